@@ -1,0 +1,80 @@
+"""Why a predicted number can be believed: every input of a plan, with its source or assumption."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ckptplan.model.plan import BasisEntry, Goal
+from ckptplan.model.profile import GRADES, NUMBERS, HardwareProfile
+from ckptplan.model.workload import TIMES, Workload
+
+#: What the user sets: their value is no estimate of anything.
+_NOT_ESTIMATED = ("power_watts", "idle_power_watts")
+
+
+def estimate_basis(workload: Workload, profile: HardwareProfile, goal: Goal) -> tuple[BasisEntry, ...]:
+    """Return the inputs of a prediction, those assumed first."""
+    entries = [
+        *_of_profile(profile, goal),
+        *_of_workload(workload),
+        *_of_match(workload, profile),
+        *_of_model(profile),
+    ]
+    return tuple(sorted(entries, key=lambda entry: entry.kind != "assumed"))
+
+
+def _of_profile(profile: HardwareProfile, goal: Goal) -> Iterator[BasisEntry]:
+    overridden = {
+        field
+        for field in ("local_bytes", "remote_bytes")
+        if getattr(goal, field) != getattr(profile, field)
+    }
+    for field in NUMBERS:
+        source = profile.sources.get(field)
+        name = f"profile.{field}"
+        if field in overridden:
+            yield BasisEntry(field=name, kind="stated", text="budget set by the caller")
+        elif source is None or field in _NOT_ESTIMATED:
+            continue
+        elif source.grade == "X":
+            yield BasisEntry(field=name, kind="assumed", text=f"{source.assumption} (grade X)")
+        else:
+            text = f"{source.source} (grade {source.grade}, {GRADES[source.grade]})"
+            note = f"; {source.note}" if source.note else ""
+            yield BasisEntry(
+                field=name, kind="derived" if source.grade == "D" else "sourced", text=f"{text}{note}"
+            )
+    if not profile.sources:
+        yield BasisEntry(field="profile", kind="stated", text="numbers given without sources")
+
+
+def _of_workload(workload: Workload) -> Iterator[BasisEntry]:
+    for field, basis in workload.basis.items():
+        yield BasisEntry(field=f"workload.{field}", kind=basis.kind, text=basis.why)
+    if not workload.basis:
+        yield BasisEntry(field="workload", kind="stated", text="numbers given without a basis")
+
+
+def _of_match(workload: Workload, profile: HardwareProfile) -> Iterator[BasisEntry]:
+    if workload.timed_on is not None and workload.timed_on != profile.name:
+        yield BasisEntry(
+            field="workload.times",
+            kind="assumed",
+            text=f"{', '.join(TIMES)} belong to {workload.timed_on} and are carried over to {profile.name}",
+        )
+    if workload.units is not None and workload.units != profile.units:
+        yield BasisEntry(
+            field="workload.bytes",
+            kind="assumed",
+            text=f"bytes per unit rescaled from {workload.units:,} to {profile.units:,} units, spread evenly",
+        )
+
+
+def _of_model(profile: HardwareProfile) -> Iterator[BasisEntry]:
+    if profile.overlaps_compute:
+        yield BasisEntry(
+            field="model.transfers",
+            kind="assumed",
+            text="transfers are charged in full, although this hardware can hide them behind compute: "
+            "strategies that use remote memory can be faster than predicted",
+        )

@@ -1,0 +1,1 @@
+"""Physics to costs: what an action takes, and what the equations make of it."""

@@ -1,0 +1,154 @@
+"""Equations (1) to (13) of Bencheikh, Finkbeiner, Neftci 2024 (arXiv 2412.11810), as printed.
+
+Names are the paper's. Arguments and results are scalars or numpy arrays; bytes are per unit, times are
+seconds. Where a chunk does not divide T, quotients are rounded up. Each decision on what the paper
+leaves open stands beside the equation it touches; the numbers D0 to D3 are those of
+docs/equations.md. The exact model (``cost/exact.py``) is the one that plans are chosen by.
+
+All functions rise with every size and every count given to them, so that lower bounds in give lower
+bounds out (the search relies on it).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ckptplan.cost.arrays import Quantity, at_least, ceil_div
+from ckptplan.model.step_costs import StepCosts
+
+
+def nb_checkpoints(*, T: Quantity, chunk_size: Quantity) -> Any:
+    """Eq. (1): the number of checkpoints, rounded up where chunk_size does not divide T."""
+    return ceil_div(T, chunk_size)
+
+
+def memory_base(*, T: Quantity, M_a: Quantity, M_others: Quantity) -> Any:
+    """Eq. (2): M_s T + M_others.
+
+    D0: the paper has one size, M_s. The T states that base keeps are the tapes of its steps, so they
+    are charged at M_a, which the paper's network makes equal to M_s.
+    """
+    return M_a * T + M_others
+
+
+def state_bytes(*, batch_size: Quantity, num_neurons: Quantity, value_bytes: Quantity) -> Any:
+    """Eq. (3): M_s = O(batch_size num_neurons), the constant being the bytes of one value."""
+    return batch_size * num_neurons * value_bytes
+
+
+def memory_standard(
+    *, chunk_size: Quantity, nb_checkpoints: Quantity, M_s: Quantity, M_a: Quantity, M_others: Quantity
+) -> Any:
+    """Eq. (4): M_s (chunk_size + nb_checkpoints) + M_others.
+
+    D0: the chunk's states are tapes, charged at M_a, else a plan would overrun its budget.
+    """
+    return chunk_size * M_a + nb_checkpoints * M_s + M_others
+
+
+def time_standard(*, T_fwd: Quantity, T_bwd: Quantity, T_refwd: Quantity) -> Any:
+    """Eq. (5): T_fwd + T_bwd + T_refwd.
+
+    D3: the paper gives T_refwd as about 30 % and as less than 10 % of a forward. It is an input here:
+    T_refwd = T r. Its reported +5 % for Standard means r = 0.1 f where b = f.
+    """
+    return T_fwd + T_bwd + T_refwd
+
+
+def memory_remote(*, chunk_size: Quantity, M_s: Quantity, M_a: Quantity, M_others: Quantity) -> Any:
+    """Eq. (6): M_s (chunk_size + 1) + M_others. D0 as in (4)."""
+    return chunk_size * M_a + 1 * M_s + M_others
+
+
+def time_remote(*, T_standard: Quantity, T_c: Quantity, T_s: Quantity, nb_checkpoints: Quantity) -> Any:
+    """Eq. (7): T_standard + 2 (T_c + T_s) nb_checkpoints.
+
+    D2: the text calls T_c the time "to and from" streaming memory, but (7) doubles it: T_c is one way,
+    and (7), (12) and (13) agree. Where writing and reading differ, T_c is their mean. T_s holds the
+    synchronisation and the latency of one message.
+    """
+    return T_standard + 2 * (T_c + T_s) * nb_checkpoints
+
+
+def memory_hierarchical(
+    *, chunk_size: Quantity, nb_local: Quantity, M_s: Quantity, M_a: Quantity, M_others: Quantity
+) -> Any:
+    """Eq. (8): M_s (chunk_size + nb_local) + M_others. D0 as in (4)."""
+    return chunk_size * M_a + nb_local * M_s + M_others
+
+
+def time_hierarchical(
+    *, T_standard: Quantity, T_c: Quantity, T_s: Quantity, N_c: Quantity, states: Quantity
+) -> Any:
+    """Eq. (9): T_standard + (T_c nb_local + T_s) N_c.
+
+    D1: with (10) mended, not every message is full, so T_c is charged for the ``states`` that move
+    (``states_hierarchical``) and not for nb_local N_c of them.
+    """
+    return T_standard + T_c * states + T_s * N_c
+
+
+def communications_hierarchical(*, nb_checkpoints: Quantity, nb_local: Quantity) -> Any:
+    """Eq. (10): the number of communications N_c, mended to 2 (ceil(nb_checkpoints / nb_local) - 1).
+
+    D1: printed is 2 (nb_checkpoints / nb_local - nb_local), whose dimensions do not match
+    (nb_checkpoints = 64, nb_local = 16 gives -24). The text beside it says that the last nb_local
+    checkpoints stay local, which is one batch of the nb_checkpoints / nb_local.
+    """
+    return 2 * at_least(ceil_div(nb_checkpoints, nb_local) - 1, 0)
+
+
+def states_hierarchical(*, nb_checkpoints: Quantity, nb_local: Quantity) -> Any:
+    """D1, used in (9): the states moved both ways, all but the last nb_local checkpoints."""
+    return 2 * at_least(nb_checkpoints - nb_local, 0)
+
+
+def memory_double(
+    *,
+    chunk_size: Quantity,
+    inner_checkpoints: Quantity,
+    M_s: Quantity,
+    M_a: Quantity,
+    M_others: Quantity,
+) -> Any:
+    """Eq. (11): M_s (chunk_size + remote_chunk_size / chunk_size) + M_others. D0 as in (4).
+
+    ``inner_checkpoints`` is remote_chunk_size / chunk_size, rounded up.
+    """
+    return chunk_size * M_a + inner_checkpoints * M_s + M_others
+
+
+def time_double(*, T_standard: Quantity, T_refwd: Quantity, T_c: Quantity, T_s: Quantity, N_c: Quantity) -> Any:
+    """Eq. (12): T_standard + T_refwd + (T_c + T_s) N_c."""
+    return T_standard + T_refwd + (T_c + T_s) * N_c
+
+
+def communications_double(*, T: Quantity, remote_chunk_size: Quantity) -> Any:
+    """Eq. (13): N_c = 2 T / remote_chunk_size, rounded up."""
+    return 2 * ceil_div(T, remote_chunk_size)
+
+
+def base_seconds(costs: StepCosts) -> float:
+    """T_fwd + T_bwd: the forward pass records its tapes, T_fwd = T (f + o), and T_bwd = T b."""
+    forward = costs.steps * (costs.forward_seconds + costs.record_overhead_seconds)
+    return forward + costs.steps * costs.backward_seconds
+
+
+def recompute_seconds(costs: StepCosts) -> float:
+    """T_refwd = T r (see D3 at eq. 5)."""
+    return costs.steps * costs.recompute_seconds
+
+
+def standard_seconds(costs: StepCosts) -> float:
+    """Eq. (5) for these costs."""
+    seconds: float = time_standard(
+        T_fwd=costs.steps * (costs.forward_seconds + costs.record_overhead_seconds),
+        T_bwd=costs.steps * costs.backward_seconds,
+        T_refwd=recompute_seconds(costs),
+    )
+    return seconds
+
+
+def transfer_seconds(costs: StepCosts) -> float:
+    """T_c of one state one way, the mean of writing and reading (see D2 at eq. 7)."""
+    return (costs.write_seconds + costs.read_seconds) / 2

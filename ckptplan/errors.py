@@ -1,0 +1,116 @@
+"""Every error that ckptplan raises, and the exit code each one has on the command line."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Mapping
+from typing import Any, ClassVar
+
+
+class CkptplanError(Exception):
+    """The root of all errors of this package."""
+
+    exit_code: ClassVar[int] = 1
+    kind: ClassVar[str] = "internal"
+
+    def details(self) -> dict[str, Any]:
+        """What a program needs to know about the error, besides its message."""
+        return {}
+
+
+class InputError(CkptplanError, ValueError):
+    """Something the caller gave is not accepted: an option, a field, a file."""
+
+    exit_code = 2
+    kind = "input"
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        field: str | None = None,
+        value: object = None,
+        accepted: str | None = None,
+        source: str | None = None,
+    ) -> None:
+        self.message = message
+        self.field = field
+        self.value = value
+        self.accepted = accepted
+        self.source = source
+        super().__init__(self._text())
+
+    def _text(self) -> str:
+        where = ": ".join(part for part in (self.source, self.field) if part)
+        text = f"{where}: {self.message}" if where else self.message
+        return f"{text} (accepted: {self.accepted})" if self.accepted else text
+
+    def inside(self, *, source: str | None = None, prefix: str | None = None) -> InputError:
+        """Return the same error, told from further out: the file, or the path into a document."""
+        path = ".".join(part for part in (prefix, self.field) if part) or None
+        return type(self)(
+            self.message,
+            field=path,
+            value=self.value,
+            accepted=self.accepted,
+            source=source or self.source,
+        )
+
+    def details(self) -> dict[str, Any]:
+        return {
+            "source": self.source,
+            "field": self.field,
+            "value": None if self.value is None else shown(self.value),
+            "accepted": self.accepted,
+        }
+
+
+class Infeasible(CkptplanError):
+    """No plan fits. Says what is needed, what there is, and what would help.
+
+    ``binding`` names the limit that cannot be met (``local_bytes``, ``remote_bytes`` or
+    ``max_overhead``); ``need`` and ``have`` are in its unit (bytes, or a fraction of base's time).
+    ``suggestions`` holds single changes, each of which was planned and found to fit.
+    """
+
+    exit_code = 3
+    kind = "infeasible"
+
+    def __init__(
+        self,
+        *,
+        binding: str,
+        need: float,
+        have: float,
+        subject: str,
+        suggestions: Iterable[Mapping[str, Any]] = (),
+    ) -> None:
+        self.binding = binding
+        self.need = need
+        self.have = have
+        self.subject = subject
+        self.suggestions = tuple(dict(suggestion) for suggestion in suggestions)
+        super().__init__(f"{subject}: needs {binding} = {need:.12g}, has {have:.12g}")
+
+    def details(self) -> dict[str, Any]:
+        return {
+            "binding": self.binding,
+            "need": self.need,
+            "have": self.have,
+            "suggestions": list(self.suggestions),
+        }
+
+
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    """Return ' Did you mean ...?' for a likely misspelling of a known word, else ''."""
+    close = difflib.get_close_matches(word, list(known), n=1, cutoff=0.5)
+    return f" Did you mean {close[0]!r}?" if close else ""
+
+
+def shown(value: object, *, limit: int = 60) -> str:
+    """Return a value as it is quoted in a message: short, on one line, whatever it is."""
+    if isinstance(value, int) and not isinstance(value, bool) and value.bit_length() > 200:
+        # str() of such an integer is slow and, past 4,300 digits, refused by Python itself.
+        return f"an integer of about {int(value.bit_length() * 0.30103):,} digits"
+    text = repr(value)
+    return text if len(text) <= limit else f"{text[: limit - 3]}..."

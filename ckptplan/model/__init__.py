@@ -1,0 +1,1 @@
+"""The data that flows through the program: frozen, validated, in SI base units."""

@@ -1,0 +1,73 @@
+"""What all models share: frozen, no unknown fields, and errors that a person can act on."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from ckptplan.errors import InputError, did_you_mean, shown
+
+if TYPE_CHECKING:
+    from pydantic_core import ErrorDetails
+
+
+class Checked(BaseModel):
+    """A frozen model whose constructor raises InputError (naming field, value and what is accepted)."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+    #: What the model is called in messages.
+    noun: ClassVar[str] = "value"
+
+    def __init__(self, **data: Any) -> None:
+        try:
+            super().__init__(**data)
+        except ValidationError as error:
+            raise self._readable(error.errors(include_url=False)[0]) from None
+
+    @classmethod
+    def _readable(cls, error: ErrorDetails) -> InputError:
+        """Turn pydantic's first finding into one sentence."""
+        path = tuple(part for part in error["loc"] if part != "function-before")
+        field = ".".join(str(part) for part in path) or cls.noun
+        value = error["input"]
+        cause = error.get("ctx", {}).get("error")
+        if isinstance(cause, InputError):
+            inner = ".".join(part for part in (field, cause.field) if part)
+            return InputError(cause.message, field=inner, value=cause.value, accepted=cause.accepted)
+        if error["type"] == "extra_forbidden":
+            # Only the innermost name is misspelled; the outer ones were found.
+            known = list(cls.model_fields) if len(path) == 1 else []
+            hint = did_you_mean(str(path[-1]), known)
+            return InputError(
+                f"is not a field of a {cls.noun}.{hint}",
+                field=field,
+                value=value,
+                accepted=", ".join(known) or None,
+            )
+        if error["type"] == "missing":
+            return InputError("is missing", field=field, accepted=_meaning(cls, path))
+        reason = error["msg"].removeprefix("Value error, ")
+        if error["type"] == "value_error" and not path:
+            return InputError(reason, field=None, value=value)
+        return InputError(
+            f"{shown(value)} is not accepted: {reason[:1].lower()}{reason[1:]}",
+            field=field,
+            value=value,
+        )
+
+
+def _meaning(model: type[BaseModel], path: tuple[Any, ...]) -> str | None:
+    """The description of a top-level field, which says its unit."""
+    field = model.model_fields.get(str(path[0])) if len(path) == 1 else None
+    return field.description if field else None
+
+
+def digest(numbers: Mapping[str, object]) -> str:
+    """Return a hash of canonical numbers, the same on every machine: 'sha256:...'."""
+    text = json.dumps(numbers, sort_keys=True, separators=(",", ":"), allow_nan=False)
+    return f"sha256:{hashlib.sha256(text.encode()).hexdigest()}"

@@ -1,0 +1,148 @@
+"""A plan: the strategy, its parameters, what it will cost and why that is believed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, KeysView
+from typing import Annotated, Any, ClassVar, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer, WithJsonSchema
+
+from ckptplan.errors import InputError, shown
+from ckptplan.model.checked import Checked
+from ckptplan.model.profile import HardwareProfile
+from ckptplan.model.quantities import Bytes, Name, PositiveBytes, Seconds, Share, Steps
+from ckptplan.model.record import Parameters
+from ckptplan.model.workload import Workload
+from ckptplan.units import MAX_STEPS
+
+KIND = "ckptplan.plan"
+#: Version of the plan format; raised when a reader of the old one would misunderstand the new.
+SCHEMA_VERSION: Literal[1] = 1
+
+_Events = Annotated[int, Field(strict=True, ge=0, le=4 * MAX_STEPS)]
+
+
+def _parameters(value: object) -> Parameters:
+    if isinstance(value, Parameters):
+        return value
+    if not isinstance(value, dict):
+        raise InputError(f"{shown(value)} is not an object", value=value)
+    return Parameters(value)
+
+
+class _Record(BaseModel):
+    """A frozen model that also reads as a mapping of its fields."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+    def keys(self) -> KeysView[str]:
+        return type(self).model_fields.keys()
+
+    def __getitem__(self, name: str) -> Any:
+        if name not in type(self).model_fields:
+            raise KeyError(name)
+        return getattr(self, name)
+
+    def __contains__(self, name: object) -> bool:
+        return name in type(self).model_fields
+
+    # pydantic iterates over pairs; a mapping iterates over its keys.
+    def __iter__(self) -> Iterator[str]:  # type: ignore[override]
+        return iter(self.keys())
+
+    def __len__(self) -> int:
+        return len(self.keys())
+
+
+class PaperPrediction(_Record):
+    """What the paper's printed equations say of the same strategy and parameters."""
+
+    seconds: Annotated[Seconds, Field(description="time of one batch, eq. (5), (7), (9) or (12)")]
+    overhead: Annotated[float, Field(description="share of base's time that is added")]
+    local_peak_bytes: Annotated[
+        Bytes, Field(description="per unit, eq. (2), (4), (6), (8) or (11), bytes")
+    ]
+
+
+class Predicted(_Record):
+    """What the plan will cost. Local bytes are per unit, remote bytes in all."""
+
+    seconds: Annotated[Seconds, Field(description="time of one batch: forward, recompute, transfer, backward")]
+    overhead: Annotated[float, Field(ge=0, description="seconds over those of base, less one")]
+    local_peak_bytes: Annotated[Bytes, Field(description="peak on one unit, resident and workspace included")]
+    remote_peak_bytes: Annotated[Bytes, Field(description="peak of remote memory, all units together")]
+    recomputed_steps: Annotated[_Events, Field(description="steps run a second or third time")]
+    remote_writes: Annotated[_Events, Field(description="states written to remote memory")]
+    remote_reads: Annotated[_Events, Field(description="states read from remote memory")]
+    messages: Annotated[_Events, Field(description="messages to and from remote memory, both ways together")]
+    paper: Annotated[
+        PaperPrediction | None, Field(description="the printed equations; none where the paper has none")
+    ] = None
+
+
+class Goal(Checked):
+    """What a plan is chosen for. Raises InputError."""
+
+    noun: ClassVar[str] = "goal"
+
+    objective: Literal["time", "memory", "balanced"] = "time"
+    model: Annotated[
+        Literal["exact", "paper"], Field(description="the cost model that chose: exact, or the printed equations")
+    ] = "exact"
+    max_overhead: Annotated[Share | None, Field(description="largest overhead allowed, as a share")] = None
+    local_bytes: Annotated[PositiveBytes | None, Field(description="local budget of one unit")] = None
+    remote_bytes: Annotated[Bytes | None, Field(description="remote budget in all; none: unbounded")] = None
+    strategies: Annotated[tuple[str, ...], Field(description="the strategies that were compared")] = ()
+
+
+class BasisEntry(_Record):
+    """One reason to believe, or to doubt, a predicted number."""
+
+    field: Annotated[str, Field(description="the number meant, as 'profile.local_bytes'")]
+    kind: Literal["sourced", "derived", "measured", "assumed", "stated"]
+    text: str
+
+
+class Provenance(_Record):
+    """Which program made the plan, when and how."""
+
+    version: Annotated[str, Field(description="version of ckptplan")]
+    command: str
+    date: Annotated[str, Field(description="UTC, ISO 8601")]
+
+
+class Split(_Record):
+    """One run of equal pieces of a schedule that parameters alone do not determine."""
+
+    length: Annotated[int, Field(strict=True, ge=1, le=MAX_STEPS)]
+    count: Annotated[int, Field(strict=True, ge=1, le=MAX_STEPS)]
+
+
+class Plan(Checked):
+    """A chosen strategy as data: JSON of kind ``ckptplan.plan``. Raises InputError."""
+
+    noun: ClassVar[str] = "plan"
+
+    kind: Literal["ckptplan.plan"] = "ckptplan.plan"
+    schema_version: Literal[1] = SCHEMA_VERSION
+    strategy: Name
+    parameters: Annotated[
+        Parameters,
+        BeforeValidator(_parameters),
+        PlainSerializer(dict, return_type=dict[str, int]),
+        WithJsonSchema({"type": "object", "additionalProperties": {"type": "integer", "minimum": 1}}),
+        Field(description="chunk_size, nb_local, remote_chunk_size: those that the strategy has"),
+    ]
+    steps: Steps
+    goal: Goal = Goal()
+    predicted: Predicted
+    splits: Annotated[
+        tuple[Split, ...] | None,
+        Field(description="lengths of the pieces, run-length coded; none where parameters say it all"),
+    ] = None
+    workload: Workload
+    profile: HardwareProfile
+    estimate_basis: tuple[BasisEntry, ...] = ()
+    provenance: Provenance
+
+    model_config = ConfigDict(arbitrary_types_allowed=True)

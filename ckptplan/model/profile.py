@@ -1,0 +1,106 @@
+"""The hardware: how much local memory, and how fast the way to remote memory is."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, ClassVar, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from ckptplan.errors import InputError, did_you_mean
+from ckptplan.model.checked import Checked, digest
+from ckptplan.model.quantities import Count, Name, PositiveBytes, Rate, Seconds, Watts
+
+Grade = Literal["A", "B", "C", "D", "X"]
+GRADES: dict[str, str] = {
+    "A": "vendor",
+    "B": "measured by others",
+    "C": "secondary source",
+    "D": "derived",
+    "X": "unknown, assumed",
+}
+
+
+class Source(BaseModel):
+    """Where a number comes from. Grade X means that nobody published it: it is then an assumption."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    grade: Grade
+    source: str | None = None
+    date: str | None = Field(default=None, description="the day the number was taken over, ISO 8601")
+    note: str | None = None
+    assumption: str | None = None
+
+    @model_validator(mode="after")
+    def _says_enough(self) -> Source:
+        if self.grade == "X" and not self.assumption:
+            raise InputError("grade X needs an assumption: what was assumed, and why")
+        if self.grade != "X" and not self.source:
+            raise InputError(f"grade {self.grade} needs a source")
+        return self
+
+
+class HardwareProfile(Checked):
+    """One chip and its two memory tiers.
+
+    Sizes are bytes, times seconds, rates bytes per second. ``local_bytes`` counts one unit (a
+    tile where local memory is divided among ``units`` of them); ``remote_bytes`` counts all of
+    remote memory, ``None`` where nothing bounds it. Raises InputError.
+    """
+
+    noun: ClassVar[str] = "hardware profile"
+
+    name: Name
+    description: str = ""
+    units: Annotated[
+        Count, Field(description="parts that local memory is divided into: tiles, cores; else 1")
+    ] = 1
+    local_bytes: Annotated[PositiveBytes, Field(description="local memory of one unit, bytes")]
+    remote_bytes: Annotated[
+        PositiveBytes | None, Field(description="remote memory in all, bytes; none: unbounded")
+    ] = None
+    write_bytes_per_second: Annotated[Rate, Field(description="local to remote, bytes per second")]
+    read_bytes_per_second: Annotated[Rate, Field(description="remote to local, bytes per second")]
+    latency_seconds: Annotated[Seconds, Field(description="start-up time of a message, seconds")] = 0.0
+    synchronisation_seconds: Annotated[
+        Seconds, Field(description="T_s of the paper: synchronisation per message, seconds")
+    ] = 0.0
+    overlaps_compute: Annotated[
+        bool, Field(strict=True, description="whether transfers can run beside compute")
+    ] = False
+    transfer_write_seconds: Annotated[
+        Seconds | None, Field(description="T_c of one state, local to remote, if not derived from bytes")
+    ] = None
+    transfer_read_seconds: Annotated[
+        Seconds | None, Field(description="T_c of one state, remote to local, if not derived from bytes")
+    ] = None
+    power_watts: Annotated[Watts | None, Field(description="power under load, watts")] = None
+    idle_power_watts: Annotated[Watts | None, Field(description="idle power, watts")] = None
+    sources: dict[str, Source] = Field(
+        default_factory=dict, description="field -> where its number comes from"
+    )
+
+    @model_validator(mode="after")
+    def _sources_name_fields(self) -> HardwareProfile:
+        for field in self.sources:
+            if field not in NUMBERS:
+                raise InputError(
+                    f"sources names {field!r}, which is no number of a profile."
+                    f"{did_you_mean(field, NUMBERS)}",
+                )
+        return self
+
+    def numbers(self) -> dict[str, Any]:
+        """Return the canonical numbers: what plans depend on, without texts and sources."""
+        return {field: getattr(self, field) for field in NUMBERS}
+
+    @property
+    def hash(self) -> str:
+        """A hash of the numbers alone: two profiles with equal hashes give equal plans."""
+        return digest(self.numbers())
+
+
+#: The fields that hold numbers, in the order of the model.
+NUMBERS: tuple[str, ...] = tuple(
+    field for field in HardwareProfile.model_fields if field not in ("name", "description", "sources")
+)

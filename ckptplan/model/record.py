@@ -1,0 +1,54 @@
+"""Immutable values that are read both as attributes and as mappings."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from ckptplan.errors import InputError, shown
+from ckptplan.units import MAX_STEPS
+
+
+class Parameters(Mapping[str, int]):
+    """The integers of a strategy: ``parameters["chunk_size"]`` or ``parameters.chunk_size``."""
+
+    __slots__ = ("_values",)
+    _values: dict[str, int]
+
+    def __init__(self, values: Mapping[str, int] | None = None, /, **more: int) -> None:
+        merged = {**(values or {}), **more}
+        for name, value in merged.items():
+            if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= MAX_STEPS:
+                raise InputError(
+                    f"{shown(value)} is not accepted",
+                    field=name,
+                    value=value,
+                    accepted="a whole number from 1",
+                )
+        object.__setattr__(self, "_values", merged)
+
+    def __getitem__(self, name: str) -> int:
+        return self._values[name]
+
+    def __getattr__(self, name: str) -> int:
+        try:
+            return self._values[name]
+        except KeyError:
+            raise AttributeError(f"no parameter {name!r}; there are {list(self._values)}") from None
+
+    def __setattr__(self, name: str, value: object) -> None:
+        raise AttributeError("parameters are frozen")
+
+    def __reduce__(self) -> tuple[type[Parameters], tuple[dict[str, int]]]:
+        return (Parameters, (self._values,))
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._values)
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    def __hash__(self) -> int:
+        return hash(tuple(self._values.items()))
+
+    def __repr__(self) -> str:
+        return f"Parameters({', '.join(f'{name}={value}' for name, value in self._values.items())})"

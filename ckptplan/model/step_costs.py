@@ -1,0 +1,58 @@
+"""What one job costs on one machine: the only thing that strategies see of either."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, ClassVar
+
+from pydantic import Field, model_validator
+
+from ckptplan.errors import InputError
+from ckptplan.model.checked import Checked
+from ckptplan.model.quantities import Bytes, PositiveBytes, Seconds, Steps
+from ckptplan.units import MAX_BYTES
+
+
+class StepCosts(Checked):
+    """Bytes and seconds of the elementary actions (theory.md, section 2).
+
+    Bytes are per unit, except ``remote_state_bytes``, which counts all units, as remote memory does.
+    ``resident_bytes`` holds everything that stays: fixed, per step times T, and workspace.
+    Raises InputError.
+    """
+
+    noun: ClassVar[str] = "step costs"
+
+    steps: Annotated[Steps, Field(description="T")]
+    state_bytes: Annotated[PositiveBytes, Field(description="M_s on one unit")]
+    tape_bytes: Annotated[PositiveBytes, Field(description="M_a on one unit")]
+    resident_bytes: Annotated[Bytes, Field(description="M_others on one unit, for all steps")] = 0
+    remote_state_bytes: Annotated[PositiveBytes, Field(description="one state, all units together")]
+    forward_seconds: Annotated[Seconds, Field(description="f")]
+    backward_seconds: Annotated[Seconds, Field(description="b")]
+    recompute_seconds: Annotated[Seconds, Field(description="r")]
+    record_overhead_seconds: Annotated[Seconds, Field(description="o")] = 0.0
+    write_seconds: Annotated[Seconds, Field(description="T_c, one state to remote memory")] = 0.0
+    read_seconds: Annotated[Seconds, Field(description="T_c, one state from remote memory")] = 0.0
+    message_seconds: Annotated[
+        Seconds, Field(description="T_s + latency, once per message either way")
+    ] = 0.0
+
+    @model_validator(mode="after")
+    def _countable(self) -> StepCosts:
+        largest = max(self.state_bytes + self.tape_bytes, self.remote_state_bytes)
+        if self.steps * largest + self.resident_bytes > MAX_BYTES:
+            raise InputError(
+                f"{self.steps:,} steps of {largest:,} bytes are more than 2**62 bytes in all, "
+                "the most that is counted exactly"
+            )
+        return self
+
+    @property
+    def base_seconds(self) -> float:
+        """Time of plain backpropagation through time, T (f + o + b)."""
+        return self.steps * (self.forward_seconds + self.record_overhead_seconds + self.backward_seconds)
+
+    def with_(self, **changes: Any) -> StepCosts:
+        """Return the costs with some of them changed."""
+        kept = {field: getattr(self, field) for field in type(self).model_fields}
+        return StepCosts(**{**kept, **changes})

@@ -1,0 +1,161 @@
+"""The training job: how large a state and a tape are, and how long each step takes."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, ClassVar, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from ckptplan.errors import InputError, did_you_mean
+from ckptplan.model.checked import Checked, digest
+from ckptplan.model.network import Network
+from ckptplan.model.quantities import Bytes, Count, Name, PositiveBytes, PositiveSeconds, Seconds, Steps
+
+#: The fields that a network description derives.
+DERIVED = ("state_bytes", "tape_bytes", "resident_bytes_per_step", "resident_bytes")
+#: The fields that are measured or assumed for one machine, batch and network.
+TIMES = ("forward_seconds", "backward_seconds", "recompute_seconds", "record_overhead_seconds")
+
+
+class Basis(BaseModel):
+    """How a number of a workload was obtained, and why it can be believed."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    kind: Literal["assumed", "derived", "measured"]
+    why: Annotated[str, Field(min_length=1)]
+
+
+class Workload(Checked):
+    """One training job: T time steps of a recurrent network.
+
+    Bytes are per unit of the machine, times are per time step and for the whole batch, in seconds.
+    Give the byte sizes, or a ``network`` that derives them (theory: Bencheikh et al. 2024, eq. 3).
+    Raises InputError.
+    """
+
+    noun: ClassVar[str] = "workload"
+
+    name: Name
+    description: str = ""
+    steps: Annotated[Steps, Field(description="T, the number of time steps")]
+    batch: Annotated[Count | None, Field(description="samples trained at once")] = None
+    units: Annotated[
+        Count | None, Field(description="units the bytes are per; none: those of the profile")
+    ] = None
+    network: Annotated[
+        Network | None, Field(description="derives the byte sizes; needs units")
+    ] = None
+    state_bytes: Annotated[PositiveBytes, Field(description="M_s, one state on one unit, bytes")]
+    tape_bytes: Annotated[
+        PositiveBytes, Field(description="M_a, the tape of one step on one unit, bytes")
+    ]
+    resident_bytes_per_step: Annotated[
+        Bytes, Field(description="kept for each step of the sequence on one unit, bytes")
+    ] = 0
+    resident_bytes: Annotated[Bytes, Field(description="weights, code, optimiser on one unit, bytes")] = 0
+    workspace_bytes: Annotated[Bytes, Field(description="scratch memory on one unit, bytes")] = 0
+    forward_seconds: Annotated[PositiveSeconds, Field(description="f, first forward of a step")]
+    backward_seconds: Annotated[PositiveSeconds, Field(description="b, backward of a step")]
+    recompute_seconds: Annotated[PositiveSeconds, Field(description="r, recomputing a step")]
+    record_overhead_seconds: Annotated[
+        Seconds, Field(description="o, what recording the tape adds to a step")
+    ] = 0.0
+    timed_on: Annotated[
+        str | None, Field(description="the profile that the times belong to")
+    ] = None
+    cell: Annotated[str | None, Field(description="the cell that `validate` runs")] = None
+    basis: dict[str, Basis] = Field(
+        default_factory=dict, description="field -> assumed, derived or measured, and why"
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _derive_sizes(cls, data: Any) -> Any:
+        if not isinstance(data, dict) or data.get("network") is None:
+            return data
+        network = data["network"]
+        if not isinstance(network, Network):
+            network = Network.model_validate(network)
+        units = data.get("units")
+        if not isinstance(units, int) or isinstance(units, bool) or units < 1:
+            raise InputError("a network needs units, a whole number from 1: what it is spread over")
+        sizes = network.sizes(units=units)
+        for field in (*DERIVED, "batch"):
+            derived = network.batch if field == "batch" else sizes[field]
+            if data.get(field) not in (None, derived):
+                raise InputError(
+                    f"{field} is given as {data[field]!r}, but the network gives {derived}; leave one out"
+                )
+        return {**data, **sizes, "batch": network.batch, "network": network}
+
+    @model_validator(mode="after")
+    def _basis_names_fields(self) -> Workload:
+        for field in self.basis:
+            if field not in type(self).model_fields:
+                raise InputError(
+                    f"basis names {field!r}, which is no field of a workload."
+                    f"{did_you_mean(field, type(self).model_fields)}"
+                )
+        return self
+
+    def with_steps(self, steps: int) -> Workload:
+        """Return the same job over ``steps`` time steps."""
+        return self._with(steps=steps)
+
+    def with_batch(self, batch: int) -> Workload:
+        """Return the same job with another batch. Needs a ``network``; times are carried over."""
+        return self._with_network("batch", batch)
+
+    def with_neurons(self, neurons: int) -> Workload:
+        """Return the same job with a larger network. Needs a ``network``; times are carried over."""
+        return self._with_network("neurons", neurons)
+
+    def spread_over(self, units: int) -> Workload:
+        """Return the job with its bytes per unit of a machine that has ``units`` of them.
+
+        A network is spread anew; plain sizes are rescaled in proportion and rounded up.
+        """
+        if self.units is None or self.units == units:
+            return self._with(units=units)
+        scaled = {
+            field: -(-getattr(self, field) * self.units // units) for field in (*DERIVED, "workspace_bytes")
+        }
+        if self.network is None:
+            return self._with(units=units, **scaled)
+        other = -(-self.network.other_resident_bytes * self.units // units)
+        network = Network(**{**dict(self.network), "other_resident_bytes": other})
+        return self._with(units=units, network=network, workspace_bytes=scaled["workspace_bytes"])
+
+    def numbers(self) -> dict[str, Any]:
+        """Return the canonical numbers: what plans depend on, without texts."""
+        texts = ("name", "description", "timed_on", "cell", "basis", "network")
+        return {field: getattr(self, field) for field in type(self).model_fields if field not in texts}
+
+    @property
+    def hash(self) -> str:
+        """A hash of the numbers alone."""
+        return digest(self.numbers())
+
+    def _with_network(self, field: str, value: int) -> Workload:
+        if self.network is None:
+            raise InputError(
+                f"workload {self.name!r} has no network description, so its sizes cannot follow {field}",
+                field=field,
+                value=value,
+            )
+        before = getattr(self.network, field)
+        if before == value:
+            return self
+        carried = Basis(kind="assumed", why=f"carried over from {field} = {before}, not rescaled")
+        return self._with(
+            network={**dict(self.network), field: value},
+            basis={**self.basis, **dict.fromkeys(TIMES, carried)},
+        )
+
+    def _with(self, **changes: Any) -> Workload:
+        """Validate anew: a changed workload is as checked as a fresh one."""
+        kept = {field: getattr(self, field) for field in type(self).model_fields}
+        if self.network is not None and {"network", "units"} & changes.keys():
+            kept = {field: value for field, value in kept.items() if field not in (*DERIVED, "batch")}
+        return Workload(**{**kept, **changes})

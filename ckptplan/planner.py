@@ -1,0 +1,201 @@
+"""The use cases: one plan, and all strategies side by side."""
+
+from __future__ import annotations
+
+import datetime
+import os
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from ckptplan.basis import estimate_basis
+from ckptplan.cost import paper
+from ckptplan.cost.derive import step_costs
+from ckptplan.errors import Infeasible
+from ckptplan.model.budget import Budget
+from ckptplan.model.plan import Goal, PaperPrediction, Plan, Predicted, Provenance
+from ckptplan.model.profile import HardwareProfile
+from ckptplan.model.record import Parameters
+from ckptplan.model.step_costs import StepCosts
+from ckptplan.model.workload import Workload
+from ckptplan.search.question import Question
+from ckptplan.strategies.protocol import Strategy
+from ckptplan.strategies.registry import named
+from ckptplan.suggestions import with_suggestions
+from ckptplan.version import __version__
+
+
+def optimize(
+    workload: Workload,
+    profile: HardwareProfile,
+    *,
+    strategies: Iterable[str] | None = None,
+    objective: str = "time",
+    model: str = "exact",
+    max_overhead: float | str | None = None,
+    local_bytes: int | str | None = None,
+    remote_bytes: int | str | None = None,
+    command: str = "ckptplan.optimize",
+) -> Plan:
+    """Return the best plan for ``workload`` on ``profile``.
+
+    ``strategies`` are names or groups ('all', 'paper'), None for all. ``objective`` is 'time',
+    'memory' or 'balanced' (the knee of the front within the budget). ``model`` is 'exact', or 'paper'
+    for the printed equations. ``local_bytes`` (one unit) and ``remote_bytes`` (in all) replace the
+    profile's; ``max_overhead`` bounds the time over base's, as 0.1 or '10%'.
+
+    Raises InputError, and Infeasible (need, have, binding limit, verified suggestions).
+    """
+    goal = _goal(
+        profile,
+        strategies=strategies,
+        local_bytes=local_bytes,
+        remote_bytes=remote_bytes,
+        objective=objective,
+        model=model,
+        max_overhead=max_overhead,
+    )
+    job = _job(workload, profile, goal=goal, command=command)
+    winner = job.question.winner()
+    if winner is None:
+        infeasible = job.question.infeasible(subject="no strategy fits")
+        raise with_suggestions(
+            infeasible, question=job.question, workload=job.workload, profile=job.profile
+        )
+    return job.plan(winner.strategy, winner.best.parameters)
+
+
+def compare(
+    workload: Workload,
+    profile: HardwareProfile,
+    *,
+    strategies: Iterable[str] | None = None,
+    objective: str = "time",
+    model: str = "exact",
+    max_overhead: float | str | None = None,
+    local_bytes: int | str | None = None,
+    remote_bytes: int | str | None = None,
+    command: str = "ckptplan.compare",
+) -> dict[str, Plan | Infeasible]:
+    """Return the best plan of each strategy, or why it has none; the best first.
+
+    Arguments are those of ``optimize``; with 'balanced', each strategy is judged by the knee of all.
+    Raises InputError.
+    """
+    goal = _goal(
+        profile,
+        strategies=strategies,
+        local_bytes=local_bytes,
+        remote_bytes=remote_bytes,
+        objective=objective,
+        model=model,
+        max_overhead=max_overhead,
+    )
+    job = _job(workload, profile, goal=goal, command=command)
+    result: dict[str, Plan | Infeasible] = {
+        answer.strategy.name: job.plan(answer.strategy, answer.best.parameters)
+        for answer in job.question.answers()
+    }
+    for strategy in job.question.strategies:
+        if strategy.name not in result:
+            alone = job.question.changed(strategies=(strategy,))
+            result[strategy.name] = alone.infeasible(subject=f"{strategy.name} does not fit")
+    return result
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Job:
+    workload: Workload
+    profile: HardwareProfile
+    question: Question
+    goal: Goal
+    provenance: Provenance
+
+    def plan(self, strategy: Strategy, parameters: Parameters) -> Plan:
+        return Plan(
+            strategy=strategy.name,
+            parameters=parameters,
+            steps=self.workload.steps,
+            goal=self.goal,
+            predicted=predict(strategy, parameters, costs=self.question.costs),
+            workload=self.workload,
+            profile=self.profile,
+            estimate_basis=estimate_basis(self.workload, self.profile, self.goal),
+            provenance=self.provenance,
+        )
+
+
+def predict(strategy: Strategy, parameters: Parameters, *, costs: StepCosts) -> Predicted:
+    """Return what one setting will cost, by the exact model and by the printed equations."""
+    point = strategy.point(parameters, steps=costs.steps)
+    counts = strategy.counts(low=point, high=point, steps=costs.steps)
+    cost = strategy.cost(parameters, costs=costs)
+    moved = int(counts.states_moved[0])
+    seconds = float(cost.seconds[0])
+    return Predicted(
+        seconds=seconds,
+        overhead=seconds / costs.base_seconds - 1,
+        local_peak_bytes=int(cost.local_peak_bytes[0]),
+        remote_peak_bytes=int(cost.remote_peak_bytes[0]),
+        recomputed_steps=int(counts.recomputed_steps[0]),
+        remote_writes=moved,
+        remote_reads=moved,
+        messages=2 * int(counts.messages[0]),
+        paper=_paper_prediction(strategy, parameters, costs=costs) if strategy.printed else None,
+    )
+
+
+def _paper_prediction(strategy: Strategy, parameters: Parameters, *, costs: StepCosts) -> PaperPrediction:
+    cost = strategy.cost(parameters, costs=costs, model="paper")
+    seconds = float(cost.seconds[0])
+    return PaperPrediction(
+        seconds=seconds,
+        overhead=seconds / paper.base_seconds(costs) - 1,
+        local_peak_bytes=int(cost.local_peak_bytes[0]),
+    )
+
+
+def _job(workload: Workload, profile: HardwareProfile, *, goal: Goal, command: str) -> _Job:
+    costs = step_costs(workload, profile)
+    return _Job(
+        workload=workload,
+        profile=profile,
+        goal=goal,
+        question=Question(
+            costs=costs,
+            budget=Budget(local_bytes=goal.local_bytes, remote_bytes=goal.remote_bytes),
+            strategies=tuple(named(goal.strategies)),
+            objective=goal.objective,
+            model=goal.model,
+            max_overhead=goal.max_overhead,
+        ),
+        provenance=Provenance(version=__version__, command=command, date=_now()),
+    )
+
+
+def _goal(
+    profile: HardwareProfile,
+    *,
+    strategies: Iterable[str] | None,
+    local_bytes: int | str | None,
+    remote_bytes: int | str | None,
+    **wishes: Any,
+) -> Goal:
+    """Fill in the budgets of the profile and the names of the strategies."""
+    goal = Goal(
+        local_bytes=profile.local_bytes if local_bytes is None else local_bytes,
+        remote_bytes=profile.remote_bytes if remote_bytes is None else remote_bytes,
+        **wishes,
+    )
+    chosen = named(strategies)
+    if strategies is None and goal.model == "paper":
+        chosen = [strategy for strategy in chosen if strategy.printed]
+    return goal.model_copy(update={"strategies": tuple(strategy.name for strategy in chosen)})
+
+
+def _now() -> str:
+    """The time in UTC; SOURCE_DATE_EPOCH fixes it, so that builds of documents can be repeated."""
+    epoch = os.environ.get("SOURCE_DATE_EPOCH", "")
+    seconds = int(epoch) if epoch.isdecimal() and len(epoch) < 11 else time.time()
+    return datetime.datetime.fromtimestamp(seconds, datetime.UTC).isoformat(timespec="seconds")

@@ -1,0 +1,1 @@
+"""Finds the best setting of any strategy, with a proof by bounds."""

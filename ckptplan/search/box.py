@@ -1,0 +1,266 @@
+"""Branch and bound over integer boxes: the true optimum, with bounds as its proof.
+
+A strategy gives lower bounds of its cost on a box of parameters that are exact at points. A box is
+dropped when its bounds break a limit or are no better than the best point seen; else it is cut in
+two. What remains at the end is the optimum: nothing was skipped, rounded or sampled. When few points
+are left they are all evaluated at once. Equal to brute force by test (tests/search/test_box.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import product
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from ckptplan.cost.arrays import Integers
+from ckptplan.cost.exact import Cost
+from ckptplan.model.budget import Budget
+from ckptplan.model.record import Parameters
+from ckptplan.model.step_costs import StepCosts
+from ckptplan.search.objective import Key, Objective
+from ckptplan.strategies.protocol import Columns, Model, Strategy
+
+_Mask: TypeAlias = npt.NDArray[np.bool_]
+
+#: So few points are evaluated one by one, which is quicker than cutting boxes.
+_POINTS = 16_384
+#: Most boxes cut at a time, those with the best bounds first: good points come early and prune.
+_BOXES = 2_048
+
+
+@dataclass(frozen=True, kw_only=True)
+class Limits:
+    """What a setting must keep."""
+
+    budget: Budget
+    seconds: float | None = None
+
+    def kept(self, cost: Cost) -> _Mask:
+        """Return where no limit is broken."""
+        kept: _Mask = np.ones(len(cost.seconds), dtype=bool)
+        if self.budget.local_bytes is not None:
+            kept &= cost.local_peak_bytes <= self.budget.local_bytes
+        if self.budget.remote_bytes is not None:
+            kept &= cost.remote_peak_bytes <= self.budget.remote_bytes
+        if self.seconds is not None:
+            kept &= cost.seconds <= self.seconds
+        return kept
+
+
+@dataclass(frozen=True, kw_only=True)
+class Best:
+    """The best setting of one strategy: its parameters and the key that made it the best."""
+
+    parameters: Parameters
+    key: tuple[float, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Problem:
+    strategy: Strategy
+    costs: StepCosts
+    model: Model
+    objective: Objective
+    limits: Limits
+
+    def look(self, boxes: _Boxes) -> tuple[Key, _Mask]:
+        """Return the bounds that rank boxes, their low ends included, and which boxes may hold a plan."""
+        cost = self.strategy.evaluate(low=boxes.low, high=boxes.high, costs=self.costs, model=self.model)
+        useful = self.limits.kept(cost)
+        admitted = self.strategy.admits(low=boxes.low, high=boxes.high, steps=self.costs.steps)
+        if admitted is not None:
+            useful &= admitted
+        return (*self.objective(cost), *boxes.low.values()), useful
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Boxes:
+    """Boxes side by side; a point is a box whose ends are equal."""
+
+    low: Columns
+    high: Columns
+
+    @classmethod
+    def points(cls, columns: Columns) -> _Boxes:
+        return cls(low=columns, high=columns)
+
+    def take(self, chosen: Any) -> _Boxes:
+        return _Boxes(
+            low={name: column[chosen] for name, column in self.low.items()},
+            high={name: column[chosen] for name, column in self.high.items()},
+        )
+
+    def volume(self) -> float:
+        """The number of points; a float, since it can pass 2**63."""
+        sides: Any = 1.0
+        for name in self.low:
+            sides = sides * (self.high[name] - self.low[name] + 1).astype(np.float64)
+        return float(np.sum(sides))
+
+
+def best_setting(
+    strategy: Strategy,
+    *,
+    costs: StepCosts,
+    limits: Limits,
+    objective: Objective,
+    model: Model = "exact",
+    few_points: int = _POINTS,
+) -> Best | None:
+    """Return the optimum of ``strategy`` within ``limits``, None where nothing fits.
+
+    Ties go to the smaller parameters. Up to ``few_points`` settings are evaluated one by one, more are
+    searched by cutting boxes; the answer is the same. Raises InputError where the strategy lacks the
+    cost model.
+    """
+    start = strategy.candidates(costs=costs, budget=limits.budget)
+    if start is None:
+        return None
+    problem = _Problem(strategy=strategy, costs=costs, model=model, objective=objective, limits=limits)
+    boxes = _Boxes(low=_column(start.low), high=_column(start.high))
+    best: tuple[float, ...] | None = None
+    waiting: tuple[_Boxes, Key] | None = None
+    while True:
+        if boxes.volume() <= few_points:
+            best = _better(best, _best_point(_all_points(boxes), problem))
+        else:
+            best = _better(best, _best_point(_corners(boxes), problem))
+            waiting = _queue(waiting, *_cut(boxes, problem, best))
+        if waiting is None:
+            break
+        rest, keys = waiting
+        alive = _below(keys, best)
+        chosen = _most_promising(keys, alive)
+        if not len(chosen):
+            break
+        boxes = rest.take(chosen)
+        alive[chosen] = False
+        waiting = (rest.take(alive), tuple(column[alive] for column in keys))
+    if best is None:
+        return None
+    names = strategy.parameter_names
+    split = len(best) - len(names)
+    return Best(
+        parameters=Parameters(dict(zip(names, map(int, best[split:]), strict=True))), key=best[:split]
+    )
+
+
+def _column(values: Mapping[str, int]) -> dict[str, Integers]:
+    return {name: np.array([value], dtype=np.int64) for name, value in values.items()}
+
+
+def _below(keys: Key, best: tuple[float, ...] | None) -> _Mask:
+    """Where a bound comes before the best point: what may still hold a better one."""
+    below: _Mask = np.zeros(len(keys[0]), dtype=bool)
+    if best is None:
+        return ~below
+    equal = ~below
+    for column, value in zip(keys, best, strict=True):
+        below |= equal & (column < value)
+        equal &= column == value
+    return below
+
+
+def _most_promising(keys: Key, alive: _Mask) -> npt.NDArray[np.intp]:
+    chosen = np.flatnonzero(alive)
+    if len(chosen) > _BOXES:
+        chosen = chosen[np.argpartition(keys[0][chosen], _BOXES)[:_BOXES]]
+    return chosen
+
+
+def _queue(waiting: tuple[_Boxes, Key] | None, boxes: _Boxes, keys: Key) -> tuple[_Boxes, Key]:
+    if waiting is None:
+        return boxes, keys
+    rest, old = waiting
+    return _joined([rest, boxes]), tuple(np.concatenate(pair) for pair in zip(old, keys, strict=True))
+
+
+def _better(best: tuple[float, ...] | None, other: tuple[float, ...] | None) -> tuple[float, ...] | None:
+    if best is None or other is None:
+        return best or other
+    return min(best, other)
+
+
+def _best_point(points: _Boxes, problem: _Problem) -> tuple[float, ...] | None:
+    """Return the first of the points that keep the limits, by key and then by parameters."""
+    keys, useful = problem.look(points)
+    chosen = np.flatnonzero(useful)
+    if not len(chosen):
+        return None
+    for column in keys:
+        values = column[chosen]
+        chosen = chosen[values == values.min()]
+    return tuple(column[chosen[0]].item() for column in keys)
+
+
+def _all_points(boxes: _Boxes) -> _Boxes:
+    """Return every point of the boxes."""
+    columns: dict[str, Integers] = {}
+    index = np.arange(len(next(iter(boxes.low.values())))) if boxes.low else np.zeros(1, dtype=np.int64)
+    for name in boxes.low:
+        # Repeat what there is once for each value of the next parameter, then count that one up.
+        sides = boxes.high[name][index] - boxes.low[name][index] + 1
+        columns = {known: np.repeat(column, sides) for known, column in columns.items()}
+        starts = np.repeat(np.cumsum(sides) - sides, sides)
+        index = np.repeat(index, sides)
+        columns[name] = boxes.low[name][index] + np.arange(len(index)) - starts
+    return _Boxes.points(columns)
+
+
+def _corners(boxes: _Boxes) -> _Boxes:
+    """Return the corners of the boxes: points that good settings are often among."""
+    ends = [(boxes.low[name], boxes.high[name]) for name in boxes.low]
+    corners = list(product(*ends))
+    return _Boxes.points(
+        {name: np.concatenate([corner[i] for corner in corners]) for i, name in enumerate(boxes.low)}
+    )
+
+
+def _cut(boxes: _Boxes, problem: _Problem, best: tuple[float, ...] | None) -> tuple[_Boxes, Key]:
+    """Cut each box in two across one side; return the halves that may hold a better point, and keys.
+
+    The side is the one that leaves fewest halves alive. (Where many settings tie, cutting the wrong
+    side would go on until single points.) Of two such sides, the longer one in proportion is cut.
+    """
+    sides = [_halves(boxes, name) for name in boxes.low]
+    halves = sides[0] if len(sides) == 1 else _joined(sides)
+    keys, useful = problem.look(halves)
+    useful &= _below(keys, best)
+    count = len(next(iter(boxes.low.values())))
+    alive = useful.reshape(len(sides), 2, count).sum(axis=1)
+    proportions = np.array([(boxes.high[name] + 1) / boxes.low[name] for name in boxes.low])
+    is_point = np.array([boxes.high[name] == boxes.low[name] for name in boxes.low])
+    # One number to rank by: whole steps for halves alive, less than one for the proportion.
+    rank = np.where(is_point, np.inf, alive + 1 / proportions)
+    side = np.argmin(rank, axis=0)
+    chosen = np.zeros_like(useful).reshape(len(sides), 2, count)
+    chosen[side, :, np.arange(count)] = True
+    useful &= chosen.reshape(-1)
+    return halves.take(useful), tuple(column[useful] for column in keys)
+
+
+def _halves(boxes: _Boxes, name: str) -> _Boxes:
+    """Return the left halves of all boxes cut across one side, then the right halves.
+
+    A box that is a single value wide there gives itself and an empty half, which is never chosen.
+    """
+    low, high = boxes.low[name], boxes.high[name]
+    # Costs go with T / chunk: a long side is cut at its geometric mean.
+    geometric = np.sqrt(low.astype(np.float64) * high.astype(np.float64)).astype(np.int64)
+    middle = np.where(high > 4 * low, geometric, low + (high - low) // 2)
+    middle = np.clip(middle, low, np.maximum(low, high - 1))
+    left = _Boxes(low=boxes.low, high={**boxes.high, name: middle})
+    right = _Boxes(low={**boxes.low, name: np.minimum(middle + 1, high)}, high=boxes.high)
+    return _joined([left, right])
+
+
+def _joined(parts: list[_Boxes]) -> _Boxes:
+    names = parts[0].low
+    return _Boxes(
+        low={name: np.concatenate([part.low[name] for part in parts]) for name in names},
+        high={name: np.concatenate([part.high[name] for part in parts]) for name in names},
+    )

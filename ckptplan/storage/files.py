@@ -1,0 +1,117 @@
+"""Reading text that may be hostile, and writing files that are either the old one or the new one."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import tempfile
+import tomllib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from ckptplan.errors import InputError, shown
+
+#: No profile, workload or plan comes near this; a device or a wrong file would.
+_MOST_CHARACTERS = 16 * 2**20
+
+
+def read_text(path: str | Path) -> str:
+    """Return a file's text, standard input for '-'. Raises InputError, with the file's name."""
+    try:
+        if str(path) == "-":
+            text = sys.stdin.read(_MOST_CHARACTERS + 1)
+        else:
+            with Path(path).open(encoding="utf-8") as file:
+                text = file.read(_MOST_CHARACTERS + 1)
+    except UnicodeDecodeError as error:
+        raise InputError(f"is not UTF-8 text (byte {error.start})", source=str(path)) from None
+    except OSError as error:
+        raise InputError(f"cannot be read: {error.strerror}", source=str(path)) from None
+    if len(text) > _MOST_CHARACTERS:
+        raise InputError("is too large", source=str(path), accepted="files up to 16 MiB")
+    return text
+
+
+def parse_toml(text: str, *, source: str) -> dict[str, Any]:
+    """Return a TOML document. Raises InputError for one that is broken, too deep or too long a number."""
+    return _parse(tomllib.loads, text, language="TOML", source=source)
+
+
+def parse_json(text: str, *, source: str) -> dict[str, Any]:
+    """Return a JSON object. Raises InputError, also for NaN, Infinity and keys given twice."""
+
+    def strict(text: str) -> Any:
+        return json.loads(text, object_pairs_hook=_without_duplicates, parse_constant=_no_constant)
+
+    document = _parse(strict, text, language="JSON", source=source)
+    if not isinstance(document, dict):
+        raise InputError(f"holds {shown(document)}, not a JSON object", source=source)
+    return document
+
+
+def _parse(parse: Callable[[str], Any], text: str, *, language: str, source: str) -> Any:
+    try:
+        return parse(text)
+    except RecursionError:
+        raise InputError(f"is nested too deeply for {language}", source=source) from None
+    except InputError as error:
+        raise error.inside(source=source) from None
+    except ValueError as error:
+        raise InputError(f"is not valid {language}: {error}", source=source) from None
+
+
+def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    result: dict[str, Any] = {}
+    for key, value in pairs:
+        if key in result:
+            raise InputError("is given twice", field=key[:60])
+        result[key] = value
+    return result
+
+
+def _no_constant(name: str) -> Any:
+    raise InputError(f"{name} is not a number of JSON")
+
+
+def write_text(path: str | Path, text: str) -> None:
+    """Write a file so that at any moment it is the old one or the new one; '-' is standard output.
+
+    A killed process may leave a hidden temporary file beside it, never half a plan. Raises InputError.
+    """
+    if str(path) == "-":
+        sys.stdout.write(text)
+        return
+    # Through a link, it is the file behind it that is replaced; a device or pipe is written to.
+    target = Path(path).resolve()
+    try:
+        if target.exists() and not target.is_file():
+            if target.is_dir():
+                raise InputError("is a folder, not a file to write", source=str(path))
+            target.write_text(text, encoding="utf-8")
+            return
+        _replace(target, text)
+    except OSError as error:
+        raise InputError(f"cannot be written: {error.strerror}", source=str(path)) from None
+
+
+def _replace(target: Path, text: str) -> None:
+    descriptor, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.", suffix=".tmp")
+    try:
+        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        # mkstemp makes files private; a new file gets the usual rights, a replaced one keeps its own.
+        os.chmod(name, target.stat().st_mode & 0o7777 if target.exists() else 0o666 & ~_umask())
+        os.replace(name, target)
+    except BaseException:
+        Path(name).unlink(missing_ok=True)
+        raise
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask

@@ -1,0 +1,44 @@
+"""Finds built-in profiles and workloads by name, and anybody's by path."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal
+
+import ckptplan
+from ckptplan.errors import InputError, did_you_mean
+
+Shelf = Literal["hardware_profiles", "workloads"]
+
+
+def folder(shelf: Shelf) -> Path:
+    """Return where the built-in files are: the project's root first, then the installed package."""
+    package = Path(ckptplan.__file__).parent
+    project = package.parent
+    if (project / "pyproject.toml").is_file() and (project / shelf).is_dir():
+        return project / shelf
+    return package / shelf
+
+
+def names(shelf: Shelf) -> list[str]:
+    """Return the names of what is built in, sorted."""
+    return sorted(path.stem for path in folder(shelf).glob("*.toml"))
+
+
+def locate(name_or_path: str | Path, *, shelf: Shelf, noun: str) -> Path:
+    """Return the file of a built-in name, or the path itself if it looks like one.
+
+    Raises InputError for an unknown name, with the nearest known one.
+    """
+    text = str(name_or_path)
+    if isinstance(name_or_path, Path) or text == "-" or text.endswith(".toml") or "/" in text or "\\" in text:
+        return Path(name_or_path)
+    known = names(shelf)
+    if text in known:
+        return folder(shelf) / f"{text}.toml"
+    raise InputError(
+        f"there is no {noun} {text[:60]!r}.{did_you_mean(text, known)}",
+        field=noun.split()[-1],
+        value=text,
+        accepted=f"{', '.join(known)}, or a path to a .toml file",
+    )

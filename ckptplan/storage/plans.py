@@ -1,0 +1,76 @@
+"""Plans as JSON (docs/plan-format.md)."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any, TypeVar
+
+from ckptplan.errors import InputError, did_you_mean, shown
+from ckptplan.model.plan import KIND, Plan
+from ckptplan.model.profile import HardwareProfile
+from ckptplan.model.workload import Workload
+from ckptplan.storage.files import parse_json, read_text, write_text
+from ckptplan.storage.versions import check_version
+
+_Part = TypeVar("_Part", HardwareProfile, Workload)
+
+
+def plan_document(plan: Plan) -> dict[str, Any]:
+    """Return a plan as JSON data: SI base units, with the hashes of workload and profile."""
+    document = plan.model_dump(mode="json")
+    for part in ("workload", "profile"):
+        document[part] = {"hash": getattr(plan, part).hash, **document[part]}
+    return document
+
+
+def plan_text(plan: Plan) -> str:
+    """Return a plan as JSON text."""
+    return json.dumps(plan_document(plan), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+
+
+def save_plan(plan: Plan, path: str | Path) -> None:
+    """Write a plan; an existing file is replaced whole. Raises InputError if it cannot be written."""
+    write_text(path, plan_text(plan))
+
+
+def load_plan(path: str | Path) -> Plan:
+    """Return a plan from a JSON file, '-' for standard input.
+
+    Raises InputError for what is no plan, a plan of another schema version, or one whose profile or
+    workload was edited (then its predictions no longer belong to its numbers: plan anew).
+    """
+    source = str(path)
+    document = parse_json(read_text(path), source=source)
+    if document.get("kind") != KIND:
+        raise InputError(
+            f"{shown(document.get('kind'))} is not a plan", field="kind", accepted=repr(KIND), source=source
+        )
+    check_version(document.get("schema_version"), source=source)
+    try:
+        parts = {
+            "profile": _part(document, "profile", HardwareProfile),
+            "workload": _part(document, "workload", Workload),
+        }
+        return Plan(**{**document, **parts})
+    except InputError as error:
+        raise error.inside(source=source) from None
+
+
+def _part(document: dict[str, Any], name: str, model: type[_Part]) -> _Part:
+    entry = document.get(name)
+    if not isinstance(entry, dict):
+        likely = did_you_mean(name, document) if name not in document else ""
+        raise InputError(f"is missing or no object.{likely}", field=name)
+    try:
+        part = model(**{key: value for key, value in entry.items() if key != "hash"})
+    except InputError as error:
+        raise error.inside(prefix=name) from None
+    if entry.get("hash") != part.hash:
+        raise InputError(
+            "does not belong to the numbers beside it: the file was edited; plan anew",
+            field=f"{name}.hash",
+            value=entry.get("hash"),
+            accepted=part.hash,
+        )
+    return part

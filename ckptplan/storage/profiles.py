@@ -1,0 +1,69 @@
+"""Hardware profiles as TOML: every number may carry its source, date and grade."""
+
+from __future__ import annotations
+
+import datetime
+from pathlib import Path
+from typing import Any
+
+from ckptplan.errors import InputError, did_you_mean, shown
+from ckptplan.model.profile import NUMBERS, HardwareProfile
+from ckptplan.storage.files import parse_toml, read_text
+from ckptplan.storage.library import locate
+from ckptplan.storage.versions import without_version
+
+_SOURCE_KEYS = ("grade", "source", "date", "note", "assumption")
+
+
+def load_profile(name_or_path: str | Path) -> HardwareProfile:
+    """Return a built-in hardware profile by name, or one from a TOML file.
+
+    In the file a number is plain, text with a unit, or a table of ``value`` and its ``source``,
+    ``grade``, ``date``, ``note`` or ``assumption`` (docs/profiles.md). Raises InputError.
+    """
+    path = locate(name_or_path, shelf="hardware_profiles", noun="hardware profile")
+    source = str(name_or_path)
+    document = without_version(parse_toml(read_text(path), source=source), source=source)
+    try:
+        return HardwareProfile(**_flat(document))
+    except InputError as error:
+        raise error.inside(source=source) from None
+
+
+def _flat(document: dict[str, Any]) -> dict[str, Any]:
+    """Part each number from where it comes from."""
+    if "sources" in document:
+        raise InputError(
+            "is written beside each number here", field="sources", accepted="tables with value, source, grade"
+        )
+    numbers: dict[str, Any] = {}
+    sources: dict[str, dict[str, Any]] = {}
+    for field, entry in document.items():
+        value = entry
+        if field in NUMBERS and isinstance(entry, dict):
+            value, sources[field] = _number(field, entry)
+        if field == "remote_bytes" and value == "unbounded":
+            value = None
+        numbers[field] = value
+    return {**numbers, "sources": sources}
+
+
+def _number(field: str, entry: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+    known = ("value", *_SOURCE_KEYS)
+    for key in entry:
+        if key not in known:
+            raise InputError(
+                f"is not a key of a number.{did_you_mean(key, known)}",
+                field=f"{field}.{key[:60]}",
+                value=entry[key],
+                accepted=", ".join(known),
+            )
+    if "value" not in entry:
+        raise InputError("is missing", field=f"{field}.value", accepted="a number, or text with a unit")
+    if "grade" not in entry:
+        raise InputError("is missing", field=f"{field}.grade", accepted="A, B, C, D or X")
+    date = entry.get("date")
+    if date is not None and not isinstance(date, (str, datetime.date)):
+        raise InputError(f"{shown(date)} is not a date", field=f"{field}.date", accepted="as 2026-11-21")
+    source = {key: entry[key] for key in _SOURCE_KEYS if key in entry}
+    return entry["value"], source if date is None else {**source, "date": str(date)}

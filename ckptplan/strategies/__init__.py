@@ -1,0 +1,1 @@
+"""One checkpointing strategy a file, and the registry that finds them."""

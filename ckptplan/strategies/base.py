@@ -1,0 +1,47 @@
+"""Plain backpropagation through time: keep every tape, recompute nothing."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ckptplan.cost import paper
+from ckptplan.cost.exact import Cost, Counts
+from ckptplan.model.budget import Budget
+from ckptplan.model.step_costs import StepCosts
+from ckptplan.strategies.protocol import Box, Columns, Room, Strategy
+
+
+class Base(Strategy):
+    """Section III-A of the paper."""
+
+    name = "base"
+    rank = 0
+    parameter_names = ()
+    summary = "keeps every step's tape"
+
+    def candidates(self, *, costs: StepCosts, budget: Budget) -> Box | None:
+        room = Room.within(budget, costs=costs)
+        return Box(low={}, high={}) if room.tapes >= costs.steps else None
+
+    def counts(self, *, low: Columns, high: Columns, steps: int) -> Counts:
+        none = np.zeros(1, dtype=np.int64)
+        return Counts(
+            recomputed_steps=none,
+            states_moved=none,
+            messages=none,
+            tapes=none + steps,
+            local_checkpoints=none,
+            remote_checkpoints=none,
+        )
+
+    def paper(self, *, low: Columns, high: Columns, costs: StepCosts) -> Cost:
+        return Cost(
+            seconds=np.array([paper.base_seconds(costs)]),
+            local_peak_bytes=np.array(
+                [paper.memory_base(T=costs.steps, M_a=costs.tape_bytes, M_others=costs.resident_bytes)]
+            ),
+            remote_peak_bytes=np.zeros(1, dtype=np.int64),
+        )
+
+
+STRATEGY = Base()

@@ -1,0 +1,50 @@
+"""Finds the strategies: every module of this package that has a ``STRATEGY``."""
+
+from __future__ import annotations
+
+import pkgutil
+from collections.abc import Iterable, Mapping
+from functools import cache
+from importlib import import_module
+
+import ckptplan.strategies
+from ckptplan.errors import InputError, did_you_mean
+from ckptplan.strategies.protocol import Strategy
+
+
+@cache
+def all_strategies() -> Mapping[str, Strategy]:
+    """Return every strategy by name, in the order that breaks ties."""
+    found = [
+        module.STRATEGY
+        for info in pkgutil.iter_modules(ckptplan.strategies.__path__)
+        if hasattr(module := import_module(f"ckptplan.strategies.{info.name}"), "STRATEGY")
+    ]
+    return {strategy.name: strategy for strategy in sorted(found, key=lambda strategy: strategy.rank)}
+
+
+def named(names: Iterable[str] | None) -> list[Strategy]:
+    """Return the strategies called ``names`` (or the groups 'all', 'paper') in order; None is all.
+
+    Raises InputError for a name that is none.
+    """
+    known = all_strategies()
+    if names is None:
+        return list(known.values())
+    groups = {
+        "all": tuple(known),
+        "paper": tuple(name for name, strategy in known.items() if strategy.printed),
+    }
+    wanted: set[str] = set()
+    for name in names:
+        if name not in known and name not in groups:
+            raise InputError(
+                f"there is no strategy {name!r}.{did_you_mean(name, (*known, *groups))}",
+                field="strategies",
+                value=name,
+                accepted=", ".join((*known, *groups)),
+            )
+        wanted.update(groups.get(name, (name,)))
+    if not wanted:
+        raise InputError("no strategy is named", field="strategies", accepted=", ".join((*known, *groups)))
+    return [strategy for name, strategy in known.items() if name in wanted]

@@ -1,0 +1,64 @@
+"""Standard checkpointing: a local checkpoint before each chunk, each chunk but the last run again."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ckptplan.cost import paper
+from ckptplan.cost.arrays import ceil_div
+from ckptplan.cost.exact import Cost, Counts
+from ckptplan.model.budget import Budget
+from ckptplan.model.record import Parameters
+from ckptplan.model.step_costs import StepCosts
+from ckptplan.strategies.protocol import Box, Columns, Room, Strategy
+
+
+class Standard(Strategy):
+    """Section III-B of the paper; chunks of ``chunk_size`` steps, the ragged one first."""
+
+    name = "standard"
+    rank = 1
+    parameter_names = ("chunk_size",)
+    summary = "local checkpoints, one recomputation"
+
+    def candidates(self, *, costs: StepCosts, budget: Budget) -> Box | None:
+        room = Room.within(budget, costs=costs)
+        # n - 1 checkpoints must have room: ceil(T/c) - 1 <= room.
+        least = ceil_div(costs.steps, room.local_checkpoints + 1)
+        if room.tapes < least:
+            return None
+        return Box(low={"chunk_size": least}, high={"chunk_size": room.tapes})
+
+    def counts(self, *, low: Columns, high: Columns, steps: int) -> Counts:
+        # A longer chunk has a longer tape, but fewer checkpoints and less to run again.
+        fewest_checkpoints = ceil_div(steps, high["chunk_size"]) - 1
+        none = np.zeros_like(fewest_checkpoints)
+        return Counts(
+            recomputed_steps=steps - high["chunk_size"],
+            states_moved=none,
+            messages=none,
+            tapes=low["chunk_size"],
+            local_checkpoints=fewest_checkpoints,
+            remote_checkpoints=none,
+        )
+
+    def paper(self, *, low: Columns, high: Columns, costs: StepCosts) -> Cost:
+        checkpoints = paper.nb_checkpoints(T=costs.steps, chunk_size=high["chunk_size"])
+        seconds = paper.standard_seconds(costs)
+        return Cost(
+            seconds=np.full(len(checkpoints), seconds),
+            local_peak_bytes=paper.memory_standard(
+                chunk_size=low["chunk_size"],
+                nb_checkpoints=checkpoints,
+                M_s=costs.state_bytes,
+                M_a=costs.tape_bytes,
+                M_others=costs.resident_bytes,
+            ),
+            remote_peak_bytes=np.zeros_like(checkpoints),
+        )
+
+    def clamp(self, parameters: Parameters, *, steps: int) -> Parameters:
+        return Parameters(chunk_size=min(parameters["chunk_size"], steps))
+
+
+STRATEGY = Standard()

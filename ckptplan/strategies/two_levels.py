@@ -1,0 +1,60 @@
+"""What double and nested share: chunks inside segments, and how often each step is run."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from ckptplan.cost.arrays import Integers, ceil_div
+from ckptplan.model.record import Parameters
+from ckptplan.strategies.protocol import Columns
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Levels:
+    """Lower bounds in each box, exact at points: checkpoints of both levels, recomputed steps."""
+
+    outer: Integers
+    inner: Integers
+    recomputed_steps: Integers
+
+
+def levels(*, low: Columns, high: Columns, steps: int) -> Levels:
+    """Return the counts of segments of rc = remote_chunk_size steps, cut into chunks of c = chunk_size.
+
+    With s = ceil(T/rc) segments, the first of L0 = T - (s-1) rc steps, theory.md (section 3) gives the
+    recomputed steps as (rc-c) + (s-2) g(rc) + g(L0), g(L) = 2L - c if L > c, else L. In both cases
+    g(L) = 2L - min(c, L), so that the sum is
+
+        2T - rc - (s-1) c - min(c, L0),
+
+    for s = 1 too (there rc = L0 = T, and T - c are run again). It is never below T - c.
+    """
+    fewest_segments = ceil_div(steps, high["remote_chunk_size"])
+    most_segments = ceil_div(steps, low["remote_chunk_size"])
+    longest_first = steps - (fewest_segments - 1) * low["remote_chunk_size"]
+    chunk = high["chunk_size"]
+    # At a point (s-1) c < T. In a wide box the product can pass 2T, even 2**63, and says no more then.
+    recorded_at_once = np.minimum(most_segments - 1, 2 * steps // chunk + 1) * chunk
+    recomputed = 2 * steps - high["remote_chunk_size"] - recorded_at_once - np.minimum(chunk, longest_first)
+    return Levels(
+        outer=fewest_segments - 1,
+        inner=ceil_div(low["remote_chunk_size"], chunk) - 1,
+        recomputed_steps=np.maximum(recomputed, steps - chunk),
+    )
+
+
+def chunk_within_segment(*, low: Columns, high: Columns) -> npt.NDArray[np.bool_]:
+    """A box holds a legal setting if its least chunk is no longer than its longest segment."""
+    legal: npt.NDArray[np.bool_] = low["chunk_size"] <= high["remote_chunk_size"]
+    return legal
+
+
+def clamp_two_levels(parameters: Parameters, *, steps: int) -> Parameters:
+    """c <= T and c <= rc <= T."""
+    chunk = min(parameters["chunk_size"], steps)
+    return Parameters(
+        chunk_size=chunk, remote_chunk_size=min(max(parameters["remote_chunk_size"], chunk), steps)
+    )

@@ -1,0 +1,151 @@
+"""What would make an infeasible question feasible: single changes, each planned before it is said."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from itertools import islice
+from typing import Any
+
+from ckptplan.cost.derive import step_costs
+from ckptplan.errors import Infeasible, InputError
+from ckptplan.model.profile import HardwareProfile
+from ckptplan.model.workload import Workload
+from ckptplan.search.question import Question
+from ckptplan.storage.library import names
+from ckptplan.storage.profiles import load_profile
+from ckptplan.strategies.registry import named
+
+_MOST = 4
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Case:
+    question: Question
+    workload: Workload
+    profile: HardwareProfile
+
+    def suggestion(self, change: str, value: Any, question: Question) -> dict[str, Any] | None:
+        """Plan the changed question; None if it does not fit after all."""
+        winner = question.winner()
+        if winner is None:
+            return None
+        seconds = float(
+            winner.strategy.cost(winner.best.parameters, costs=question.costs, model=question.model).seconds[0]
+        )
+        return {
+            "change": change,
+            "value": value,
+            "strategy": winner.strategy.name,
+            "overhead": max(0.0, seconds / question.base_seconds - 1),
+        }
+
+
+def with_suggestions(
+    infeasible: Infeasible, *, question: Question, workload: Workload, profile: HardwareProfile
+) -> Infeasible:
+    """Return the same error with up to four single changes that were each found to fit."""
+    case = _Case(question=question, workload=workload, profile=profile)
+    makers = (_strategies, _limit, _steps, _batch, _overhead, _remote, _neurons, _other_profile)
+    found = (
+        suggestion for make in makers for suggestion in make(case, infeasible) if suggestion is not None
+    )
+    return Infeasible(
+        binding=infeasible.binding,
+        need=infeasible.need,
+        have=infeasible.have,
+        subject=infeasible.subject,
+        suggestions=list(islice(found, _MOST)),
+    )
+
+
+_Suggestions = Iterator[dict[str, Any] | None]
+
+
+def _strategies(case: _Case, infeasible: Infeasible) -> _Suggestions:
+    everything = tuple(s for s in named(None) if case.question.model == "exact" or s.printed)
+    if len(everything) > len(case.question.strategies):
+        answer = case.question.changed(strategies=everything).winner()
+        if answer is not None:
+            yield case.suggestion(
+                "strategies", answer.strategy.name, case.question.changed(strategies=(answer.strategy,))
+            )
+
+
+def _limit(case: _Case, infeasible: Infeasible) -> _Suggestions:
+    if infeasible.binding == "local_bytes":
+        value = int(infeasible.need)
+        budget = replace(case.question.budget, local_bytes=value)
+        yield case.suggestion("local_bytes", value, case.question.changed(budget=budget))
+
+
+def _remote(case: _Case, infeasible: Infeasible) -> _Suggestions:
+    if case.question.budget.remote_bytes is None:
+        return
+    value = case.question.least_remote_bytes()
+    if value is not None:
+        budget = replace(case.question.budget, remote_bytes=value)
+        yield case.suggestion("remote_bytes", value, case.question.changed(budget=budget))
+
+
+def _overhead(case: _Case, infeasible: Infeasible) -> _Suggestions:
+    if case.question.max_overhead is None:
+        return
+    fastest = case.question.changed(max_overhead=None, objective="time").winner()
+    if fastest is None:
+        return
+    need = fastest.best.key[0] / case.question.base_seconds - 1
+    # Rounded up to a tenth of a per cent, which people can type.
+    value = -(-need * 1000 // 1) / 1000
+    yield case.suggestion("max_overhead", value, case.question.changed(max_overhead=value))
+
+
+def _steps(case: _Case, infeasible: Infeasible) -> _Suggestions:
+    # A plan for T steps, its chunks clamped, needs no more memory for fewer: the largest T is unique.
+    yield _largest(case, "steps", case.workload.steps, case.workload.with_steps)
+
+
+def _batch(case: _Case, infeasible: Infeasible) -> _Suggestions:
+    # All sizes rise with the batch; so do transfers, and the times are carried over.
+    if case.workload.network is not None:
+        yield _largest(case, "batch", case.workload.network.batch, case.workload.with_batch)
+
+
+def _neurons(case: _Case, infeasible: Infeasible) -> _Suggestions:
+    if case.workload.network is not None:
+        yield _largest(case, "neurons", case.workload.network.neurons, case.workload.with_neurons)
+
+
+def _other_profile(case: _Case, infeasible: Infeasible) -> _Suggestions:
+    """The smallest built-in machine that would do, where the caller leaves the budget to the profile."""
+    if case.question.budget.local_bytes != case.profile.local_bytes:
+        return
+    others = [load_profile(name) for name in names("hardware_profiles") if name != case.profile.name]
+    for other in sorted(others, key=lambda profile: profile.local_bytes * profile.units):
+        try:
+            costs = step_costs(case.workload, other)
+        except InputError:
+            continue
+        budget = replace(case.question.budget, local_bytes=other.local_bytes)
+        suggestion = case.suggestion("profile", other.name, case.question.changed(costs=costs, budget=budget))
+        if suggestion is not None:
+            yield suggestion
+            return
+
+
+def _largest(
+    case: _Case, change: str, present: int, changed: Callable[[int], Workload]
+) -> dict[str, Any] | None:
+    """Bisect for the largest value that fits; the present one does not."""
+
+    def question(value: int) -> Question:
+        return case.question.changed(costs=step_costs(changed(value), case.profile))
+
+    fits, fails = 0, present
+    while fails - fits > 1:
+        middle = (fits + fails) // 2
+        if question(middle).fits():
+            fits = middle
+        else:
+            fails = middle
+    return case.suggestion(change, fits, question(fits)) if fits else None

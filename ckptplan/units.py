@@ -1,0 +1,159 @@
+"""Quantities at the edge of the program: text with a unit in, SI base units inside, text out.
+
+Inside, everything is bytes, seconds and bytes per second. ``KiB`` is 1,024 bytes and ``kB`` is
+1,000; ``KB`` is refused, because people use it for both. Numbers without a unit are base units.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from decimal import Decimal
+
+from ckptplan.errors import InputError, did_you_mean, shown
+
+#: The largest count of bytes that is computed with exactly (64-bit integers).
+MAX_BYTES = 2**62
+#: The longest sequence that plans are made for.
+MAX_STEPS = 10**12
+
+_BYTE_UNITS: Mapping[str, Decimal] = {
+    "B": Decimal(1),
+    **{f"{p}B": Decimal(1000) ** i for i, p in enumerate(("k", "M", "G", "T", "P"), start=1)},
+    **{f"{p}iB": Decimal(1024) ** i for i, p in enumerate(("K", "M", "G", "T", "P"), start=1)},
+}
+_RATE_UNITS: Mapping[str, Decimal] = {f"{unit}/s": size for unit, size in _BYTE_UNITS.items()}
+_TIME_UNITS: Mapping[str, Decimal] = {
+    "s": Decimal(1),
+    "ms": Decimal("1e-3"),
+    "us": Decimal("1e-6"),
+    "\u00b5s": Decimal("1e-6"),  # the micro sign
+    "\u03bcs": Decimal("1e-6"),  # the Greek letter
+    "ns": Decimal("1e-9"),
+}
+_QUANTITY = re.compile(r"\s*([+-]?(?:\d{1,40}(?:\.\d{0,40})?|\.\d{1,40})(?:[eE][+-]?\d{1,3})?)\s*(\S*)\s*")
+
+ACCEPTED_BYTES = "a whole number of bytes, as 638976, '624 KiB' or '64 GB'"
+ACCEPTED_SECONDS = "a time, as 1.5e-6, '1.5 us' or '2 ms'"
+ACCEPTED_RATE = "bytes per second, as 2e10, '20 GB/s' or '450 MiB/s'"
+ACCEPTED_FRACTION = "a share of zero or more, as 0.1 or '10%'"
+
+
+def parse_bytes(value: object) -> int:
+    """Return a size in bytes. Raises InputError for another unit or a fraction of a byte."""
+    number = _parse(value, units=_BYTE_UNITS, accepted=ACCEPTED_BYTES)
+    if number != number.to_integral_value():
+        raise InputError(
+            f"{shown(value)} is not a whole number of bytes", value=value, accepted=ACCEPTED_BYTES
+        )
+    if abs(number) > MAX_BYTES:
+        raise InputError(
+            f"{shown(value)} is too large", value=value, accepted="sizes up to 2**62 bytes"
+        )
+    return int(number)
+
+
+def parse_seconds(value: object) -> float:
+    """Return a time in seconds. Raises InputError."""
+    return _finite(value, _parse(value, units=_TIME_UNITS, accepted=ACCEPTED_SECONDS))
+
+
+def parse_rate(value: object) -> float:
+    """Return a transfer rate in bytes per second. Raises InputError, for bits per second too."""
+    return _finite(value, _parse(value, units=_RATE_UNITS, accepted=ACCEPTED_RATE))
+
+
+def parse_fraction(value: object) -> float:
+    """Return a share, 0.1 for both ``0.1`` and ``'10%'``. Raises InputError if negative."""
+    units = {"": Decimal(1), "%": Decimal("0.01")}
+    number = _finite(value, _parse(value, units=units, accepted=ACCEPTED_FRACTION))
+    if number < 0:
+        raise InputError(f"{shown(value)} is negative", value=value, accepted=ACCEPTED_FRACTION)
+    return number
+
+
+def _parse(value: object, *, units: Mapping[str, Decimal], accepted: str) -> Decimal:
+    if isinstance(value, bool) or not isinstance(value, (int, float, str)):
+        raise InputError(f"{shown(value)} is not a number", value=value, accepted=accepted)
+    if isinstance(value, float) and not math.isfinite(value):
+        raise InputError(f"{value} is not a finite number", value=value, accepted=accepted)
+    if isinstance(value, int) and value.bit_length() > 200:
+        raise InputError(f"{shown(value)} is too large", value=value, accepted=accepted)
+    if not isinstance(value, str):
+        return Decimal(repr(value))
+    match = _QUANTITY.fullmatch(value)
+    if match is None:
+        raise InputError(f"{shown(value)} is not a number with a unit", value=value, accepted=accepted)
+    number, unit = match.groups()
+    if unit and unit not in units:
+        raise InputError(
+            f"{shown(value)} has the unit {shown(unit)}.{_unit_hint(unit, units)}",
+            value=value,
+            accepted=accepted,
+        )
+    return Decimal(number) * units.get(unit, Decimal(1))
+
+
+def _unit_hint(unit: str, units: Mapping[str, Decimal]) -> str:
+    stem, slash, rest = unit.partition("/")
+    if stem == "KB" and f"kB{slash}{rest}" in units:
+        return f" Say 'kB{slash}{rest}' for 1,000 or 'KiB{slash}{rest}' for 1,024 bytes."
+    if unit.removesuffix("/s").endswith(("bit", "b", "bps")) and "B/s" in units:
+        return " These are bits; divide by 8 and say bytes per second."
+    return did_you_mean(unit, units)
+
+
+def _finite(value: object, number: Decimal) -> float:
+    result = float(number)
+    if not math.isfinite(result):
+        raise InputError(f"{shown(value)} is too large", value=value)
+    return result
+
+
+def format_bytes(value: float) -> str:
+    """Return a size for people, in binary units: '609.4 KiB'."""
+    return _scaled(value, base=1024, units=("B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"))
+
+
+def format_rate(value: float) -> str:
+    """Return a transfer rate for people, in decimal units as data sheets print it: '20 GB/s'."""
+    return _scaled(value, base=1000, units=("B/s", "kB/s", "MB/s", "GB/s", "TB/s", "PB/s"))
+
+
+def format_seconds(value: float) -> str:
+    """Return a time for people: '34.42 ms'."""
+    if value == 0:
+        return "0 s"
+    for size, unit in ((1.0, "s"), (1e-3, "ms"), (1e-6, "us")):
+        if abs(value) >= size * 0.99995:
+            return f"{_significant(value / size)} {unit}"
+    return f"{_significant(value / 1e-9)} ns"
+
+
+def format_percent(value: float) -> str:
+    """Return a share for people, signed: '+16.7 %'."""
+    percent = value * 100
+    if percent == 0:
+        return "0 %"
+    return f"{percent:+.3g} %" if abs(percent) < 0.1 else f"{percent:+,.1f} %"
+
+
+def format_count(value: int) -> str:
+    """Return a count for people: '1,472'."""
+    return f"{value:,}"
+
+
+def _scaled(value: float, *, base: int, units: tuple[str, ...]) -> str:
+    power = 0
+    while abs(value) >= base and power < len(units) - 1:
+        value /= base
+        power += 1
+    return f"{_significant(value)} {units[power]}"
+
+
+def _significant(value: float) -> str:
+    """Four significant digits and no trailing zeros."""
+    if abs(value) >= 9999.5:
+        return f"{value:,.0f}"
+    return f"{float(f'{value:.4g}'):g}"
