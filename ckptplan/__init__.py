@@ -4,15 +4,22 @@ Hardware profile and workload in; the best strategy and its parameters out, as a
 executes. See ``optimize`` and ``compare``.
 """
 
-from ckptplan.errors import CkptplanError, Infeasible, InputError
-from ckptplan.model.plan import Plan
-from ckptplan.model.profile import HardwareProfile
-from ckptplan.model.workload import Workload
-from ckptplan.planner import compare, optimize
-from ckptplan.storage.plans import load_plan, save_plan
-from ckptplan.storage.profiles import load_profile
-from ckptplan.storage.workloads import load_workload
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
 from ckptplan.version import __version__
+
+if TYPE_CHECKING:
+    from ckptplan.errors import CkptplanError, Infeasible, InputError
+    from ckptplan.model.plan import Plan
+    from ckptplan.model.profile import HardwareProfile
+    from ckptplan.model.workload import Workload
+    from ckptplan.planner import compare, optimize
+    from ckptplan.storage.plans import load_plan, save_plan
+    from ckptplan.storage.profiles import load_profile
+    from ckptplan.storage.workloads import load_workload
 
 __all__ = [
     "CkptplanError",
@@ -29,3 +36,31 @@ __all__ = [
     "optimize",
     "save_plan",
 ]
+
+_HOMES = {
+    "CkptplanError": "ckptplan.errors",
+    "HardwareProfile": "ckptplan.model.profile",
+    "Infeasible": "ckptplan.errors",
+    "InputError": "ckptplan.errors",
+    "Plan": "ckptplan.model.plan",
+    "Workload": "ckptplan.model.workload",
+    "compare": "ckptplan.planner",
+    "load_plan": "ckptplan.storage.plans",
+    "load_profile": "ckptplan.storage.profiles",
+    "load_workload": "ckptplan.storage.workloads",
+    "optimize": "ckptplan.planner",
+    "save_plan": "ckptplan.storage.plans",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Import a public name when it is first used, so that ``ckptplan --help`` need not load numpy."""
+    if name not in _HOMES:
+        raise AttributeError(f"module 'ckptplan' has no attribute {name!r}")
+    value = getattr(import_module(_HOMES[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -25,9 +25,7 @@ def estimate_basis(workload: Workload, profile: HardwareProfile, goal: Goal) -> 
 
 def _of_profile(profile: HardwareProfile, goal: Goal) -> Iterator[BasisEntry]:
     overridden = {
-        field
-        for field in ("local_bytes", "remote_bytes")
-        if getattr(goal, field) != getattr(profile, field)
+        field for field in ("local_bytes", "remote_bytes") if getattr(goal, field) != getattr(profile, field)
     }
     for field in NUMBERS:
         source = profile.sources.get(field)

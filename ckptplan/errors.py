@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable, Mapping
 from typing import Any, ClassVar
 
@@ -14,7 +13,7 @@ class CkptplanError(Exception):
     kind: ClassVar[str] = "internal"
 
     def details(self) -> dict[str, Any]:
-        """What a program needs to know about the error, besides its message."""
+        """Return what a program needs to know about the error, besides its message."""
         return {}
 
 
@@ -57,6 +56,7 @@ class InputError(CkptplanError, ValueError):
         )
 
     def details(self) -> dict[str, Any]:
+        """Return source, field, value and what is accepted."""
         return {
             "source": self.source,
             "field": self.field,
@@ -65,7 +65,7 @@ class InputError(CkptplanError, ValueError):
         }
 
 
-class Infeasible(CkptplanError):
+class Infeasible(CkptplanError):  # noqa: N818 - the name is part of the interface
     """No plan fits. Says what is needed, what there is, and what would help.
 
     ``binding`` names the limit that cannot be met (``local_bytes``, ``remote_bytes`` or
@@ -93,6 +93,7 @@ class Infeasible(CkptplanError):
         super().__init__(f"{subject}: needs {binding} = {need:.12g}, has {have:.12g}")
 
     def details(self) -> dict[str, Any]:
+        """Return binding limit, need, have and suggestions."""
         return {
             "binding": self.binding,
             "need": self.need,
@@ -103,6 +104,8 @@ class Infeasible(CkptplanError):
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
     """Return ' Did you mean ...?' for a likely misspelling of a known word, else ''."""
+    import difflib  # needed for a mistake only
+
     close = difflib.get_close_matches(word, list(known), n=1, cutoff=0.5)
     return f" Did you mean {close[0]!r}?" if close else ""
 

@@ -19,10 +19,9 @@ from ckptplan.model.profile import HardwareProfile
 from ckptplan.model.record import Parameters
 from ckptplan.model.step_costs import StepCosts
 from ckptplan.model.workload import Workload
-from ckptplan.search.question import Question
+from ckptplan.search.question import Answer, Question
 from ckptplan.strategies.protocol import Strategy
 from ckptplan.strategies.registry import named
-from ckptplan.suggestions import with_suggestions
 from ckptplan.version import __version__
 
 
@@ -43,82 +42,118 @@ def optimize(
     ``strategies`` are names or groups ('all', 'paper'), None for all. ``objective`` is 'time',
     'memory' or 'balanced' (the knee of the front within the budget). ``model`` is 'exact', or 'paper'
     for the printed equations. ``local_bytes`` (one unit) and ``remote_bytes`` (in all) replace the
-    profile's; ``max_overhead`` bounds the time over base's, as 0.1 or '10%'.
+    profile's; ``max_overhead`` bounds the time over base's, as 0.1 or '10%'. ``command`` is noted in
+    the plan's provenance.
 
     Raises InputError, and Infeasible (need, have, binding limit, verified suggestions).
     """
-    goal = _goal(
+    return ranking(
+        workload,
         profile,
         strategies=strategies,
-        local_bytes=local_bytes,
-        remote_bytes=remote_bytes,
         objective=objective,
         model=model,
         max_overhead=max_overhead,
-    )
-    job = _job(workload, profile, goal=goal, command=command)
-    winner = job.question.winner()
-    if winner is None:
-        infeasible = job.question.infeasible(subject="no strategy fits")
-        raise with_suggestions(
-            infeasible, question=job.question, workload=job.workload, profile=job.profile
-        )
-    return job.plan(winner.strategy, winner.best.parameters)
+        local_bytes=local_bytes,
+        remote_bytes=remote_bytes,
+        command=command,
+    ).best()
 
 
 def compare(
-    workload: Workload,
-    profile: HardwareProfile,
-    *,
-    strategies: Iterable[str] | None = None,
-    objective: str = "time",
-    model: str = "exact",
-    max_overhead: float | str | None = None,
-    local_bytes: int | str | None = None,
-    remote_bytes: int | str | None = None,
-    command: str = "ckptplan.compare",
+    workload: Workload, profile: HardwareProfile, *, command: str = "ckptplan.compare", **wishes: Any
 ) -> dict[str, Plan | Infeasible]:
     """Return the best plan of each strategy, or why it has none; the best first.
 
-    Arguments are those of ``optimize``; with 'balanced', each strategy is judged by the knee of all.
-    Raises InputError.
+    Keyword arguments are those of ``optimize``. With the objective 'balanced', each strategy is judged
+    by the knee of all. Raises InputError.
     """
-    goal = _goal(
-        profile,
-        strategies=strategies,
-        local_bytes=local_bytes,
-        remote_bytes=remote_bytes,
-        objective=objective,
-        model=model,
-        max_overhead=max_overhead,
-    )
-    job = _job(workload, profile, goal=goal, command=command)
-    result: dict[str, Plan | Infeasible] = {
-        answer.strategy.name: job.plan(answer.strategy, answer.best.parameters)
-        for answer in job.question.answers()
+    return ranking(workload, profile, command=command, **wishes).by_strategy()
+
+
+def ranking(
+    workload: Workload,
+    profile: HardwareProfile,
+    *,
+    command: str,
+    strategies: Iterable[str] | None = None,
+    local_bytes: int | str | None = None,
+    remote_bytes: int | str | None = None,
+    **wishes: Any,
+) -> Ranking:
+    """Search all strategies once; what ``optimize`` and ``compare`` return is read off the result.
+
+    Arguments are those of ``optimize``. Raises InputError.
+    """
+    chosen = named(strategies)
+    if strategies is None and wishes.get("model") == "paper":
+        chosen = [strategy for strategy in chosen if strategy.printed]
+    budgets: dict[str, Any] = {
+        "local_bytes": profile.local_bytes if local_bytes is None else local_bytes,
+        "remote_bytes": profile.remote_bytes if remote_bytes is None else remote_bytes,
     }
-    for strategy in job.question.strategies:
-        if strategy.name not in result:
-            alone = job.question.changed(strategies=(strategy,))
-            result[strategy.name] = alone.infeasible(subject=f"{strategy.name} does not fit")
-    return result
+    goal = Goal(strategies=tuple(strategy.name for strategy in chosen), **budgets, **wishes)
+    question = Question(
+        costs=step_costs(workload, profile),
+        budget=Budget(local_bytes=goal.local_bytes, remote_bytes=goal.remote_bytes),
+        strategies=tuple(chosen),
+        objective=goal.objective,
+        model=goal.model,
+        max_overhead=goal.max_overhead,
+    )
+    return Ranking(
+        workload=workload,
+        profile=profile,
+        goal=goal,
+        question=question,
+        answers=question.answers(),
+        provenance=Provenance(version=__version__, command=command, date=_now()),
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Job:
+class Ranking:
+    """The strategies that fit, best first, and how to make plans of them."""
+
     workload: Workload
     profile: HardwareProfile
-    question: Question
     goal: Goal
+    question: Question
+    answers: list[Answer]
     provenance: Provenance
 
-    def plan(self, strategy: Strategy, parameters: Parameters) -> Plan:
+    def best(self) -> Plan:
+        """Return the best plan. Raises Infeasible, with suggestions that were each found to fit."""
+        if self.answers:
+            return self._plan(self.answers[0])
+        from ckptplan.suggestions import with_suggestions  # needed in this case only
+
+        raise with_suggestions(
+            self.question.infeasible(subject="no strategy fits"),
+            question=self.question,
+            workload=self.workload,
+            profile=self.profile,
+        )
+
+    def by_strategy(self) -> dict[str, Plan | Infeasible]:
+        """Return the best plan of each strategy, best first, then those that do not fit and why."""
+        result: dict[str, Plan | Infeasible] = {
+            answer.strategy.name: self._plan(answer) for answer in self.answers
+        }
+        for strategy in self.question.strategies:
+            if strategy.name not in result:
+                alone = self.question.changed(strategies=(strategy,))
+                result[strategy.name] = alone.infeasible(subject=f"{strategy.name} does not fit")
+        return result
+
+    def _plan(self, answer: Answer) -> Plan:
+        parameters = answer.best.parameters
         return Plan(
-            strategy=strategy.name,
+            strategy=answer.strategy.name,
             parameters=parameters,
             steps=self.workload.steps,
             goal=self.goal,
-            predicted=predict(strategy, parameters, costs=self.question.costs),
+            predicted=predict(answer.strategy, parameters, costs=self.question.costs),
             workload=self.workload,
             profile=self.profile,
             estimate_basis=estimate_basis(self.workload, self.profile, self.goal),
@@ -156,46 +191,8 @@ def _paper_prediction(strategy: Strategy, parameters: Parameters, *, costs: Step
     )
 
 
-def _job(workload: Workload, profile: HardwareProfile, *, goal: Goal, command: str) -> _Job:
-    costs = step_costs(workload, profile)
-    return _Job(
-        workload=workload,
-        profile=profile,
-        goal=goal,
-        question=Question(
-            costs=costs,
-            budget=Budget(local_bytes=goal.local_bytes, remote_bytes=goal.remote_bytes),
-            strategies=tuple(named(goal.strategies)),
-            objective=goal.objective,
-            model=goal.model,
-            max_overhead=goal.max_overhead,
-        ),
-        provenance=Provenance(version=__version__, command=command, date=_now()),
-    )
-
-
-def _goal(
-    profile: HardwareProfile,
-    *,
-    strategies: Iterable[str] | None,
-    local_bytes: int | str | None,
-    remote_bytes: int | str | None,
-    **wishes: Any,
-) -> Goal:
-    """Fill in the budgets of the profile and the names of the strategies."""
-    goal = Goal(
-        local_bytes=profile.local_bytes if local_bytes is None else local_bytes,
-        remote_bytes=profile.remote_bytes if remote_bytes is None else remote_bytes,
-        **wishes,
-    )
-    chosen = named(strategies)
-    if strategies is None and goal.model == "paper":
-        chosen = [strategy for strategy in chosen if strategy.printed]
-    return goal.model_copy(update={"strategies": tuple(strategy.name for strategy in chosen)})
-
-
 def _now() -> str:
-    """The time in UTC; SOURCE_DATE_EPOCH fixes it, so that builds of documents can be repeated."""
+    """Return the time in UTC; SOURCE_DATE_EPOCH fixes it, so that builds of documents can be repeated."""
     epoch = os.environ.get("SOURCE_DATE_EPOCH", "")
     seconds = int(epoch) if epoch.isdecimal() and len(epoch) < 11 else time.time()
     return datetime.datetime.fromtimestamp(seconds, datetime.UTC).isoformat(timespec="seconds")

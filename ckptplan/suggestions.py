@@ -47,9 +47,7 @@ def with_suggestions(
     """Return the same error with up to four single changes that were each found to fit."""
     case = _Case(question=question, workload=workload, profile=profile)
     makers = (_strategies, _limit, _steps, _batch, _overhead, _remote, _neurons, _other_profile)
-    found = (
-        suggestion for make in makers for suggestion in make(case, infeasible) if suggestion is not None
-    )
+    found = (suggestion for make in makers for suggestion in make(case, infeasible) if suggestion is not None)
     return Infeasible(
         binding=infeasible.binding,
         need=infeasible.need,
@@ -117,7 +115,7 @@ def _neurons(case: _Case, infeasible: Infeasible) -> _Suggestions:
 
 
 def _other_profile(case: _Case, infeasible: Infeasible) -> _Suggestions:
-    """The smallest built-in machine that would do, where the caller leaves the budget to the profile."""
+    """Suggest the smallest built-in machine that would do, where the caller leaves the budget to the profile."""
     if case.question.budget.local_bytes != case.profile.local_bytes:
         return
     others = [load_profile(name) for name in names("hardware_profiles") if name != case.profile.name]

@@ -44,13 +44,9 @@ def parse_bytes(value: object) -> int:
     """Return a size in bytes. Raises InputError for another unit or a fraction of a byte."""
     number = _parse(value, units=_BYTE_UNITS, accepted=ACCEPTED_BYTES)
     if number != number.to_integral_value():
-        raise InputError(
-            f"{shown(value)} is not a whole number of bytes", value=value, accepted=ACCEPTED_BYTES
-        )
+        raise InputError(f"{shown(value)} is not a whole number of bytes", value=value, accepted=ACCEPTED_BYTES)
     if abs(number) > MAX_BYTES:
-        raise InputError(
-            f"{shown(value)} is too large", value=value, accepted="sizes up to 2**62 bytes"
-        )
+        raise InputError(f"{shown(value)} is too large", value=value, accepted="sizes up to 2**62 bytes")
     return int(number)
 
 

@@ -21,9 +21,7 @@ def step_costs(workload: Workload, profile: HardwareProfile) -> StepCosts:
         state_bytes=spread.state_bytes,
         tape_bytes=spread.tape_bytes,
         resident_bytes=(
-            spread.resident_bytes
-            + spread.resident_bytes_per_step * spread.steps
-            + spread.workspace_bytes
+            spread.resident_bytes + spread.resident_bytes_per_step * spread.steps + spread.workspace_bytes
         ),
         remote_state_bytes=state_in_all,
         forward_seconds=spread.forward_seconds,

@@ -11,7 +11,7 @@ from ckptplan.cost.arrays import Integers
 from ckptplan.model.step_costs import StepCosts
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Counts:
     """How often each action happens, and how much is stored at the worst moment.
 
@@ -27,7 +27,7 @@ class Counts:
     remote_checkpoints: Integers
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Cost:
     """Seconds, peak bytes on one unit and peak bytes of remote memory in all; arrays of shape (n,)."""
 

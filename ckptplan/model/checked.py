@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -62,12 +60,15 @@ class Checked(BaseModel):
 
 
 def _meaning(model: type[BaseModel], path: tuple[Any, ...]) -> str | None:
-    """The description of a top-level field, which says its unit."""
+    """Return the description of a top-level field, which says its unit."""
     field = model.model_fields.get(str(path[0])) if len(path) == 1 else None
     return field.description if field else None
 
 
 def digest(numbers: Mapping[str, object]) -> str:
     """Return a hash of canonical numbers, the same on every machine: 'sha256:...'."""
+    import hashlib  # loads OpenSSL, which a table on the screen does without
+    import json
+
     text = json.dumps(numbers, sort_keys=True, separators=(",", ":"), allow_nan=False)
     return f"sha256:{hashlib.sha256(text.encode()).hexdigest()}"

@@ -1,7 +1,5 @@
 """A description of a network, from which the byte sizes of a workload are derived."""
 
-from __future__ import annotations
-
 import math
 from typing import Annotated, Literal
 

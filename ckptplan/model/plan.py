@@ -1,11 +1,10 @@
 """A plan: the strategy, its parameters, what it will cost and why that is believed."""
 
-from __future__ import annotations
-
-from collections.abc import Iterator, KeysView
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer, WithJsonSchema
+from pydantic import BeforeValidator, ConfigDict, Field, PlainSerializer, WithJsonSchema
 
 from ckptplan.errors import InputError, shown
 from ckptplan.model.checked import Checked
@@ -30,40 +29,38 @@ def _parameters(value: object) -> Parameters:
     return Parameters(value)
 
 
-class _Record(BaseModel):
-    """A frozen model that also reads as a mapping of its fields."""
+class _Record:
+    """What records share: they also read as mappings, and unknown fields are refused on loading."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+    __pydantic_config__ = ConfigDict(extra="forbid", allow_inf_nan=False)
 
-    def keys(self) -> KeysView[str]:
-        return type(self).model_fields.keys()
+    def keys(self) -> Iterable[str]:
+        """Return the names of the fields."""
+        return self.__dict__.keys()
 
     def __getitem__(self, name: str) -> Any:
-        if name not in type(self).model_fields:
-            raise KeyError(name)
-        return getattr(self, name)
+        return self.__dict__[name]
 
     def __contains__(self, name: object) -> bool:
-        return name in type(self).model_fields
+        return name in self.__dict__
 
-    # pydantic iterates over pairs; a mapping iterates over its keys.
-    def __iter__(self) -> Iterator[str]:  # type: ignore[override]
-        return iter(self.keys())
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.__dict__)
 
     def __len__(self) -> int:
-        return len(self.keys())
+        return len(self.__dict__)
 
 
+@dataclass(frozen=True, kw_only=True)
 class PaperPrediction(_Record):
     """What the paper's printed equations say of the same strategy and parameters."""
 
     seconds: Annotated[Seconds, Field(description="time of one batch, eq. (5), (7), (9) or (12)")]
     overhead: Annotated[float, Field(description="share of base's time that is added")]
-    local_peak_bytes: Annotated[
-        Bytes, Field(description="per unit, eq. (2), (4), (6), (8) or (11), bytes")
-    ]
+    local_peak_bytes: Annotated[Bytes, Field(description="per unit, eq. (2), (4), (6), (8) or (11), bytes")]
 
 
+@dataclass(frozen=True, kw_only=True)
 class Predicted(_Record):
     """What the plan will cost. Local bytes are per unit, remote bytes in all."""
 
@@ -87,7 +84,8 @@ class Goal(Checked):
 
     objective: Literal["time", "memory", "balanced"] = "time"
     model: Annotated[
-        Literal["exact", "paper"], Field(description="the cost model that chose: exact, or the printed equations")
+        Literal["exact", "paper"],
+        Field(description="the cost model that chose: exact, or the printed equations"),
     ] = "exact"
     max_overhead: Annotated[Share | None, Field(description="largest overhead allowed, as a share")] = None
     local_bytes: Annotated[PositiveBytes | None, Field(description="local budget of one unit")] = None
@@ -95,6 +93,7 @@ class Goal(Checked):
     strategies: Annotated[tuple[str, ...], Field(description="the strategies that were compared")] = ()
 
 
+@dataclass(frozen=True, kw_only=True)
 class BasisEntry(_Record):
     """One reason to believe, or to doubt, a predicted number."""
 
@@ -103,6 +102,7 @@ class BasisEntry(_Record):
     text: str
 
 
+@dataclass(frozen=True, kw_only=True)
 class Provenance(_Record):
     """Which program made the plan, when and how."""
 
@@ -111,6 +111,7 @@ class Provenance(_Record):
     date: Annotated[str, Field(description="UTC, ISO 8601")]
 
 
+@dataclass(frozen=True, kw_only=True)
 class Split(_Record):
     """One run of equal pieces of a schedule that parameters alone do not determine."""
 

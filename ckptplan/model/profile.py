@@ -1,8 +1,6 @@
 """The hardware: how much local memory, and how fast the way to remote memory is."""
 
-from __future__ import annotations
-
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
@@ -32,7 +30,7 @@ class Source(BaseModel):
     assumption: str | None = None
 
     @model_validator(mode="after")
-    def _says_enough(self) -> Source:
+    def _says_enough(self) -> Self:
         if self.grade == "X" and not self.assumption:
             raise InputError("grade X needs an assumption: what was assumed, and why")
         if self.grade != "X" and not self.source:
@@ -76,17 +74,14 @@ class HardwareProfile(Checked):
     ] = None
     power_watts: Annotated[Watts | None, Field(description="power under load, watts")] = None
     idle_power_watts: Annotated[Watts | None, Field(description="idle power, watts")] = None
-    sources: dict[str, Source] = Field(
-        default_factory=dict, description="field -> where its number comes from"
-    )
+    sources: dict[str, Source] = Field(default_factory=dict, description="field -> where its number comes from")
 
     @model_validator(mode="after")
-    def _sources_name_fields(self) -> HardwareProfile:
+    def _sources_name_fields(self) -> Self:
         for field in self.sources:
             if field not in NUMBERS:
                 raise InputError(
-                    f"sources names {field!r}, which is no number of a profile."
-                    f"{did_you_mean(field, NUMBERS)}",
+                    f"sources names {field!r}, which is no number of a profile.{did_you_mean(field, NUMBERS)}",
                 )
         return self
 

@@ -1,7 +1,5 @@
 """Field types of the models: SI numbers inside, text with a unit also taken at the edge."""
 
-from __future__ import annotations
-
 from typing import Annotated
 
 from pydantic import BeforeValidator, Field

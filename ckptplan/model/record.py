@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from typing import Any
 
 from ckptplan.errors import InputError, shown
 from ckptplan.units import MAX_STEPS
@@ -15,7 +16,7 @@ class Parameters(Mapping[str, int]):
     _values: dict[str, int]
 
     def __init__(self, values: Mapping[str, int] | None = None, /, **more: int) -> None:
-        merged = {**(values or {}), **more}
+        merged: dict[str, Any] = {**(values or {}), **more}
         for name, value in merged.items():
             if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= MAX_STEPS:
                 raise InputError(

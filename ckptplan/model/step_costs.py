@@ -1,8 +1,6 @@
 """What one job costs on one machine: the only thing that strategies see of either."""
 
-from __future__ import annotations
-
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, Self
 
 from pydantic import Field, model_validator
 
@@ -33,12 +31,10 @@ class StepCosts(Checked):
     record_overhead_seconds: Annotated[Seconds, Field(description="o")] = 0.0
     write_seconds: Annotated[Seconds, Field(description="T_c, one state to remote memory")] = 0.0
     read_seconds: Annotated[Seconds, Field(description="T_c, one state from remote memory")] = 0.0
-    message_seconds: Annotated[
-        Seconds, Field(description="T_s + latency, once per message either way")
-    ] = 0.0
+    message_seconds: Annotated[Seconds, Field(description="T_s + latency, once per message either way")] = 0.0
 
     @model_validator(mode="after")
-    def _countable(self) -> StepCosts:
+    def _countable(self) -> Self:
         largest = max(self.state_bytes + self.tape_bytes, self.remote_state_bytes)
         if self.steps * largest + self.resident_bytes > MAX_BYTES:
             raise InputError(
@@ -52,7 +48,7 @@ class StepCosts(Checked):
         """Time of plain backpropagation through time, T (f + o + b)."""
         return self.steps * (self.forward_seconds + self.record_overhead_seconds + self.backward_seconds)
 
-    def with_(self, **changes: Any) -> StepCosts:
+    def with_(self, **changes: Any) -> "StepCosts":
         """Return the costs with some of them changed."""
         kept = {field: getattr(self, field) for field in type(self).model_fields}
         return StepCosts(**{**kept, **changes})

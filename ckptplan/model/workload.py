@@ -1,8 +1,6 @@
 """The training job: how large a state and a tape are, and how long each step takes."""
 
-from __future__ import annotations
-
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
@@ -40,16 +38,12 @@ class Workload(Checked):
     description: str = ""
     steps: Annotated[Steps, Field(description="T, the number of time steps")]
     batch: Annotated[Count | None, Field(description="samples trained at once")] = None
-    units: Annotated[
-        Count | None, Field(description="units the bytes are per; none: those of the profile")
-    ] = None
-    network: Annotated[
-        Network | None, Field(description="derives the byte sizes; needs units")
-    ] = None
+    units: Annotated[Count | None, Field(description="units the bytes are per; none: those of the profile")] = (
+        None
+    )
+    network: Annotated[Network | None, Field(description="derives the byte sizes; needs units")] = None
     state_bytes: Annotated[PositiveBytes, Field(description="M_s, one state on one unit, bytes")]
-    tape_bytes: Annotated[
-        PositiveBytes, Field(description="M_a, the tape of one step on one unit, bytes")
-    ]
+    tape_bytes: Annotated[PositiveBytes, Field(description="M_a, the tape of one step on one unit, bytes")]
     resident_bytes_per_step: Annotated[
         Bytes, Field(description="kept for each step of the sequence on one unit, bytes")
     ] = 0
@@ -61,9 +55,7 @@ class Workload(Checked):
     record_overhead_seconds: Annotated[
         Seconds, Field(description="o, what recording the tape adds to a step")
     ] = 0.0
-    timed_on: Annotated[
-        str | None, Field(description="the profile that the times belong to")
-    ] = None
+    timed_on: Annotated[str | None, Field(description="the profile that the times belong to")] = None
     cell: Annotated[str | None, Field(description="the cell that `validate` runs")] = None
     basis: dict[str, Basis] = Field(
         default_factory=dict, description="field -> assumed, derived or measured, and why"
@@ -90,7 +82,7 @@ class Workload(Checked):
         return {**data, **sizes, "batch": network.batch, "network": network}
 
     @model_validator(mode="after")
-    def _basis_names_fields(self) -> Workload:
+    def _basis_names_fields(self) -> Self:
         for field in self.basis:
             if field not in type(self).model_fields:
                 raise InputError(
@@ -99,19 +91,19 @@ class Workload(Checked):
                 )
         return self
 
-    def with_steps(self, steps: int) -> Workload:
+    def with_steps(self, steps: int) -> "Workload":
         """Return the same job over ``steps`` time steps."""
         return self._with(steps=steps)
 
-    def with_batch(self, batch: int) -> Workload:
+    def with_batch(self, batch: int) -> "Workload":
         """Return the same job with another batch. Needs a ``network``; times are carried over."""
         return self._with_network("batch", batch)
 
-    def with_neurons(self, neurons: int) -> Workload:
+    def with_neurons(self, neurons: int) -> "Workload":
         """Return the same job with a larger network. Needs a ``network``; times are carried over."""
         return self._with_network("neurons", neurons)
 
-    def spread_over(self, units: int) -> Workload:
+    def spread_over(self, units: int) -> "Workload":
         """Return the job with its bytes per unit of a machine that has ``units`` of them.
 
         A network is spread anew; plain sizes are rescaled in proportion and rounded up.
@@ -137,7 +129,7 @@ class Workload(Checked):
         """A hash of the numbers alone."""
         return digest(self.numbers())
 
-    def _with_network(self, field: str, value: int) -> Workload:
+    def _with_network(self, field: str, value: int) -> "Workload":
         if self.network is None:
             raise InputError(
                 f"workload {self.name!r} has no network description, so its sizes cannot follow {field}",
@@ -153,7 +145,7 @@ class Workload(Checked):
             basis={**self.basis, **dict.fromkeys(TIMES, carried)},
         )
 
-    def _with(self, **changes: Any) -> Workload:
+    def _with(self, **changes: Any) -> "Workload":
         """Validate anew: a changed workload is as checked as a fresh one."""
         kept = {field: getattr(self, field) for field in type(self).model_fields}
         if self.network is not None and {"network", "units"} & changes.keys():

@@ -95,7 +95,7 @@ class _Boxes:
         )
 
     def volume(self) -> float:
-        """The number of points; a float, since it can pass 2**63."""
+        """Return the number of points; a float, since it can pass 2**63."""
         sides: Any = 1.0
         for name in self.low:
             sides = sides * (self.high[name] - self.low[name] + 1).astype(np.float64)
@@ -144,9 +144,7 @@ def best_setting(
         return None
     names = strategy.parameter_names
     split = len(best) - len(names)
-    return Best(
-        parameters=Parameters(dict(zip(names, map(int, best[split:]), strict=True))), key=best[:split]
-    )
+    return Best(parameters=Parameters(dict(zip(names, map(int, best[split:]), strict=True))), key=best[:split])
 
 
 def _column(values: Mapping[str, int]) -> dict[str, Integers]:

@@ -45,7 +45,7 @@ class Knee:
     small_bytes: int
 
     def __call__(self, cost: Cost) -> Key:
-        """The sum of the scaled axes, then as ``least_time``."""
+        """Return the sum of the scaled axes, then as ``least_time``."""
         share = (cost.local_peak_bytes - self.small_bytes) / (self.fast_bytes - self.small_bytes)
         share = share + (cost.seconds - self.fast_seconds) / (self.small_seconds - self.fast_seconds)
         return share, *least_time(cost)

@@ -26,7 +26,7 @@ class Answer:
 
 @dataclass(frozen=True, kw_only=True)
 class Question:
-    """Which of ``strategies`` at which setting is best, within a budget and a largest overhead?"""
+    """Asks which of ``strategies`` at which setting is best, within a budget and a largest overhead."""
 
     costs: StepCosts
     budget: Budget

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sys
-import tempfile
 import tomllib
 from collections.abc import Callable
 from pathlib import Path
@@ -36,11 +34,13 @@ def read_text(path: str | Path) -> str:
 
 def parse_toml(text: str, *, source: str) -> dict[str, Any]:
     """Return a TOML document. Raises InputError for one that is broken, too deep or too long a number."""
-    return _parse(tomllib.loads, text, language="TOML", source=source)
+    document: dict[str, Any] = _parse(tomllib.loads, text, language="TOML", source=source)
+    return document
 
 
 def parse_json(text: str, *, source: str) -> dict[str, Any]:
     """Return a JSON object. Raises InputError, also for NaN, Infinity and keys given twice."""
+    import json
 
     def strict(text: str) -> Any:
         return json.loads(text, object_pairs_hook=_without_duplicates, parse_constant=_no_constant)
@@ -97,6 +97,8 @@ def write_text(path: str | Path, text: str) -> None:
 
 
 def _replace(target: Path, text: str) -> None:
+    import tempfile  # imports random: a plan that is only printed does without
+
     descriptor, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.", suffix=".tmp")
     try:
         with os.fdopen(descriptor, "w", encoding="utf-8") as file:
@@ -104,8 +106,8 @@ def _replace(target: Path, text: str) -> None:
             file.flush()
             os.fsync(file.fileno())
         # mkstemp makes files private; a new file gets the usual rights, a replaced one keeps its own.
-        os.chmod(name, target.stat().st_mode & 0o7777 if target.exists() else 0o666 & ~_umask())
-        os.replace(name, target)
+        Path(name).chmod(target.stat().st_mode & 0o7777 if target.exists() else 0o666 & ~_umask())
+        Path(name).replace(target)
     except BaseException:
         Path(name).unlink(missing_ok=True)
         raise

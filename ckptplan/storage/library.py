@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Literal
 
-import ckptplan
 from ckptplan.errors import InputError, did_you_mean
 
 Shelf = Literal["hardware_profiles", "workloads"]
@@ -13,7 +12,7 @@ Shelf = Literal["hardware_profiles", "workloads"]
 
 def folder(shelf: Shelf) -> Path:
     """Return where the built-in files are: the project's root first, then the installed package."""
-    package = Path(ckptplan.__file__).parent
+    package = Path(__file__).parent.parent
     project = package.parent
     if (project / "pyproject.toml").is_file() and (project / shelf).is_dir():
         return project / shelf
@@ -38,7 +37,7 @@ def locate(name_or_path: str | Path, *, shelf: Shelf, noun: str) -> Path:
         return folder(shelf) / f"{text}.toml"
     raise InputError(
         f"there is no {noun} {text[:60]!r}.{did_you_mean(text, known)}",
-        field=noun.split()[-1],
+        field=noun.rsplit(maxsplit=1)[-1],
         value=text,
         accepted=f"{', '.join(known)}, or a path to a .toml file",
     )

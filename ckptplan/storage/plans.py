@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -26,7 +25,9 @@ def plan_document(plan: Plan) -> dict[str, Any]:
 
 def plan_text(plan: Plan) -> str:
     """Return a plan as JSON text."""
-    return json.dumps(plan_document(plan), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+    import json
+
+    return json.dumps(plan_document(plan), indent=2, allow_nan=False) + "\n"
 
 
 def save_plan(plan: Plan, path: str | Path) -> None:

@@ -50,12 +50,12 @@ def _flat(document: dict[str, Any]) -> dict[str, Any]:
 
 def _number(field: str, entry: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
     known = ("value", *_SOURCE_KEYS)
-    for key in entry:
+    for key, given in entry.items():
         if key not in known:
             raise InputError(
                 f"is not a key of a number.{did_you_mean(key, known)}",
                 field=f"{field}.{key[:60]}",
-                value=entry[key],
+                value=given,
                 accepted=", ".join(known),
             )
     if "value" not in entry:

@@ -12,7 +12,7 @@ from ckptplan.model.record import Parameters
 from ckptplan.strategies.protocol import Columns
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Levels:
     """Lower bounds in each box, exact at points: checkpoints of both levels, recomputed steps."""
 
@@ -47,13 +47,13 @@ def levels(*, low: Columns, high: Columns, steps: int) -> Levels:
 
 
 def chunk_within_segment(*, low: Columns, high: Columns) -> npt.NDArray[np.bool_]:
-    """A box holds a legal setting if its least chunk is no longer than its longest segment."""
+    """Return which boxes hold a legal setting: the least chunk no longer than the longest segment."""
     legal: npt.NDArray[np.bool_] = low["chunk_size"] <= high["remote_chunk_size"]
     return legal
 
 
 def clamp_two_levels(parameters: Parameters, *, steps: int) -> Parameters:
-    """c <= T and c <= rc <= T."""
+    """C <= T and c <= rc <= T."""
     chunk = min(parameters["chunk_size"], steps)
     return Parameters(
         chunk_size=chunk, remote_chunk_size=min(max(parameters["remote_chunk_size"], chunk), steps)

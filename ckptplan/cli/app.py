@@ -1,0 +1,40 @@
+"""The commands, put together."""
+
+from typing import Annotated
+
+import typer
+
+from ckptplan.cli import compare, optimize, profiles, schema, workloads
+from ckptplan.version import __version__
+
+app = typer.Typer(
+    name="ckptplan",
+    help="Plan gradient checkpointing for recurrent and spiking networks under a memory limit.",
+    epilog="Try: ckptplan optimize --T 4096 --profile ipu-mk2",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        typer.echo(f"ckptplan {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    """Carry the options that come before a command."""
+
+
+app.command("optimize")(optimize.command)
+app.command("compare")(compare.command)
+app.add_typer(profiles.app, name="profiles")
+app.add_typer(workloads.app, name="workloads")
+app.command("schema")(schema.command)

@@ -1,0 +1,46 @@
+"""``ckptplan compare``: each strategy at its best, side by side."""
+
+from ckptplan.cli import options
+from ckptplan.cli.options import Format, Model, Objective
+from ckptplan.cli.output import emit, enveloped
+
+
+def command(
+    steps: options.Steps = None,
+    profile: options.Profile = "ipu-mk2",
+    workload: options.WorkloadName = "paper-snn",
+    batch: options.Batch = None,
+    neurons: options.Neurons = None,
+    local_bytes: options.LocalBytes = None,
+    remote_bytes: options.RemoteBytes = None,
+    strategies: options.Strategies = None,
+    objective: options.ObjectiveOption = Objective.time,
+    model: options.ModelOption = Model.exact,
+    max_overhead: options.MaxOverhead = None,
+    format_: options.FormatOption = Format.table,
+    output: options.Output = None,
+) -> None:
+    """Show the best plan of each strategy, or why it has none."""
+    from ckptplan.planner import compare
+    from ckptplan.report.comparison import comparison_document, comparison_rows, comparison_table
+
+    task, hardware = options.job(steps=steps, batch=batch, neurons=neurons, workload=workload, profile=profile)
+    results = compare(
+        task,
+        hardware,
+        **options.wishes(
+            strategies=strategies,
+            objective=objective,
+            model=model,
+            max_overhead=max_overhead,
+            local_bytes=local_bytes,
+            remote_bytes=remote_bytes,
+        ),
+    )
+    emit(
+        format_=format_,
+        output=output,
+        table=lambda console: comparison_table(console, results, workload=task, profile=hardware),
+        document=lambda: enveloped("comparison", comparison_document(results, workload=task, profile=hardware)),
+        rows=lambda: comparison_rows(results),
+    )

@@ -1,0 +1,94 @@
+"""Where the program starts and ends: every way out has its message and its exit code."""
+
+from __future__ import annotations
+
+import gc
+import os
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+from typing import Any, NoReturn
+
+from ckptplan.errors import CkptplanError, Infeasible
+
+INTERRUPTED = 130
+#: What the planning commands import. They could do so themselves, but deep within typer's calls the same
+#: imports take a fifth longer: CPython's frame stack then crosses the end of a chunk time and again.
+_PLANNING = ("numpy", "ckptplan.model.plan", "ckptplan.planner", "ckptplan.report.comparison")
+#: What a shell reports for a program that a closed pipe ended.
+PIPE_CLOSED = 141
+
+
+def main(arguments: Sequence[str] | None = None) -> NoReturn:
+    """Run the command line; exits 0 ok, 1 internal error, 2 usage or input, 3 infeasible, 130 Ctrl-C."""
+    arguments = list(sys.argv[1:] if arguments is None else arguments)
+    try:
+        code = _run(arguments)
+        sys.stdout.flush()
+    except KeyboardInterrupt:
+        code = INTERRUPTED
+    except BrokenPipeError:
+        # Nobody reads on. Python would complain once more when it closes stdout at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        code = PIPE_CLOSED
+    if code == INTERRUPTED:
+        sys.stderr.write("interrupted\n")
+    # Python ends by collecting all garbage, modules and classes included: a fifth of a short command.
+    gc.freeze()
+    sys.exit(code)
+
+
+def _run(arguments: list[str]) -> int:
+    # Imported here, so that Ctrl-C during the imports is caught as well.
+    # What follows imports much and keeps it: collecting garbage meanwhile, and looking for plugins of
+    # pydantic in every installed package, is a tenth of the time of a command.
+    gc.set_threshold(100_000)
+    os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
+    import typer
+
+    from ckptplan.cli.app import app
+
+    for module in _PLANNING if arguments[:1] in (["optimize"], ["compare"]) else ():
+        import_module(module)
+
+    try:
+        result = app(args=arguments, prog_name="ckptplan", standalone_mode=False)
+    except CkptplanError as error:
+        return _fail(error.exit_code, error.kind, _text(error), error.details(), arguments)
+    except typer.TyperException as error:
+        return _fail(error.exit_code, "usage", error.format_message(), {}, arguments)
+    except (BrokenPipeError, typer.Abort):
+        raise
+    except Exception as error:
+        if os.environ.get("CKPTPLAN_DEBUG"):
+            import traceback
+
+            traceback.print_exc()
+        text = f"{type(error).__name__}: {error} (a fault in ckptplan; CKPTPLAN_DEBUG=1 shows where)"
+        return _fail(1, "internal", text, {}, arguments)
+    return result if isinstance(result, int) else 0
+
+
+def _text(error: CkptplanError) -> str:
+    if not isinstance(error, Infeasible):
+        return str(error)
+    from ckptplan.report.infeasible import infeasible_text
+
+    return infeasible_text(error)
+
+
+def _fail(code: int, kind: str, message: str, details: dict[str, Any], arguments: list[str]) -> int:
+    """Say what went wrong: on stderr for people; on stdout too, as JSON, where JSON was asked for."""
+    if _wants_json(arguments):
+        import json
+
+        first = message.partition("\n")[0]
+        document = {"kind": "ckptplan.error", "schema_version": 1, "error": kind, "exit_code": code}
+        print(json.dumps({**document, "message": first, **details}, indent=2))  # noqa: T201
+    sys.stderr.write(f"ckptplan: {message}\n")
+    return code
+
+
+def _wants_json(arguments: list[str]) -> bool:
+    pairs = zip(arguments, [*arguments[1:], ""], strict=True)
+    return any(pair == ("--format", "json") or pair[0] == "--format=json" for pair in pairs)

@@ -1,0 +1,58 @@
+"""``ckptplan optimize``: the best plan, and why the others are not."""
+
+from ckptplan.cli import options
+from ckptplan.cli.options import Format, Model, Objective
+from ckptplan.cli.output import emit, note
+
+
+def command(
+    steps: options.Steps = None,
+    profile: options.Profile = "ipu-mk2",
+    workload: options.WorkloadName = "paper-snn",
+    batch: options.Batch = None,
+    neurons: options.Neurons = None,
+    local_bytes: options.LocalBytes = None,
+    remote_bytes: options.RemoteBytes = None,
+    strategies: options.Strategies = None,
+    objective: options.ObjectiveOption = Objective.time,
+    model: options.ModelOption = Model.exact,
+    max_overhead: options.MaxOverhead = None,
+    format_: options.FormatOption = Format.table,
+    output: options.Output = None,
+) -> None:
+    """Find the best strategy and its parameters within the memory budget.
+
+    Prints a table; with -o FILE the plan is also written as JSON. With --format json or csv, only
+    the plan is written.
+    """
+    from ckptplan.planner import ranking
+    from ckptplan.report.plan_table import plan_row, plan_table
+    from ckptplan.storage.plans import plan_document, save_plan
+
+    task, hardware = options.job(steps=steps, batch=batch, neurons=neurons, workload=workload, profile=profile)
+    ranked = ranking(
+        task,
+        hardware,
+        **options.wishes(
+            strategies=strategies,
+            objective=objective,
+            model=model,
+            max_overhead=max_overhead,
+            local_bytes=local_bytes,
+            remote_bytes=remote_bytes,
+        ),
+    )
+    plan = ranked.best()
+    as_table = format_ is Format.table
+    if as_table and output is not None:
+        save_plan(plan, output)
+        if output == "-":
+            return
+        note(f"plan written to {output}")
+    emit(
+        format_=format_,
+        output=None if as_table else output,
+        table=lambda console: plan_table(console, plan, ranked.by_strategy()),
+        document=lambda: plan_document(plan),
+        rows=lambda: [plan_row(plan)],
+    )

@@ -1,0 +1,157 @@
+"""Options that several commands share, and the job they describe."""
+
+from __future__ import annotations
+
+import enum
+import sys
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from ckptplan.errors import InputError, shown
+from ckptplan.units import MAX_STEPS, parse_bytes, parse_fraction
+
+if TYPE_CHECKING:
+    from ckptplan.model.profile import HardwareProfile
+    from ckptplan.model.workload import Workload
+
+
+class Format(enum.StrEnum):
+    """How results are written."""
+
+    table = "table"
+    json = "json"
+    csv = "csv"
+
+
+class Objective(enum.StrEnum):
+    """What is made least."""
+
+    time = "time"
+    memory = "memory"
+    balanced = "balanced"
+
+
+class Model(enum.StrEnum):
+    """Which cost model chooses."""
+
+    exact = "exact"
+    paper = "paper"
+
+
+Steps = Annotated[
+    str | None, typer.Option("--T", metavar="INTEGER", help="Time steps T (default: the workload's).")
+]
+Profile = Annotated[
+    str, typer.Option("--profile", metavar="NAME|PATH", help="Hardware profile; see: ckptplan profiles list.")
+]
+WorkloadName = Annotated[
+    str, typer.Option("--workload", metavar="NAME|PATH", help="Workload; see: ckptplan workloads list.")
+]
+Batch = Annotated[
+    str | None, typer.Option("--batch", metavar="INTEGER", help="Batch, for a workload with a network.")
+]
+Neurons = Annotated[
+    str | None, typer.Option("--neurons", metavar="INTEGER", help="Neurons, for a workload with a network.")
+]
+LocalBytes = Annotated[
+    str | None,
+    typer.Option(
+        "--local-bytes", metavar="SIZE", help="Local budget of one unit, as '300 KiB'; not the profile's."
+    ),
+]
+RemoteBytes = Annotated[
+    str | None, typer.Option("--remote-bytes", metavar="SIZE", help="Remote budget in all, as '16 GiB'.")
+]
+Strategies = Annotated[
+    str | None,
+    typer.Option("--strategies", metavar="NAMES", help="Names with commas between, or 'paper' or 'all'."),
+]
+ObjectiveOption = Annotated[
+    Objective, typer.Option("--objective", help="Least time, least local memory, or the knee between both.")
+]
+ModelOption = Annotated[
+    Model, typer.Option("--model", help="Choose by the exact model or by the paper's printed equations.")
+]
+MaxOverhead = Annotated[
+    str | None, typer.Option("--max-overhead", metavar="SHARE", help="Most time over base's, as '10%' or 0.1.")
+]
+FormatOption = Annotated[Format, typer.Option("--format", help="How the result is written.")]
+Output = Annotated[
+    str | None, typer.Option("-o", "--output", metavar="FILE", help="Write to a file, '-' for standard output.")
+]
+
+
+def plain_integer(text: str, *, option: str, most: int) -> int:
+    """Return a count that is given without unit, sign or separators. Raises InputError."""
+    accepted = f"a whole number from 1 to {most}, without unit"
+    if not (text.isascii() and text.isdecimal()):
+        raise InputError(f"{shown(text)} is not a whole number", field=option, value=text, accepted=accepted)
+    value = int(text) if len(text) < 20 else most + 1
+    if not 1 <= value <= most:
+        raise InputError(f"{shown(text)} is out of range", field=option, value=text, accepted=accepted)
+    return value
+
+
+def job(
+    *, steps: str | None, batch: str | None, neurons: str | None, workload: str, profile: str
+) -> tuple[Workload, HardwareProfile]:
+    """Load the workload and the profile, and change what the options change. Raises InputError."""
+    from ckptplan.storage.profiles import load_profile
+    from ckptplan.storage.workloads import load_workload
+
+    hardware = _named("--profile", load_profile, profile)
+    task = _named("--workload", load_workload, workload)
+    if batch is not None:
+        task = task.with_batch(plain_integer(batch, option="--batch", most=10**9))
+    if neurons is not None:
+        task = task.with_neurons(plain_integer(neurons, option="--neurons", most=10**9))
+    if steps is not None:
+        task = task.with_steps(plain_integer(steps, option="--T", most=MAX_STEPS))
+    return task, hardware
+
+
+def wishes(
+    *,
+    strategies: str | None,
+    objective: Objective,
+    model: Model,
+    max_overhead: str | None,
+    local_bytes: str | None,
+    remote_bytes: str | None,
+) -> dict[str, Any]:
+    """Return the arguments of ``ckptplan.optimize``. Raises InputError that names the option."""
+    return {
+        "strategies": None if strategies is None else [name.strip() for name in strategies.split(",")],
+        "objective": objective.value,
+        "model": model.value,
+        "max_overhead": _parsed("--max-overhead", parse_fraction, max_overhead),
+        "local_bytes": _parsed("--local-bytes", parse_bytes, local_bytes),
+        "remote_bytes": _parsed("--remote-bytes", parse_bytes, remote_bytes),
+        "command": command_line(),
+    }
+
+
+def command_line() -> str:
+    """Return the command as typed, for the provenance of a result."""
+    import shlex
+
+    return shlex.join(["ckptplan", *sys.argv[1:]])
+
+
+def _named(option: str, load: Any, name: str) -> Any:
+    try:
+        return load(name)
+    except InputError as error:
+        if error.source is None:
+            raise InputError(error.message, field=option, value=error.value, accepted=error.accepted) from None
+        raise
+
+
+def _parsed(option: str, parse: Any, text: str | None) -> Any:
+    if text is None:
+        return None
+    try:
+        return parse(text)
+    except InputError as error:
+        raise error.inside(prefix=option) from None

@@ -1,0 +1,1 @@
+"""Results for people: tables on a terminal, and the flat rows behind CSV."""

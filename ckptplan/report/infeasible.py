@@ -1,0 +1,64 @@
+"""What is said where nothing fits."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from ckptplan.errors import Infeasible
+from ckptplan.units import format_bytes, format_count, format_percent
+
+_LIMITS = {
+    "local_bytes": "local memory of one unit",
+    "remote_bytes": "remote memory",
+    "max_overhead": "overhead over base",
+}
+_OPTIONS = {
+    "local_bytes": "--local-bytes",
+    "remote_bytes": "--remote-bytes",
+    "max_overhead": "--max-overhead",
+    "steps": "--T",
+    "batch": "--batch",
+    "neurons": "--neurons",
+    "strategies": "--strategies",
+    "profile": "--profile",
+}
+
+
+def infeasible_text(error: Infeasible) -> str:
+    """Return the message: need, have, binding limit, and what would help."""
+    lines = [
+        f"{error.subject}: the {_LIMITS[error.binding]} is too small",
+        f"  needs at least {_amount(error.binding, error.need)}",
+        f"  has            {_amount(error.binding, error.have)}",
+    ]
+    if error.binding == "max_overhead":
+        lines[0] = f"{error.subject}: no plan is quick enough"
+    if error.suggestions:
+        lines.append("any one of these changes makes a plan possible (each was planned):")
+        width = max(len(_change(suggestion)) for suggestion in error.suggestions)
+        lines += [
+            f"  {_change(suggestion):<{width}}  {suggestion['strategy']}, "
+            f"{format_percent(suggestion['overhead'])} time over base"
+            for suggestion in error.suggestions
+        ]
+    return "\n".join(lines)
+
+
+def verdict(error: Infeasible) -> str:
+    """Return the reason in a few words, for a table."""
+    if error.binding == "max_overhead":
+        return f"too slow: {format_percent(error.need)} at best"
+    if error.binding == "remote_bytes":
+        return f"needs {format_bytes(error.need)} remote"
+    return "does not fit"
+
+
+def _amount(binding: str, value: float) -> str:
+    if binding == "max_overhead":
+        return format_percent(value)
+    return f"{format_bytes(value)} ({format_count(int(value))} bytes)"
+
+
+def _change(suggestion: Mapping[str, Any]) -> str:
+    return f"{_OPTIONS[suggestion['change']]} {suggestion['value']}"

@@ -1,0 +1,148 @@
+"""One plan for people: what to run, what it costs, what that rests on."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from rich.console import Console
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from ckptplan.errors import Infeasible
+from ckptplan.model.plan import Plan
+from ckptplan.model.profile import HardwareProfile
+from ckptplan.model.workload import Workload
+from ckptplan.units import format_bytes, format_count, format_percent, format_seconds
+
+_BAR = 24
+
+
+def plan_table(console: Console, plan: Plan, results: Mapping[str, Plan | Infeasible]) -> None:
+    """Print the plan, its runners-up and its basis."""
+    from ckptplan.report.comparison import strategies_table
+
+    print_title(console, workload=plan.workload, profile=plan.profile)
+    console.print(_facts(plan, unicode=console.encoding.startswith("utf")))
+    console.print()
+    console.print(strategies_table(results))
+    print_basis(console, plan)
+
+
+def print_title(console: Console, *, workload: Workload, profile: HardwareProfile) -> None:
+    """Print what was planned for what."""
+    console.print(
+        Text.assemble(
+            (f"{workload.name} on {profile.name}", "bold"), f", T = {format_count(workload.steps)} time steps"
+        )
+    )
+    console.print()
+
+
+def print_basis(console: Console, plan: Plan) -> None:
+    """Print what the estimate assumes, and where the rest of its inputs are told."""
+    assumed = [entry for entry in plan.estimate_basis if entry.kind == "assumed"]
+    console.print()
+    console.print(Text("Estimate basis", style="bold"))
+    if assumed:
+        console.print("  assumed, not measured:")
+    for text, fields in _grouped((entry.field, entry.text) for entry in assumed).items():
+        line = Text.assemble((", ".join(fields), "yellow"), f": {text}")
+        console.print(Padding(line, (0, 0, 0, 4)))
+    others = len(plan.estimate_basis) - len(assumed)
+    console.print(
+        Padding(
+            f"{others} more inputs are sourced, derived, measured or stated; "
+            f"each with its origin: --format json",
+            (0, 0, 0, 2),
+        )
+    )
+
+
+def _grouped(pairs: Any) -> dict[str, list[str]]:
+    """Fields with the same text, told once."""
+    grouped: dict[str, list[str]] = {}
+    for field, text in pairs:
+        grouped.setdefault(text, []).append(field)
+    return grouped
+
+
+def _facts(plan: Plan, *, unicode: bool) -> Table:
+    predicted = plan.predicted
+    table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
+    table.add_column(no_wrap=True)
+    table.add_column()
+    parameters = "  ".join(f"{name} = {value}" for name, value in plan.parameters.items())
+    table.add_row("strategy", Text.assemble((plan.strategy, "bold green"), f"  {parameters}"))
+    table.add_row("local memory", _local(plan, unicode=unicode))
+    table.add_row("remote memory", _remote(plan))
+    table.add_row("time", _time(plan))
+    table.add_row(
+        "recompute",
+        f"{format_count(predicted.recomputed_steps)} steps run again "
+        f"({predicted.recomputed_steps / plan.steps:.2f} for each of the sequence)",
+    )
+    table.add_row("transfers", _transfers(plan))
+    if predicted.paper is not None:
+        table.add_row(
+            "paper's equations",
+            f"{format_seconds(predicted.paper.seconds)}, {format_percent(predicted.paper.overhead)} over base; "
+            f"{format_bytes(predicted.paper.local_peak_bytes)} local",
+        )
+    return table
+
+
+def _local(plan: Plan, *, unicode: bool) -> Text:
+    used, budget = plan.predicted.local_peak_bytes, plan.goal.local_bytes or plan.profile.local_bytes
+    filled = min(_BAR, round(_BAR * used / budget))
+    full, empty = ("█", "░") if unicode else ("#", ".")
+    where = "per unit" if plan.profile.units > 1 else "in all"
+    return Text.assemble(
+        (full * filled, "cyan"),
+        (empty * (_BAR - filled), "dim"),
+        f" {100 * used / budget:.1f} % of {format_bytes(budget)} {where}: {format_bytes(used)} "
+        f"({format_count(budget - used)} B free)",
+    )
+
+
+def _remote(plan: Plan) -> str:
+    used, budget = plan.predicted.remote_peak_bytes, plan.goal.remote_bytes
+    limit = "unbounded" if budget is None else f"of {format_bytes(budget)}"
+    return f"{format_bytes(used)} ({limit})"
+
+
+def _time(plan: Plan) -> Text:
+    predicted = plan.predicted
+    base = predicted.seconds / (1 + predicted.overhead)
+    return Text.assemble(
+        f"{format_seconds(predicted.seconds)} a batch, ",
+        (format_percent(predicted.overhead), "bold"),
+        f" over base ({format_seconds(base)})",
+    )
+
+
+def _transfers(plan: Plan) -> str:
+    predicted = plan.predicted
+    if not predicted.messages:
+        return "none"
+    return (
+        f"{format_count(predicted.remote_writes)} states out, {format_count(predicted.remote_reads)} back, "
+        f"in {format_count(predicted.messages)} messages"
+    )
+
+
+def plan_row(plan: Plan) -> dict[str, Any]:
+    """Return a plan as one flat row."""
+    predicted = {key: plan.predicted[key] for key in plan.predicted if key != "paper"}
+    paper: Mapping[str, Any] = dict(plan.predicted.paper or {})
+    printed = {f"paper_{key}": value for key, value in paper.items()}
+    return {
+        "workload": plan.workload.name,
+        "profile": plan.profile.name,
+        "steps": plan.steps,
+        "strategy": plan.strategy,
+        **plan.parameters,
+        **predicted,
+        **printed,
+    }

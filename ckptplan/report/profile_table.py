@@ -1,0 +1,137 @@
+"""Hardware profiles for people."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from ckptplan.model.profile import GRADES, NUMBERS, HardwareProfile
+from ckptplan.units import format_bytes, format_count, format_rate, format_seconds
+
+
+def profile_list(console: Console, profiles: Sequence[HardwareProfile]) -> None:
+    """Print a line for each profile."""
+    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
+    table.add_column("name", no_wrap=True)
+    for heading in ("units", "local each", "remote", "write", "read"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    table.add_column("assumed")
+    for profile in profiles:
+        table.add_row(
+            Text(profile.name, style="bold"),
+            format_count(profile.units),
+            format_bytes(profile.local_bytes),
+            "unbounded" if profile.remote_bytes is None else format_bytes(profile.remote_bytes),
+            format_rate(profile.write_bytes_per_second),
+            format_rate(profile.read_bytes_per_second),
+            f"{len(assumed(profile))} of {len(profile.sources)}",
+        )
+    console.print(table)
+    console.print()
+    console.print("Every number with its source, or the assumption made: ckptplan profiles show NAME")
+
+
+def profile_row(profile: HardwareProfile) -> dict[str, Any]:
+    """Return a profile as a flat row of SI numbers."""
+    return {
+        "name": profile.name,
+        "description": profile.description,
+        **profile.numbers(),
+        "assumed": " ".join(assumed(profile)),
+        "hash": profile.hash,
+    }
+
+
+def profile_table(console: Console, profile: HardwareProfile) -> None:
+    """Print every number of a profile with its grade and its source."""
+    console.print(Text.assemble((profile.name, "bold"), f": {profile.description}"))
+    console.print()
+    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
+    table.add_column("number", no_wrap=True)
+    table.add_column("value", justify="right", no_wrap=True)
+    table.add_column("grade", no_wrap=True)
+    table.add_column("source, note or assumption", overflow="fold")
+    for field in NUMBERS:
+        value, source = getattr(profile, field), profile.sources.get(field)
+        if value is None and source is None:
+            continue
+        told = () if source is None else (source.assumption, source.source, source.note)
+        table.add_row(
+            field,
+            shown_number(field, value),
+            Text("" if source is None else source.grade, style="yellow" if field in assumed(profile) else ""),
+            "; ".join(part for part in told if part) or "stated without a source",
+        )
+    console.print(table)
+    console.print()
+    console.print("Grades: " + ", ".join(f"{grade} {meaning}" for grade, meaning in GRADES.items()))
+
+
+def number_rows(profile: HardwareProfile) -> list[dict[str, Any]]:
+    """Return a row for each number."""
+    rows = []
+    for field in NUMBERS:
+        source = profile.sources.get(field)
+        rows.append(
+            {"number": field, "value": getattr(profile, field), **(source.model_dump() if source else {})}
+        )
+    return rows
+
+
+def profile_document(profile: HardwareProfile) -> dict[str, Any]:
+    """Return a profile as JSON data."""
+    return {"profile": {"hash": profile.hash, **profile.model_dump(mode="json", exclude_none=True)}}
+
+
+def check_list(console: Console, profiles: Sequence[HardwareProfile]) -> None:
+    """Print that each profile is valid, and what it leaves open."""
+    for profile in profiles:
+        unsourced = check_row(profile)["unsourced"]
+        console.print(
+            f"{profile.name}: valid, {len(profile.sources)} numbers with a source or an assumption, "
+            f"{len(assumed(profile))} assumed" + (f", without either: {unsourced}" if unsourced else "")
+        )
+
+
+def check_row(profile: HardwareProfile) -> dict[str, Any]:
+    """Return what a check found."""
+    given = [field for field in NUMBERS if field in profile.model_fields_set]
+    return {
+        "name": profile.name,
+        "valid": True,
+        "sourced": len(profile.sources) - len(assumed(profile)),
+        "assumed": " ".join(assumed(profile)),
+        "unsourced": " ".join(field for field in given if field not in profile.sources),
+    }
+
+
+def assumed(profile: HardwareProfile) -> list[str]:
+    """Return the numbers that nobody published."""
+    return [field for field, source in profile.sources.items() if source.grade == "X"]
+
+
+def shown_number(field: str, value: object) -> str:
+    """Return a field of a model in human units; its name ends in its unit."""
+    if value is None:
+        return "unbounded" if field == "remote_bytes" else "none"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if not isinstance(value, (int, float)):
+        return str(value)
+    for ending, show in _UNITS.items():
+        if field.endswith(ending):
+            return show(value)
+    return f"{value:,}"
+
+
+_UNITS: dict[str, Callable[[float], str]] = {
+    "_bytes_per_second": format_rate,
+    "_bytes_per_step": format_bytes,
+    "_bytes": format_bytes,
+    "_seconds": format_seconds,
+    "_watts": "{:g} W".format,
+}

@@ -1,0 +1,75 @@
+"""JSON Schemas of the three file formats, derived from the models."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any, Literal
+
+from ckptplan.model.plan import Plan
+from ckptplan.model.profile import NUMBERS, HardwareProfile
+from ckptplan.model.workload import Workload
+
+Kind = Literal["plan", "profile", "workload"]
+_DIALECT = "https://json-schema.org/draft/2020-12/schema"
+
+
+def file_schema(kind: str) -> dict[str, Any]:
+    """Return the JSON Schema of plan JSON, or of a profile's or workload's TOML once it is read."""
+    make = {"plan": _plan, "profile": _profile, "workload": _workload}[kind]
+    return {"$schema": _DIALECT, **make()}
+
+
+def _plan() -> dict[str, Any]:
+    """Return the schema of plans, which hold workload and profile in full, with hashes."""
+    schema = Plan.model_json_schema()
+    for part in ("Workload", "HardwareProfile"):
+        definition = schema["$defs"][part]
+        definition["properties"]["hash"] = {"type": "string", "pattern": "^sha256:[0-9a-f]{64}$"}
+        definition["required"] = [*definition["required"], "hash"]
+    schema["required"] = [*schema["required"], "kind", "schema_version"]
+    return schema
+
+
+def _profile() -> dict[str, Any]:
+    """In a file each number may be plain, text with a unit, or a table with its source."""
+    schema = HardwareProfile.model_json_schema()
+    source = schema["$defs"].pop("Source")
+    properties = schema["properties"]
+    del properties["sources"]
+    for field in NUMBERS:
+        plain = _with_text(properties[field])
+        table = copy.deepcopy(source)
+        table["properties"]["value"] = plain
+        table["required"] = ["value", "grade"]
+        table["title"] = f"{field} with its source"
+        properties[field] = {
+            "anyOf": [plain, table],
+            "description": properties[field].get("description", field),
+        }
+    return _versioned(schema)
+
+
+def _workload() -> dict[str, Any]:
+    """Sizes and times may be text with a unit; with a network, the sizes may be left out."""
+    schema = Workload.model_json_schema()
+    properties = schema["properties"]
+    for field in properties:
+        if field.endswith(("_bytes", "_bytes_per_step", "_seconds")):
+            properties[field] = _with_text(properties[field])
+    network = schema["$defs"]["Network"]["properties"]
+    network["other_resident_bytes"] = _with_text(network["other_resident_bytes"])
+    sizes = ["state_bytes", "tape_bytes"]
+    schema["required"] = [field for field in schema["required"] if field not in sizes]
+    schema["anyOf"] = [{"required": sizes}, {"required": ["network", "units"]}]
+    return _versioned(schema)
+
+
+def _with_text(schema: dict[str, Any]) -> dict[str, Any]:
+    text = {"type": "string", "description": "a number with a unit, as '624 KiB', '20 GB/s' or '1.5 us'"}
+    kept: dict[str, Any] = {key: schema[key] for key in ("description", "title", "default") if key in schema}
+    return {"anyOf": [schema, text], **kept}
+
+
+def _versioned(schema: dict[str, Any]) -> dict[str, Any]:
+    schema["properties"]["schema_version"] = {"const": 1, "description": "version of the format"}
+    return schema
