@@ -115,7 +115,7 @@ def _neurons(case: _Case, infeasible: Infeasible) -> _Suggestions:
 
 
 def _other_profile(case: _Case, infeasible: Infeasible) -> _Suggestions:
-    """Suggest the smallest built-in machine that would do, where the caller leaves the budget to the profile."""
+    """Suggest the smallest built-in machine that would do, unless the caller set the budget."""
     if case.question.budget.local_bytes != case.profile.local_bytes:
         return
     others = [load_profile(name) for name in names("hardware_profiles") if name != case.profile.name]

@@ -32,7 +32,9 @@ _TIME_UNITS: Mapping[str, Decimal] = {
     "\u03bcs": Decimal("1e-6"),  # the Greek letter
     "ns": Decimal("1e-9"),
 }
-_QUANTITY = re.compile(r"\s*([+-]?(?:\d{1,40}(?:\.\d{0,40})?|\.\d{1,40})(?:[eE][+-]?\d{1,3})?)\s*(\S*)\s*")
+_QUANTITY = re.compile(
+    r"\s*([+-]?(?:\d{1,40}(?:\.\d{0,40})?|\.\d{1,40})(?:[eE][+-]?\d{1,3})?)\s*((?![\d.])\S*)\s*", re.ASCII
+)
 
 ACCEPTED_BYTES = "a whole number of bytes, as 638976, '624 KiB' or '64 GB'"
 ACCEPTED_SECONDS = "a time, as 1.5e-6, '1.5 us' or '2 ms'"
@@ -95,7 +97,7 @@ def _unit_hint(unit: str, units: Mapping[str, Decimal]) -> str:
     stem, slash, rest = unit.partition("/")
     if stem == "KB" and f"kB{slash}{rest}" in units:
         return f" Say 'kB{slash}{rest}' for 1,000 or 'KiB{slash}{rest}' for 1,024 bytes."
-    if unit.removesuffix("/s").endswith(("bit", "b", "bps")) and "B/s" in units:
+    if stem.endswith(("bit", "bps")) or (stem.endswith("b") and rest == "s"):
         return " These are bits; divide by 8 and say bytes per second."
     return did_you_mean(unit, units)
 

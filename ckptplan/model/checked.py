@@ -25,18 +25,20 @@ class Checked(BaseModel):
         try:
             super().__init__(**data)
         except ValidationError as error:
-            raise self._readable(error.errors(include_url=False)[0]) from None
+            # A misspelled name also makes the right one missing: the misspelling is the thing to tell.
+            findings = sorted(error.errors(include_url=False), key=lambda one: one["type"] != "extra_forbidden")
+            raise self._readable(findings[0]) from None
 
     @classmethod
     def _readable(cls, error: ErrorDetails) -> InputError:
         """Turn pydantic's first finding into one sentence."""
-        path = tuple(part for part in error["loc"] if part != "function-before")
-        field = ".".join(str(part) for part in path) or cls.noun
+        path = error["loc"]
+        field = ".".join(str(part) for part in path)
         value = error["input"]
         cause = error.get("ctx", {}).get("error")
         if isinstance(cause, InputError):
             inner = ".".join(part for part in (field, cause.field) if part)
-            return InputError(cause.message, field=inner, value=cause.value, accepted=cause.accepted)
+            return InputError(cause.message, field=inner or None, value=cause.value, accepted=cause.accepted)
         if error["type"] == "extra_forbidden":
             # Only the innermost name is misspelled; the outer ones were found.
             known = list(cls.model_fields) if len(path) == 1 else []
@@ -49,9 +51,7 @@ class Checked(BaseModel):
             )
         if error["type"] == "missing":
             return InputError("is missing", field=field, accepted=_meaning(cls, path))
-        reason = error["msg"].removeprefix("Value error, ")
-        if error["type"] == "value_error" and not path:
-            return InputError(reason, field=None, value=value)
+        reason = error["msg"]
         return InputError(
             f"{shown(value)} is not accepted: {reason[:1].lower()}{reason[1:]}",
             field=field,

@@ -1,10 +1,11 @@
 """A description of a network, from which the byte sizes of a workload are derived."""
 
 import math
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
+from ckptplan.model.checked import Checked
 from ckptplan.model.quantities import Bytes, Count
 
 _ITEM_BYTES = {"float64": 8, "float32": 4, "float16": 2, "bfloat16": 2}
@@ -12,14 +13,15 @@ _ITEM_BYTES = {"float64": 8, "float32": 4, "float16": 2, "bfloat16": 2}
 _INDEX_BYTES = 4
 
 
-class Network(BaseModel):
+class Network(Checked):
     """A recurrent network spread evenly over the units of a machine.
 
     The sizes follow the paper's setting: one membrane value a neuron and sample is the state, eq. (3);
     spikes of all steps stay stored as indices; each layer has one dense recurrent weight matrix.
+    Raises InputError.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+    noun: ClassVar[str] = "network"
 
     neurons: Annotated[Count, Field(description="neurons of all layers and units together")]
     layers: Annotated[Count, Field(description="layers of equal size")] = 1

@@ -4,7 +4,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from ckptplan.errors import InputError, did_you_mean
+from ckptplan.errors import InputError, did_you_mean, shown
 from ckptplan.model.checked import Checked, digest
 from ckptplan.model.network import Network
 from ckptplan.model.quantities import Bytes, Count, Name, PositiveBytes, PositiveSeconds, Seconds, Steps
@@ -66,9 +66,7 @@ class Workload(Checked):
     def _derive_sizes(cls, data: Any) -> Any:
         if not isinstance(data, dict) or data.get("network") is None:
             return data
-        network = data["network"]
-        if not isinstance(network, Network):
-            network = Network.model_validate(network)
+        network = _network(data["network"])
         units = data.get("units")
         if not isinstance(units, int) or isinstance(units, bool) or units < 1:
             raise InputError("a network needs units, a whole number from 1: what it is spread over")
@@ -151,3 +149,14 @@ class Workload(Checked):
         if self.network is not None and {"network", "units"} & changes.keys():
             kept = {field: value for field, value in kept.items() if field not in (*DERIVED, "batch")}
         return Workload(**{**kept, **changes})
+
+
+def _network(value: object) -> Network:
+    if isinstance(value, Network):
+        return value
+    if not isinstance(value, dict):
+        raise InputError(f"{shown(value)} is not a table", field="network", value=value)
+    try:
+        return Network(**value)
+    except InputError as error:
+        raise error.inside(prefix="network") from None

@@ -1,0 +1,45 @@
+"""Strategies are found by name, in the order that breaks ties."""
+
+import pytest
+
+from ckptplan.errors import InputError
+from ckptplan.model.record import Parameters
+from ckptplan.strategies.registry import all_strategies, named
+from tests.support import plain_costs
+
+
+def test_order_is_that_of_the_tie_break() -> None:
+    assert list(all_strategies()) == ["base", "standard", "remote", "hierarchical", "double", "nested"]
+
+
+def test_ranks_are_unique() -> None:
+    ranks = [strategy.rank for strategy in all_strategies().values()]
+    assert len(set(ranks)) == len(ranks)
+
+
+def test_names_and_groups() -> None:
+    assert [s.name for s in named(["double", "base", "double"])] == ["base", "double"]
+    assert [s.name for s in named(["paper"])] == ["base", "standard", "remote", "hierarchical", "double"]
+    assert [s.name for s in named(["all"])] == list(all_strategies())
+
+
+@pytest.mark.parametrize("names", [["dobule"], ["", "base"], []])
+def test_unknown_or_no_names_are_refused(names: list[str]) -> None:
+    with pytest.raises(InputError, match="strategies"):
+        named(names)
+
+
+def test_a_misspelling_is_told() -> None:
+    with pytest.raises(InputError, match="Did you mean 'double'"):
+        named(["dobule"])
+
+
+def test_parameters_of_another_strategy_are_refused() -> None:
+    with pytest.raises(InputError, match="standard takes chunk_size"):
+        all_strategies()["standard"].cost(Parameters(nb_local=3), costs=plain_costs(5))
+
+
+def test_nested_is_not_in_the_paper() -> None:
+    nested = all_strategies()["nested"]
+    with pytest.raises(InputError, match="prints no equation"):
+        nested.cost(Parameters(chunk_size=1, remote_chunk_size=2), costs=plain_costs(5), model="paper")

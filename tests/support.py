@@ -1,0 +1,125 @@
+"""What several tests share: random problems, brute force, and the program as a process."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+from hypothesis import strategies as st
+
+from ckptplan.cost.exact import Cost
+from ckptplan.model.record import Parameters
+from ckptplan.model.step_costs import StepCosts
+from ckptplan.search.box import Limits
+from ckptplan.search.objective import Objective
+from ckptplan.strategies.protocol import Columns, Model, Strategy
+
+#: Time costs: zero, small whole numbers (which make ties) and any positive number.
+seconds = st.one_of(
+    st.just(0.0), st.integers(1, 6).map(float), st.floats(1e-6, 1e3, allow_nan=False, allow_infinity=False)
+)
+
+
+@st.composite
+def step_costs(draw: st.DrawFn, *, steps: st.SearchStrategy[int] | None = None) -> StepCosts:
+    """Any problem: M_a / M_s from far below to far above 1, free actions included."""
+    state_bytes = draw(st.integers(1, 1000))
+    tape_bytes = draw(
+        st.one_of(st.integers(1, 12).map(lambda alpha: alpha * state_bytes), st.integers(1, 5000))
+    )
+    return StepCosts(
+        steps=draw(st.integers(1, 64) if steps is None else steps),
+        state_bytes=state_bytes,
+        tape_bytes=tape_bytes,
+        resident_bytes=draw(st.integers(0, 2000)),
+        remote_state_bytes=draw(st.integers(1, 5000)),
+        forward_seconds=draw(seconds),
+        backward_seconds=draw(seconds),
+        recompute_seconds=draw(seconds),
+        record_overhead_seconds=draw(seconds),
+        write_seconds=draw(seconds),
+        read_seconds=draw(seconds),
+        message_seconds=draw(seconds),
+    )
+
+
+def plain_costs(steps: int, **changes: Any) -> StepCosts:
+    """A problem with costs that a person can add up."""
+    return StepCosts(
+        **{
+            "steps": steps,
+            "state_bytes": 10,
+            "tape_bytes": 10,
+            "resident_bytes": 0,
+            "remote_state_bytes": 1000,
+            "forward_seconds": 1.0,
+            "backward_seconds": 2.0,
+            "recompute_seconds": 1.0,
+            "write_seconds": 3.0,
+            "read_seconds": 4.0,
+            "message_seconds": 0.5,
+            **changes,
+        }
+    )
+
+
+def settings_of(strategy: Strategy, steps: int) -> Iterator[dict[str, int]]:
+    """Every legal setting of a strategy, by what its parameters mean."""
+    numbers = range(1, steps + 1)
+    if strategy.parameter_names == ():
+        yield {}
+    elif strategy.parameter_names == ("chunk_size",):
+        yield from ({"chunk_size": chunk} for chunk in numbers)
+    elif strategy.parameter_names == ("chunk_size", "nb_local"):
+        yield from ({"chunk_size": chunk, "nb_local": local} for chunk in numbers for local in numbers)
+    elif strategy.parameter_names == ("chunk_size", "remote_chunk_size"):
+        yield from (
+            {"chunk_size": chunk, "remote_chunk_size": segment}
+            for chunk in numbers
+            for segment in range(chunk, steps + 1)
+        )
+    else:
+        raise NotImplementedError(f"say what the settings of {strategy.name} are")
+
+
+def columns_of(settings: list[dict[str, int]]) -> Columns:
+    """Settings side by side."""
+    return {name: np.array([setting[name] for setting in settings], dtype=np.int64) for name in settings[0]}
+
+
+def brute_force(
+    strategy: Strategy, *, costs: StepCosts, limits: Limits, objective: Objective, model: Model
+) -> tuple[float, ...] | None:
+    """The key and parameters of the best of all settings, each evaluated; None if none keeps the limits."""
+    settings = list(settings_of(strategy, costs.steps))
+    points = columns_of(settings)
+    cost = strategy.evaluate(low=points, high=points, costs=costs, model=model)
+    keys = objective(cost)
+    fitting = np.flatnonzero(limits.kept(cost))
+    return min(
+        ((*(column[i].item() for column in keys), *settings[i].values()) for i in fitting), default=None
+    )
+
+
+def one_cost(strategy: Strategy, costs: StepCosts, model: Model = "exact", **parameters: int) -> Cost:
+    """The cost of one setting."""
+    return strategy.cost(Parameters(parameters), costs=costs, model=model)
+
+
+def run(
+    *arguments: str, stdin: str | None = None, **environment: str
+) -> subprocess.CompletedProcess[str]:
+    """Run the program as its users do: a real process."""
+    return subprocess.run(
+        [sys.executable, "-m", "ckptplan", *arguments],
+        check=False,
+        capture_output=True,
+        text=True,
+        input=stdin,
+        timeout=120,
+        env={**os.environ, **environment},
+    )
