@@ -1,0 +1,1 @@
+"""Tests mirror the package; ``laws`` holds what must be true of every strategy."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -100,19 +100,15 @@ def brute_force(
     cost = strategy.evaluate(low=points, high=points, costs=costs, model=model)
     keys = objective(cost)
     fitting = np.flatnonzero(limits.kept(cost))
-    return min(
-        ((*(column[i].item() for column in keys), *settings[i].values()) for i in fitting), default=None
-    )
+    return min(((*(column[i].item() for column in keys), *settings[i].values()) for i in fitting), default=None)
 
 
-def one_cost(strategy: Strategy, costs: StepCosts, model: Model = "exact", **parameters: int) -> Cost:
+def one_cost(strategy: Strategy, costs: StepCosts, parameters: Mapping[str, int]) -> Cost:
     """The cost of one setting."""
-    return strategy.cost(Parameters(parameters), costs=costs, model=model)
+    return strategy.cost(Parameters(parameters), costs=costs)
 
 
-def run(
-    *arguments: str, stdin: str | None = None, **environment: str
-) -> subprocess.CompletedProcess[str]:
+def run(*arguments: str, stdin: str | None = None, **environment: str) -> subprocess.CompletedProcess[str]:
     """Run the program as its users do: a real process."""
     return subprocess.run(
         [sys.executable, "-m", "ckptplan", *arguments],

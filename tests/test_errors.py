@@ -39,6 +39,6 @@ def test_only_near_words_are_proposed() -> None:
 
 def test_the_package_has_no_other_names() -> None:
     with pytest.raises(AttributeError, match="no attribute 'optimise'"):
-        ckptplan.optimise  # type: ignore[attr-defined]  # noqa: B018
+        ckptplan.optimise  # noqa: B018
     assert "optimize" in dir(ckptplan)
     assert all(hasattr(ckptplan, name) for name in ckptplan.__all__)

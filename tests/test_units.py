@@ -75,7 +75,15 @@ def test_bytes_refused(text: Any, told: str) -> None:
 
 @pytest.mark.parametrize(
     ("text", "expected"),
-    [("1.5 us", 1.5e-6), ("1.5 µs", 1.5e-6), ("1.5 μs", 1.5e-6), ("2ms", 2e-3), ("3", 3.0), (4e-9, 4e-9), ("10 ns", 1e-8)],  # noqa: RUF001
+    [
+        ("1.5 us", 1.5e-6),
+        ("1.5 µs", 1.5e-6),
+        ("1.5 μs", 1.5e-6),
+        ("2ms", 2e-3),
+        ("3", 3.0),
+        (4e-9, 4e-9),
+        ("10 ns", 1e-8),
+    ],
 )
 def test_seconds(text: Any, expected: float) -> None:
     assert parse_seconds(text) == expected
@@ -97,7 +105,9 @@ def test_rates_refused(text: str, told: str) -> None:
         parse_rate(text)
 
 
-@pytest.mark.parametrize(("text", "expected"), [("10%", 0.1), ("10 %", 0.1), (0.1, 0.1), ("0", 0.0), ("150%", 1.5)])
+@pytest.mark.parametrize(
+    ("text", "expected"), [("10%", 0.1), ("10 %", 0.1), (0.1, 0.1), ("0", 0.0), ("150%", 1.5)]
+)
 def test_fractions(text: Any, expected: float) -> None:
     assert parse_fraction(text) == expected
 

@@ -39,26 +39,21 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
 
 
 def _run(arguments: list[str]) -> int:
-    # Imported here, so that Ctrl-C during the imports is caught as well.
     # What follows imports much and keeps it: collecting garbage meanwhile, and looking for plugins of
     # pydantic in every installed package, is a tenth of the time of a command.
     gc.set_threshold(100_000)
     os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
     import typer
 
-    from ckptplan.cli.app import app
-
-    for module in _PLANNING if arguments[:1] in (["optimize"], ["compare"]) else ():
-        import_module(module)
-
     try:
-        result = app(args=arguments, prog_name="ckptplan", standalone_mode=False)
+        return _command(arguments)
     except CkptplanError as error:
         return _fail(error.exit_code, error.kind, _text(error), error.details(), arguments)
     except typer.TyperException as error:
         return _fail(error.exit_code, "usage", error.format_message(), {}, arguments)
-    except (BrokenPipeError, typer.Abort):
-        raise
+    except SystemExit:
+        # Asked not to exit by itself, typer still does so in one case: where standard output is closed.
+        raise BrokenPipeError from None
     except Exception as error:
         if os.environ.get("CKPTPLAN_DEBUG"):
             import traceback
@@ -66,6 +61,14 @@ def _run(arguments: list[str]) -> int:
             traceback.print_exc()
         text = f"{type(error).__name__}: {error} (a fault in ckptplan; CKPTPLAN_DEBUG=1 shows where)"
         return _fail(1, "internal", text, {}, arguments)
+
+
+def _command(arguments: list[str]) -> int:
+    from ckptplan.cli.app import app
+
+    for module in _PLANNING if arguments[:1] in (["optimize"], ["compare"]) else ():
+        import_module(module)
+    result = app(args=arguments, prog_name="ckptplan", standalone_mode=False)
     return result if isinstance(result, int) else 0
 
 

@@ -13,6 +13,10 @@ if TYPE_CHECKING:
     from pydantic_core import ErrorDetails
 
 
+#: What pydantic calls a field that a model, or a dataclass within one, does not have.
+_UNKNOWN = ("extra_forbidden", "unexpected_keyword_argument")
+
+
 class Checked(BaseModel):
     """A frozen model whose constructor raises InputError (naming field, value and what is accepted)."""
 
@@ -26,7 +30,7 @@ class Checked(BaseModel):
             super().__init__(**data)
         except ValidationError as error:
             # A misspelled name also makes the right one missing: the misspelling is the thing to tell.
-            findings = sorted(error.errors(include_url=False), key=lambda one: one["type"] != "extra_forbidden")
+            findings = sorted(error.errors(include_url=False), key=lambda one: one["type"] not in _UNKNOWN)
             raise self._readable(findings[0]) from None
 
     @classmethod
@@ -39,7 +43,7 @@ class Checked(BaseModel):
         if isinstance(cause, InputError):
             inner = ".".join(part for part in (field, cause.field) if part)
             return InputError(cause.message, field=inner or None, value=cause.value, accepted=cause.accepted)
-        if error["type"] == "extra_forbidden":
+        if error["type"] in _UNKNOWN:
             # Only the innermost name is misspelled; the outer ones were found.
             known = list(cls.model_fields) if len(path) == 1 else []
             hint = did_you_mean(str(path[-1]), known)

@@ -93,7 +93,8 @@ def check_list(console: Console, profiles: Sequence[HardwareProfile]) -> None:
         unsourced = check_row(profile)["unsourced"]
         console.print(
             f"{profile.name}: valid, {len(profile.sources)} numbers with a source or an assumption, "
-            f"{len(assumed(profile))} assumed" + (f", without either: {unsourced}" if unsourced else "")
+            f"{len(assumed(profile))} assumed" + (f", without either: {unsourced}" if unsourced else ""),
+            soft_wrap=True,
         )
 
 

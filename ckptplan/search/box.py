@@ -27,7 +27,7 @@ from ckptplan.strategies.protocol import Columns, Model, Strategy
 _Mask: TypeAlias = npt.NDArray[np.bool_]
 
 #: So few points are evaluated one by one, which is quicker than cutting boxes.
-_POINTS = 16_384
+_POINTS = 8_192
 #: Most boxes cut at a time, those with the best bounds first: good points come early and prune.
 _BOXES = 2_048
 

@@ -53,8 +53,8 @@ class Question:
 
     def least_remote_bytes(self) -> int | None:
         """Return the remote memory that is needed within the other limits, None if none is enough."""
-        found = self.changed(budget=replace(self.budget, remote_bytes=None))._first(least_remote_memory)
-        return None if found is None else int(found.best.key[0])
+        least = self.changed(budget=replace(self.budget, remote_bytes=None))._least("remote_bytes")
+        return None if least is None else int(least)
 
     @property
     def base_seconds(self) -> float:
@@ -64,24 +64,40 @@ class Question:
     def infeasible(self, *, subject: str) -> Infeasible:
         """Return why nothing fits: the limit that binds, what it would have to be, what it is.
 
-        The local budget is looked at first, then the remote one, then the largest overhead: the
-        first that makes a plan possible when it alone is lifted.
+        That is the first of local budget, remote budget and largest overhead that makes a plan possible
+        when it alone is lifted. Where no one does, it is the first that nothing could meet, were the
+        others lifted.
         """
-        without_local = self.changed(budget=replace(self.budget, local_bytes=None))._first(least_memory)
-        if without_local is not None:
-            need = without_local.best.key[0]
-            return self._infeasible("local_bytes", need, self.budget.local_bytes, subject)
-        remote_bytes = self.least_remote_bytes()
-        if remote_bytes is not None:
-            return self._infeasible("remote_bytes", remote_bytes, self.budget.remote_bytes, subject)
-        at_any_time = self.changed(max_overhead=None)._first(least_time)
-        if at_any_time is not None:
-            need = at_any_time.best.key[0] / self.base_seconds - 1
-            return self._infeasible("max_overhead", need, self.max_overhead, subject)
-        # Two limits bind at once: say what the local one would have to be without the others.
-        alone = self.changed(budget=Budget(), max_overhead=None)._first(least_memory)
-        need = alone.best.key[0] if alone is not None else 0
-        return self._infeasible("local_bytes", need, self.budget.local_bytes, subject)
+        lifted = {
+            "local_bytes": self.changed(budget=replace(self.budget, local_bytes=None)),
+            "remote_bytes": self.changed(budget=replace(self.budget, remote_bytes=None)),
+            "max_overhead": self.changed(max_overhead=None),
+        }
+        free = self.changed(budget=Budget(), max_overhead=None)
+        limits: dict[str, float | None] = {
+            "local_bytes": self.budget.local_bytes,
+            "remote_bytes": self.budget.remote_bytes,
+            "max_overhead": self.max_overhead,
+        }
+        for questions in (lifted, dict.fromkeys(lifted, free)):
+            for binding, question in questions.items():
+                have, need = limits[binding], question._least(binding)
+                if have is not None and need is not None and need > have:
+                    return Infeasible(binding=binding, need=need, have=have, subject=subject)
+        raise AssertionError("infeasible, yet each limit alone can be met")
+
+    def _least(self, limit: str) -> float | None:
+        """Return the least of what a limit bounds, None where nothing fits the other limits."""
+        objective = {
+            "local_bytes": least_memory,
+            "remote_bytes": least_remote_memory,
+            "max_overhead": least_time,
+        }[limit]
+        found = self._first(objective)
+        if found is None:
+            return None
+        least = found.best.key[0]
+        return least / self.base_seconds - 1 if limit == "max_overhead" else least
 
     def _objective(self) -> Objective:
         if self.objective == "time":
@@ -115,6 +131,3 @@ class Question:
                 answers.append(Answer(strategy=strategy, best=best))
         # Sorting is stable, so that ties stay in the order of the strategies.
         return sorted(answers, key=lambda answer: answer.best.key)
-
-    def _infeasible(self, binding: str, need: float, have: float | None, subject: str) -> Infeasible:
-        return Infeasible(binding=binding, need=need, have=have if have is not None else 0, subject=subject)

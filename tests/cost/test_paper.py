@@ -1,7 +1,6 @@
 """Equations (1) to (13): each by a case that can be checked by hand, and each decision on its gaps."""
 
 import numpy as np
-import pytest
 
 from ckptplan.cost import paper
 from tests.support import plain_costs

@@ -10,7 +10,9 @@ from ckptplan.strategies.registry import all_strategies
 from tests.support import columns_of, settings_of, step_costs
 
 
-@given(data=st.data(), costs=step_costs(steps=st.integers(1, 24)), name=st.sampled_from(sorted(all_strategies())))
+@given(
+    data=st.data(), costs=step_costs(steps=st.integers(1, 24)), name=st.sampled_from(sorted(all_strategies()))
+)
 def test_bounds_hold_in_the_box(data: st.DataObject, costs: StepCosts, name: str) -> None:
     """Seconds, local and remote bytes of both models, at every legal setting in a random box."""
     strategy = all_strategies()[name]

@@ -8,6 +8,7 @@ from ckptplan.model.budget import Budget
 from ckptplan.model.step_costs import StepCosts
 from ckptplan.search.box import Limits, best_setting
 from ckptplan.search.objective import Knee, Objective, least_memory, least_remote_memory, least_time
+from ckptplan.strategies.protocol import Model
 from ckptplan.strategies.registry import all_strategies
 from tests.support import brute_force, plain_costs, step_costs
 
@@ -33,16 +34,14 @@ objectives = st.one_of(
 
 
 @pytest.mark.parametrize("few_points", [1, 20, 10**6])
-@given(
-    data=st.data(), costs=step_costs(), name=st.sampled_from(sorted(all_strategies())), objective=objectives
-)
+@given(data=st.data(), costs=step_costs(), name=st.sampled_from(sorted(all_strategies())), objective=objectives)
 def test_search_equals_brute_force(
     few_points: int, data: st.DataObject, costs: StepCosts, name: str, objective: Objective
 ) -> None:
     """By cutting boxes down to points, by cutting few, and by evaluating all: the same setting and key."""
     strategy = all_strategies()[name]
     within = data.draw(limits(costs), label="limits")
-    models = ("exact", "paper") if strategy.printed else ("exact",)
+    models: tuple[Model, ...] = ("exact", "paper") if strategy.printed else ("exact",)
     for model in models:
         expected = brute_force(strategy, costs=costs, limits=within, objective=objective, model=model)
         found = best_setting(
@@ -59,9 +58,7 @@ def test_every_sequence_length_up_to_64(steps: int) -> None:
         for local_bytes in (40 + steps // 4, 90 + 5 * steps, 31 * steps):
             within = Limits(budget=Budget(local_bytes=local_bytes))
             for objective in (least_time, least_memory):
-                expected = brute_force(
-                    strategy, costs=costs, limits=within, objective=objective, model="exact"
-                )
+                expected = brute_force(strategy, costs=costs, limits=within, objective=objective, model="exact")
                 found = best_setting(strategy, costs=costs, limits=within, objective=objective, few_points=1)
                 assert (None if found is None else (*found.key, *found.parameters.values())) == expected
 

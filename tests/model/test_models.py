@@ -64,7 +64,9 @@ def test_profiles_refuse(changes: dict[str, Any], told: str) -> None:
 
 
 def test_a_missing_field_says_what_it_is() -> None:
-    with pytest.raises(InputError, match=r"local_bytes: is missing \(accepted: local memory of one unit, bytes\)"):
+    with pytest.raises(
+        InputError, match=r"local_bytes: is missing \(accepted: local memory of one unit, bytes\)"
+    ):
         HardwareProfile(**{key: value for key, value in PROFILE.items() if key != "local_bytes"})
 
 
@@ -81,7 +83,10 @@ def test_a_missing_field_says_what_it_is() -> None:
         ({"basis": {"state_bites": {"kind": "assumed", "why": "x"}}}, "Did you mean 'state_bytes'"),
         ({"basis": {"state_bytes": {"kind": "guessed", "why": "x"}}}, "basis.state_bytes.kind"),
         ({"network": {"neurons": 4, "batch": 2}}, "a network needs units"),
-        ({"network": {"neurons": 4, "batch": 2}, "units": 2}, "state_bytes is given as 8, but the network gives 16"),
+        (
+            {"network": {"neurons": 4, "batch": 2}, "units": 2},
+            "state_bytes is given as 8, but the network gives 16",
+        ),
         ({"network": {"neurons": 4}, "units": 2}, "network"),
         ({"network": {"neurons": 4, "batch": 0}, "units": 2}, "network"),
         ({"network": 7, "units": 2}, "network"),
@@ -96,7 +101,7 @@ def test_workloads_refuse(changes: dict[str, Any], told: str) -> None:
 
 def test_models_are_frozen() -> None:
     with pytest.raises(Exception, match="frozen"):
-        HardwareProfile(**PROFILE).local_bytes = 5  # type: ignore[misc]
+        HardwareProfile(**PROFILE).local_bytes = 5
 
 
 def test_hashes_cover_the_numbers_only() -> None:
@@ -111,7 +116,7 @@ def test_hashes_cover_the_numbers_only() -> None:
 def network_workload() -> Workload:
     sizes = ("state_bytes", "tape_bytes")
     plain = {key: value for key, value in WORKLOAD.items() if key not in sizes}
-    network = {"neurons": 8, "layers": 2, "batch": 3, "activity": 0.1, "other_resident_bytes": "1 kB"}
+    network: Any = {"neurons": 8, "layers": 2, "batch": 3, "activity": 0.1, "other_resident_bytes": "1 kB"}
     return Workload(**plain, units=2, network=network)
 
 

@@ -25,7 +25,7 @@ def test_counts_and_peaks_of_all_settings(name: str, steps: int) -> None:
             done = execute(name, steps=steps, state_bytes=state_bytes, tape_bytes=tape_bytes, **setting)
             point = strategy.point(Parameters(setting), steps=steps)
             counts = strategy.counts(low=point, high=point, steps=steps)
-            cost = one_cost(strategy, costs, **setting)
+            cost = one_cost(strategy, costs, setting)
             assert counts.recomputed_steps[0] == done.runs - steps, setting
             assert counts.states_moved[0] == done.moved, setting
             assert counts.messages[0] == done.messages_out == done.messages_in, setting
@@ -44,7 +44,7 @@ def test_counts_and_peaks_of_long_sequences(data: st.DataObject, name: str, step
     done = execute(name, steps=steps, state_bytes=7, tape_bytes=20, **setting)
     point = strategy.point(Parameters(setting), steps=steps)
     counts = strategy.counts(low=point, high=point, steps=steps)
-    cost = one_cost(strategy, plain_costs(steps, state_bytes=7, tape_bytes=20), **setting)
+    cost = one_cost(strategy, plain_costs(steps, state_bytes=7, tape_bytes=20), setting)
     assert counts.recomputed_steps[0] == done.runs - steps
     assert (counts.states_moved[0], counts.messages[0]) == (done.moved, done.messages_out)
     assert (cost.local_peak_bytes[0], cost.remote_peak_bytes[0]) == (done.local_peak, done.remote_peak * 1000)
@@ -53,7 +53,9 @@ def test_counts_and_peaks_of_long_sequences(data: st.DataObject, name: str, step
 @pytest.mark.parametrize("name", ["standard", "remote"])
 def test_a_chunk_longer_than_the_sequence_is_the_sequence(name: str) -> None:
     strategy = all_strategies()[name]
-    assert one_cost(strategy, plain_costs(5), chunk_size=99) == one_cost(strategy, plain_costs(5), chunk_size=5)
+    assert one_cost(strategy, plain_costs(5), {"chunk_size": 99}) == one_cost(
+        strategy, plain_costs(5), {"chunk_size": 5}
+    )
 
 
 @pytest.mark.parametrize("name", ["double", "nested"])
@@ -68,5 +70,5 @@ def test_segments_are_clamped_between_chunk_and_sequence(name: str) -> None:
 
 def test_more_slots_than_checkpoints_change_nothing() -> None:
     strategy = all_strategies()["hierarchical"]
-    few = one_cost(strategy, plain_costs(20), chunk_size=5, nb_local=3)
-    assert few == one_cost(strategy, plain_costs(20), chunk_size=5, nb_local=1000)
+    few = one_cost(strategy, plain_costs(20), {"chunk_size": 5, "nb_local": 3})
+    assert few == one_cost(strategy, plain_costs(20), {"chunk_size": 5, "nb_local": 1000})

@@ -1,0 +1,296 @@
+"""``ckptplan optimize`` and ``compare`` as real processes: what is printed where, and the exit code."""
+
+import csv
+import io
+import json
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+
+import ckptplan
+from ckptplan.storage.schemas import file_schema
+from tests.support import run
+
+GOLDEN = Path(__file__).parent.parent / "golden"
+MAIN_JOB = ("optimize", "--T", "4096", "--profile", "ipu-mk2")
+
+
+def test_the_table_is_as_in_the_golden_file() -> None:
+    """What README shows; write it anew with: python -m tests.golden."""
+    done = run(*MAIN_JOB)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout == (GOLDEN / "optimize.txt").read_text()
+
+
+def test_the_plan_is_as_in_the_golden_file() -> None:
+    """Other programs read it: any change of a name or a number must be seen."""
+    done = run(*MAIN_JOB, "--format", "json", SOURCE_DATE_EPOCH="1700000000")
+    document = json.loads(done.stdout)
+    expected = json.loads((GOLDEN / "plan.json").read_text())
+    document["provenance"]["version"] = expected["provenance"]["version"]
+    assert document == expected
+    jsonschema.validate(document, file_schema("plan"))
+
+
+def test_no_colour_codes_off_a_terminal() -> None:
+    assert "\x1b" not in run(*MAIN_JOB, FORCE_COLOR="").stdout
+
+
+def test_a_terminal_that_cannot_show_blocks_gets_ascii() -> None:
+    done = run(*MAIN_JOB, PYTHONIOENCODING="latin-1")
+    assert done.returncode == 0
+    assert "########" in done.stdout
+
+
+def test_json_is_valid_and_names_the_command() -> None:
+    document = json.loads(run(*MAIN_JOB, "--format", "json").stdout)
+    assert document["kind"] == "ckptplan.plan"
+    assert document["provenance"]["command"] == "ckptplan optimize --T 4096 --profile ipu-mk2 --format json"
+    assert document["predicted"]["paper"]["local_peak_bytes"] == 639_936
+
+
+def test_csv_is_one_row_with_a_header() -> None:
+    rows = list(csv.DictReader(io.StringIO(run(*MAIN_JOB, "--format", "csv").stdout)))
+    assert len(rows) == 1
+    assert (rows[0]["strategy"], rows[0]["chunk_size"], rows[0]["local_peak_bytes"]) == (
+        "double",
+        "16",
+        "638976",
+    )
+
+
+def test_output_writes_the_plan_and_prints_the_table(tmp_path: Path) -> None:
+    path = tmp_path / "plan.json"
+    done = run(*MAIN_JOB, "-o", str(path))
+    assert done.stdout == (GOLDEN / "optimize.txt").read_text()
+    assert done.stderr == f"plan written to {path}\n"
+    assert ckptplan.load_plan(path).strategy == "double"
+
+
+def test_output_dash_is_standard_output() -> None:
+    assert json.loads(run(*MAIN_JOB, "-o", "-").stdout)["strategy"] == "double"
+
+
+@pytest.mark.parametrize("format_", ["json", "csv"])
+def test_output_takes_every_format(tmp_path: Path, format_: str) -> None:
+    path = tmp_path / "result"
+    done = run(*MAIN_JOB, "--format", format_, "-o", str(path))
+    assert (done.returncode, done.stdout) == (0, "")
+    assert "double" in path.read_text()
+
+
+def test_options_reach_the_planner() -> None:
+    document = json.loads(
+        run(
+            *("optimize", "--T", "1000", "--batch", "60", "--neurons", "5888", "--profile", "ipu-bow"),
+            *("--objective", "memory", "--max-overhead", "25%", "--strategies", "standard,double"),
+            *("--local-bytes", "500 KiB", "--remote-bytes", "1 GB", "--format", "json"),
+        ).stdout
+    )
+    assert document["goal"] == {
+        "objective": "memory",
+        "model": "exact",
+        "max_overhead": 0.25,
+        "local_bytes": 512_000,
+        "remote_bytes": 10**9,
+        "strategies": ["standard", "double"],
+    }
+    assert (document["steps"], document["workload"]["batch"]) == (1000, 60)
+    assert document["workload"]["network"]["neurons"] == 5888
+    assert document["predicted"]["overhead"] <= 0.25
+
+
+def test_profile_and_workload_take_paths(tmp_path: Path) -> None:
+    profile = tmp_path / "mine.toml"
+    profile.write_text(
+        'name = "mine"\nlocal_bytes = "1 MiB"\n'
+        'write_bytes_per_second = "1 GB/s"\nread_bytes_per_second = "2 GB/s"\n'
+    )
+    workload = tmp_path / "job.toml"
+    workload.write_text(
+        'name = "job"\nsteps = 100\nstate_bytes = "32 KiB"\ntape_bytes = "224 KiB"\n'
+        'forward_seconds = "1 ms"\nbackward_seconds = "2 ms"\nrecompute_seconds = "1 ms"\n'
+    )
+    done = run("optimize", "--profile", str(profile), "--workload", str(workload))
+    assert done.returncode == 0
+    assert "job on mine, T = 100" in done.stdout
+    assert "numbers given without" not in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["--T", "0"], "--T: '0' is out of range"),
+        (["--T", "-5"], "--T: '-5' is not a whole number"),
+        (["--T", "4e3"], "--T: '4e3' is not a whole number"),
+        (["--T", "4 KiB"], "--T: '4 KiB' is not a whole number"),
+        (["--T", "9" * 5000], "--T: '9999"),
+        (["--T", "٣"], "--T"),
+        (["--T", "2000000000000"], "from 1 to 1000000000000"),
+        (["--T", ""], "--T: '' is not a whole number"),
+        (["--profile", "ipu-mk"], "--profile: there is no hardware profile 'ipu-mk'. Did you mean 'ipu-mk"),
+        (["--workload", "paper_snn"], "Did you mean 'paper-snn'"),
+        (["--profile", "none.toml"], "none.toml: cannot be read: No such file"),
+        (["--local-bytes", "624 KB"], "--local-bytes: '624 KB' has the unit 'KB'"),
+        (["--local-bytes", "0"], "local_bytes: 0 is not accepted"),
+        (["--local-bytes", "nan"], "--local-bytes: 'nan'"),
+        (["--remote-bytes", "-1"], "remote_bytes: -1 is not accepted"),
+        (["--max-overhead", "inf"], "--max-overhead: 'inf'"),
+        (["--strategies", "dubble"], "Did you mean 'double'"),
+        (["--strategies", ""], "strategies"),
+        (["--objective", "speed"], "--objective"),
+        (["--format", "xml"], "--format"),
+        (["--batch", "0"], "--batch: '0' is out of range"),
+        (["--lokal-bytes", "1"], "--local-bytes"),
+        (["-o", "/nowhere/plan.json"], "/nowhere/plan.json: cannot be written"),
+        (["--model", "paper", "--strategies", "nested"], "the paper prints no equation"),
+    ],
+)
+def test_bad_input_is_one_clear_message(arguments: list[str], told: str) -> None:
+    done = run("optimize", *arguments)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert told in done.stderr
+    assert "Traceback" not in done.stderr
+    assert len(done.stderr) < 700
+
+
+def test_errors_are_json_in_json_mode() -> None:
+    for arguments in (["--T", "0"], ["--lokal-bytes", "1"]):
+        done = run("optimize", "--format", "json", *arguments)
+        assert done.returncode == 2
+        document = json.loads(done.stdout)
+        assert (document["kind"], document["exit_code"]) == ("ckptplan.error", 2)
+        assert document["message"] in done.stderr
+    assert json.loads(run("optimize", "--T", "0", "--format=json").stdout)["field"] == "--T"
+
+
+def test_infeasible_says_need_have_and_what_helps() -> None:
+    done = run("optimize", "--local-bytes", "500 KiB")
+    assert (done.returncode, done.stdout) == (3, "")
+    assert done.stderr == (GOLDEN / "infeasible.txt").read_text()
+
+
+def test_infeasible_suggestions_work_as_printed() -> None:
+    """Each line names one option; adding it to the command makes the command work."""
+    command = ["optimize", "--local-bytes", "500 KiB"]
+    lines = run(*command).stderr.splitlines()[4:]
+    options = [match.groups() for line in lines if (match := re.match(r"  (--\S+) (\S+)  ", line))]
+    assert 2 <= len(options) <= 4
+    for option, value in options:
+        assert run(*command, option, value).returncode == 0
+
+
+def test_infeasible_in_json() -> None:
+    done = run("optimize", "--local-bytes", "500 KiB", "--format", "json")
+    document = json.loads(done.stdout)
+    assert (document["error"], document["binding"], document["need"]) == ("infeasible", "local_bytes", 610_176)
+    assert 2 <= len(document["suggestions"]) <= 4
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["--max-overhead", "1%"], "--max-overhead 0.168"),
+        (["--remote-bytes", "0"], "--remote-bytes 21196800"),
+        (["--strategies", "base"], "--strategies double"),
+        (
+            ["--model", "paper", "--max-overhead", "4%", "--local-bytes", "1 GB", "--strategies", "standard"],
+            "too small",
+        ),
+    ],
+)
+def test_other_limits_and_their_suggestions(arguments: list[str], told: str) -> None:
+    done = run("optimize", *arguments)
+    assert done.returncode == 3
+    if told != "too small":
+        assert told in done.stderr
+    else:
+        assert "no plan is quick enough" in done.stderr
+        assert "+5.0 %" in done.stderr
+
+
+def test_compare_prints_a_line_for_each_strategy() -> None:
+    done = run("compare", "--T", "4096")
+    lines = done.stdout.splitlines()
+    for name in ("double", "remote", "hierarchical", "base", "standard", "nested"):
+        assert any(line.startswith(name) for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["--objective", "memory", "--max-overhead", "100%"], "memory"),
+        (["--objective", "balanced"], "farther from the knee"),
+        (["--T", "100"], "as good"),
+        (["--strategies", "base"], "does not fit"),
+        (["--model", "paper", "--max-overhead", "10%", "--local-bytes", "1 GB"], "too slow"),
+        (["--model", "paper", "--remote-bytes", "1 kB", "--local-bytes", "1 GB"], "remote"),
+        (["--profile", "nvidia-h200"], "transfers are charged in full"),
+    ],
+)
+def test_compare_tells_why_not(arguments: list[str], told: str) -> None:
+    done = run("compare", *arguments)
+    assert done.returncode == 0
+    assert told in done.stdout
+
+
+def test_compare_as_data() -> None:
+    document = json.loads(run("compare", "--format", "json").stdout)
+    assert document["strategies"]["double"]["plan"]["parameters"]["chunk_size"] == 16
+    assert document["strategies"]["standard"] == {
+        "fits": False,
+        "binding": "local_bytes",
+        "need": 731_136,
+        "have": 638_976,
+    }
+    rows = list(csv.DictReader(io.StringIO(run("compare", "--format", "csv").stdout)))
+    assert [row["fits"] for row in rows] == ["True"] * 3 + ["False"] * 3
+
+
+def test_compare_writes_its_table_to_a_file(tmp_path: Path) -> None:
+    path = tmp_path / "table.txt"
+    assert run("compare", "-o", str(path)).stdout == ""
+    assert "hierarchical" in path.read_text()
+
+
+def start(*arguments: str, **more: Any) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        [sys.executable, "-m", "ckptplan", *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, **more
+    )
+
+
+def test_ctrl_c_exits_130_without_a_traceback() -> None:
+    """Interrupted while it waits for its input."""
+    with start("profiles", "show", "-", stdin=subprocess.PIPE) as process:
+        time.sleep(1.5)
+        process.send_signal(signal.SIGINT)
+        _, errors = process.communicate(timeout=30)
+    assert process.returncode == 130
+    assert errors == b"interrupted\n"
+
+
+def test_a_closed_pipe_ends_quietly() -> None:
+    with start("profiles", "list") as process:
+        assert process.stdout is not None
+        process.stdout.close()
+        assert process.stderr is not None
+        errors = process.stderr.read()
+        process.wait(timeout=30)
+    assert process.returncode == 141
+    assert errors == b""
+
+
+def test_an_internal_fault_exits_1_and_says_how_to_see_more(tmp_path: Path) -> None:
+    """A fault is provoked from outside: a numpy that cannot be imported."""
+    (tmp_path / "numpy.py").write_text("raise RuntimeError('broken numpy')")
+    done = run("optimize", PYTHONPATH=str(tmp_path))
+    assert done.returncode == 1
+    assert done.stderr.startswith("ckptplan: RuntimeError: broken numpy (a fault in ckptplan")
+    assert "Traceback" in run("optimize", PYTHONPATH=str(tmp_path), CKPTPLAN_DEBUG="1").stderr

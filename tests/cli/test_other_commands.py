@@ -1,0 +1,148 @@
+"""The commands besides the main job, as real processes."""
+
+import csv
+import io
+import json
+import os
+import subprocess
+import sys
+
+import jsonschema
+import pytest
+
+import ckptplan
+from tests.support import run
+
+
+def test_version() -> None:
+    assert run("--version").stdout == f"ckptplan {ckptplan.__version__}\n"
+
+
+def test_help_loads_nothing_heavy() -> None:
+    script = (
+        "import sys\nfrom ckptplan.cli.main import main\n"
+        "try: main(['--help'])\n"
+        "except SystemExit as end: assert end.code == 0\n"
+        "print(sorted({'scipy', 'matplotlib', 'torch', 'numpy'} & sys.modules.keys()))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], check=True, capture_output=True, text=True)
+    assert "optimize" in done.stdout
+    assert done.stdout.splitlines()[-1] == "[]"
+
+
+def test_optimize_loads_no_scipy_and_no_matplotlib() -> None:
+    script = (
+        "import sys\nfrom ckptplan.cli.main import main\n"
+        "try: main(['optimize'])\n"
+        "except SystemExit as end: assert end.code == 0\n"
+        "print(sorted({'scipy', 'matplotlib', 'torch'} & sys.modules.keys()))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], check=True, capture_output=True, text=True)
+    assert done.stdout.splitlines()[-1] == "[]"
+
+
+@pytest.mark.parametrize("arguments", [[], ["profiles"], ["optimize", "--help"], ["-h"]])
+def test_help_is_there_at_every_level(arguments: list[str]) -> None:
+    done = run(*arguments)
+    assert "Usage" in done.stdout + done.stderr
+
+
+def test_an_unknown_command_exits_2() -> None:
+    done = run("optimise")
+    assert done.returncode == 2
+    assert "optimize" in done.stderr
+
+
+def test_profiles_list() -> None:
+    text = run("profiles", "list").stdout
+    assert "ipu-mk2" in text
+    assert "624 KiB" in text
+    document = json.loads(run("profiles", "list", "--format", "json").stdout)
+    assert (document["kind"], document["schema_version"]) == ("ckptplan.profiles", 1)
+    assert document["profiles"][0]["name"] == "cpu-nvme"
+    rows = list(csv.DictReader(io.StringIO(run("profiles", "list", "--format", "csv").stdout)))
+    assert {row["name"] for row in rows} >= {"ipu-mk2", "nvidia-h200"}
+
+
+def test_profiles_show_every_number_with_its_source() -> None:
+    text = run("profiles", "show", "ipu-mk2").stdout
+    assert "1.5 us: T_s is not published" in text
+    assert "A vendor, B measured by others" in text
+    document = json.loads(run("profiles", "show", "ipu-mk2", "--format", "json").stdout)
+    assert document["profile"]["sources"]["local_bytes"]["grade"] == "D"
+    rows = list(csv.DictReader(io.StringIO(run("profiles", "show", "nvidia-h200", "--format", "csv").stdout)))
+    assert {row["number"]: row["grade"] for row in rows}["write_bytes_per_second"] == "X"
+
+
+def test_a_profile_can_come_from_standard_input() -> None:
+    text = 'name = "piped"\nlocal_bytes = 5\nwrite_bytes_per_second = 1\nread_bytes_per_second = 1\n'
+    done = run("profiles", "show", "-", stdin=text)
+    assert "piped" in done.stdout
+    assert "stated without a source" in done.stdout
+
+
+def test_profiles_check() -> None:
+    done = run("profiles", "check")
+    assert done.returncode == 0
+    assert len(done.stdout.splitlines()) == 9
+    text = 'name = "p"\nlocal_bytes = "5 KB"\nwrite_bytes_per_second = 1\nread_bytes_per_second = 1\n'
+    assert run("profiles", "check", "-", stdin=text).returncode == 2
+    plain = run("profiles", "check", "-", stdin=text.replace("5 KB", "5 kB"))
+    assert "without either: local_bytes write_bytes_per_second read_bytes_per_second" in plain.stdout
+    document = json.loads(run("profiles", "check", "ipu-mk2", "--format", "json").stdout)
+    assert document["profiles"][0]["valid"] is True
+    assert "ipu-mk2" in run("profiles", "check", "ipu-mk2", "--format", "csv").stdout
+
+
+def test_workloads() -> None:
+    assert "paper-snn" in run("workloads", "list").stdout
+    text = run("workloads", "show", "paper-snn").stdout
+    assert "network.neurons" in text
+    assert "only ratios are published" in text
+    for arguments in (["list"], ["show", "paper-snn"]):
+        assert json.loads(run("workloads", *arguments, "--format", "json").stdout)["schema_version"] == 1
+        assert "960" in run("workloads", *arguments, "--format", "csv").stdout
+
+
+def test_a_workload_without_network_is_shown_as_well() -> None:
+    text = (
+        'name = "w"\nsteps = 3\nstate_bytes = 1\ntape_bytes = 1\nforward_seconds = 1\n'
+        "backward_seconds = 1\nrecompute_seconds = 1\n"
+    )
+    done = run("workloads", "show", "-", stdin=text)
+    assert done.returncode == 0
+    assert "network" not in done.stdout
+
+
+@pytest.mark.parametrize("kind", ["plan", "profile", "workload"])
+def test_schemas_are_valid_json_schemas(kind: str) -> None:
+    schema = json.loads(run("schema", kind).stdout)
+    jsonschema.Draft202012Validator.check_schema(schema)
+
+
+def test_a_terminal_gets_colours_unless_no_color_is_set() -> None:
+    """On a pseudo-terminal, as script(1) would make one."""
+    import pty
+
+    def shown(**environment: str) -> str:
+        parent, child = pty.openpty()
+        cleaned = {key: value for key, value in os.environ.items() if key not in ("NO_COLOR", "TERM")}
+        with subprocess.Popen(
+            [sys.executable, "-m", "ckptplan", "optimize"],
+            stdout=child,
+            stderr=subprocess.DEVNULL,
+            env={**cleaned, "TERM": "xterm-256color", "COLUMNS": "120", **environment},
+        ) as process:
+            os.close(child)
+            text = b""
+            try:
+                while chunk := os.read(parent, 4096):
+                    text += chunk
+            except OSError:  # the child closed the terminal: the end of what it wrote
+                pass
+            assert process.wait(timeout=30) == 0
+        os.close(parent)
+        return text.decode()
+
+    assert "\x1b[1;32mdouble" in shown()
+    assert "32m" not in shown(NO_COLOR="1")

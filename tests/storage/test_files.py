@@ -1,0 +1,192 @@
+"""Hostile input is refused in one clear sentence; a file is the old one or the new one at any moment."""
+
+import json
+import os
+import signal
+import stat
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import ckptplan
+from ckptplan import InputError
+from ckptplan.storage.files import parse_json, parse_toml, read_text, write_text
+from ckptplan.storage.plans import plan_text
+
+PLAN = ckptplan.optimize(ckptplan.load_workload("paper-snn"), ckptplan.load_profile("ipu-mk2"))
+
+
+@pytest.fixture
+def plan_file(tmp_path: Path) -> Path:
+    path = tmp_path / "plan.json"
+    ckptplan.save_plan(PLAN, path)
+    return path
+
+
+def test_a_plan_survives_being_written_and_read(plan_file: Path) -> None:
+    assert ckptplan.load_plan(plan_file) == PLAN
+
+
+@given(steps=st.integers(1, 3000), objective=st.sampled_from(["time", "memory", "balanced"]))
+def test_every_plan_survives(tmp_path_factory: pytest.TempPathFactory, steps: int, objective: str) -> None:
+    workload = ckptplan.load_workload("paper-snn").with_steps(steps)
+    plan = ckptplan.optimize(workload, ckptplan.load_profile("ipu-mk2"), objective=objective)
+    document = json.loads(plan_text(plan))
+    assert document["predicted"]["seconds"] == plan.predicted.seconds
+    path = tmp_path_factory.getbasetemp() / "any.json"
+    ckptplan.save_plan(plan, path)
+    assert ckptplan.load_plan(path) == plan
+
+
+def edited(path: Path, change: Any) -> Path:
+    document = json.loads(path.read_text())
+    change(document)
+    path.write_text(json.dumps(document))
+    return path
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        (lambda d: d.update(schema_version=2), "schema_version: 2 is a version"),
+        (lambda d: d.update(schema_version=True), "schema_version: True is a version"),
+        (lambda d: d.pop("schema_version"), "schema_version: None is a version"),
+        (lambda d: d.update(kind="ckptplan.trace"), "kind: 'ckptplan.trace' is not a plan"),
+        (lambda d: d.update(steps=0), "steps: 0 is not accepted"),
+        (lambda d: d.pop("profile"), "profile: is missing"),
+        (lambda d: d.update(workload=3), "workload: is missing or no object"),
+        (lambda d: d["profile"].update(local_bytes=5), "profile.hash: does not belong"),
+        (lambda d: d["profile"].update(local_bytes=-5), "profile.local_bytes: -5 is not accepted"),
+        (lambda d: d["workload"].update(stats=5), "workload.stats: is not a field"),
+        (lambda d: d["parameters"].update(chunk_size=0), "parameters.chunk_size: 0 is not accepted"),
+        (lambda d: d.update(parameters=[]), "parameters: [] is not an object"),
+        (lambda d: d["predicted"].pop("seconds"), "predicted.seconds: is missing"),
+        (lambda d: d["predicted"].update(minutes=1), "predicted.minutes: is not a field"),
+        (lambda d: d["goal"].update(objective="fun"), "goal.objective: 'fun' is not accepted"),
+        (lambda d: d.update(strateg="x"), "Did you mean 'strategy'"),
+    ],
+)
+def test_wrong_plans_are_refused_by_field(plan_file: Path, change: Any, told: str) -> None:
+    with pytest.raises(InputError) as caught:
+        ckptplan.load_plan(edited(plan_file, change))
+    assert told in str(caught.value)
+    assert str(plan_file) in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("", "not valid JSON"),
+        ('{"kind": "ckptplan.plan"', "not valid JSON"),
+        ("[]", "not a JSON object"),
+        ("[" * 100_000, "nested too deeply"),
+        ('{"a": ' * 100_000, "nested too deeply"),
+        ('{"a": Infinity}', "Infinity is not a number of JSON"),
+        ('{"a": NaN}', "NaN is not a number of JSON"),
+        ('{"a": 1, "a": 2}', "a: is given twice"),
+        ('{"a": ' + "9" * 5000 + "}", "not valid JSON"),
+    ],
+    ids=range(9),
+)
+def test_hostile_json(text: str, told: str) -> None:
+    with pytest.raises(InputError, match=told) as caught:
+        parse_json(text, source="x.json")
+    assert str(caught.value).startswith("x.json: ")
+    assert len(str(caught.value)) < 400
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("a = ", "not valid TOML"),
+        ("a = 1\na = 2", "not valid TOML"),
+        ("a = " + "[" * 100_000, "nested too deeply"),
+        ("a = " + "9" * 5000, "not valid TOML"),
+    ],
+    ids=range(4),
+)
+def test_hostile_toml(text: str, told: str) -> None:
+    with pytest.raises(InputError, match=told):
+        parse_toml(text, source="x.toml")
+
+
+def test_unreadable_files_are_told(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="cannot be read: No such file"):
+        read_text(tmp_path / "none.toml")
+    with pytest.raises(InputError, match="cannot be read: Is a directory"):
+        read_text(tmp_path)
+    binary = tmp_path / "binary.toml"
+    binary.write_bytes(b"name = \xff\xfe")
+    with pytest.raises(InputError, match="not UTF-8"):
+        read_text(binary)
+
+
+def test_endless_files_are_refused() -> None:
+    with pytest.raises(InputError, match="too large"):
+        read_text("/dev/zero")
+
+
+def test_unwritable_files_are_told(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="cannot be written: No such file"):
+        write_text(tmp_path / "none" / "plan.json", "x")
+    with pytest.raises(InputError, match="is a folder"):
+        write_text(tmp_path, "x")
+
+
+def test_devices_are_written_to_and_not_replaced() -> None:
+    write_text("/dev/null", "x")
+    assert stat.S_ISCHR(Path("/dev/null").stat().st_mode)
+
+
+def test_links_and_rights_are_kept(tmp_path: Path) -> None:
+    real, link = tmp_path / "real.json", tmp_path / "link.json"
+    real.write_text("old")
+    real.chmod(0o640)
+    link.symlink_to(real)
+    write_text(link, "new")
+    assert link.is_symlink()
+    assert real.read_text() == "new"
+    assert stat.S_IMODE(real.stat().st_mode) == 0o640
+
+
+def test_a_failed_write_leaves_the_old_file_and_nothing_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "plan.json"
+    path.write_text("old")
+
+    def full(_: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(InputError, match="No space left on device"):
+        write_text(path, "new")
+    assert [entry.name for entry in tmp_path.iterdir()] == ["plan.json"]
+    assert path.read_text() == "old"
+
+
+def test_a_killed_writer_leaves_the_old_plan_or_the_new_one(tmp_path: Path) -> None:
+    """Kill a process that writes two plans in turn; what is left is always one of them, whole."""
+    path = tmp_path / "plan.json"
+    script = (
+        "import sys; from ckptplan.storage.files import write_text\n"
+        "texts = ['a' * 200_000, 'b' * 200_000]\n"
+        "write_text(sys.argv[1], texts[0]); print('ready', flush=True)\n"
+        "i = 0\n"
+        "while True: i += 1; write_text(sys.argv[1], texts[i % 2])\n"
+    )
+    for delay in (0.0, 0.003, 0.01, 0.03, 0.07):
+        with subprocess.Popen([sys.executable, "-c", script, str(path)], stdout=subprocess.PIPE) as writer:
+            assert writer.stdout is not None
+            writer.stdout.readline()
+            time.sleep(delay)
+            writer.send_signal(signal.SIGKILL)
+        text = path.read_text()
+        assert len(text) == 200_000
+        assert len(set(text)) == 1

@@ -1,0 +1,327 @@
+"""The use cases, on the built-in workload and profile, and what they must reproduce of the paper."""
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import ckptplan
+from ckptplan import HardwareProfile, Infeasible, InputError, Plan, Workload
+from ckptplan.cost.derive import step_costs
+from ckptplan.model.budget import Budget
+from ckptplan.model.record import Parameters
+from ckptplan.search.question import Question
+from ckptplan.strategies.registry import all_strategies, named
+from tests.support import columns_of, settings_of
+
+MK2 = ckptplan.load_profile("ipu-mk2")
+SNN = ckptplan.load_workload("paper-snn")
+
+
+def fits(steps: int, strategy: str) -> bool:
+    result = ckptplan.compare(SNN.with_steps(steps), MK2, strategies=[strategy], objective="memory")
+    return isinstance(result[strategy], Plan)
+
+
+def largest_steps(strategy: str) -> int:
+    """Feasibility falls with T (tests/laws/test_monotone.py), so bisection finds the largest."""
+    low, high = 1, 10**5
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if fits(middle, strategy) else (low, middle)
+    return low
+
+
+def test_base_fits_400_steps_and_not_401() -> None:
+    assert fits(400, "base")
+    assert not fits(401, "base")
+
+
+@pytest.mark.parametrize(
+    ("strategy", "least", "most"), [("standard", 3200, 3300), ("remote", 4300, 4500), ("double", 4300, 4500)]
+)
+def test_largest_sequences_agree_with_the_paper(strategy: str, least: int, most: int) -> None:
+    """The paper's grid reports 2000 and 4000; its next points, 4000 and 8000, do not fit."""
+    assert least <= largest_steps(strategy) <= most
+
+
+def test_double_at_a_useful_setting_reaches_over_4250_steps() -> None:
+    """Double(8, 64), while the largest T needs c = rc = 1; 15 states and 4,256 steps of spikes fill a tile."""
+    double = all_strategies()["double"]
+    setting = Parameters(chunk_size=8, remote_chunk_size=64)
+
+    def peak(steps: int) -> int:
+        costs = step_costs(SNN.with_steps(steps), MK2)
+        return int(double.cost(setting, costs=costs).local_peak_bytes[0])
+
+    assert peak(4256) <= MK2.local_bytes < peak(4257)
+
+
+def test_standard_costs_5_percent_in_the_paper_model() -> None:
+    plan = ckptplan.optimize(SNN.with_steps(2000), MK2, strategies=["standard"])
+    assert plan.predicted.paper is not None
+    assert plan.predicted.paper.overhead == pytest.approx(0.05, abs=1e-12)
+
+
+def test_remote_at_its_largest_chunk_costs_over_50_percent_at_4000_steps() -> None:
+    plan = ckptplan.optimize(SNN.with_steps(4000), MK2, strategies=["remote"])
+    assert plan.parameters.chunk_size == 40
+    assert plan.predicted.paper is not None
+    assert 0.5 < plan.predicted.overhead < plan.predicted.paper.overhead < 0.6
+
+
+def test_double_is_the_answer_at_4096_steps() -> None:
+    plan = ckptplan.optimize(SNN.with_steps(4096), MK2)
+    assert (plan.strategy, dict(plan.parameters)) == ("double", {"chunk_size": 16, "remote_chunk_size": 256})
+    predicted = plan.predicted
+    assert predicted.local_peak_bytes == MK2.local_bytes == 638976
+    assert (predicted.recomputed_steps, predicted.remote_writes, predicted.remote_reads) == (7680, 15, 15)
+    assert predicted.messages == 30
+    assert predicted.remote_peak_bytes == 15 * 960 * 1472
+    assert predicted["seconds"] == pytest.approx(4096 * 7.2e-6 + 7680 * 0.36e-6 + 30 * (70.656e-6 + 1.5e-6))
+
+
+def test_a_plan_reads_as_mapping_and_as_attributes() -> None:
+    predicted = ckptplan.optimize(SNN, MK2).predicted
+    assert dict(predicted)["seconds"] == predicted["seconds"] == predicted.seconds
+    assert "seconds" in predicted
+    assert "minutes" not in predicted
+    assert len(predicted) == len(list(predicted)) == 9
+    with pytest.raises(KeyError):
+        predicted["minutes"]
+
+
+def test_the_paper_model_chooses_by_the_printed_equations() -> None:
+    """(11) charges one checkpoint more than is held at once, so that the exact optimum does not fit it."""
+    plan = ckptplan.optimize(SNN, MK2, model="paper")
+    exact = ckptplan.optimize(SNN, MK2)
+    assert plan.predicted.paper is not None
+    assert exact.predicted.paper is not None
+    assert plan.predicted.paper.local_peak_bytes <= MK2.local_bytes < exact.predicted.paper.local_peak_bytes
+    assert plan.goal.strategies == ("base", "standard", "remote", "hierarchical", "double")
+
+
+def test_nested_has_no_paper_model() -> None:
+    with pytest.raises(InputError, match="prints no equation"):
+        ckptplan.optimize(SNN.with_steps(100), MK2, model="paper", strategies=["nested"])
+    plan = ckptplan.optimize(SNN.with_steps(3000), MK2, strategies=["nested"])
+    assert plan.predicted.paper is None
+
+
+@pytest.mark.parametrize("steps", [5, 23, 40])
+@pytest.mark.parametrize("local_bytes", [60, 150, 400])
+def test_balanced_is_the_point_farthest_below_the_chord(steps: int, local_bytes: int) -> None:
+    """Draw the whole front of all strategies, scale both axes, and measure the distance of each point."""
+    workload = tiny_workload(steps)
+    profile = tiny_profile(local_bytes)
+    costs = step_costs(workload, profile)
+    points = []
+    for rank, strategy in enumerate(all_strategies().values()):
+        columns = columns_of(list(settings_of(strategy, steps)))
+        cost = strategy.evaluate(low=columns, high=columns, costs=costs, model="exact")
+        points += [
+            (float(s), int(m), int(r), rank)
+            for s, m, r in zip(cost.seconds, cost.local_peak_bytes, cost.remote_peak_bytes, strict=True)
+            if m <= local_bytes
+        ]
+    fast = min(points)
+    small = min(points, key=lambda point: (point[1], point[0]))
+    plan = ckptplan.optimize(workload, profile, objective="balanced")
+    if fast[1] == small[1]:
+        assert plan.predicted.seconds == fast[0]
+        return
+
+    def below_the_chord(seconds: float, memory: int) -> float:
+        x = (memory - small[1]) / (fast[1] - small[1])
+        y = (seconds - fast[0]) / (small[0] - fast[0])
+        return 1 - x - y
+
+    farthest = max(below_the_chord(seconds, memory) for seconds, memory, _, _ in points)
+    mine = below_the_chord(plan.predicted.seconds, plan.predicted.local_peak_bytes)
+    assert mine == pytest.approx(farthest, abs=1e-12)
+    assert mine >= -1e-12
+
+
+def tiny_workload(steps: int, **changes: Any) -> Workload:
+    return Workload(
+        **{
+            "name": "tiny",
+            "steps": steps,
+            "state_bytes": 10,
+            "tape_bytes": 20,
+            "forward_seconds": 1.0,
+            "backward_seconds": 2.0,
+            "recompute_seconds": 0.5,
+            **changes,
+        }
+    )
+
+
+def tiny_profile(local_bytes: int, **changes: Any) -> HardwareProfile:
+    return HardwareProfile(
+        **{
+            "name": "tiny",
+            "local_bytes": local_bytes,
+            "write_bytes_per_second": 5.0,
+            "read_bytes_per_second": 5.0,
+            **changes,
+        }
+    )
+
+
+def test_memory_objective_keeps_the_overhead() -> None:
+    plan = ckptplan.optimize(SNN, MK2, objective="memory", max_overhead="50%")
+    assert plan.predicted.overhead <= 0.5
+    tighter = ckptplan.optimize(SNN, MK2, objective="memory", max_overhead=0.2)
+    assert plan.predicted.local_peak_bytes < tighter.predicted.local_peak_bytes <= MK2.local_bytes
+
+
+def test_budgets_replace_those_of_the_profile() -> None:
+    plan = ckptplan.optimize(SNN, MK2, local_bytes="1 MiB", remote_bytes=0)
+    assert plan.strategy == "nested" or plan.predicted.remote_peak_bytes == 0
+    assert plan.goal.local_bytes == 2**20
+    assert {entry.text for entry in plan.estimate_basis if entry.kind == "stated"} == {
+        "budget set by the caller"
+    }
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        ({"objective": "fast"}, "objective: 'fast'"),
+        ({"model": "rough"}, "model: 'rough'"),
+        ({"local_bytes": "1 KB"}, "local_bytes: '1 KB'"),
+        ({"local_bytes": 0}, "local_bytes: 0"),
+        ({"remote_bytes": -1}, "remote_bytes: -1"),
+        ({"max_overhead": "-5%"}, "max_overhead: '-5%'"),
+        ({"strategies": ["standart"]}, "Did you mean 'standard'"),
+    ],
+)
+def test_bad_arguments_are_refused(arguments: dict[str, Any], told: str) -> None:
+    with pytest.raises(InputError) as caught:
+        ckptplan.optimize(SNN, MK2, **arguments)
+    assert told in str(caught.value)
+
+
+def test_compare_tells_why_a_strategy_does_not_fit() -> None:
+    results = ckptplan.compare(SNN, MK2)
+    assert list(results) == ["double", "remote", "hierarchical", "base", "standard", "nested"]
+    standard = results["standard"]
+    assert isinstance(standard, Infeasible)
+    assert (standard.binding, standard.need, standard.have) == ("local_bytes", 731136, 638976)
+
+
+def question(**changes: Any) -> Question:
+    return Question(
+        **{
+            "costs": step_costs(tiny_workload(30), tiny_profile(1)),
+            "budget": Budget(),
+            "strategies": tuple(named(None)),
+            **changes,
+        }
+    )
+
+
+@pytest.mark.parametrize(
+    ("changes", "binding", "need"),
+    [
+        # The exact model: a chunk of the whole sequence needs no remote memory and no time.
+        ({"budget": Budget(local_bytes=40, remote_bytes=20)}, "local_bytes", 200),
+        ({"budget": Budget(local_bytes=40), "max_overhead": 0.0}, "local_bytes", 600),
+        # The printed equations always send a checkpoint and always run the forward pass again.
+        ({"model": "paper", "budget": Budget(remote_bytes=9)}, "remote_bytes", 10),
+        ({"model": "paper", "max_overhead": 0.1}, "max_overhead", (15 + 4) / 90),
+        # Two limits at once: lifting either alone is not enough.
+        ({"model": "paper", "max_overhead": 0.1, "budget": Budget(remote_bytes=9)}, "remote_bytes", 10),
+    ],
+)
+def test_the_limit_that_binds_is_told_with_its_need(changes: dict[str, Any], binding: str, need: float) -> None:
+    error = question(strategies=tuple(named(["remote"])), **changes).infeasible(subject="remote")
+    assert error.binding == binding
+    assert error.need == pytest.approx(need, rel=1e-12)
+    assert error.need > error.have
+
+
+@given(steps=st.integers(1, 300), local=st.integers(1, 4000), remote=st.none() | st.integers(0, 3000))
+def test_infeasible_needs_are_exact_and_suggestions_hold(steps: int, local: int, remote: int | None) -> None:
+    """One byte less than the need does not fit, and each suggestion does."""
+    workload, profile = tiny_workload(steps), tiny_profile(10**9)
+    budgets: dict[str, Any] = {"local_bytes": local, "remote_bytes": remote}
+    costs = step_costs(workload, profile)
+    asked = question(costs=costs, budget=Budget(local_bytes=local, remote_bytes=remote))
+    if asked.fits():
+        ckptplan.optimize(workload, profile, **budgets)
+        return
+    with pytest.raises(Infeasible) as caught:
+        ckptplan.optimize(workload, profile, **budgets)
+    error = caught.value
+    assert error.binding == "local_bytes"
+    need = int(error.need)
+    ckptplan.optimize(workload, profile, local_bytes=need, remote_bytes=remote)
+    with pytest.raises(Infeasible):
+        ckptplan.optimize(workload, profile, local_bytes=need - 1, remote_bytes=remote)
+    assert 1 <= len(error.suggestions) <= 4
+    for suggestion in error.suggestions:
+        change, value = suggestion["change"], suggestion["value"]
+        job = workload.with_steps(value) if change == "steps" else workload
+        wishes = {**budgets, **({} if change == "steps" else {change: value})}
+        assert ckptplan.optimize(job, profile, **wishes).strategy == suggestion["strategy"]
+        if change == "steps":
+            with pytest.raises(Infeasible):
+                ckptplan.optimize(workload.with_steps(value + 1), profile, **budgets)
+
+
+def test_a_suggested_limit_alone_is_enough() -> None:
+    """Every kind of change is offered where it helps."""
+    seen = set()
+    questions: tuple[dict[str, Any], ...] = (
+        {"local_bytes": "500 KiB"},
+        {"strategies": ["base"]},
+        {"remote_bytes": 0},
+        {"max_overhead": 0.1},
+        {"max_overhead": 0.01, "strategies": ["standard"], "local_bytes": "600 KiB"},
+    )
+    for wishes in questions:
+        with pytest.raises(Infeasible) as caught:
+            ckptplan.optimize(SNN, MK2, **wishes)
+        suggestions = caught.value.suggestions
+        assert 2 <= len(suggestions) <= 4
+        seen |= {suggestion["change"] for suggestion in suggestions}
+    assert seen >= {"local_bytes", "strategies", "steps", "batch", "remote_bytes", "max_overhead"}
+
+
+def test_another_machine_is_suggested_where_little_else_helps() -> None:
+    """On the Mk1 the resident bytes alone fill a tile: shorter or smaller jobs do not fit."""
+    with pytest.raises(Infeasible) as caught:
+        ckptplan.optimize(SNN, ckptplan.load_profile("ipu-mk1"))
+    suggestions = {suggestion["change"]: suggestion["value"] for suggestion in caught.value.suggestions}
+    assert len(suggestions) >= 2
+    profile = ckptplan.load_profile(suggestions["profile"])
+    assert ckptplan.optimize(SNN, profile).predicted.local_peak_bytes <= profile.local_bytes
+
+
+def test_every_assumption_is_listed() -> None:
+    for name in ("ipu-mk1", "nvidia-h200", "cpu-nvme"):
+        profile = ckptplan.load_profile(name)
+        plan = ckptplan.optimize(SNN.with_steps(64), profile, local_bytes="1 GiB")
+        assumed = {entry.field for entry in plan.estimate_basis if entry.kind == "assumed"}
+        unknown = {f"profile.{field}" for field, source in profile.sources.items() if source.grade == "X"}
+        assert unknown - {"profile.local_bytes"} <= assumed
+        assert {"workload.times", "workload.bytes", "workload.forward_seconds"} <= assumed
+        assert ("model.transfers" in assumed) == profile.overlaps_compute
+
+
+def test_numbers_without_sources_are_said_to_be_stated() -> None:
+    plan = ckptplan.optimize(tiny_workload(5), tiny_profile(1000))
+    assert [(entry.field, entry.kind) for entry in plan.estimate_basis] == [
+        ("profile", "stated"),
+        ("workload", "stated"),
+    ]
+
+
+def test_dates_can_be_fixed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SOURCE_DATE_EPOCH", "0")
+    plan = ckptplan.optimize(SNN, MK2)
+    assert plan.provenance.date == "1970-01-01T00:00:00+00:00"
+    assert plan.provenance.version == ckptplan.__version__
