@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     from ckptplan.model.profile import HardwareProfile
     from ckptplan.model.workload import Workload
     from ckptplan.planner import compare, optimize
+    from ckptplan.playback import actions, simulate
+    from ckptplan.schedule.illegal import IllegalAction
+    from ckptplan.schedule.simulator import Trace
     from ckptplan.storage.plans import load_plan, save_plan
     from ckptplan.storage.profiles import load_profile
     from ckptplan.storage.workloads import load_workload
@@ -24,32 +27,40 @@ if TYPE_CHECKING:
 __all__ = [
     "CkptplanError",
     "HardwareProfile",
+    "IllegalAction",
     "Infeasible",
     "InputError",
     "Plan",
+    "Trace",
     "Workload",
     "__version__",
+    "actions",
     "compare",
     "load_plan",
     "load_profile",
     "load_workload",
     "optimize",
     "save_plan",
+    "simulate",
 ]
 
 _HOMES = {
     "CkptplanError": "ckptplan.errors",
     "HardwareProfile": "ckptplan.model.profile",
+    "IllegalAction": "ckptplan.schedule.illegal",
     "Infeasible": "ckptplan.errors",
     "InputError": "ckptplan.errors",
     "Plan": "ckptplan.model.plan",
+    "Trace": "ckptplan.schedule.simulator",
     "Workload": "ckptplan.model.workload",
+    "actions": "ckptplan.playback",
     "compare": "ckptplan.planner",
     "load_plan": "ckptplan.storage.plans",
     "load_profile": "ckptplan.storage.profiles",
     "load_workload": "ckptplan.storage.workloads",
     "optimize": "ckptplan.planner",
     "save_plan": "ckptplan.storage.plans",
+    "simulate": "ckptplan.playback",
 }
 
 

@@ -8,7 +8,7 @@ from ckptplan.model.plan import BasisEntry, Goal
 from ckptplan.model.profile import GRADES, NUMBERS, HardwareProfile
 from ckptplan.model.workload import TIMES, Workload
 
-#: What the user sets: their value is no estimate of anything.
+#: No prediction uses these.
 _NOT_ESTIMATED = ("power_watts", "idle_power_watts")
 
 
@@ -60,6 +60,12 @@ def _of_match(workload: Workload, profile: HardwareProfile) -> Iterator[BasisEnt
             kind="assumed",
             text=f"{', '.join(TIMES)} belong to {workload.timed_on} and are carried over to {profile.name}",
         )
+    if workload.units is None and profile.units > 1:
+        yield BasisEntry(
+            field="workload.units",
+            kind="assumed",
+            text=f"not given: the bytes are taken to be those of one of the profile's {profile.units:,} units",
+        )
     if workload.units is not None and workload.units != profile.units:
         yield BasisEntry(
             field="workload.bytes",
@@ -73,6 +79,6 @@ def _of_model(profile: HardwareProfile) -> Iterator[BasisEntry]:
         yield BasisEntry(
             field="model.transfers",
             kind="assumed",
-            text="transfers are charged in full, although this hardware can hide them behind compute: "
-            "strategies that use remote memory can be faster than predicted",
+            text="run beside compute, on an engine and a buffer for each direction, reads one message ahead; "
+            "a trainer that waits for each transfer is slower",
         )

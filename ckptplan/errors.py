@@ -60,7 +60,7 @@ class InputError(CkptplanError, ValueError):
         return {
             "source": self.source,
             "field": self.field,
-            "value": None if self.value is None else shown(self.value),
+            "value": None if self.value is None else _plain(self.value),
             "accepted": self.accepted,
         }
 
@@ -106,7 +106,10 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
     """Return ' Did you mean ...?' for a likely misspelling of a known word, else ''."""
     import difflib  # needed for a mistake only
 
-    close = difflib.get_close_matches(word, list(known), n=1, cutoff=0.5)
+    words = list(known)
+    same = [name for name in words if name.casefold() == word.casefold()]
+    longer = [name for name in words if len(word) > 2 and name.startswith(word)]
+    close = same or longer or difflib.get_close_matches(word[:100], words, n=1, cutoff=0.5)
     return f" Did you mean {close[0]!r}?" if close else ""
 
 
@@ -115,5 +118,17 @@ def shown(value: object, *, limit: int = 60) -> str:
     if isinstance(value, int) and not isinstance(value, bool) and value.bit_length() > 200:
         # str() of such an integer is slow and, past 4,300 digits, refused by Python itself.
         return f"an integer of about {int(value.bit_length() * 0.30103):,} digits"
-    text = repr(value)
+    try:
+        text = repr(value)
+    except RecursionError:
+        return "something nested too deeply"
     return text if len(text) <= limit else f"{text[: limit - 3]}..."
+
+
+def _plain(value: object) -> object:
+    """Return a value for JSON: short text and moderate numbers as they are, the rest as quoted."""
+    if isinstance(value, str) and len(value) <= 60:
+        return value
+    if isinstance(value, int) and value.bit_length() <= 64:
+        return value
+    return shown(value)

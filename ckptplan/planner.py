@@ -5,16 +5,17 @@ from __future__ import annotations
 import datetime
 import os
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 from ckptplan.basis import estimate_basis
 from ckptplan.cost import paper
 from ckptplan.cost.derive import step_costs
-from ckptplan.errors import Infeasible
+from ckptplan.cost.exact import overhead
+from ckptplan.errors import Infeasible, InputError, shown
 from ckptplan.model.budget import Budget
-from ckptplan.model.plan import Goal, PaperPrediction, Plan, Predicted, Provenance
+from ckptplan.model.plan import BasisEntry, Goal, PaperPrediction, Plan, Predicted, Provenance
 from ckptplan.model.profile import HardwareProfile
 from ckptplan.model.record import Parameters
 from ckptplan.model.step_costs import StepCosts
@@ -85,6 +86,8 @@ def ranking(
 
     Arguments are those of ``optimize``. Raises InputError.
     """
+    _check(workload, Workload, name="workload", load="load_workload")
+    _check(profile, HardwareProfile, name="profile", load="load_profile")
     chosen = named(strategies)
     if strategies is None and wishes.get("model") == "paper":
         chosen = [strategy for strategy in chosen if strategy.printed]
@@ -129,11 +132,19 @@ class Ranking:
         from ckptplan.suggestions import with_suggestions  # needed in this case only
 
         raise with_suggestions(
-            self.question.infeasible(subject="no strategy fits"),
+            self.question.infeasible(subject=self._nothing_fits()),
             question=self.question,
             workload=self.workload,
             profile=self.profile,
         )
+
+    def _nothing_fits(self) -> str:
+        asked = self.question.strategies
+        if len(asked) == 1:
+            return f"{asked[0].name} does not fit"
+        if len(asked) < len(named(None)):
+            return f"none of {', '.join(strategy.name for strategy in asked)} fits"
+        return "no strategy fits"
 
     def by_strategy(self) -> dict[str, Plan | Infeasible]:
         """Return the best plan of each strategy, best first, then those that do not fit and why."""
@@ -156,8 +167,17 @@ class Ranking:
             predicted=predict(answer.strategy, parameters, costs=self.question.costs),
             workload=self.workload,
             profile=self.profile,
-            estimate_basis=estimate_basis(self.workload, self.profile, self.goal),
+            estimate_basis=(*estimate_basis(self.workload, self.profile, self.goal), *_unproved(answer)),
             provenance=self.provenance,
+        )
+
+
+def _unproved(answer: Answer) -> Iterator[BasisEntry]:
+    if answer.best.gap:
+        yield BasisEntry(
+            field="search",
+            kind="stated",
+            text=f"thousands of settings tie; this one is proved within {answer.best.gap:.1g} of the best",
         )
 
 
@@ -166,17 +186,16 @@ def predict(strategy: Strategy, parameters: Parameters, *, costs: StepCosts) -> 
     point = strategy.point(parameters, steps=costs.steps)
     counts = strategy.counts(low=point, high=point, steps=costs.steps)
     cost = strategy.cost(parameters, costs=costs)
-    moved = int(counts.states_moved[0])
     seconds = float(cost.seconds[0])
     return Predicted(
         seconds=seconds,
-        overhead=seconds / costs.base_seconds - 1,
+        overhead=float(overhead(seconds, costs.base_seconds)),
         local_peak_bytes=int(cost.local_peak_bytes[0]),
         remote_peak_bytes=int(cost.remote_peak_bytes[0]),
         recomputed_steps=int(counts.recomputed_steps[0]),
-        remote_writes=moved,
-        remote_reads=moved,
-        messages=2 * int(counts.messages[0]),
+        remote_writes=int(counts.states_written[0]),
+        remote_reads=int(counts.states_read[0]),
+        messages=int(counts.messages[0]),
         paper=_paper_prediction(strategy, parameters, costs=costs) if strategy.printed else None,
     )
 
@@ -186,9 +205,19 @@ def _paper_prediction(strategy: Strategy, parameters: Parameters, *, costs: Step
     seconds = float(cost.seconds[0])
     return PaperPrediction(
         seconds=seconds,
-        overhead=seconds / paper.base_seconds(costs) - 1,
+        overhead=float(overhead(seconds, paper.base_seconds(costs))),
         local_peak_bytes=int(cost.local_peak_bytes[0]),
     )
+
+
+def _check(value: object, kind: type, *, name: str, load: str) -> None:
+    if not isinstance(value, kind):
+        raise InputError(
+            f"{shown(value)} is not a {kind.__name__}",
+            field=name,
+            value=value,
+            accepted=f"a {kind.__name__}, as ckptplan.{load} returns",
+        )
 
 
 def _now() -> str:

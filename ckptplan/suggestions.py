@@ -8,6 +8,7 @@ from itertools import islice
 from typing import Any
 
 from ckptplan.cost.derive import step_costs
+from ckptplan.cost.exact import overhead
 from ckptplan.errors import Infeasible, InputError
 from ckptplan.model.profile import HardwareProfile
 from ckptplan.model.workload import Workload
@@ -17,6 +18,10 @@ from ckptplan.storage.profiles import load_profile
 from ckptplan.strategies.registry import named
 
 _MOST = 4
+#: An overhead that people still accept.
+_MODERATE = 0.5
+#: A job cut down to less than this share is another job, and no help.
+_LEAST_SHARE = 0.05
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,7 +42,7 @@ class _Case:
             "change": change,
             "value": value,
             "strategy": winner.strategy.name,
-            "overhead": max(0.0, seconds / question.base_seconds - 1),
+            "overhead": max(0.0, float(overhead(seconds, question.base_seconds))),
         }
 
 
@@ -46,7 +51,7 @@ def with_suggestions(
 ) -> Infeasible:
     """Return the same error with up to four single changes that were each found to fit."""
     case = _Case(question=question, workload=workload, profile=profile)
-    makers = (_strategies, _limit, _steps, _batch, _overhead, _remote, _neurons, _other_profile)
+    makers = (_strategies, _overhead, _remote, _local, _steps, _batch, _neurons, _other_profile)
     found = (suggestion for make in makers for suggestion in make(case, infeasible) if suggestion is not None)
     return Infeasible(
         binding=infeasible.binding,
@@ -70,9 +75,17 @@ def _strategies(case: _Case, infeasible: Infeasible) -> _Suggestions:
             )
 
 
-def _limit(case: _Case, infeasible: Infeasible) -> _Suggestions:
-    if infeasible.binding == "local_bytes":
-        value = int(infeasible.need)
+def _local(case: _Case, infeasible: Infeasible) -> _Suggestions:
+    """Suggest the least local memory that is enough, that keeps the overhead moderate, that needs none."""
+    values = []
+    for most in (case.question.max_overhead, _MODERATE, 0.0):
+        asked = case.question.changed(
+            budget=replace(case.question.budget, local_bytes=None), max_overhead=most, objective="memory"
+        )
+        winner = asked.winner()
+        if winner is not None:
+            values.append(int(winner.best.key[0]))
+    for value in sorted(set(values))[:2]:
         budget = replace(case.question.budget, local_bytes=value)
         yield case.suggestion("local_bytes", value, case.question.changed(budget=budget))
 
@@ -92,14 +105,15 @@ def _overhead(case: _Case, infeasible: Infeasible) -> _Suggestions:
     fastest = case.question.changed(max_overhead=None, objective="time").winner()
     if fastest is None:
         return
-    need = fastest.best.key[0] / case.question.base_seconds - 1
+    need = float(overhead(fastest.best.key[0], case.question.base_seconds))
     # Rounded up to a tenth of a per cent, which people can type.
     value = -(-need * 1000 // 1) / 1000
     yield case.suggestion("max_overhead", value, case.question.changed(max_overhead=value))
 
 
 def _steps(case: _Case, infeasible: Infeasible) -> _Suggestions:
-    # A plan for T steps, its chunks clamped, needs no more memory for fewer: the largest T is unique.
+    # A plan for T steps, its chunks clamped, needs no more memory for fewer, so that this is the largest T.
+    # With an overhead to keep it is one that fits: a share of base's time can rise for fewer steps.
     yield _largest(case, "steps", case.workload.steps, case.workload.with_steps)
 
 
@@ -119,7 +133,9 @@ def _other_profile(case: _Case, infeasible: Infeasible) -> _Suggestions:
     if case.question.budget.local_bytes != case.profile.local_bytes:
         return
     others = [load_profile(name) for name in names("hardware_profiles") if name != case.profile.name]
-    for other in sorted(others, key=lambda profile: profile.local_bytes * profile.units):
+    # Not those whose memory is a guess.
+    known = [other for other in others if other.sources["local_bytes"].grade != "X"]
+    for other in sorted(known, key=lambda profile: profile.local_bytes * profile.units):
         try:
             costs = step_costs(case.workload, other)
         except InputError:
@@ -146,4 +162,4 @@ def _largest(
             fits = middle
         else:
             fails = middle
-    return case.suggestion(change, fits, question(fits)) if fits else None
+    return case.suggestion(change, fits, question(fits)) if fits >= _LEAST_SHARE * present else None

@@ -46,7 +46,11 @@ def parse_bytes(value: object) -> int:
     """Return a size in bytes. Raises InputError for another unit or a fraction of a byte."""
     number = _parse(value, units=_BYTE_UNITS, accepted=ACCEPTED_BYTES)
     if number != number.to_integral_value():
-        raise InputError(f"{shown(value)} is not a whole number of bytes", value=value, accepted=ACCEPTED_BYTES)
+        raise InputError(
+            f"{shown(value)} is {number:f} B, not a whole number of bytes; say {math.floor(number)}",
+            value=value,
+            accepted=ACCEPTED_BYTES,
+        )
     if abs(number) > MAX_BYTES:
         raise InputError(f"{shown(value)} is too large", value=value, accepted="sizes up to 2**62 bytes")
     return int(number)
@@ -66,9 +70,20 @@ def parse_fraction(value: object) -> float:
     """Return a share, 0.1 for both ``0.1`` and ``'10%'``. Raises InputError if negative."""
     units = {"": Decimal(1), "%": Decimal("0.01")}
     number = _finite(value, _parse(value, units=units, accepted=ACCEPTED_FRACTION))
+    if isinstance(value, str) and number > 1 and "%" not in value:
+        raise InputError(
+            f"{shown(value)} would be {number:.0%}; say '{value.strip()}%' or '{number:.0%}'",
+            value=value,
+            accepted=ACCEPTED_FRACTION,
+        )
     if number < 0:
         raise InputError(f"{shown(value)} is negative", value=value, accepted=ACCEPTED_FRACTION)
     return number
+
+
+def parse_optional_bytes(value: object) -> int | None:
+    """Return a size in bytes, None for 'unbounded'. Raises InputError."""
+    return None if value == "unbounded" else parse_bytes(value)
 
 
 def _parse(value: object, *, units: Mapping[str, Decimal], accepted: str) -> Decimal:
@@ -105,7 +120,7 @@ def _unit_hint(unit: str, units: Mapping[str, Decimal]) -> str:
 def _finite(value: object, number: Decimal) -> float:
     result = float(number)
     if not math.isfinite(result):
-        raise InputError(f"{shown(value)} is too large", value=value)
+        raise InputError(f"{shown(value)} is too large", value=value, accepted="a finite number")
     return result
 
 
@@ -134,6 +149,8 @@ def format_percent(value: float) -> str:
     percent = value * 100
     if percent == 0:
         return "0 %"
+    if abs(percent) < 0.01:
+        return "+<0.01 %" if percent > 0 else "->0.01 %"
     return f"{percent:+.3g} %" if abs(percent) < 0.1 else f"{percent:+,.1f} %"
 
 

@@ -26,7 +26,7 @@ seconds = st.one_of(
 
 @st.composite
 def step_costs(draw: st.DrawFn, *, steps: st.SearchStrategy[int] | None = None) -> StepCosts:
-    """Any problem: M_a / M_s from far below to far above 1, free actions included."""
+    """Any problem: M_a / M_s from far below to far above 1, free actions and overlapped transfers included."""
     state_bytes = draw(st.integers(1, 1000))
     tape_bytes = draw(
         st.one_of(st.integers(1, 12).map(lambda alpha: alpha * state_bytes), st.integers(1, 5000))
@@ -44,7 +44,13 @@ def step_costs(draw: st.DrawFn, *, steps: st.SearchStrategy[int] | None = None) 
         write_seconds=draw(seconds),
         read_seconds=draw(seconds),
         message_seconds=draw(seconds),
+        overlaps_compute=draw(st.booleans()),
     )
+
+
+def changed(costs: StepCosts, **changes: Any) -> StepCosts:
+    """The same problem with some of its costs changed."""
+    return StepCosts(**{**dict(costs), **changes})
 
 
 def plain_costs(steps: int, **changes: Any) -> StepCosts:

@@ -1,5 +1,6 @@
 """The documents keep what they promise: commands run, outputs are real, references exist."""
 
+import json
 import re
 import shlex
 from pathlib import Path
@@ -94,3 +95,15 @@ def test_links_between_documents_lead_somewhere() -> None:
     for page in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))):
         for target in re.findall(r"\]\((?!https?:)([^)#]+)", page.read_text()):
             assert (page.parent / target).exists(), f"{page.name}: {target}"
+
+
+def test_timings_in_the_documents_are_those_measured() -> None:
+    """Each number of the tables stands in the result file of the benchmark that it names."""
+    measured = json.loads((ROOT / "benchmarks/results/search.json").read_text())["results"]
+    page = (ROOT / "docs/search.md").read_text()
+    for result in measured:
+        assert f"{result['median_seconds'] * 1e3:.1f} ms" in page
+    startup = json.loads((ROOT / "benchmarks/results/startup.json").read_text())["results"]
+    assert (
+        f"takes {startup['optimize']['ratio']:.1f} times as long" in (ROOT / "docs/architecture.md").read_text()
+    )

@@ -150,7 +150,9 @@ def test_seconds_are_taken_as_given(value: float) -> None:
         (format_percent(0.1671508), "+16.7 %"),
         (format_percent(20.08), "+2,008.0 %"),
         (format_percent(-0.05), "-5.0 %"),
-        (format_percent(0.0000123), "+0.00123 %"),
+        (format_percent(-0.0000123), "->0.01 %"),
+        (format_percent(0.0005), "+0.05 %"),
+        (format_percent(0.0000123), "+<0.01 %"),
     ],
 )
 def test_people_see_human_units(text: str, expected: str) -> None:

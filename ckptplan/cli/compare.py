@@ -1,8 +1,11 @@
 """``ckptplan compare``: each strategy at its best, side by side."""
 
+import typer
+
 from ckptplan.cli import options
 from ckptplan.cli.options import Format, Model, Objective
 from ckptplan.cli.output import emit, enveloped
+from ckptplan.errors import Infeasible
 
 
 def command(
@@ -20,27 +23,33 @@ def command(
     format_: options.FormatOption = Format.table,
     output: options.Output = None,
 ) -> None:
-    """Show the best plan of each strategy, or why it has none."""
+    """Show the best plan of each strategy, or why it has none; exits 3 if none has one."""
     from ckptplan.planner import compare
     from ckptplan.report.comparison import comparison_document, comparison_rows, comparison_table
 
-    task, hardware = options.job(steps=steps, batch=batch, neurons=neurons, workload=workload, profile=profile)
-    results = compare(
-        task,
-        hardware,
-        **options.wishes(
-            strategies=strategies,
-            objective=objective,
-            model=model,
-            max_overhead=max_overhead,
-            local_bytes=local_bytes,
-            remote_bytes=remote_bytes,
-        ),
-    )
+    options.keep_inputs(output, profile, workload)
+    with options.named_by_option():
+        task, hardware = options.job(
+            steps=steps, batch=batch, neurons=neurons, workload=workload, profile=profile
+        )
+        results = compare(
+            task,
+            hardware,
+            **options.wishes(
+                strategies=strategies,
+                objective=objective,
+                model=model,
+                max_overhead=max_overhead,
+                local_bytes=local_bytes,
+                remote_bytes=remote_bytes,
+            ),
+        )
     emit(
         format_=format_,
         output=output,
         table=lambda console: comparison_table(console, results, workload=task, profile=hardware),
         document=lambda: enveloped("comparison", comparison_document(results, workload=task, profile=hardware)),
-        rows=lambda: comparison_rows(results),
+        rows=lambda: comparison_rows(results, workload=task, profile=hardware),
     )
+    if all(isinstance(result, Infeasible) for result in results.values()):
+        raise typer.Exit(Infeasible.exit_code)

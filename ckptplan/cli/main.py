@@ -7,9 +7,12 @@ import os
 import sys
 from collections.abc import Sequence
 from importlib import import_module
-from typing import Any, NoReturn
+from itertools import pairwise
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn
 
-from ckptplan.errors import CkptplanError, Infeasible
+if TYPE_CHECKING:
+    from ckptplan.errors import CkptplanError
 
 INTERRUPTED = 130
 #: What the planning commands import. They could do so themselves, but deep within typer's calls the same
@@ -22,6 +25,9 @@ PIPE_CLOSED = 141
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Run the command line; exits 0 ok, 1 internal error, 2 usage or input, 3 infeasible, 130 Ctrl-C."""
     arguments = list(sys.argv[1:] if arguments is None else arguments)
+    if sys.stdout is None:
+        # Started with standard output closed: there is nobody to print for.
+        sys.stdout = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115 - open until the end
     try:
         code = _run(arguments)
         sys.stdout.flush()
@@ -31,6 +37,9 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         # Nobody reads on. Python would complain once more when it closes stdout at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         code = PIPE_CLOSED
+    except OSError as error:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        code = _fail(2, "input", f"standard output cannot be written: {error.strerror}", {}, [])
     if code == INTERRUPTED:
         sys.stderr.write("interrupted\n")
     # Python ends by collecting all garbage, modules and classes included: a fifth of a short command.
@@ -45,6 +54,8 @@ def _run(arguments: list[str]) -> int:
     os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
     import typer
 
+    from ckptplan.errors import CkptplanError
+
     try:
         return _command(arguments)
     except CkptplanError as error:
@@ -54,6 +65,8 @@ def _run(arguments: list[str]) -> int:
     except SystemExit:
         # Asked not to exit by itself, typer still does so in one case: where standard output is closed.
         raise BrokenPipeError from None
+    except OSError:
+        raise
     except Exception as error:
         if os.environ.get("CKPTPLAN_DEBUG"):
             import traceback
@@ -73,6 +86,8 @@ def _command(arguments: list[str]) -> int:
 
 
 def _text(error: CkptplanError) -> str:
+    from ckptplan.errors import Infeasible
+
     if not isinstance(error, Infeasible):
         return str(error)
     from ckptplan.report.infeasible import infeasible_text
@@ -86,12 +101,14 @@ def _fail(code: int, kind: str, message: str, details: dict[str, Any], arguments
         import json
 
         first = message.partition("\n")[0]
-        document = {"kind": "ckptplan.error", "schema_version": 1, "error": kind, "exit_code": code}
-        print(json.dumps({**document, "message": first, **details}, indent=2))  # noqa: T201
-    sys.stderr.write(f"ckptplan: {message}\n")
+        from ckptplan.cli.output import enveloped
+
+        found = {"error": kind, "exit_code": code, "message": first, **details}
+        sys.stdout.write(json.dumps(enveloped("error", found), indent=2) + "\n")
+    if message:
+        sys.stderr.write(f"ckptplan: {message}\n")
     return code
 
 
 def _wants_json(arguments: list[str]) -> bool:
-    pairs = zip(arguments, [*arguments[1:], ""], strict=True)
-    return any(pair == ("--format", "json") or pair[0] == "--format=json" for pair in pairs)
+    return "--format=json" in arguments or ("--format", "json") in pairwise(arguments)

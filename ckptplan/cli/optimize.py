@@ -29,19 +29,23 @@ def command(
     from ckptplan.report.plan_table import plan_row, plan_table
     from ckptplan.storage.plans import plan_document, save_plan
 
-    task, hardware = options.job(steps=steps, batch=batch, neurons=neurons, workload=workload, profile=profile)
-    ranked = ranking(
-        task,
-        hardware,
-        **options.wishes(
-            strategies=strategies,
-            objective=objective,
-            model=model,
-            max_overhead=max_overhead,
-            local_bytes=local_bytes,
-            remote_bytes=remote_bytes,
-        ),
-    )
+    options.keep_inputs(output, profile, workload)
+    with options.named_by_option():
+        task, hardware = options.job(
+            steps=steps, batch=batch, neurons=neurons, workload=workload, profile=profile
+        )
+        ranked = ranking(
+            task,
+            hardware,
+            **options.wishes(
+                strategies=strategies,
+                objective=objective,
+                model=model,
+                max_overhead=max_overhead,
+                local_bytes=local_bytes,
+                remote_bytes=remote_bytes,
+            ),
+        )
     plan = ranked.best()
     as_table = format_ is Format.table
     if as_table and output is not None:

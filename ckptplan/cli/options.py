@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import enum
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -40,7 +43,8 @@ class Model(enum.StrEnum):
 
 
 Steps = Annotated[
-    str | None, typer.Option("--T", metavar="INTEGER", help="Time steps T (default: the workload's).")
+    str | None,
+    typer.Option("--T", "--steps", metavar="INTEGER", help="Time steps T (default: the workload's)."),
 ]
 Profile = Annotated[
     str, typer.Option("--profile", metavar="NAME|PATH", help="Hardware profile; see: ckptplan profiles list.")
@@ -61,7 +65,8 @@ LocalBytes = Annotated[
     ),
 ]
 RemoteBytes = Annotated[
-    str | None, typer.Option("--remote-bytes", metavar="SIZE", help="Remote budget in all, as '16 GiB'.")
+    str | None,
+    typer.Option("--remote-bytes", metavar="SIZE", help="Remote budget in all, as '16 GiB', or 'unbounded'."),
 ]
 Strategies = Annotated[
     str | None,
@@ -84,10 +89,10 @@ Output = Annotated[
 
 def plain_integer(text: str, *, option: str, most: int) -> int:
     """Return a count that is given without unit, sign or separators. Raises InputError."""
-    accepted = f"a whole number from 1 to {most}, without unit"
-    if not (text.isascii() and text.isdecimal()):
+    accepted = f"a whole number from 1 to {most:,}, without unit"
+    if not (text.isascii() and text.removeprefix("-").isdecimal()):
         raise InputError(f"{shown(text)} is not a whole number", field=option, value=text, accepted=accepted)
-    value = int(text) if len(text) < 20 else most + 1
+    value = int(text) if len(text) < 20 else most + 1  # Python refuses thousands of digits
     if not 1 <= value <= most:
         raise InputError(f"{shown(text)} is out of range", field=option, value=text, accepted=accepted)
     return value
@@ -122,14 +127,52 @@ def wishes(
 ) -> dict[str, Any]:
     """Return the arguments of ``ckptplan.optimize``. Raises InputError that names the option."""
     return {
-        "strategies": None if strategies is None else [name.strip() for name in strategies.split(",")],
+        "strategies": strategies,
         "objective": objective.value,
         "model": model.value,
         "max_overhead": _parsed("--max-overhead", parse_fraction, max_overhead),
         "local_bytes": _parsed("--local-bytes", parse_bytes, local_bytes),
-        "remote_bytes": _parsed("--remote-bytes", parse_bytes, remote_bytes),
+        "remote_bytes": "unbounded"
+        if remote_bytes == "unbounded"
+        else _parsed("--remote-bytes", parse_bytes, remote_bytes),
         "command": command_line(),
     }
+
+
+@contextmanager
+def named_by_option() -> Iterator[None]:
+    """Tell errors about what an option gave by the option's name."""
+    try:
+        yield
+    except InputError as error:
+        option = f"--{str(error.field).replace('_', '-')}"
+        if error.source is None and option in _OPTIONS:
+            raise InputError(error.message, field=option, value=error.value, accepted=error.accepted) from None
+        raise
+
+
+_OPTIONS = (
+    "--batch",
+    "--neurons",
+    "--local-bytes",
+    "--remote-bytes",
+    "--strategies",
+    "--objective",
+    "--max-overhead",
+    "--model",
+)
+
+
+def keep_inputs(output: str | None, *inputs: str) -> None:
+    """Raise InputError if the result would be written over what it is made from."""
+    for given in inputs:
+        if (
+            output
+            and output != "-"
+            and Path(given).is_file()
+            and Path(output).resolve() == Path(given).resolve()
+        ):
+            raise InputError("is read by this command and would be lost", field="--output", value=output)
 
 
 def command_line() -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
@@ -28,14 +29,10 @@ def emit(
         write_text(output or "-", json_text(document()))
     elif format_ is Format.csv:
         write_text(output or "-", csv_text(rows()))
-    elif output in (None, "-"):
-        table(terminal())
+    elif output in (None, "-") and sys.stdout.isatty():
+        table(_console(sys.stdout))
     else:
-        import io
-
-        buffer = io.StringIO()
-        table(plain(buffer))
-        write_text(output or "-", buffer.getvalue())
+        write_text(output or "-", _plain_text(table))
 
 
 def enveloped(kind: str, content: Mapping[str, Any]) -> dict[str, Any]:
@@ -66,27 +63,32 @@ def csv_text(rows: Iterable[Mapping[str, Any]]) -> str:
     buffer = io.StringIO()
     writer = csv.DictWriter(buffer, header, lineterminator="\n", restval="")
     writer.writeheader()
-    writer.writerows(rows)
+    for row in rows:
+        writer.writerow(
+            {name: " ".join(value) if isinstance(value, list) else value for name, value in row.items()}
+        )
     return buffer.getvalue()
 
 
-def terminal() -> Console:
-    """Return a console on standard output: colours on a terminal only, and not with NO_COLOR."""
+def _console(file: Any, *, width: int | None = None) -> Console:
+    """Return a console: colours on a terminal only, and not with NO_COLOR; names are no markup."""
     from rich.console import Console
 
-    # Off a terminal rich assumes 80 columns, which wraps paths and sources needlessly.
-    return Console(
-        file=sys.stdout, highlight=False, markup=False, emoji=False, width=None if sys.stdout.isatty() else 100
-    )
+    return Console(file=file, width=width, highlight=False, markup=False, emoji=False)
 
 
-def plain(file: Any) -> Console:
-    """Return a console that writes plain text to a file."""
-    from rich.console import Console
+def _plain_text(table: Callable[[Console], None]) -> str:
+    """Return a table as plain text, in characters that standard output can show."""
+    import io
 
-    return Console(
-        file=file, highlight=False, markup=False, emoji=False, width=100, no_color=True, force_terminal=False
-    )
+    columns = os.environ.get("COLUMNS", "")
+    # 80, what rich assumes off a terminal, wraps paths and sources needlessly.
+    width = int(columns) if columns.isdecimal() and 0 < int(columns) < 10_000 else 100
+    encoding = sys.stdout.encoding or "utf-8"
+    buffer = io.TextIOWrapper(io.BytesIO(), encoding=encoding, errors="replace", newline="")
+    table(_console(buffer, width=width))
+    buffer.seek(0)
+    return "".join(f"{line.rstrip()}\n" for line in buffer.read().splitlines())
 
 
 def note(text: str) -> None:

@@ -30,6 +30,7 @@ def step_costs(workload: Workload, profile: HardwareProfile) -> StepCosts:
         record_overhead_seconds=spread.record_overhead_seconds,
         write_seconds=_transfer(profile.transfer_write_seconds, state_in_all, profile.write_bytes_per_second),
         read_seconds=_transfer(profile.transfer_read_seconds, state_in_all, profile.read_bytes_per_second),
+        overlaps_compute=profile.overlaps_compute,
         message_seconds=profile.synchronisation_seconds + profile.latency_seconds,
     )
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from ckptplan.cost.arrays import Integers
+from ckptplan.cost.arrays import Integers, Quantity
 from ckptplan.model.step_costs import StepCosts
 
 
@@ -15,13 +16,15 @@ from ckptplan.model.step_costs import StepCosts
 class Counts:
     """How often each action happens, and how much is stored at the worst moment.
 
-    Arrays of equal shape (n,), one entry a parameter setting. What is written is read once:
-    ``states_moved`` states go each way, in ``messages`` messages each way.
+    Arrays of equal shape (n,), one entry a parameter setting. ``messages`` counts both ways;
+    ``largest_message`` is the number of states in the largest one.
     """
 
     recomputed_steps: Integers
-    states_moved: Integers
+    states_written: Integers
+    states_read: Integers
     messages: Integers
+    largest_message: Integers
     tapes: Integers
     local_checkpoints: Integers
     remote_checkpoints: Integers
@@ -40,16 +43,44 @@ def price(counts: Counts, costs: StepCosts) -> Cost:
     """Return the cost of ``counts``, transfers and compute one after the other.
 
     Every term grows with its count, in floating point too. So lower bounds on counts give lower
-    bounds on costs, which is what the search prunes with.
+    bounds on costs, which is what the search prunes with. Where transfers overlap compute, the local
+    peak holds two buffers (``cost/overlap.py``, which also gives the seconds then).
     """
-    transfer_seconds = costs.write_seconds + costs.read_seconds
+    local = costs.resident_bytes + counts.local_checkpoints * costs.state_bytes
+    if costs.overlaps_compute:
+        local = local + 2 * counts.largest_message * costs.state_bytes
     return Cost(
-        seconds=costs.base_seconds
-        + counts.recomputed_steps * costs.recompute_seconds
-        + counts.states_moved * transfer_seconds
-        + counts.messages * (2 * costs.message_seconds),
-        local_peak_bytes=costs.resident_bytes
-        + counts.local_checkpoints * costs.state_bytes
-        + counts.tapes * costs.tape_bytes,
+        seconds=serial_seconds(
+            costs,
+            recomputed_steps=counts.recomputed_steps,
+            states_written=counts.states_written,
+            states_read=counts.states_read,
+            messages=counts.messages,
+        ),
+        local_peak_bytes=local + counts.tapes * costs.tape_bytes,
         remote_peak_bytes=counts.remote_checkpoints * costs.remote_state_bytes,
+    )
+
+
+def overhead(seconds: Any, base_seconds: float) -> Any:
+    """Return the share of base's time that is added; rises with ``seconds``, scalars or arrays."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return seconds / np.float64(base_seconds) - 1
+
+
+def serial_seconds(
+    costs: StepCosts,
+    *,
+    recomputed_steps: Quantity,
+    states_written: Quantity,
+    states_read: Quantity,
+    messages: Quantity,
+) -> Any:
+    """Return counts times their costs, for scalars and arrays (theory.md, section 2)."""
+    return (
+        costs.base_seconds
+        + recomputed_steps * costs.recompute_seconds
+        + states_written * costs.write_seconds
+        + states_read * costs.read_seconds
+        + messages * costs.message_seconds
     )

@@ -60,6 +60,7 @@ class Checked(BaseModel):
             f"{shown(value)} is not accepted: {reason[:1].lower()}{reason[1:]}",
             field=field,
             value=value,
+            accepted=_meaning(cls, path),
         )
 
 

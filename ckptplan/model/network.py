@@ -6,7 +6,7 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import Field
 
 from ckptplan.model.checked import Checked
-from ckptplan.model.quantities import Bytes, Count
+from ckptplan.model.quantities import Bytes, Count, Share
 
 _ITEM_BYTES = {"float64": 8, "float32": 4, "float16": 2, "bfloat16": 2}
 #: Bytes of one spike index (the sparse representation of Finkbeiner et al. 2024 uses uint32).
@@ -27,9 +27,7 @@ class Network(Checked):
     layers: Annotated[Count, Field(description="layers of equal size")] = 1
     batch: Annotated[Count, Field(description="samples trained at once")]
     dtype: Literal["float64", "float32", "float16", "bfloat16"] = "float32"
-    activity: Annotated[
-        float, Field(ge=0, le=1, description="largest share of neurons that spike in one step")
-    ] = 0.0
+    activity: Annotated[Share, Field(le=1, description="largest share of neurons that spike in one step")] = 0.0
     state_values: Annotated[Count, Field(description="state values a neuron and sample")] = 1
     tape_values: Annotated[Count, Field(description="values on the tape a neuron, sample and step")] = 1
     other_resident_bytes: Annotated[

@@ -2,14 +2,21 @@
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import BeforeValidator, ConfigDict, Field, PlainSerializer, WithJsonSchema
+from pydantic import (
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PlainSerializer,
+    WithJsonSchema,
+    model_validator,
+)
 
 from ckptplan.errors import InputError, shown
 from ckptplan.model.checked import Checked
 from ckptplan.model.profile import HardwareProfile
-from ckptplan.model.quantities import Bytes, Name, PositiveBytes, Seconds, Share, Steps
+from ckptplan.model.quantities import Bytes, Limit, Name, PositiveBytes, Seconds, Share, Steps
 from ckptplan.model.record import Parameters
 from ckptplan.model.workload import Workload
 from ckptplan.units import MAX_STEPS
@@ -27,6 +34,10 @@ def _parameters(value: object) -> Parameters:
     if not isinstance(value, dict):
         raise InputError(f"{shown(value)} is not an object", value=value)
     return Parameters(value)
+
+
+def _as_dict(parameters: Parameters) -> dict[str, int]:
+    return dict(parameters)
 
 
 class _Record:
@@ -89,7 +100,7 @@ class Goal(Checked):
     ] = "exact"
     max_overhead: Annotated[Share | None, Field(description="largest overhead allowed, as a share")] = None
     local_bytes: Annotated[PositiveBytes | None, Field(description="local budget of one unit")] = None
-    remote_bytes: Annotated[Bytes | None, Field(description="remote budget in all; none: unbounded")] = None
+    remote_bytes: Annotated[Limit, Field(description="remote budget in all; none: unbounded")] = None
     strategies: Annotated[tuple[str, ...], Field(description="the strategies that were compared")] = ()
 
 
@@ -130,7 +141,7 @@ class Plan(Checked):
     parameters: Annotated[
         Parameters,
         BeforeValidator(_parameters),
-        PlainSerializer(dict, return_type=dict[str, int]),
+        PlainSerializer(_as_dict, return_type=dict[str, int]),
         WithJsonSchema({"type": "object", "additionalProperties": {"type": "integer", "minimum": 1}}),
         Field(description="chunk_size, nb_local, remote_chunk_size: those that the strategy has"),
     ]
@@ -147,3 +158,11 @@ class Plan(Checked):
     provenance: Provenance
 
     model_config = ConfigDict(arbitrary_types_allowed=True)
+
+    @model_validator(mode="after")
+    def _steps_are_those_of_the_workload(self) -> Self:
+        if self.steps != self.workload.steps:
+            raise InputError(
+                f"{self.steps} is not the workload's {self.workload.steps}", field="steps", value=self.steps
+            )
+        return self

@@ -6,7 +6,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from ckptplan.errors import InputError, did_you_mean
 from ckptplan.model.checked import Checked, digest
-from ckptplan.model.quantities import Count, Name, PositiveBytes, Rate, Seconds, Watts
+from ckptplan.model.quantities import Count, Limit, Name, PositiveBytes, Rate, Seconds, Watts
 
 Grade = Literal["A", "B", "C", "D", "X"]
 GRADES: dict[str, str] = {
@@ -48,14 +48,14 @@ class HardwareProfile(Checked):
 
     noun: ClassVar[str] = "hardware profile"
 
-    name: Name
+    name: Annotated[Name, Field(description="a name without spaces")]
     description: str = ""
     units: Annotated[
         Count, Field(description="parts that local memory is divided into: tiles, cores; else 1")
     ] = 1
     local_bytes: Annotated[PositiveBytes, Field(description="local memory of one unit, bytes")]
     remote_bytes: Annotated[
-        PositiveBytes | None, Field(description="remote memory in all, bytes; none: unbounded")
+        Limit, Field(description="remote memory in all, bytes; none, or 'unbounded': no limit")
     ] = None
     write_bytes_per_second: Annotated[Rate, Field(description="local to remote, bytes per second")]
     read_bytes_per_second: Annotated[Rate, Field(description="remote to local, bytes per second")]
@@ -84,6 +84,9 @@ class HardwareProfile(Checked):
                     f"sources names {field!r}, which is no number of a profile.{did_you_mean(field, NUMBERS)}",
                 )
         return self
+
+    def __hash__(self) -> int:
+        return hash(self.hash)
 
     def numbers(self) -> dict[str, Any]:
         """Return the canonical numbers: what plans depend on, without texts and sources."""

@@ -1,10 +1,43 @@
 """Field types of the models: SI numbers inside, text with a unit also taken at the edge."""
 
+import re
+from operator import index
 from typing import Annotated
 
 from pydantic import BeforeValidator, Field
 
-from ckptplan.units import MAX_BYTES, MAX_STEPS, parse_bytes, parse_fraction, parse_rate, parse_seconds
+from ckptplan.errors import InputError, shown
+from ckptplan.units import (
+    MAX_BYTES,
+    MAX_STEPS,
+    parse_bytes,
+    parse_fraction,
+    parse_optional_bytes,
+    parse_rate,
+    parse_seconds,
+)
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,99}")
+
+
+def _name(value: object) -> object:
+    if isinstance(value, str) and not _NAME.fullmatch(value):
+        raise InputError(
+            f"{shown(value)} is not a name",
+            value=value,
+            accepted="up to 100 letters, digits, '.', '_', '+' and '-', without spaces",
+        )
+    return value
+
+
+def _whole(value: object) -> object:
+    """Take numpy's integers for what they are; floats and truth values are refused later."""
+    return value if isinstance(value, (bool, str)) or not hasattr(value, "__index__") else index(value)
+
+
+def _limit(value: object) -> int | None:
+    return None if value is None else parse_optional_bytes(value)
+
 
 #: Bytes, zero allowed.
 Bytes = Annotated[int, BeforeValidator(parse_bytes), Field(ge=0, le=MAX_BYTES)]
@@ -12,10 +45,13 @@ Bytes = Annotated[int, BeforeValidator(parse_bytes), Field(ge=0, le=MAX_BYTES)]
 PositiveBytes = Annotated[int, BeforeValidator(parse_bytes), Field(gt=0, le=MAX_BYTES)]
 Seconds = Annotated[float, BeforeValidator(parse_seconds), Field(ge=0, le=1e12)]
 PositiveSeconds = Annotated[float, BeforeValidator(parse_seconds), Field(gt=0, le=1e12)]
-Rate = Annotated[float, BeforeValidator(parse_rate), Field(gt=0)]
+#: Bytes, None where nothing bounds them ('unbounded' at the edge).
+Limit = Annotated[Annotated[int, Field(ge=0, le=MAX_BYTES)] | None, BeforeValidator(_limit)]
+#: Below one byte a second nothing would ever arrive.
+Rate = Annotated[float, BeforeValidator(parse_rate), Field(ge=1)]
 Share = Annotated[float, BeforeValidator(parse_fraction), Field(ge=0)]
-Watts = Annotated[float, Field(gt=0, strict=False)]
-Steps = Annotated[int, Field(strict=True, ge=1, le=MAX_STEPS)]
+Watts = Annotated[float, Field(gt=0, strict=True)]
+Steps = Annotated[Annotated[int, Field(strict=True, ge=1, le=MAX_STEPS)], BeforeValidator(_whole)]
 #: A count of things (units, neurons, layers, samples).
-Count = Annotated[int, Field(strict=True, ge=1, le=10**9)]
-Name = Annotated[str, Field(min_length=1, max_length=100, pattern=r"^[A-Za-z0-9][A-Za-z0-9._+-]*$")]
+Count = Annotated[Annotated[int, Field(strict=True, ge=1, le=10**9)], BeforeValidator(_whole)]
+Name = Annotated[str, BeforeValidator(_name)]

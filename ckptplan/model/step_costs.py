@@ -1,6 +1,6 @@
 """What one job costs on one machine: the only thing that strategies see of either."""
 
-from typing import Annotated, Any, ClassVar, Self
+from typing import Annotated, ClassVar, Self
 
 from pydantic import Field, model_validator
 
@@ -33,13 +33,18 @@ class StepCosts(Checked):
     read_seconds: Annotated[Seconds, Field(description="T_c, one state from remote memory")] = 0.0
     message_seconds: Annotated[Seconds, Field(description="T_s + latency, once per message either way")] = 0.0
 
+    overlaps_compute: Annotated[bool, Field(description="whether transfers run beside compute")] = False
+
     @model_validator(mode="after")
     def _countable(self) -> Self:
         largest = max(self.state_bytes + self.tape_bytes, self.remote_state_bytes)
         if self.steps * largest + self.resident_bytes > MAX_BYTES:
             raise InputError(
                 f"{self.steps:,} steps of {largest:,} bytes are more than 2**62 bytes in all, "
-                "the most that is counted exactly"
+                "the most that is counted exactly",
+                field="steps",
+                value=self.steps,
+                accepted="fewer steps, or smaller states and tapes",
             )
         return self
 
@@ -47,8 +52,3 @@ class StepCosts(Checked):
     def base_seconds(self) -> float:
         """Time of plain backpropagation through time, T (f + o + b)."""
         return self.steps * (self.forward_seconds + self.record_overhead_seconds + self.backward_seconds)
-
-    def with_(self, **changes: Any) -> "StepCosts":
-        """Return the costs with some of them changed."""
-        kept = {field: getattr(self, field) for field in type(self).model_fields}
-        return StepCosts(**{**kept, **changes})

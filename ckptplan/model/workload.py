@@ -34,7 +34,7 @@ class Workload(Checked):
 
     noun: ClassVar[str] = "workload"
 
-    name: Name
+    name: Annotated[Name, Field(description="a name without spaces")]
     description: str = ""
     steps: Annotated[Steps, Field(description="T, the number of time steps")]
     batch: Annotated[Count | None, Field(description="samples trained at once")] = None
@@ -69,13 +69,20 @@ class Workload(Checked):
         network = _network(data["network"])
         units = data.get("units")
         if not isinstance(units, int) or isinstance(units, bool) or units < 1:
-            raise InputError("a network needs units, a whole number from 1: what it is spread over")
+            raise InputError(
+                "is missing: a network needs to know what it is spread over",
+                field="units",
+                value=units,
+                accepted="a whole number from 1",
+            )
         sizes = network.sizes(units=units)
         for field in (*DERIVED, "batch"):
             derived = network.batch if field == "batch" else sizes[field]
             if data.get(field) not in (None, derived):
                 raise InputError(
-                    f"{field} is given as {data[field]!r}, but the network gives {derived}; leave one out"
+                    f"is given as {shown(data[field])}, but the network gives {derived}; leave one out",
+                    field=field,
+                    value=data[field],
                 )
         return {**data, **sizes, "batch": network.batch, "network": network}
 
@@ -115,7 +122,15 @@ class Workload(Checked):
             return self._with(units=units, **scaled)
         other = -(-self.network.other_resident_bytes * self.units // units)
         network = Network(**{**dict(self.network), "other_resident_bytes": other})
-        return self._with(units=units, network=network, workspace_bytes=scaled["workspace_bytes"])
+        return self._with(
+            units=units,
+            network=network,
+            workspace_bytes=scaled["workspace_bytes"],
+            basis={**self.basis, **_derived_anew(f"{units:,} units")},
+        )
+
+    def __hash__(self) -> int:
+        return hash(self.hash)
 
     def numbers(self) -> dict[str, Any]:
         """Return the canonical numbers: what plans depend on, without texts."""
@@ -140,7 +155,7 @@ class Workload(Checked):
         carried = Basis(kind="assumed", why=f"carried over from {field} = {before}, not rescaled")
         return self._with(
             network={**dict(self.network), field: value},
-            basis={**self.basis, **dict.fromkeys(TIMES, carried)},
+            basis={**self.basis, **_derived_anew(f"{field} = {value}"), **dict.fromkeys(TIMES, carried)},
         )
 
     def _with(self, **changes: Any) -> "Workload":
@@ -149,6 +164,11 @@ class Workload(Checked):
         if self.network is not None and {"network", "units"} & changes.keys():
             kept = {field: value for field, value in kept.items() if field not in (*DERIVED, "batch")}
         return Workload(**{**kept, **changes})
+
+
+def _derived_anew(change: str) -> dict[str, Basis]:
+    """Replace what was said of the sizes of another network."""
+    return dict.fromkeys(DERIVED, Basis(kind="derived", why=f"from the network, with {change}"))
 
 
 def _network(value: object) -> Network:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 from typing import Any, TypeAlias
 
@@ -10,15 +11,16 @@ from rich.table import Table
 from rich.text import Text
 
 from ckptplan.errors import Infeasible
-from ckptplan.model.plan import Plan
+from ckptplan.model.plan import Plan, Predicted
 from ckptplan.model.profile import HardwareProfile
 from ckptplan.model.workload import Workload
 from ckptplan.report.infeasible import verdict
-from ckptplan.report.plan_table import print_basis, print_title
+from ckptplan.report.plan_table import PARAMETERS, plan_row, print_basis, print_title
 from ckptplan.storage.plans import plan_document
-from ckptplan.units import format_bytes, format_count, format_percent, format_seconds
+from ckptplan.units import format_bytes, format_percent, format_seconds
 
 Results: TypeAlias = Mapping[str, Plan | Infeasible]
+_PREDICTED = tuple(field.name for field in dataclasses.fields(Predicted) if field.name != "paper")
 
 
 def comparison_table(
@@ -37,7 +39,7 @@ def strategies_table(results: Results) -> Table:
     best = next((result for result in results.values() if isinstance(result, Plan)), None)
     table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
     table.add_column("strategy", no_wrap=True)
-    table.add_column("parameters")
+    table.add_column("parameters", overflow="fold")
     for heading in ("time", "over base", "local"):
         table.add_column(heading, justify="right", no_wrap=True)
     table.add_column("")
@@ -59,11 +61,13 @@ def strategies_table(results: Results) -> Table:
 
 def parameters_text(plan: Plan) -> str:
     """Return 'chunk_size 16, remote_chunk_size 256'."""
-    return ", ".join(f"{name} {format_count(value)}" for name, value in plan.parameters.items())
+    return ", ".join(f"{name} {value}" for name, value in plan.parameters.items())
 
 
 def _why_not(plan: Plan, best: Plan) -> str:
     """Why another strategy that fits was not chosen."""
+    if plan.predicted == best.predicted:
+        return f"the same as {best.strategy}"
     if plan.goal.objective == "balanced":
         return "farther from the knee"
     slower = plan.predicted.seconds / best.predicted.seconds - 1
@@ -88,15 +92,16 @@ def comparison_document(results: Results, *, workload: Workload, profile: Hardwa
     }
 
 
-def comparison_rows(results: Results) -> list[dict[str, Any]]:
-    """Return a flat row for each strategy."""
+def comparison_rows(results: Results, *, workload: Workload, profile: HardwareProfile) -> list[dict[str, Any]]:
+    """Return a flat row for each strategy, with the columns of a plan's row and the reasons."""
+    job = {"workload": workload.name, "profile": profile.name, "steps": workload.steps}
+    columns = dict.fromkeys((*job, "strategy", *PARAMETERS, *_PREDICTED, "fits", "binding", "need", "have"), "")
     rows = []
     for name, result in results.items():
         if isinstance(result, Plan):
-            predicted = {key: result.predicted[key] for key in result.predicted if key != "paper"}
-            rows.append({"strategy": name, "fits": True, **result.parameters, **predicted})
+            rows.append({**columns, **plan_row(result), "fits": True})
         else:
-            rows.append({"strategy": name, "fits": False, **_reason(result)})
+            rows.append({**columns, **job, "strategy": name, "fits": False, **_reason(result)})
     return rows
 
 

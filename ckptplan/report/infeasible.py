@@ -61,4 +61,7 @@ def _amount(binding: str, value: float) -> str:
 
 
 def _change(suggestion: Mapping[str, Any]) -> str:
-    return f"{_OPTIONS[suggestion['change']]} {suggestion['value']}"
+    value = suggestion["value"]
+    # A share of more than 1 must be typed as a percentage.
+    shown = f"{value * 100:.1f}%" if isinstance(value, float) else value
+    return f"{_OPTIONS[suggestion['change']]} {shown}"

@@ -75,13 +75,17 @@ def _facts(plan: Plan, *, unicode: bool) -> Table:
     table.add_column()
     parameters = "  ".join(f"{name} = {value}" for name, value in plan.parameters.items())
     table.add_row("strategy", Text.assemble((plan.strategy, "bold green"), f"  {parameters}"))
+    if wish := _wish(plan):
+        table.add_row("chosen for", wish)
     table.add_row("local memory", _local(plan, unicode=unicode))
     table.add_row("remote memory", _remote(plan))
     table.add_row("time", _time(plan))
     table.add_row(
         "recompute",
         f"{format_count(predicted.recomputed_steps)} steps run again "
-        f"({predicted.recomputed_steps / plan.steps:.2f} for each of the sequence)",
+        f"({predicted.recomputed_steps / plan.steps:.2f} for each of the sequence)"
+        if predicted.recomputed_steps
+        else "none",
     )
     table.add_row("transfers", _transfers(plan))
     if predicted.paper is not None:
@@ -93,6 +97,18 @@ def _facts(plan: Plan, *, unicode: bool) -> Table:
     return table
 
 
+def _wish(plan: Plan) -> str:
+    """Return what was asked for, where it is not simply least time."""
+    goal = plan.goal
+    asked = {"time": "least time", "memory": "least local memory", "balanced": "the knee of time and memory"}
+    parts = [asked[goal.objective]] if goal.objective != "time" else []
+    if goal.max_overhead is not None:
+        parts.append(f"at most {format_percent(goal.max_overhead)} over base")
+    if goal.model == "paper":
+        parts.append("by the paper's equations")
+    return ", ".join(parts)
+
+
 def _local(plan: Plan, *, unicode: bool) -> Text:
     used, budget = plan.predicted.local_peak_bytes, plan.goal.local_bytes or plan.profile.local_bytes
     filled = min(_BAR, round(_BAR * used / budget))
@@ -102,7 +118,7 @@ def _local(plan: Plan, *, unicode: bool) -> Text:
         (full * filled, "cyan"),
         (empty * (_BAR - filled), "dim"),
         f" {100 * used / budget:.1f} % of {format_bytes(budget)} {where}: {format_bytes(used)} "
-        f"({format_count(budget - used)} B free)",
+        f"({format_bytes(budget - used)} free)",
     )
 
 
@@ -119,7 +135,12 @@ def _time(plan: Plan) -> Text:
         f"{format_seconds(predicted.seconds)} a batch, ",
         (format_percent(predicted.overhead), "bold"),
         f" over base ({format_seconds(base)})",
+        "; step times carried over, not rescaled" if _carried_over(plan) else "",
     )
+
+
+def _carried_over(plan: Plan) -> bool:
+    return any("carried over" in entry.text for entry in plan.estimate_basis if entry.kind == "assumed")
 
 
 def _transfers(plan: Plan) -> str:
@@ -132,17 +153,19 @@ def _transfers(plan: Plan) -> str:
     )
 
 
+#: All parameters there are: a table has the same columns whatever the answer is.
+PARAMETERS = ("chunk_size", "nb_local", "remote_chunk_size")
+
+
 def plan_row(plan: Plan) -> dict[str, Any]:
-    """Return a plan as one flat row."""
-    predicted = {key: plan.predicted[key] for key in plan.predicted if key != "paper"}
+    """Return a plan as one flat row, with the same columns for every plan."""
     paper: Mapping[str, Any] = dict(plan.predicted.paper or {})
-    printed = {f"paper_{key}": value for key, value in paper.items()}
     return {
         "workload": plan.workload.name,
         "profile": plan.profile.name,
         "steps": plan.steps,
         "strategy": plan.strategy,
-        **plan.parameters,
-        **predicted,
-        **printed,
+        **{name: plan.parameters.get(name, "") for name in PARAMETERS},
+        **{key: plan.predicted[key] for key in plan.predicted if key != "paper"},
+        **{f"paper_{key}": paper.get(key, "") for key in ("seconds", "overhead", "local_peak_bytes")},
     }

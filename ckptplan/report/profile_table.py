@@ -41,14 +41,15 @@ def profile_row(profile: HardwareProfile) -> dict[str, Any]:
         "name": profile.name,
         "description": profile.description,
         **profile.numbers(),
-        "assumed": " ".join(assumed(profile)),
+        "assumed": assumed(profile),
         "hash": profile.hash,
     }
 
 
 def profile_table(console: Console, profile: HardwareProfile) -> None:
     """Print every number of a profile with its grade and its source."""
-    console.print(Text.assemble((profile.name, "bold"), f": {profile.description}"))
+    text = f": {profile.description}" if profile.description else ""
+    console.print(Text.assemble((profile.name, "bold"), text))
     console.print()
     table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
     table.add_column("number", no_wrap=True)
@@ -93,7 +94,8 @@ def check_list(console: Console, profiles: Sequence[HardwareProfile]) -> None:
         unsourced = check_row(profile)["unsourced"]
         console.print(
             f"{profile.name}: valid, {len(profile.sources)} numbers with a source or an assumption, "
-            f"{len(assumed(profile))} assumed" + (f", without either: {unsourced}" if unsourced else ""),
+            f"{len(assumed(profile))} assumed"
+            + (f", without either: {', '.join(unsourced)}" if unsourced else ""),
             soft_wrap=True,
         )
 
@@ -105,8 +107,8 @@ def check_row(profile: HardwareProfile) -> dict[str, Any]:
         "name": profile.name,
         "valid": True,
         "sourced": len(profile.sources) - len(assumed(profile)),
-        "assumed": " ".join(assumed(profile)),
-        "unsourced": " ".join(field for field in given if field not in profile.sources),
+        "assumed": assumed(profile),
+        "unsourced": [field for field in given if field not in profile.sources],
     }
 
 

@@ -47,7 +47,8 @@ def workload_row(workload: Workload) -> dict[str, Any]:
 
 def workload_table(console: Console, workload: Workload) -> None:
     """Print every number of a workload with its basis."""
-    console.print(Text.assemble((workload.name, "bold"), f": {workload.description}"))
+    text = f": {workload.description}" if workload.description else ""
+    console.print(Text.assemble((workload.name, "bold"), text))
     console.print()
     table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
     table.add_column("field", no_wrap=True)

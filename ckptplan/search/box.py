@@ -3,7 +3,7 @@
 A strategy gives lower bounds of its cost on a box of parameters that are exact at points. A box is
 dropped when its bounds break a limit or are no better than the best point seen; else it is cut in
 two. What remains at the end is the optimum: nothing was skipped, rounded or sampled. When few points
-are left they are all evaluated at once. Equal to brute force by test (tests/search/test_box.py).
+are left they are all evaluated at once. Equal to brute force by test (tests/laws/test_search.py).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ckptplan.cost.arrays import Integers
-from ckptplan.cost.exact import Cost
+from ckptplan.cost.exact import Cost, overhead
 from ckptplan.model.budget import Budget
 from ckptplan.model.record import Parameters
 from ckptplan.model.step_costs import StepCosts
@@ -26,10 +26,25 @@ from ckptplan.strategies.protocol import Columns, Model, Strategy
 
 _Mask: TypeAlias = npt.NDArray[np.bool_]
 
-#: So few points are evaluated one by one, which is quicker than cutting boxes.
-_POINTS = 8_192
-#: Most boxes cut at a time, those with the best bounds first: good points come early and prune.
-_BOXES = 2_048
+
+@dataclass(frozen=True, kw_only=True)
+class Effort:
+    """How the search works; the answer depends on ``exact_boxes`` only, and says by how much.
+
+    ``few_points`` are evaluated one by one, which is quicker than cutting boxes. ``at_once`` boxes are
+    cut at a time, those with the best bounds first: good points come early and prune. After
+    ``exact_boxes`` cuts the front is so flat that thousands of settings tie to many digits (a knee where
+    the front runs along its own chord). Boxes that could be better by less than a billionth are then
+    dropped, ten times as much after each further half of that, and the gap is reported.
+    """
+
+    few_points: int = 8_192
+    at_once: int = 2_048
+    exact_boxes: int = 40_000
+
+    def slack(self, cut: int) -> float:
+        """Return what may be left unproved, as a share of the first key, after ``cut`` cuts."""
+        return 1e-9 * 10.0 ** (2 * (cut - self.exact_boxes) // self.exact_boxes)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,7 +52,8 @@ class Limits:
     """What a setting must keep."""
 
     budget: Budget
-    seconds: float | None = None
+    max_overhead: float | None = None
+    base_seconds: float = 1.0
 
     def kept(self, cost: Cost) -> _Mask:
         """Return where no limit is broken."""
@@ -46,17 +62,23 @@ class Limits:
             kept &= cost.local_peak_bytes <= self.budget.local_bytes
         if self.budget.remote_bytes is not None:
             kept &= cost.remote_peak_bytes <= self.budget.remote_bytes
-        if self.seconds is not None:
-            kept &= cost.seconds <= self.seconds
+        if self.max_overhead is not None:
+            # The very number that is reported, so that a plan keeps the overhead it was told to have.
+            kept &= overhead(cost.seconds, self.base_seconds) <= self.max_overhead
         return kept
 
 
 @dataclass(frozen=True, kw_only=True)
 class Best:
-    """The best setting of one strategy: its parameters and the key that made it the best."""
+    """The best setting of one strategy: its parameters and the key that made it the best.
+
+    ``gap`` is 0 where it is proved to be the optimum, else the share of the key's first entry by which
+    another setting could at most be better.
+    """
 
     parameters: Parameters
     key: tuple[float, ...]
+    gap: float = 0.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,6 +116,10 @@ class _Boxes:
             high={name: column[chosen] for name, column in self.high.items()},
         )
 
+    def count(self) -> int:
+        """Return the number of boxes."""
+        return len(next(iter(self.low.values()), ()))
+
     def volume(self) -> float:
         """Return the number of points; a float, since it can pass 2**63."""
         sides: Any = 1.0
@@ -109,42 +135,51 @@ def best_setting(
     limits: Limits,
     objective: Objective,
     model: Model = "exact",
-    few_points: int = _POINTS,
+    effort: Effort | None = None,
 ) -> Best | None:
     """Return the optimum of ``strategy`` within ``limits``, None where nothing fits.
 
-    Ties go to the smaller parameters. Up to ``few_points`` settings are evaluated one by one, more are
-    searched by cutting boxes; the answer is the same. Raises InputError where the strategy lacks the
-    cost model.
+    Ties go to the smaller parameters. Raises InputError where the strategy lacks the cost model.
     """
     start = strategy.candidates(costs=costs, budget=limits.budget)
     if start is None:
         return None
+    effort = effort or Effort()
     problem = _Problem(strategy=strategy, costs=costs, model=model, objective=objective, limits=limits)
     boxes = _Boxes(low=_column(start.low), high=_column(start.high))
     best: tuple[float, ...] | None = None
     waiting: tuple[_Boxes, Key] | None = None
+    cut, least = 0, float("inf")
     while True:
-        if boxes.volume() <= few_points:
+        if boxes.volume() <= effort.few_points:
             best = _better(best, _best_point(_all_points(boxes), problem))
         else:
             best = _better(best, _best_point(_corners(boxes), problem))
             waiting = _queue(waiting, *_cut(boxes, problem, best))
+            cut += boxes.count()
         if waiting is None:
             break
         rest, keys = waiting
         alive = _below(keys, best)
-        chosen = _most_promising(keys, alive)
+        if best is not None and cut > effort.exact_boxes:
+            near = alive & (keys[0] >= best[0] - effort.slack(cut) * abs(best[0]))
+            least = min(least, float(np.min(keys[0][near].astype(np.float64), initial=np.inf)))
+            alive &= ~near
+        chosen = _most_promising(keys, alive, most=effort.at_once)
         if not len(chosen):
             break
         boxes = rest.take(chosen)
         alive[chosen] = False
         waiting = (rest.take(alive), tuple(column[alive] for column in keys))
-    if best is None:
-        return None
-    names = strategy.parameter_names
+    return None if best is None else _answer(best, least, strategy.parameter_names)
+
+
+def _answer(best: tuple[float, ...], least: float, names: tuple[str, ...]) -> Best:
+    """Part the key from the parameters; ``least`` is the least bound of what was dropped unproved."""
     split = len(best) - len(names)
-    return Best(parameters=Parameters(dict(zip(names, map(int, best[split:]), strict=True))), key=best[:split])
+    gap = (best[0] - least) / abs(best[0]) if least < best[0] else 0.0
+    parameters = Parameters(dict(zip(names, map(int, best[split:]), strict=True)))
+    return Best(parameters=parameters, key=best[:split], gap=gap)
 
 
 def _column(values: Mapping[str, int]) -> dict[str, Integers]:
@@ -163,10 +198,10 @@ def _below(keys: Key, best: tuple[float, ...] | None) -> _Mask:
     return below
 
 
-def _most_promising(keys: Key, alive: _Mask) -> npt.NDArray[np.intp]:
+def _most_promising(keys: Key, alive: _Mask, *, most: int) -> npt.NDArray[np.intp]:
     chosen = np.flatnonzero(alive)
-    if len(chosen) > _BOXES:
-        chosen = chosen[np.argpartition(keys[0][chosen], _BOXES)[:_BOXES]]
+    if len(chosen) > most:
+        chosen = chosen[np.argpartition(keys[0][chosen], most)[:most]]
     return chosen
 
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from ckptplan.cost import paper
+from ckptplan.cost.exact import overhead
 from ckptplan.errors import Infeasible
 from ckptplan.model.budget import Budget
 from ckptplan.model.step_costs import StepCosts
@@ -64,14 +65,14 @@ class Question:
     def infeasible(self, *, subject: str) -> Infeasible:
         """Return why nothing fits: the limit that binds, what it would have to be, what it is.
 
-        That is the first of local budget, remote budget and largest overhead that makes a plan possible
-        when it alone is lifted. Where no one does, it is the first that nothing could meet, were the
-        others lifted.
+        That is the first of largest overhead, remote budget and local budget that makes a plan possible
+        when it alone is lifted: the caller's wish before the machine. Where no one does, it is the first
+        that nothing could meet, were the others lifted.
         """
         lifted = {
-            "local_bytes": self.changed(budget=replace(self.budget, local_bytes=None)),
-            "remote_bytes": self.changed(budget=replace(self.budget, remote_bytes=None)),
             "max_overhead": self.changed(max_overhead=None),
+            "remote_bytes": self.changed(budget=replace(self.budget, remote_bytes=None)),
+            "local_bytes": self.changed(budget=replace(self.budget, local_bytes=None)),
         }
         free = self.changed(budget=Budget(), max_overhead=None)
         limits: dict[str, float | None] = {
@@ -97,7 +98,7 @@ class Question:
         if found is None:
             return None
         least = found.best.key[0]
-        return least / self.base_seconds - 1 if limit == "max_overhead" else least
+        return float(overhead(least, self.base_seconds)) if limit == "max_overhead" else least
 
     def _objective(self) -> Objective:
         if self.objective == "time":
@@ -120,8 +121,7 @@ class Question:
         return next(iter(self._ranked(objective)), None)
 
     def _ranked(self, objective: Objective) -> list[Answer]:
-        seconds = None if self.max_overhead is None else self.base_seconds * (1 + self.max_overhead)
-        limits = Limits(budget=self.budget, seconds=seconds)
+        limits = Limits(budget=self.budget, max_overhead=self.max_overhead, base_seconds=self.base_seconds)
         answers = []
         for strategy in self.strategies:
             best = best_setting(

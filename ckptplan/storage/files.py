@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 import tomllib
@@ -13,6 +14,8 @@ from ckptplan.errors import InputError, shown
 
 #: No profile, workload or plan comes near this; a device or a wrong file would.
 _MOST_CHARACTERS = 16 * 2**20
+#: No line of a profile or workload has so many dots, unless its key is a very deep one.
+_MOST_DOTS = 500
 
 
 def read_text(path: str | Path) -> str:
@@ -21,12 +24,14 @@ def read_text(path: str | Path) -> str:
         if str(path) == "-":
             text = sys.stdin.read(_MOST_CHARACTERS + 1)
         else:
-            with Path(path).open(encoding="utf-8") as file:
+            with Path(path).open(encoding="utf-8-sig") as file:
                 text = file.read(_MOST_CHARACTERS + 1)
     except UnicodeDecodeError as error:
         raise InputError(f"is not UTF-8 text (byte {error.start})", source=str(path)) from None
     except OSError as error:
         raise InputError(f"cannot be read: {error.strerror}", source=str(path)) from None
+    except ValueError as error:  # a name that no file can have
+        raise InputError(f"cannot be read: {error}", source=shown(str(path))) from None
     if len(text) > _MOST_CHARACTERS:
         raise InputError("is too large", source=str(path), accepted="files up to 16 MiB")
     return text
@@ -34,6 +39,9 @@ def read_text(path: str | Path) -> str:
 
 def parse_toml(text: str, *, source: str) -> dict[str, Any]:
     """Return a TOML document. Raises InputError for one that is broken, too deep or too long a number."""
+    # The parser takes a dotted key without recursion, but time that rises with the square of its length.
+    if any(line.count(".") > _MOST_DOTS for line in text.splitlines()):
+        raise InputError("is nested too deeply for TOML", source=source)
     document: dict[str, Any] = _parse(tomllib.loads, text, language="TOML", source=source)
     return document
 
@@ -59,7 +67,9 @@ def _parse(parse: Callable[[str], Any], text: str, *, language: str, source: str
     except InputError as error:
         raise error.inside(source=source) from None
     except ValueError as error:
-        raise InputError(f"is not valid {language}: {error}", source=source) from None
+        # Python's own text on an endless integer advises to change the interpreter's settings.
+        reason = "an integer of thousands of digits" if "set_int_max_str_digits" in str(error) else str(error)
+        raise InputError(f"is not valid {language}: {reason}", source=source) from None
 
 
 def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -83,23 +93,27 @@ def write_text(path: str | Path, text: str) -> None:
     if str(path) == "-":
         sys.stdout.write(text)
         return
+    if not str(path):
+        raise InputError("an empty name is no file to write to", field="output")
     # Through a link, it is the file behind it that is replaced; a device or pipe is written to.
-    target = Path(path).resolve()
     try:
+        target = Path(path).resolve()
         if target.exists() and not target.is_file():
             if target.is_dir():
-                raise InputError("is a folder, not a file to write", source=str(path))
+                raise IsADirectoryError(errno.EISDIR, "it is a folder")
             target.write_text(text, encoding="utf-8")
             return
         _replace(target, text)
     except OSError as error:
         raise InputError(f"cannot be written: {error.strerror}", source=str(path)) from None
+    except ValueError as error:  # a name that no file can have
+        raise InputError(f"cannot be written: {error}", source=shown(str(path))) from None
 
 
 def _replace(target: Path, text: str) -> None:
     import tempfile  # imports random: a plan that is only printed does without
 
-    descriptor, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.", suffix=".tmp")
+    descriptor, name = tempfile.mkstemp(dir=target.parent, prefix=".ckptplan-", suffix=".tmp")
     try:
         with os.fdopen(descriptor, "w", encoding="utf-8") as file:
             file.write(text)

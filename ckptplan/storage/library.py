@@ -35,8 +35,10 @@ def locate(name_or_path: str | Path, *, shelf: Shelf, noun: str) -> Path:
     known = names(shelf)
     if text in known:
         return folder(shelf) / f"{text}.toml"
+    file = next((name for name in (text, f"{text}.toml") if len(text) < 200 and Path(name).is_file()), None)
+    hint = did_you_mean(text, known) if file is None else f" Say './{file}' for the file of that name."
     raise InputError(
-        f"there is no {noun} {text[:60]!r}.{did_you_mean(text, known)}",
+        f"there is no {noun} {text[:60]!r}.{hint}",
         field=noun.rsplit(maxsplit=1)[-1],
         value=text,
         accepted=f"{', '.join(known)}, or a path to a .toml file",

@@ -11,6 +11,7 @@ from ckptplan.model.profile import HardwareProfile
 from ckptplan.model.workload import Workload
 from ckptplan.storage.files import parse_json, read_text, write_text
 from ckptplan.storage.versions import check_version
+from ckptplan.strategies.registry import strategy_of
 
 _Part = TypeVar("_Part", HardwareProfile, Workload)
 
@@ -32,14 +33,19 @@ def plan_text(plan: Plan) -> str:
 
 def save_plan(plan: Plan, path: str | Path) -> None:
     """Write a plan; an existing file is replaced whole. Raises InputError if it cannot be written."""
+    if not isinstance(plan, Plan):
+        raise InputError(
+            f"{shown(plan)} is not a plan", field="plan", value=plan, accepted="save_plan(plan, path)"
+        )
     write_text(path, plan_text(plan))
 
 
 def load_plan(path: str | Path) -> Plan:
     """Return a plan from a JSON file, '-' for standard input.
 
-    Raises InputError for what is no plan, a plan of another schema version, or one whose profile or
-    workload was edited (then its predictions no longer belong to its numbers: plan anew).
+    Raises InputError for what is no plan, a plan of another schema version, a strategy or parameters
+    that there are not, and a plan whose profile or workload was edited: its predictions belong to other
+    numbers, so plan anew.
     """
     source = str(path)
     document = parse_json(read_text(path), source=source)
@@ -53,7 +59,9 @@ def load_plan(path: str | Path) -> Plan:
             "profile": _part(document, "profile", HardwareProfile),
             "workload": _part(document, "workload", Workload),
         }
-        return Plan(**{**document, **parts})
+        plan = Plan(**{**document, **parts})
+        strategy_of(plan.strategy).check(plan.parameters, steps=plan.steps)
+        return plan
     except InputError as error:
         raise error.inside(source=source) from None
 

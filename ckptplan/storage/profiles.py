@@ -39,12 +39,10 @@ def _flat(document: dict[str, Any]) -> dict[str, Any]:
     numbers: dict[str, Any] = {}
     sources: dict[str, dict[str, Any]] = {}
     for field, entry in document.items():
-        value = entry
         if field in NUMBERS and isinstance(entry, dict):
-            value, sources[field] = _number(field, entry)
-        if field == "remote_bytes" and value == "unbounded":
-            value = None
-        numbers[field] = value
+            numbers[field], sources[field] = _number(field, entry)
+        else:
+            numbers[field] = entry
     return {**numbers, "sources": sources}
 
 

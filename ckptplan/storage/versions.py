@@ -19,7 +19,7 @@ def without_version(document: dict[str, Any], *, source: str) -> dict[str, Any]:
 
 def check_version(version: object, *, source: str) -> None:
     """Raise InputError for another version than this program's."""
-    if version != SCHEMA_VERSION or isinstance(version, bool):
+    if type(version) is not int or version != SCHEMA_VERSION:
         raise InputError(
             f"{shown(version)} is a version that this ckptplan does not read; use the one that wrote the file",
             field="schema_version",

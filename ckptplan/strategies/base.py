@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 
 from ckptplan.cost import paper
 from ckptplan.cost.exact import Cost, Counts
 from ckptplan.model.budget import Budget
+from ckptplan.model.record import Parameters
 from ckptplan.model.step_costs import StepCosts
+from ckptplan.schedule.actions import Action
+from ckptplan.schedule.segments import reverse_locally
 from ckptplan.strategies.protocol import Box, Columns, Room, Strategy
 
 
@@ -17,7 +22,6 @@ class Base(Strategy):
     name = "base"
     rank = 0
     parameter_names = ()
-    summary = "keeps every step's tape"
 
     def candidates(self, *, costs: StepCosts, budget: Budget) -> Box | None:
         room = Room.within(budget, costs=costs)
@@ -27,8 +31,10 @@ class Base(Strategy):
         none = np.zeros(1, dtype=np.int64)
         return Counts(
             recomputed_steps=none,
-            states_moved=none,
+            states_written=none,
+            states_read=none,
             messages=none,
+            largest_message=none,
             tapes=none + steps,
             local_checkpoints=none,
             remote_checkpoints=none,
@@ -42,6 +48,9 @@ class Base(Strategy):
             ),
             remote_peak_bytes=np.zeros(1, dtype=np.int64),
         )
+
+    def actions(self, parameters: Parameters, *, steps: int) -> Iterator[Action]:
+        return reverse_locally(0, steps, steps)
 
 
 STRATEGY = Base()

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 import numpy.typing as npt
 
 from ckptplan.cost import paper
 from ckptplan.cost.arrays import ceil_div
 from ckptplan.cost.exact import Cost, Counts
+from ckptplan.cost.overlap import Rhythm
 from ckptplan.model.budget import Budget
 from ckptplan.model.record import Parameters
 from ckptplan.model.step_costs import StepCosts
+from ckptplan.schedule.actions import Action, Advance, Free, Load, Save, Tier
+from ckptplan.schedule.segments import cuts, reverse_locally
 from ckptplan.strategies.protocol import Box, Columns, Room, Strategy
-from ckptplan.strategies.two_levels import chunk_within_segment, clamp_two_levels, levels
+from ckptplan.strategies.two_levels import chunk_within_segment, clamp_two_levels, levels, runs_again
 
 
 class Double(Strategy):
@@ -21,7 +26,6 @@ class Double(Strategy):
     name = "double"
     rank = 4
     parameter_names = ("chunk_size", "remote_chunk_size")
-    summary = "remote checkpoints, local ones recomputed between them"
 
     def candidates(self, *, costs: StepCosts, budget: Budget) -> Box | None:
         room = Room.within(budget, costs=costs)
@@ -38,8 +42,10 @@ class Double(Strategy):
         two = levels(low=low, high=high, steps=steps)
         return Counts(
             recomputed_steps=two.recomputed_steps,
-            states_moved=two.outer,
-            messages=two.outer,
+            states_written=two.outer,
+            states_read=two.outer,
+            messages=2 * two.outer,
+            largest_message=np.minimum(1, two.outer),
             tapes=low["chunk_size"],
             local_checkpoints=two.inner,
             remote_checkpoints=two.outer,
@@ -70,6 +76,41 @@ class Double(Strategy):
 
     def clamp(self, parameters: Parameters, *, steps: int) -> Parameters:
         return clamp_two_levels(parameters, steps=steps)
+
+    def rhythm(self, point: Columns, *, costs: StepCosts) -> Rhythm:
+        chunk, segment = point["chunk_size"], point["remote_chunk_size"]
+        checkpoints = ceil_div(costs.steps, segment) - 1
+        first = costs.steps - checkpoints * segment
+        forward = costs.forward_seconds
+        reverse_seconds = costs.record_overhead_seconds + costs.backward_seconds
+        # The last segment is part of the first sweep; all its chunks but the last are run again.
+        last_seconds = segment * (forward + reverse_seconds) + (segment - chunk) * costs.recompute_seconds
+        one = np.ones_like(chunk)
+        return Rhythm(
+            messages=checkpoints,
+            first_states=one,
+            states=one,
+            before_writes=0.0 * one,
+            first_gap=first * forward,
+            gap=segment * forward,
+            turn=np.where(checkpoints == 1, first, segment) * forward + last_seconds,
+            between_reads=segment * reverse_seconds + runs_again(segment, chunk) * costs.recompute_seconds,
+            after_reads=first * reverse_seconds + runs_again(first, chunk) * costs.recompute_seconds,
+        )
+
+    def actions(self, parameters: Parameters, *, steps: int) -> Iterator[Action]:
+        chunk, segment = parameters["chunk_size"], parameters["remote_chunk_size"]
+        ends = cuts(0, steps, segment)
+        for end in ends:
+            start = max(0, end - segment)
+            yield Save(start, Tier.REMOTE)
+            yield Advance(start, end)
+        yield from reverse_locally(ends[-1] if ends else 0, steps, chunk)
+        for end in reversed(ends):
+            start = max(0, end - segment)
+            yield Load(start, Tier.REMOTE)
+            yield Free(start, Tier.REMOTE)
+            yield from reverse_locally(start, end, chunk)
 
 
 STRATEGY = Double()

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+
 import numpy as np
 import numpy.typing as npt
 
 from ckptplan.cost import paper
 from ckptplan.cost.arrays import ceil_div
 from ckptplan.cost.exact import Cost, Counts
+from ckptplan.cost.overlap import Rhythm
 from ckptplan.model.budget import Budget
 from ckptplan.model.record import Parameters
 from ckptplan.model.step_costs import StepCosts
+from ckptplan.schedule.actions import Action, Advance, Backward, Free, Load, Record, Save, Tier, Transfer
+from ckptplan.schedule.segments import cuts
 from ckptplan.strategies.protocol import Box, Columns, Room, Strategy
 
 
@@ -20,7 +25,6 @@ class Hierarchical(Strategy):
     name = "hierarchical"
     rank = 3
     parameter_names = ("chunk_size", "nb_local")
-    summary = "batches of checkpoints to and from remote memory"
 
     def candidates(self, *, costs: StepCosts, budget: Budget) -> Box | None:
         room = Room.within(budget, costs=costs)
@@ -37,8 +41,10 @@ class Hierarchical(Strategy):
         moved = np.maximum(0, checkpoints - high["nb_local"])
         return Counts(
             recomputed_steps=steps - high["chunk_size"],
-            states_moved=moved,
-            messages=ceil_div(moved, high["nb_local"]),
+            states_written=moved,
+            states_read=moved,
+            messages=2 * ceil_div(moved, high["nb_local"]),
+            largest_message=np.minimum(low["nb_local"], moved),
             tapes=low["chunk_size"],
             local_checkpoints=np.minimum(low["nb_local"], checkpoints),
             remote_checkpoints=moved,
@@ -75,6 +81,63 @@ class Hierarchical(Strategy):
         return Parameters(
             chunk_size=min(parameters["chunk_size"], steps), nb_local=min(parameters["nb_local"], steps)
         )
+
+    def rhythm(self, point: Columns, *, costs: StepCosts) -> Rhythm:
+        chunk, batch = point["chunk_size"], point["nb_local"]
+        checkpoints = ceil_div(costs.steps, chunk) - 1
+        first = costs.steps - checkpoints * chunk
+        moved = np.maximum(0, checkpoints - batch)
+        messages = ceil_div(moved, batch)
+        # States of the first, ragged batch; its last one is saved before chunk number first_states - 1.
+        first_states = np.maximum(1, moved - (messages - 1) * batch)
+        forward, reverse_seconds = (
+            costs.forward_seconds,
+            costs.recompute_seconds + costs.record_overhead_seconds + costs.backward_seconds,
+        )
+        last_seconds = chunk * (forward + costs.record_overhead_seconds + costs.backward_seconds)
+        whole_batch = batch * chunk
+        return Rhythm(
+            messages=messages,
+            first_states=first_states,
+            states=batch,
+            before_writes=np.where(first_states == 1, 0, first + (first_states - 2) * chunk) * forward,
+            first_gap=np.where(first_states == 1, whole_batch - chunk + first, whole_batch) * forward,
+            gap=whole_batch * forward,
+            turn=(np.where(moved == 1, first, chunk) + whole_batch) * forward
+            + last_seconds
+            + whole_batch * reverse_seconds,
+            between_reads=whole_batch * reverse_seconds,
+            after_reads=(first + (first_states - 1) * chunk) * reverse_seconds,
+        )
+
+    def actions(self, parameters: Parameters, *, steps: int) -> Iterator[Action]:
+        chunk, slots = parameters["chunk_size"], parameters["nb_local"]
+        ends = cuts(0, steps, chunk)
+        starts = _starts(ends, chunk)
+        away = max(0, len(ends) - slots)
+        # Batch b holds the checkpoints from number batches[b] - slots (or 0) to batches[b]; ragged first.
+        batches = range(away - (ceil_div(away, slots) - 1) * slots, away + 1, slots) if away else range(0)
+        for number, end in enumerate(ends):
+            yield Save(max(0, end - chunk), Tier.LOCAL)
+            if number + 1 in batches:
+                yield Transfer(tuple(starts(number + 1 - slots, number + 1)), Tier.LOCAL, Tier.REMOTE)
+            yield Advance(max(0, end - chunk), end)
+        last = ends[-1] if ends else 0
+        yield Record(last, steps)
+        yield Backward(last, steps)
+        for number in range(len(ends), 0, -1):
+            if number in batches:
+                yield Transfer(tuple(starts(number - slots, number)), Tier.REMOTE, Tier.LOCAL)
+            start, end = max(0, ends[number - 1] - chunk), ends[number - 1]
+            yield Load(start, Tier.LOCAL)
+            yield Free(start, Tier.LOCAL)
+            yield Record(start, end)
+            yield Backward(start, end)
+
+
+def _starts(ends: range, chunk: int) -> Callable[[int, int], Iterator[int]]:
+    """Return a function that gives the checkpoints with numbers from ``low`` (at least 0) to ``high``."""
+    return lambda low, high: (max(0, end - chunk) for end in ends[max(0, low) : high])
 
 
 STRATEGY = Hierarchical()

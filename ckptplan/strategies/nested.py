@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 import numpy.typing as npt
 
@@ -10,6 +12,8 @@ from ckptplan.cost.exact import Counts
 from ckptplan.model.budget import Budget
 from ckptplan.model.record import Parameters
 from ckptplan.model.step_costs import StepCosts
+from ckptplan.schedule.actions import Action, Advance, Free, Load, Save, Tier
+from ckptplan.schedule.segments import cuts, reverse_locally
 from ckptplan.strategies.protocol import Box, Columns, Room, Strategy
 from ckptplan.strategies.two_levels import chunk_within_segment, clamp_two_levels, levels
 
@@ -20,7 +24,6 @@ class Nested(Strategy):
     name = "nested"
     rank = 5
     parameter_names = ("chunk_size", "remote_chunk_size")
-    summary = "two levels of local checkpoints, two recomputations"
 
     def candidates(self, *, costs: StepCosts, budget: Budget) -> Box | None:
         room = Room.within(budget, costs=costs)
@@ -38,8 +41,10 @@ class Nested(Strategy):
         none = np.zeros_like(two.outer)
         return Counts(
             recomputed_steps=two.recomputed_steps,
-            states_moved=none,
+            states_written=none,
+            states_read=none,
             messages=none,
+            largest_message=none,
             tapes=low["chunk_size"],
             local_checkpoints=two.outer + two.inner,
             remote_checkpoints=none,
@@ -50,6 +55,23 @@ class Nested(Strategy):
 
     def clamp(self, parameters: Parameters, *, steps: int) -> Parameters:
         return clamp_two_levels(parameters, steps=steps)
+
+    def actions(self, parameters: Parameters, *, steps: int) -> Iterator[Action]:
+        chunk, segment = parameters["chunk_size"], parameters["remote_chunk_size"]
+        ends = cuts(0, steps, segment)
+        for end in ends:
+            start = max(0, end - segment)
+            yield Save(start, Tier.LOCAL)
+            yield Advance(start, end)
+        yield from reverse_locally(ends[-1] if ends else 0, steps, chunk)
+        for end in reversed(ends):
+            start = max(0, end - segment)
+            yield Load(start, Tier.LOCAL)
+            # The outer checkpoint serves as the segment's first inner one, if that has any.
+            held = end - start > chunk
+            if not held:
+                yield Free(start, Tier.LOCAL)
+            yield from reverse_locally(start, end, chunk, held=held)
 
 
 STRATEGY = Nested()

@@ -8,8 +8,8 @@ bounds are the exact values. The search needs nothing else to find the optimum a
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 from typing import ClassVar, Literal
 
 import numpy as np
@@ -17,10 +17,12 @@ import numpy.typing as npt
 
 from ckptplan.cost.arrays import Integers
 from ckptplan.cost.exact import Cost, Counts, price
+from ckptplan.cost.overlap import Rhythm, least_overlapped_seconds, overlapped_seconds
 from ckptplan.errors import InputError
 from ckptplan.model.budget import Budget
 from ckptplan.model.record import Parameters
 from ckptplan.model.step_costs import StepCosts
+from ckptplan.schedule.actions import Action
 
 #: Parameter name -> one value a box (or a point), int64 arrays of shape (n,).
 Columns = Mapping[str, Integers]
@@ -47,8 +49,6 @@ class Strategy(ABC):
     rank: ClassVar[int]
     #: Names of the integers that determine the schedule, in the order that breaks ties.
     parameter_names: ClassVar[tuple[str, ...]]
-    #: One clause for people.
-    summary: ClassVar[str]
 
     @abstractmethod
     def candidates(self, *, costs: StepCosts, budget: Budget) -> Box | None:
@@ -73,6 +73,14 @@ class Strategy(ABC):
         """Return the same bounds of the paper's printed equations. Raises InputError if it has none."""
         raise InputError("the paper prints no equation for this strategy", field="model", value=self.name)
 
+    def rhythm(self, point: Columns, *, costs: StepCosts) -> Rhythm:
+        """Return when transfers fall due at each point; not overridden where there are none."""
+        raise NotImplementedError(f"{self.name} moves nothing")
+
+    @abstractmethod
+    def actions(self, parameters: Parameters, *, steps: int) -> Iterator[Action]:
+        """Return the schedule of a clamped setting, one action at a time."""
+
     def admits(self, *, low: Columns, high: Columns, steps: int) -> npt.NDArray[np.bool_] | None:
         """Return which boxes hold a legal setting, None where all do."""
         return None
@@ -83,14 +91,38 @@ class Strategy(ABC):
 
     def evaluate(self, *, low: Columns, high: Columns, costs: StepCosts, model: Model) -> Cost:
         """Return the bounds of either cost model. Raises InputError if it has none for this strategy."""
-        if model == "exact":
-            return price(self.counts(low=low, high=high, steps=costs.steps), costs)
-        return self.paper(low=low, high=high, costs=costs)
+        if model == "paper":
+            return self.paper(low=low, high=high, costs=costs)
+        counts = self.counts(low=low, high=high, steps=costs.steps)
+        cost = price(counts, costs)
+        if not costs.overlaps_compute or type(self).rhythm is Strategy.rhythm:
+            return cost
+        is_point = np.logical_and.reduce([low[name] == high[name] for name in self.parameter_names])
+        seconds = np.where(
+            is_point,
+            overlapped_seconds(
+                self.rhythm(low, costs=costs), recomputed_steps=counts.recomputed_steps, costs=costs
+            ),
+            least_overlapped_seconds(counts, costs),
+        )
+        return replace(cost, seconds=seconds)
 
     def cost(self, parameters: Parameters, *, costs: StepCosts, model: Model = "exact") -> Cost:
         """Return the cost of one setting, as arrays of one element. Raises InputError."""
         point = self.point(parameters, steps=costs.steps)
         return self.evaluate(low=point, high=point, costs=costs, model=model)
+
+    def check(self, parameters: Parameters, *, steps: int) -> None:
+        """Raise InputError unless these are the strategy's parameters, and none would be clamped."""
+        self.point(parameters, steps=steps)
+        clamped = self.clamp(parameters, steps=steps)
+        if clamped != parameters:
+            raise InputError(
+                f"{dict(parameters)} is not a setting for {steps} steps",
+                field="parameters",
+                value=dict(parameters),
+                accepted=f"at most {dict(clamped)}" if clamped else "none",
+            )
 
     def point(self, parameters: Parameters, *, steps: int) -> Columns:
         """Return one setting as columns of length one, clamped. Raises InputError for wrong names."""

@@ -8,7 +8,7 @@ from functools import cache
 from importlib import import_module
 
 import ckptplan.strategies
-from ckptplan.errors import InputError, did_you_mean
+from ckptplan.errors import InputError, did_you_mean, shown
 from ckptplan.strategies.protocol import Strategy
 
 
@@ -23,6 +23,19 @@ def all_strategies() -> Mapping[str, Strategy]:
     return {strategy.name: strategy for strategy in sorted(found, key=lambda strategy: strategy.rank)}
 
 
+def strategy_of(name: str) -> Strategy:
+    """Return the strategy called ``name``. Raises InputError with the nearest known one."""
+    known = all_strategies()
+    if name not in known:
+        raise InputError(
+            f"there is no strategy {name!r}.{did_you_mean(name, known)}",
+            field="strategy",
+            value=name,
+            accepted=", ".join(known),
+        )
+    return known[name]
+
+
 def named(names: Iterable[str] | None) -> list[Strategy]:
     """Return the strategies called ``names`` (or the groups 'all', 'paper') in order; None is all.
 
@@ -31,6 +44,8 @@ def named(names: Iterable[str] | None) -> list[Strategy]:
     known = all_strategies()
     if names is None:
         return list(known.values())
+    if isinstance(names, str):
+        names = [name.strip() for name in names.split(",")]
     groups = {
         "all": tuple(known),
         "paper": tuple(name for name, strategy in known.items() if strategy.printed),
@@ -39,7 +54,7 @@ def named(names: Iterable[str] | None) -> list[Strategy]:
     for name in names:
         if name not in known and name not in groups:
             raise InputError(
-                f"there is no strategy {name!r}.{did_you_mean(name, (*known, *groups))}",
+                f"there is no strategy {shown(name)}.{did_you_mean(str(name), (*known, *groups))}",
                 field="strategies",
                 value=name,
                 accepted=", ".join((*known, *groups)),

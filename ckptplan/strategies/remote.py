@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 
 from ckptplan.cost import paper
 from ckptplan.cost.arrays import ceil_div
 from ckptplan.cost.exact import Cost, Counts
+from ckptplan.cost.overlap import Rhythm
 from ckptplan.model.budget import Budget
 from ckptplan.model.record import Parameters
 from ckptplan.model.step_costs import StepCosts
+from ckptplan.schedule.actions import Action, Advance, Backward, Free, Load, Record, Save, Tier
+from ckptplan.schedule.segments import cuts
 from ckptplan.strategies.protocol import Box, Columns, Room, Strategy
 
 
@@ -19,7 +24,6 @@ class Remote(Strategy):
     name = "remote"
     rank = 2
     parameter_names = ("chunk_size",)
-    summary = "every checkpoint in remote memory"
 
     def candidates(self, *, costs: StepCosts, budget: Budget) -> Box | None:
         room = Room.within(budget, costs=costs)
@@ -32,8 +36,10 @@ class Remote(Strategy):
         fewest_checkpoints = ceil_div(steps, high["chunk_size"]) - 1
         return Counts(
             recomputed_steps=steps - high["chunk_size"],
-            states_moved=fewest_checkpoints,
-            messages=fewest_checkpoints,
+            states_written=fewest_checkpoints,
+            states_read=fewest_checkpoints,
+            messages=2 * fewest_checkpoints,
+            largest_message=np.minimum(1, fewest_checkpoints),
             tapes=low["chunk_size"],
             local_checkpoints=np.zeros_like(fewest_checkpoints),
             remote_checkpoints=fewest_checkpoints,
@@ -59,6 +65,42 @@ class Remote(Strategy):
 
     def clamp(self, parameters: Parameters, *, steps: int) -> Parameters:
         return Parameters(chunk_size=min(parameters["chunk_size"], steps))
+
+    def rhythm(self, point: Columns, *, costs: StepCosts) -> Rhythm:
+        chunk = point["chunk_size"]
+        checkpoints = ceil_div(costs.steps, chunk) - 1
+        first = costs.steps - checkpoints * chunk
+        reverse_seconds = costs.recompute_seconds + costs.record_overhead_seconds + costs.backward_seconds
+        last_seconds = costs.forward_seconds + costs.record_overhead_seconds + costs.backward_seconds
+        one = np.ones_like(chunk)
+        return Rhythm(
+            messages=checkpoints,
+            first_states=one,
+            states=one,
+            before_writes=0.0 * one,
+            first_gap=first * costs.forward_seconds,
+            gap=chunk * costs.forward_seconds,
+            turn=np.where(checkpoints == 1, first, chunk) * costs.forward_seconds + chunk * last_seconds,
+            between_reads=chunk * reverse_seconds,
+            after_reads=first * reverse_seconds,
+        )
+
+    def actions(self, parameters: Parameters, *, steps: int) -> Iterator[Action]:
+        chunk = parameters["chunk_size"]
+        ends = cuts(0, steps, chunk)
+        for end in ends:
+            start = max(0, end - chunk)
+            yield Save(start, Tier.REMOTE)
+            yield Advance(start, end)
+        last = ends[-1] if ends else 0
+        yield Record(last, steps)
+        yield Backward(last, steps)
+        for end in reversed(ends):
+            start = max(0, end - chunk)
+            yield Load(start, Tier.REMOTE)
+            yield Free(start, Tier.REMOTE)
+            yield Record(start, end)
+            yield Backward(start, end)
 
 
 STRATEGY = Remote()

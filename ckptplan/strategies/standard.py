@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 
 from ckptplan.cost import paper
@@ -10,6 +12,8 @@ from ckptplan.cost.exact import Cost, Counts
 from ckptplan.model.budget import Budget
 from ckptplan.model.record import Parameters
 from ckptplan.model.step_costs import StepCosts
+from ckptplan.schedule.actions import Action
+from ckptplan.schedule.segments import reverse_locally
 from ckptplan.strategies.protocol import Box, Columns, Room, Strategy
 
 
@@ -19,7 +23,6 @@ class Standard(Strategy):
     name = "standard"
     rank = 1
     parameter_names = ("chunk_size",)
-    summary = "local checkpoints, one recomputation"
 
     def candidates(self, *, costs: StepCosts, budget: Budget) -> Box | None:
         room = Room.within(budget, costs=costs)
@@ -35,8 +38,10 @@ class Standard(Strategy):
         none = np.zeros_like(fewest_checkpoints)
         return Counts(
             recomputed_steps=steps - high["chunk_size"],
-            states_moved=none,
+            states_written=none,
+            states_read=none,
             messages=none,
+            largest_message=none,
             tapes=low["chunk_size"],
             local_checkpoints=fewest_checkpoints,
             remote_checkpoints=none,
@@ -59,6 +64,9 @@ class Standard(Strategy):
 
     def clamp(self, parameters: Parameters, *, steps: int) -> Parameters:
         return Parameters(chunk_size=min(parameters["chunk_size"], steps))
+
+    def actions(self, parameters: Parameters, *, steps: int) -> Iterator[Action]:
+        return reverse_locally(0, steps, parameters["chunk_size"])
 
 
 STRATEGY = Standard()

@@ -33,17 +33,50 @@ def levels(*, low: Columns, high: Columns, steps: int) -> Levels:
     for s = 1 too (there rc = L0 = T, and T - c are run again). It is never below T - c.
     """
     fewest_segments = ceil_div(steps, high["remote_chunk_size"])
+    return Levels(
+        outer=fewest_segments - 1,
+        inner=ceil_div(low["remote_chunk_size"], high["chunk_size"]) - 1,
+        recomputed_steps=np.maximum(
+            _recomputed(low, high, fewest_segments=fewest_segments, steps=steps),
+            _recomputed_between(low, high, steps=steps),
+        ),
+    )
+
+
+def _recomputed(low: Columns, high: Columns, *, fewest_segments: Integers, steps: int) -> Integers:
+    """Bound each term of the sum by itself: exact at a point."""
     most_segments = ceil_div(steps, low["remote_chunk_size"])
     longest_first = steps - (fewest_segments - 1) * low["remote_chunk_size"]
     chunk = high["chunk_size"]
     # At a point (s-1) c < T. In a wide box the product can pass 2T, even 2**63, and says no more then.
     recorded_at_once = np.minimum(most_segments - 1, 2 * steps // chunk + 1) * chunk
     recomputed = 2 * steps - high["remote_chunk_size"] - recorded_at_once - np.minimum(chunk, longest_first)
-    return Levels(
-        outer=fewest_segments - 1,
-        inner=ceil_div(low["remote_chunk_size"], chunk) - 1,
-        recomputed_steps=np.maximum(recomputed, steps - chunk),
+    least: Integers = np.maximum(recomputed, steps - chunk)
+    return least
+
+
+def _recomputed_between(low: Columns, high: Columns, *, steps: int) -> Integers:
+    """Bound the sum as a whole: close in wide boxes, where rc and s cannot both be large.
+
+    At any T, (s-1) c + min(c, L0) <= c (T-c) / rc + c, with equality at L0 = c. So at least
+    2T - c - (rc + c (T-c) / rc) steps are run again. That falls with c as long as c <= rc, and what is
+    subtracted is convex in rc, so that it is largest at an end of rc >= c, or at rc = c.
+    """
+    longest = high["remote_chunk_size"].astype(np.float64)
+    chunk = np.minimum(high["chunk_size"], longest)
+    shortest = np.maximum(low["remote_chunk_size"], chunk)
+    saved = np.maximum(
+        shortest + chunk * (steps - chunk) / shortest, longest + chunk * (steps - chunk) / longest
     )
+    # Two less than the sum: the roundings of 2T, up to 2 * 10**12, are far below one.
+    least: Integers = np.floor(2 * steps - chunk - saved - 2).astype(np.int64)
+    return least
+
+
+def runs_again(length: Integers, chunk: Integers) -> Integers:
+    """Return g(L) of ``levels``: the steps run again to reverse a segment whose tapes are all gone."""
+    steps: Integers = 2 * length - np.minimum(chunk, length)
+    return steps
 
 
 def chunk_within_segment(*, low: Columns, high: Columns) -> npt.NDArray[np.bool_]:

@@ -128,20 +128,23 @@ def test_profile_and_workload_take_paths(tmp_path: Path) -> None:
     ("arguments", "told"),
     [
         (["--T", "0"], "--T: '0' is out of range"),
-        (["--T", "-5"], "--T: '-5' is not a whole number"),
+        (["--T", "-5"], "--T: '-5' is out of range"),
         (["--T", "4e3"], "--T: '4e3' is not a whole number"),
         (["--T", "4 KiB"], "--T: '4 KiB' is not a whole number"),
         (["--T", "9" * 5000], "--T: '9999"),
         (["--T", "٣"], "--T"),
-        (["--T", "2000000000000"], "from 1 to 1000000000000"),
+        (["--T", "2000000000000"], "from 1 to 1,000,000,000,000"),
         (["--T", ""], "--T: '' is not a whole number"),
         (["--profile", "ipu-mk"], "--profile: there is no hardware profile 'ipu-mk'. Did you mean 'ipu-mk"),
+        (["--max-overhead", "10"], "--max-overhead: '10' would be 1000%; say '10%'"),
+        (["--local-bytes", "595.9 KiB"], "say 610201"),
+        (["-o", ""], "an empty name is no file"),
         (["--workload", "paper_snn"], "Did you mean 'paper-snn'"),
         (["--profile", "none.toml"], "none.toml: cannot be read: No such file"),
         (["--local-bytes", "624 KB"], "--local-bytes: '624 KB' has the unit 'KB'"),
-        (["--local-bytes", "0"], "local_bytes: 0 is not accepted"),
+        (["--local-bytes", "0"], "--local-bytes: 0 is not accepted"),
         (["--local-bytes", "nan"], "--local-bytes: 'nan'"),
-        (["--remote-bytes", "-1"], "remote_bytes: -1 is not accepted"),
+        (["--remote-bytes", "-1"], "--remote-bytes: -1 is not accepted"),
         (["--max-overhead", "inf"], "--max-overhead: 'inf'"),
         (["--strategies", "dubble"], "Did you mean 'double'"),
         (["--strategies", ""], "strategies"),
@@ -171,6 +174,70 @@ def test_errors_are_json_in_json_mode() -> None:
     assert json.loads(run("optimize", "--T", "0", "--format=json").stdout)["field"] == "--T"
 
 
+def test_an_empty_command_line_shows_the_help() -> None:
+    for arguments in ([], ["profiles"], ["workloads"]):
+        done = run(*arguments)
+        assert "Usage" in done.stdout + done.stderr
+        assert "Traceback" not in done.stderr
+
+
+def test_output_never_replaces_an_input(tmp_path: Path) -> None:
+    profile = tmp_path / "mine.toml"
+    text = 'name = "p"\nlocal_bytes = "1 GB"\nwrite_bytes_per_second = 9\nread_bytes_per_second = 9\n'
+    profile.write_text(text)
+    for command in ("optimize", "compare"):
+        done = run(command, "--profile", str(profile), "-o", str(profile))
+        assert done.returncode == 2
+        assert "is read by this command and would be lost" in done.stderr
+    assert profile.read_text() == text
+
+
+def test_a_full_disk_behind_standard_output_is_told() -> None:
+    for format_ in ("table", "json"):
+        with Path("/dev/full").open("w") as full:
+            done = subprocess.run(
+                [sys.executable, "-m", "ckptplan", "optimize", "--format", format_],
+                check=False,
+                stdout=full,
+                stderr=subprocess.PIPE,
+                text=True,
+            )
+        assert done.returncode == 2
+        assert done.stderr == "ckptplan: standard output cannot be written: No space left on device\n"
+
+
+def test_a_closed_standard_output_is_no_fault() -> None:
+    done = subprocess.run(
+        ["/bin/sh", "-c", f"{sys.executable} -m ckptplan optimize >&-"],
+        check=False,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_csv_columns_do_not_depend_on_the_answer() -> None:
+    headers = {
+        run(command, "--T", steps, "--format", "csv").stdout.splitlines()[0]
+        for command in ("optimize", "compare")
+        for steps in ("100", "3000", "4096")
+    }
+    assert len(headers) == 2
+
+
+def test_a_narrow_terminal_is_respected() -> None:
+    lines = run(*MAIN_JOB, COLUMNS="60").stdout.splitlines()
+    assert max(map(len, lines)) <= 60
+    assert not any(line.endswith(" ") for line in lines)
+
+
+def test_what_was_asked_for_is_shown() -> None:
+    text = run("optimize", "--objective", "memory", "--max-overhead", "50%", "--batch", "60").stdout
+    assert "least local memory, at most +50.0 % over base" in text
+    assert "step times carried over" in text
+    assert "by the paper's equations" in run("optimize", "--model", "paper").stdout
+
+
 def test_infeasible_says_need_have_and_what_helps() -> None:
     done = run("optimize", "--local-bytes", "500 KiB")
     assert (done.returncode, done.stdout) == (3, "")
@@ -197,7 +264,7 @@ def test_infeasible_in_json() -> None:
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        (["--max-overhead", "1%"], "--max-overhead 0.168"),
+        (["--max-overhead", "1%"], "--max-overhead 16.8%"),
         (["--remote-bytes", "0"], "--remote-bytes 21196800"),
         (["--strategies", "base"], "--strategies double"),
         (
@@ -229,16 +296,21 @@ def test_compare_prints_a_line_for_each_strategy() -> None:
         (["--objective", "memory", "--max-overhead", "100%"], "memory"),
         (["--objective", "balanced"], "farther from the knee"),
         (["--T", "100"], "as good"),
-        (["--strategies", "base"], "does not fit"),
         (["--model", "paper", "--max-overhead", "10%", "--local-bytes", "1 GB"], "too slow"),
         (["--model", "paper", "--remote-bytes", "1 kB", "--local-bytes", "1 GB"], "remote"),
-        (["--profile", "nvidia-h200"], "transfers are charged in full"),
+        (["--profile", "nvidia-h200"], "run beside compute"),
     ],
 )
 def test_compare_tells_why_not(arguments: list[str], told: str) -> None:
     done = run("compare", *arguments)
     assert done.returncode == 0
     assert told in done.stdout
+
+
+def test_compare_exits_3_where_nothing_fits() -> None:
+    done = run("compare", "--strategies", "base,standard")
+    assert done.returncode == 3
+    assert done.stdout.count("does not fit") == 2
 
 
 def test_compare_as_data() -> None:

@@ -88,7 +88,7 @@ def test_profiles_check() -> None:
     text = 'name = "p"\nlocal_bytes = "5 KB"\nwrite_bytes_per_second = 1\nread_bytes_per_second = 1\n'
     assert run("profiles", "check", "-", stdin=text).returncode == 2
     plain = run("profiles", "check", "-", stdin=text.replace("5 KB", "5 kB"))
-    assert "without either: local_bytes write_bytes_per_second read_bytes_per_second" in plain.stdout
+    assert "without either: local_bytes, write_bytes_per_second, read_bytes_per_second" in plain.stdout
     document = json.loads(run("profiles", "check", "ipu-mk2", "--format", "json").stdout)
     assert document["profiles"][0]["valid"] is True
     assert "ipu-mk2" in run("profiles", "check", "ipu-mk2", "--format", "csv").stdout

@@ -7,7 +7,7 @@ from ckptplan.model.budget import Budget
 from ckptplan.model.step_costs import StepCosts
 from ckptplan.search.question import Question
 from ckptplan.strategies.registry import named
-from tests.support import step_costs
+from tests.support import changed, step_costs
 
 
 def question(costs: StepCosts, local_bytes: int | None, objective: str = "time") -> Question:
@@ -31,7 +31,7 @@ def test_more_memory_is_never_slower(costs: StepCosts, less: int, more: int) -> 
 @given(costs=step_costs(steps=st.integers(1, 200)), more=st.integers(0, 200), local=st.integers(1, 10**6))
 def test_more_steps_are_never_faster(costs: StepCosts, more: int, local: int) -> None:
     short = question(costs, costs.resident_bytes + local)
-    long = short.changed(costs=costs.with_(steps=costs.steps + more))
+    long = short.changed(costs=changed(costs, steps=costs.steps + more))
     best_short, best_long = short.winner(), long.winner()
     if best_long is not None:
         assert best_short is not None
@@ -42,7 +42,7 @@ def test_more_steps_are_never_faster(costs: StepCosts, more: int, local: int) ->
 def test_more_steps_never_need_less_memory(costs: StepCosts, more: int) -> None:
     """What lets the largest T be found by bisection."""
     short = question(costs, None, "memory").winner()
-    long = question(costs.with_(steps=costs.steps + more), None, "memory").winner()
+    long = question(changed(costs, steps=costs.steps + more), None, "memory").winner()
     assert short is not None
     assert long is not None
     assert short.best.key[0] <= long.best.key[0]

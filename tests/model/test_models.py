@@ -4,6 +4,7 @@ import copy
 import pickle
 from typing import Any
 
+import numpy as np
 import pytest
 
 from ckptplan import HardwareProfile, InputError, Workload
@@ -82,10 +83,10 @@ def test_a_missing_field_says_what_it_is() -> None:
         ({"tape_bytes": 0}, "tape_bytes"),
         ({"basis": {"state_bites": {"kind": "assumed", "why": "x"}}}, "Did you mean 'state_bytes'"),
         ({"basis": {"state_bytes": {"kind": "guessed", "why": "x"}}}, "basis.state_bytes.kind"),
-        ({"network": {"neurons": 4, "batch": 2}}, "a network needs units"),
+        ({"network": {"neurons": 4, "batch": 2}}, "units: is missing: a network needs to know"),
         (
             {"network": {"neurons": 4, "batch": 2}, "units": 2},
-            "state_bytes is given as 8, but the network gives 16",
+            "state_bytes: is given as 8, but the network gives 16",
         ),
         ({"network": {"neurons": 4}, "units": 2}, "network"),
         ({"network": {"neurons": 4, "batch": 0}, "units": 2}, "network"),
@@ -97,6 +98,20 @@ def test_workloads_refuse(changes: dict[str, Any], told: str) -> None:
         Workload(**{**WORKLOAD, **changes})
     assert told in str(caught.value)
     assert len(str(caught.value)) < 500
+
+
+def test_numpy_integers_are_integers() -> None:
+    workload = Workload(**{**WORKLOAD, "steps": np.int64(300)})
+    assert workload.with_steps(np.int64(7)).steps == 7  # type: ignore[arg-type]
+
+
+def test_remote_memory_can_be_unbounded() -> None:
+    assert HardwareProfile(**{**PROFILE, "remote_bytes": "unbounded"}).remote_bytes is None
+
+
+def test_models_can_be_keys() -> None:
+    assert len({HardwareProfile(**PROFILE), HardwareProfile(**PROFILE)}) == 1
+    assert len({Workload(**WORKLOAD), Workload(**WORKLOAD)}) == 1
 
 
 def test_models_are_frozen() -> None:
@@ -139,7 +154,9 @@ def test_batch_and_neurons_can_be_varied() -> None:
     assert workload.with_batch(6).state_bytes == 96
     assert workload.with_neurons(16).resident_bytes == 256 + 1000
     assert workload.with_batch(3) == workload
-    assert "carried over from batch = 3" in workload.with_batch(6).basis["forward_seconds"].why
+    varied = workload.with_batch(6)
+    assert "carried over from batch = 3" in varied.basis["forward_seconds"].why
+    assert varied.basis["state_bytes"].why == "from the network, with batch = 6"
 
 
 def test_without_a_network_they_cannot() -> None:

@@ -70,6 +70,11 @@ def edited(path: Path, change: Any) -> Path:
         (lambda d: d["predicted"].update(minutes=1), "predicted.minutes: is not a field"),
         (lambda d: d["goal"].update(objective="fun"), "goal.objective: 'fun' is not accepted"),
         (lambda d: d.update(strateg="x"), "Did you mean 'strategy'"),
+        (lambda d: d.update(strategy="dubble"), "Did you mean 'double'"),
+        (lambda d: d.update(parameters={"chunk": 3}), "parameters: double takes chunk_size, remote_chunk_size"),
+        (lambda d: d["parameters"].update(chunk_size=10**9), "is not a setting for 4096 steps"),
+        (lambda d: d.update(steps=7), "steps: 7 is not the workload's 4096"),
+        (lambda d: d.update(schema_version=1.0), "schema_version: 1.0 is a version"),
     ],
 )
 def test_wrong_plans_are_refused_by_field(plan_file: Path, change: Any, told: str) -> None:
@@ -107,13 +112,39 @@ def test_hostile_json(text: str, told: str) -> None:
         ("a = ", "not valid TOML"),
         ("a = 1\na = 2", "not valid TOML"),
         ("a = " + "[" * 100_000, "nested too deeply"),
-        ("a = " + "9" * 5000, "not valid TOML"),
+        ("a = " + "9" * 5000, "an integer of thousands of digits"),
     ],
     ids=range(4),
 )
 def test_hostile_toml(text: str, told: str) -> None:
     with pytest.raises(InputError, match=told):
         parse_toml(text, source="x.toml")
+
+
+@pytest.mark.parametrize("depth", [400, 50_000])
+@pytest.mark.parametrize("field", ["steps", "state_bytes", "nothing", "network", "basis"])
+def test_deep_tables_are_refused(tmp_path: Path, field: str, depth: int) -> None:
+    """A dotted key nests without recursion in the parser: refused before it, or in the model."""
+    path = tmp_path / "deep.toml"
+    path.write_text('name = "w"\n' + ".".join([field, *["a"] * depth]) + " = 1\n")
+    for load in (ckptplan.load_workload, ckptplan.load_profile):
+        with pytest.raises(InputError) as caught:
+            load(path)
+        assert len(str(caught.value)) < 600
+        assert "Recursion" not in str(caught.value.details())
+
+
+def test_names_that_no_file_can_have() -> None:
+    with pytest.raises(InputError, match="cannot be read"):
+        ckptplan.load_profile("a\0/b")
+    with pytest.raises(InputError, match="cannot be written"):
+        write_text("a\0/b", "x")
+
+
+def test_a_byte_order_mark_is_passed_over(tmp_path: Path) -> None:
+    path = tmp_path / "p.toml"
+    path.write_bytes(b"\xef\xbb\xbf" + b"a = 1")
+    assert parse_toml(read_text(path), source="p") == {"a": 1}
 
 
 def test_unreadable_files_are_told(tmp_path: Path) -> None:
@@ -135,7 +166,7 @@ def test_endless_files_are_refused() -> None:
 def test_unwritable_files_are_told(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="cannot be written: No such file"):
         write_text(tmp_path / "none" / "plan.json", "x")
-    with pytest.raises(InputError, match="is a folder"):
+    with pytest.raises(InputError, match="it is a folder"):
         write_text(tmp_path, "x")
 
 

@@ -1,0 +1,84 @@
+"""Transfers that run beside compute (theory.md, section 6; the idea is Kukreja et al. 2018's).
+
+One write engine and one read engine run beside compute, each with a buffer of its own in local memory,
+as large as the largest message. A state to be written is copied into the buffer, and compute waits only
+where the buffer is still in use. A read starts as soon as its buffer is free and the state is in remote
+memory, one message ahead of need, and compute waits only where it has not arrived. So a write is hidden
+if it takes no longer than the compute until the next write, and a read if it takes no longer than
+reversing what the read before it brought.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from ckptplan.cost.arrays import Integers
+from ckptplan.cost.exact import Counts
+from ckptplan.model.step_costs import StepCosts
+
+Seconds: TypeAlias = npt.NDArray[np.floating[Any]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rhythm:
+    """When transfers fall due: the compute between them, in seconds without any wait.
+
+    Arrays of shape (n,). The first message out carries ``first_states`` (it is ragged), all others
+    ``states``; messages come back in the reverse order.
+    """
+
+    messages: Integers
+    first_states: Integers
+    states: Integers
+    before_writes: Seconds
+    first_gap: Seconds
+    gap: Seconds
+    turn: Seconds
+    between_reads: Seconds
+    after_reads: Seconds
+
+
+def overlapped_seconds(rhythm: Rhythm, *, recomputed_steps: Integers, costs: StepCosts) -> Seconds:
+    """Return the time of one batch; compute alone where nothing is moved."""
+    n = rhythm.messages
+    first_write = costs.message_seconds + rhythm.first_states * costs.write_seconds
+    write = costs.message_seconds + rhythm.states * costs.write_seconds
+    first_read = costs.message_seconds + rhythm.first_states * costs.read_seconds
+    read = costs.message_seconds + rhythm.states * costs.read_seconds
+    several = n > 1
+    last_write_starts = (
+        rhythm.before_writes
+        + np.where(several, np.maximum(rhythm.first_gap, first_write), 0)
+        + np.maximum(n - 2, 0) * np.maximum(rhythm.gap, write)
+    )
+    # What was written last is read first.
+    there_and_back = np.where(several, write + read, first_write + first_read)
+    first_load = last_write_starts + np.maximum(rhythm.turn, there_and_back)
+    last_load = (
+        first_load
+        + np.maximum(n - 2, 0) * np.maximum(rhythm.between_reads, read)
+        + np.where(several, np.maximum(rhythm.between_reads, first_read), 0)
+    )
+    compute = costs.base_seconds + recomputed_steps * costs.recompute_seconds
+    seconds: Seconds = np.where(n > 0, last_load + rhythm.after_reads, compute)
+    return seconds
+
+
+def least_overlapped_seconds(counts: Counts, costs: StepCosts) -> Seconds:
+    """Return a lower bound for a box of settings: compute alone, or all transfers alone.
+
+    The engines never run side by side for long: the first read waits for the last write.
+    """
+    compute = costs.base_seconds + counts.recomputed_steps * costs.recompute_seconds
+    transfers = (
+        counts.states_written * costs.write_seconds
+        + counts.states_read * costs.read_seconds
+        + counts.messages * costs.message_seconds
+    )
+    # A hair less, since the sums of a point are rounded in another order.
+    least: Seconds = np.maximum(compute, transfers) * (1 - 1e-12)
+    return least

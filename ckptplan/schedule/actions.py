@@ -1,0 +1,77 @@
+"""The vocabulary of schedules (docs/schedule-format.md): seven actions, chunk-sized.
+
+Steps are numbered from 0; step t maps state t to state t+1. A range holds ``start`` and not ``stop``.
+"""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+from typing import TypeAlias
+
+
+class Tier(enum.StrEnum):
+    """Where a checkpoint is stored."""
+
+    LOCAL = "local"
+    REMOTE = "remote"
+
+
+@dataclass(frozen=True, slots=True)
+class Advance:
+    """Run steps start..stop-1 from the working state, keeping no tape."""
+
+    start: int
+    stop: int
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """Run steps start..stop-1 from the working state and keep their tapes."""
+
+    start: int
+    stop: int
+
+
+@dataclass(frozen=True, slots=True)
+class Backward:
+    """Reverse steps stop-1 down to start, consuming their tapes. The working state is lost."""
+
+    start: int
+    stop: int
+
+
+@dataclass(frozen=True, slots=True)
+class Save:
+    """Store a copy of the working state, which is ``state``, in a tier. Remote: one message."""
+
+    state: int
+    tier: Tier
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """Make a stored state the working state; it stays stored. Remote: one message."""
+
+    state: int
+    tier: Tier
+
+
+@dataclass(frozen=True, slots=True)
+class Free:
+    """Forget a stored state."""
+
+    state: int
+    tier: Tier
+
+
+@dataclass(frozen=True, slots=True)
+class Transfer:
+    """Move stored states from one tier to the other in one message."""
+
+    states: tuple[int, ...]
+    source: Tier
+    target: Tier
+
+
+Action: TypeAlias = Advance | Record | Backward | Save | Load | Free | Transfer

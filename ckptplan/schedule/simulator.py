@@ -1,0 +1,404 @@
+"""Plays a schedule: enforces the laws, counts, and finds time and peaks (theory.md, sections 2 and 6).
+
+An interpreter of actions and nothing else: it knows no strategy and no closed form, which is what makes
+it a proof of them.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from ckptplan.model.budget import Budget
+from ckptplan.model.step_costs import StepCosts
+from ckptplan.schedule.actions import Action, Advance, Backward, Free, Load, Record, Save, Tier, Transfer
+from ckptplan.schedule.illegal import IllegalAction
+
+#: Where an action runs.
+COMPUTE, WRITE, READ = "compute", "write", "read"
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """One bar of a timeline, in seconds from the start; bytes are those held when it ends.
+
+    A wait of compute for a transfer is an event with the action that waits and ``stall`` set.
+    """
+
+    start: float
+    end: float
+    track: str
+    action: Action
+    local_bytes: int
+    remote_bytes: int
+    stall: bool = False
+
+
+Sink = Callable[[Event], None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trace:
+    """What a schedule was seen to cost. Local bytes are per unit, resident ones included."""
+
+    seconds: float
+    stall_seconds: float
+    local_peak_bytes: int
+    remote_peak_bytes: int
+    recomputed_steps: int
+    remote_writes: int
+    remote_reads: int
+    messages: int
+    actions: int
+
+
+def play(
+    actions: Iterable[Action], *, costs: StepCosts, budget: Budget | None = None, sink: Sink | None = None
+) -> Trace:
+    """Play a schedule to its end; memory stays flat whatever its length.
+
+    With ``costs.overlaps_compute`` transfers run on two engines beside compute, each with a buffer as
+    large as the largest message so far. ``sink`` is handed each event of the timeline as it is known.
+
+    Raises IllegalAction for the first action that breaks a law or a limit of ``budget``.
+    """
+    machine = _Machine(costs, budget or Budget(), sink)
+    handlers = machine.handlers
+    number = 0
+    action: Any
+    for number, action in enumerate(actions, start=1):
+        handler = handlers.get(type(action))
+        if handler is None:
+            raise IllegalAction(number, action, "there is no such action", machine.state())
+        law = handler(action)
+        if law is not None:
+            raise IllegalAction(number, action, law, machine.state())
+    law = machine.unfinished()
+    if law is not None:
+        raise IllegalAction(number + 1, None, law, machine.state())
+    return machine.trace(number)
+
+
+class _Machine:
+    """The state of a run. Handlers return the law that an action breaks, None if it is legal."""
+
+    __slots__ = (
+        "adjoint",
+        "budget_local",
+        "budget_remote",
+        "buffer_states",
+        "costs",
+        "frontier",
+        "handlers",
+        "local",
+        "local_peak",
+        "messages",
+        "now",
+        "overlaps",
+        "position",
+        "read_free",
+        "reads",
+        "recomputed",
+        "remote",
+        "remote_peak",
+        "sink",
+        "stalled",
+        "taped",
+        "tapes",
+        "write_free",
+        "writes",
+    )
+
+    def __init__(self, costs: StepCosts, budget: Budget, sink: Sink | None) -> None:
+        self.costs = costs
+        self.sink = sink
+        self.overlaps = costs.overlaps_compute
+        # Limits in bytes beside what is resident; infinite where there is none.
+        local, remote = budget.local_bytes, budget.remote_bytes
+        self.budget_local: float = float("inf") if local is None else local - costs.resident_bytes
+        self.budget_remote: float = float("inf") if remote is None else remote
+        self.position: int | None = 0
+        self.adjoint = costs.steps
+        self.frontier = 0
+        #: Taped steps as disjoint ranges (start, stop), ascending; ``taped`` is their number.
+        self.tapes: list[tuple[int, int]] = []
+        self.taped = 0
+        self.local: set[int] = set()
+        #: State -> when it is in remote memory.
+        self.remote: dict[int, float] = {}
+        self.buffer_states = 0
+        self.local_peak = self.remote_peak = 0
+        self.recomputed = self.writes = self.reads = self.messages = 0
+        self.now = self.write_free = self.read_free = self.stalled = 0.0
+        self.handlers: dict[type, Callable[[Any], str | None]] = {
+            Advance: self.advance,
+            Record: self.record,
+            Backward: self.backward,
+            Save: self.save,
+            Load: self.load,
+            Free: self.free,
+            Transfer: self.transfer,
+        }
+
+    # Compute
+
+    def advance(self, action: Advance) -> str | None:
+        begin = self.now
+        law = self._run(action)
+        if law is None and self.sink is not None:
+            self._show(action, begin)
+        return law
+
+    def record(self, action: Record) -> str | None:
+        start, stop, begin = action.start, action.stop, self.now
+        law = self._run(action)
+        if law is not None:
+            return law
+        self.now += (stop - start) * self.costs.record_overhead_seconds
+        tapes = self.tapes
+        place = bisect_left(tapes, (start, stop))
+        if (place and tapes[place - 1][1] > start) or (place < len(tapes) and tapes[place][0] < stop):
+            return "a step is recorded once before it is reversed"
+        tapes.insert(place, (start, stop))
+        self.taped += stop - start
+        if self.sink is not None:
+            self._show(action, begin)
+        return self._look()
+
+    def backward(self, action: Backward) -> str | None:
+        start, stop = action.start, action.stop
+        if not 0 <= start < stop:
+            return "a range holds at least one step"
+        if stop != self.adjoint:
+            return f"steps are reversed in order: the next one is {self.adjoint - 1}"
+        tapes = self.tapes
+        while stop > start:
+            if not tapes or tapes[-1][1] != stop:
+                return f"a backward finds every tape: that of step {stop - 1} is missing"
+            first, _ = tapes.pop()
+            if first < start:
+                tapes.append((first, start))
+                first = start
+            stop = first
+        steps = action.stop - start
+        self.taped -= steps
+        self.adjoint = start
+        self.position = None
+        begin = self.now
+        self.now += steps * self.costs.backward_seconds
+        if self.sink is not None:
+            self._show(action, begin)
+        return None
+
+    def _run(self, action: Advance | Record) -> str | None:
+        start, stop = action.start, action.stop
+        if start != self.position:
+            return "a run starts at the working state"
+        if start >= stop:
+            return "a range holds at least one step"
+        if stop > self.adjoint:
+            return "a run never passes the adjoint"
+        costs = self.costs
+        again = min(stop, self.frontier) - start
+        if again > 0:
+            self.recomputed += again
+            self.now += again * costs.recompute_seconds
+        else:
+            again = 0
+        if stop > self.frontier:
+            self.frontier = stop
+            self.now += (stop - start - again) * costs.forward_seconds
+        self.position = stop
+        return None
+
+    # Checkpoints
+
+    def save(self, action: Save) -> str | None:
+        state = action.state
+        if state != self.position:
+            return "a save stores the working state"
+        if action.tier is Tier.LOCAL:
+            if state in self.local:
+                return "nothing is stored twice in one tier"
+            self.local.add(state)
+            if self.sink is not None:
+                self._show(action, self.now)
+            return self._look()
+        return self._write(action, (state,))
+
+    def load(self, action: Load) -> str | None:
+        state = action.state
+        if action.tier is Tier.LOCAL:
+            if state not in self.local:
+                return "a load finds its state"
+            if self.sink is not None:
+                self._show(action, self.now)
+        else:
+            if state not in self.remote:
+                return "a load finds its state"
+            self._read(action, (state,))
+        self.position = state
+        return self._look()
+
+    def free(self, action: Free) -> str | None:
+        state = action.state
+        if action.tier is Tier.LOCAL:
+            if state not in self.local:
+                return "a free finds its state"
+            self.local.remove(state)
+        elif self.remote.pop(state, None) is None:
+            return "a free finds its state"
+        if self.sink is not None:
+            self._show(action, self.now)
+        return None
+
+    def transfer(self, action: Transfer) -> str | None:
+        states, source = action.states, action.source
+        if not states or len(set(states)) != len(states):
+            return "a transfer moves at least one state, each once"
+        if action.target is source:
+            return "a transfer moves states to the other tier"
+        held: Any = self.local if source is Tier.LOCAL else self.remote
+        others: Any = self.remote if source is Tier.LOCAL else self.local
+        for state in states:
+            if state not in held:
+                return f"a transfer finds its states: {state} is not stored there"
+            if state in others:
+                return "nothing is stored twice in one tier"
+        if source is Tier.LOCAL:
+            self.local.difference_update(states)
+            return self._write(action, states)
+        self._read(action, states)
+        for state in states:
+            del self.remote[state]
+        self.local.update(states)
+        return self._look()
+
+    def _write(self, action: Action, states: tuple[int, ...]) -> str | None:
+        costs = self.costs
+        if not self.remote.keys().isdisjoint(states):
+            return "nothing is stored twice in one tier"
+        duration = costs.message_seconds + len(states) * costs.write_seconds
+        self.messages += 1
+        self.writes += len(states)
+        if self.overlaps:
+            self._wait(action, self.write_free)
+            self.buffer_states = max(self.buffer_states, len(states))
+        begin = self.now
+        done = begin + duration
+        self.write_free = done
+        if not self.overlaps:
+            self.now = done
+        for state in states:
+            self.remote[state] = done
+        if self.sink is not None:
+            self._show(action, begin, end=done, track=WRITE)
+        return self._look()
+
+    def _read(self, action: Action, states: tuple[int, ...]) -> None:
+        costs = self.costs
+        duration = costs.message_seconds + len(states) * costs.read_seconds
+        self.messages += 1
+        self.reads += len(states)
+        begin = self.now
+        if self.overlaps:
+            self.buffer_states = max(self.buffer_states, len(states))
+            # Read ahead: as soon as the buffer is free and the states have arrived in remote memory.
+            begin = max(self.read_free, *(self.remote[state] for state in states))
+            self._wait(action, begin + duration)
+        else:
+            self.now = begin + duration
+        self.read_free = self.now
+        if self.sink is not None:
+            self._show(action, begin, end=begin + duration, track=READ)
+
+    def _wait(self, action: Action, until: float) -> None:
+        if until <= self.now:
+            return
+        begin, self.now = self.now, until
+        self.stalled += until - begin
+        if self.sink is not None:
+            self._show(action, begin, stall=True)
+
+    # Bookkeeping
+
+    def _look(self) -> str | None:
+        """Remember the worst moment; return the limit that is broken."""
+        costs = self.costs
+        local = self._local_bytes()
+        if local > self.local_peak:
+            self.local_peak = local
+            if local > self.budget_local:
+                return f"local memory holds {self.budget_local + costs.resident_bytes:,.0f} bytes"
+        remote = len(self.remote)
+        if remote > self.remote_peak:
+            self.remote_peak = remote
+            if remote * costs.remote_state_bytes > self.budget_remote:
+                return f"remote memory holds {self.budget_remote:,.0f} bytes"
+        return None
+
+    def _local_bytes(self) -> int:
+        costs = self.costs
+        states = len(self.local) + 2 * self.buffer_states
+        return states * costs.state_bytes + self.taped * costs.tape_bytes
+
+    def _show(
+        self,
+        action: Action,
+        begin: float,
+        *,
+        end: float | None = None,
+        track: str = COMPUTE,
+        stall: bool = False,
+    ) -> None:
+        if self.sink is not None:
+            local = self._local_bytes() + self.costs.resident_bytes
+            remote = len(self.remote) * self.costs.remote_state_bytes
+            self.sink(Event(begin, self.now if end is None else end, track, action, local, remote, stall))
+
+    def unfinished(self) -> str | None:
+        """Return what is not as it must be at the end."""
+        if self.adjoint:
+            return f"every step is reversed: steps 0 to {self.adjoint - 1} are not"
+        if self.local or self.remote:
+            return "nothing is left stored at the end"
+        return None
+
+    def state(self) -> str:
+        """Return what the machine holds, for a message."""
+        held: dict[str, list[Any]] = {
+            "local": sorted(self.local),
+            "remote": sorted(self.remote),
+            "tapes": self.tapes,
+        }
+        shown = ", ".join(f"{name} {_shortened(values)}" for name, values in held.items())
+        working = "none" if self.position is None else self.position
+        return f"working state {working}, next step to reverse {self.adjoint - 1}, {shown}"
+
+    def trace(self, actions: int) -> Trace:
+        """Return the result. Serial seconds are counts times costs, free of the clock's roundings."""
+        costs = self.costs
+        serial = (
+            costs.base_seconds
+            + self.recomputed * costs.recompute_seconds
+            + self.writes * costs.write_seconds
+            + self.reads * costs.read_seconds
+            + self.messages * costs.message_seconds
+        )
+        return Trace(
+            seconds=self.now if self.overlaps and self.messages else serial,
+            stall_seconds=self.stalled,
+            local_peak_bytes=self.local_peak + costs.resident_bytes,
+            remote_peak_bytes=self.remote_peak * costs.remote_state_bytes,
+            recomputed_steps=self.recomputed,
+            remote_writes=self.writes,
+            remote_reads=self.reads,
+            messages=self.messages,
+            actions=actions,
+        )
+
+
+def _shortened(values: list[Any]) -> str:
+    return str(values) if len(values) <= 6 else f"{values[:3]}..{values[-1]} ({len(values)})"
