@@ -107,3 +107,14 @@ def test_timings_in_the_documents_are_those_measured() -> None:
     assert (
         f"takes {startup['optimize']['ratio']:.1f} times as long" in (ROOT / "docs/architecture.md").read_text()
     )
+
+
+def test_pages_that_the_code_refers_to_exist() -> None:
+    named = {
+        page
+        for file in [*(ROOT / "ckptplan").rglob("*.py"), *(ROOT / "tests").rglob("*.py")]
+        for page in re.findall(r"[\w/-]*\b[\w-]+\.md\b", file.read_text())
+    }
+    assert len(named) >= 4
+    for page in named:
+        assert (ROOT / page).exists() or (ROOT / "docs" / page).exists(), page

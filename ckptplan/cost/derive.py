@@ -11,7 +11,7 @@ def step_costs(workload: Workload, profile: HardwareProfile) -> StepCosts:
     """Return what each action of ``workload`` costs on ``profile``.
 
     T_c of one state is its bytes on all units over the bandwidth of the direction, unless the profile
-    pins it. A message costs T_s and the latency once, whatever it carries (theory.md, section 2).
+    pins it. A message costs T_s and the latency once, whatever it carries (docs/schedule-format.md).
     Raises InputError where the job is too large to be counted exactly.
     """
     spread = workload.spread_over(profile.units)

@@ -1,4 +1,4 @@
-"""The exact model: what a schedule costs, from the counts of its actions (theory.md, section 2)."""
+"""The exact model: what a schedule costs, from the counts of its actions (docs/equations.md)."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def serial_seconds(
     states_read: Quantity,
     messages: Quantity,
 ) -> Any:
-    """Return counts times their costs, for scalars and arrays (theory.md, section 2)."""
+    """Return counts times their costs, for scalars and arrays (docs/equations.md)."""
     return (
         costs.base_seconds
         + recomputed_steps * costs.recompute_seconds

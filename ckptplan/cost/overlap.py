@@ -1,4 +1,4 @@
-"""Transfers that run beside compute (theory.md, section 6; the idea is Kukreja et al. 2018's).
+"""Transfers that run beside compute (docs/equations.md; after Kukreja, Hückelheim, Gorman 2018).
 
 One write engine and one read engine run beside compute, each with a buffer of its own in local memory,
 as large as the largest message. A state to be written is copied into the buffer, and compute waits only

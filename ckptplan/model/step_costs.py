@@ -11,7 +11,7 @@ from ckptplan.units import MAX_BYTES
 
 
 class StepCosts(Checked):
-    """Bytes and seconds of the elementary actions (theory.md, section 2).
+    """Bytes and seconds of the elementary actions (docs/schedule-format.md).
 
     Bytes are per unit, except ``remote_state_bytes``, which counts all units, as remote memory does.
     ``resident_bytes`` holds everything that stays: fixed, per step times T, and workspace.

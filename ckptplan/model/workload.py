@@ -28,7 +28,7 @@ class Workload(Checked):
     """One training job: T time steps of a recurrent network.
 
     Bytes are per unit of the machine, times are per time step and for the whole batch, in seconds.
-    Give the byte sizes, or a ``network`` that derives them (theory: Bencheikh et al. 2024, eq. 3).
+    Give the byte sizes, or a ``network`` that derives them (Bencheikh et al. 2024, eq. 3).
     Raises InputError.
     """
 

@@ -1,4 +1,4 @@
-"""Plays a schedule: enforces the laws, counts, and finds time and peaks (theory.md, sections 2 and 6).
+"""Plays a schedule: enforces the laws, counts, and finds time and peaks (docs/schedule-format.md).
 
 An interpreter of actions and nothing else: it knows no strategy and no closed form, which is what makes
 it a proof of them.

@@ -16,7 +16,7 @@ Objective: TypeAlias = Callable[[Cost], Key]
 
 
 def least_time(cost: Cost) -> Key:
-    """Seconds, then local bytes, then remote bytes (theory.md, section 3)."""
+    """Seconds, then local bytes, then remote bytes (docs/search.md)."""
     return cost.seconds, cost.local_peak_bytes, cost.remote_peak_bytes
 
 

@@ -45,7 +45,7 @@ class Strategy(ABC):
 
     #: What users type.
     name: ClassVar[str]
-    #: Place in the order that breaks ties and sorts tables (theory.md, section 3).
+    #: Place in the order that breaks ties and sorts tables (docs/search.md).
     rank: ClassVar[int]
     #: Names of the integers that determine the schedule, in the order that breaks ties.
     parameter_names: ClassVar[tuple[str, ...]]
@@ -61,7 +61,7 @@ class Strategy(ABC):
     def counts(self, *, low: Columns, high: Columns, steps: int) -> Counts:
         """Return lower bounds of the counts in each box; the exact counts where low equals high.
 
-        The rows of the table in theory.md, section 3. Ends are within what ``clamp`` returns.
+        The rows of the table in docs/equations.md. Ends are within what ``clamp`` returns.
         """
 
     @property

@@ -24,7 +24,7 @@ class Levels:
 def levels(*, low: Columns, high: Columns, steps: int) -> Levels:
     """Return the counts of segments of rc = remote_chunk_size steps, cut into chunks of c = chunk_size.
 
-    With s = ceil(T/rc) segments, the first of L0 = T - (s-1) rc steps, theory.md (section 3) gives the
+    With s = ceil(T/rc) segments, the first of L0 = T - (s-1) rc steps, docs/equations.md derives the
     recomputed steps as (rc-c) + (s-2) g(rc) + g(L0), g(L) = 2L - c if L > c, else L. In both cases
     g(L) = 2L - min(c, L), so that the sum is
 

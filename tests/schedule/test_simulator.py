@@ -1,4 +1,4 @@
-"""The interpreter enforces every law (theory.md, section 2) and says which one, where and in what state."""
+"""The interpreter enforces every law (docs/schedule-format.md) and says which one, where and in what state."""
 
 from collections.abc import Sequence
 from itertools import pairwise

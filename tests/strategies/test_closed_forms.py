@@ -1,4 +1,4 @@
-"""Each closed form (theory: the table of docs/equations.md) equals a step-by-step execution."""
+"""Each closed form (the table of docs/equations.md) equals a step-by-step execution."""
 
 import pytest
 from hypothesis import given
