@@ -12,16 +12,17 @@ from typing import TYPE_CHECKING, Any
 from ckptplan.version import __version__
 
 if TYPE_CHECKING:
-    from ckptplan.errors import CkptplanError, Infeasible, InputError
+    from ckptplan.errors import CkptplanError, Infeasible, InputError, MissingExtra
     from ckptplan.model.plan import Plan
     from ckptplan.model.profile import HardwareProfile
     from ckptplan.model.workload import Workload
     from ckptplan.planner import compare, optimize
-    from ckptplan.playback import actions, simulate
+    from ckptplan.playback import actions, save_schedule, simulate
     from ckptplan.schedule.illegal import IllegalAction
     from ckptplan.schedule.simulator import Trace
     from ckptplan.storage.plans import load_plan, save_plan
     from ckptplan.storage.profiles import load_profile
+    from ckptplan.storage.schedules import load_schedule
     from ckptplan.storage.workloads import load_workload
 
 __all__ = [
@@ -30,6 +31,7 @@ __all__ = [
     "IllegalAction",
     "Infeasible",
     "InputError",
+    "MissingExtra",
     "Plan",
     "Trace",
     "Workload",
@@ -38,9 +40,11 @@ __all__ = [
     "compare",
     "load_plan",
     "load_profile",
+    "load_schedule",
     "load_workload",
     "optimize",
     "save_plan",
+    "save_schedule",
     "simulate",
 ]
 
@@ -50,6 +54,7 @@ _HOMES = {
     "IllegalAction": "ckptplan.schedule.illegal",
     "Infeasible": "ckptplan.errors",
     "InputError": "ckptplan.errors",
+    "MissingExtra": "ckptplan.errors",
     "Plan": "ckptplan.model.plan",
     "Trace": "ckptplan.schedule.simulator",
     "Workload": "ckptplan.model.workload",
@@ -57,9 +62,11 @@ _HOMES = {
     "compare": "ckptplan.planner",
     "load_plan": "ckptplan.storage.plans",
     "load_profile": "ckptplan.storage.profiles",
+    "load_schedule": "ckptplan.storage.schedules",
     "load_workload": "ckptplan.storage.workloads",
     "optimize": "ckptplan.planner",
     "save_plan": "ckptplan.storage.plans",
+    "save_schedule": "ckptplan.playback",
     "simulate": "ckptplan.playback",
 }
 

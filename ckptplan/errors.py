@@ -65,6 +65,22 @@ class InputError(CkptplanError, ValueError):
         }
 
 
+class MissingExtra(CkptplanError, ImportError):  # noqa: N818 - what it is, not what it says
+    """A package is needed that only comes with an extra."""
+
+    exit_code = 2
+    kind = "missing"
+
+    def __init__(self, extra: str, *, package: str) -> None:
+        self.extra = extra
+        self.package = package
+        super().__init__(f"{package} is not installed; install it with: pip install 'ckptplan[{extra}]'")
+
+    def details(self) -> dict[str, Any]:
+        """Return the extra and the package."""
+        return {"extra": self.extra, "package": self.package}
+
+
 class Infeasible(CkptplanError):  # noqa: N818 - the name is part of the interface
     """No plan fits. Says what is needed, what there is, and what would help.
 

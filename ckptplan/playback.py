@@ -1,15 +1,28 @@
-"""Use cases around schedules: a plan's actions, and what playing them shows."""
+"""Use cases around schedules: a plan's actions, what playing them shows, and the file for a trainer."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any, get_args
 
 from ckptplan.cost.derive import step_costs
+from ckptplan.errors import InputError, shown
 from ckptplan.model.budget import Budget
 from ckptplan.model.plan import Plan
-from ckptplan.schedule.actions import Action
+from ckptplan.schedule.actions import Action, Advance, Backward, Record
+from ckptplan.schedule.illegal import IllegalAction
 from ckptplan.schedule.simulator import Sink, Trace, play
+from ckptplan.storage.files import replacing
+from ckptplan.storage.schedules import KIND, ScheduleFormat, load_schedule, schedule_lines
+from ckptplan.storage.versions import SCHEMA_VERSION
 from ckptplan.strategies.registry import strategy_of
+from ckptplan.version import __version__
+
+#: Is told the steps done and the steps in all, now and then.
+Progress = Callable[[int, int], None]
+#: Actions between two reports of progress: some milliseconds.
+_PAUSE = 4096
 
 
 def actions(plan: Plan) -> Iterator[Action]:
@@ -23,17 +36,95 @@ def actions(plan: Plan) -> Iterator[Action]:
     return strategy.actions(strategy.clamp(plan.parameters, steps=plan.steps), steps=plan.steps)
 
 
-def simulate(plan: Plan, *, schedule: Iterable[Action] | None = None, sink: Sink | None = None) -> Trace:
+def simulate(
+    plan: Plan,
+    *,
+    schedule: Iterable[Action] | str | Path | None = None,
+    sink: Sink | None = None,
+    progress: Progress | None = None,
+) -> Trace:
     """Play a plan's schedule, or another one at the plan's costs, and return what it costs.
 
-    Memory stays flat however long the schedule is; ``sink`` is handed the timeline as it streams.
-    Raises IllegalAction for the first action that breaks a law or the budget that the plan was made
-    for, and InputError.
+    ``schedule`` is actions, or the name of a schedule file ('-' for standard input). Memory stays flat
+    however long it is; ``sink`` is handed the timeline as it streams. Raises IllegalAction for the first
+    action that breaks a law or the budget that the plan was made for, and InputError.
     """
-    budget = Budget(local_bytes=plan.goal.local_bytes, remote_bytes=plan.goal.remote_bytes)
-    return play(
-        actions(plan) if schedule is None else schedule,
-        costs=step_costs(plan.workload, plan.profile),
-        budget=budget if plan.goal.model == "exact" else None,
-        sink=sink,
+    source = str(schedule) if isinstance(schedule, (str, Path)) else None
+    played = (
+        actions(plan)
+        if schedule is None
+        else load_schedule(schedule, steps=plan.steps)
+        if isinstance(schedule, (str, Path))
+        else schedule
     )
+    budget = Budget(local_bytes=plan.goal.local_bytes, remote_bytes=plan.goal.remote_bytes)
+    try:
+        return play(
+            played if progress is None else _watched(played, plan, progress),
+            costs=step_costs(plan.workload, plan.profile),
+            # A plan by the printed equations keeps its budget by them, not by what it does.
+            budget=budget if plan.goal.model == "exact" else None,
+            sink=sink,
+        )
+    except IllegalAction as error:
+        raise (error if source is None else error.in_file(source)) from None
+
+
+def save_schedule(
+    plan: Plan,
+    path: str | Path,
+    *,
+    format: ScheduleFormat | None = None,  # noqa: A002 - what users call it
+    progress: Progress | None = None,
+    command: str = "ckptplan.save_schedule",
+) -> int:
+    """Write a plan's schedule for trainers in any language; return how many actions it has.
+
+    ``format`` is 'jsonl' or 'csv', by default what the name ends in, else 'jsonl'; '-' is standard output.
+    The file is written as a stream and replaced whole. Raises InputError.
+    """
+    chosen = format or ("csv" if str(path).endswith(".csv") else "jsonl")
+    if chosen not in get_args(ScheduleFormat):
+        raise InputError(
+            f"{shown(chosen)} is no format of schedules", field="format", value=chosen, accepted="jsonl, csv"
+        )
+    streamed = actions(plan)
+    lines = schedule_lines(
+        streamed if progress is None else _watched(streamed, plan, progress),
+        head=schedule_head(plan, command=command),
+        format_=chosen,
+    )
+    count = -1  # the head
+    with replacing(path) as file:
+        for line in lines:
+            file.write(line)
+            count += 1
+    return count
+
+
+def schedule_head(plan: Plan, *, command: str) -> dict[str, Any]:
+    """Return the first line of a schedule file: what it is, and of which plan."""
+    return {
+        "kind": KIND,
+        "schema_version": SCHEMA_VERSION,
+        "version": __version__,
+        "command": command,
+        "strategy": plan.strategy,
+        "parameters": dict(plan.parameters),
+        "steps": plan.steps,
+        "workload": {"name": plan.workload.name, "hash": plan.workload.hash},
+        "profile": {"name": plan.profile.name, "hash": plan.profile.hash},
+    }
+
+
+def _watched(actions: Iterable[Action], plan: Plan, progress: Progress) -> Iterator[Action]:
+    """Pass actions on; each step is run once and again where predicted, and reversed once."""
+    total = 2 * plan.steps + plan.predicted.recomputed_steps
+    done = 0
+    for number, action in enumerate(actions, start=1):
+        yield action
+        if isinstance(action, (Advance, Record, Backward)):
+            done += action.stop - action.start
+        if number % _PAUSE == 0:
+            progress(done, total)
+    progress(done, total)

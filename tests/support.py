@@ -11,7 +11,9 @@ from typing import Any
 import numpy as np
 from hypothesis import strategies as st
 
+import ckptplan
 from ckptplan.cost.exact import Cost
+from ckptplan.model.plan import Plan
 from ckptplan.model.record import Parameters
 from ckptplan.model.step_costs import StepCosts
 from ckptplan.search.box import Limits
@@ -124,4 +126,24 @@ def run(*arguments: str, stdin: str | None = None, **environment: str) -> subpro
         input=stdin,
         timeout=120,
         env={**os.environ, **environment},
+    )
+
+
+def small_plan(strategy: str = "double", *, profile: str = "ipu-mk2", local_bytes: str = "230 kB") -> Plan:
+    """A plan of 64 steps with few bytes: short enough to read, and with all kinds of actions."""
+    workload = ckptplan.load_workload("paper-snn").with_steps(64)
+    return ckptplan.optimize(
+        workload, ckptplan.load_profile(profile), strategies=[strategy], local_bytes=local_bytes
+    )
+
+
+def long_plan(steps: int) -> Plan:
+    """A plan with as many actions as there can be: four for each step."""
+    return ckptplan.optimize(
+        ckptplan.load_workload("paper-snn").with_steps(steps),
+        ckptplan.load_profile("nvidia-h200"),
+        strategies=["remote"],
+        objective="memory",
+        local_bytes="1 TB",
+        remote_bytes="unbounded",
     )

@@ -1,12 +1,15 @@
 """The documents keep what they promise: commands run, outputs are real, references exist."""
 
 import json
+import os
 import re
-import shlex
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
+import ckptplan
 from ckptplan.cost import paper
 from ckptplan.strategies.registry import all_strategies
 from tests.cost import test_paper
@@ -32,25 +35,48 @@ def test_the_gate_runs_the_test_command_of_the_readme() -> None:
     assert command in (ROOT / ".ci" / "run").read_text()
 
 
-COMMANDS = [
-    line.removeprefix(".venv/bin/ckptplan ")
-    for line in README.splitlines()
-    if line.startswith(".venv/bin/ckptplan ")
-]
-
-
-@pytest.mark.parametrize("command", COMMANDS)
-def test_commands_of_the_readme_run(command: str, tmp_path: Path) -> None:
-    arguments = [str(tmp_path / word) if word == "plan.json" else word for word in shlex.split(command)]
-    assert run(*arguments).returncode == 0
-
-
-def test_python_of_the_readme_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def workplace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder to run documented commands in, with the plan that the README writes first."""
     monkeypatch.chdir(tmp_path)
-    code = re.search(r"```python\n(.*?)```", README, re.DOTALL)
-    assert code is not None
-    exec(compile(code[1], "README.md", "exec"), {})  # noqa: S102
-    assert (tmp_path / "plan.json").exists()
+    (tmp_path / "docs/pictures").mkdir(parents=True)
+    workload = ckptplan.load_workload("paper-snn").with_steps(4096)
+    ckptplan.save_plan(ckptplan.optimize(workload, ckptplan.load_profile("ipu-mk2")), "plan.json")
+    return tmp_path
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/schedule-format.md"])
+def test_commands_of_the_documents_run(page: str, workplace: Path) -> None:
+    """As they stand and in their order, as a reader types them."""
+    blocks = re.findall(r"```sh\n(.*?)```", (ROOT / page).read_text(), re.DOTALL)
+    commands = [
+        line for block in blocks for line in block.splitlines() if line.startswith(".venv/bin/ckptplan ")
+    ]
+    assert len(commands) >= 5
+    program = f"{sys.executable} -m ckptplan"
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    for command in commands:
+        line = "set -o pipefail; " + command.replace(".venv/bin/ckptplan", program)
+        done = subprocess.run(
+            ["/bin/bash", "-c", line],
+            check=False,
+            capture_output=True,
+            text=True,
+            cwd=workplace,
+            env=environment,
+        )
+        # 141: the reader of a pipe has seen enough.
+        assert done.returncode in ((0, 141) if "|" in command else (0,)), (command, done.stderr)
+        assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/schedule-format.md"])
+def test_python_of_the_documents_runs(page: str, workplace: Path) -> None:
+    blocks = re.findall(r"```python\n(.*?)```", (ROOT / page).read_text(), re.DOTALL)
+    assert blocks
+    for code in blocks:
+        exec(compile(code, page, "exec"), {})  # noqa: S102
+    assert (workplace / "plan.json").exists()
 
 
 def test_every_equation_has_its_function_and_its_test() -> None:
@@ -107,6 +133,15 @@ def test_timings_in_the_documents_are_those_measured() -> None:
     assert (
         f"takes {startup['optimize']['ratio']:.1f} times as long" in (ROOT / "docs/architecture.md").read_text()
     )
+
+
+def test_figures_for_playing_schedules_are_those_measured() -> None:
+    measured = json.loads((ROOT / "benchmarks/results/simulate.json").read_text())["results"]
+    page = (ROOT / "docs/schedule-format.md").read_text()
+    longest = {result["job"]: result for result in measured if result["steps"] == 10**6}
+    for job, digits in {"simulate": 2, "schedule jsonl": 2, "simulate --trace": 1}.items():
+        seconds, peak = longest[job]["median_seconds"], longest[job]["peak_bytes"]
+        assert re.search(rf"{seconds:.{digits}f} s and {peak / 1024:.0f} KiB", page), job
 
 
 def test_pages_that_the_code_refers_to_exist() -> None:

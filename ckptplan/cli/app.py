@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from ckptplan.cli import compare, optimize, profiles, schema, workloads
+from ckptplan.cli import compare, optimize, profiles, schedule, schema, simulate, workloads
 from ckptplan.version import __version__
 
 app = typer.Typer(
@@ -35,6 +35,8 @@ def _root(
 
 app.command("optimize")(optimize.command)
 app.command("compare")(compare.command)
+app.command("simulate")(simulate.command)
+app.command("schedule")(schedule.command)
 app.add_typer(profiles.app, name="profiles")
 app.add_typer(workloads.app, name="workloads")
 app.command("schema")(schema.command)

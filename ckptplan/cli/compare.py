@@ -27,7 +27,7 @@ def command(
     from ckptplan.planner import compare
     from ckptplan.report.comparison import comparison_document, comparison_rows, comparison_table
 
-    options.keep_inputs(output, profile, workload)
+    options.keep_inputs({"--output": output}, profile, workload)
     with options.named_by_option():
         task, hardware = options.job(
             steps=steps, batch=batch, neurons=neurons, workload=workload, profile=profile

@@ -15,9 +15,15 @@ if TYPE_CHECKING:
     from ckptplan.errors import CkptplanError
 
 INTERRUPTED = 130
-#: What the planning commands import. They could do so themselves, but deep within typer's calls the same
+#: What a command imports. They could do so themselves, but deep within typer's calls the same
 #: imports take a fifth longer: CPython's frame stack then crosses the end of a chunk time and again.
-_PLANNING = ("numpy", "ckptplan.model.plan", "ckptplan.planner", "ckptplan.report.comparison")
+_EARLY = {
+    **dict.fromkeys(
+        ("optimize", "compare"),
+        ("numpy", "ckptplan.model.plan", "ckptplan.planner", "ckptplan.report.comparison"),
+    ),
+    **dict.fromkeys(("simulate", "schedule"), ("numpy", "ckptplan.model.plan", "ckptplan.playback")),
+}
 #: What a shell reports for a program that a closed pipe ended.
 PIPE_CLOSED = 141
 
@@ -79,7 +85,7 @@ def _run(arguments: list[str]) -> int:
 def _command(arguments: list[str]) -> int:
     from ckptplan.cli.app import app
 
-    for module in _PLANNING if arguments[:1] in (["optimize"], ["compare"]) else ():
+    for module in _EARLY.get(arguments[0], ()) if arguments else ():
         import_module(module)
     result = app(args=arguments, prog_name="ckptplan", standalone_mode=False)
     return result if isinstance(result, int) else 0

@@ -29,7 +29,7 @@ def command(
     from ckptplan.report.plan_table import plan_row, plan_table
     from ckptplan.storage.plans import plan_document, save_plan
 
-    options.keep_inputs(output, profile, workload)
+    options.keep_inputs({"--output": output}, profile, workload)
     with options.named_by_option():
         task, hardware = options.job(
             steps=steps, batch=batch, neurons=neurons, workload=workload, profile=profile

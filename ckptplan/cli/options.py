@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -80,6 +80,9 @@ ModelOption = Annotated[
 ]
 MaxOverhead = Annotated[
     str | None, typer.Option("--max-overhead", metavar="SHARE", help="Most time over base's, as '10%' or 0.1.")
+]
+PlanFile = Annotated[
+    str, typer.Argument(metavar="PLAN", help="A plan file, as optimize -o writes it; '-' for standard input.")
 ]
 FormatOption = Annotated[Format, typer.Option("--format", help="How the result is written.")]
 Output = Annotated[
@@ -163,16 +166,22 @@ _OPTIONS = (
 )
 
 
-def keep_inputs(output: str | None, *inputs: str) -> None:
-    """Raise InputError if the result would be written over what it is made from."""
-    for given in inputs:
-        if (
-            output
-            and output != "-"
-            and Path(given).is_file()
-            and Path(output).resolve() == Path(given).resolve()
-        ):
-            raise InputError("is read by this command and would be lost", field="--output", value=output)
+def keep_inputs(outputs: Mapping[str, str | None], *inputs: str | None) -> None:
+    """Raise InputError if a result would be written over what it is made from, or over another one.
+
+    ``outputs`` are files by the option that names them.
+    """
+    read = {Path(name).resolve() for name in inputs if name and Path(name).is_file()}
+    written: dict[Path | str, str] = {}
+    for option, name in outputs.items():
+        if not name:
+            continue
+        path = "-" if name == "-" else Path(name).resolve()
+        if path in read:
+            raise InputError("is read by this command and would be lost", field=option, value=name)
+        if path in written:
+            raise InputError(f"is also what {written[path]} writes", field=option, value=name)
+        written[path] = option
 
 
 def command_line() -> str:

@@ -1,4 +1,4 @@
-"""``ckptplan schema plan|profile|workload``: JSON Schemas of the file formats."""
+"""``ckptplan schema plan|profile|schedule|workload``: JSON Schemas of the file formats."""
 
 import enum
 from typing import Annotated
@@ -15,6 +15,7 @@ class Kind(enum.StrEnum):
 
     plan = "plan"
     profile = "profile"
+    schedule = "schedule"
     workload = "workload"
 
 
@@ -25,11 +26,14 @@ class SchemaFormat(enum.StrEnum):
 
 
 def command(
-    kind: Annotated[Kind, typer.Argument(help="Which format.")],
+    kind: Annotated[Kind, typer.Argument(metavar="|".join(Kind), help="Which format.")],
     format_: Annotated[SchemaFormat, typer.Option("--format", help="Schemas are JSON.")] = SchemaFormat.json,  # noqa: ARG001
     output: options.Output = None,
 ) -> None:
-    """Print the JSON Schema of plans, or of profile and workload files (as data, once TOML is read)."""
+    """Print the JSON Schema of a file format.
+
+    For profiles and workloads it is that of the data, once TOML is read; for schedules that of each line.
+    """
     from ckptplan.storage.schemas import file_schema
 
     write_text(output or "-", json_text(file_schema(kind.value)))

@@ -16,6 +16,9 @@ class Tier(enum.StrEnum):
     LOCAL = "local"
     REMOTE = "remote"
 
+    def __repr__(self) -> str:
+        return f"Tier.{self.name}"
+
 
 @dataclass(frozen=True, slots=True)
 class Advance:

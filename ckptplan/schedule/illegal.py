@@ -8,21 +8,42 @@ from ckptplan.errors import InputError
 
 
 class IllegalAction(InputError):  # noqa: N818 - the name is part of the interface
-    """An action of a schedule breaks a law: which action, which law, and the state it found."""
+    """An action of a schedule breaks a law: which action, which law, and the state it found.
+
+    ``number`` counts actions from 1; ``action`` is None where the schedule ends too early. ``line`` is
+    where the action stands, for a schedule from a file.
+    """
 
     kind = "illegal"
 
-    def __init__(self, number: int, action: object, law: str, state: str) -> None:
+    def __init__(
+        self,
+        number: int,
+        action: object,
+        law: str,
+        state: str,
+        *,
+        source: str | None = None,
+        line: int | None = None,
+    ) -> None:
         self.number = number
         self.action = action
         self.law = law
         self.state = state
+        self.line = line
         named = "the end" if action is None else f"{action!r}"
-        super().__init__(f"{named}: {law}; found {state}", field=f"action {number}")
+        place = f"action {number}" if line is None else f"line {line}"
+        super().__init__(f"{named}: {law}; found {state}", field=place, source=source)
+
+    def in_file(self, path: str) -> IllegalAction:
+        """Return the same error for a file, where action n stands on line n + 1."""
+        return IllegalAction(self.number, self.action, self.law, self.state, source=path, line=self.number + 1)
 
     def details(self) -> dict[str, Any]:
-        """Return the action, the law and the state found."""
+        """Return where, the action, the law and the state found."""
         return {
+            "source": self.source,
+            "line": self.line,
             "number": self.number,
             "action": None if self.action is None else repr(self.action),
             "law": self.law,

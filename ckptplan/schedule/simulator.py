@@ -22,17 +22,22 @@ COMPUTE, WRITE, READ = "compute", "write", "read"
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """One bar of a timeline, in seconds from the start; bytes are those held when it ends.
+    """One bar of a timeline, in seconds from the start.
 
-    A wait of compute for a transfer is an event with the action that waits and ``stall`` set.
+    ``local_bytes`` (of a unit, resident ones included) and ``remote_bytes`` (in all) are those held at
+    ``held_at``: the end, but for a transfer beside compute, whose bytes count from when it is issued.
+    ``recomputed_steps`` of the action's steps had run before. A wait of compute for a transfer is an
+    event with the action that waits and ``stall`` set.
     """
 
     start: float
     end: float
     track: str
     action: Action
+    held_at: float
     local_bytes: int
     remote_bytes: int
+    recomputed_steps: int = 0
     stall: bool = False
 
 
@@ -145,14 +150,14 @@ class _Machine:
     # Compute
 
     def advance(self, action: Advance) -> str | None:
-        begin = self.now
+        begin, before = self.now, self.recomputed
         law = self._run(action)
         if law is None and self.sink is not None:
-            self._show(action, begin)
+            self._show(action, begin, again=self.recomputed - before)
         return law
 
     def record(self, action: Record) -> str | None:
-        start, stop, begin = action.start, action.stop, self.now
+        start, stop, begin, before = action.start, action.stop, self.now, self.recomputed
         law = self._run(action)
         if law is not None:
             return law
@@ -164,7 +169,7 @@ class _Machine:
         tapes.insert(place, (start, stop))
         self.taped += stop - start
         if self.sink is not None:
-            self._show(action, begin)
+            self._show(action, begin, again=self.recomputed - before)
         return self._look()
 
     def backward(self, action: Backward) -> str | None:
@@ -351,12 +356,23 @@ class _Machine:
         *,
         end: float | None = None,
         track: str = COMPUTE,
+        again: int = 0,
         stall: bool = False,
     ) -> None:
         if self.sink is not None:
-            local = self._local_bytes() + self.costs.resident_bytes
-            remote = len(self.remote) * self.costs.remote_state_bytes
-            self.sink(Event(begin, self.now if end is None else end, track, action, local, remote, stall))
+            self.sink(
+                Event(
+                    start=begin,
+                    end=self.now if end is None else end,
+                    track=track,
+                    action=action,
+                    held_at=self.now,
+                    local_bytes=self._local_bytes() + self.costs.resident_bytes,
+                    remote_bytes=len(self.remote) * self.costs.remote_state_bytes,
+                    recomputed_steps=again,
+                    stall=stall,
+                )
+            )
 
     def unfinished(self) -> str | None:
         """Return what is not as it must be at the end."""

@@ -6,9 +6,10 @@ import errno
 import os
 import sys
 import tomllib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import IO, Any, Literal
 
 from ckptplan.errors import InputError, shown
 
@@ -86,37 +87,70 @@ def _no_constant(name: str) -> Any:
 
 
 def write_text(path: str | Path, text: str) -> None:
-    """Write a file so that at any moment it is the old one or the new one; '-' is standard output.
+    """Write a file whole (see ``replacing``). Raises InputError if it cannot be written."""
+    with replacing(path) as file:
+        file.write(text)
 
-    A killed process may leave a hidden temporary file beside it, never half a plan. Raises InputError.
+
+def write_bytes(path: str | Path, content: bytes) -> None:
+    """Write a binary file whole, as ``write_text`` does."""
+    with _streamed(path, mode="wb") as file:
+        file.write(content)
+
+
+@contextmanager
+def replacing(path: str | Path) -> Iterator[IO[str]]:
+    """Open a file to write so that at any moment it is the old one or the new one; '-' is standard output.
+
+    What is written streams to a hidden temporary file beside it, which takes its place at the end and
+    goes if the block raises: nobody ever reads half a plan. Raises InputError if the file cannot be
+    written.
     """
     if str(path) == "-":
-        sys.stdout.write(text)
-        return
-    if not str(path):
-        raise InputError("an empty name is no file to write to", field="output")
-    # Through a link, it is the file behind it that is replaced; a device or pipe is written to.
+        yield sys.stdout
+    else:
+        with _streamed(path, mode="w") as file:
+            yield file
+
+
+@contextmanager
+def _streamed(path: str | Path, *, mode: Literal["w", "wb"]) -> Iterator[IO[Any]]:
+    target = _target(path)
+    encoding = "utf-8" if mode == "w" else None
     try:
-        target = Path(path).resolve()
+        # A device or pipe is written to.
         if target.exists() and not target.is_file():
             if target.is_dir():
                 raise IsADirectoryError(errno.EISDIR, "it is a folder")
-            target.write_text(text, encoding="utf-8")
-            return
-        _replace(target, text)
+            with target.open(mode, encoding=encoding) as file:
+                yield file
+        else:
+            with _replacement(target, mode=mode, encoding=encoding) as file:
+                yield file
+    except OSError as error:
+        raise InputError(f"cannot be written: {error.strerror}", source=str(path)) from None
+
+
+def _target(path: str | Path) -> Path:
+    """Return the file to replace; through a link it is the file behind it."""
+    if not str(path):
+        raise InputError("an empty name is no file to write to", field="output")
+    try:
+        return Path(path).resolve()
     except OSError as error:
         raise InputError(f"cannot be written: {error.strerror}", source=str(path)) from None
     except ValueError as error:  # a name that no file can have
         raise InputError(f"cannot be written: {error}", source=shown(str(path))) from None
 
 
-def _replace(target: Path, text: str) -> None:
+@contextmanager
+def _replacement(target: Path, *, mode: str, encoding: str | None) -> Iterator[IO[Any]]:
     import tempfile  # imports random: a plan that is only printed does without
 
     descriptor, name = tempfile.mkstemp(dir=target.parent, prefix=".ckptplan-", suffix=".tmp")
     try:
-        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-            file.write(text)
+        with os.fdopen(descriptor, mode, encoding=encoding) as file:
+            yield file
             file.flush()
             os.fsync(file.fileno())
         # mkstemp makes files private; a new file gets the usual rights, a replaced one keeps its own.

@@ -1,21 +1,25 @@
-"""JSON Schemas of the three file formats, derived from the models."""
+"""JSON Schemas of the file formats, derived from the models."""
 
 from __future__ import annotations
 
 import copy
-from typing import Any, Literal
+import dataclasses
+from typing import Any
 
 from ckptplan.model.plan import Plan
 from ckptplan.model.profile import NUMBERS, HardwareProfile
 from ckptplan.model.workload import Workload
+from ckptplan.schedule.actions import Tier
+from ckptplan.storage.schedules import ACTIONS
+from ckptplan.storage.schedules import KIND as SCHEDULE
+from ckptplan.storage.versions import SCHEMA_VERSION
 
-Kind = Literal["plan", "profile", "workload"]
 _DIALECT = "https://json-schema.org/draft/2020-12/schema"
 
 
 def file_schema(kind: str) -> dict[str, Any]:
-    """Return the JSON Schema of plan JSON, or of a profile's or workload's TOML once it is read."""
-    make = {"plan": _plan, "profile": _profile, "workload": _workload}[kind]
+    """Return the JSON Schema of a plan, of a profile or workload (TOML once read), or of a schedule's line."""
+    make = {"plan": _plan, "profile": _profile, "schedule": _schedule, "workload": _workload}[kind]
     return {"$schema": _DIALECT, **make()}
 
 
@@ -62,6 +66,51 @@ def _workload() -> dict[str, Any]:
     schema["required"] = [field for field in schema["required"] if field not in sizes]
     schema["anyOf"] = [{"required": sizes}, {"required": ["network", "units"]}]
     return _versioned(schema)
+
+
+def _schedule() -> dict[str, Any]:
+    """Return the schema of a line: the head, or an action."""
+    head = {
+        "title": "head, the first line",
+        "type": "object",
+        "properties": {
+            "kind": {"const": SCHEDULE},
+            "schema_version": {"const": SCHEMA_VERSION},
+            "steps": {"type": "integer", "minimum": 1, "description": "T"},
+        },
+        "required": ["kind", "schema_version", "steps"],
+    }
+    return {
+        "title": "a line of a schedule",
+        "oneOf": [head, *(_action(name, kind) for name, kind in ACTIONS.items())],
+    }
+
+
+def _action(name: str, kind: type) -> dict[str, Any]:
+    fields = [field.name for field in dataclasses.fields(kind)]
+    return {
+        "title": name,
+        "description": (kind.__doc__ or "").strip(),
+        "type": "object",
+        "properties": {"action": {"const": name}, **{field: _ACTION_FIELDS[field] for field in fields}},
+        "required": ["action", *fields],
+        "additionalProperties": False,
+    }
+
+
+_STEP = {"type": "integer", "minimum": 0}
+_TIER = {"enum": [tier.value for tier in Tier]}
+_ACTION_FIELDS: dict[str, dict[str, Any]] = {
+    "start": {**_STEP, "description": "the first step of a range"},
+    "stop": {**_STEP, "description": "the step behind the last of a range"},
+    "state": {**_STEP, "description": "the state before the step of that number"},
+    "states": {
+        "type": "array", "items": _STEP, "minItems": 1, "uniqueItems": True, "description": "all in one message"
+    },
+    "tier": {**_TIER, "description": "where the state is stored"},
+    "source": {**_TIER, "description": "where the states were stored"},
+    "target": {**_TIER, "description": "where the states are stored afterwards"},
+}  # fmt: skip
 
 
 def _with_text(schema: dict[str, Any]) -> dict[str, Any]:

@@ -1,0 +1,78 @@
+"""Time and memory of playing, exporting and tracing a schedule: python -m benchmarks.simulate.
+
+Double with chunks of 16 steps and segments of 4,096. Memory is what Python holds at most beyond the plan
+(tracemalloc), found in a run of its own that is not timed: every job streams.
+"""
+
+from __future__ import annotations
+
+import os
+import tracemalloc
+from collections.abc import Callable
+
+import ckptplan
+from benchmarks.record import median_of, write
+from ckptplan.model.plan import Plan
+from ckptplan.model.record import Parameters
+from ckptplan.report.chrome_trace import ChromeTrace
+
+
+def planned(steps: int) -> Plan:
+    """Return Double with chunks of 16 steps, on a machine with enough of everything."""
+    plan = ckptplan.optimize(
+        ckptplan.load_workload("paper-snn").with_steps(steps),
+        ckptplan.load_profile("ipu-mk2"),
+        strategies=["double"],
+        local_bytes="1 PB",
+        remote_bytes="unbounded",
+    )
+    return plan.model_copy(update={"parameters": Parameters(chunk_size=16, remote_chunk_size=4096)})
+
+
+def jobs(plan: Plan) -> dict[str, Callable[[], object]]:
+    """Return what is measured; files go to the null device."""
+
+    def trace() -> None:
+        with open(os.devnull, "w", encoding="utf-8") as file:  # noqa: PTH123 - a device
+            chrome = ChromeTrace(file, process="benchmark", about={}, resident_bytes=0)
+            ckptplan.simulate(plan, sink=chrome.add)
+            chrome.close()
+
+    return {
+        "simulate": lambda: ckptplan.simulate(plan),
+        "schedule jsonl": lambda: ckptplan.save_schedule(plan, os.devnull, format="jsonl"),
+        "schedule csv": lambda: ckptplan.save_schedule(plan, os.devnull, format="csv"),
+        "simulate --trace": trace,
+    }
+
+
+def peak_of(action: Callable[[], object]) -> int:
+    """Return the most bytes that Python held at once beyond what it held before."""
+    tracemalloc.start()
+    action()
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    return peak
+
+
+def main() -> None:
+    """Print a line for each job and length."""
+    results = []
+    ckptplan.simulate(planned(64))
+    print(f"{'job':<18} {'T':>10} {'actions':>9} {'median':>9} {'most':>9} {'memory':>9}")
+    for steps in (10**4, 10**5, 10**6):
+        plan = planned(steps)
+        actions = ckptplan.simulate(plan).actions
+        for name, job in jobs(plan).items():
+            timing = median_of(5, job)
+            peak = peak_of(job)
+            print(
+                f"{name:<18} {steps:>10,} {actions:>9,} {timing['median_seconds']:>7.3f} s "
+                f"{timing['most']:>7.3f} s {peak / 1024:>5.0f} KiB"
+            )
+            results.append({"job": name, "steps": steps, "actions": actions, **timing, "peak_bytes": peak})
+    write("simulate", results)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,126 @@
+"""``ckptplan simulate``: play a plan's schedule, and see that the prediction holds."""
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from ckptplan.cli import options
+from ckptplan.cli.options import Format
+from ckptplan.cli.output import emit, enveloped, note
+from ckptplan.errors import InputError
+
+if TYPE_CHECKING:
+    from ckptplan.model.plan import Plan
+    from ckptplan.schedule.simulator import Event, Sink
+
+#: A schedule that costs something else than its closed form says.
+DISAGREES = 4
+
+
+def command(
+    plan: options.PlanFile,
+    schedule: Annotated[
+        str | None,
+        typer.Option("--schedule", metavar="FILE", help="Play this schedule at the plan's costs and limits."),
+    ] = None,
+    trace: Annotated[
+        str | None, typer.Option("--trace", metavar="FILE", help="Write the timeline for Perfetto, as JSON.")
+    ] = None,
+    gantt: Annotated[
+        str | None, typer.Option("--gantt", metavar="FILE", help="Draw the timeline, as .png, .svg or .pdf.")
+    ] = None,
+    format_: options.FormatOption = Format.table,
+    output: options.Output = None,
+) -> None:
+    """Play a plan's schedule action by action: every law is checked, time and peaks are counted.
+
+    Exits 4 if the plan's own schedule costs something else than predicted.
+    """
+    from ckptplan.cli.progress import progress_bar
+    from ckptplan.playback import simulate
+    from ckptplan.report.simulation import comparisons, simulation_document, simulation_rows, simulation_table
+    from ckptplan.storage.plans import load_plan
+
+    _check_files(plan, schedule, trace, gantt, output)
+    planned = load_plan(plan)
+    with ExitStack() as stack:
+        sinks = [stack.enter_context(_traced(planned, trace))] if trace else []
+        sinks += [stack.enter_context(_drawn(planned, gantt))] if gantt else []
+        progress = stack.enter_context(progress_bar("playing the schedule"))
+        seen = simulate(planned, schedule=schedule, sink=_each(sinks), progress=progress)
+    emit(
+        format_=format_,
+        output=output,
+        table=lambda console: simulation_table(console, planned, seen, schedule=schedule),
+        document=lambda: enveloped("simulation", simulation_document(planned, seen, schedule=schedule)),
+        rows=lambda: simulation_rows(planned, seen),
+    )
+    if schedule is None and not all(row.agrees for row in comparisons(planned, seen)):
+        note("ckptplan: the schedule does not cost what the plan predicts")
+        raise typer.Exit(DISAGREES)
+
+
+def _check_files(
+    plan: str, schedule: str | None, trace: str | None, gantt: str | None, output: str | None
+) -> None:
+    from ckptplan.report.style import picture_format
+
+    if plan == "-" and schedule == "-":
+        raise InputError("standard input is the plan already", field="--schedule", value="-")
+    if trace == "-" and output in (None, "-"):
+        raise InputError(
+            "standard output carries the result",
+            field="--trace",
+            value="-",
+            accepted="a file, or -o FILE with it",
+        )
+    if gantt:
+        picture_format(gantt, option="--gantt")
+    options.keep_inputs({"--output": output, "--trace": trace, "--gantt": gantt}, plan, schedule)
+
+
+def _each(sinks: "list[Sink]") -> "Sink | None":
+    if len(sinks) < 2:
+        return sinks[0] if sinks else None
+
+    def both(event: "Event") -> None:
+        for sink in sinks:
+            sink(event)
+
+    return both
+
+
+@contextmanager
+def _traced(plan: "Plan", path: str) -> "Iterator[Sink]":
+    """Stream events to a trace, which is there once the schedule was played."""
+    from ckptplan.cost.derive import step_costs
+    from ckptplan.playback import schedule_head
+    from ckptplan.report.chrome_trace import ChromeTrace
+    from ckptplan.storage.files import replacing
+
+    with replacing(path) as file:
+        chrome = ChromeTrace(
+            file,
+            process=f"{plan.strategy} on {plan.profile.name}, simulated",
+            about={**schedule_head(plan, command=options.command_line()), "kind": "ckptplan.trace"},
+            resident_bytes=step_costs(plan.workload, plan.profile).resident_bytes,
+        )
+        yield chrome.add
+        chrome.close()
+    if path != "-":
+        note(f"trace written to {path}; open it at ui.perfetto.dev or chrome://tracing")
+
+
+@contextmanager
+def _drawn(plan: "Plan", path: str) -> "Iterator[Sink]":
+    """Collect events, and draw them once the schedule was played."""
+    from ckptplan.report.gantt import Gantt
+    from ckptplan.report.style import save_picture, styled
+
+    picture = Gantt(plan)
+    yield picture.add
+    with styled():
+        save_picture(picture.draw(), path, option="--gantt")
+    note(f"picture written to {path}")

@@ -1,0 +1,219 @@
+"""A plan as a schedule of the package ``checkpoint_schedules`` (version 1.0, after its documentation).
+
+The vocabularies differ in four ways, which this translation bridges:
+
+- its Forward stores restart data at its start, so that our Save and the run that follows are one action;
+- tapes ("adjoint dependencies") go to WORK where they are reversed at once, else to RAM and from there to
+  WORK when their turn comes;
+- a Load and the Free after it are one Move; a Free alone is a Move to NONE;
+- it moves one state at a time: a Transfer of several states becomes as many Moves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from functools import cached_property
+from typing import TypeAlias
+
+from checkpoint_schedules import (
+    CheckpointSchedule,
+    Copy,
+    EndForward,
+    EndReverse,
+    Forward,
+    Move,
+    Reverse,
+    StorageType,
+)
+
+from ckptplan.errors import InputError
+from ckptplan.model.plan import Plan
+from ckptplan.playback import actions
+from ckptplan.schedule.actions import Action, Advance, Backward, Free, Load, Record, Save, Tier, Transfer
+
+Translated: TypeAlias = Copy | EndForward | EndReverse | Forward | Move | Reverse
+
+_STORAGE = {Tier.LOCAL: StorageType.RAM, Tier.REMOTE: StorageType.DISK}
+WORK, NONE = StorageType.WORK, StorageType.NONE
+
+
+class PlannedSchedule(CheckpointSchedule):  # type: ignore[misc] # the package is untyped
+    """The schedule of a plan, for one adjoint calculation; ``max_n`` is the plan's T."""
+
+    def __init__(self, plan: Plan) -> None:
+        super().__init__(max_n=plan.steps)
+        self._plan = plan
+        self._exhausted = False
+        actions(plan)  # a plan without a schedule is refused now
+
+    def _iterator(self) -> Iterator[Translated]:
+        for action in translated(actions(self._plan), steps=self._plan.steps):
+            if isinstance(action, Forward):
+                self._n = action.n1
+            elif isinstance(action, (Copy, Move)) and action.to_storage is WORK:
+                self._n = action.n
+            elif isinstance(action, Reverse):
+                self._r += len(action)
+            elif isinstance(action, EndReverse):
+                self._exhausted = True
+            yield action
+
+    @property
+    def is_exhausted(self) -> bool:
+        """Whether the adjoint calculation has ended."""
+        return self._exhausted
+
+    @cached_property
+    def _storage_types(self) -> set[StorageType]:
+        found = {WORK}
+        for action in translated(actions(self._plan), steps=self._plan.steps):
+            if isinstance(action, Forward) and (action.write_ics or action.write_adj_deps):
+                found.add(action.storage)
+            elif isinstance(action, (Copy, Move)):
+                found.add(action.to_storage)
+        return found - {NONE}
+
+    def uses_storage_type(self, storage_type: StorageType) -> bool:
+        """Return whether the schedule stores anything there; runs through it once."""
+        return storage_type in self._storage_types
+
+
+def translated(schedule: Iterable[Action], *, steps: int) -> Iterator[Translated]:
+    """Translate a legal schedule, action by action.
+
+    Raises InputError for what the other vocabulary cannot say: a Save that no run follows, and a tape
+    stored beside the state before it by an action of its own. No strategy does either.
+    """
+    translator = _Translator(steps)
+    ahead = iter(schedule)
+    action = next(ahead, None)
+    while action is not None:
+        following = next(ahead, None)
+        merged = _merged(action, following)
+        if merged is not None:
+            action = merged
+            continue
+        yield from translator.translate(action, following)
+        action = following
+    yield EndReverse()
+
+
+def _merged(action: Action, following: Action | None) -> Advance | None:
+    """Return two runs as one: restart data reach as far as the run that stores them."""
+    if isinstance(action, Advance) and isinstance(following, Advance) and action.stop == following.start:
+        return Advance(action.start, following.stop)
+    return None
+
+
+class _Translator:
+    """Where things are, in the other package's terms."""
+
+    def __init__(self, steps: int) -> None:
+        self.steps = steps
+        self.ended = False
+        #: The working state, and the tiers that a Save has asked for and the next run will store it in.
+        self.position = 0
+        self.asked: list[Tier] = []
+        #: What is stored together under (step, tier): 'state', 'tapes' or both.
+        self.stored: dict[tuple[int, Tier], set[str]] = {}
+        #: Recorded runs that are not in WORK, ascending: (start, stop, tier).
+        self.recorded: list[tuple[int, int, Tier]] = []
+        self.swallowed: Free | None = None
+
+    def translate(self, action: Action, following: Action | None) -> Iterator[Translated]:
+        if self.asked and not isinstance(action, (Save, Free, Transfer, Advance, Record)):
+            raise InputError(
+                f"state {self.position} is saved and not run from: checkpoint_schedules has no such action",
+                field="schedule",
+            )
+        if isinstance(action, Save):
+            self.asked.append(action.tier)
+        elif isinstance(action, (Advance, Record)):
+            yield from self._run(action, following)
+        elif isinstance(action, Backward):
+            yield from self._reverse(action)
+        elif isinstance(action, Load):
+            yield from self._load(action, following)
+        elif isinstance(action, Free):
+            yield from self._free(action)
+        else:
+            yield from self._transfer(action)
+
+    def _run(self, run: Advance | Record, following: Action | None) -> Iterator[Translated]:
+        start, stop = run.start, run.stop
+        tapes = isinstance(run, Record)
+        at_once = following == Backward(start, stop) and not self.asked
+        # Tapes go where the state goes; to local memory, where there is a choice.
+        tier, *others = sorted(self.asked) or [Tier.LOCAL]
+        if tapes and not at_once and not self.asked and (start, tier) in self.stored:
+            raise InputError(
+                f"the tape of step {start} is stored apart from the state before it: "
+                "checkpoint_schedules has no such action",
+                field="schedule",
+            )
+        storage = _STORAGE[tier] if self.asked or (tapes and not at_once) else WORK
+        yield Forward(start, stop, bool(self.asked), tapes, storage)
+        if self.asked:
+            self.stored.setdefault((start, tier), set()).add("state")
+        if tapes and not at_once:
+            self.stored.setdefault((start, tier), set()).add("tapes")
+            self.recorded.append((start, stop, tier))
+            self.recorded.sort()
+        for other in others:
+            yield Copy(start, _STORAGE[tier], _STORAGE[other])
+            self.stored[start, other] = {"state"}
+        self.asked = []
+        self.position = stop
+        if stop == self.steps and not self.ended:
+            self.ended = True
+            yield EndForward()
+
+    def _reverse(self, action: Backward) -> Iterator[Translated]:
+        stop = action.stop
+        while self.recorded and self.recorded[-1][0] >= action.start:
+            start, _, tier = self.recorded.pop()
+            yield self._fetch(start, tier, last=True, part="tapes")
+            yield Reverse(stop, start, True)
+            stop = start
+        if stop > action.start and self.recorded and self.recorded[-1][1] > action.start:
+            start, _, tier = self.recorded.pop()
+            yield self._fetch(start, tier, last=False, part="tapes")
+            self.recorded.append((start, action.start, tier))
+        if stop > action.start:
+            yield Reverse(stop, action.start, True)
+
+    def _load(self, action: Load, following: Action | None) -> Iterator[Translated]:
+        if following == Free(action.state, action.tier):
+            self.swallowed = Free(action.state, action.tier)
+        yield self._fetch(action.state, action.tier, last=self.swallowed is not None, part="state")
+        self.position = action.state
+
+    def _fetch(self, step: int, tier: Tier, *, last: bool, part: str) -> Translated:
+        """Bring to WORK; what is needed no more, and nothing beside it, moves."""
+        held = self.stored[step, tier]
+        if last:
+            held.discard(part)
+        if held:
+            return Copy(step, _STORAGE[tier], WORK)
+        del self.stored[step, tier]
+        return Move(step, _STORAGE[tier], WORK)
+
+    def _free(self, action: Free) -> Iterator[Translated]:
+        if action == self.swallowed:
+            self.swallowed = None
+        elif self.asked and action.state == self.position:
+            self.asked.remove(action.tier)
+        else:
+            held = self.stored[action.state, action.tier]
+            held.discard("state")
+            if not held:
+                del self.stored[action.state, action.tier]
+                yield Move(action.state, _STORAGE[action.tier], NONE)
+
+    def _transfer(self, action: Transfer) -> Iterator[Translated]:
+        for state in action.states:
+            if self.asked and state == self.position:
+                self.asked = [action.target if tier is action.source else tier for tier in self.asked]
+            else:
+                self.stored[state, action.target] = self.stored.pop((state, action.source))
+                yield Move(state, _STORAGE[action.source], _STORAGE[action.target])

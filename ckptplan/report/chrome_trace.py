@@ -1,0 +1,77 @@
+"""Timelines in the Trace Event Format, which Perfetto and chrome://tracing open.
+
+Written as a stream: complete events ("X") on one track for compute and one for each copy engine, instant
+events ("i") for local checkpoints, and a counter ("C") for each memory tier. Times are microseconds with
+three decimals, since a viewer works in nanoseconds: bars that touch share the same rounded end.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import IO, Any
+
+from ckptplan.report.timeline import BARS, kind_of
+from ckptplan.schedule.simulator import COMPUTE, READ, WRITE, Event
+from ckptplan.storage.schedules import action_fields
+
+_TRACKS = {COMPUTE: (1, "compute"), WRITE: (2, "copy engine: write"), READ: (3, "copy engine: read")}
+
+
+class ChromeTrace:
+    """Writes a timeline to an open file, event by event; ``close`` completes the JSON.
+
+    ``process`` names the timeline and ``number`` parts it from others in the same viewer;
+    ``resident_bytes`` is what local memory holds from the start.
+    """
+
+    def __init__(
+        self, file: IO[str], *, process: str, about: Mapping[str, Any], resident_bytes: int, number: int = 1
+    ) -> None:
+        self._file = file
+        self._number = number
+        self._held: dict[str, int] = {}
+        head = json.dumps({"displayTimeUnit": "ms", "otherData": about})
+        file.write(f'{head[:-1]}, "traceEvents": [\n')
+        file.write(self._metadata(1, "process_name", {"name": process}))
+        for track, name in _TRACKS.values():
+            file.write(",\n" + self._metadata(track, "thread_name", {"name": name}))
+            file.write(",\n" + self._metadata(track, "thread_sort_index", {"sort_index": track}))
+        self._count("local memory", resident_bytes, 0.0)
+        self._count("remote memory", 0, 0.0)
+
+    def add(self, event: Event) -> None:
+        """Write a bar or a moment, and each counter that it changes."""
+        track, _ = _TRACKS[event.track]
+        kind = kind_of(event)
+        start = _nanoseconds(event.start)
+        common = {"name": kind, "cat": event.track, "pid": self._number, "tid": track}
+        common["args"] = action_fields(event.action)
+        if kind in BARS:
+            duration = _nanoseconds(event.end) - start
+            self._write({**common, "ph": "X"}, ts=start, dur=duration)
+        else:
+            self._write({**common, "ph": "i", "s": "t"}, ts=start)
+        self._count("local memory", event.local_bytes, event.held_at)
+        self._count("remote memory", event.remote_bytes, event.held_at)
+
+    def close(self) -> None:
+        """End the list of events."""
+        self._file.write("\n]}\n")
+
+    def _count(self, name: str, value: int, at: float) -> None:
+        if self._held.get(name) != value:
+            self._held[name] = value
+            counter = {"name": name, "ph": "C", "pid": self._number, "args": {"bytes": value}}
+            self._write(counter, ts=_nanoseconds(at))
+
+    def _metadata(self, track: int, name: str, arguments: Mapping[str, Any]) -> str:
+        return json.dumps({"name": name, "ph": "M", "pid": self._number, "tid": track, "args": arguments})
+
+    def _write(self, event: Mapping[str, Any], **times: int) -> None:
+        shown = "".join(f', "{name}": {time // 1000}.{time % 1000:03d}' for name, time in times.items())
+        self._file.write(f",\n{json.dumps(event)[:-1]}{shown}}}")
+
+
+def _nanoseconds(seconds: float) -> int:
+    return round(seconds * 1e9)

@@ -1,0 +1,256 @@
+"""A schedule as a picture in the manner of the paper's Figure 1: time across, steps down.
+
+A run goes down to the right, a backward up to the right. Grey areas are tapes waiting to be consumed,
+lines are checkpoints waiting to be loaded, and below is what each memory tier holds.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from ckptplan.errors import InputError
+from ckptplan.model.plan import Plan
+from ckptplan.report import style
+from ckptplan.report.timeline import BARS, kind_of
+from ckptplan.schedule.actions import Backward, Free, Load, Record, Save, Tier, Transfer
+from ckptplan.schedule.simulator import Event
+from ckptplan.units import format_bytes, format_count, format_percent, format_seconds
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+#: More bars than this are no picture.
+MOST_ACTIONS = 10_000
+#: Up to this many steps each is drawn as a cell.
+_CELLS = 100
+
+_COLOURS = {
+    "forward": style.BLUE,
+    "recompute": style.SKY,
+    "record": style.GREEN,
+    "backward": style.VERMILION,
+    "write": style.PURPLE,
+    "read": style.ORANGE,
+    "wait": style.BLACK,
+}
+_LEGEND = {"record": "record (keeps tapes)", "wait": "wait for a transfer"}
+_TIERS = {
+    Tier.LOCAL: ("local checkpoint", style.BLACK, "-"),
+    Tier.REMOTE: ("remote checkpoint", style.GREY, ":"),
+}
+
+Point = tuple[float, float]
+
+
+class Gantt:
+    """Collects a timeline (``add`` is a sink) and draws it."""
+
+    def __init__(self, plan: Plan) -> None:
+        self.plan = plan
+        self._actions = 0
+        self._end = 0.0
+        #: Bars by kind: (start, end, first step, step behind the last).
+        self._bars: dict[str, list[tuple[float, float, int, int]]] = defaultdict(list)
+        #: Recorded and not yet reversed: (start, stop) -> when recorded.
+        self._tapes: dict[tuple[int, int], tuple[float, float]] = {}
+        self._held_tapes: list[list[Point]] = []
+        #: (state, tier) -> since when it is stored.
+        self._stored: dict[tuple[int, Tier], float] = {}
+        self._checkpoints: dict[Tier, list[tuple[Point, Point]]] = defaultdict(list)
+        self._memory: list[tuple[float, int, int]] = []
+
+    def add(self, event: Event) -> None:
+        """Take an event. Raises InputError where there are more than can be told apart."""
+        self._actions += not event.stall
+        if self._actions > MOST_ACTIONS:
+            raise InputError(
+                f"the schedule has more than {MOST_ACTIONS:,} actions, too many to tell apart in a picture",
+                field="--gantt",
+                accepted="a plan of a shorter sequence (a smaller --T); --trace shows any schedule",
+            )
+        self._end = max(self._end, event.end)
+        self._memory.append((event.held_at, event.local_bytes, event.remote_bytes))
+        kind = kind_of(event)
+        if kind in BARS:
+            self._bars[kind] += [(event.start, event.end, a, b) for a, b in _rows(event)]
+        if not event.stall:
+            self._follow_tapes(event)
+            self._follow_checkpoints(event)
+
+    def _follow_tapes(self, event: Event) -> None:
+        action = event.action
+        if isinstance(action, Record):
+            self._tapes[action.start, action.stop] = (event.start, event.end)
+        elif isinstance(action, Backward):
+            each = (event.end - event.start) / (action.stop - action.start)
+            for first, last in [span for span in self._tapes if span[1] > action.start]:
+                start, end = self._tapes.pop((first, last))
+                low = max(first, action.start)
+                slope = (end - start) / (last - first)
+                self._held_tapes.append(
+                    [
+                        (start + slope * (low - first), low),
+                        (end, last),
+                        (event.start + each * (action.stop - last), last),
+                        (event.start + each * (action.stop - low), low),
+                    ]
+                )
+                if first < low:
+                    self._tapes[first, low] = (start, start + slope * (low - first))
+
+    def _follow_checkpoints(self, event: Event) -> None:
+        action = event.action
+        if isinstance(action, Save):
+            self._stored[action.state, action.tier] = event.end
+        elif isinstance(action, Free):
+            self._forget(action.state, action.tier, event.end)
+        elif isinstance(action, Transfer):
+            for state in action.states:
+                self._forget(state, action.source, event.start)
+                self._stored[state, action.target] = event.end
+
+    def _forget(self, state: int, tier: Tier, now: float) -> None:
+        since = self._stored.pop((state, tier))
+        self._checkpoints[tier].append(((since, state), (max(now, since), state)))
+
+    def draw(self) -> Figure:
+        """Return the picture."""
+        from matplotlib.figure import Figure
+
+        tiers = 2 if any(remote for _, _, remote in self._memory) else 1
+        figure = Figure(figsize=(7.2, 4.6 + 0.7 * tiers), layout="constrained")
+        axes = figure.subplots(1 + tiers, 1, sharex=True, height_ratios=[5, *[1] * tiers])
+        scale, unit = _time_unit(self._end)
+        handles = self._draw_steps(axes[0], scale)
+        figure.legend(handles=handles, loc="outside upper left", ncols=4, handlelength=1.4)
+        self._draw_memory(axes[1], scale, column=1)
+        if tiers == 2:
+            self._draw_memory(axes[2], scale, column=2)
+        axes[0].set_xlim(0, self._end / scale)
+        axes[-1].set_xlabel(f"time ({unit})")
+        figure.align_ylabels(axes)
+        return figure
+
+    def _draw_steps(self, axes: Axes, scale: float) -> list[Any]:
+        from matplotlib.collections import LineCollection, PolyCollection
+        from matplotlib.ticker import MaxNLocator
+
+        steps = self.plan.steps
+        cells = steps <= _CELLS
+        axes.set_title(self._title())
+        axes.set_ylim(steps, 0)
+        axes.set_ylabel("time step")
+        axes.yaxis.set_major_locator(MaxNLocator(integer=True))
+        axes.yaxis.set_major_formatter(lambda value, _: format_count(int(value)))
+        handles: list[Any] = []
+        for kind in BARS:
+            bars = self._bars[kind]
+            if not bars:
+                continue
+            shapes = [shape for bar in bars for shape in _shapes(kind, bar, cells=cells)]
+            handles.append(
+                PolyCollection(
+                    [[(x / scale, y) for x, y in shape] for shape in shapes],
+                    facecolor=_COLOURS[kind],
+                    # A line of its own colour keeps a bar thinner than a dot in sight.
+                    edgecolor=_COLOURS[kind],
+                    linewidth=0.4 if cells else 0.9,
+                    label=_LEGEND.get(kind, kind),
+                    zorder=3,
+                )
+            )
+        if self._held_tapes:
+            areas = [[(x / scale, y) for x, y in area] for area in self._held_tapes]
+            handles.append(PolyCollection(areas, facecolor=style.PALE, label="tapes held", zorder=1))
+        for tier, (label, colour, dashes) in _TIERS.items():
+            if self._checkpoints[tier]:
+                lines = [[(x / scale, y) for x, y in line] for line in self._checkpoints[tier]]
+                width = max(0.2, min(0.8, 40 / len(lines)))
+                handles.append(
+                    LineCollection(
+                        lines, color=colour, linestyle=dashes, linewidth=width, label=label, zorder=2
+                    )
+                )
+        for handle in handles:
+            axes.add_collection(handle)
+        return handles
+
+    def _title(self) -> str:
+        plan = self.plan
+        parameters = ", ".join(f"{name} {value}" for name, value in plan.parameters.items())
+        base = plan.predicted.seconds / (1 + plan.predicted.overhead)
+        return (
+            f"{plan.strategy}{f' ({parameters})' if parameters else ''}: {format_seconds(self._end)}, "
+            f"{format_percent(self._end / base - 1)} over base\n"
+            f"{plan.workload.name} on {plan.profile.name}, T = {format_count(plan.steps)}"
+        )
+
+    def _draw_memory(self, axes: Axes, scale: float, *, column: int) -> None:
+        moments = [moment[column] for moment in self._memory]
+        # In the end nothing is held but what is resident, as at the start.
+        least, most = min(moments), max(moments)
+        times = [0.0, *(moment[0] / scale for moment in self._memory)]
+        held = [float(least), *map(float, moments)]
+        colour = style.BLUE if column == 1 else style.PURPLE
+        axes.fill_between(times, held, least, step="post", color=colour, alpha=0.25, linewidth=0)
+        axes.step(times, held, where="post", color=colour, linewidth=0.9)
+        budget = self.plan.goal.local_bytes if column == 1 else None
+        top = most
+        # Far above what is held, a line would only flatten the curve.
+        if budget is not None and budget - least <= 3 * (most - least):
+            top = max(top, budget)
+            axes.axhline(budget, color=style.VERMILION, linewidth=0.9, linestyle="--")
+            axes.annotate(
+                f"budget {format_bytes(budget)}",
+                (1, budget), xycoords=("axes fraction", "data"), xytext=(0, 2), textcoords="offset points",
+                ha="right", va="bottom", color=style.VERMILION, fontsize=8,
+            )  # fmt: skip
+        axes.set_ylim(least, least + 1.25 * max(1, top - least))
+        axes.set_yticks([least, most], [format_bytes(least), format_bytes(most)])
+        axes.set_ylabel("local" if column == 1 else "remote")
+
+
+def _rows(event: Event) -> list[tuple[int, int]]:
+    """Return the steps that a bar covers; for a transfer or a wait, the row of each state."""
+    action = event.action
+    if isinstance(action, Transfer):
+        return [(state, state + 1) for state in action.states]
+    if isinstance(action, (Save, Load, Free)):
+        return [(action.state, action.state + 1)]
+    return [(action.start, action.stop)]
+
+
+def _shapes(kind: str, bar: tuple[float, float, int, int], *, cells: bool) -> list[Sequence[Point]]:
+    """Return a bar as polygons: a cell for each step, or the outline of the staircase they make."""
+    start, end, first, last = bar
+    if kind in ("write", "read", "wait") or last - first == 1:
+        return [[(start, first), (end, first), (end, last), (start, last)]]
+    each = (end - start) / (last - first)
+    if cells:
+        return [
+            shape
+            for step in range(first, last)
+            for shape in _shapes(kind, (*_when(kind, bar, step, each), step, step + 1), cells=True)
+        ]
+    if kind == "backward":
+        first, last = last, first
+    down = 1 if last > first else -1
+    there = [(start, first), (start + each, first), (end, last - down)]
+    back = [(end, last), (end - each, last), (start, first + down)]
+    return [there + back]
+
+
+def _when(kind: str, bar: tuple[float, float, int, int], step: int, each: float) -> tuple[float, float]:
+    start, _, first, last = bar
+    before = last - 1 - step if kind == "backward" else step - first
+    return start + before * each, start + (before + 1) * each
+
+
+def _time_unit(seconds: float) -> tuple[float, str]:
+    for scale, unit in ((1.0, "s"), (1e-3, "ms")):
+        if seconds >= scale:
+            return scale, unit
+    return 1e-6, "us"

@@ -1,0 +1,117 @@
+"""What a schedule was seen to cost, beside what its plan predicted."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from ckptplan.model.plan import Plan
+from ckptplan.report.comparison import parameters_text
+from ckptplan.report.plan_table import print_basis, print_title
+from ckptplan.schedule.simulator import Trace
+from ckptplan.units import format_bytes, format_count, format_percent, format_seconds
+
+#: Seconds may differ by this share: a closed form and a clock round differently.
+TOLERANCE = 1e-9
+
+#: Field of Trace and Predicted -> name and form for people.
+_QUANTITIES: dict[str, tuple[str, Callable[[Any], str]]] = {
+    "seconds": ("time", format_seconds),
+    "local_peak_bytes": ("local peak", format_bytes),
+    "remote_peak_bytes": ("remote peak", format_bytes),
+    "recomputed_steps": ("steps run again", format_count),
+    "remote_writes": ("states written", format_count),
+    "remote_reads": ("states read", format_count),
+    "messages": ("messages", format_count),
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Comparison:
+    """One quantity, as predicted by the closed form and as seen when the schedule was played."""
+
+    quantity: str
+    predicted: float
+    simulated: float
+
+    @property
+    def agrees(self) -> bool:
+        """Whether both are equal: counts and bytes exactly, seconds but for rounding."""
+        if self.quantity == "seconds":
+            return math.isclose(self.predicted, self.simulated, rel_tol=TOLERANCE)
+        return self.predicted == self.simulated
+
+
+def comparisons(plan: Plan, trace: Trace) -> list[Comparison]:
+    """Return each quantity that plan and trace both have."""
+    return [
+        Comparison(quantity=name, predicted=plan.predicted[name], simulated=getattr(trace, name))
+        for name in _QUANTITIES
+    ]
+
+
+def simulation_table(console: Console, plan: Plan, trace: Trace, *, schedule: str | None) -> None:
+    """Print both side by side; ``schedule`` is the file that was played instead of the plan's own."""
+    print_title(console, workload=plan.workload, profile=plan.profile)
+    played = schedule or f"{plan.strategy}  {parameters_text(plan)}"
+    console.print(f"schedule  {played}: {format_count(trace.actions)} actions, every law kept", soft_wrap=True)
+    console.print()
+    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
+    table.add_column("", no_wrap=True)
+    for heading in ("predicted", "simulated"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    table.add_column("difference")
+    for row in comparisons(plan, trace):
+        name, shown = _QUANTITIES[row.quantity]
+        table.add_row(name, shown(row.predicted), shown(row.simulated), _difference(row, shown))
+    console.print(table)
+    if trace.stall_seconds:
+        console.print()
+        console.print(f"compute waits {format_seconds(trace.stall_seconds)} for transfers")
+    print_basis(console, plan)
+
+
+def _difference(row: Comparison, shown: Callable[[Any], str]) -> Text:
+    if row.agrees:
+        return Text("equal", style="green")
+    sign = "+" if row.simulated > row.predicted else "-"
+    size = shown(abs(row.simulated - row.predicted))
+    share = f" ({format_percent(row.simulated / row.predicted - 1)})" if row.predicted else ""
+    return Text(f"{sign}{size}{share}", style="yellow")
+
+
+def simulation_document(plan: Plan, trace: Trace, *, schedule: str | None) -> dict[str, Any]:
+    """Return both as JSON data, with what they rest on."""
+    rows = comparisons(plan, trace)
+    return {
+        "strategy": plan.strategy,
+        "parameters": dict(plan.parameters),
+        "steps": plan.steps,
+        "workload": {"name": plan.workload.name, "hash": plan.workload.hash},
+        "profile": {"name": plan.profile.name, "hash": plan.profile.hash},
+        "schedule": schedule,
+        "agrees": all(row.agrees for row in rows),
+        "simulated": dataclasses.asdict(trace),
+        "predicted": {row.quantity: row.predicted for row in rows},
+        "estimate_basis": [dict(entry) for entry in plan.estimate_basis],
+    }
+
+
+def simulation_rows(plan: Plan, trace: Trace) -> list[dict[str, Any]]:
+    """Return a row for each quantity."""
+    return [
+        {
+            "quantity": row.quantity,
+            "predicted": row.predicted,
+            "simulated": row.simulated,
+            "agrees": str(row.agrees).lower(),
+        }
+        for row in comparisons(plan, trace)
+    ]

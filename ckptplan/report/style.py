@@ -1,0 +1,73 @@
+"""One look for all pictures: colours that everybody can tell apart, fonts that survive a column."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ckptplan.errors import InputError
+from ckptplan.storage.files import write_bytes
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+#: Okabe and Ito's colours (jfly.uni-koeln.de/color), distinct for all common kinds of colour vision.
+BLACK, ORANGE, SKY, GREEN, YELLOW, BLUE, VERMILION, PURPLE = (
+    "#000000", "#E69F00", "#56B4E9", "#009E73", "#F0E442", "#0072B2", "#D55E00", "#CC79A7",
+)  # fmt: skip
+GREY, PALE = "#767676", "#E3E3E3"
+
+#: What pictures are saved as.
+FORMATS = ("png", "svg", "pdf")
+
+_STYLE: Mapping[str, Any] = {
+    "font.family": "DejaVu Sans",
+    "font.size": 9,
+    "axes.titlesize": 10,
+    "axes.titlelocation": "left",
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.edgecolor": GREY,
+    "axes.linewidth": 0.6,
+    "xtick.color": GREY,
+    "ytick.color": GREY,
+    "xtick.labelcolor": BLACK,
+    "ytick.labelcolor": BLACK,
+    "legend.frameon": False,
+    "legend.fontsize": 8.5,
+    "svg.fonttype": "none",
+    # The same picture is the same file.
+    "svg.hashsalt": "ckptplan",
+}
+
+
+def styled() -> Any:
+    """Return a context in which figures are made and saved."""
+    import matplotlib as mpl
+
+    style: Any = _STYLE  # a plain mapping, where the types spell out three hundred names
+    return mpl.rc_context(style)
+
+
+def picture_format(path: str, *, option: str) -> str:
+    """Return the format that a file's name asks for. Raises InputError for another one."""
+    suffix = Path(path).suffix.removeprefix(".").lower()
+    if suffix not in FORMATS:
+        raise InputError(
+            f"{path!r} does not say which kind of picture",
+            field=option,
+            value=path,
+            accepted="a name that ends in " + ", ".join(f".{name}" for name in FORMATS),
+        )
+    return suffix
+
+
+def save_picture(figure: Figure, path: str, *, option: str) -> None:
+    """Write a figure, whole or not at all. Raises InputError."""
+    chosen = picture_format(path, option=option)
+    buffer = io.BytesIO()
+    no_date: dict[str, Any] = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}.get(chosen, {})
+    figure.savefig(buffer, format=chosen, dpi=160, metadata=no_date)
+    write_bytes(path, buffer.getvalue())

@@ -1,0 +1,216 @@
+"""Schedules as files: a JSON object or a CSV row for each action (docs/schedule-format.md).
+
+Both ways one line at a time, so that memory stays flat however long the schedule is.
+"""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+import json
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Literal, TextIO, get_args
+
+from ckptplan.errors import InputError, did_you_mean, shown
+from ckptplan.schedule.actions import Action, Tier
+from ckptplan.storage.files import parse_json
+from ckptplan.storage.versions import check_version
+
+KIND = "ckptplan.schedule"
+ScheduleFormat = Literal["jsonl", "csv"]
+
+#: What each action is called in a file.
+ACTIONS: Mapping[str, type] = {kind.__name__.lower(): kind for kind in get_args(Action)}
+_FIELDS = {name: [field.name for field in dataclasses.fields(kind)] for name, kind in ACTIONS.items()}
+_COLUMNS = ["action", *dict.fromkeys(field for fields in _FIELDS.values() for field in fields)]
+_TIERS = [tier.value for tier in Tier]
+#: A line holds one action; only a message of a million states is as long.
+_MOST_CHARACTERS = 16 * 2**20
+
+
+def schedule_lines(
+    actions: Iterable[Action], *, head: Mapping[str, Any], format_: ScheduleFormat
+) -> Iterator[str]:
+    """Return the lines of a schedule file: the head (for CSV the names of its columns), then the actions."""
+    return _json_lines(actions, head) if format_ == "jsonl" else _csv_lines(actions)
+
+
+def _json_lines(actions: Iterable[Action], head: Mapping[str, Any]) -> Iterator[str]:
+    encode = json.JSONEncoder(separators=(",", ":"), allow_nan=False).encode
+    yield encode(head) + "\n"
+    for action in actions:
+        yield encode(action_fields(action)) + "\n"
+
+
+def action_fields(action: Action) -> dict[str, Any]:
+    """Return an action as JSON data: ``{"action": "save", "state": 0, "tier": "remote"}``."""
+    name = type(action).__name__.lower()
+    return {"action": name, **{field: getattr(action, field) for field in _FIELDS[name]}}
+
+
+def _csv_lines(actions: Iterable[Action]) -> Iterator[str]:
+    yield ",".join(_COLUMNS) + "\n"
+    for action in actions:
+        fields = action_fields(action)
+        yield ",".join(_cell(fields.get(column, "")) for column in _COLUMNS) + "\n"
+
+
+def _cell(value: object) -> str:
+    return " ".join(map(str, value)) if isinstance(value, tuple) else str(value)
+
+
+def load_schedule(path: str | Path, *, steps: int | None = None) -> Iterator[Action]:
+    """Read a schedule file, JSON lines or CSV, one action at a time; '-' is standard input.
+
+    ``steps`` is the T that the file must be for, where its head says one. Action n stands on line n + 1.
+    Raises InputError, while the actions are read, with the line and the field that is not accepted.
+    """
+    source = str(path)
+    with _opened(path) as file:
+        lines = _lines(file, source=source)
+        first = next(lines, "")
+        if first.startswith("{"):
+            _check_head(parse_json(first, source=f"{source}: line 1"), steps=steps, source=f"{source}: line 1")
+            parse = _from_json
+        elif first.split(",") == _COLUMNS:
+            parse = _from_csv
+        else:
+            raise InputError(
+                f"{shown(first)} starts no schedule",
+                source=f"{source}: line 1",
+                accepted=f'{{"kind": "{KIND}", ...}}, or the columns {",".join(_COLUMNS)}',
+            )
+        for number, line in enumerate(lines, start=2):
+            where = f"{source}: line {number}"
+            try:
+                yield _action(parse(line, where))
+            except InputError as error:
+                raise (error if error.source else error.inside(source=where)) from None
+
+
+@contextmanager
+def _opened(path: str | Path) -> Iterator[TextIO]:
+    if str(path) == "-":
+        yield sys.stdin
+        return
+    try:
+        file = Path(path).open(encoding="utf-8-sig")  # noqa: SIM115 - closed below
+    except OSError as error:
+        raise InputError(f"cannot be read: {error.strerror}", source=str(path)) from None
+    except ValueError as error:  # a name that no file can have
+        raise InputError(f"cannot be read: {error}", source=shown(str(path))) from None
+    with file:
+        yield file
+
+
+def _lines(file: TextIO, *, source: str) -> Iterator[str]:
+    number = 0
+    try:
+        while line := file.readline(_MOST_CHARACTERS + 1):
+            number += 1
+            if len(line) > _MOST_CHARACTERS:
+                raise InputError(
+                    "is too long", source=f"{source}: line {number}", accepted="lines up to 16 MiB"
+                )
+            yield line.rstrip("\r\n")
+    except UnicodeDecodeError as error:
+        raise InputError(
+            f"is not UTF-8 text (byte {error.start})", source=f"{source}: after line {number}"
+        ) from None
+    except OSError as error:
+        raise InputError(f"cannot be read: {error.strerror}", source=source) from None
+
+
+def _check_head(head: Mapping[str, Any], *, steps: int | None, source: str) -> None:
+    if head.get("kind") != KIND:
+        raise InputError(
+            f"{shown(head.get('kind'))} is not a schedule", field="kind", accepted=repr(KIND), source=source
+        )
+    check_version(head.get("schema_version"), source=source)
+    if steps is not None and head.get("steps") != steps:
+        raise InputError(
+            f"the schedule is for {shown(head.get('steps'))} steps, the plan for {steps}",
+            field="steps",
+            value=head.get("steps"),
+            accepted=str(steps),
+            source=source,
+        )
+
+
+def _from_json(line: str, where: str) -> dict[str, Any]:
+    if not line.strip():
+        raise InputError("is empty", accepted="one action a line")
+    return parse_json(line, source=where)
+
+
+def _from_csv(line: str, where: str) -> dict[str, Any]:  # noqa: ARG001 - the signature of both
+    cells = next(csv.reader([line]), [])
+    if len(cells) != len(_COLUMNS):
+        raise InputError(f"has {len(cells)} cells", accepted=f"{len(_COLUMNS)}: {','.join(_COLUMNS)}")
+    found: dict[str, Any] = {name: text for name, text in zip(_COLUMNS, cells, strict=True) if text != ""}
+    for name in ("start", "stop", "state"):
+        if name in found:
+            found[name] = _integer(found[name])
+    if "states" in found:
+        found["states"] = [_integer(text) for text in found["states"].split()]
+    return found
+
+
+def _integer(text: str) -> object:
+    """Return the number that a cell holds; the text, to be refused by name, where it holds none."""
+    return int(text) if text.isascii() and text.isdecimal() and len(text) < 20 else text
+
+
+def _action(found: Mapping[str, Any]) -> Action:
+    name = found.get("action")
+    if not isinstance(name, str) or name not in ACTIONS:
+        hint = did_you_mean(name, ACTIONS) if isinstance(name, str) else ""
+        raise InputError(
+            f"{shown(name)} is no action.{hint}", field="action", value=name, accepted=", ".join(ACTIONS)
+        )
+    fields = _FIELDS[name]
+    for given in found:
+        if given != "action" and given not in fields:
+            raise InputError(f"is not a field of {name}", field=given, accepted=", ".join(fields))
+    values = {}
+    for field in fields:
+        if field not in found:
+            raise InputError("is missing", field=field, accepted=f"{name} has {', '.join(fields)}")
+        check = _CHECKS[field]
+        values[field] = check(found[field], field)
+    action: Action = ACTIONS[name](**values)
+    return action
+
+
+def _step(value: object, field: str) -> int:
+    if type(value) is not int or not 0 <= value < 2**63:
+        raise InputError(
+            f"{shown(value)} is no step", field=field, value=value, accepted="a whole number from 0 on"
+        )
+    return value
+
+
+def _steps(value: object, field: str) -> tuple[int, ...]:
+    if not isinstance(value, list):
+        raise InputError(f"{shown(value)} is no list", field=field, value=value, accepted="a list of steps")
+    return tuple(_step(state, field) for state in value)
+
+
+def _tier(value: object, field: str) -> Tier:
+    if value not in _TIERS:
+        raise InputError(f"{shown(value)} is no tier", field=field, value=value, accepted=" or ".join(_TIERS))
+    return Tier(value)
+
+
+_CHECKS: Mapping[str, Callable[[Any, str], Any]] = {
+    "start": _step,
+    "stop": _step,
+    "state": _step,
+    "states": _steps,
+    "tier": _tier,
+    "source": _tier,
+    "target": _tier,
+}

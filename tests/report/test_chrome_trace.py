@@ -1,0 +1,104 @@
+"""Traces keep the Trace Event Format, as its documentation gives it: phases X, i, C and M and their fields."""
+
+import io
+import json
+from collections.abc import Mapping
+from itertools import pairwise
+from typing import Any
+
+import pytest
+
+import ckptplan
+from ckptplan import Plan, Trace
+from ckptplan.report.chrome_trace import ChromeTrace
+from tests.support import small_plan
+
+#: Phase -> fields that it must have, and those that it may have.
+FIELDS: Mapping[str, tuple[set[str], set[str]]] = {
+    "X": ({"name", "ph", "ts", "dur", "pid", "tid"}, {"cat", "args"}),
+    "i": ({"name", "ph", "ts", "pid", "tid", "s"}, {"cat", "args"}),
+    "C": ({"name", "ph", "ts", "pid", "args"}, set()),
+    "M": ({"name", "ph", "pid", "tid", "args"}, set()),
+}
+
+
+def traced(plan: Plan) -> tuple[dict[str, Any], Trace]:
+    file = io.StringIO()
+    chrome = ChromeTrace(file, process="a plan", about={"steps": plan.steps}, resident_bytes=7)
+    trace = ckptplan.simulate(plan, sink=chrome.add)
+    chrome.close()
+    return json.loads(file.getvalue()), trace
+
+
+CASES = [
+    ("remote", "ipu-mk2", "230 kB"),
+    ("hierarchical", "ipu-mk2", "230 kB"),
+    ("double", "ipu-mk2", "230 kB"),
+    ("base", "ipu-mk2", "300 kB"),
+    ("standard", "ipu-mk2", "240 kB"),
+    ("nested", "ipu-mk2", "240 kB"),
+    ("remote", "nvidia-h200", "345 MB"),
+    ("hierarchical", "nvidia-h200", "350 MB"),
+]
+
+
+@pytest.mark.parametrize(("name", "profile", "local_bytes"), CASES)
+def test_a_trace_is_a_legal_trace(name: str, profile: str, local_bytes: str) -> None:
+    """Fields, no overlap on a track, counters in order of time, and the simulator's totals."""
+    document, trace = traced(small_plan(name, profile=profile, local_bytes=local_bytes))
+    assert document.keys() == {"displayTimeUnit", "otherData", "traceEvents"}
+    assert document["displayTimeUnit"] in ("ms", "ns")
+    events = document["traceEvents"]
+    for event in events:
+        needed, allowed = FIELDS[event["ph"]]
+        assert needed <= event.keys() <= needed | allowed
+        assert event.get("s", "t") in ("g", "p", "t")
+        assert all(isinstance(event.get(field, 0), int | float) for field in ("ts", "dur", "pid", "tid"))
+        assert event.get("dur", 0) >= 0
+    named = {event["tid"]: event["args"]["name"] for event in events if event["name"] == "thread_name"}
+    assert named == {1: "compute", 2: "copy engine: write", 3: "copy engine: read"}
+    for track in named:
+        bars = sorted(
+            (round(event["ts"] * 1000), round((event["ts"] + event["dur"]) * 1000))
+            for event in events
+            if event["ph"] == "X" and event["tid"] == track
+        )
+        assert all(before[1] <= after[0] for before, after in pairwise(bars))
+    ends = [event["ts"] + event["dur"] for event in events if event["ph"] == "X"]
+    assert max(ends) / 1e6 == pytest.approx(trace.seconds, abs=1e-9)
+    for counter, peak in (
+        ("local memory", trace.local_peak_bytes),
+        ("remote memory", trace.remote_peak_bytes),
+    ):
+        values = [event for event in events if event["ph"] == "C" and event["name"] == counter]
+        assert max(event["args"]["bytes"] for event in values) == peak
+        assert all(before["ts"] <= after["ts"] for before, after in pairwise(values))
+        assert values[0]["ts"] == 0
+
+
+def test_bars_are_named_by_what_they_do() -> None:
+    document, trace = traced(small_plan())
+    bars: dict[str, int] = {}
+    for event in document["traceEvents"]:
+        if event["ph"] == "X" and "start" in event["args"]:
+            steps = event["args"]["stop"] - event["args"]["start"]
+            bars[event["name"]] = bars.get(event["name"], 0) + steps
+    # The last chunk of 6 steps is recorded in the first sweep; all others are recorded when run again.
+    assert bars == {"forward": 64 - 6, "recompute": trace.recomputed_steps - 58, "record": 64, "backward": 64}
+    moments = {event["name"] for event in document["traceEvents"] if event["ph"] == "i"}
+    assert moments == {"save", "load", "free"}
+
+
+def test_a_wait_for_a_transfer_is_a_bar_of_its_own() -> None:
+    plan = small_plan("remote", profile="nvidia-h200", local_bytes="345 MB")
+    document, trace = traced(plan)
+    waits = [event["dur"] for event in document["traceEvents"] if event["name"] == "wait"]
+    assert sum(waits) / 1e6 == pytest.approx(trace.stall_seconds, abs=1e-9 * len(waits))
+    assert trace.stall_seconds > 0
+
+
+def test_actions_are_told_as_in_schedule_files() -> None:
+    document, _ = traced(small_plan("hierarchical", local_bytes="226 kB"))
+    first = next(event for event in document["traceEvents"] if event["name"] == "write")
+    assert first["args"]["action"] == "transfer"
+    assert first["args"]["source"] == "local"

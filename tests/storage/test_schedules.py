@@ -1,0 +1,235 @@
+"""Schedule files: what is written is read back, and what is wrong is told by line and name."""
+
+import json
+from pathlib import Path
+from typing import Any, get_args
+
+import jsonschema
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import ckptplan
+from ckptplan import IllegalAction, InputError, Plan
+from ckptplan.schedule.actions import Action, Advance, Backward, Free, Load, Record, Save, Tier, Transfer
+from ckptplan.storage.schedules import ACTIONS, ScheduleFormat, load_schedule, schedule_lines
+from ckptplan.storage.schemas import file_schema
+from tests.support import small_plan
+
+HEAD = {"kind": "ckptplan.schedule", "schema_version": 1, "steps": 4}
+
+numbers = st.integers(0, 2**63 - 1)
+tiers = st.sampled_from(Tier)
+any_action = st.one_of(
+    st.builds(Advance, numbers, numbers),
+    st.builds(Record, numbers, numbers),
+    st.builds(Backward, numbers, numbers),
+    st.builds(Save, numbers, tiers),
+    st.builds(Load, numbers, tiers),
+    st.builds(Free, numbers, tiers),
+    st.builds(
+        Transfer, st.lists(numbers, min_size=1, max_size=5, unique=True).map(tuple), source=tiers, target=tiers
+    ),
+)
+
+
+@pytest.fixture(scope="module")
+def plan() -> Plan:
+    return small_plan()
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("schedules")
+
+
+@pytest.mark.parametrize("format_", get_args(ScheduleFormat))
+@given(actions=st.lists(any_action, max_size=8))
+def test_what_is_written_is_read_back(format_: ScheduleFormat, folder: Path, actions: list[Action]) -> None:
+    file = folder / "any"
+    file.write_text("".join(schedule_lines(actions, head=HEAD, format_=format_)))
+    assert list(load_schedule(file)) == actions
+
+
+@given(actions=st.lists(any_action, max_size=4))
+def test_each_line_keeps_the_schema(actions: list[Action]) -> None:
+    schema = file_schema("schedule")
+    jsonschema.Draft202012Validator.check_schema(schema)
+    for line in schedule_lines(actions, head=HEAD, format_="jsonl"):
+        jsonschema.validate(json.loads(line), schema)
+
+
+def test_the_schema_refuses_what_the_reader_refuses() -> None:
+    validator = jsonschema.Draft202012Validator(file_schema("schedule"))
+    for line in BROKEN_LINES:
+        assert not validator.is_valid(json.loads(line)), line
+
+
+@pytest.mark.parametrize("name", ["s.jsonl", "s.csv"])
+def test_a_saved_schedule_plays_at_its_predicted_cost(name: str, plan: Plan, tmp_path: Path) -> None:
+    count = ckptplan.save_schedule(plan, tmp_path / name)
+    assert list(ckptplan.load_schedule(tmp_path / name)) == list(ckptplan.actions(plan))
+    trace = ckptplan.simulate(plan, schedule=tmp_path / name)
+    assert (trace.actions, trace.seconds) == (count, plan.predicted.seconds)
+    assert len((tmp_path / name).read_text().splitlines()) == count + 1
+
+
+def test_the_head_says_whose_schedule_it_is(plan: Plan, tmp_path: Path) -> None:
+    ckptplan.save_schedule(plan, tmp_path / "s", command="a command")
+    head = json.loads((tmp_path / "s").read_text().partition("\n")[0])
+    assert head == {
+        "kind": "ckptplan.schedule",
+        "schema_version": 1,
+        "version": ckptplan.__version__,
+        "command": "a command",
+        "strategy": plan.strategy,
+        "parameters": dict(plan.parameters),
+        "steps": 64,
+        "workload": {"name": "paper-snn", "hash": plan.workload.hash},
+        "profile": {"name": "ipu-mk2", "hash": plan.profile.hash},
+    }
+
+
+BROKEN_LINES = {
+    '{"action": "forward", "start": 0, "stop": 4}': "line 3: action: 'forward' is no action",
+    '{"action": "recrod", "start": 0, "stop": 4}': "Did you mean 'record'?",
+    '{"action": ["save"], "state": 0}': r"action: \['save'\] is no action",
+    '{"start": 0, "stop": 4}': "line 3: action: None is no action",
+    '{"action": "record", "start": 0}': "line 3: stop: is missing .*record has start, stop",
+    '{"action": "record", "start": 0, "stop": 4, "tier": "local"}': "line 3: tier: is not a field of record",
+    '{"action": "record", "start": 0, "stop": "4"}': "line 3: stop: '4' is no step",
+    '{"action": "record", "start": 0, "stop": true}': "line 3: stop: True is no step",
+    '{"action": "record", "start": -1, "stop": 4}': "line 3: start: -1 is no step",
+    '{"action": "save", "state": 0, "tier": "disk"}': "line 3: tier: 'disk' is no tier .*local or remote",
+    '{"action": "transfer", "states": 3, "source": "local", "target": "remote"}': "states: 3 is no list",
+    '{"action": "transfer", "states": [1.5], "source": "local", "target": "remote"}': "states: 1.5 is no step",
+}
+
+
+@pytest.mark.parametrize(("line", "message"), BROKEN_LINES.items(), ids=range(len(BROKEN_LINES)))
+def test_a_wrong_line_is_refused_by_name_and_line(line: str, message: str, tmp_path: Path) -> None:
+    file = tmp_path / "s.jsonl"
+    file.write_text("\n".join([json.dumps(HEAD), '{"action":"save","state":0,"tier":"local"}', line]))
+    with pytest.raises(InputError, match=message) as caught:
+        list(load_schedule(file))
+    assert str(caught.value).startswith(f"{file}: line 3: ")
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("{", "line 3: is not valid JSON"),
+        ("", "line 3: is empty"),
+        ("[1]", r"line 3: holds \[1\], not a JSON object"),
+        ('{"action": "save", "action": "save"}', "line 3: action: is given twice"),
+        ('{"action": "record", "start": 0, "stop": 9223372036854775808}', "line 3: stop: 9223372036854775808"),
+    ],
+)
+def test_what_is_no_action_at_all_is_refused_too(line: str, message: str, tmp_path: Path) -> None:
+    file = tmp_path / "s.jsonl"
+    file.write_text("\n".join([json.dumps(HEAD), '{"action":"save","state":0,"tier":"local"}', line, ""]))
+    with pytest.raises(InputError, match=message):
+        list(load_schedule(file))
+
+
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        ("advance,0,4", "line 2: has 3 cells .*8: action,start,stop"),
+        ("advance,0,x,,,,,", "line 2: stop: 'x' is no step"),
+        ("advance,0,²,,,,,", "line 2: stop: '²' is no step"),
+        (f"advance,0,{'9' * 30},,,,,", "line 2: stop: '999"),
+        ("jump,0,1,,,,,", "line 2: action: 'jump' is no action"),
+        ("transfer,,,,,0 b,local,remote", "line 2: states: 'b' is no step"),
+        ("", "line 2: has 0 cells"),
+    ],
+)
+def test_a_wrong_row_is_refused_by_name_and_line(row: str, message: str, tmp_path: Path) -> None:
+    file = tmp_path / "s.csv"
+    file.write_text(f"action,start,stop,state,tier,states,source,target\n{row}\n")
+    with pytest.raises(InputError, match=message):
+        list(load_schedule(file))
+
+
+@pytest.mark.parametrize(
+    ("head", "message"),
+    [
+        ({**HEAD, "kind": "ckptplan.plan"}, "line 1: kind: 'ckptplan.plan' is not a schedule"),
+        ({**HEAD, "schema_version": 2}, "line 1: schema_version: 2 is a version"),
+        ({**HEAD, "steps": 5}, "line 1: steps: the schedule is for 5 steps, the plan for 4 "),
+        ({"action": "advance"}, "line 1: kind: None is not a schedule"),
+        ("time,event", "line 1: 'time,event' starts no schedule"),
+    ],
+)
+def test_a_file_that_is_no_schedule_of_the_plan_is_refused(head: Any, message: str, tmp_path: Path) -> None:
+    file = tmp_path / "s"
+    file.write_text((head if isinstance(head, str) else json.dumps(head)) + "\n")
+    with pytest.raises(InputError, match=message):
+        list(load_schedule(file, steps=4))
+
+
+def test_what_cannot_be_read_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "bytes").write_bytes(json.dumps(HEAD).encode() + b"\n\xff\xfe\n")
+    (tmp_path / "long").write_text("x" * 100)
+    (tmp_path / "empty").touch()
+    monkeypatch.setattr("ckptplan.storage.schedules._MOST_CHARACTERS", 80)
+    for name, message in {
+        "missing": "No such file",
+        "a\0b": "null",
+        "bytes": "not UTF-8 text",
+        "long": "line 1: is too long",
+        "empty": "line 1: '' starts no schedule",
+        ".": "directory",
+    }.items():
+        with pytest.raises(InputError, match=message):
+            list(load_schedule(tmp_path / name))
+
+
+def test_an_illegal_order_is_told_by_line(plan: Plan, tmp_path: Path) -> None:
+    file = tmp_path / "s.jsonl"
+    ckptplan.save_schedule(plan, file)
+    lines = file.read_text().splitlines(keepends=True)
+    without = "".join(line for number, line in enumerate(lines, start=1) if number != 3)
+    file.write_text(without)
+    with pytest.raises(IllegalAction, match=r"s\.jsonl: line 3: Save\(state=10, tier=Tier\.REMOTE\)") as caught:
+        ckptplan.simulate(plan, schedule=file)
+    assert (caught.value.line, caught.value.number, caught.value.source) == (3, 2, str(file))
+    assert caught.value.law == "a save stores the working state"
+
+
+def test_a_missing_end_is_told_behind_the_last_line(plan: Plan, tmp_path: Path) -> None:
+    file = tmp_path / "s.csv"
+    count = ckptplan.save_schedule(plan, file)
+    file.write_text("".join(file.read_text().splitlines(keepends=True)[:-1]))
+    with pytest.raises(IllegalAction, match="the end: every step is reversed: steps 0 to 3 are not") as caught:
+        ckptplan.simulate(plan, schedule=file)
+    assert caught.value.line == count + 1
+
+
+def test_an_unknown_format_is_refused(plan: Plan, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"'xml' is no format of schedules .*jsonl, csv"):
+        ckptplan.save_schedule(plan, tmp_path / "s", format="xml")  # type: ignore[arg-type]
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_failure_leaves_the_old_file(plan: Plan, tmp_path: Path) -> None:
+    file = tmp_path / "s.jsonl"
+    file.write_text("old")
+
+    def stop(*_: int) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        ckptplan.save_schedule(plan, file, progress=stop)
+    assert file.read_text() == "old"
+    assert list(tmp_path.iterdir()) == [file]
+
+
+def test_progress_ends_at_all_steps(plan: Plan) -> None:
+    told: list[tuple[int, int]] = []
+    ckptplan.simulate(plan, progress=lambda done, total: told.append((done, total)))
+    assert told[-1] == (64 + 86 + 64,) * 2
+
+
+def test_every_action_has_a_name_in_files() -> None:
+    assert list(ACTIONS) == ["advance", "record", "backward", "save", "load", "free", "transfer"]
