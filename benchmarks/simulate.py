@@ -1,7 +1,8 @@
 """Time and memory of playing, exporting and tracing a schedule: python -m benchmarks.simulate.
 
-Double with chunks of 16 steps and segments of 4,096. Memory is what Python holds at most beyond the plan
-(tracemalloc), found in a run of its own that is not timed: every job streams.
+Double with chunks of 16 steps and segments of 4,096; and Remote with chunks of one step, which stores as many
+states as there are. Memory is what Python holds at most beyond the plan (tracemalloc), found in a run of its
+own that is not timed.
 """
 
 from __future__ import annotations
@@ -17,16 +18,16 @@ from ckptplan.model.record import Parameters
 from ckptplan.report.chrome_trace import ChromeTrace
 
 
-def planned(steps: int) -> Plan:
-    """Return Double with chunks of 16 steps, on a machine with enough of everything."""
+def planned(steps: int, strategy: str, **parameters: int) -> Plan:
+    """Return a plan with these parameters, on a machine with enough of everything."""
     plan = ckptplan.optimize(
         ckptplan.load_workload("paper-snn").with_steps(steps),
         ckptplan.load_profile("ipu-mk2"),
-        strategies=["double"],
+        strategies=[strategy],
         local_bytes="1 PB",
         remote_bytes="unbounded",
     )
-    return plan.model_copy(update={"parameters": Parameters(chunk_size=16, remote_chunk_size=4096)})
+    return plan.model_copy(update={"parameters": Parameters(parameters)})
 
 
 def jobs(plan: Plan) -> dict[str, Callable[[], object]]:
@@ -58,19 +59,25 @@ def peak_of(action: Callable[[], object]) -> int:
 def main() -> None:
     """Print a line for each job and length."""
     results = []
-    ckptplan.simulate(planned(64))
-    print(f"{'job':<18} {'T':>10} {'actions':>9} {'median':>9} {'most':>9} {'memory':>9}")
-    for steps in (10**4, 10**5, 10**6):
-        plan = planned(steps)
-        actions = ckptplan.simulate(plan).actions
-        for name, job in jobs(plan).items():
-            timing = median_of(5, job)
-            peak = peak_of(job)
-            print(
-                f"{name:<18} {steps:>10,} {actions:>9,} {timing['median_seconds']:>7.3f} s "
-                f"{timing['most']:>7.3f} s {peak / 1024:>5.0f} KiB"
-            )
-            results.append({"job": name, "steps": steps, "actions": actions, **timing, "peak_bytes": peak})
+    cases: dict[str, dict[str, int]] = {
+        "double": {"chunk_size": 16, "remote_chunk_size": 4096},
+        "remote": {"chunk_size": 1},
+    }
+    ckptplan.simulate(planned(64, "remote", chunk_size=1))
+    print(f"{'strategy':<9} {'job':<18} {'T':>10} {'actions':>9} {'median':>9} {'most':>9} {'memory':>11}")
+    for strategy, parameters in cases.items():
+        for steps in (10**4, 10**5, 10**6) if strategy == "double" else (10**4, 10**5):
+            plan = planned(steps, strategy, **parameters)
+            actions = ckptplan.simulate(plan).actions
+            for name, job in jobs(plan).items():
+                timing = median_of(3, job)
+                peak = peak_of(job)
+                print(
+                    f"{strategy:<9} {name:<18} {steps:>10,} {actions:>9,} {timing['median_seconds']:>7.3f} s "
+                    f"{timing['most']:>7.3f} s {peak / 1024:>7,.0f} KiB"
+                )
+                case = {"strategy": strategy, "job": name, "steps": steps, "actions": actions}
+                results.append({**case, **timing, "peak_bytes": peak})
     write("simulate", results)
 
 

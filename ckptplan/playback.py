@@ -30,6 +30,7 @@ def actions(plan: Plan) -> Iterator[Action]:
 
     Raises InputError for a strategy, or parameters, that this version does not have.
     """
+    _check(plan)
     strategy = strategy_of(plan.strategy)
     # Checks the names, so that the error comes now and not with the first action.
     strategy.point(plan.parameters, steps=plan.steps)
@@ -45,11 +46,15 @@ def simulate(
 ) -> Trace:
     """Play a plan's schedule, or another one at the plan's costs, and return what it costs.
 
-    ``schedule`` is actions, or the name of a schedule file ('-' for standard input). Memory stays flat
-    however long it is; ``sink`` is handed the timeline as it streams. Raises IllegalAction for the first
-    action that breaks a law or the budget that the plan was made for, and InputError.
+    ``schedule`` is actions, or the name of a schedule file ('-' for standard input). Memory grows with the
+    checkpoints stored at a time, not with the length; ``sink`` is handed the timeline as it streams. Raises
+    IllegalAction for the first action that breaks a law or the budget that the plan was made for, and
+    InputError.
     """
-    source = str(schedule) if isinstance(schedule, (str, Path)) else None
+    _check(plan)
+    source = None
+    if isinstance(schedule, (str, Path)):
+        source = "standard input" if str(schedule) == "-" else str(schedule)
     played = (
         actions(plan)
         if schedule is None
@@ -83,7 +88,8 @@ def save_schedule(
     ``format`` is 'jsonl' or 'csv', by default what the name ends in, else 'jsonl'; '-' is standard output.
     The file is written as a stream and replaced whole. Raises InputError.
     """
-    chosen = format or ("csv" if str(path).endswith(".csv") else "jsonl")
+    _check(plan)
+    chosen = format or ("csv" if str(path).lower().endswith(".csv") else "jsonl")
     if chosen not in get_args(ScheduleFormat):
         raise InputError(
             f"{shown(chosen)} is no format of schedules", field="format", value=chosen, accepted="jsonl, csv"
@@ -115,6 +121,16 @@ def schedule_head(plan: Plan, *, command: str) -> dict[str, Any]:
         "workload": {"name": plan.workload.name, "hash": plan.workload.hash},
         "profile": {"name": plan.profile.name, "hash": plan.profile.hash},
     }
+
+
+def _check(plan: object) -> None:
+    if not isinstance(plan, Plan):
+        raise InputError(
+            f"{shown(plan)} is not a Plan",
+            field="plan",
+            value=plan,
+            accepted="a Plan, as ckptplan.optimize or ckptplan.load_plan returns",
+        )
 
 
 def _watched(actions: Iterable[Action], plan: Plan, progress: Progress) -> Iterator[Action]:

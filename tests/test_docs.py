@@ -138,7 +138,11 @@ def test_timings_in_the_documents_are_those_measured() -> None:
 def test_figures_for_playing_schedules_are_those_measured() -> None:
     measured = json.loads((ROOT / "benchmarks/results/simulate.json").read_text())["results"]
     page = (ROOT / "docs/schedule-format.md").read_text()
-    longest = {result["job"]: result for result in measured if result["steps"] == 10**6}
+    longest = {
+        result["job"]: result
+        for result in measured
+        if (result["strategy"], result["steps"]) == ("double", 10**6)
+    }
     for job, digits in {"simulate": 2, "schedule jsonl": 2, "simulate --trace": 1}.items():
         seconds, peak = longest[job]["median_seconds"], longest[job]["peak_bytes"]
         assert re.search(rf"{seconds:.{digits}f} s and {peak / 1024:.0f} KiB", page), job

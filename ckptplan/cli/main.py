@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import signal
 import sys
 from collections.abc import Sequence
 from importlib import import_module
@@ -14,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 if TYPE_CHECKING:
     from ckptplan.errors import CkptplanError
 
-INTERRUPTED = 130
+INTERRUPTED, TERMINATED = 130, 143
 #: What a command imports. They could do so themselves, but deep within typer's calls the same
 #: imports take a fifth longer: CPython's frame stack then crosses the end of a chunk time and again.
 _EARLY = {
@@ -29,14 +30,18 @@ PIPE_CLOSED = 141
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
-    """Run the command line; exits 0 ok, 1 internal error, 2 usage or input, 3 infeasible, 130 Ctrl-C."""
+    """Run the command line; exits with a code of docs/plan-format.md."""
     arguments = list(sys.argv[1:] if arguments is None else arguments)
     if sys.stdout is None:
         # Started with standard output closed: there is nobody to print for.
         sys.stdout = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115 - open until the end
+    # What is half written is taken away on the way out, for `kill` as for Ctrl-C.
+    signal.signal(signal.SIGTERM, _terminate)
     try:
         code = _run(arguments)
         sys.stdout.flush()
+    except _Terminated:
+        code = TERMINATED
     except KeyboardInterrupt:
         code = INTERRUPTED
     except BrokenPipeError:
@@ -51,6 +56,14 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     # Python ends by collecting all garbage, modules and classes included: a fifth of a short command.
     gc.freeze()
     sys.exit(code)
+
+
+class _Terminated(BaseException):
+    """The system asked the program to end."""
+
+
+def _terminate(*_: object) -> NoReturn:
+    raise _Terminated
 
 
 def _run(arguments: list[str]) -> int:

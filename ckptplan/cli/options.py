@@ -85,8 +85,24 @@ PlanFile = Annotated[
     str, typer.Argument(metavar="PLAN", help="A plan file, as optimize -o writes it; '-' for standard input.")
 ]
 FormatOption = Annotated[Format, typer.Option("--format", help="How the result is written.")]
+
+
+def named_file(context: typer.Context, parameter: typer.CallbackParam, name: str | None) -> str | None:  # noqa: ARG001 - typer's signature
+    """Return the name of a file; '' is most often a variable that was never set. Raises InputError."""
+    if name == "":
+        raise InputError("an empty name is no file", field=f"--{parameter.name}", value=name)
+    return name
+
+
 Output = Annotated[
-    str | None, typer.Option("-o", "--output", metavar="FILE", help="Write to a file, '-' for standard output.")
+    str | None,
+    typer.Option(
+        "-o",
+        "--output",
+        metavar="FILE",
+        help="Write to a file, '-' for standard output.",
+        callback=named_file,
+    ),
 ]
 
 

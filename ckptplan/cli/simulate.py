@@ -23,13 +23,30 @@ def command(
     plan: options.PlanFile,
     schedule: Annotated[
         str | None,
-        typer.Option("--schedule", metavar="FILE", help="Play this schedule at the plan's costs and limits."),
+        typer.Option(
+            "--schedule",
+            metavar="FILE",
+            help="Play this schedule at the plan's costs and limits.",
+            callback=options.named_file,
+        ),
     ] = None,
     trace: Annotated[
-        str | None, typer.Option("--trace", metavar="FILE", help="Write the timeline for Perfetto, as JSON.")
+        str | None,
+        typer.Option(
+            "--trace",
+            metavar="FILE",
+            help="Write the timeline for Perfetto, as JSON.",
+            callback=options.named_file,
+        ),
     ] = None,
     gantt: Annotated[
-        str | None, typer.Option("--gantt", metavar="FILE", help="Draw the timeline, as .png, .svg or .pdf.")
+        str | None,
+        typer.Option(
+            "--gantt",
+            metavar="FILE",
+            help="Draw the timeline, as .png, .svg or .pdf.",
+            callback=options.named_file,
+        ),
     ] = None,
     format_: options.FormatOption = Format.table,
     output: options.Output = None,
@@ -45,18 +62,19 @@ def command(
 
     _check_files(plan, schedule, trace, gantt, output)
     planned = load_plan(plan)
+    # The result comes first: if it cannot be written, trace and picture are not either.
     with ExitStack() as stack:
-        sinks = [stack.enter_context(_traced(planned, trace))] if trace else []
-        sinks += [stack.enter_context(_drawn(planned, gantt))] if gantt else []
+        sinks = [stack.enter_context(_traced(planned, schedule, trace))] if trace else []
+        sinks += [stack.enter_context(_drawn(planned, schedule, gantt))] if gantt else []
         progress = stack.enter_context(progress_bar("playing the schedule"))
         seen = simulate(planned, schedule=schedule, sink=_each(sinks), progress=progress)
-    emit(
-        format_=format_,
-        output=output,
-        table=lambda console: simulation_table(console, planned, seen, schedule=schedule),
-        document=lambda: enveloped("simulation", simulation_document(planned, seen, schedule=schedule)),
-        rows=lambda: simulation_rows(planned, seen),
-    )
+        emit(
+            format_=format_,
+            output=output,
+            table=lambda console: simulation_table(console, planned, seen, schedule=schedule),
+            document=lambda: enveloped("simulation", simulation_document(planned, seen, schedule=schedule)),
+            rows=lambda: simulation_rows(planned, seen),
+        )
     if schedule is None and not all(row.agrees for row in comparisons(planned, seen)):
         note("ckptplan: the schedule does not cost what the plan predicts")
         raise typer.Exit(DISAGREES)
@@ -69,13 +87,8 @@ def _check_files(
 
     if plan == "-" and schedule == "-":
         raise InputError("standard input is the plan already", field="--schedule", value="-")
-    if trace == "-" and output in (None, "-"):
-        raise InputError(
-            "standard output carries the result",
-            field="--trace",
-            value="-",
-            accepted="a file, or -o FILE with it",
-        )
+    if trace == "-":
+        raise InputError("standard output carries the result", field="--trace", value="-", accepted="a file")
     if gantt:
         picture_format(gantt, option="--gantt")
     options.keep_inputs({"--output": output, "--trace": trace, "--gantt": gantt}, plan, schedule)
@@ -93,7 +106,7 @@ def _each(sinks: "list[Sink]") -> "Sink | None":
 
 
 @contextmanager
-def _traced(plan: "Plan", path: str) -> "Iterator[Sink]":
+def _traced(plan: "Plan", schedule: str | None, path: str) -> "Iterator[Sink]":
     """Stream events to a trace, which is there once the schedule was played."""
     from ckptplan.cost.derive import step_costs
     from ckptplan.playback import schedule_head
@@ -103,23 +116,28 @@ def _traced(plan: "Plan", path: str) -> "Iterator[Sink]":
     with replacing(path) as file:
         chrome = ChromeTrace(
             file,
-            process=f"{plan.strategy} on {plan.profile.name}, simulated",
-            about={**schedule_head(plan, command=options.command_line()), "kind": "ckptplan.trace"},
+            process=f"{schedule or plan.strategy} on {plan.profile.name}, simulated",
+            about={
+                **schedule_head(plan, command=options.command_line()),
+                "kind": "ckptplan.trace",
+                "schedule": schedule,
+            },
             resident_bytes=step_costs(plan.workload, plan.profile).resident_bytes,
         )
         yield chrome.add
         chrome.close()
-    if path != "-":
-        note(f"trace written to {path}; open it at ui.perfetto.dev or chrome://tracing")
+    note(f"trace written to {path}; open it at ui.perfetto.dev or chrome://tracing")
 
 
 @contextmanager
-def _drawn(plan: "Plan", path: str) -> "Iterator[Sink]":
+def _drawn(plan: "Plan", schedule: str | None, path: str) -> "Iterator[Sink]":
     """Collect events, and draw them once the schedule was played."""
+    from ckptplan.cost.derive import step_costs
     from ckptplan.report.gantt import Gantt
     from ckptplan.report.style import save_picture, styled
 
-    picture = Gantt(plan)
+    resident = step_costs(plan.workload, plan.profile).resident_bytes
+    picture = Gantt(plan, resident_bytes=resident, schedule=schedule)
     yield picture.add
     with styled():
         save_picture(picture.draw(), path, option="--gantt")

@@ -41,10 +41,10 @@ class PlannedSchedule(CheckpointSchedule):  # type: ignore[misc] # the package i
     """The schedule of a plan, for one adjoint calculation; ``max_n`` is the plan's T."""
 
     def __init__(self, plan: Plan) -> None:
+        actions(plan)  # what has no schedule is refused now
         super().__init__(max_n=plan.steps)
         self._plan = plan
         self._exhausted = False
-        actions(plan)  # a plan without a schedule is refused now
 
     def _iterator(self) -> Iterator[Translated]:
         for action in translated(actions(self._plan), steps=self._plan.steps):
@@ -81,8 +81,9 @@ class PlannedSchedule(CheckpointSchedule):  # type: ignore[misc] # the package i
 def translated(schedule: Iterable[Action], *, steps: int) -> Iterator[Translated]:
     """Translate a legal schedule, action by action.
 
-    Raises InputError for what the other vocabulary cannot say: a Save that no run follows, and a tape
-    stored beside the state before it by an action of its own. No strategy does either.
+    Raises InputError for what the other vocabulary cannot say: a Save that no run follows, a run from a
+    state that goes farther than the one that stored it, a tape stored beside the state before it by an
+    action of its own. No strategy does any of these.
     """
     translator = _Translator(steps)
     ahead = iter(schedule)
@@ -105,15 +106,22 @@ def _merged(action: Action, following: Action | None) -> Advance | None:
     return None
 
 
+def _inexpressible(what: str) -> InputError:
+    return InputError(f"{what}: checkpoint_schedules has no such action", field="schedule")
+
+
 class _Translator:
     """Where things are, in the other package's terms."""
 
     def __init__(self, steps: int) -> None:
-        self.steps = steps
+        self.steps = self.adjoint = steps
         self.ended = False
         #: The working state, and the tiers that a Save has asked for and the next run will store it in.
         self.position = 0
         self.asked: list[Tier] = []
+        #: Restart data lead as far as the run that stored them: by state, and that of the working state.
+        self.reaches: dict[int, int] = {}
+        self.reach = steps
         #: What is stored together under (step, tier): 'state', 'tapes' or both.
         self.stored: dict[tuple[int, Tier], set[str]] = {}
         #: Recorded runs that are not in WORK, ascending: (start, stop, tier).
@@ -122,10 +130,7 @@ class _Translator:
 
     def translate(self, action: Action, following: Action | None) -> Iterator[Translated]:
         if self.asked and not isinstance(action, (Save, Free, Transfer, Advance, Record)):
-            raise InputError(
-                f"state {self.position} is saved and not run from: checkpoint_schedules has no such action",
-                field="schedule",
-            )
+            raise _inexpressible(f"state {self.position} is saved and not run from")
         if isinstance(action, Save):
             self.asked.append(action.tier)
         elif isinstance(action, (Advance, Record)):
@@ -145,12 +150,12 @@ class _Translator:
         at_once = following == Backward(start, stop) and not self.asked
         # Tapes go where the state goes; to local memory, where there is a choice.
         tier, *others = sorted(self.asked) or [Tier.LOCAL]
-        if tapes and not at_once and not self.asked and (start, tier) in self.stored:
-            raise InputError(
-                f"the tape of step {start} is stored apart from the state before it: "
-                "checkpoint_schedules has no such action",
-                field="schedule",
-            )
+        if stop > self.reach:
+            raise _inexpressible(f"state {start} is run from farther than by the run that stored it")
+        if (self.asked or (tapes and not at_once)) and (start, tier) in self.stored:
+            raise _inexpressible(f"the tape of step {start} is stored apart from the state before it")
+        if self.asked:
+            self.reaches[start] = stop
         storage = _STORAGE[tier] if self.asked or (tapes and not at_once) else WORK
         yield Forward(start, stop, bool(self.asked), tapes, storage)
         if self.asked:
@@ -181,12 +186,19 @@ class _Translator:
             self.recorded.append((start, action.start, tier))
         if stop > action.start:
             yield Reverse(stop, action.start, True)
+        self.adjoint = action.start
 
     def _load(self, action: Load, following: Action | None) -> Iterator[Translated]:
+        self._needed(action.state)
         if following == Free(action.state, action.tier):
             self.swallowed = Free(action.state, action.tier)
         yield self._fetch(action.state, action.tier, last=self.swallowed is not None, part="state")
         self.position = action.state
+        self.reach = self.reaches[action.state]
+
+    def _needed(self, state: int) -> None:
+        if state >= self.adjoint:
+            raise _inexpressible(f"state {state} is moved when its step has been reversed")
 
     def _fetch(self, step: int, tier: Tier, *, last: bool, part: str) -> Translated:
         """Bring to WORK; what is needed no more, and nothing beside it, moves."""
@@ -201,7 +213,7 @@ class _Translator:
     def _free(self, action: Free) -> Iterator[Translated]:
         if action == self.swallowed:
             self.swallowed = None
-        elif self.asked and action.state == self.position:
+        elif action.state == self.position and action.tier in self.asked:
             self.asked.remove(action.tier)
         else:
             held = self.stored[action.state, action.tier]
@@ -212,8 +224,11 @@ class _Translator:
 
     def _transfer(self, action: Transfer) -> Iterator[Translated]:
         for state in action.states:
-            if self.asked and state == self.position:
+            if state == self.position and action.source in self.asked:
                 self.asked = [action.target if tier is action.source else tier for tier in self.asked]
+            elif "tapes" in self.stored[state, action.source] or (state, action.target) in self.stored:
+                raise _inexpressible(f"the tape of step {state} is stored with the state, which moves")
             else:
+                self._needed(state)
                 self.stored[state, action.target] = self.stored.pop((state, action.source))
                 yield Move(state, _STORAGE[action.source], _STORAGE[action.target])

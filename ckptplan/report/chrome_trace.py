@@ -1,7 +1,7 @@
 """Timelines in the Trace Event Format, which Perfetto and chrome://tracing open.
 
 Written as a stream: complete events ("X") on one track for compute and one for each copy engine, instant
-events ("i") for local checkpoints, and a counter ("C") for each memory tier. Times are microseconds with
+events ("i") for what takes no time, and a counter ("C") for each memory tier. Times are microseconds with
 three decimals, since a viewer works in nanoseconds: bars that touch share the same rounded end.
 """
 

@@ -48,8 +48,10 @@ Point = tuple[float, float]
 class Gantt:
     """Collects a timeline (``add`` is a sink) and draws it."""
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: Plan, *, resident_bytes: int, schedule: str | None = None) -> None:
         self.plan = plan
+        #: The file that was played instead of the plan's own schedule.
+        self.schedule = schedule
         self._actions = 0
         self._end = 0.0
         #: Bars by kind: (start, end, first step, step behind the last).
@@ -60,7 +62,8 @@ class Gantt:
         #: (state, tier) -> since when it is stored.
         self._stored: dict[tuple[int, Tier], float] = {}
         self._checkpoints: dict[Tier, list[tuple[Point, Point]]] = defaultdict(list)
-        self._memory: list[tuple[float, int, int]] = []
+        #: (time, local bytes, remote bytes), between which memory changes evenly.
+        self._memory: list[tuple[float, int, int]] = [(0.0, resident_bytes, 0)]
 
     def add(self, event: Event) -> None:
         """Take an event. Raises InputError where there are more than can be told apart."""
@@ -72,6 +75,10 @@ class Gantt:
                 accepted="a plan of a shorter sequence (a smaller --T); --trace shows any schedule",
             )
         self._end = max(self._end, event.end)
+        _, local, remote = self._memory[-1]
+        # The simulator counts the tapes of a run when it ends; they come and go step by step.
+        gradual = isinstance(event.action, (Record, Backward)) and not event.stall
+        self._memory.append((event.start if gradual else event.held_at, local, remote))
         self._memory.append((event.held_at, event.local_bytes, event.remote_bytes))
         kind = kind_of(event)
         if kind in BARS:
@@ -130,6 +137,7 @@ class Gantt:
         if tiers == 2:
             self._draw_memory(axes[2], scale, column=2)
         axes[0].set_xlim(0, self._end / scale)
+        axes[-1].xaxis.set_major_formatter(lambda value, _: f"{value:,.10g}")
         axes[-1].set_xlabel(f"time ({unit})")
         figure.align_ylabels(axes)
         return figure
@@ -170,8 +178,15 @@ class Gantt:
                 lines = [[(x / scale, y) for x, y in line] for line in self._checkpoints[tier]]
                 width = max(0.2, min(0.8, 40 / len(lines)))
                 handles.append(
+                    # Snapped to dots, lines closer than those would vanish or merge at random.
                     LineCollection(
-                        lines, color=colour, linestyle=dashes, linewidth=width, label=label, zorder=2
+                        lines,
+                        color=colour,
+                        linestyle=dashes,
+                        linewidth=width,
+                        label=label,
+                        zorder=2,
+                        snap=False,
                     )
                 )
         for handle in handles:
@@ -182,21 +197,21 @@ class Gantt:
         plan = self.plan
         parameters = ", ".join(f"{name} {value}" for name, value in plan.parameters.items())
         base = plan.predicted.seconds / (1 + plan.predicted.overhead)
+        played = self.schedule or f"{plan.strategy}{f' ({parameters})' if parameters else ''}"
         return (
-            f"{plan.strategy}{f' ({parameters})' if parameters else ''}: {format_seconds(self._end)}, "
+            f"{played}: {format_seconds(self._end)}, "
             f"{format_percent(self._end / base - 1)} over base\n"
             f"{plan.workload.name} on {plan.profile.name}, T = {format_count(plan.steps)}"
         )
 
     def _draw_memory(self, axes: Axes, scale: float, *, column: int) -> None:
-        moments = [moment[column] for moment in self._memory]
-        # In the end nothing is held but what is resident, as at the start.
-        least, most = min(moments), max(moments)
-        times = [0.0, *(moment[0] / scale for moment in self._memory)]
-        held = [float(least), *map(float, moments)]
+        held = [moment[column] for moment in self._memory]
+        # It starts with what is resident.
+        least, most = held[0], max(held)
+        times = [moment[0] / scale for moment in self._memory]
         colour = style.BLUE if column == 1 else style.PURPLE
-        axes.fill_between(times, held, least, step="post", color=colour, alpha=0.25, linewidth=0)
-        axes.step(times, held, where="post", color=colour, linewidth=0.9)
+        axes.fill_between(times, held, least, color=colour, alpha=0.25, linewidth=0)
+        axes.plot(times, held, color=colour, linewidth=max(0.2, min(0.9, 900 / len(times))))
         budget = self.plan.goal.local_bytes if column == 1 else None
         top = most
         # Far above what is held, a line would only flatten the curve.

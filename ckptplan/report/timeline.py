@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ckptplan.schedule.actions import Advance, Backward, Record
+from ckptplan.schedule.actions import Advance
 from ckptplan.schedule.simulator import COMPUTE, Event
 
 #: Kinds of bars in the order in which legends list them; the rest are moments.
@@ -10,7 +10,7 @@ BARS = ("forward", "recompute", "record", "backward", "write", "read", "wait")
 
 
 def kind_of(event: Event) -> str:
-    """Return one of BARS, or 'save', 'load' or 'free' for a moment of a local checkpoint.
+    """Return one of BARS, or 'save', 'load' or 'free' for what takes no time.
 
     A run whose steps are partly new counts as forward.
     """
@@ -21,6 +21,4 @@ def kind_of(event: Event) -> str:
         return event.track
     if isinstance(action, Advance):
         return "recompute" if event.recomputed_steps == action.stop - action.start else "forward"
-    if isinstance(action, (Record, Backward)):
-        return type(action).__name__.lower()
     return type(action).__name__.lower()

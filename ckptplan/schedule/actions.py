@@ -16,9 +16,6 @@ class Tier(enum.StrEnum):
     LOCAL = "local"
     REMOTE = "remote"
 
-    def __repr__(self) -> str:
-        return f"Tier.{self.name}"
-
 
 @dataclass(frozen=True, slots=True)
 class Advance:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
-from ckptplan.errors import InputError
+from ckptplan.errors import InputError, shown
 
 
 class IllegalAction(InputError):  # noqa: N818 - the name is part of the interface
@@ -31,7 +32,7 @@ class IllegalAction(InputError):  # noqa: N818 - the name is part of the interfa
         self.law = law
         self.state = state
         self.line = line
-        named = "the end" if action is None else f"{action!r}"
+        named = "the end" if action is None else _words(action)
         place = f"action {number}" if line is None else f"line {line}"
         super().__init__(f"{named}: {law}; found {state}", field=place, source=source)
 
@@ -45,7 +46,15 @@ class IllegalAction(InputError):  # noqa: N818 - the name is part of the interfa
             "source": self.source,
             "line": self.line,
             "number": self.number,
-            "action": None if self.action is None else repr(self.action),
+            "action": None if self.action is None else _words(self.action),
             "law": self.law,
             "state": self.state,
         }
+
+
+def _words(action: object) -> str:
+    """Return an action in the words of schedule files: 'save(state=10, tier=remote)'."""
+    if not dataclasses.is_dataclass(action) or isinstance(action, type):
+        return shown(action)
+    fields = [(field.name, getattr(action, field.name)) for field in dataclasses.fields(action)]
+    return f"{type(action).__name__.lower()}({', '.join(f'{name}={value}' for name, value in fields)})"

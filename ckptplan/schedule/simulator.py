@@ -62,7 +62,7 @@ class Trace:
 def play(
     actions: Iterable[Action], *, costs: StepCosts, budget: Budget | None = None, sink: Sink | None = None
 ) -> Trace:
-    """Play a schedule to its end; memory stays flat whatever its length.
+    """Play a schedule to its end; memory grows with the checkpoints stored at a time, not with the length.
 
     With ``costs.overlaps_compute`` transfers run on two engines beside compute, each with a buffer as
     large as the largest message so far. ``sink`` is handed each event of the timeline as it is known.
@@ -243,7 +243,7 @@ class _Machine:
         else:
             if state not in self.remote:
                 return "a load finds its state"
-            self._read(action, (state,))
+            self._read(action, (state,), ready=self.remote[state])
         self.position = state
         return self._look()
 
@@ -253,8 +253,12 @@ class _Machine:
             if state not in self.local:
                 return "a free finds its state"
             self.local.remove(state)
-        elif self.remote.pop(state, None) is None:
-            return "a free finds its state"
+        else:
+            arrived = self.remote.pop(state, None)
+            if arrived is None:
+                return "a free finds its state"
+            # What is still on its way must arrive before its place is given away.
+            self._wait(action, arrived)
         if self.sink is not None:
             self._show(action, self.now)
         return None
@@ -275,10 +279,9 @@ class _Machine:
         if source is Tier.LOCAL:
             self.local.difference_update(states)
             return self._write(action, states)
-        self._read(action, states)
-        for state in states:
-            del self.remote[state]
+        ready = max(self.remote.pop(state) for state in states)
         self.local.update(states)
+        self._read(action, states, ready=ready)
         return self._look()
 
     def _write(self, action: Action, states: tuple[int, ...]) -> str | None:
@@ -302,7 +305,7 @@ class _Machine:
             self._show(action, begin, end=done, track=WRITE)
         return self._look()
 
-    def _read(self, action: Action, states: tuple[int, ...]) -> None:
+    def _read(self, action: Action, states: tuple[int, ...], *, ready: float) -> None:
         costs = self.costs
         duration = costs.message_seconds + len(states) * costs.read_seconds
         self.messages += 1
@@ -311,7 +314,7 @@ class _Machine:
         if self.overlaps:
             self.buffer_states = max(self.buffer_states, len(states))
             # Read ahead: as soon as the buffer is free and the states have arrived in remote memory.
-            begin = max(self.read_free, *(self.remote[state] for state in states))
+            begin = max(self.read_free, ready)
             self._wait(action, begin + duration)
         else:
             self.now = begin + duration
@@ -336,12 +339,16 @@ class _Machine:
         if local > self.local_peak:
             self.local_peak = local
             if local > self.budget_local:
-                return f"local memory holds {self.budget_local + costs.resident_bytes:,.0f} bytes"
+                return (
+                    f"{local + costs.resident_bytes:,} bytes are needed of a local budget of "
+                    f"{self.budget_local + costs.resident_bytes:,.0f}"
+                )
         remote = len(self.remote)
         if remote > self.remote_peak:
             self.remote_peak = remote
             if remote * costs.remote_state_bytes > self.budget_remote:
-                return f"remote memory holds {self.budget_remote:,.0f} bytes"
+                needed = remote * costs.remote_state_bytes
+                return f"{needed:,} bytes are needed of a remote budget of {self.budget_remote:,.0f}"
         return None
 
     def _local_bytes(self) -> int:

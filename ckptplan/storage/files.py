@@ -19,13 +19,20 @@ _MOST_CHARACTERS = 16 * 2**20
 _MOST_DOTS = 500
 
 
+def named_file(path: str | Path) -> str | Path:
+    """Return a name that is one; '' would be taken for the folder. Raises InputError."""
+    if not str(path):
+        raise InputError("an empty name is no file", field="file")
+    return path
+
+
 def read_text(path: str | Path) -> str:
     """Return a file's text, standard input for '-'. Raises InputError, with the file's name."""
     try:
         if str(path) == "-":
             text = sys.stdin.read(_MOST_CHARACTERS + 1)
         else:
-            with Path(path).open(encoding="utf-8-sig") as file:
+            with Path(named_file(path)).open(encoding="utf-8-sig") as file:
                 text = file.read(_MOST_CHARACTERS + 1)
     except UnicodeDecodeError as error:
         raise InputError(f"is not UTF-8 text (byte {error.start})", source=str(path)) from None
@@ -115,49 +122,49 @@ def replacing(path: str | Path) -> Iterator[IO[str]]:
 
 @contextmanager
 def _streamed(path: str | Path, *, mode: Literal["w", "wb"]) -> Iterator[IO[Any]]:
-    target = _target(path)
+    _check_name(path)
     encoding = "utf-8" if mode == "w" else None
+    named = Path(path)
+    # Chosen before it exists, so that an interruption at any moment knows what to take away.
+    temporary = named.parent / f".ckptplan-{os.urandom(8).hex()}.tmp"
     try:
-        # A device or pipe is written to.
-        if target.exists() and not target.is_file():
-            if target.is_dir():
-                raise IsADirectoryError(errno.EISDIR, "it is a folder")
-            with target.open(mode, encoding=encoding) as file:
+        if named.is_dir():
+            raise IsADirectoryError(errno.EISDIR, "it is a folder")
+        if named.exists() and not named.is_file():
+            # A device or pipe is written to.
+            with named.open(mode, encoding=encoding) as file:
                 yield file
         else:
-            with _replacement(target, mode=mode, encoding=encoding) as file:
+            # Through a link, it is the file behind it that is replaced.
+            target = named.resolve()
+            temporary = target.with_name(temporary.name)
+            with _replacement(target, temporary, mode=mode, encoding=encoding) as file:
                 yield file
     except OSError as error:
+        if error.filename not in (None, str(path), str(temporary)):
+            raise  # the caller's own trouble with another file
         raise InputError(f"cannot be written: {error.strerror}", source=str(path)) from None
 
 
-def _target(path: str | Path) -> Path:
-    """Return the file to replace; through a link it is the file behind it."""
-    if not str(path):
-        raise InputError("an empty name is no file to write to", field="output")
-    try:
-        return Path(path).resolve()
-    except OSError as error:
-        raise InputError(f"cannot be written: {error.strerror}", source=str(path)) from None
-    except ValueError as error:  # a name that no file can have
-        raise InputError(f"cannot be written: {error}", source=shown(str(path))) from None
+def _check_name(path: str | Path) -> None:
+    named_file(path)
+    if "\0" in str(path):
+        raise InputError("cannot be written: no file has such a name", source=shown(str(path)))
 
 
 @contextmanager
-def _replacement(target: Path, *, mode: str, encoding: str | None) -> Iterator[IO[Any]]:
-    import tempfile  # imports random: a plan that is only printed does without
-
-    descriptor, name = tempfile.mkstemp(dir=target.parent, prefix=".ckptplan-", suffix=".tmp")
+def _replacement(target: Path, temporary: Path, *, mode: str, encoding: str | None) -> Iterator[IO[Any]]:
     try:
-        with os.fdopen(descriptor, mode, encoding=encoding) as file:
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0)
+        with os.fdopen(os.open(temporary, flags, 0o600), mode, encoding=encoding) as file:
             yield file
             file.flush()
             os.fsync(file.fileno())
-        # mkstemp makes files private; a new file gets the usual rights, a replaced one keeps its own.
-        Path(name).chmod(target.stat().st_mode & 0o7777 if target.exists() else 0o666 & ~_umask())
-        Path(name).replace(target)
+        # Private so far; a new file gets the usual rights, a replaced one keeps its own.
+        temporary.chmod(target.stat().st_mode & 0o7777 if target.exists() else 0o666 & ~_umask())
+        temporary.replace(target)
     except BaseException:
-        Path(name).unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)
         raise
 
 

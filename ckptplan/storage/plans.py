@@ -10,6 +10,7 @@ from ckptplan.model.plan import KIND, Plan
 from ckptplan.model.profile import HardwareProfile
 from ckptplan.model.workload import Workload
 from ckptplan.storage.files import parse_json, read_text, write_text
+from ckptplan.storage.schedules import KIND as SCHEDULE
 from ckptplan.storage.versions import check_version
 from ckptplan.strategies.registry import strategy_of
 
@@ -48,7 +49,10 @@ def load_plan(path: str | Path) -> Plan:
     numbers, so plan anew.
     """
     source = str(path)
-    document = parse_json(read_text(path), source=source)
+    text = read_text(path)
+    if f'"{SCHEDULE}"' in text.partition("\n")[0]:
+        raise InputError("is a schedule; give the plan that it was made from", source=source)
+    document = parse_json(text, source=source)
     if document.get("kind") != KIND:
         raise InputError(
             f"{shown(document.get('kind'))} is not a plan", field="kind", accepted=repr(KIND), source=source

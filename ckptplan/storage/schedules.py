@@ -16,8 +16,9 @@ from typing import Any, Literal, TextIO, get_args
 
 from ckptplan.errors import InputError, did_you_mean, shown
 from ckptplan.schedule.actions import Action, Tier
-from ckptplan.storage.files import parse_json
+from ckptplan.storage.files import named_file, parse_json
 from ckptplan.storage.versions import check_version
+from ckptplan.units import MAX_STEPS
 
 KIND = "ckptplan.schedule"
 ScheduleFormat = Literal["jsonl", "csv"]
@@ -27,8 +28,8 @@ ACTIONS: Mapping[str, type] = {kind.__name__.lower(): kind for kind in get_args(
 _FIELDS = {name: [field.name for field in dataclasses.fields(kind)] for name, kind in ACTIONS.items()}
 _COLUMNS = ["action", *dict.fromkeys(field for fields in _FIELDS.values() for field in fields)]
 _TIERS = [tier.value for tier in Tier]
-#: A line holds one action; only a message of a million states is as long.
-_MOST_CHARACTERS = 16 * 2**20
+#: A line holds one action; only a message of ten million states is as long.
+_MOST_CHARACTERS = 256 * 2**20
 
 
 def schedule_lines(
@@ -68,14 +69,14 @@ def load_schedule(path: str | Path, *, steps: int | None = None) -> Iterator[Act
     ``steps`` is the T that the file must be for, where its head says one. Action n stands on line n + 1.
     Raises InputError, while the actions are read, with the line and the field that is not accepted.
     """
-    source = str(path)
+    source = "standard input" if str(path) == "-" else str(path)
     with _opened(path) as file:
         lines = _lines(file, source=source)
         first = next(lines, "")
         if first.startswith("{"):
             _check_head(parse_json(first, source=f"{source}: line 1"), steps=steps, source=f"{source}: line 1")
             parse = _from_json
-        elif first.split(",") == _COLUMNS:
+        elif _cells(first) == _COLUMNS:
             parse = _from_csv
         else:
             raise InputError(
@@ -85,6 +86,8 @@ def load_schedule(path: str | Path, *, steps: int | None = None) -> Iterator[Act
             )
         for number, line in enumerate(lines, start=2):
             where = f"{source}: line {number}"
+            if not line.strip() and not any(rest.strip() for rest in lines):
+                return  # an editor's blank lines at the end
             try:
                 yield _action(parse(line, where))
             except InputError as error:
@@ -97,7 +100,7 @@ def _opened(path: str | Path) -> Iterator[TextIO]:
         yield sys.stdin
         return
     try:
-        file = Path(path).open(encoding="utf-8-sig")  # noqa: SIM115 - closed below
+        file = Path(named_file(path)).open(encoding="utf-8")  # noqa: SIM115 - closed below
     except OSError as error:
         raise InputError(f"cannot be read: {error.strerror}", source=str(path)) from None
     except ValueError as error:  # a name that no file can have
@@ -113,9 +116,9 @@ def _lines(file: TextIO, *, source: str) -> Iterator[str]:
             number += 1
             if len(line) > _MOST_CHARACTERS:
                 raise InputError(
-                    "is too long", source=f"{source}: line {number}", accepted="lines up to 16 MiB"
+                    "is too long", source=f"{source}: line {number}", accepted="lines up to 256 MiB"
                 )
-            yield line.rstrip("\r\n")
+            yield line.rstrip("\r\n").removeprefix("\ufeff" if number == 1 else "")
     except UnicodeDecodeError as error:
         raise InputError(
             f"is not UTF-8 text (byte {error.start})", source=f"{source}: after line {number}"
@@ -130,6 +133,7 @@ def _check_head(head: Mapping[str, Any], *, steps: int | None, source: str) -> N
             f"{shown(head.get('kind'))} is not a schedule", field="kind", accepted=repr(KIND), source=source
         )
     check_version(head.get("schema_version"), source=source)
+    _step(head.get("steps"), "steps", source=source)
     if steps is not None and head.get("steps") != steps:
         raise InputError(
             f"the schedule is for {shown(head.get('steps'))} steps, the plan for {steps}",
@@ -147,7 +151,7 @@ def _from_json(line: str, where: str) -> dict[str, Any]:
 
 
 def _from_csv(line: str, where: str) -> dict[str, Any]:  # noqa: ARG001 - the signature of both
-    cells = next(csv.reader([line]), [])
+    cells = _cells(line)
     if len(cells) != len(_COLUMNS):
         raise InputError(f"has {len(cells)} cells", accepted=f"{len(_COLUMNS)}: {','.join(_COLUMNS)}")
     found: dict[str, Any] = {name: text for name, text in zip(_COLUMNS, cells, strict=True) if text != ""}
@@ -157,6 +161,11 @@ def _from_csv(line: str, where: str) -> dict[str, Any]:  # noqa: ARG001 - the si
     if "states" in found:
         found["states"] = [_integer(text) for text in found["states"].split()]
     return found
+
+
+def _cells(line: str) -> list[str]:
+    """Split a row; only spreadsheets quote, and Python's reader takes no long cells."""
+    return next(csv.reader([line]), []) if '"' in line else line.split(",") if line else []
 
 
 def _integer(text: str) -> object:
@@ -185,10 +194,16 @@ def _action(found: Mapping[str, Any]) -> Action:
     return action
 
 
-def _step(value: object, field: str) -> int:
-    if type(value) is not int or not 0 <= value < 2**63:
+def _step(value: object, field: str, source: str | None = None) -> int:
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)  # some languages have no other numbers
+    if type(value) is not int or not 0 <= value <= MAX_STEPS:
         raise InputError(
-            f"{shown(value)} is no step", field=field, value=value, accepted="a whole number from 0 on"
+            f"{shown(value)} is no step",
+            field=field,
+            value=value,
+            accepted=f"a whole number from 0 to {MAX_STEPS:,}",
+            source=source,
         )
     return value
 

@@ -13,6 +13,7 @@ from ckptplan.schedule.actions import Tier
 from ckptplan.storage.schedules import ACTIONS
 from ckptplan.storage.schedules import KIND as SCHEDULE
 from ckptplan.storage.versions import SCHEMA_VERSION
+from ckptplan.units import MAX_STEPS
 
 _DIALECT = "https://json-schema.org/draft/2020-12/schema"
 
@@ -76,7 +77,7 @@ def _schedule() -> dict[str, Any]:
         "properties": {
             "kind": {"const": SCHEDULE},
             "schema_version": {"const": SCHEMA_VERSION},
-            "steps": {"type": "integer", "minimum": 1, "description": "T"},
+            "steps": {"type": "integer", "minimum": 1, "maximum": MAX_STEPS, "description": "T"},
         },
         "required": ["kind", "schema_version", "steps"],
     }
@@ -98,7 +99,7 @@ def _action(name: str, kind: type) -> dict[str, Any]:
     }
 
 
-_STEP = {"type": "integer", "minimum": 0}
+_STEP = {"type": "integer", "minimum": 0, "maximum": MAX_STEPS}
 _TIER = {"enum": [tier.value for tier in Tier]}
 _ACTION_FIELDS: dict[str, dict[str, Any]] = {
     "start": {**_STEP, "description": "the first step of a range"},

@@ -121,7 +121,7 @@ class Strategy(ABC):
                 f"{dict(parameters)} is not a setting for {steps} steps",
                 field="parameters",
                 value=dict(parameters),
-                accepted=f"at most {dict(clamped)}" if clamped else "none",
+                accepted=f"{dict(clamped)}, for one" if clamped else "none",
             )
 
     def point(self, parameters: Parameters, *, steps: int) -> Columns:

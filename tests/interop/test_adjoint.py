@@ -36,6 +36,7 @@ from ckptplan.model.record import Parameters
 from ckptplan.schedule.actions import Action, Advance, Backward, Free, Load, Record, Save, Tier
 from ckptplan.schedule.simulator import play
 from ckptplan.strategies.registry import all_strategies
+from tests.fuzz import random_schedule
 from tests.support import plain_costs, small_plan
 
 RAM, DISK, WORK, NONE = StorageType.RAM, StorageType.DISK, StorageType.WORK, StorageType.NONE
@@ -186,6 +187,18 @@ SCATTERED: list[Action] = [
 def test_scattered_tapes_and_states_in_two_tiers_are_executed_too() -> None:
     play(SCATTERED, costs=plain_costs(6))
     executed(translated(SCATTERED, steps=6), 6)
+
+
+@given(seed=st.integers(0, 2**32), steps=st.integers(1, 6))
+def test_any_legal_schedule_is_executed_or_refused(seed: int, steps: int) -> None:
+    """Never translated into something that breaks the other package's rules, or gives another gradient."""
+    schedule = random_schedule(seed, steps)
+    play(schedule, costs=plain_costs(steps))
+    try:
+        actions = list(translated(schedule, steps=steps))
+    except InputError:
+        return
+    executed(actions, steps)
 
 
 def test_a_save_that_is_taken_back_is_not_translated() -> None:

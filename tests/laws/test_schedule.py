@@ -100,8 +100,8 @@ def test_law_2_a_plan_that_fits_keeps_its_budget_at_every_action(
 
         trace = play(schedule(), costs=costs, budget=budget)
         short = Budget(local_bytes=trace.local_peak_bytes - 1)
-        with pytest.raises(IllegalAction, match="local memory holds"):
+        with pytest.raises(IllegalAction, match="of a local budget"):
             play(schedule(), costs=costs, budget=short)
         if trace.remote_peak_bytes:
-            with pytest.raises(IllegalAction, match="remote memory holds"):
+            with pytest.raises(IllegalAction, match="of a remote budget"):
                 play(schedule(), costs=costs, budget=Budget(remote_bytes=trace.remote_peak_bytes - 1))

@@ -11,7 +11,10 @@ import pytest
 import ckptplan
 from ckptplan import Plan, Trace
 from ckptplan.report.chrome_trace import ChromeTrace
-from tests.support import small_plan
+from ckptplan.report.timeline import kind_of
+from ckptplan.schedule.actions import Advance, Backward, Free, Load, Record, Save, Tier
+from ckptplan.schedule.simulator import Event, play
+from tests.support import plain_costs, small_plan
 
 #: Phase -> fields that it must have, and those that it may have.
 FIELDS: Mapping[str, tuple[set[str], set[str]]] = {
@@ -102,3 +105,29 @@ def test_actions_are_told_as_in_schedule_files() -> None:
     first = next(event for event in document["traceEvents"] if event["name"] == "write")
     assert first["args"]["action"] == "transfer"
     assert first["args"]["source"] == "local"
+
+
+def test_beside_compute_a_transfer_counts_from_when_it_is_issued() -> None:
+    """The counter rises with the start of the first write, long before its end."""
+    document, _ = traced(small_plan("remote", profile="nvidia-h200", local_bytes="345 MB"))
+    events = document["traceEvents"]
+    write = next(event for event in events if event["name"] == "write")
+    counts = [event for event in events if event["name"] == "remote memory"]
+    assert write["dur"] > 0
+    assert [event["ts"] for event in counts[:2]] == [0, write["ts"]]
+
+
+def test_a_run_that_is_partly_new_counts_as_forward() -> None:
+    events: list[Event] = []
+    local = Tier.LOCAL
+    play(
+        [
+            *(Save(0, local), Advance(0, 1), Load(0, local), Advance(0, 2), Load(0, local), Advance(0, 2)),
+            *(Record(2, 3), Backward(2, 3), Load(0, local), Record(0, 2), Backward(0, 2), Free(0, local)),
+        ],
+        costs=plain_costs(3),
+        sink=events.append,
+    )
+    runs = [kind_of(event) for event in events if isinstance(event.action, Advance)]
+    assert runs == ["forward", "forward", "recompute"]
+    assert [event.recomputed_steps for event in events if isinstance(event.action, Advance)] == [0, 1, 2]

@@ -16,7 +16,7 @@ from tests.support import plain_costs, small_plan
 
 
 def drawn(plan: Plan, path: Path, *, schedule: Iterable[Action] | None = None) -> str:
-    picture = Gantt(plan)
+    picture = Gantt(plan, resident_bytes=0)
     ckptplan.simulate(plan, schedule=schedule, sink=picture.add)
     with style.styled():
         style.save_picture(picture.draw(), str(path), option="--gantt")
@@ -61,7 +61,7 @@ def test_a_picture_of_another_kind_is_refused(tmp_path: Path) -> None:
 def test_too_many_bars_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gantt, "MOST_ACTIONS", 50)
     with pytest.raises(InputError, match=r"more than 50 actions, too many to tell apart.*a smaller --T"):
-        ckptplan.simulate(small_plan(), sink=Gantt(small_plan()).add)
+        ckptplan.simulate(small_plan(), sink=Gantt(small_plan(), resident_bytes=0).add)
 
 
 def test_colours_can_be_told_apart_in_all_common_kinds_of_colour_vision() -> None:
@@ -99,7 +99,7 @@ def lab(colour: Triple) -> Triple:
 
 
 def test_tapes_that_are_consumed_in_parts_are_held_until_their_part_is() -> None:
-    picture = Gantt(small_plan())
+    picture = Gantt(small_plan(), resident_bytes=0)
     local = Tier.LOCAL
     play(
         (
@@ -117,3 +117,62 @@ def test_tapes_that_are_consumed_in_parts_are_held_until_their_part_is() -> None
     assert picture._checkpoints == {local: [((0.0, 0), (8.0, 0))]}
     assert not picture._tapes
     assert not picture._stored
+
+
+def test_states_that_move_in_one_message_are_followed(tmp_path: Path) -> None:
+    plan = small_plan("hierarchical", local_bytes="226 kB")
+    text = drawn(plan, tmp_path / "p.svg")
+    assert "local checkpoint" in text
+    picture = Gantt(plan, resident_bytes=0)
+    trace = ckptplan.simulate(plan, sink=picture.add)
+    assert len(picture._checkpoints[Tier.REMOTE]) == trace.remote_writes
+    assert len(picture._bars["write"]) == trace.remote_writes
+    assert not picture._stored
+
+
+def test_local_memory_rises_and_falls_with_the_tapes(tmp_path: Path) -> None:
+    """From what is resident up to the peak at the end of the last record, and down again."""
+    plan = small_plan("base", local_bytes="300 kB")
+    picture = Gantt(plan, resident_bytes=222_144)
+    trace = ckptplan.simulate(plan, sink=picture.add)
+    half, end = trace.seconds / 2, trace.seconds
+    expected = [(0.0, 222_144), (0.0, 222_144), (half, trace.local_peak_bytes)]
+    expected += [(half, trace.local_peak_bytes), (end, 222_144)]
+    assert [local for _, local, _ in picture._memory] == [local for _, local in expected]
+    assert [time for time, _, _ in picture._memory] == pytest.approx([time for time, _ in expected])
+    drawn(plan, tmp_path / "p.png")
+
+
+def test_a_run_goes_down_and_a_backward_goes_up() -> None:
+    """Cells of single steps, or the outline of the staircase that they make; backward from the last step."""
+    cell = [(2.0, 5), (3.0, 5), (3.0, 6), (2.0, 6)]
+    assert gantt._shapes("forward", (2.0, 4.0, 5, 7), cells=True) == [
+        cell,
+        [(3.0, 6), (4.0, 6), (4.0, 7), (3.0, 7)],
+    ]
+    assert gantt._shapes("backward", (2.0, 4.0, 5, 7), cells=True) == [
+        [(3.0, 5), (4.0, 5), (4.0, 6), (3.0, 6)],
+        [(2.0, 6), (3.0, 6), (3.0, 7), (2.0, 7)],
+    ]
+    [forward] = gantt._shapes("forward", (0.0, 4.0, 0, 4), cells=False)
+    assert forward == [(0.0, 0), (1.0, 0), (4.0, 3), (4.0, 4), (3.0, 4), (0.0, 1)]
+    [backward] = gantt._shapes("backward", (0.0, 4.0, 0, 4), cells=False)
+    assert backward == [(0.0, 4), (1.0, 4), (4.0, 1), (4.0, 0), (3.0, 0), (0.0, 3)]
+    assert gantt._shapes("write", (2.0, 3.0, 5, 6), cells=False) == [cell]
+
+
+def test_axes_are_in_units_of_time_and_steps_downwards() -> None:
+    plan = small_plan()
+    picture = Gantt(plan, resident_bytes=222_144)
+    trace = ckptplan.simulate(plan, sink=picture.add)
+    with style.styled():
+        steps, local, remote = picture.draw().axes
+    assert steps.get_ylim() == (64, 0)
+    assert steps.get_xlim() == (0, pytest.approx(trace.seconds * 1e6))
+    held = local.lines[0].get_xydata()
+    assert held[:, 0].max() == pytest.approx(trace.seconds * 1e6)
+    assert (held[:, 1].min(), held[:, 1].max()) == (222_144, trace.local_peak_bytes)
+    assert remote.lines[0].get_xydata()[:, 1].max() == trace.remote_peak_bytes
+    bars = [path.get_extents() for bar in steps.collections for path in bar.get_paths()]
+    assert max(extent.x1 for extent in bars) == pytest.approx(trace.seconds * 1e6)
+    assert max(extent.y1 for extent in bars) == 64

@@ -4,6 +4,8 @@ from collections.abc import Sequence
 from itertools import pairwise
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 import ckptplan
 from ckptplan import IllegalAction, InputError
@@ -22,7 +24,8 @@ from ckptplan.schedule.actions import (
 from ckptplan.schedule.segments import cuts, reverse_locally
 from ckptplan.schedule.simulator import Event, Trace, play
 from ckptplan.strategies.registry import all_strategies
-from tests.support import changed, plain_costs
+from tests.fuzz import random_schedule
+from tests.support import changed, plain_costs, small_plan
 
 LOCAL, REMOTE = Tier.LOCAL, Tier.REMOTE
 
@@ -163,7 +166,7 @@ def test_a_plan_is_played_at_its_predicted_cost() -> None:
 
 def test_another_schedule_is_played_at_the_costs_and_limits_of_a_plan() -> None:
     plan = ckptplan.optimize(ckptplan.load_workload("paper-snn"), ckptplan.load_profile("ipu-mk2"))
-    with pytest.raises(IllegalAction, match="local memory holds 638,976 bytes"):
+    with pytest.raises(IllegalAction, match="needed of a local budget of 638,976"):
         ckptplan.simulate(plan, schedule=[Record(0, 4096), Backward(0, 4096)])
     assert sum(isinstance(action, Save) for action in ckptplan.actions(plan)) == 15 + 15 * 16
 
@@ -174,3 +177,46 @@ def test_a_plan_by_the_printed_equations_may_need_more_than_they_say() -> None:
         ckptplan.load_workload("paper-snn"), ckptplan.load_profile("ipu-mk2"), model="paper"
     )
     assert ckptplan.simulate(plan).local_peak_bytes <= plan.predicted.local_peak_bytes
+
+
+@given(seed=st.integers(0, 2**32), steps=st.integers(1, 7), overlaps=st.booleans())
+def test_the_timeline_tells_what_the_trace_tells(seed: int, steps: int, overlaps: bool) -> None:
+    """On any legal schedule: the peaks are seen, held bytes come in order of time, and no bar is cut off."""
+    costs = changed(plain_costs(steps, resident_bytes=7, tape_bytes=30), overlaps_compute=overlaps)
+    events: list[Event] = []
+    trace = play(random_schedule(seed, steps), costs=costs, sink=events.append)
+    assert max(event.local_bytes for event in events) == trace.local_peak_bytes
+    assert max(event.remote_bytes for event in events) == trace.remote_peak_bytes
+    assert all(before.held_at <= after.held_at for before, after in pairwise(events))
+    assert max(event.end for event in events) == pytest.approx(trace.seconds)
+    assert sum(event.recomputed_steps for event in events) == trace.recomputed_steps
+    for event in events:
+        # Beside compute, a write holds its bytes from when it is issued.
+        issued = overlaps and event.track == "write"
+        assert event.held_at == (event.start if issued else pytest.approx(max(event.end, event.held_at)))
+
+
+def test_a_state_on_its_way_is_waited_for_before_it_is_freed() -> None:
+    trace = play(
+        [Save(0, REMOTE), Free(0, REMOTE), Record(0, 2), Backward(0, 2)],
+        costs=changed(plain_costs(2, write_seconds=100.0), overlaps_compute=True),
+    )
+    assert trace.seconds == 100.5 + 6
+
+
+def test_the_remote_budget_of_a_plan_is_enforced() -> None:
+    plan = small_plan()
+    ckptplan.simulate(plan)
+    tight = plan.goal.model_copy(update={"remote_bytes": plan.predicted.remote_peak_bytes - 1})
+    with pytest.raises(IllegalAction, match="4,239,360 bytes are needed of a remote budget of 4,239,359"):
+        ckptplan.simulate(plan.model_copy(update={"goal": tight}))
+
+
+def test_a_plan_by_the_printed_equations_is_not_held_to_its_budget() -> None:
+    """They know no buffers for transfers beside compute, which the schedule needs."""
+    plan = small_plan("remote", profile="nvidia-h200", local_bytes="345 MB")
+    tight = plan.goal.model_copy(update={"local_bytes": plan.predicted.local_peak_bytes - 1})
+    with pytest.raises(IllegalAction):
+        ckptplan.simulate(plan.model_copy(update={"goal": tight}))
+    paper = tight.model_copy(update={"model": "paper"})
+    assert ckptplan.simulate(plan.model_copy(update={"goal": paper})).messages

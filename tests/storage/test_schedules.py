@@ -1,6 +1,8 @@
 """Schedule files: what is written is read back, and what is wrong is told by line and name."""
 
+import io
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, get_args
 
@@ -11,14 +13,16 @@ from hypothesis import strategies as st
 
 import ckptplan
 from ckptplan import IllegalAction, InputError, Plan
+from ckptplan.model.record import Parameters
 from ckptplan.schedule.actions import Action, Advance, Backward, Free, Load, Record, Save, Tier, Transfer
 from ckptplan.storage.schedules import ACTIONS, ScheduleFormat, load_schedule, schedule_lines
 from ckptplan.storage.schemas import file_schema
+from ckptplan.units import MAX_STEPS
 from tests.support import small_plan
 
 HEAD = {"kind": "ckptplan.schedule", "schema_version": 1, "steps": 4}
 
-numbers = st.integers(0, 2**63 - 1)
+numbers = st.integers(0, MAX_STEPS)
 tiers = st.sampled_from(Tier)
 any_action = st.one_of(
     st.builds(Advance, numbers, numbers),
@@ -127,7 +131,8 @@ def test_a_wrong_line_is_refused_by_name_and_line(line: str, message: str, tmp_p
 )
 def test_what_is_no_action_at_all_is_refused_too(line: str, message: str, tmp_path: Path) -> None:
     file = tmp_path / "s.jsonl"
-    file.write_text("\n".join([json.dumps(HEAD), '{"action":"save","state":0,"tier":"local"}', line, ""]))
+    save = '{"action":"save","state":0,"tier":"local"}'
+    file.write_text("\n".join([json.dumps(HEAD), save, line, save]))
     with pytest.raises(InputError, match=message):
         list(load_schedule(file))
 
@@ -146,7 +151,7 @@ def test_what_is_no_action_at_all_is_refused_too(line: str, message: str, tmp_pa
 )
 def test_a_wrong_row_is_refused_by_name_and_line(row: str, message: str, tmp_path: Path) -> None:
     file = tmp_path / "s.csv"
-    file.write_text(f"action,start,stop,state,tier,states,source,target\n{row}\n")
+    file.write_text(f"action,start,stop,state,tier,states,source,target\n{row}\nadvance,0,1,,,,,\n")
     with pytest.raises(InputError, match=message):
         list(load_schedule(file))
 
@@ -156,6 +161,7 @@ def test_a_wrong_row_is_refused_by_name_and_line(row: str, message: str, tmp_pat
     [
         ({**HEAD, "kind": "ckptplan.plan"}, "line 1: kind: 'ckptplan.plan' is not a schedule"),
         ({**HEAD, "schema_version": 2}, "line 1: schema_version: 2 is a version"),
+        ({"kind": "ckptplan.schedule", "schema_version": 1}, "line 1: steps: None is no step"),
         ({**HEAD, "steps": 5}, "line 1: steps: the schedule is for 5 steps, the plan for 4 "),
         ({"action": "advance"}, "line 1: kind: None is not a schedule"),
         ("time,event", "line 1: 'time,event' starts no schedule"),
@@ -191,7 +197,7 @@ def test_an_illegal_order_is_told_by_line(plan: Plan, tmp_path: Path) -> None:
     lines = file.read_text().splitlines(keepends=True)
     without = "".join(line for number, line in enumerate(lines, start=1) if number != 3)
     file.write_text(without)
-    with pytest.raises(IllegalAction, match=r"s\.jsonl: line 3: Save\(state=10, tier=Tier\.REMOTE\)") as caught:
+    with pytest.raises(IllegalAction, match=r"s\.jsonl: line 3: save\(state=10, tier=remote\)") as caught:
         ckptplan.simulate(plan, schedule=file)
     assert (caught.value.line, caught.value.number, caught.value.source) == (3, 2, str(file))
     assert caught.value.law == "a save stores the working state"
@@ -233,3 +239,58 @@ def test_progress_ends_at_all_steps(plan: Plan) -> None:
 
 def test_every_action_has_a_name_in_files() -> None:
     assert list(ACTIONS) == ["advance", "record", "backward", "save", "load", "free", "transfer"]
+
+
+@pytest.mark.parametrize("name", ["s.jsonl", "s.csv"])
+def test_long_messages_go_out_and_come_back(name: str, tmp_path: Path) -> None:
+    """Far more characters than Python's own reader of CSV takes in one cell."""
+    plan = ckptplan.optimize(
+        ckptplan.load_workload("paper-snn").with_steps(100_000),
+        ckptplan.load_profile("ipu-mk2"),
+        strategies=["hierarchical"],
+        local_bytes="100 MB",
+        remote_bytes="unbounded",
+    )
+    parameters = Parameters(chunk_size=1, nb_local=40_000)
+    plan = plan.model_copy(update={"parameters": parameters})
+    ckptplan.save_schedule(plan, tmp_path / name)
+    assert list(ckptplan.load_schedule(tmp_path / name)) == list(ckptplan.actions(plan))
+
+
+def test_standard_input_may_start_with_a_byte_order_mark(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stdin", io.StringIO("\ufeff" + json.dumps(HEAD) + '\n{"action": "jump"}\n'))
+    with pytest.raises(InputError, match="standard input: line 2: action: 'jump' is no action"):
+        list(load_schedule("-"))
+
+
+def test_whole_numbers_may_be_floats(tmp_path: Path) -> None:
+    """As languages write them that have no other numbers."""
+    file = tmp_path / "s.jsonl"
+    file.write_text(json.dumps(HEAD) + '\n{"action": "advance", "start": 0.0, "stop": 4.0}\n')
+    assert list(load_schedule(file)) == [Advance(0, 4)]
+
+
+def test_another_files_trouble_is_not_blamed_on_this_one(plan: Plan, tmp_path: Path) -> None:
+    def log(*_: int) -> None:
+        (tmp_path / "missing" / "log").open()
+
+    with pytest.raises(FileNotFoundError, match="missing/log"):
+        ckptplan.save_schedule(plan, tmp_path / "s.jsonl", progress=log)
+    assert not list(tmp_path.iterdir())
+
+
+def test_quoted_cells_and_blank_lines_at_the_end_are_accepted(plan: Plan, tmp_path: Path) -> None:
+    """As spreadsheets and editors write them."""
+    ckptplan.save_schedule(plan, tmp_path / "s.CSV")
+    rows = (tmp_path / "s.CSV").read_text().splitlines()
+    quoted = [",".join(f'"{cell}"' for cell in row.split(",")) for row in rows]
+    (tmp_path / "quoted").write_text("\r\n".join(quoted) + "\r\n\r\n\n")
+    assert list(ckptplan.load_schedule(tmp_path / "quoted")) == list(ckptplan.actions(plan))
+
+
+@pytest.mark.parametrize(
+    "call", [ckptplan.actions, ckptplan.simulate, lambda plan: ckptplan.save_schedule(plan, "s")]
+)
+def test_what_is_no_plan_is_refused(call: Callable[[Any], object]) -> None:
+    with pytest.raises(InputError, match=r"'plan\.json' is not a Plan"):
+        call("plan.json")
