@@ -4,6 +4,7 @@ from collections.abc import Iterable
 from itertools import combinations
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import ckptplan
@@ -168,11 +169,11 @@ def test_axes_are_in_units_of_time_and_steps_downwards() -> None:
     with style.styled():
         steps, local, remote = picture.draw().axes
     assert steps.get_ylim() == (64, 0)
-    assert steps.get_xlim() == (0, pytest.approx(trace.seconds * 1e6))
-    held = local.lines[0].get_xydata()
+    assert steps.get_xlim() == pytest.approx((0, trace.seconds * 1e6))
+    held = np.asarray(local.lines[0].get_xydata())
     assert held[:, 0].max() == pytest.approx(trace.seconds * 1e6)
     assert (held[:, 1].min(), held[:, 1].max()) == (222_144, trace.local_peak_bytes)
-    assert remote.lines[0].get_xydata()[:, 1].max() == trace.remote_peak_bytes
+    assert np.asarray(remote.lines[0].get_xydata())[:, 1].max() == trace.remote_peak_bytes
     bars = [path.get_extents() for bar in steps.collections for path in bar.get_paths()]
     assert max(extent.x1 for extent in bars) == pytest.approx(trace.seconds * 1e6)
     assert max(extent.y1 for extent in bars) == 64
