@@ -1,9 +1,11 @@
 """``simulate`` and ``schedule`` as real processes, and what they leave behind."""
 
+import contextlib
 import csv
 import io
 import json
 import os
+import pty
 import signal
 import subprocess
 import sys
@@ -304,3 +306,23 @@ def test_simulate_loads_no_matplotlib_unless_it_draws(plan: str) -> None:
     )
     done = subprocess.run([sys.executable, "-c", script], check=True, capture_output=True, text=True)
     assert done.stdout.splitlines()[-1] == "[]"
+
+
+def test_people_see_how_far_it_is_and_pipes_do_not(tmp_path: Path) -> None:
+    """On a terminal a bar on standard error; the result on standard output stays what it is."""
+    ckptplan.save_plan(long_plan(20_000), tmp_path / "long.json")
+    terminal, program = pty.openpty()
+    command = [sys.executable, "-m", "ckptplan", "simulate", str(tmp_path / "long.json"), "--format", "csv"]
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=program, env={**os.environ, "TERM": "xterm"}
+    ) as run_:
+        os.close(program)
+        seen = b""
+        # Linux ends the reading of a terminal that nobody writes to with an error.
+        with contextlib.suppress(OSError):
+            while part := os.read(terminal, 4096):
+                seen += part
+        output = run_.communicate(timeout=60)[0]
+    assert b"playing the schedule" in seen
+    assert output.startswith(b"quantity,predicted,simulated,agrees\n")
+    assert b"playing" not in output
