@@ -66,8 +66,8 @@ def command(
     with ExitStack() as stack:
         sinks = [stack.enter_context(_traced(planned, schedule, trace))] if trace else []
         sinks += [stack.enter_context(_drawn(planned, schedule, gantt))] if gantt else []
-        progress = stack.enter_context(progress_bar("playing the schedule"))
-        seen = simulate(planned, schedule=schedule, sink=_each(sinks), progress=progress)
+        with progress_bar("playing the schedule") as progress:
+            seen = simulate(planned, schedule=schedule, sink=_each(sinks), progress=progress)
         emit(
             format_=format_,
             output=output,
