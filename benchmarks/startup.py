@@ -14,7 +14,7 @@ import time
 from benchmarks.record import spread, write
 
 REPEATS = 31
-MAIN_JOB = ("optimize", "--T", "4096", "--profile", "ipu-mk2")
+MAIN_JOB = ("optimize", "--T", "4096", "--profile", "ipu-mk2", "--strategies", "paper,nested")
 BARE = "import numpy, pydantic, typer, rich"
 
 

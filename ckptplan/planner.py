@@ -15,14 +15,16 @@ from ckptplan.cost.derive import step_costs
 from ckptplan.cost.exact import overhead
 from ckptplan.errors import Infeasible, InputError, shown
 from ckptplan.model.budget import Budget
-from ckptplan.model.plan import BasisEntry, Goal, PaperPrediction, Plan, Predicted, Provenance
+from ckptplan.model.plan import BasisEntry, Bound, Goal, PaperPrediction, Plan, Predicted, Provenance
 from ckptplan.model.profile import HardwareProfile
 from ckptplan.model.record import Parameters
 from ckptplan.model.step_costs import StepCosts
 from ckptplan.model.workload import Workload
+from ckptplan.schedule.simulator import Trace
 from ckptplan.search.question import Answer, Question
 from ckptplan.strategies.protocol import Strategy
 from ckptplan.strategies.registry import named
+from ckptplan.strategies.solved import Progress
 from ckptplan.version import __version__
 
 
@@ -36,15 +38,18 @@ def optimize(
     max_overhead: float | str | None = None,
     local_bytes: int | str | None = None,
     remote_bytes: int | str | None = None,
+    effort: str = "quick",
+    progress: Progress | None = None,
     command: str = "ckptplan.optimize",
 ) -> Plan:
     """Return the best plan for ``workload`` on ``profile``.
 
-    ``strategies`` are names or groups ('all', 'paper'), None for all. ``objective`` is 'time',
+    ``strategies`` are names or groups ('all', 'paper', 'regular'), None for all. ``objective`` is 'time',
     'memory' or 'balanced' (the knee of the front within the budget). ``model`` is 'exact', or 'paper'
     for the printed equations. ``local_bytes`` (one unit) and ``remote_bytes`` (in all) replace the
-    profile's; ``max_overhead`` bounds the time over base's, as 0.1 or '10%'. ``command`` is noted in
-    the plan's provenance.
+    profile's; ``max_overhead`` bounds the time over base's, as 0.1 or '10%'. ``effort`` is 'quick' or
+    'thorough': how much work the search for optimal schedules may be (docs/optimality.md); ``progress`` is
+    told the work done and the work in all. ``command`` is noted in the plan's provenance.
 
     Raises InputError, and Infeasible (need, have, binding limit, verified suggestions).
     """
@@ -57,6 +62,8 @@ def optimize(
         max_overhead=max_overhead,
         local_bytes=local_bytes,
         remote_bytes=remote_bytes,
+        effort=effort,
+        progress=progress,
         command=command,
     ).best()
 
@@ -80,6 +87,7 @@ def ranking(
     strategies: Iterable[str] | None = None,
     local_bytes: int | str | None = None,
     remote_bytes: int | str | None = None,
+    progress: Progress | None = None,
     **wishes: Any,
 ) -> Ranking:
     """Search all strategies once; what ``optimize`` and ``compare`` return is read off the result.
@@ -103,6 +111,8 @@ def ranking(
         objective=goal.objective,
         model=goal.model,
         max_overhead=goal.max_overhead,
+        effort=goal.effort,
+        progress=progress,
     )
     return Ranking(
         workload=workload,
@@ -124,6 +134,11 @@ class Ranking:
     question: Question
     answers: list[Answer]
     provenance: Provenance
+
+    @property
+    def interrupted(self) -> bool:
+        """Whether somebody interrupted the search, so that the best so far is what there is."""
+        return bool(self.question.interruptions)
 
     def best(self) -> Plan:
         """Return the best plan. Raises Infeasible, with suggestions that were each found to fit."""
@@ -158,21 +173,45 @@ class Ranking:
         return result
 
     def _plan(self, answer: Answer) -> Plan:
-        parameters = answer.best.parameters
+        parameters, solution = answer.best.parameters, answer.best.solution
+        predicted = (
+            predict(answer.strategy, parameters, costs=self.question.costs)
+            if solution is None
+            else _predicted(solution.trace, costs=self.question.costs)
+        )
         return Plan(
             strategy=answer.strategy.name,
             parameters=parameters,
             steps=self.workload.steps,
             goal=self.goal,
-            predicted=predict(answer.strategy, parameters, costs=self.question.costs),
+            predicted=predicted,
+            splits=None if solution is None else solution.splits,
+            regular=solution.regular
+            if solution
+            else answer.strategy.regular(parameters, steps=self.workload.steps),
+            bound=self._bound(predicted.seconds),
             workload=self.workload,
             profile=self.profile,
             estimate_basis=(*estimate_basis(self.workload, self.profile, self.goal), *_unproved(answer)),
             provenance=self.provenance,
         )
 
+    def _bound(self, seconds: float) -> Bound | None:
+        """Return what is proved of every schedule, if anything is; no plan can beat it, but for rounding."""
+        proved = [
+            answer.best.solution.least_seconds
+            for answer in self.answers
+            if answer.best.solution is not None and answer.best.solution.least_seconds is not None
+        ]
+        if not proved:
+            return None
+        least = min(max(proved), seconds)
+        return Bound(least_seconds=least, gap=0.0 if seconds == 0 else (seconds - least) / seconds)
+
 
 def _unproved(answer: Answer) -> Iterator[BasisEntry]:
+    for note in answer.best.solution.notes if answer.best.solution else ():
+        yield BasisEntry(field="search", kind="stated", text=note)
     if answer.best.gap:
         yield BasisEntry(
             field="search",
@@ -197,6 +236,19 @@ def predict(strategy: Strategy, parameters: Parameters, *, costs: StepCosts) -> 
         remote_reads=int(counts.states_read[0]),
         messages=int(counts.messages[0]),
         paper=_paper_prediction(strategy, parameters, costs=costs) if strategy.printed else None,
+    )
+
+
+def _predicted(trace: Trace, *, costs: StepCosts) -> Predicted:
+    return Predicted(
+        seconds=trace.seconds,
+        overhead=max(0.0, float(overhead(trace.seconds, costs.base_seconds))),
+        local_peak_bytes=trace.local_peak_bytes,
+        remote_peak_bytes=trace.remote_peak_bytes,
+        recomputed_steps=trace.recomputed_steps,
+        remote_writes=trace.remote_writes,
+        remote_reads=trace.remote_reads,
+        messages=trace.messages,
     )
 
 

@@ -34,7 +34,8 @@ def actions(plan: Plan) -> Iterator[Action]:
     strategy = strategy_of(plan.strategy)
     # Checks the names, so that the error comes now and not with the first action.
     strategy.point(plan.parameters, steps=plan.steps)
-    return strategy.actions(strategy.clamp(plan.parameters, steps=plan.steps), steps=plan.steps)
+    parameters = strategy.clamp(plan.parameters, steps=plan.steps)
+    return strategy.actions(parameters, steps=plan.steps, splits=plan.splits)
 
 
 def simulate(

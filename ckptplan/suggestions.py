@@ -16,6 +16,7 @@ from ckptplan.search.question import Question
 from ckptplan.storage.library import names
 from ckptplan.storage.profiles import load_profile
 from ckptplan.strategies.registry import named
+from ckptplan.strategies.solved import SolvedStrategy
 
 _MOST = 4
 #: An overhead that people still accept.
@@ -27,6 +28,7 @@ _LEAST_SHARE = 0.05
 @dataclass(frozen=True, kw_only=True)
 class _Case:
     question: Question
+    asked: Question
     workload: Workload
     profile: HardwareProfile
 
@@ -35,9 +37,13 @@ class _Case:
         winner = question.winner()
         if winner is None:
             return None
-        seconds = float(
-            winner.strategy.cost(winner.best.parameters, costs=question.costs, model=question.model).seconds[0]
+        solution = winner.best.solution
+        cost = (
+            solution.cost
+            if solution
+            else winner.strategy.cost(winner.best.parameters, costs=question.costs, model=question.model)
         )
+        seconds = float(cost.seconds[0])
         return {
             "change": change,
             "value": value,
@@ -50,7 +56,8 @@ def with_suggestions(
     infeasible: Infeasible, *, question: Question, workload: Workload, profile: HardwareProfile
 ) -> Infeasible:
     """Return the same error with up to four single changes that were each found to fit."""
-    case = _Case(question=question, workload=workload, profile=profile)
+    # Closed forms answer at once, and what they can do, the optimum can.
+    case = _Case(question=question.closed_form(), asked=question, workload=workload, profile=profile)
     makers = (_strategies, _overhead, _remote, _local, _steps, _batch, _neurons, _other_profile)
     found = (suggestion for make in makers for suggestion in make(case, infeasible) if suggestion is not None)
     return Infeasible(
@@ -66,7 +73,11 @@ _Suggestions = Iterator[dict[str, Any] | None]
 
 
 def _strategies(case: _Case, infeasible: Infeasible) -> _Suggestions:
-    everything = tuple(s for s in named(None) if case.question.model == "exact" or s.printed)
+    everything = tuple(
+        s
+        for s in named(None)
+        if (case.question.model == "exact" or s.printed) and not isinstance(s, SolvedStrategy)
+    )
     if len(everything) > len(case.question.strategies):
         answer = case.question.changed(strategies=everything).winner()
         if answer is not None:
@@ -102,13 +113,13 @@ def _remote(case: _Case, infeasible: Infeasible) -> _Suggestions:
 def _overhead(case: _Case, infeasible: Infeasible) -> _Suggestions:
     if case.question.max_overhead is None:
         return
-    fastest = case.question.changed(max_overhead=None, objective="time").winner()
+    fastest = case.asked.changed(max_overhead=None, objective="time").winner()
     if fastest is None:
         return
     need = float(overhead(fastest.best.key[0], case.question.base_seconds))
     # Rounded up to a tenth of a per cent, which people can type.
     value = -(-need * 1000 // 1) / 1000
-    yield case.suggestion("max_overhead", value, case.question.changed(max_overhead=value))
+    yield case.suggestion("max_overhead", value, case.asked.changed(max_overhead=value))
 
 
 def _steps(case: _Case, infeasible: Infeasible) -> _Suggestions:

@@ -7,6 +7,7 @@ backward needs its tape, a run starts at a state that is there); one short progr
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import cache
 
 
 @dataclass
@@ -183,7 +184,87 @@ def _segment(machine: Machine, start: int, stop: int, chunk_size: int, *, held: 
         machine.backward(first, end)
 
 
+def growing(machine: Machine, *, chunk_size: int, state_units: int, tape_units: int) -> None:
+    _grown(machine, 0, machine.steps, chunk_size, (state_units, tape_units))
+
+
+def double_growing(
+    machine: Machine, *, chunk_size: int, remote_chunk_size: int, state_units: int, tape_units: int
+) -> None:
+    *earlier, last = pieces(0, machine.steps, remote_chunk_size)
+    for _, stop in earlier:
+        machine.push([machine.position])
+        machine.advance(stop)
+    _grown(machine, *last, chunk_size, (state_units, tape_units))
+    for start, stop in reversed(earlier):
+        machine.pull([start])
+        machine.position = start
+        _grown(machine, start, stop, chunk_size, (state_units, tape_units))
+
+
+def _grown(machine: Machine, start: int, stop: int, chunk_size: int, growth: tuple[int, int]) -> None:
+    """Chunks from the end, each with room for what the checkpoints behind it leave."""
+    chunks, end, length = [], stop, chunk_size
+    while end > start:
+        chunks.append((max(start, end - length), end))
+        end = max(start, end - length)
+        length = chunk_size + len(chunks) * growth[0] // growth[1]
+    last, *earlier = chunks
+    for _, end in reversed(earlier):
+        machine.save()
+        machine.advance(end)
+    machine.record(stop)
+    machine.backward(*last)
+    for first, end in earlier:
+        machine.load(first)
+        machine.local.remove(first)
+        machine.record(end)
+        machine.backward(first, end)
+
+
+def revolve(machine: Machine, *, chunk_size: int, nb_local: int) -> None:
+    """Each split by trying all of them for the one that runs least again."""
+    chunks = pieces(0, machine.steps, chunk_size)
+
+    @cache
+    def least(low: int, high: int, slots: int) -> tuple[float, int]:
+        if high - low == 1:
+            return 0, low
+        if slots == 0:
+            return float("inf"), low
+        return min(
+            (
+                chunks[middle - 1][1]
+                - chunks[low][0]
+                + least(low, middle, slots)[0]
+                + least(middle, high, slots - 1)[0],
+                # Of equal ones that which keeps the fewest checkpoints is of no use to the peak.
+                -middle,
+            )
+            for middle in range(low + 1, high)
+        )
+
+    def reverse(low: int, high: int, slots: int) -> None:
+        start = chunks[low][0]
+        if high - low == 1:
+            machine.record(chunks[low][1])
+            machine.backward(*chunks[low])
+            return
+        machine.save()
+        middle = -least(low, high, slots)[1]
+        machine.advance(chunks[middle][0])
+        reverse(middle, high, slots - 1)
+        machine.load(start)
+        machine.local.remove(start)
+        reverse(low, middle, slots)
+
+    reverse(0, len(chunks), nb_local)
+
+
 PROGRAMS = {
+    "growing": growing,
+    "double-growing": double_growing,
+    "revolve": revolve,
     "base": base,
     "standard": standard,
     "remote": remote,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -16,9 +16,12 @@ from ckptplan.cost.exact import Cost
 from ckptplan.model.plan import Plan
 from ckptplan.model.record import Parameters
 from ckptplan.model.step_costs import StepCosts
+from ckptplan.recursion.growing import growth
 from ckptplan.search.box import Limits
 from ckptplan.search.objective import Objective
 from ckptplan.strategies.protocol import Columns, Model, Strategy
+from ckptplan.strategies.registry import all_strategies
+from ckptplan.strategies.solved import SolvedStrategy
 
 #: Time costs: zero, small whole numbers (which make ties) and any positive number.
 seconds = st.one_of(
@@ -75,18 +78,41 @@ def plain_costs(steps: int, **changes: Any) -> StepCosts:
     )
 
 
-def settings_of(strategy: Strategy, steps: int) -> Iterator[dict[str, int]]:
+#: Strategies that a few parameters determine, and those that are solved decision by decision.
+CLOSED = {name: one for name, one in all_strategies().items() if not isinstance(one, SolvedStrategy)}
+SOLVED = {name: one for name, one in all_strategies().items() if isinstance(one, SolvedStrategy)}
+
+
+def fixed(strategy: Strategy, *, state_bytes: int, tape_bytes: int) -> dict[str, int]:
+    """The parameters that sizes alone determine."""
+    p, q = growth(state=state_bytes, tape=tape_bytes)
+    units = {"state_units": p, "tape_units": q}
+    return {name: units[name] for name in strategy.parameter_names if name in units}
+
+
+def setting_of(strategy: Strategy, numbers: Sequence[int], costs: StepCosts) -> Parameters:
+    """A setting with these numbers, clamped as for execution."""
+    sizes = fixed(strategy, state_bytes=costs.state_bytes, tape_bytes=costs.tape_bytes)
+    free = [name for name in strategy.parameter_names if name not in sizes]
+    return strategy.clamp(Parameters({**dict(zip(free, numbers, strict=False)), **sizes}), steps=costs.steps)
+
+
+def settings_of(
+    strategy: Strategy, steps: int, *, state_bytes: int = 1, tape_bytes: int = 1
+) -> Iterator[dict[str, int]]:
     """Every legal setting of a strategy, by what its parameters mean."""
+    sizes = fixed(strategy, state_bytes=state_bytes, tape_bytes=tape_bytes)
     numbers = range(1, steps + 1)
-    if strategy.parameter_names == ():
-        yield {}
-    elif strategy.parameter_names == ("chunk_size",):
-        yield from ({"chunk_size": chunk} for chunk in numbers)
-    elif strategy.parameter_names == ("chunk_size", "nb_local"):
+    names = tuple(name for name in strategy.parameter_names if name not in sizes)
+    if names == ():
+        yield sizes
+    elif names == ("chunk_size",):
+        yield from ({"chunk_size": chunk, **sizes} for chunk in numbers)
+    elif names == ("chunk_size", "nb_local"):
         yield from ({"chunk_size": chunk, "nb_local": local} for chunk in numbers for local in numbers)
-    elif strategy.parameter_names == ("chunk_size", "remote_chunk_size"):
+    elif names == ("chunk_size", "remote_chunk_size"):
         yield from (
-            {"chunk_size": chunk, "remote_chunk_size": segment}
+            {"chunk_size": chunk, "remote_chunk_size": segment, **sizes}
             for chunk in numbers
             for segment in range(chunk, steps + 1)
         )
@@ -103,7 +129,8 @@ def brute_force(
     strategy: Strategy, *, costs: StepCosts, limits: Limits, objective: Objective, model: Model
 ) -> tuple[float, ...] | None:
     """The key and parameters of the best of all settings, each evaluated; None if none keeps the limits."""
-    settings = list(settings_of(strategy, costs.steps))
+    sizes = {"state_bytes": costs.state_bytes, "tape_bytes": costs.tape_bytes}
+    settings = list(settings_of(strategy, costs.steps, **sizes))
     points = columns_of(settings)
     cost = strategy.evaluate(low=points, high=points, costs=costs, model=model)
     keys = objective(cost)

@@ -1,10 +1,12 @@
 """``ckptplan compare``: each strategy at its best, side by side."""
 
+from typing import Annotated
+
 import typer
 
 from ckptplan.cli import options
-from ckptplan.cli.options import Format, Model, Objective
-from ckptplan.cli.output import emit, enveloped
+from ckptplan.cli.options import Effort, Format, Model, Objective
+from ckptplan.cli.output import emit, enveloped, note
 from ckptplan.errors import Infeasible
 
 
@@ -20,11 +22,16 @@ def command(
     objective: options.ObjectiveOption = Objective.time,
     model: options.ModelOption = Model.exact,
     max_overhead: options.MaxOverhead = None,
+    effort: options.EffortOption = Effort.quick,
+    regret: Annotated[
+        bool, typer.Option("--regret", help="Show how far above the optimum each strategy is.")
+    ] = False,
     format_: options.FormatOption = Format.table,
     output: options.Output = None,
 ) -> None:
     """Show the best plan of each strategy, or why it has none; exits 3 if none has one."""
-    from ckptplan.planner import compare
+    from ckptplan.cli.progress import progress_bar
+    from ckptplan.planner import ranking
     from ckptplan.report.comparison import comparison_document, comparison_rows, comparison_table
 
     options.keep_inputs({"--output": output}, profile, workload)
@@ -32,22 +39,26 @@ def command(
         task, hardware = options.job(
             steps=steps, batch=batch, neurons=neurons, workload=workload, profile=profile
         )
-        results = compare(
-            task,
-            hardware,
-            **options.wishes(
-                strategies=strategies,
-                objective=objective,
-                model=model,
-                max_overhead=max_overhead,
-                local_bytes=local_bytes,
-                remote_bytes=remote_bytes,
-            ),
+        wishes = options.wishes(
+            strategies=strategies,
+            objective=objective,
+            model=model,
+            max_overhead=max_overhead,
+            local_bytes=local_bytes,
+            remote_bytes=remote_bytes,
+            effort=effort,
         )
+        with progress_bar("looking for the optimum") as progress:
+            ranked = ranking(task, hardware, **wishes, progress=progress)
+    if ranked.interrupted:
+        note("interrupted: the strategies found so far, without a bound")
+    results = ranked.by_strategy()
     emit(
         format_=format_,
         output=output,
-        table=lambda console: comparison_table(console, results, workload=task, profile=hardware),
+        table=lambda console: comparison_table(
+            console, results, workload=task, profile=hardware, regret=regret
+        ),
         document=lambda: enveloped("comparison", comparison_document(results, workload=task, profile=hardware)),
         rows=lambda: comparison_rows(results, workload=task, profile=hardware),
     )

@@ -1,7 +1,7 @@
 """``ckptplan optimize``: the best plan, and why the others are not."""
 
 from ckptplan.cli import options
-from ckptplan.cli.options import Format, Model, Objective
+from ckptplan.cli.options import Effort, Format, Model, Objective
 from ckptplan.cli.output import emit, note
 
 
@@ -17,6 +17,7 @@ def command(
     objective: options.ObjectiveOption = Objective.time,
     model: options.ModelOption = Model.exact,
     max_overhead: options.MaxOverhead = None,
+    effort: options.EffortOption = Effort.quick,
     format_: options.FormatOption = Format.table,
     output: options.Output = None,
 ) -> None:
@@ -25,6 +26,7 @@ def command(
     Prints a table; with -o FILE the plan is also written as JSON. With --format json or csv, only
     the plan is written.
     """
+    from ckptplan.cli.progress import progress_bar
     from ckptplan.planner import ranking
     from ckptplan.report.plan_table import plan_row, plan_table
     from ckptplan.storage.plans import plan_document, save_plan
@@ -34,18 +36,19 @@ def command(
         task, hardware = options.job(
             steps=steps, batch=batch, neurons=neurons, workload=workload, profile=profile
         )
-        ranked = ranking(
-            task,
-            hardware,
-            **options.wishes(
-                strategies=strategies,
-                objective=objective,
-                model=model,
-                max_overhead=max_overhead,
-                local_bytes=local_bytes,
-                remote_bytes=remote_bytes,
-            ),
+        wishes = options.wishes(
+            strategies=strategies,
+            objective=objective,
+            model=model,
+            max_overhead=max_overhead,
+            local_bytes=local_bytes,
+            remote_bytes=remote_bytes,
+            effort=effort,
         )
+        with progress_bar("looking for the optimum") as progress:
+            ranked = ranking(task, hardware, **wishes, progress=progress)
+    if ranked.interrupted:
+        note("interrupted: the best plan so far, without a bound")
     plan = ranked.best()
     as_table = format_ is Format.table
     if as_table and output is not None:

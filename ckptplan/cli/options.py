@@ -35,6 +35,13 @@ class Objective(enum.StrEnum):
     balanced = "balanced"
 
 
+class Effort(enum.StrEnum):
+    """How much work the search for optimal schedules may be."""
+
+    quick = "quick"
+    thorough = "thorough"
+
+
 class Model(enum.StrEnum):
     """Which cost model chooses."""
 
@@ -70,13 +77,19 @@ RemoteBytes = Annotated[
 ]
 Strategies = Annotated[
     str | None,
-    typer.Option("--strategies", metavar="NAMES", help="Names with commas between, or 'paper' or 'all'."),
+    typer.Option(
+        "--strategies", metavar="NAMES", help="Names with commas between, or 'paper', 'regular', 'all'."
+    ),
 ]
 ObjectiveOption = Annotated[
     Objective, typer.Option("--objective", help="Least time, least local memory, or the knee between both.")
 ]
 ModelOption = Annotated[
     Model, typer.Option("--model", help="Choose by the exact model or by the paper's printed equations.")
+]
+EffortOption = Annotated[
+    Effort,
+    typer.Option("--effort", help="How long to look for optimal schedules: tenths of a second, or a minute."),
 ]
 MaxOverhead = Annotated[
     str | None, typer.Option("--max-overhead", metavar="SHARE", help="Most time over base's, as '10%' or 0.1.")
@@ -143,6 +156,7 @@ def wishes(
     max_overhead: str | None,
     local_bytes: str | None,
     remote_bytes: str | None,
+    effort: Effort,
 ) -> dict[str, Any]:
     """Return the arguments of ``ckptplan.optimize``. Raises InputError that names the option."""
     return {
@@ -154,6 +168,7 @@ def wishes(
         "remote_bytes": "unbounded"
         if remote_bytes == "unbounded"
         else _parsed("--remote-bytes", parse_bytes, remote_bytes),
+        "effort": effort.value,
         "command": command_line(),
     }
 
@@ -179,6 +194,7 @@ _OPTIONS = (
     "--objective",
     "--max-overhead",
     "--model",
+    "--effort",
 )
 
 

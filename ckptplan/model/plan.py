@@ -18,14 +18,15 @@ from ckptplan.model.checked import Checked
 from ckptplan.model.profile import HardwareProfile
 from ckptplan.model.quantities import Bytes, Limit, Name, PositiveBytes, Seconds, Share, Steps
 from ckptplan.model.record import Parameters
+from ckptplan.model.split import Split
 from ckptplan.model.workload import Workload
-from ckptplan.units import MAX_STEPS
+from ckptplan.units import MAX_BYTES
 
 KIND = "ckptplan.plan"
 #: Version of the plan format; raised when a reader of the old one would misunderstand the new.
 SCHEMA_VERSION: Literal[1] = 1
 
-_Events = Annotated[int, Field(strict=True, ge=0, le=4 * MAX_STEPS)]
+_Events = Annotated[int, Field(strict=True, ge=0, le=MAX_BYTES)]
 
 
 def _parameters(value: object) -> Parameters:
@@ -102,6 +103,9 @@ class Goal(Checked):
     local_bytes: Annotated[PositiveBytes | None, Field(description="local budget of one unit")] = None
     remote_bytes: Annotated[Limit, Field(description="remote budget in all; none: unbounded")] = None
     strategies: Annotated[tuple[str, ...], Field(description="the strategies that were compared")] = ()
+    effort: Annotated[
+        Literal["quick", "thorough"], Field(description="how much work the search for optimal schedules is")
+    ] = "quick"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -123,11 +127,11 @@ class Provenance(_Record):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Split(_Record):
-    """One run of equal pieces of a schedule that parameters alone do not determine."""
+class Bound(_Record):
+    """What is proved of the time of every legal schedule within the same budget."""
 
-    length: Annotated[int, Field(strict=True, ge=1, le=MAX_STEPS)]
-    count: Annotated[int, Field(strict=True, ge=1, le=MAX_STEPS)]
+    least_seconds: Annotated[Seconds, Field(description="no schedule takes less than this")]
+    gap: Annotated[float, Field(ge=0, description="share of the plan's seconds that lies above")]
 
 
 class Plan(Checked):
@@ -150,8 +154,12 @@ class Plan(Checked):
     predicted: Predicted
     splits: Annotated[
         tuple[Split, ...] | None,
-        Field(description="lengths of the pieces, run-length coded; none where parameters say it all"),
+        Field(description="decisions by part of the schedule; none where parameters say it all"),
     ] = None
+    regular: Annotated[
+        bool, Field(description="whether loops with fixed strides, or a static graph, can run the schedule")
+    ] = True
+    bound: Annotated[Bound | None, Field(description="none where nothing was proved")] = None
     workload: Workload
     profile: HardwareProfile
     estimate_basis: tuple[BasisEntry, ...] = ()

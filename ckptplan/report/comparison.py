@@ -15,7 +15,7 @@ from ckptplan.model.plan import Plan, Predicted
 from ckptplan.model.profile import HardwareProfile
 from ckptplan.model.workload import Workload
 from ckptplan.report.infeasible import verdict
-from ckptplan.report.plan_table import PARAMETERS, plan_row, print_basis, print_title
+from ckptplan.report.plan_table import PARAMETERS, PROVED, plan_row, print_basis, print_title
 from ckptplan.storage.plans import plan_document
 from ckptplan.units import format_bytes, format_percent, format_seconds
 
@@ -24,44 +24,95 @@ _PREDICTED = tuple(field.name for field in dataclasses.fields(Predicted) if fiel
 
 
 def comparison_table(
-    console: Console, results: Results, *, workload: Workload, profile: HardwareProfile
+    console: Console,
+    results: Results,
+    *,
+    workload: Workload,
+    profile: HardwareProfile,
+    regret: bool = False,
 ) -> None:
     """Print each strategy at its best, and what the numbers rest on."""
     print_title(console, workload=workload, profile=profile)
-    console.print(strategies_table(results))
+    console.print(strategies_table(results, regret=regret))
     plans = [result for result in results.values() if isinstance(result, Plan)]
+    if plans and regret:
+        console.print()
+        console.print(_above(plans[0]))
     if plans:
         print_basis(console, plans[0])
 
 
-def strategies_table(results: Results) -> Table:
-    """Return a table with a line for each strategy."""
+def strategies_table(results: Results, *, regret: bool = False) -> Table:
+    """Return a table with a line for each strategy; with its time over the optimum, if asked for."""
     best = next((result for result in results.values() if isinstance(result, Plan)), None)
     table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
     table.add_column("strategy", no_wrap=True)
     table.add_column("parameters", overflow="fold")
     for heading in ("time", "over base", "local"):
         table.add_column(heading, justify="right", no_wrap=True)
-    table.add_column("")
+    if regret:
+        for heading in ("time / least", "extra / least"):
+            table.add_column(heading, justify="right", no_wrap=True)
+    else:
+        table.add_column("")
     for name, result in results.items():
         if isinstance(result, Plan):
+            ratios = [_ratio(value) for value in regrets(result).values()] if regret else []
             table.add_row(
                 Text(name, style="bold green" if result is best else ""),
                 parameters_text(result),
                 format_seconds(result.predicted.seconds),
                 format_percent(result.predicted.overhead),
                 format_bytes(result.predicted.local_peak_bytes),
-                "best" if best is None or result is best else _why_not(result, best),
+                *(ratios or ["best" if best is None or result is best else _why_not(result, best)]),
             )
         else:
             local = format_bytes(result.need) if result.binding == "local_bytes" else ""
-            table.add_row(*(Text(text, style="dim") for text in (name, "", "", "", local, verdict(result))))
+            cells = (name, "", "", "", local, verdict(result), "")[: len(table.columns)]
+            table.add_row(*(Text(text, style="dim") for text in cells))
     return table
 
 
+def regrets(plan: Plan) -> dict[str, float | None]:
+    """Return a plan's time over the least possible, and the same of what is added to base's time.
+
+    None where nothing is proved, or where the least that is added is nothing.
+    """
+    if plan.bound is None:
+        return {"time_over_least": None, "extra_over_least": None}
+    base = plan.predicted.seconds / (1 + plan.predicted.overhead)
+    least = plan.bound.least_seconds
+    extra, least_extra = plan.predicted.seconds - base, least - base
+    return {
+        "time_over_least": plan.predicted.seconds / least if least > 0 else None,
+        "extra_over_least": extra / least_extra if least_extra > 1e-9 * base else None,
+    }
+
+
+def _ratio(value: float | None) -> str:
+    return "" if value is None else f"{value:.3f}"
+
+
+def _above(best: Plan) -> str:
+    if best.bound is None:
+        return "No bound was proved: name the strategy optimal, too."
+    if best.bound.gap < PROVED:
+        return "The least is what an optimal schedule takes; extra is time over base."
+    return (
+        f"The least is a proven lower bound, the best plan within {format_percent(best.bound.gap)[1:]} of it; "
+        "extra is time over base."
+    )
+
+
 def parameters_text(plan: Plan) -> str:
-    """Return 'chunk_size 16, remote_chunk_size 256'."""
-    return ", ".join(f"{name} {value}" for name, value in plan.parameters.items())
+    """Return 'chunk_size 16, remote_chunk_size 256'; decisions, where parameters do not say it all."""
+    if plan.splits is not None:
+        chunk = plan.parameters["chunk_size"]
+        decisions = f"{len(plan.splits)} decision{'s' if len(plan.splits) > 1 else ''}"
+        return f"chunk_size {chunk}, {decisions}" if chunk > 1 else decisions
+    return ", ".join(
+        f"{name} {value}" for name, value in plan.parameters.items() if not name.endswith("_units")
+    )
 
 
 def _why_not(plan: Plan, best: Plan) -> str:
@@ -84,7 +135,7 @@ def comparison_document(results: Results, *, workload: Workload, profile: Hardwa
         "workload": {"name": workload.name, "hash": workload.hash, "steps": workload.steps},
         "profile": {"name": profile.name, "hash": profile.hash},
         "strategies": {
-            name: {"fits": True, "plan": plan_document(result)}
+            name: {"fits": True, **regrets(result), "plan": plan_document(result)}
             if isinstance(result, Plan)
             else {"fits": False, **_reason(result)}
             for name, result in results.items()

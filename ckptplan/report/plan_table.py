@@ -17,6 +17,8 @@ from ckptplan.model.workload import Workload
 from ckptplan.units import format_bytes, format_count, format_percent, format_seconds
 
 _BAR = 24
+#: A gap below this share is rounding.
+PROVED = 1e-9
 
 
 def plan_table(console: Console, plan: Plan, results: Mapping[str, Plan | Infeasible]) -> None:
@@ -24,7 +26,7 @@ def plan_table(console: Console, plan: Plan, results: Mapping[str, Plan | Infeas
     from ckptplan.report.comparison import strategies_table
 
     print_title(console, workload=plan.workload, profile=plan.profile)
-    console.print(_facts(plan, unicode=console.encoding.startswith("utf")))
+    console.print(_facts(plan, results, unicode=console.encoding.startswith("utf")))
     console.print()
     console.print(strategies_table(results))
     print_basis(console, plan)
@@ -68,13 +70,18 @@ def _grouped(pairs: Any) -> dict[str, list[str]]:
     return grouped
 
 
-def _facts(plan: Plan, *, unicode: bool) -> Table:
+def _facts(plan: Plan, results: Mapping[str, Plan | Infeasible], *, unicode: bool) -> Table:
     predicted = plan.predicted
     table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
     table.add_column(no_wrap=True)
     table.add_column()
-    parameters = "  ".join(f"{name} = {value}" for name, value in plan.parameters.items())
-    table.add_row("strategy", Text.assemble((plan.strategy, "bold green"), f"  {parameters}"))
+    from ckptplan.report.comparison import parameters_text
+
+    table.add_row("strategy", Text.assemble((plan.strategy, "bold green"), f"  {parameters_text(plan)}"))
+    if plan.bound is not None:
+        table.add_row("proof", _proof(plan.bound.gap))
+    for heading, text in _beside(plan, results).items():
+        table.add_row(heading, text)
     if wish := _wish(plan):
         table.add_row("chosen for", wish)
     table.add_row("local memory", _local(plan, unicode=unicode))
@@ -95,6 +102,39 @@ def _facts(plan: Plan, *, unicode: bool) -> Table:
             f"{format_bytes(predicted.paper.local_peak_bytes)} local",
         )
     return table
+
+
+def _proof(gap: float) -> str:
+    if gap < PROVED:
+        return "no legal schedule is quicker"
+    return f"within {format_percent(gap)[1:]} of the least possible time"
+
+
+def _beside(plan: Plan, results: Mapping[str, Plan | Infeasible]) -> dict[str, str]:
+    """Return what the best regular plan and the paper's best would cost, where they are not this one."""
+    plans = [result for result in results.values() if isinstance(result, Plan)]
+    regular = next((one for one in plans if one.regular), None)
+    paper = next((one for one in plans if one.predicted.paper is not None), None)
+    found: dict[str, str] = {}
+    if not plan.regular:
+        found["schedule"] = "irregular: it needs a loop over its list of actions"
+        if regular is not None:
+            found["best regular"] = _price(regular, plan)
+    if paper is not None and paper not in (plan, regular if not plan.regular else None):
+        found["paper's best"] = _price(paper, plan)
+    elif paper is not None and paper is regular and not plan.regular:
+        found["best regular"] += ", the best of the paper's"
+    return found
+
+
+def _price(other: Plan, plan: Plan) -> str:
+    from ckptplan.report.comparison import parameters_text
+
+    slower = other.predicted.seconds / plan.predicted.seconds - 1 if plan.predicted.seconds else 0.0
+    return (
+        f"{f'{other.strategy}  {parameters_text(other)}'.strip()}: {format_seconds(other.predicted.seconds)}, "
+        f"{format_percent(slower)} time"
+    )
 
 
 def _wish(plan: Plan) -> str:
@@ -154,7 +194,7 @@ def _transfers(plan: Plan) -> str:
 
 
 #: All parameters there are: a table has the same columns whatever the answer is.
-PARAMETERS = ("chunk_size", "nb_local", "remote_chunk_size")
+PARAMETERS = ("chunk_size", "nb_local", "remote_chunk_size", "state_units", "tape_units", "local_units")
 
 
 def plan_row(plan: Plan) -> dict[str, Any]:
@@ -167,5 +207,8 @@ def plan_row(plan: Plan) -> dict[str, Any]:
         "strategy": plan.strategy,
         **{name: plan.parameters.get(name, "") for name in PARAMETERS},
         **{key: plan.predicted[key] for key in plan.predicted if key != "paper"},
+        "regular": str(plan.regular).lower(),
+        "least_seconds": "" if plan.bound is None else plan.bound.least_seconds,
+        "gap": "" if plan.bound is None else plan.bound.gap,
         **{f"paper_{key}": paper.get(key, "") for key in ("seconds", "overhead", "local_peak_bytes")},
     }

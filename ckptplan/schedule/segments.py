@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from ckptplan.schedule.actions import Action, Advance, Backward, Free, Load, Record, Save, Tier
 
@@ -19,26 +19,27 @@ def cuts(start: int, stop: int, size: int) -> range:
 
 
 def reverse_locally(start: int, stop: int, size: int, *, held: bool = False) -> Iterator[Action]:
+    """Run and reverse one segment in chunks of ``size`` steps, the ragged one first."""
+    return reverse_between(start, stop, cuts(start, stop, size), held=held)
+
+
+def reverse_between(start: int, stop: int, ends: Sequence[int], *, held: bool = False) -> Iterator[Action]:
     """Run and reverse one segment with a local checkpoint before each chunk but the last.
 
-    The working state is that of ``start``. With ``held`` it is also in a local slot already, which is
-    freed with the others. The last chunk is recorded at once.
+    ``ends`` are where the chunks end, ascending, but for the last one, which is recorded at once. The
+    working state is that of ``start``. With ``held`` it is also in a local slot already, which is freed with
+    the others.
     """
-    ends = cuts(start, stop, size)
-    if not ends:
-        yield Record(start, stop)
-        yield Backward(start, stop)
-        return
-    if not held:
-        yield Save(start, _LOCAL)
-    yield Advance(start, ends[0])
-    for end in ends[:-1]:
-        yield Save(end, _LOCAL)
-        yield Advance(end, end + size)
-    yield Record(ends[-1], stop)
-    yield Backward(ends[-1], stop)
-    for end in reversed(ends):
-        first = max(start, end - size)
+    first = start
+    for end in ends:
+        if first > start or not held:
+            yield Save(first, _LOCAL)
+        yield Advance(first, end)
+        first = end
+    yield Record(first, stop)
+    yield Backward(first, stop)
+    for number in range(len(ends) - 1, -1, -1):
+        first, end = ends[number - 1] if number else start, ends[number]
         yield Load(first, _LOCAL)
         yield Free(first, _LOCAL)
         yield Record(first, end)

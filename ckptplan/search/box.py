@@ -23,6 +23,7 @@ from ckptplan.model.record import Parameters
 from ckptplan.model.step_costs import StepCosts
 from ckptplan.search.objective import Key, Objective
 from ckptplan.strategies.protocol import Columns, Model, Strategy
+from ckptplan.strategies.solved import Solution
 
 _Mask: TypeAlias = npt.NDArray[np.bool_]
 
@@ -79,6 +80,8 @@ class Best:
     parameters: Parameters
     key: tuple[float, ...]
     gap: float = 0.0
+    #: The schedule itself, where the strategy solved for it.
+    solution: Solution | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

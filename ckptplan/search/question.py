@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
+import numpy as np
+
 from ckptplan.cost import paper
-from ckptplan.cost.exact import overhead
-from ckptplan.errors import Infeasible
+from ckptplan.cost.exact import Cost, overhead
+from ckptplan.errors import Infeasible, InputError
 from ckptplan.model.budget import Budget
 from ckptplan.model.step_costs import StepCosts
 from ckptplan.search.box import Best, Limits, best_setting
 from ckptplan.search.objective import Knee, Objective, least_memory, least_remote_memory, least_time
 from ckptplan.strategies.protocol import Model, Strategy
+from ckptplan.strategies.registry import all_strategies
+from ckptplan.strategies.solved import Progress, SolvedStrategy
 
 ObjectiveName = Literal["time", "memory", "balanced"]
 
@@ -35,6 +39,11 @@ class Question:
     objective: ObjectiveName = "time"
     model: Model = "exact"
     max_overhead: float | None = None
+    effort: str = "quick"
+    #: Is told the work done and the work in all of a long search.
+    progress: Progress | None = None
+    #: Strategies whose search somebody interrupted; what was found before stands.
+    interruptions: list[str] = field(default_factory=list)
 
     def changed(self, **changes: Any) -> Question:
         """Return the same question with something else asked."""
@@ -47,6 +56,14 @@ class Question:
     def winner(self) -> Answer | None:
         """Return the best strategy at its best setting, None where nothing fits."""
         return next(iter(self.answers()), None)
+
+    def closed_form(self) -> Question:
+        """Return the question for closed forms only, which answer at once.
+
+        They fit wherever anything does (Remote with a single tape), but for a limit of remote memory.
+        """
+        closed = tuple(s for s in self.strategies if not isinstance(s, SolvedStrategy))
+        return self.changed(strategies=closed or _closed_forms())
 
     def fits(self) -> bool:
         """Return whether any strategy has a setting within the limits."""
@@ -69,12 +86,13 @@ class Question:
         when it alone is lifted: the caller's wish before the machine. Where no one does, it is the first
         that nothing could meet, were the others lifted.
         """
+        closed = self.closed_form()
         lifted = {
             "max_overhead": self.changed(max_overhead=None),
-            "remote_bytes": self.changed(budget=replace(self.budget, remote_bytes=None)),
-            "local_bytes": self.changed(budget=replace(self.budget, local_bytes=None)),
+            "remote_bytes": closed.changed(budget=replace(self.budget, remote_bytes=None)),
+            "local_bytes": closed.changed(budget=replace(self.budget, local_bytes=None)),
         }
-        free = self.changed(budget=Budget(), max_overhead=None)
+        free = closed.changed(budget=Budget(), max_overhead=None)
         limits: dict[str, float | None] = {
             "local_bytes": self.budget.local_bytes,
             "remote_bytes": self.budget.remote_bytes,
@@ -85,6 +103,24 @@ class Question:
                 have, need = limits[binding], question._least(binding)
                 if have is not None and need is not None and need > have:
                     return Infeasible(binding=binding, need=need, have=have, subject=subject)
+        return self._unsolved(subject=subject)
+
+    def _unsolved(self, *, subject: str) -> Infeasible:
+        """Return which limit the schedules asked for break, where closed forms would fit."""
+        for binding, question in {
+            "remote_bytes": self.changed(budget=replace(self.budget, remote_bytes=None)),
+            "max_overhead": self.changed(max_overhead=None),
+        }.items():
+            found = question.winner()
+            have = self.budget.remote_bytes if binding == "remote_bytes" else self.max_overhead
+            if found is not None and found.best.solution is not None and have is not None:
+                cost = found.best.solution.cost
+                need = (
+                    float(cost.remote_peak_bytes[0])
+                    if binding == "remote_bytes"
+                    else float(overhead(cost.seconds[0], self.base_seconds))
+                )
+                return Infeasible(binding=binding, need=need, have=have, subject=subject)
         raise AssertionError("infeasible, yet each limit alone can be met")
 
     def _least(self, limit: str) -> float | None:
@@ -114,20 +150,57 @@ class Question:
             small_seconds=small.best.key[1],
             small_bytes=int(small.best.key[0]),
         )
-        # Where one plan is both the fastest and the smallest, there is nothing to balance.
-        return least_time if knee.fast_bytes == knee.small_bytes else knee
+        # Where one plan is both the fastest and the smallest, there is nothing to balance. (A solved schedule
+        # may turn out smaller or faster than what it was chosen for.)
+        balanced = knee.fast_bytes > knee.small_bytes and knee.fast_seconds < knee.small_seconds
+        return knee if balanced else least_time
 
     def _first(self, objective: Objective) -> Answer | None:
         return next(iter(self._ranked(objective)), None)
 
     def _ranked(self, objective: Objective) -> list[Answer]:
         limits = Limits(budget=self.budget, max_overhead=self.max_overhead, base_seconds=self.base_seconds)
-        answers = []
-        for strategy in self.strategies:
-            best = best_setting(
-                strategy, costs=self.costs, limits=limits, objective=objective, model=self.model
-            )
+        answers: list[Answer] = []
+        # Closed forms first: a long search that is interrupted leaves the best of them.
+        for strategy in sorted(self.strategies, key=lambda one: isinstance(one, SolvedStrategy)):
+            if isinstance(strategy, SolvedStrategy):
+                try:
+                    best = self._solved(strategy, limits, objective)
+                except KeyboardInterrupt:
+                    if not answers:
+                        raise
+                    self.interruptions.append(strategy.name)
+                    break
+            else:
+                best = best_setting(
+                    strategy, costs=self.costs, limits=limits, objective=objective, model=self.model
+                )
             if best is not None:
                 answers.append(Answer(strategy=strategy, best=best))
-        # Sorting is stable, so that ties stay in the order of the strategies.
-        return sorted(answers, key=lambda answer: answer.best.key)
+        # Ties go by the order of the strategies.
+        return sorted(answers, key=lambda answer: (answer.best.key, answer.strategy.rank))
+
+    def _solved(self, strategy: SolvedStrategy, limits: Limits, objective: Objective) -> Best | None:
+        if self.model == "paper":
+            raise InputError(
+                "the paper prints no equation for this strategy", field="model", value=strategy.name
+            )
+
+        def choose(cost: Cost) -> int | None:
+            kept = np.flatnonzero(limits.kept(cost))
+            if not len(kept):
+                return None
+            keys = [column[kept] for column in objective(cost)]
+            return int(kept[np.lexsort(keys[::-1])[0]])
+
+        solution = strategy.solve(
+            costs=self.costs, budget=self.budget, choose=choose, effort=self.effort, progress=self.progress
+        )
+        if solution is None or not limits.kept(solution.cost)[0]:
+            return None
+        key = tuple(column[0].item() for column in objective(solution.cost))
+        return Best(parameters=solution.parameters, key=key, solution=solution)
+
+
+def _closed_forms() -> tuple[Strategy, ...]:
+    return tuple(s for s in all_strategies().values() if not isinstance(s, SolvedStrategy))

@@ -64,7 +64,7 @@ def load_plan(path: str | Path) -> Plan:
             "workload": _part(document, "workload", Workload),
         }
         plan = Plan(**{**document, **parts})
-        strategy_of(plan.strategy).check(plan.parameters, steps=plan.steps)
+        strategy_of(plan.strategy).check(plan.parameters, steps=plan.steps, splits=plan.splits)
         return plan
     except InputError as error:
         raise error.inside(source=source) from None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
@@ -10,6 +10,7 @@ from ckptplan.cost import paper
 from ckptplan.cost.exact import Cost, Counts
 from ckptplan.model.budget import Budget
 from ckptplan.model.record import Parameters
+from ckptplan.model.split import Split
 from ckptplan.model.step_costs import StepCosts
 from ckptplan.schedule.actions import Action
 from ckptplan.schedule.segments import reverse_locally
@@ -49,7 +50,9 @@ class Base(Strategy):
             remote_peak_bytes=np.zeros(1, dtype=np.int64),
         )
 
-    def actions(self, parameters: Parameters, *, steps: int) -> Iterator[Action]:
+    def actions(
+        self, parameters: Parameters, *, steps: int, splits: Sequence[Split] | None = None
+    ) -> Iterator[Action]:
         return reverse_locally(0, steps, steps)
 
 

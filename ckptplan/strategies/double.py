@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -13,11 +13,12 @@ from ckptplan.cost.exact import Cost, Counts
 from ckptplan.cost.overlap import Rhythm
 from ckptplan.model.budget import Budget
 from ckptplan.model.record import Parameters
+from ckptplan.model.split import Split
 from ckptplan.model.step_costs import StepCosts
 from ckptplan.schedule.actions import Action, Advance, Free, Load, Save, Tier
 from ckptplan.schedule.segments import cuts, reverse_locally
 from ckptplan.strategies.protocol import Box, Columns, Room, Strategy
-from ckptplan.strategies.two_levels import chunk_within_segment, clamp_two_levels, levels, runs_again
+from ckptplan.strategies.two_levels import chunk_within_segment, clamp_two_levels, levels, segment_rhythm
 
 
 class Double(Strategy):
@@ -78,27 +79,11 @@ class Double(Strategy):
         return clamp_two_levels(parameters, steps=steps)
 
     def rhythm(self, point: Columns, *, costs: StepCosts) -> Rhythm:
-        chunk, segment = point["chunk_size"], point["remote_chunk_size"]
-        checkpoints = ceil_div(costs.steps, segment) - 1
-        first = costs.steps - checkpoints * segment
-        forward = costs.forward_seconds
-        reverse_seconds = costs.record_overhead_seconds + costs.backward_seconds
-        # The last segment is part of the first sweep; all its chunks but the last are run again.
-        last_seconds = segment * (forward + reverse_seconds) + (segment - chunk) * costs.recompute_seconds
-        one = np.ones_like(chunk)
-        return Rhythm(
-            messages=checkpoints,
-            first_states=one,
-            states=one,
-            before_writes=0.0 * one,
-            first_gap=first * forward,
-            gap=segment * forward,
-            turn=np.where(checkpoints == 1, first, segment) * forward + last_seconds,
-            between_reads=segment * reverse_seconds + runs_again(segment, chunk) * costs.recompute_seconds,
-            after_reads=first * reverse_seconds + runs_again(first, chunk) * costs.recompute_seconds,
-        )
+        return segment_rhythm(point, costs=costs)
 
-    def actions(self, parameters: Parameters, *, steps: int) -> Iterator[Action]:
+    def actions(
+        self, parameters: Parameters, *, steps: int, splits: Sequence[Split] | None = None
+    ) -> Iterator[Action]:
         chunk, segment = parameters["chunk_size"], parameters["remote_chunk_size"]
         ends = cuts(0, steps, segment)
         for end in ends:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -13,6 +13,7 @@ from ckptplan.cost.exact import Cost, Counts
 from ckptplan.cost.overlap import Rhythm
 from ckptplan.model.budget import Budget
 from ckptplan.model.record import Parameters
+from ckptplan.model.split import Split
 from ckptplan.model.step_costs import StepCosts
 from ckptplan.schedule.actions import Action, Advance, Backward, Free, Load, Record, Save, Tier, Transfer
 from ckptplan.schedule.segments import cuts
@@ -110,7 +111,9 @@ class Hierarchical(Strategy):
             after_reads=(first + (first_states - 1) * chunk) * reverse_seconds,
         )
 
-    def actions(self, parameters: Parameters, *, steps: int) -> Iterator[Action]:
+    def actions(
+        self, parameters: Parameters, *, steps: int, splits: Sequence[Split] | None = None
+    ) -> Iterator[Action]:
         chunk, slots = parameters["chunk_size"], parameters["nb_local"]
         ends = cuts(0, steps, chunk)
         starts = _starts(ends, chunk)

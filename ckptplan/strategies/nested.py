@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -11,6 +11,7 @@ from ckptplan.cost.arrays import ceil_div
 from ckptplan.cost.exact import Counts
 from ckptplan.model.budget import Budget
 from ckptplan.model.record import Parameters
+from ckptplan.model.split import Split
 from ckptplan.model.step_costs import StepCosts
 from ckptplan.schedule.actions import Action, Advance, Free, Load, Save, Tier
 from ckptplan.schedule.segments import cuts, reverse_locally
@@ -56,7 +57,9 @@ class Nested(Strategy):
     def clamp(self, parameters: Parameters, *, steps: int) -> Parameters:
         return clamp_two_levels(parameters, steps=steps)
 
-    def actions(self, parameters: Parameters, *, steps: int) -> Iterator[Action]:
+    def actions(
+        self, parameters: Parameters, *, steps: int, splits: Sequence[Split] | None = None
+    ) -> Iterator[Action]:
         chunk, segment = parameters["chunk_size"], parameters["remote_chunk_size"]
         ends = cuts(0, steps, segment)
         for end in ends:

@@ -8,7 +8,7 @@ bounds are the exact values. The search needs nothing else to find the optimum a
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar, Literal
 
@@ -21,6 +21,7 @@ from ckptplan.cost.overlap import Rhythm, least_overlapped_seconds, overlapped_s
 from ckptplan.errors import InputError
 from ckptplan.model.budget import Budget
 from ckptplan.model.record import Parameters
+from ckptplan.model.split import Split
 from ckptplan.model.step_costs import StepCosts
 from ckptplan.schedule.actions import Action
 
@@ -45,6 +46,8 @@ class Strategy(ABC):
 
     #: What users type.
     name: ClassVar[str]
+    #: Whether it is searched when no strategy is named.
+    by_default: ClassVar[bool] = True
     #: Place in the order that breaks ties and sorts tables (docs/search.md).
     rank: ClassVar[int]
     #: Names of the integers that determine the schedule, in the order that breaks ties.
@@ -78,8 +81,22 @@ class Strategy(ABC):
         raise NotImplementedError(f"{self.name} moves nothing")
 
     @abstractmethod
-    def actions(self, parameters: Parameters, *, steps: int) -> Iterator[Action]:
-        """Return the schedule of a clamped setting, one action at a time."""
+    def actions(
+        self, parameters: Parameters, *, steps: int, splits: Sequence[Split] | None = None
+    ) -> Iterator[Action]:
+        """Return the schedule of a clamped setting, one action at a time.
+
+        ``splits`` are a plan's decisions, for strategies that need more than parameters.
+        """
+
+    @property
+    def always_regular(self) -> bool:
+        """Whether each of its schedules is regular."""
+        return type(self).regular is Strategy.regular
+
+    def regular(self, parameters: Parameters, *, steps: int) -> bool:
+        """Return whether loops with fixed strides, or a static graph, can run the schedule."""
+        return True
 
     def admits(self, *, low: Columns, high: Columns, steps: int) -> npt.NDArray[np.bool_] | None:
         """Return which boxes hold a legal setting, None where all do."""
@@ -112,8 +129,11 @@ class Strategy(ABC):
         point = self.point(parameters, steps=costs.steps)
         return self.evaluate(low=point, high=point, costs=costs, model=model)
 
-    def check(self, parameters: Parameters, *, steps: int) -> None:
-        """Raise InputError unless these are the strategy's parameters, and none would be clamped."""
+    def check(self, parameters: Parameters, *, steps: int, splits: Sequence[Split] | None = None) -> None:
+        """Raise InputError unless these are the strategy's parameters, and none would be clamped.
+
+        ``splits`` must tell the whole schedule, where the strategy needs them.
+        """
         self.point(parameters, steps=steps)
         clamped = self.clamp(parameters, steps=steps)
         if clamped != parameters:

@@ -37,18 +37,21 @@ def strategy_of(name: str) -> Strategy:
 
 
 def named(names: Iterable[str] | None) -> list[Strategy]:
-    """Return the strategies called ``names`` (or the groups 'all', 'paper') in order; None is all.
+    """Return the strategies called ``names`` (or the groups 'all', 'paper', 'regular') in order.
+
+    None is all but those that another one always equals or beats.
 
     Raises InputError for a name that is none.
     """
     known = all_strategies()
     if names is None:
-        return list(known.values())
+        return [strategy for strategy in known.values() if strategy.by_default]
     if isinstance(names, str):
         names = [name.strip() for name in names.split(",")]
     groups = {
         "all": tuple(known),
         "paper": tuple(name for name, strategy in known.items() if strategy.printed),
+        "regular": tuple(name for name, strategy in known.items() if strategy.always_regular),
     }
     wanted: set[str] = set()
     for name in names:

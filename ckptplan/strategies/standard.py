@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
@@ -11,6 +11,7 @@ from ckptplan.cost.arrays import ceil_div
 from ckptplan.cost.exact import Cost, Counts
 from ckptplan.model.budget import Budget
 from ckptplan.model.record import Parameters
+from ckptplan.model.split import Split
 from ckptplan.model.step_costs import StepCosts
 from ckptplan.schedule.actions import Action
 from ckptplan.schedule.segments import reverse_locally
@@ -65,7 +66,9 @@ class Standard(Strategy):
     def clamp(self, parameters: Parameters, *, steps: int) -> Parameters:
         return Parameters(chunk_size=min(parameters["chunk_size"], steps))
 
-    def actions(self, parameters: Parameters, *, steps: int) -> Iterator[Action]:
+    def actions(
+        self, parameters: Parameters, *, steps: int, splits: Sequence[Split] | None = None
+    ) -> Iterator[Action]:
         return reverse_locally(0, steps, parameters["chunk_size"])
 
 

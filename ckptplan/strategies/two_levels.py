@@ -1,4 +1,4 @@
-"""What double and nested share: chunks inside segments, and how often each step is run."""
+"""What double, double-growing and nested share: chunks inside segments, and how often each step is run."""
 
 from __future__ import annotations
 
@@ -8,7 +8,9 @@ import numpy as np
 import numpy.typing as npt
 
 from ckptplan.cost.arrays import Integers, ceil_div
+from ckptplan.cost.overlap import Rhythm
 from ckptplan.model.record import Parameters
+from ckptplan.model.step_costs import StepCosts
 from ckptplan.strategies.protocol import Columns
 
 
@@ -90,4 +92,27 @@ def clamp_two_levels(parameters: Parameters, *, steps: int) -> Parameters:
     chunk = min(parameters["chunk_size"], steps)
     return Parameters(
         chunk_size=chunk, remote_chunk_size=min(max(parameters["remote_chunk_size"], chunk), steps)
+    )
+
+
+def segment_rhythm(point: Columns, *, costs: StepCosts) -> Rhythm:
+    """Return when transfers fall due where each segment's first state is written and read once."""
+    chunk, segment = point["chunk_size"], point["remote_chunk_size"]
+    checkpoints = ceil_div(costs.steps, segment) - 1
+    first = costs.steps - checkpoints * segment
+    forward = costs.forward_seconds
+    reverse_seconds = costs.record_overhead_seconds + costs.backward_seconds
+    # The last segment is part of the first sweep; all its chunks but the last are run again.
+    last_seconds = segment * (forward + reverse_seconds) + (segment - chunk) * costs.recompute_seconds
+    one = np.ones_like(chunk)
+    return Rhythm(
+        messages=checkpoints,
+        first_states=one,
+        states=one,
+        before_writes=0.0 * one,
+        first_gap=first * forward,
+        gap=segment * forward,
+        turn=np.where(checkpoints == 1, first, segment) * forward + last_seconds,
+        between_reads=segment * reverse_seconds + runs_again(segment, chunk) * costs.recompute_seconds,
+        after_reads=first * reverse_seconds + runs_again(first, chunk) * costs.recompute_seconds,
     )

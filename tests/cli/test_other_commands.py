@@ -144,5 +144,5 @@ def test_a_terminal_gets_colours_unless_no_color_is_set() -> None:
         os.close(parent)
         return text.decode()
 
-    assert "\x1b[1;32mdouble" in shown()
+    assert "\x1b[1;32moptimal" in shown()
     assert "32m" not in shown(NO_COLOR="1")

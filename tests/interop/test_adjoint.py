@@ -32,12 +32,10 @@ import ckptplan
 from ckptplan import InputError, MissingExtra
 from ckptplan.interop import to_checkpoint_schedule
 from ckptplan.interop.adjoint import translated
-from ckptplan.model.record import Parameters
 from ckptplan.schedule.actions import Action, Advance, Backward, Free, Load, Record, Save, Tier
 from ckptplan.schedule.simulator import play
-from ckptplan.strategies.registry import all_strategies
 from tests.fuzz import random_schedule
-from tests.support import plain_costs, small_plan
+from tests.support import CLOSED, plain_costs, setting_of, small_plan
 
 RAM, DISK, WORK, NONE = StorageType.RAM, StorageType.DISK, StorageType.WORK, StorageType.NONE
 LOCAL, REMOTE = Tier.LOCAL, Tier.REMOTE
@@ -159,16 +157,15 @@ def executed(actions: Iterable[object], steps: int) -> Executor:
     return executor
 
 
-@pytest.mark.parametrize("name", sorted(all_strategies()))
+@pytest.mark.parametrize("name", sorted(CLOSED))
 @given(steps=st.integers(1, 60), first=st.integers(1, 70), second=st.integers(1, 70))
 def test_every_strategy_is_executed_by_that_packages_rules(
     name: str, steps: int, first: int, second: int
 ) -> None:
     """The gradient is that of plain backpropagation; storage holds no more than our schedule does."""
-    strategy = all_strategies()[name]
-    values = dict(zip(strategy.parameter_names, (first, second), strict=False))
-    parameters = strategy.clamp(Parameters(values), steps=steps)
+    strategy = CLOSED[name]
     costs = plain_costs(steps, tape_bytes=1, state_bytes=1000)
+    parameters = setting_of(strategy, (first, second), costs)
     trace = play(strategy.actions(parameters, steps=steps), costs=costs)
     executor = executed(translated(strategy.actions(parameters, steps=steps), steps=steps), steps)
     assert executor.most[RAM] == trace.local_peak_bytes // 1000

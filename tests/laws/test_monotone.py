@@ -6,15 +6,14 @@ from hypothesis import strategies as st
 from ckptplan.model.budget import Budget
 from ckptplan.model.step_costs import StepCosts
 from ckptplan.search.question import Question
-from ckptplan.strategies.registry import named
-from tests.support import changed, step_costs
+from tests.support import CLOSED, changed, step_costs
 
 
 def question(costs: StepCosts, local_bytes: int | None, objective: str = "time") -> Question:
     return Question(
         costs=costs,
         budget=Budget(local_bytes=local_bytes),
-        strategies=tuple(named(None)),
+        strategies=tuple(CLOSED.values()),
         objective=objective,  # type: ignore[arg-type]
     )
 

@@ -12,18 +12,11 @@ from ckptplan.schedule.simulator import play
 from ckptplan.search.box import Limits, best_setting
 from ckptplan.search.objective import least_time
 from ckptplan.strategies.protocol import Strategy
-from ckptplan.strategies.registry import all_strategies
-from tests.support import changed, plain_costs, step_costs
+from tests.support import CLOSED, changed, plain_costs, setting_of, step_costs
 
-NAMES = sorted(all_strategies())
+NAMES = sorted(CLOSED)
 #: Lengths that hold 1, divisible and indivisible cases.
 lengths = st.one_of(st.integers(1, 40), st.integers(41, 400))
-
-
-def setting(strategy: Strategy, first: int, second: int, steps: int) -> Parameters:
-    """Any integers, clamped as for execution: chunk > T, nb_local > number of checkpoints included."""
-    values = dict(zip(strategy.parameter_names, (first, second), strict=False))
-    return strategy.clamp(Parameters(values), steps=steps)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -36,8 +29,8 @@ def setting(strategy: Strategy, first: int, second: int, steps: int) -> Paramete
 def test_law_1_serial(name: str, costs: StepCosts, first: int, second: int) -> None:
     """Counts and bytes exactly, and seconds, which are those counts times their costs, exactly too."""
     costs = changed(costs, overlaps_compute=False)
-    strategy = all_strategies()[name]
-    parameters = setting(strategy, first, second, costs.steps)
+    strategy = CLOSED[name]
+    parameters = setting_of(strategy, (first, second), costs)
     trace = play(strategy.actions(parameters, steps=costs.steps), costs=costs)
     point = strategy.point(parameters, steps=costs.steps)
     counts = strategy.counts(low=point, high=point, steps=costs.steps)
@@ -60,8 +53,8 @@ def test_law_1_serial(name: str, costs: StepCosts, first: int, second: int) -> N
 def test_law_1_overlapped(name: str, costs: StepCosts, first: int, second: int) -> None:
     """The same where transfers run beside compute: seconds to 1e-9, peaks with both buffers."""
     costs = changed(costs, overlaps_compute=True)
-    strategy = all_strategies()[name]
-    parameters = setting(strategy, first, second, costs.steps)
+    strategy = CLOSED[name]
+    parameters = setting_of(strategy, (first, second), costs)
     trace = play(strategy.actions(parameters, steps=costs.steps), costs=costs)
     cost = strategy.cost(parameters, costs=costs)
     assert trace.seconds == pytest.approx(float(cost.seconds[0]), rel=1e-9)
@@ -73,8 +66,8 @@ def test_law_1_overlapped(name: str, costs: StepCosts, first: int, second: int) 
 @given(costs=step_costs(steps=lengths), first=st.integers(1, 500), second=st.integers(1, 500))
 def test_hiding_transfers_never_costs_time(name: str, costs: StepCosts, first: int, second: int) -> None:
     """Overlapped is never slower than serial, nor faster than compute or transfers alone."""
-    strategy = all_strategies()[name]
-    parameters = setting(strategy, first, second, costs.steps)
+    strategy = CLOSED[name]
+    parameters = setting_of(strategy, (first, second), costs)
     overlapped = strategy.cost(parameters, costs=changed(costs, overlaps_compute=True)).seconds[0]
     serial = strategy.cost(parameters, costs=changed(costs, overlaps_compute=False)).seconds[0]
     free = changed(costs, write_seconds=0, read_seconds=0, message_seconds=0)
@@ -90,7 +83,7 @@ def test_law_2_a_plan_that_fits_keeps_its_budget_at_every_action(
     """What the search finds is played under the budget it was found for; one byte less is noticed."""
     costs = changed(costs, overlaps_compute=overlaps)
     budget = Budget(local_bytes=costs.resident_bytes + local, remote_bytes=remote)
-    for strategy in all_strategies().values():
+    for strategy in CLOSED.values():
         best = best_setting(strategy, costs=costs, limits=Limits(budget=budget), objective=least_time)
         if best is None:
             continue

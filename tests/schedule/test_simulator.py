@@ -23,9 +23,8 @@ from ckptplan.schedule.actions import (
 )
 from ckptplan.schedule.segments import cuts, reverse_locally
 from ckptplan.schedule.simulator import Event, Trace, play
-from ckptplan.strategies.registry import all_strategies
 from tests.fuzz import random_schedule
-from tests.support import changed, plain_costs, small_plan
+from tests.support import CLOSED, changed, plain_costs, setting_of, small_plan
 
 LOCAL, REMOTE = Tier.LOCAL, Tier.REMOTE
 
@@ -51,7 +50,7 @@ def test_standard_with_two_chunks() -> None:
     trace = played(*STANDARD)
     assert (trace.seconds, trace.recomputed_steps, trace.actions) == (4 * 3 + 2, 2, 8)
     assert (trace.local_peak_bytes, trace.remote_peak_bytes, trace.messages) == (30, 0, 0)
-    assert tuple(all_strategies()["standard"].actions(Parameters(chunk_size=2), steps=4)) == STANDARD
+    assert tuple(CLOSED["standard"].actions(Parameters(chunk_size=2), steps=4)) == STANDARD
 
 
 @pytest.mark.parametrize(
@@ -124,13 +123,12 @@ def test_remote_transfers_cost_a_message_each() -> None:
 
 
 @pytest.mark.parametrize("overlaps", [False, True])
-@pytest.mark.parametrize("name", sorted(all_strategies()))
+@pytest.mark.parametrize("name", sorted(CLOSED))
 def test_the_timeline_is_complete_and_without_gaps(name: str, overlaps: bool) -> None:
     """Each track runs forward; compute is busy or waits until the end; the peak is seen."""
-    strategy = all_strategies()[name]
+    strategy = CLOSED[name]
     costs = changed(plain_costs(37, resident_bytes=5, record_overhead_seconds=0.25), overlaps_compute=overlaps)
-    settings = dict(zip(strategy.parameter_names, (3, 7), strict=False))
-    parameters = strategy.clamp(Parameters(settings), steps=37)
+    parameters = setting_of(strategy, (3, 7), costs)
     events: list[Event] = []
     trace = play(strategy.actions(parameters, steps=37), costs=costs, sink=events.append)
     tracks = {track: [e for e in events if e.track == track] for track in ("compute", "write", "read")}
@@ -165,7 +163,9 @@ def test_a_plan_is_played_at_its_predicted_cost() -> None:
 
 
 def test_another_schedule_is_played_at_the_costs_and_limits_of_a_plan() -> None:
-    plan = ckptplan.optimize(ckptplan.load_workload("paper-snn"), ckptplan.load_profile("ipu-mk2"))
+    plan = ckptplan.optimize(
+        ckptplan.load_workload("paper-snn"), ckptplan.load_profile("ipu-mk2"), strategies="paper"
+    )
     with pytest.raises(IllegalAction, match="needed of a local budget of 638,976"):
         ckptplan.simulate(plan, schedule=[Record(0, 4096), Backward(0, 4096)])
     assert sum(isinstance(action, Save) for action in ckptplan.actions(plan)) == 15 + 15 * 16

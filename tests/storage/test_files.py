@@ -19,7 +19,9 @@ from ckptplan import InputError
 from ckptplan.storage.files import parse_json, parse_toml, read_text, write_text
 from ckptplan.storage.plans import plan_text
 
-PLAN = ckptplan.optimize(ckptplan.load_workload("paper-snn"), ckptplan.load_profile("ipu-mk2"))
+SNN, MK2 = ckptplan.load_workload("paper-snn"), ckptplan.load_profile("ipu-mk2")
+PLAN = ckptplan.optimize(SNN, MK2, strategies="paper")
+SOLVED = ckptplan.optimize(SNN.with_steps(500), MK2, strategies="optimal", local_bytes="300 kB")
 
 
 @pytest.fixture
@@ -31,6 +33,35 @@ def plan_file(tmp_path: Path) -> Path:
 
 def test_a_plan_survives_being_written_and_read(plan_file: Path) -> None:
     assert ckptplan.load_plan(plan_file) == PLAN
+
+
+def test_a_plan_of_decisions_survives_and_plays_as_predicted(tmp_path: Path) -> None:
+    assert SOLVED.splits
+    ckptplan.save_plan(SOLVED, tmp_path / "plan.json")
+    plan = ckptplan.load_plan(tmp_path / "plan.json")
+    assert plan == SOLVED
+    trace = ckptplan.simulate(plan)
+    assert trace.local_peak_bytes == plan.predicted.local_peak_bytes
+    assert trace.seconds == pytest.approx(plan.predicted.seconds, rel=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        (lambda d: d.update(splits=None), "splits: tell nothing that can be done with 500 steps"),
+        (lambda d: d["splits"].pop(3), "splits: tell nothing that can be done with"),
+        (lambda d: d["splits"][0].update(choice="split", length=3), "whose first state is free"),
+        (lambda d: d["splits"][1].update(length=10**6), "whose first state is owned"),
+        (lambda d: d["splits"][1].update(choice="jump"), "splits.1.choice: 'jump' is not accepted"),
+        (lambda d: d["splits"][1].update(more=1), "splits.1.more: is not a field"),
+        (lambda d: d["parameters"].update(local_units=3), "splits: tell nothing that can be done with 500"),
+    ],
+)
+def test_wrong_decisions_are_refused(tmp_path: Path, change: Any, told: str) -> None:
+    ckptplan.save_plan(SOLVED, tmp_path / "plan.json")
+    with pytest.raises(InputError) as caught:
+        ckptplan.load_plan(edited(tmp_path / "plan.json", change))
+    assert told in str(caught.value)
 
 
 @given(steps=st.integers(1, 3000), objective=st.sampled_from(["time", "memory", "balanced"]))

@@ -5,23 +5,22 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ckptplan.model.record import Parameters
-from ckptplan.strategies.registry import all_strategies
 from tests.reference import PROGRAMS, execute
-from tests.support import one_cost, plain_costs, settings_of
+from tests.support import CLOSED, one_cost, plain_costs, setting_of, settings_of
 
 
 def test_every_strategy_has_an_execution_to_compare_with() -> None:
-    assert set(PROGRAMS) == set(all_strategies())
+    assert set(PROGRAMS) == set(CLOSED)
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
 @pytest.mark.parametrize("steps", [1, 2, 3, 7, 12, 17])
 def test_counts_and_peaks_of_all_settings(name: str, steps: int) -> None:
     """Recomputed steps, states, messages and both peaks, for every legal setting."""
-    strategy = all_strategies()[name]
+    strategy = CLOSED[name]
     for state_bytes, tape_bytes in ((1, 1), (3, 17), (5, 2)):
         costs = plain_costs(steps, state_bytes=state_bytes, tape_bytes=tape_bytes)
-        for setting in settings_of(strategy, steps):
+        for setting in settings_of(strategy, steps, state_bytes=state_bytes, tape_bytes=tape_bytes):
             done = execute(name, steps=steps, state_bytes=state_bytes, tape_bytes=tape_bytes, **setting)
             point = strategy.point(Parameters(setting), steps=steps)
             counts = strategy.counts(low=point, high=point, steps=steps)
@@ -36,11 +35,10 @@ def test_counts_and_peaks_of_all_settings(name: str, steps: int) -> None:
 @given(data=st.data(), name=st.sampled_from(sorted(PROGRAMS)), steps=st.integers(18, 300))
 def test_counts_and_peaks_of_long_sequences(data: st.DataObject, name: str, steps: int) -> None:
     """The same for random settings of longer sequences."""
-    strategy = all_strategies()[name]
+    strategy = CLOSED[name]
     chunk = data.draw(st.integers(1, steps), label="chunk_size")
     other = data.draw(st.integers(1, steps), label="second parameter")
-    values = dict(zip(strategy.parameter_names, (chunk, other), strict=False))
-    setting = dict(strategy.clamp(Parameters(values), steps=steps))
+    setting = dict(setting_of(strategy, (chunk, other), plain_costs(steps, state_bytes=7, tape_bytes=20)))
     done = execute(name, steps=steps, state_bytes=7, tape_bytes=20, **setting)
     point = strategy.point(Parameters(setting), steps=steps)
     counts = strategy.counts(low=point, high=point, steps=steps)
@@ -52,7 +50,7 @@ def test_counts_and_peaks_of_long_sequences(data: st.DataObject, name: str, step
 
 @pytest.mark.parametrize("name", ["standard", "remote"])
 def test_a_chunk_longer_than_the_sequence_is_the_sequence(name: str) -> None:
-    strategy = all_strategies()[name]
+    strategy = CLOSED[name]
     assert one_cost(strategy, plain_costs(5), {"chunk_size": 99}) == one_cost(
         strategy, plain_costs(5), {"chunk_size": 5}
     )
@@ -61,7 +59,7 @@ def test_a_chunk_longer_than_the_sequence_is_the_sequence(name: str) -> None:
 @pytest.mark.parametrize("name", ["double", "nested"])
 def test_segments_are_clamped_between_chunk_and_sequence(name: str) -> None:
     """C is clamped to T, rc to c <= rc <= T."""
-    strategy = all_strategies()[name]
+    strategy = CLOSED[name]
     clamped = strategy.clamp(Parameters(chunk_size=9, remote_chunk_size=2), steps=100)
     assert clamped == Parameters(chunk_size=9, remote_chunk_size=9)
     clamped = strategy.clamp(Parameters(chunk_size=900, remote_chunk_size=200), steps=100)
@@ -69,6 +67,6 @@ def test_segments_are_clamped_between_chunk_and_sequence(name: str) -> None:
 
 
 def test_more_slots_than_checkpoints_change_nothing() -> None:
-    strategy = all_strategies()["hierarchical"]
+    strategy = CLOSED["hierarchical"]
     few = one_cost(strategy, plain_costs(20), {"chunk_size": 5, "nb_local": 3})
     assert few == one_cost(strategy, plain_costs(20), {"chunk_size": 5, "nb_local": 1000})

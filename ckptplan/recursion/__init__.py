@@ -1,0 +1,1 @@
+"""What optimal strategies share: recursions over splits, their tables, and bounds."""

@@ -1,0 +1,106 @@
+"""Remote checkpoints in the first sweep only, binomial checkpointing between them (Aupy et al. 2016).
+
+With s local slots, a segment of y steps costs its way back, y steps run again, and the binomial count
+R(y). Both are convex in y, so that the segments are as long as each other but for a step, and the last
+part, which is never loaded, is longer by one sweep. What is left is to choose their number: convex, too.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Callable
+from functools import cache
+from math import comb
+from typing import NamedTuple
+
+from ckptplan.recursion.revolve import MOST
+
+
+class Segments(NamedTuple):
+    """``number`` segments, ``longer`` of them with a step more than ``length``, before a last part."""
+
+    number: int
+    length: int
+    longer: int
+    last: int
+    #: Steps run again in all.
+    again: int
+
+
+class Binomials:
+    """The counts of one number of slots, for any number of steps up to ``steps``."""
+
+    def __init__(self, slots: int, steps: int) -> None:
+        self.slots = slots
+        #: C(s + k, s) for k = 0, 1, ...: what can be reversed in k sweeps.
+        self.reaches = [1]
+        while self.reaches[-1] < steps and slots:
+            self.reaches.append(comb(slots + len(self.reaches), slots))
+
+    def sweeps(self, steps: int) -> int:
+        """Return the least k that suffices."""
+        return bisect_left(self.reaches, steps)
+
+    def again(self, steps: int) -> int:
+        """Return the steps run again."""
+        sweeps = self.sweeps(steps)
+        if sweeps == len(self.reaches):
+            return MOST
+        return sweeps * steps - comb(self.slots + sweeps, self.slots + 1)
+
+
+def best_segments(*, steps: int, slots: int, transfer: float, recompute: float) -> Segments | None:
+    """Return the segments that cost least; ``transfer`` is what writing and reading one state costs.
+
+    None where without a slot, or with too few, no number of segments can be counted.
+    """
+    if slots < 1:
+        return Segments(number=steps - 1, length=1, longer=0, last=1, again=steps - 1)
+    # A slot or two reach so slowly that their binomials would be as many as the steps.
+    if slots < 3 and steps > _LONG:
+        return None
+    binomials = Binomials(slots, steps)
+
+    @cache
+    def segments(count: int) -> Segments:
+        return _balanced(binomials, steps=steps, count=count)
+
+    def cost(count: int) -> float:
+        return count * transfer + segments(count).again * recompute
+
+    return segments(_least_of_convex(cost, 0, steps - 1))
+
+
+_LONG = 1_000_000
+
+
+def _least_of_convex(value: Callable[[int], float], low: int, high: int) -> int:
+    while low < high:
+        middle = (low + high) // 2
+        if value(middle) <= value(middle + 1):
+            high = middle
+        else:
+            low = middle + 1
+    return low
+
+
+def _balanced(binomials: Binomials, *, steps: int, count: int) -> Segments:
+    """Make the last part longer as long as that costs less than the same step in a segment."""
+    if count == 0:
+        return Segments(0, 0, 0, steps, binomials.again(steps))
+    low, high = 1, steps - count
+    while low < high:
+        last = (low + high) // 2
+        longest = -(-(steps - last) // count)
+        if binomials.sweeps(last + 1) < 1 + binomials.sweeps(longest):
+            low = last + 1
+        else:
+            high = last
+    length, longer = divmod(steps - low, count)
+    again = (
+        binomials.again(low)
+        + (steps - low)
+        + longer * binomials.again(length + 1)
+        + (count - longer) * binomials.again(length)
+    )
+    return Segments(count, length, longer, low, again)

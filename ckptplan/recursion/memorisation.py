@@ -1,0 +1,111 @@
+"""Gruslys et al. 2016: memorisation of hidden states, of internal states (tapes), or of both.
+
+As executed here, under the laws of docs/schedule-format.md: a tape is no restart state, so that a step whose
+tape is kept is followed by a checkpoint, which is paid for. ``forward_operations`` counts as the paper does.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ckptplan.recursion.tables import Splits, Values, shifted
+from ckptplan.recursion.tree import Choice, Decision, Part, Sizes, Where
+
+
+class Memorisation:
+    """Least steps run again of every part whose first state is in a local slot, for all units at once."""
+
+    def __init__(self, *, steps: int, units: int, sizes: Sizes, hidden: bool, internal: bool) -> None:
+        self.steps, self.units, self.sizes = steps, units, sizes
+        self.hidden, self.internal = hidden, internal
+        state, tape = sizes
+        width = units + 1
+        self.owned = np.full((steps + 1, width), np.inf)
+        self.owned[0] = 0
+        self._rests = np.full((steps + 1, width), np.inf)
+        again = np.full((steps + 1, width), np.inf)
+        splits = Splits(self._rests, again)
+        for t in range(1, steps + 1):
+            owned = self.owned[t]
+            if t == 1:
+                owned[max(0, tape - state) :] = 0
+            else:
+                np.copyto(owned, splits.least(t))
+                if internal:
+                    np.minimum(owned, shifted(self._after_tape(t - 1), tape - state), out=owned)
+            np.add(owned, t, out=again[t])
+            rest = self._rests[steps - t]
+            if hidden:
+                np.copyto(rest, shifted(owned, state))
+            if internal or t == 1:
+                np.minimum(rest, shifted(self._after_tape(t - 1), tape), out=rest)
+
+    def _after_tape(self, rest: int) -> Values:
+        """Return the least of the steps behind a kept tape, their first state stored anew."""
+        if rest == 0:
+            return np.zeros(self.units + 1)
+        held = shifted(self.owned[rest], self.sizes.state)
+        if rest == 1:
+            taped = np.where(np.arange(self.units + 1) >= self.sizes.tape, 0.0, np.inf)
+            return np.minimum(held, taped)
+        return held
+
+    def decide(self, part: Part) -> Decision:
+        """Return the decision that attains the value of a part."""
+        where, steps, units = part
+        state, tape = self.sizes
+        if where is not Where.OWNED:
+            taped = steps == 1 and tape <= units
+            return Decision(Choice.TAPE if taped else Choice.HOLD)
+        if steps == 1:
+            return Decision(Choice.TAPE)
+        value = self.owned[steps, units]
+        lengths = np.arange(1, steps)
+        again = self.owned[1:steps, units] + lengths
+        if self.hidden and state <= units:
+            sums = self.owned[steps - 1 : 0 : -1, units - state] + again
+            place = int(np.argmin(sums))
+            if sums[place] == value:
+                return Decision(Choice.SPLIT, place + 1)
+        if self.internal and units + state - tape >= 0:
+            room = min(units + state - tape, self.units)
+            if self._after_tape(steps - 1)[room] == value:
+                return Decision(Choice.RECORD)
+        rests = [self._after_tape(rest)[units - tape] for rest in range(steps - 2, -1, -1)]
+        if not self.internal:
+            rests[:-1] = [np.inf] * (steps - 2)
+        return Decision(Choice.SPLIT_RECORD, int(np.argmin(np.array(rests) + again)) + 2)
+
+
+def forward_operations(*, steps: int, units: int, alpha: int, hidden: bool, internal: bool) -> float:
+    """Return C(t, m) as the paper counts: forward operations, the first sweep and each recording included.
+
+    ``units`` are states, the segment's start included, the tape that is worked on not included; a stored
+    tape takes ``alpha`` of them and also restores the state behind it. With tapes only, as in the paper's
+    internal state memorisation, let alpha be 1 and ``units`` count tapes.
+    """
+    table = np.full((steps + 1, units + 1), np.inf)
+    table[0] = 0
+    for t in range(1, steps + 1):
+        row = table[t]
+        if hidden:
+            # The last step is recorded and reversed at once; what lies before it starts anew.
+            row[1:] = t + table[t - 1, 1:]
+        np.minimum(row, _least(table, t, alpha=alpha, hidden=hidden, internal=internal), out=row)
+        if hidden:
+            row[0] = np.inf
+    return float(table[steps, units])
+
+
+def _least(table: Values, t: int, *, alpha: int, hidden: bool, internal: bool) -> Values:
+    lengths = np.arange(1, t + 1)[:, None]
+    least = np.full(table.shape[1], np.inf)
+    if internal:
+        rests = np.full((t, table.shape[1]), np.inf)
+        rests[:, alpha:] = table[t - 1 :: -1][:t, : max(0, table.shape[1] - alpha)]
+        np.minimum(least, (lengths + rests + table[:t]).min(axis=0), out=least)
+    if hidden and t > 1:
+        rests = np.full((t - 1, table.shape[1]), np.inf)
+        rests[:, 1:] = table[t - 1 : 0 : -1, :-1]
+        np.minimum(least, (lengths[:-1] + rests + table[1:t]).min(axis=0), out=least)
+    return least

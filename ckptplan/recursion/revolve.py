@@ -1,0 +1,131 @@
+"""Binomial checkpointing in closed form (Griewank and Walther 2000), for chunks of steps.
+
+With s local checkpoints, the first state's included, beta(s, k) = C(s + k, s) pieces can be reversed so that
+none is run more than k times without a tape. With pieces of c steps, the ragged one first,
+
+    again(T) = max over k of  k T - c C(s + k, s + 1)
+
+steps are run again: for c = 1 the classical count, k T - C(s + k, s + 1) with k least such that
+C(s + k, s) >= T. It is convex in T, and falls with c and with s. The ragged first piece counts as it does
+because the split below takes as many pieces as it can to the left, so that the first piece is run again k
+times, as often as any.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from math import comb
+
+import numpy as np
+
+from ckptplan.cost.arrays import Integers
+from ckptplan.recursion.search import Tree
+from ckptplan.recursion.tree import Choice, Decision, Part, Sizes, Where
+
+#: Counts saturate here: more steps than can ever be priced.
+MOST = 2**62
+
+
+def again(steps: int, *, chunk: int, slots: int) -> int:
+    """Return the steps that are run again; ``slots`` may be 0 where one chunk holds all steps."""
+    if steps <= chunk:
+        return 0
+    if slots < 1:
+        return MOST
+    sweeps = least_sweeps(-(-steps // chunk), slots)
+    return min(MOST, sweeps * steps - chunk * comb(slots + sweeps, slots + 1))
+
+
+def least_sweeps(pieces: int, slots: int) -> int:
+    """Return the least k with C(slots + k, slots) >= pieces."""
+    low, high = 0, 1
+    while comb(slots + high, slots) < pieces:
+        low, high = high, 2 * high
+    while low < high:
+        middle = (low + high) // 2
+        if comb(slots + middle, slots) >= pieces:
+            high = middle
+        else:
+            low = middle + 1
+    return high
+
+
+def split(pieces: int, slots: int) -> int:
+    """Return how many of at least two pieces go to the left of the next checkpoint: as many as may be.
+
+    Both sides must be reversed without running any piece more than k - 1 and k times.
+    """
+    if slots == 1:
+        return pieces - 1
+    sweeps = least_sweeps(pieces, slots)
+    fewest_right = comb(slots + sweeps - 2, slots - 1)
+    return min(comb(slots + sweeps - 1, slots), pieces - fewest_right)
+
+
+def again_at(steps: Integers, *, chunk: Integers, slots: Integers) -> Integers:
+    """Return ``again`` for arrays; saturates at 2**62."""
+    steps, chunk, slots = np.broadcast_arrays(steps, chunk, slots)
+    result = np.zeros(steps.shape, dtype=np.int64)
+    open_ = np.flatnonzero((steps > chunk) & (slots >= 1))
+    result[(steps > chunk) & (slots < 1)] = MOST
+    total, c, s = steps[open_], chunk[open_], slots[open_]
+    pieces = -(-total // c)
+    # C(s + k, s) and the sum of C(s + i, s) for i < k, which is C(s + k, s + 1), one k after the other.
+    reach, below = np.ones_like(total), np.zeros_like(total)
+    sweeps = 0
+    while len(open_):
+        done = reach >= pieces
+        if done.any():
+            result[open_[done]] = sweeps * total[done] - c[done] * below[done]
+            keep = ~done
+            open_, total, c, s, pieces, reach, below = (
+                column[keep] for column in (open_, total, c, s, pieces, reach, below)
+            )
+        sweeps += 1
+        if sweeps > _FEW:
+            for place, one in zip(open_, zip(total.tolist(), c.tolist(), s.tolist(), strict=True), strict=True):
+                result[place] = again(one[0], chunk=one[1], slots=one[2])
+            break
+        below = below + reach
+        # Exact and without overflow: reach is at most T, and divides as a binomial does.
+        reach = np.minimum(_times(reach, s + sweeps, sweeps), total)
+    return result
+
+
+#: Sweeps up to which all entries are counted together; more come only with a slot or two.
+_FEW = 64
+
+
+def _times(value: Integers, factor: Integers, divisor: int) -> Integers:
+    """Return value * factor / divisor, saturated at 2**62 (the division leaves no rest in a binomial)."""
+    whole, rest = np.divmod(value, divisor)
+    large = whole.astype(np.float64) * factor > MOST
+    product = np.where(large, MOST, whole * np.where(large, 0, factor) + rest * factor // divisor)
+    exact: Integers = product
+    return exact
+
+
+class Binomial(Mapping[Part, Decision]):
+    """The decisions of binomial checkpointing; ``units`` of a part are the slots beside its first state's."""
+
+    def __getitem__(self, part: Part) -> Decision:
+        if part.steps == 1:
+            return Decision(Choice.TAPE)
+        if part.where is not Where.OWNED:
+            return Decision(Choice.HOLD)
+        length = split(part.steps, part.units + 1)
+        # The last piece needs no checkpoint of its own.
+        last = length == part.steps - 1
+        return Decision(Choice.SPLIT_RECORD, part.steps) if last else Decision(Choice.SPLIT, length)
+
+    def __iter__(self) -> Iterator[Part]:
+        raise NotImplementedError("decided when asked for")
+
+    def __len__(self) -> int:
+        raise NotImplementedError("decided when asked for")
+
+
+def reversal(*, steps: int, chunk: int, slots: int, where: Where = Where.FREE) -> Tree:
+    """Return the schedule of ``steps`` steps in chunks, with so many local checkpoints."""
+    root = Part(where, -(-steps // chunk), slots)
+    return Tree(decisions=Binomial(), root=root, sizes=Sizes(1, 0), chunk=chunk, steps=steps)

@@ -1,0 +1,70 @@
+"""A whole schedule out of decisions that are made when they are asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from ckptplan.recursion.tree import Choice, Decision, Decisions, Part, Sizes, Where, parts_after, tree_actions
+from ckptplan.schedule.actions import Action, Advance, Backward, Record, Transfer
+
+Decide = Callable[[Part], Decision]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tree:
+    """A schedule of ``steps`` steps in chunks of ``chunk``, the ragged one first, each a step of the tree."""
+
+    decisions: Decisions
+    root: Part
+    sizes: Sizes
+    chunk: int
+    steps: int
+
+    def actions(self) -> Iterator[Action]:
+        """Return the schedule, one action at a time."""
+        within = tree_actions(self.decisions, self.root, sizes=self.sizes)
+        return within if self.chunk == 1 else (self._stretched(action) for action in within)
+
+    def _stretched(self, action: Action) -> Action:
+        if isinstance(action, (Advance, Record, Backward)):
+            return type(action)(self._first(action.start), self._first(action.stop))
+        if isinstance(action, Transfer):
+            return Transfer(tuple(map(self._first, action.states)), action.source, action.target)
+        return type(action)(self._first(action.state), action.tier)
+
+    def _first(self, piece: int) -> int:
+        """Return the first step of a chunk."""
+        return max(0, self.steps - (self.root.steps - piece) * self.chunk)
+
+
+def grown(root: Part, decide: Decide, *, sizes: Sizes, chunk: int = 1, steps: int | None = None) -> Tree:
+    """Return the schedule of ``root``: the decision of every part that it meets.
+
+    Equal segments in a row are told once: a plan of a million steps stays small.
+    """
+    found: dict[Part, Decision] = {}
+    waiting = [root]
+    while waiting:
+        part = waiting.pop()
+        if part not in found:
+            found[part] = _in_segments(part, decide)
+            waiting.extend(parts_after(part, found[part], sizes))
+    return Tree(decisions=found, root=root, sizes=sizes, chunk=chunk, steps=steps or root.steps * chunk)
+
+
+def _in_segments(part: Part, decide: Decide) -> Decision:
+    decision = decide(part)
+    if decision.choice is not Choice.PUSH:
+        return decision
+    first = decide(Part(Where.FAR, part.steps, part.units))
+    if first.choice is not Choice.SPLIT:
+        return decision
+    length, count, rest = first.length, 1, part.steps - first.length
+    while (
+        rest > length
+        and decide(Part(Where.FREE, rest, part.units)).choice is Choice.PUSH
+        and decide(Part(Where.FAR, rest, part.units)) == first
+    ):
+        count, rest = count + 1, rest - length
+    return Decision(Choice.SEGMENTS, length, count)

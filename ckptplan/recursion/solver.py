@@ -1,0 +1,264 @@
+"""The optimum under a byte budget, exact where the work allows, else the best found and a proven bound.
+
+Exact: one table for all lengths and all budgets (``tables``), or the classical case (``single_tape``).
+Beyond that two ways that give schedules, and a bound on what any schedule costs:
+
+- segments of one length in remote memory, with an exact schedule inside and for the rest;
+- chunks of several steps that are handled as one, so that the tables are smaller.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from math import gcd, inf, isqrt
+
+import numpy as np
+
+from ckptplan.recursion import bounds
+from ckptplan.recursion.search import Tree, grown
+from ckptplan.recursion.single_tape import SingleTape, is_classical
+from ckptplan.recursion.tables import Tables
+from ckptplan.recursion.tree import Choice, Decision, Part, Sizes, Where
+
+Progress = Callable[[int, int], None]
+
+#: Sums of a table that may be formed: some tenths of a second, and a minute at most.
+WORK = {"quick": 6 * 10**8, "thorough": 3 * 10**10}
+#: Steps of the classical case: its work rises with T, and with T^2 but slowly.
+_CLASSICAL = {"quick": 30_000, "thorough": 1_000_000}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Problem:
+    """Sizes in bytes, costs in seconds; a message is part of ``write`` and ``read``.
+
+    ``least_write`` and ``least_read`` are what a state costs at least where several may share a message, or
+    where transfers may run beside compute. ``free_bytes`` of None is unbounded local memory.
+    """
+
+    steps: int
+    free_bytes: int | None
+    state_bytes: int
+    tape_bytes: int
+    recompute: float
+    write: float
+    read: float
+    least_write: float
+    least_read: float
+
+    @property
+    def covered(self) -> bool:
+        """Whether the recursion covers every legal schedule at its full cost."""
+        return (self.write, self.read) == (self.least_write, self.least_read)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Candidate:
+    """A schedule that is there to be built: what it adds to the first sweep, and its local bytes at most."""
+
+    extra: float
+    local_bytes: int
+    build: Callable[[], Tree]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Solved:
+    """Schedules to choose from, and what any schedule within the budget adds at least."""
+
+    candidates: list[Candidate]
+    least_extra: float
+    exact: bool
+    #: Bytes of the budget that units cannot use.
+    lost_bytes: int = 0
+
+
+def solve(problem: Problem, *, effort: str, progress: Progress | None = None) -> Solved | None:
+    """Return schedules for every budget up to the problem's; None where no schedule fits it."""
+    steps, tape = problem.steps, problem.tape_bytes
+    unit = gcd(problem.state_bytes, tape)
+    sizes = Sizes(problem.state_bytes // unit, tape // unit)
+    most = steps * sizes.tape
+    units = most if problem.free_bytes is None else min(most, problem.free_bytes // unit)
+    if units < sizes.tape:
+        return None
+    if units == most:
+        root = Part(Where.FREE, steps, units)
+        whole = Candidate(
+            extra=0.0,
+            local_bytes=units * unit,
+            build=lambda: grown(root, lambda _: Decision(Choice.TAPE), sizes=sizes),
+        )
+        return Solved(candidates=[whole], least_extra=0.0, exact=True)
+    if is_classical(units=units, sizes=sizes) and steps <= _CLASSICAL[effort]:
+        return _classical(problem, units=units, unit=unit, sizes=sizes)
+    sizes, units, unit = _coarser(problem, sizes=sizes, units=units, unit=unit, effort=effort)
+    if units < sizes.tape:
+        return None
+    if _work(steps, units) <= WORK[effort]:
+        return _exact(problem, units=units, unit=unit, sizes=sizes, progress=progress)
+    return _beyond(problem, units=units, unit=unit, sizes=sizes, effort=effort, progress=progress)
+
+
+def _work(steps: int, units: int) -> int:
+    return steps * steps * (units + 1)
+
+
+def _coarser(problem: Problem, *, sizes: Sizes, units: int, unit: int, effort: str) -> tuple[Sizes, int, int]:
+    """Make units so large that a table of a thousand steps can be afforded, and round sizes up to them.
+
+    What fits in rounded units fits in bytes.
+    """
+    affordable = WORK[effort] // min(problem.steps, 1000) ** 2
+    if units <= affordable:
+        return sizes, units, unit
+    smaller = min(problem.state_bytes, problem.tape_bytes)
+    total = units * unit
+    pieces = max(1, affordable * smaller // total)
+    coarse = -(-smaller // pieces)
+    rounded = Sizes(-(-problem.state_bytes // coarse), -(-problem.tape_bytes // coarse))
+    return rounded, total // coarse, coarse
+
+
+#: A question asks for the same tables once for each objective.
+_cached = lru_cache(maxsize=2)(Tables)
+
+
+def _tabled(problem: Problem, *, steps: int, units: int, sizes: Sizes, progress: Progress | None) -> Tables:
+    return _cached(
+        steps=steps,
+        units=units,
+        sizes=sizes,
+        recompute=problem.recompute,
+        write=problem.write,
+        read=problem.read,
+        progress=progress,
+    )
+
+
+def _share(problem: Problem) -> float:
+    """Return what share of a schedule's extra cost remains at least when transfers cost their least."""
+    pairs = ((problem.least_write, problem.write), (problem.least_read, problem.read))
+    return min(least / full if full > 0 and full < inf else 1.0 for least, full in pairs)
+
+
+def _classical(problem: Problem, *, units: int, unit: int, sizes: Sizes) -> Solved:
+    table = SingleTape(
+        steps=problem.steps,
+        units=units,
+        sizes=sizes,
+        recompute=problem.recompute,
+        write=problem.write,
+        read=problem.read,
+    )
+    root = Part(Where.FREE, problem.steps, units)
+    extra = float(table.free[problem.steps])
+    found = Candidate(
+        extra=extra, local_bytes=units * unit, build=lambda: grown(root, table.decide, sizes=sizes)
+    )
+    return Solved(
+        candidates=[found] if extra < inf else [],
+        least_extra=_least(problem, extra, units=units, unit=unit),
+        exact=problem.covered,
+    )
+
+
+def _least(problem: Problem, optimum: float, *, units: int, unit: int) -> float:
+    """Return the bound that an optimum of the covered problem gives for the problem itself."""
+    if problem.covered:
+        return optimum
+    tapes = bounds.unkept_tapes(
+        steps=problem.steps, units=units * unit, tape=problem.tape_bytes, recompute=problem.recompute
+    )
+    return max(tapes, optimum * _share(problem))
+
+
+def _exact(problem: Problem, *, units: int, unit: int, sizes: Sizes, progress: Progress | None) -> Solved:
+    tables = _tabled(problem, steps=problem.steps, units=units, sizes=sizes, progress=progress)
+    rounded = (sizes.state * unit, sizes.tape * unit) != (problem.state_bytes, problem.tape_bytes)
+    optimum = float(tables.free[problem.steps, units])
+    least = _least(problem, optimum, units=units, unit=unit)
+    if rounded:
+        least = bounds.unkept_tapes(
+            steps=problem.steps,
+            units=units * unit,
+            tape=problem.tape_bytes,
+            recompute=problem.recompute,
+        )
+    return Solved(
+        candidates=list(_row(tables, problem.steps, unit=unit, chunk=1, steps_in_all=problem.steps)),
+        least_extra=least,
+        exact=problem.covered and not rounded,
+    )
+
+
+def _row(tables: Tables, pieces: int, *, unit: int, chunk: int, steps_in_all: int) -> Iterator[Candidate]:
+    """Return a schedule for each budget that allows a quicker one than the budgets below it."""
+    row = tables.free[pieces]
+    best = inf
+    for units in np.flatnonzero(np.isfinite(row)):
+        if row[units] < best:
+            best = float(row[units])
+            root = Part(Where.FREE, pieces, int(units))
+
+            def build(root: Part = root) -> Tree:
+                return grown(root, tables.decide, sizes=tables.sizes, chunk=chunk, steps=steps_in_all)
+
+            yield Candidate(extra=best, local_bytes=int(units) * unit, build=build)
+
+
+def _beyond(
+    problem: Problem, *, units: int, unit: int, sizes: Sizes, effort: str, progress: Progress | None
+) -> Solved:
+    steps = problem.steps
+    horizon = min(steps - 1, isqrt(WORK[effort] // 2 // (units + 1)))
+    tables = _tabled(problem, steps=horizon, units=units, sizes=sizes, progress=progress)
+    candidates = [*_segments(problem, tables, unit=unit), *_chunks(problem, units, unit, sizes, horizon)]
+    exact_sizes = (sizes.state * unit, sizes.tape * unit) == (problem.state_bytes, problem.tape_bytes)
+    least = bounds.unkept_tapes(
+        steps=steps, units=units * unit, tape=problem.tape_bytes, recompute=problem.recompute
+    )
+    if exact_sizes:
+        blocks = bounds.of_blocks(bounds.first_state_at_hand(tables), steps=steps)
+        least = max(least, blocks * _share(problem))
+    return Solved(candidates=candidates, least_extra=least, exact=False)
+
+
+def _segments(problem: Problem, tables: Tables, *, unit: int) -> Iterator[Candidate]:
+    """Segments of the length that costs least a step, until what is left has a schedule of its own."""
+    units, horizon = tables.units, tables.steps
+    lengths = np.arange(1, horizon + 1)
+    each = tables.write + tables.read + lengths * tables.recompute + tables.far[1:, units]
+    length = int(np.argmin(each / lengths)) + 1
+    count = -(-(problem.steps - horizon) // length)
+    rest = problem.steps - count * length
+    extra = count * float(each[length - 1]) + float(tables.free[max(rest, 0), units])
+    if rest < 1 or not extra < inf:
+        return
+    root = Part(Where.FREE, problem.steps, units)
+
+    def decide(part: Part) -> Decision:
+        return Decision(Choice.SEGMENTS, length, count) if part == root else tables.decide(part)
+
+    yield Candidate(
+        extra=extra, local_bytes=units * unit, build=lambda: grown(root, decide, sizes=tables.sizes)
+    )
+
+
+def _chunks(problem: Problem, units: int, unit: int, sizes: Sizes, horizon: int) -> Iterator[Candidate]:
+    """Handle so many steps as one that a table of ``horizon`` pieces holds them all."""
+    chunk = -(-problem.steps // horizon)
+    pieces = -(-problem.steps // chunk)
+    tape = chunk * sizes.tape
+    if units < 2 * tape:
+        return
+    tables = Tables(
+        steps=pieces,
+        units=units,
+        sizes=Sizes(sizes.state, tape),
+        recompute=problem.recompute * chunk,
+        write=problem.write,
+        read=problem.read,
+    )
+    yield from _row(tables, pieces, unit=unit, chunk=chunk, steps_in_all=problem.steps)

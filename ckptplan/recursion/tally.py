@@ -1,0 +1,117 @@
+"""What a tree of decisions costs, counted part by part: equal parts are counted once."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from ckptplan.recursion.search import Tree
+from ckptplan.recursion.tree import Choice, Decision, Part, Where, parts_after
+
+
+class Tally(NamedTuple):
+    """Counts of one part, beyond the first run of its steps.
+
+    ``again`` steps are run once more, ``writes`` and ``reads`` states moved. ``peak`` bytes of local memory
+    hold checkpoints and tapes at the worst moment, the part's own first state included; ``remote`` states
+    at most are in remote memory, that one included.
+    """
+
+    again: int = 0
+    writes: int = 0
+    reads: int = 0
+    peak: int = 0
+    remote: int = 0
+
+
+class _Place(NamedTuple):
+    """A part, and whether it starts with the ragged first chunk of the sequence."""
+
+    part: Part
+    ragged: bool
+
+
+def tally(tree: Tree, *, state_bytes: int, tape_bytes: int) -> Tally:
+    """Return the counts of a whole schedule, in steps; they equal the simulator's by test.
+
+    Raises KeyError for a part that is not decided.
+    """
+    counter = _Counter(tree, state_bytes, tape_bytes)
+    root = _Place(tree.root, ragged=counter.missing > 0)
+    known: dict[_Place, Tally] = {}
+    waiting = [root]
+    while waiting:
+        place = waiting[-1]
+        if place not in known:
+            decision = tree.decisions[place.part]
+            after = _places_after(place, decision, parts_after(place.part, decision, tree.sizes))
+            unknown = [one for one in after if one not in known]
+            if unknown:
+                waiting.extend(unknown)
+                continue
+            known[place] = counter.combined(place, decision, [known[one] for one in after])
+        waiting.pop()
+    return known[root]
+
+
+def _places_after(place: _Place, decision: Decision, after: tuple[Part, ...]) -> list[_Place]:
+    """Say which of the parts start where this one does; of segments, the first and the others."""
+    choice = decision.choice
+    if choice in (Choice.HOLD, Choice.PUSH):
+        return [_Place(after[0], place.ragged)]
+    if choice in (Choice.SPLIT, Choice.SPLIT_RECORD):
+        return [*(_Place(one, ragged=False) for one in after[:-1]), _Place(after[-1], place.ragged)]
+    if choice is Choice.SEGMENTS:
+        rest, segment = after
+        return [_Place(rest, ragged=False), _Place(segment, place.ragged), _Place(segment, ragged=False)]
+    return [_Place(one, ragged=False) for one in after]
+
+
+class _Counter:
+    def __init__(self, tree: Tree, state_bytes: int, tape_bytes: int) -> None:
+        self.chunk, self.state_bytes, self.tape_bytes = tree.chunk, state_bytes, tape_bytes
+        #: Steps that the first chunk lacks.
+        self.missing = tree.root.steps * tree.chunk - tree.steps
+
+    def combined(self, place: _Place, decision: Decision, after: list[Tally]) -> Tally:
+        part, ragged = place
+        choice, length, repeats = decision
+        lacking = self.missing if ragged else 0
+        local = self.state_bytes if part.where is Where.OWNED else 0
+        remote = 1 if part.where is Where.FAR else 0
+        if choice is Choice.TAPE:
+            tapes = part.steps * self.chunk - lacking
+            return Tally(peak=max(local, tapes * self.tape_bytes), remote=remote)
+        if choice is Choice.HOLD:
+            return after[0]._replace(
+                peak=max(self.state_bytes, after[0].peak), remote=max(remote, after[0].remote)
+            )
+        if choice is Choice.PUSH:
+            return after[0]._replace(writes=after[0].writes + 1)
+        if choice is Choice.RECORD:
+            rest = after[0] if after else Tally()
+            held = (self.chunk - lacking) * self.tape_bytes
+            return rest._replace(peak=max(local, held + rest.peak), remote=max(remote, rest.remote))
+        if choice is Choice.SEGMENTS:
+            rest, first, other = after
+            return Tally(
+                again=rest.again + repeats * length * self.chunk - lacking
+                + first.again + (repeats - 1) * other.again,
+                writes=rest.writes + repeats + first.writes + (repeats - 1) * other.writes,
+                reads=rest.reads + repeats + first.reads + (repeats - 1) * other.reads,
+                peak=max(rest.peak, first.peak, other.peak if repeats > 1 else 0),
+                remote=max(
+                    repeats + rest.remote,
+                    first.remote,
+                    repeats - 1 + other.remote if repeats > 1 else 0,
+                ),
+            )  # fmt: skip
+        steps, held = (length, 0) if choice is Choice.SPLIT else (length - 1, self.chunk * self.tape_bytes)
+        first = after[-1]
+        rest = after[0] if len(after) == 2 else Tally()
+        return Tally(
+            again=rest.again + steps * self.chunk - lacking + first.again,
+            writes=rest.writes + first.writes,
+            reads=rest.reads + first.reads + remote,
+            peak=max(local + held + rest.peak, first.peak),
+            remote=max(remote + rest.remote, first.remote),
+        )

@@ -1,0 +1,212 @@
+"""Schedules as trees of decisions: how a run of steps is reversed, from where its first state is kept.
+
+A part is ``(where, steps, units)``: so many steps to reverse with so much free local memory, and the first
+state
+
+- FREE: the working state only, stored nowhere;
+- OWNED: also in a local slot, which the part frees when it needs the state no more;
+- FAR: also in remote memory, likewise.
+
+Equal parts are decided equally, so that a table of decisions by part is a whole schedule
+(docs/optimality.md has the grammar).
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable, Iterator, Mapping
+from typing import NamedTuple, TypeAlias
+
+from ckptplan.schedule.actions import Action, Advance, Backward, Free, Load, Record, Save, Tier
+
+
+class Where(enum.StrEnum):
+    """Where the first state of a part is, besides being the working state."""
+
+    FREE = "free"
+    OWNED = "owned"
+    FAR = "far"
+
+
+class Choice(enum.StrEnum):
+    """What is done first with a part of t steps."""
+
+    #: Record all steps and reverse them.
+    TAPE = "tape"
+    #: Keep the first state in a local slot (and not in remote memory any more), then go on as OWNED.
+    HOLD = "hold"
+    #: Write the first state to remote memory, then go on as FAR.
+    PUSH = "push"
+    #: Record the first step, reverse the rest (FREE), then this step. The first state is kept no more.
+    RECORD = "record"
+    #: Advance ``length`` steps, reverse the rest, load the first state, reverse those steps. The rest is
+    #: OWNED if this part is, else FREE.
+    SPLIT = "split"
+    #: The same with the last of the steps recorded on the way, so that its tape is there when needed; the
+    #: rest is FREE.
+    SPLIT_RECORD = "split-record"
+    #: ``repeats`` times: PUSH the first state and SPLIT after ``length`` steps.
+    SEGMENTS = "segments"
+
+
+class Part(NamedTuple):
+    """So many steps, to be reversed with so many units of free local memory."""
+
+    where: Where
+    steps: int
+    units: int
+
+
+class Decision(NamedTuple):
+    """What is done with a part; ``length`` and ``repeats`` where the choice has them, else 0."""
+
+    choice: Choice
+    length: int = 0
+    repeats: int = 0
+
+
+class Sizes(NamedTuple):
+    """Local memory in whole units: of a state and of the tape of a step."""
+
+    state: int
+    tape: int
+
+
+Decisions: TypeAlias = Mapping[Part, Decision]
+_LOCAL, _REMOTE = Tier.LOCAL, Tier.REMOTE
+
+
+class Piece(NamedTuple):
+    """Something to do later: a part from a first step on, or an action."""
+
+    part: Part | None
+    start: int
+    action: Action | None = None
+
+
+def parts_after(part: Part, decision: Decision, sizes: Sizes) -> tuple[Part, ...]:
+    """Return the parts that a decision leaves, in the order in which they are reversed.
+
+    ``SEGMENTS`` leaves the rest and one segment, which stands for all.
+    """
+    where, steps, units = part
+    choice, length, repeats = decision
+    after: tuple[Part, ...] = ()
+    if choice is Choice.HOLD:
+        after = (Part(Where.OWNED, steps, units - sizes.state),)
+    elif choice is Choice.PUSH:
+        after = (Part(Where.FAR, steps, units),)
+    elif choice is Choice.RECORD and steps > 1:
+        freed = sizes.state if where is Where.OWNED else 0
+        after = (Part(Where.FREE, steps - 1, units + freed - sizes.tape),)
+    elif choice is Choice.SEGMENTS:
+        rest = steps - repeats * length
+        after = (Part(Where.FREE, rest, units), Part(Where.FAR, length, units))
+    elif choice is Choice.SPLIT and where is Where.OWNED:
+        after = (Part(where, steps - length, units - sizes.state), Part(where, length, units))
+    elif choice is Choice.SPLIT:
+        after = (Part(Where.FREE, steps - length, units), Part(where, length, units))
+    elif choice is Choice.SPLIT_RECORD:
+        rest_part = Part(Where.FREE, steps - length, units - sizes.tape)
+        after = (*([rest_part] if steps > length else []), Part(where, length - 1, units))
+    return after
+
+
+def is_decision(part: Part, decision: Decision) -> bool:
+    """Return whether a decision can be made for a part, whatever comes after it."""
+    where, steps, units = part
+    choice, length, repeats = decision
+    return {
+        Choice.TAPE: True,
+        Choice.RECORD: True,
+        Choice.HOLD: where is not Where.OWNED,
+        Choice.PUSH: where is Where.FREE,
+        Choice.SPLIT: where is not Where.FREE and 1 <= length < steps,
+        Choice.SPLIT_RECORD: where is not Where.FREE and 2 <= length <= steps,
+        Choice.SEGMENTS: where is Where.FREE and length >= 1 and 1 <= repeats * length < steps,
+    }[choice] and min(steps, units + 1) > 0
+
+
+def tree_actions(decisions: Decisions, root: Part, *, sizes: Sizes) -> Iterator[Action]:
+    """Return the schedule that decisions describe, one action at a time.
+
+    Raises KeyError for a part that is not decided.
+    """
+    waiting: list[Piece] = [Piece(root, 0)]
+    while waiting:
+        part, start, action = waiting.pop()
+        if action is not None:
+            yield action
+        elif part is not None:
+            decision = decisions[part]
+            now, later = _STEPS[decision.choice](part, decision, start, parts_after(part, decision, sizes))
+            yield from now
+            waiting.extend(reversed(later))
+
+
+_Steps: TypeAlias = tuple[Iterator[Action] | tuple[Action, ...], list[Piece]]
+
+
+def _kept(part: Part, start: int) -> tuple[Action, ...]:
+    """Drop the first state from where it is stored."""
+    if part.where is Where.FREE:
+        return ()
+    return (Free(start, _LOCAL if part.where is Where.OWNED else _REMOTE),)
+
+
+def _tape(part: Part, _: Decision, start: int, __: tuple[Part, ...]) -> _Steps:
+    stop = start + part.steps
+    return (*_kept(part, start), Record(start, stop), Backward(start, stop)), []
+
+
+def _hold(part: Part, _: Decision, start: int, after: tuple[Part, ...]) -> _Steps:
+    return (*_kept(part, start), Save(start, _LOCAL)), [Piece(after[0], start)]
+
+
+def _push(_: Part, __: Decision, start: int, after: tuple[Part, ...]) -> _Steps:
+    return (Save(start, _REMOTE),), [Piece(after[0], start)]
+
+
+def _record(part: Part, _: Decision, start: int, after: tuple[Part, ...]) -> _Steps:
+    rest = [Piece(one, start + 1) for one in after]
+    backward = Piece(None, 0, Backward(start, start + 1))
+    return (*_kept(part, start), Record(start, start + 1)), [*rest, backward]
+
+
+def _split(part: Part, decision: Decision, start: int, after: tuple[Part, ...]) -> _Steps:
+    middle = start + decision.length
+    tier = _LOCAL if part.where is Where.OWNED else _REMOTE
+    now: tuple[Action, ...] = (Advance(start, middle),)
+    if part.where is Where.OWNED:
+        now += (Save(middle, _LOCAL),)
+    return now, [Piece(after[0], middle), Piece(None, 0, Load(start, tier)), Piece(after[1], start)]
+
+
+def _split_record(part: Part, decision: Decision, start: int, after: tuple[Part, ...]) -> _Steps:
+    middle = start + decision.length
+    tier = _LOCAL if part.where is Where.OWNED else _REMOTE
+    now = (Advance(start, middle - 1), Record(middle - 1, middle))
+    rest = [Piece(one, middle) for one in after[:-1]]
+    later = [Piece(None, 0, action) for action in (Backward(middle - 1, middle), Load(start, tier))]
+    return now, [*rest, *later, Piece(after[-1], start)]
+
+
+def _segments(_: Part, decision: Decision, start: int, after: tuple[Part, ...]) -> _Steps:
+    length, repeats = decision.length, decision.repeats
+    starts = range(start, start + repeats * length, length)
+    now = (action for first in starts for action in (Save(first, _REMOTE), Advance(first, first + length)))
+    later = [Piece(after[0], start + repeats * length)]
+    for first in reversed(starts):
+        later += [Piece(None, 0, Load(first, _REMOTE)), Piece(after[1], first)]
+    return now, later
+
+
+_STEPS: Mapping[Choice, Callable[[Part, Decision, int, tuple[Part, ...]], _Steps]] = {
+    Choice.TAPE: _tape,
+    Choice.HOLD: _hold,
+    Choice.PUSH: _push,
+    Choice.RECORD: _record,
+    Choice.SPLIT: _split,
+    Choice.SPLIT_RECORD: _split_record,
+    Choice.SEGMENTS: _segments,
+}

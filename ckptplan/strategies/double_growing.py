@@ -1,0 +1,95 @@
+"""Double whose chunks grow within each segment: the same recomputation and transfers in less memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from ckptplan.cost.arrays import ceil_div
+from ckptplan.cost.exact import Counts
+from ckptplan.cost.overlap import Rhythm
+from ckptplan.model.budget import Budget
+from ckptplan.model.record import Parameters
+from ckptplan.model.split import Split
+from ckptplan.model.step_costs import StepCosts
+from ckptplan.recursion import growing
+from ckptplan.schedule.actions import Action, Advance, Free, Load, Save, Tier
+from ckptplan.schedule.segments import cuts, reverse_between
+from ckptplan.strategies.protocol import Box, Columns, Room, Strategy
+from ckptplan.strategies.two_levels import chunk_within_segment, clamp_two_levels, levels, segment_rhythm
+
+
+class DoubleGrowing(Strategy):
+    """Segments of ``remote_chunk_size`` steps as Double's; within each, chunks as those of Growing."""
+
+    name = "double-growing"
+    rank = 7
+    parameter_names = ("chunk_size", "remote_chunk_size", "state_units", "tape_units")
+
+    def candidates(self, *, costs: StepCosts, budget: Budget) -> Box | None:
+        room = Room.within(budget, costs=costs)
+        least = ceil_div(costs.steps, room.remote_checkpoints + 1)
+        if room.tapes < 1:
+            return None
+        p, q = growing.growth(state=costs.state_bytes, tape=costs.tape_bytes)
+        fixed = {"state_units": p, "tape_units": q}
+        return Box(
+            low={"chunk_size": 1, "remote_chunk_size": least, **fixed},
+            high={"chunk_size": room.tapes, "remote_chunk_size": costs.steps, **fixed},
+        )
+
+    def counts(self, *, low: Columns, high: Columns, steps: int) -> Counts:
+        two = levels(low=low, high=high, steps=steps)
+        inner = (
+            growing.chunks(
+                low["remote_chunk_size"],
+                chunk=high["chunk_size"],
+                p=high["state_units"],
+                q=high["tape_units"],
+            )
+            - 1
+        )
+        return Counts(
+            recomputed_steps=two.recomputed_steps,
+            states_written=two.outer,
+            states_read=two.outer,
+            messages=2 * two.outer,
+            largest_message=np.minimum(1, two.outer),
+            tapes=low["chunk_size"],
+            local_checkpoints=inner,
+            remote_checkpoints=two.outer,
+        )
+
+    def admits(self, *, low: Columns, high: Columns, steps: int) -> npt.NDArray[np.bool_]:
+        return chunk_within_segment(low=low, high=high)
+
+    def clamp(self, parameters: Parameters, *, steps: int) -> Parameters:
+        return Parameters({**parameters, **clamp_two_levels(parameters, steps=steps)})
+
+    def rhythm(self, point: Columns, *, costs: StepCosts) -> Rhythm:
+        return segment_rhythm(point, costs=costs)
+
+    def regular(self, parameters: Parameters, *, steps: int) -> bool:
+        return parameters["chunk_size"] >= parameters["remote_chunk_size"]
+
+    def actions(
+        self, parameters: Parameters, *, steps: int, splits: Sequence[Split] | None = None
+    ) -> Iterator[Action]:
+        chunk, segment, p, q = (parameters[name] for name in self.parameter_names)
+        ends = cuts(0, steps, segment)
+        for end in ends:
+            start = max(0, end - segment)
+            yield Save(start, Tier.REMOTE)
+            yield Advance(start, end)
+        last = ends[-1] if ends else 0
+        yield from reverse_between(last, steps, growing.ends(last, steps, chunk=chunk, p=p, q=q))
+        for end in reversed(ends):
+            start = max(0, end - segment)
+            yield Load(start, Tier.REMOTE)
+            yield Free(start, Tier.REMOTE)
+            yield from reverse_between(start, end, growing.ends(start, end, chunk=chunk, p=p, q=q))
+
+
+STRATEGY = DoubleGrowing()

@@ -1,0 +1,152 @@
+"""One remote period: segments of equal length, each read once, with binomial checkpointing inside."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from math import inf
+from typing import NamedTuple
+
+import numpy as np
+
+from ckptplan.cost.arrays import Integers
+from ckptplan.cost.exact import Cost
+from ckptplan.cost.overlap import Seconds
+from ckptplan.model.budget import Budget
+from ckptplan.model.step_costs import StepCosts
+from ckptplan.recursion import revolve
+from ckptplan.recursion.search import Tree, grown
+from ckptplan.recursion.single_tape import binomial_decision
+from ckptplan.recursion.tree import Choice, Decision, Part, Sizes, Where
+from ckptplan.strategies.solved import MOST_PLAYED, Choose, Progress, Solution, SolvedStrategy, solution_of
+
+
+class Setting(NamedTuple):
+    """``period`` chunks of ``chunk`` steps, ``slots`` local checkpoints within; ``again`` steps rerun."""
+
+    chunk: int
+    slots: int
+    period: int
+    extra: float
+
+
+class Periodic(SolvedStrategy):
+    """Aupy and Herrmann 2017; chunk and period are the best of a grid, both exact where they are short."""
+
+    name = "periodic"
+    rank = 10
+
+    def solve(
+        self,
+        *,
+        costs: StepCosts,
+        budget: Budget,
+        choose: Choose,
+        effort: str = "quick",
+        progress: Progress | None = None,
+    ) -> Solution | None:
+        if costs.overlaps_compute and costs.steps > MOST_PLAYED:
+            return None
+        found = list(_settings(costs, budget))
+        place = choose(_costs(found, costs)) if found else None
+        if place is None:
+            return None
+        best = found[place]
+        pieces = -(-costs.steps // best.chunk)
+        regular = min(best.period, pieces) <= best.slots + 1
+        return solution_of(_tree(best, costs=costs), costs=costs, regular=regular)
+
+
+def _settings(costs: StepCosts, budget: Budget) -> Iterator[Setting]:
+    """Return the best period for each chunk that has room."""
+    buffers = 2 * costs.state_bytes if costs.overlaps_compute else 0
+    free = None if budget.local_bytes is None else budget.local_bytes - costs.resident_bytes - buffers
+    longest = costs.steps if free is None else min(costs.steps, max(0, free) // costs.tape_bytes)
+    for chunk in _grid(longest, dense=16, most=28).tolist():
+        pieces = -(-costs.steps // chunk)
+        slots = pieces if free is None else (free - chunk * costs.tape_bytes) // costs.state_bytes
+        slots = min(slots, pieces)
+        periods = _grid(pieces, dense=256, most=700)
+        if budget.remote_bytes is not None:
+            room = budget.remote_bytes // costs.remote_state_bytes
+            periods = periods[-(-pieces // periods) - 1 <= room]
+        if slots < 1:
+            periods = periods[periods == 1]
+        if len(periods):
+            extra = _extra(periods, chunk=chunk, slots=slots, costs=costs)
+            best = int(np.argmin(extra))
+            if extra[best] < inf:
+                yield Setting(chunk, slots, int(periods[best]), float(extra[best]))
+
+
+def _grid(longest: int, *, dense: int, most: int) -> Integers:
+    """Return all lengths up to ``dense``, then ever sparser ones, and the longest."""
+    if longest < 1:
+        return np.array([], dtype=np.int64)
+    sparse = np.geomspace(1, longest, most).astype(np.int64)
+    lengths = np.unique(np.concatenate([np.arange(1, dense + 1), sparse, [longest]]))
+    result: Integers = lengths[lengths <= longest]
+    return result
+
+
+def _extra(periods: Integers, *, chunk: int, slots: int, costs: StepCosts) -> Seconds:
+    """Return what each period adds; the ragged chunk, and the ragged segment, come first."""
+    pieces = -(-costs.steps // chunk)
+    segments = -(-pieces // periods)
+    first = costs.steps - (segments - 1) * periods * chunk
+    one, count = np.array([chunk]), np.array([slots])
+
+    def again(steps: Integers) -> Seconds:
+        found = revolve.again_at(steps, chunk=one, slots=count)
+        return np.where(found >= revolve.MOST, inf, found.astype(np.float64))
+
+    length = periods * chunk
+    whole = again(np.minimum(length, costs.steps))
+    between = (segments - 2) * (length + whole) + first + again(first)
+    rerun = np.where(segments > 1, whole + between, again(np.array([costs.steps])))
+    transfer = costs.write_seconds + costs.read_seconds + 2 * costs.message_seconds
+    extra: Seconds = (segments - 1) * transfer + rerun * costs.recompute_seconds
+    return extra
+
+
+def _costs(found: list[Setting], costs: StepCosts) -> Cost:
+    local = [
+        min(one.slots, min(one.period, -(-costs.steps // one.chunk)) - 1) * costs.state_bytes
+        + one.chunk * costs.tape_bytes
+        + costs.resident_bytes
+        for one in found
+    ]
+    return Cost(
+        seconds=costs.base_seconds + np.array([one.extra for one in found]),
+        local_peak_bytes=np.array(local, dtype=np.int64),
+        remote_peak_bytes=np.zeros(len(found), dtype=np.int64),
+    )
+
+
+def _tree(setting: Setting, *, costs: StepCosts) -> Tree:
+    sizes = Sizes(1, 1)
+    pieces = -(-costs.steps // setting.chunk)
+    segments = -(-pieces // setting.period)
+    first = pieces - (segments - 1) * setting.period
+    cuts: dict[int, Decision] = {}
+    if segments > 1:
+        cuts[pieces] = Decision(Choice.SEGMENTS, first, 1)
+    if segments > 2:
+        cuts[pieces - first] = Decision(Choice.SEGMENTS, setting.period, segments - 2)
+    if segments > 1 and first == setting.period:
+        cuts = {pieces: Decision(Choice.SEGMENTS, setting.period, segments - 1)}
+
+    def decide(part: Part) -> Decision:
+        if part.where is Where.FREE and part.steps in cuts:
+            return cuts[part.steps]
+        return binomial_decision(part, sizes)
+
+    return grown(
+        Part(Where.FREE, pieces, setting.slots + 1),
+        decide,
+        sizes=sizes,
+        chunk=setting.chunk,
+        steps=costs.steps,
+    )
+
+
+STRATEGY = Periodic()

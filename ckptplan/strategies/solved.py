@@ -1,0 +1,200 @@
+"""Strategies whose schedule no few parameters determine: each problem is solved, decision by decision.
+
+What the search does for closed forms, such a strategy does itself: it returns one schedule for a budget,
+with what it costs and what any schedule costs at least. The decisions travel in the plan.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from ckptplan.cost.exact import Cost, Counts, serial_seconds
+from ckptplan.errors import InputError
+from ckptplan.model.budget import Budget
+from ckptplan.model.record import Parameters
+from ckptplan.model.split import Split
+from ckptplan.model.step_costs import StepCosts
+from ckptplan.recursion.search import Tree
+from ckptplan.recursion.tally import tally
+from ckptplan.recursion.tree import Choice, Decision, Part, Sizes, Where, is_decision, parts_after
+from ckptplan.schedule.actions import Action
+from ckptplan.schedule.simulator import Trace, play
+from ckptplan.strategies.protocol import Box, Columns, Strategy
+
+#: Chooses among schedules with these costs: the index of the best, None where none will do.
+Choose = Callable[[Cost], int | None]
+Progress = Callable[[int, int], None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Solution:
+    """A schedule and what it costs.
+
+    ``least_seconds`` is proved of every schedule within the budget; None where nothing is.
+    """
+
+    parameters: Parameters
+    splits: tuple[Split, ...]
+    trace: Trace
+    least_seconds: float | None
+    regular: bool = False
+    notes: tuple[str, ...] = ()
+
+    @property
+    def cost(self) -> Cost:
+        """The cost as arrays of one element."""
+        return Cost(
+            seconds=np.array([self.trace.seconds]),
+            local_peak_bytes=np.array([self.trace.local_peak_bytes], dtype=np.int64),
+            remote_peak_bytes=np.array([self.trace.remote_peak_bytes], dtype=np.int64),
+        )
+
+
+class SolvedStrategy(Strategy):
+    """A strategy that finds its schedule by itself."""
+
+    parameter_names = ("chunk_size", "state_units", "tape_units", "local_units")
+
+    def regular(self, parameters: Parameters, *, steps: int) -> bool:
+        raise NotImplementedError("its solution tells")
+
+    @abstractmethod
+    def solve(
+        self,
+        *,
+        costs: StepCosts,
+        budget: Budget,
+        choose: Choose,
+        effort: str = "quick",
+        progress: Progress | None = None,
+    ) -> Solution | None:
+        """Return the schedule that ``choose`` likes best, None where none fits."""
+
+    def candidates(self, *, costs: StepCosts, budget: Budget) -> Box | None:
+        raise NotImplementedError(f"{self.name} is solved, not searched")
+
+    def counts(self, *, low: Columns, high: Columns, steps: int) -> Counts:
+        raise NotImplementedError(f"{self.name} is solved, not searched")
+
+    def check(self, parameters: Parameters, *, steps: int, splits: Sequence[Split] | None = None) -> None:
+        super().check(parameters, steps=steps)
+        tree_of(parameters, splits or (), steps=steps)
+
+    def actions(
+        self, parameters: Parameters, *, steps: int, splits: Sequence[Split] | None = None
+    ) -> Iterator[Action]:
+        return tree_of(parameters, splits or (), steps=steps).actions()
+
+
+def tree_of(parameters: Parameters, splits: Sequence[Split], *, steps: int) -> Tree:
+    """Return the schedule that a plan tells. Raises InputError where its first decision is missing."""
+    decisions = {
+        Part(Where(split.where), split.steps, split.units): Decision(
+            Choice(split.choice), split.length, split.count
+        )
+        for split in splits
+    }
+    chunk = parameters["chunk_size"]
+    root = Part(Where.FREE, -(-steps // chunk), parameters["local_units"])
+    sizes = Sizes(parameters["state_units"], parameters["tape_units"])
+    _check(decisions, root, sizes)
+    return Tree(decisions=decisions, root=root, sizes=sizes, chunk=chunk, steps=steps)
+
+
+def _check(decisions: Mapping[Part, Decision], root: Part, sizes: Sizes) -> None:
+    """Raise InputError unless every part that is met has a decision that can be made."""
+    waiting, met = [root], {root}
+    while waiting:
+        part = waiting.pop()
+        decision = decisions.get(part)
+        if decision is None or not is_decision(part, decision):
+            raise InputError(
+                f"tell nothing that can be done with {part.steps} steps whose first state is {part.where}, "
+                f"with {part.units} units",
+                field="splits",
+                accepted="what ckptplan wrote: plan anew",
+            )
+        for one in parts_after(part, decision, sizes):
+            if one not in met:
+                met.add(one)
+                waiting.append(one)
+
+
+def splits_of(tree: Tree) -> tuple[Split, ...]:
+    """Return the decisions of a schedule as data."""
+    return tuple(
+        Split(
+            where=part.where.value,
+            steps=part.steps,
+            units=part.units,
+            choice=decision.choice.value,
+            length=decision.length,
+            count=decision.repeats,
+        )
+        for part, decision in tree.decisions.items()
+    )
+
+
+def parameters_of(tree: Tree) -> Parameters:
+    """Return the integers that decisions are read with."""
+    return Parameters(
+        chunk_size=tree.chunk,
+        state_units=tree.sizes.state,
+        tape_units=tree.sizes.tape,
+        local_units=tree.root.units,
+    )
+
+
+def solution_of(
+    tree: Tree,
+    *,
+    costs: StepCosts,
+    least_seconds: float | None = None,
+    regular: bool = False,
+    notes: tuple[str, ...] = (),
+) -> Solution:
+    """Return a schedule as data, with what it costs."""
+    trace = seen(tree, costs=costs)
+    return Solution(
+        parameters=parameters_of(tree),
+        splits=splits_of(tree),
+        trace=trace,
+        least_seconds=None if least_seconds is None else min(least_seconds, trace.seconds),
+        regular=regular,
+        notes=notes,
+    )
+
+
+#: A schedule of more pieces is not played where its time can only be seen by playing it.
+MOST_PLAYED = 200_000
+
+
+def seen(tree: Tree, *, costs: StepCosts) -> Trace:
+    """Return what a schedule costs: counted part by part, or played where transfers run beside compute."""
+    if costs.overlaps_compute:
+        return play(tree.actions(), costs=costs)
+    found = tally(tree, state_bytes=costs.state_bytes, tape_bytes=costs.tape_bytes)
+    messages = found.writes + found.reads
+    return Trace(
+        seconds=float(
+            serial_seconds(
+                costs,
+                recomputed_steps=found.again,
+                states_written=found.writes,
+                states_read=found.reads,
+                messages=messages,
+            )
+        ),
+        stall_seconds=0.0,
+        local_peak_bytes=found.peak + costs.resident_bytes,
+        remote_peak_bytes=found.remote * costs.remote_state_bytes,
+        recomputed_steps=found.again,
+        remote_writes=found.writes,
+        remote_reads=found.reads,
+        messages=messages,
+        actions=0,
+    )

@@ -1,0 +1,98 @@
+"""The least cost over all legal schedules, by a shortest path through all states of the machine.
+
+Knows the laws of docs/schedule-format.md and nothing of recursions or strategies. One state a message.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterator
+from typing import NamedTuple
+
+
+class Machine(NamedTuple):
+    """What a schedule has done so far; sets of steps and states are bits."""
+
+    position: int  # the working state, -1 for none
+    adjoint: int
+    frontier: int
+    taped: int
+    local: int
+    remote: int
+
+
+class Prices(NamedTuple):
+    """Costs of single actions, and sizes; ``units`` of local memory in all."""
+
+    units: int
+    state: int
+    tape: int
+    forward: float
+    recompute: float
+    write: float
+    read: float
+
+
+def least_cost(steps: int, prices: Prices) -> float:
+    """Return the least cost of runs and transfers, infinite where no schedule is legal."""
+    start = Machine(0, steps, 0, 0, 0, 0)
+    queue: list[tuple[float, Machine]] = [(0.0, start)]
+    done: set[Machine] = set()
+    while queue:
+        cost, machine = heapq.heappop(queue)
+        if machine in done:
+            continue
+        done.add(machine)
+        if machine.adjoint == 0:
+            return cost
+        for price, after in moves(machine, prices):
+            if after not in done and fits(after, prices):
+                heapq.heappush(queue, (cost + price, after))
+    return float("inf")
+
+
+def fits(machine: Machine, prices: Prices) -> bool:
+    """Whether local memory suffices."""
+    held = machine.local.bit_count() * prices.state + machine.taped.bit_count() * prices.tape
+    return held <= prices.units
+
+
+def moves(machine: Machine, prices: Prices) -> Iterator[tuple[float, Machine]]:
+    """Every legal action of one step or one state. Remote memory is unbounded, so that nothing leaves it."""
+    at, adjoint = machine.position, machine.adjoint
+    last = 1 << (adjoint - 1)
+    if machine.taped & last:
+        below = (1 << (adjoint - 1)) - 1
+        yield (
+            0.0,
+            machine._replace(
+                position=-1,
+                adjoint=adjoint - 1,
+                taped=machine.taped & ~last,
+                # What lies at or behind the adjoint is of no more use.
+                local=machine.local & below,
+                remote=machine.remote & below,
+            ),
+        )
+    if 0 <= at < adjoint:
+        new = at >= machine.frontier
+        price = prices.forward if new else prices.recompute
+        ahead = machine._replace(position=at + 1, frontier=max(machine.frontier, at + 1))
+        yield price, ahead
+        if not machine.taped >> at & 1:
+            yield price, ahead._replace(taped=machine.taped | 1 << at)
+        if not machine.local >> at & 1:
+            yield 0.0, machine._replace(local=machine.local | 1 << at)
+        if not machine.remote >> at & 1:
+            yield prices.write, machine._replace(remote=machine.remote | 1 << at)
+    for state in range(adjoint):
+        bit = 1 << state
+        if machine.local & bit:
+            yield 0.0, machine._replace(local=machine.local & ~bit)
+            yield 0.0, machine._replace(position=state)
+            if not machine.remote & bit:
+                yield prices.write, machine._replace(local=machine.local & ~bit, remote=machine.remote | bit)
+        if machine.remote & bit:
+            yield prices.read, machine._replace(position=state)
+            if not machine.local & bit:
+                yield prices.read, machine._replace(local=machine.local | bit, remote=machine.remote & ~bit)

@@ -1,0 +1,123 @@
+"""Binomial checkpointing: the numbers of the literature, its recurrence, and chunks."""
+
+from functools import cache
+
+import numpy as np
+import pytest
+
+from ckptplan.model.record import Parameters
+from ckptplan.recursion import revolve
+from ckptplan.recursion.disk_revolve import best_segments
+from ckptplan.recursion.growing import chunks, ends, growth
+from ckptplan.strategies.registry import all_strategies
+from tests.support import one_cost, plain_costs
+
+
+@pytest.mark.parametrize(
+    ("steps", "slots", "again"),
+    [(100, 3, 490), (256, 8, 804), (1000, 10, 3636), (1000, 50, 1948), (4096, 12, 18100), (4096, 64, 10077)],
+)
+def test_known_counts(steps: int, slots: int, again: int) -> None:
+    """Griewank and Walther's k T - C(s + k, s + 1), and the strategy's closed form."""
+    assert revolve.again(steps, chunk=1, slots=slots) == again
+    setting = Parameters(chunk_size=1, nb_local=slots)
+    counts = all_strategies()["revolve"].counts(
+        low=all_strategies()["revolve"].point(setting, steps=steps),
+        high=all_strategies()["revolve"].point(setting, steps=steps),
+        steps=steps,
+    )
+    assert counts.recomputed_steps[0] == again
+
+
+def test_it_is_its_recurrence() -> None:
+    """For all T up to 200 and s up to 12: advance to a checkpoint, reverse the rest, come back."""
+    table = np.zeros((13, 201), dtype=np.int64)
+    for steps in range(1, 201):
+        table[1, steps] = steps * (steps - 1) // 2
+    for slots in range(2, 13):
+        for steps in range(2, 201):
+            lengths = np.arange(1, steps)
+            table[slots, steps] = np.min(lengths + table[slots, lengths] + table[slots - 1, steps - lengths])
+    for slots in range(1, 13):
+        numbers = np.arange(1, 201)
+        found = revolve.again_at(numbers, chunk=np.array([1]), slots=np.array([slots]))
+        assert (found == table[slots, 1:]).all()
+        assert [revolve.again(int(n), chunk=1, slots=slots) for n in numbers] == found.tolist()
+
+
+def test_arrays_and_numbers_agree_where_sweeps_are_many_and_counts_saturate() -> None:
+    for steps, chunk, slots in (
+        (10**9, 1, 1),
+        (10**12, 7, 1),
+        (10**9, 3, 2),
+        (5000, 1, 1),
+        (9, 10, 0),
+        (11, 10, 0),
+    ):
+        found = revolve.again_at(np.array([steps]), chunk=np.array([chunk]), slots=np.array([slots]))
+        assert found[0] == revolve.again(steps, chunk=chunk, slots=slots)
+    assert revolve.again(10**12, chunk=1, slots=1) == revolve.MOST
+
+
+@pytest.mark.parametrize("slots", [0, 1, 2, 5])
+@pytest.mark.parametrize(("transfer", "recompute"), [(0.0, 1.0), (3.0, 1.0), (10.0, 0.1), (40.0, 2.0)])
+def test_disk_revolve_is_its_recurrence(slots: int, transfer: float, recompute: float) -> None:
+    """Aupy et al. 2016: a segment is written and read once, and reversed by binomial checkpointing."""
+
+    @cache
+    def least(steps: int) -> float:
+        alone = revolve.again(steps, chunk=1, slots=slots) * recompute
+        return min(
+            [alone]
+            + [
+                transfer + (y + revolve.again(y, chunk=1, slots=slots)) * recompute + least(steps - y)
+                for y in range(1, steps)
+            ]
+        )
+
+    for steps in range(1, 90):
+        found = best_segments(steps=steps, slots=slots, transfer=transfer, recompute=recompute)
+        assert found is not None
+        assert found.number * transfer + found.again * recompute == pytest.approx(least(steps), abs=1e-9)
+        assert found.number * found.length + found.longer + found.last == steps
+
+
+@pytest.mark.parametrize(("alpha", "least"), [(1, 91), (2, 128), (5, 204)])
+def test_growing_chunks_need_less_than_equal_ones(alpha: int, least: int) -> None:
+    """Least peaks in states at T = 4096 (docs/optimality.md); 127, 181 and 286 for equal chunks."""
+    p, q = growth(state=1, tape=alpha)
+    lengths = np.arange(1, 4097)
+    number = chunks(np.full(4096, 4096), chunk=lengths, p=np.array([p]), q=np.array([q]))
+    assert (number - 1 + lengths * alpha).min() == least
+
+
+def test_growing_chunks_never_need_more_and_reach_standards_longest() -> None:
+    """On the paper's tile Standard ends at 3,260 steps and growing chunks at 3,560."""
+    strategies = all_strategies()
+    for steps in (5, 60, 333):
+        for state, tape in ((1, 1), (3, 7), (5, 2)):
+            costs = plain_costs(steps, state_bytes=state, tape_bytes=tape)
+            p, q = growth(state=state, tape=tape)
+            for chunk in range(1, steps + 1):
+                equal = one_cost(strategies["standard"], costs, {"chunk_size": chunk})
+                grown = one_cost(
+                    strategies["growing"], costs, {"chunk_size": chunk, "state_units": p, "tape_units": q}
+                )
+                assert grown.seconds[0] == equal.seconds[0]
+                assert grown.local_peak_bytes[0] <= equal.local_peak_bytes[0]
+
+
+def test_growth_is_never_rounded_up() -> None:
+    for state in range(1, 40):
+        for tape in range(1, 200):
+            p, q = growth(state=state, tape=tape)
+            assert p >= 1
+            assert p * tape <= state * q
+
+
+def test_chunks_are_counted_as_they_are_cut() -> None:
+    for steps in (1, 2, 17, 200):
+        for chunk in (1, 3, 50, 300):
+            for p, q in ((1, 1), (3, 1), (2, 7), (1, 100)):
+                number = chunks(np.array([steps]), chunk=np.array([chunk]), p=np.array([p]), q=np.array([q]))[0]
+                assert number == len(ends(0, steps, chunk=min(chunk, steps), p=p, q=q)) + 1
