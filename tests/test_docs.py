@@ -148,6 +148,21 @@ def test_figures_for_playing_schedules_are_those_measured() -> None:
         assert re.search(rf"{seconds:.{digits}f} s and {peak / 1024:.0f} KiB", page), job
 
 
+def test_figures_for_optimal_schedules_are_those_measured() -> None:
+    page = (ROOT / "docs/optimality.md").read_text()
+    regret = json.loads((ROOT / "benchmarks/results/regret.json").read_text())["results"]
+    for one in regret:
+        assert (
+            f"{one['time_over_least']:.3f} ({one['extra_over_least']:.2f}) {one['best_of_the_paper']}" in page
+        )
+    measured = json.loads((ROOT / "benchmarks/results/optimal.json").read_text())["results"]
+    for case in measured["cases"]:
+        assert f"| {case['steps']:,} | {case['units']} |" in page
+        assert f"{case['median_seconds'] * 1e3:,.1f} ms" in page
+    for peer in measured["peers"]:
+        assert f"{peer['peer_seconds']:.2f} s | {peer['optimal_seconds'] * 1e3:.1f} ms" in page
+
+
 def test_pages_that_the_code_refers_to_exist() -> None:
     named = {
         page

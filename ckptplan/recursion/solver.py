@@ -70,8 +70,8 @@ class Solved:
     candidates: list[Candidate]
     least_extra: float
     exact: bool
-    #: Bytes of the budget that units cannot use.
-    lost_bytes: int = 0
+    #: What rounding bytes up to units loses, in words; '' where it loses nothing.
+    rounding: str = ""
 
 
 def solve(problem: Problem, *, effort: str, progress: Progress | None = None) -> Solved | None:
@@ -176,10 +176,10 @@ def _least(problem: Problem, optimum: float, *, units: int, unit: int) -> float:
 
 def _exact(problem: Problem, *, units: int, unit: int, sizes: Sizes, progress: Progress | None) -> Solved:
     tables = _tabled(problem, steps=problem.steps, units=units, sizes=sizes, progress=progress)
-    rounded = (sizes.state * unit, sizes.tape * unit) != (problem.state_bytes, problem.tape_bytes)
+    rounding = _rounding(problem, sizes=sizes, unit=unit)
     optimum = float(tables.free[problem.steps, units])
     least = _least(problem, optimum, units=units, unit=unit)
-    if rounded:
+    if rounding:
         least = bounds.unkept_tapes(
             steps=problem.steps,
             units=units * unit,
@@ -189,7 +189,8 @@ def _exact(problem: Problem, *, units: int, unit: int, sizes: Sizes, progress: P
     return Solved(
         candidates=list(_row(tables, problem.steps, unit=unit, chunk=1, steps_in_all=problem.steps)),
         least_extra=least,
-        exact=problem.covered and not rounded,
+        exact=problem.covered and not rounding,
+        rounding=rounding,
     )
 
 
@@ -215,14 +216,25 @@ def _beyond(
     horizon = min(steps - 1, isqrt(WORK[effort] // 2 // (units + 1)))
     tables = _tabled(problem, steps=horizon, units=units, sizes=sizes, progress=progress)
     candidates = [*_segments(problem, tables, unit=unit), *_chunks(problem, units, unit, sizes, horizon)]
-    exact_sizes = (sizes.state * unit, sizes.tape * unit) == (problem.state_bytes, problem.tape_bytes)
+    rounding = _rounding(problem, sizes=sizes, unit=unit)
     least = bounds.unkept_tapes(
         steps=steps, units=units * unit, tape=problem.tape_bytes, recompute=problem.recompute
     )
-    if exact_sizes:
+    if not rounding:
         blocks = bounds.of_blocks(bounds.first_state_at_hand(tables), steps=steps)
         least = max(least, blocks * _share(problem))
-    return Solved(candidates=candidates, least_extra=least, exact=False)
+    return Solved(candidates=candidates, least_extra=least, exact=False, rounding=rounding)
+
+
+def _rounding(problem: Problem, *, sizes: Sizes, unit: int) -> str:
+    """Tell what is lost where sizes are no whole numbers of units."""
+    state, tape = sizes.state * unit - problem.state_bytes, sizes.tape * unit - problem.tape_bytes
+    if not state and not tape:
+        return ""
+    return (
+        f"local memory is counted in units of {unit:,} bytes: {state:,} bytes are lost for each state held and "
+        f"{tape:,} for each tape; the plan keeps the budget in bytes"
+    )
 
 
 def _segments(problem: Problem, tables: Tables, *, unit: int) -> Iterator[Candidate]:

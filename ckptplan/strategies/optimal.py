@@ -74,7 +74,12 @@ class Optimal(SolvedStrategy):
         if place is None:
             return None
         tree = solved.candidates[place].build()
-        return solution_of(tree, costs=costs, least_seconds=costs.base_seconds + solved.least_extra)
+        return solution_of(
+            tree,
+            costs=costs,
+            least_seconds=costs.base_seconds + solved.least_extra,
+            notes=(solved.rounding,) if solved.rounding else (),
+        )
 
 
 #: A message that costs less than this share of a state's transfer is left out of the recursion.

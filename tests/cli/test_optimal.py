@@ -1,0 +1,83 @@
+"""The optimum on the command line: what is proved, what regularity costs, and what an interruption leaves."""
+
+import csv
+import io
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from tests.support import run
+
+
+def test_the_table_says_what_is_proved_and_what_a_regular_schedule_costs() -> None:
+    text = run("optimize", "--T", "4096").stdout
+    assert "proof          no legal schedule is quicker" in text
+    assert "schedule       irregular" in text
+    assert "double  chunk_size 16, remote_chunk_size 256: 34.42 ms, +6.4 % time" in text
+
+
+def test_regular_plans_are_told_apart() -> None:
+    document = json.loads(run("optimize", "--strategies", "regular", "--format", "json").stdout)
+    assert document["regular"] is True
+    assert document["bound"] is None
+    assert document["goal"]["strategies"] == ["base", "standard", "remote", "hierarchical", "double", "nested"]
+    document = json.loads(run("optimize", "--format", "json").stdout)
+    assert document["regular"] is False
+    assert document["bound"]["gap"] == pytest.approx(0.0, abs=1e-12)
+
+
+def test_regret_as_a_table_and_as_data() -> None:
+    text = run("compare", "--regret").stdout
+    assert "time / least  extra / least" in text
+    assert "1.064" in text
+    rows = list(csv.DictReader(io.StringIO(run("compare", "--format", "csv").stdout)))
+    least = {float(row["least_seconds"]) for row in rows if row["fits"] == "True"}
+    assert len(least) == 1
+    assert all(float(row["seconds"]) >= least.copy().pop() for row in rows if row["fits"] == "True")
+    assert "No bound was proved" in run("compare", "--regret", "--strategies", "paper").stdout
+
+
+def test_a_gap_is_told() -> None:
+    text = run("optimize", "--T", "20000", "--local-bytes", "2.2 MB").stdout
+    assert "of the least possible time" in text
+
+
+def test_an_overlapping_profile_and_a_small_remote_memory_still_get_a_plan() -> None:
+    for options in (["--profile", "nvidia-h200"], ["--remote-bytes", "1 MB"]):
+        done = run(
+            "optimize",
+            "--T",
+            "500",
+            "--local-bytes",
+            "400 MB" if "--profile" in options else "280 kB",
+            *options,
+        )
+        assert done.returncode == 0, done.stderr
+
+
+def test_an_interruption_leaves_the_best_plan_so_far() -> None:
+    command = [sys.executable, "-m", "ckptplan", "optimize", "--T", "30000", "--effort", "thorough"]
+    command += ["--local-bytes", "3.3 MB", "--format", "json"]
+    environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment
+    ) as process:
+        time.sleep(3)
+        process.send_signal(signal.SIGINT)
+        output, said = process.communicate(timeout=60)
+    assert process.returncode == 0
+    assert "interrupted: the best plan so far" in said
+    document = json.loads(output)
+    assert document["strategy"] != "optimal"
+    assert document["bound"] is None
+
+
+def test_effort_is_quick_or_thorough() -> None:
+    done = run("optimize", "--effort", "some")
+    assert done.returncode == 2
+    assert "quick" in done.stderr
