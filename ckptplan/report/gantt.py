@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from ckptplan.errors import InputError
 from ckptplan.model.plan import Plan
 from ckptplan.report import style
+from ckptplan.report.comparison import parameters_text
 from ckptplan.report.timeline import BARS, kind_of
 from ckptplan.schedule.actions import Backward, Free, Load, Record, Save, Tier, Transfer
 from ckptplan.schedule.simulator import Event
@@ -195,7 +196,7 @@ class Gantt:
 
     def _title(self) -> str:
         plan = self.plan
-        parameters = ", ".join(f"{name} {value}" for name, value in plan.parameters.items())
+        parameters = parameters_text(plan)
         base = plan.predicted.seconds / (1 + plan.predicted.overhead)
         played = self.schedule or f"{plan.strategy}{f' ({parameters})' if parameters else ''}"
         return (

@@ -3,7 +3,6 @@
 import csv
 import io
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -61,15 +60,17 @@ def test_an_overlapping_profile_and_a_small_remote_memory_still_get_a_plan() -> 
 
 
 def test_an_interruption_leaves_the_best_plan_so_far() -> None:
+    """Sent while the optimum is looked for; a busy machine takes longer to get there."""
     command = [sys.executable, "-m", "ckptplan", "optimize", "--T", "30000", "--effort", "thorough"]
     command += ["--local-bytes", "3.3 MB", "--format", "json"]
-    environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
-    with subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment
-    ) as process:
-        time.sleep(3)
-        process.send_signal(signal.SIGINT)
-        output, said = process.communicate(timeout=60)
+    output = said = ""
+    for seconds in (2, 6, 15):
+        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+            time.sleep(seconds)
+            process.send_signal(signal.SIGINT)
+            output, said = process.communicate(timeout=60)
+        if process.returncode != 130:
+            break
     assert process.returncode == 0
     assert "interrupted: the best plan so far" in said
     document = json.loads(output)
