@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -174,3 +175,8 @@ def long_plan(steps: int) -> Plan:
         local_bytes="1 TB",
         remote_bytes="unbounded",
     )
+
+
+def heed_interrupts() -> None:
+    """For a child process: what a shell starts in the background ignores Ctrl-C, and so would its children."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)

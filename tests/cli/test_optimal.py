@@ -10,7 +10,7 @@ import time
 
 import pytest
 
-from tests.support import run
+from tests.support import heed_interrupts, run
 
 
 def test_the_table_says_what_is_proved_and_what_a_regular_schedule_costs() -> None:
@@ -65,7 +65,13 @@ def test_an_interruption_leaves_the_best_plan_so_far() -> None:
     command += ["--local-bytes", "3.3 MB", "--format", "json"]
     output = said = ""
     for seconds in (2, 6, 15):
-        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        with subprocess.Popen(
+            command,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            preexec_fn=heed_interrupts,
+        ) as process:
             time.sleep(seconds)
             process.send_signal(signal.SIGINT)
             output, said = process.communicate(timeout=60)

@@ -16,7 +16,7 @@ import pytest
 
 import ckptplan
 from ckptplan.storage.schemas import file_schema
-from tests.support import run
+from tests.support import heed_interrupts, run
 
 GOLDEN = Path(__file__).parent.parent / "golden"
 MAIN_JOB = ("optimize", "--T", "4096", "--profile", "ipu-mk2")
@@ -338,7 +338,11 @@ def test_compare_writes_its_table_to_a_file(tmp_path: Path) -> None:
 
 def start(*arguments: str, **more: Any) -> subprocess.Popen[bytes]:
     return subprocess.Popen(
-        [sys.executable, "-m", "ckptplan", *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, **more
+        [sys.executable, "-m", "ckptplan", *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        preexec_fn=heed_interrupts,
+        **more,
     )
 
 

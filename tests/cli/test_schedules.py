@@ -17,7 +17,7 @@ import pytest
 
 import ckptplan
 from ckptplan.storage.schemas import file_schema
-from tests.support import long_plan, run, small_plan
+from tests.support import heed_interrupts, long_plan, run, small_plan
 
 GOLDEN = Path(__file__).parent.parent / "golden"
 
@@ -175,7 +175,7 @@ def test_a_stopped_export_leaves_no_half_file(
     target = tmp_path / "s.jsonl"
     target.write_text("old")
     command = [sys.executable, "-m", "ckptplan", "schedule", str(tmp_path / "long.json"), "-o", str(target)]
-    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, preexec_fn=heed_interrupts) as process:
         deadline = time.monotonic() + 60
         while not list(tmp_path.glob(".ckptplan-*")) and time.monotonic() < deadline:
             time.sleep(0.02)

@@ -1,0 +1,60 @@
+"""The classical problem as checkpoint_schedules plans it: the same least costs.
+
+Its schedules are executed action by action and their costs added up. With uf = ub, since version 1.0.4
+confuses the two where they differ.
+"""
+
+import checkpoint_schedules as peer
+import pytest
+
+from ckptplan.recursion.disk_revolve import best_segments
+from ckptplan.recursion.single_tape import SingleTape
+from ckptplan.recursion.tree import Sizes
+
+DISK = peer.StorageType.DISK
+PROBLEMS = [
+    (steps, slots, *transfer)
+    for steps in (5, 12, 30)
+    for slots in (1, 2, 3, 5)
+    for transfer in ((1, 1), (3, 2), (10, 10))
+]
+
+
+def cost(schedule: peer.CheckpointSchedule, *, steps: int, write: int, read: int) -> int:
+    """Forward steps and transfers, less the first run of each step."""
+    total = 0
+    for action in schedule:
+        if isinstance(action, peer.Forward):
+            total += len(action) + (write if action.write_ics and action.storage is DISK else 0)
+        elif isinstance(action, peer.Copy | peer.Move) and action.from_storage is DISK:
+            total += read
+        elif isinstance(action, peer.EndReverse):
+            break
+    return total - steps
+
+
+@pytest.mark.parametrize("recompute", [0.1, 1.0, 2.5])
+@pytest.mark.parametrize(("steps", "slots", "write", "read"), PROBLEMS)
+def test_h_revolve_costs_what_the_optimum_costs(
+    steps: int, slots: int, write: int, read: int, recompute: float
+) -> None:
+    schedule = peer.HRevolve(steps, slots, steps, uf=1, ub=1, wd=write, rd=read)
+    single = SingleTape(
+        steps=steps,
+        units=20 + slots,
+        sizes=Sizes(1, 20),
+        recompute=recompute,
+        write=write * recompute,
+        read=read * recompute,
+    )
+    expected = cost(schedule, steps=steps, write=write, read=read) * recompute
+    assert single.free[steps] == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(("steps", "slots", "write", "read"), PROBLEMS)
+def test_disk_revolve_costs_what_the_closed_form_says(steps: int, slots: int, write: int, read: int) -> None:
+    schedule = peer.DiskRevolve(steps, slots, uf=1, ub=1, wd=write, rd=read)
+    found = best_segments(steps=steps, slots=slots, transfer=write + read, recompute=1.0)
+    assert found is not None
+    # Where it never frees its disk slots it pays no less: the peer's own plan is the measure.
+    assert found.number * (write + read) + found.again == cost(schedule, steps=steps, write=write, read=read)
