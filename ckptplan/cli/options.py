@@ -78,7 +78,9 @@ RemoteBytes = Annotated[
 Strategies = Annotated[
     str | None,
     typer.Option(
-        "--strategies", metavar="NAMES", help="Names with commas between, or 'paper', 'regular', 'all'."
+        "--strategies",
+        metavar="NAMES",
+        help="Names with commas between, or 'paper', 'regular', 'closed', 'all'.",
     ),
 ]
 ObjectiveOption = Annotated[

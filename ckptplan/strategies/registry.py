@@ -10,6 +10,7 @@ from importlib import import_module
 import ckptplan.strategies
 from ckptplan.errors import InputError, did_you_mean, shown
 from ckptplan.strategies.protocol import Strategy
+from ckptplan.strategies.solved import SolvedStrategy
 
 
 @cache
@@ -37,9 +38,10 @@ def strategy_of(name: str) -> Strategy:
 
 
 def named(names: Iterable[str] | None) -> list[Strategy]:
-    """Return the strategies called ``names`` (or the groups 'all', 'paper', 'regular') in order.
+    """Return the strategies called ``names`` (or the groups 'all', 'paper', 'regular', 'closed') in order.
 
-    None is all but those that another one always equals or beats.
+    None is all but those that another one always equals or beats; 'closed' are those that a few
+    parameters determine, whose cost is a closed form that answers at once.
 
     Raises InputError for a name that is none.
     """
@@ -52,6 +54,7 @@ def named(names: Iterable[str] | None) -> list[Strategy]:
         "all": tuple(known),
         "paper": tuple(name for name, strategy in known.items() if strategy.printed),
         "regular": tuple(name for name, strategy in known.items() if strategy.always_regular),
+        "closed": tuple(name for name, strategy in known.items() if not isinstance(strategy, SolvedStrategy)),
     }
     wanted: set[str] = set()
     for name in names:

@@ -23,6 +23,7 @@ def test_ranks_are_unique() -> None:
 def test_names_and_groups() -> None:
     assert [s.name for s in named(["double", "base", "double"])] == ["base", "double"]
     assert [s.name for s in named(["paper"])] == ["base", "standard", "remote", "hierarchical", "double"]
+    assert [s.name for s in named(["closed"])] == list(all_strategies())[:9]
     assert [s.name for s in named(["all"])] == list(all_strategies())
 
 
