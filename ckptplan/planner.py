@@ -45,8 +45,8 @@ def optimize(
     """Return the best plan for ``workload`` on ``profile``.
 
     ``strategies`` are names or groups ('all', 'paper', 'regular', 'closed'), None for all. ``objective``
-    is 'time', 'memory' or 'balanced' (the knee of the front within the budget). ``model`` is 'exact', or 'paper'
-    for the printed equations. ``local_bytes`` (one unit) and ``remote_bytes`` (in all) replace the
+    is 'time', 'memory' or 'balanced' (the knee of the front within the budget). ``model`` is 'exact', or
+    'paper' for the printed equations. ``local_bytes`` (one unit) and ``remote_bytes`` (in all) replace the
     profile's; ``max_overhead`` bounds the time over base's, as 0.1 or '10%'. ``effort`` is 'quick' or
     'thorough': how much work the search for optimal schedules may be (docs/optimality.md); ``progress`` is
     told the work done and the work in all. ``command`` is noted in the plan's provenance.

@@ -8,21 +8,19 @@ are left they are all evaluated at once. Equal to brute force by test (tests/law
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from itertools import product
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
-from ckptplan.cost.arrays import Integers
 from ckptplan.cost.exact import Cost, overhead
 from ckptplan.model.budget import Budget
 from ckptplan.model.record import Parameters
 from ckptplan.model.step_costs import StepCosts
+from ckptplan.search.boxes import Boxes, all_points, corners, halves_across, joined
 from ckptplan.search.objective import Key, Objective
-from ckptplan.strategies.protocol import Columns, Model, Strategy
+from ckptplan.strategies.protocol import Model, Strategy
 from ckptplan.strategies.solved import Solution
 
 _Mask: TypeAlias = npt.NDArray[np.bool_]
@@ -92,7 +90,7 @@ class _Problem:
     objective: Objective
     limits: Limits
 
-    def look(self, boxes: _Boxes) -> tuple[Key, _Mask]:
+    def look(self, boxes: Boxes) -> tuple[Key, _Mask]:
         """Return the bounds that rank boxes, their low ends included, and which boxes may hold a plan."""
         cost = self.strategy.evaluate(low=boxes.low, high=boxes.high, costs=self.costs, model=self.model)
         useful = self.limits.kept(cost)
@@ -100,35 +98,6 @@ class _Problem:
         if admitted is not None:
             useful &= admitted
         return (*self.objective(cost), *boxes.low.values()), useful
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Boxes:
-    """Boxes side by side; a point is a box whose ends are equal."""
-
-    low: Columns
-    high: Columns
-
-    @classmethod
-    def points(cls, columns: Columns) -> _Boxes:
-        return cls(low=columns, high=columns)
-
-    def take(self, chosen: Any) -> _Boxes:
-        return _Boxes(
-            low={name: column[chosen] for name, column in self.low.items()},
-            high={name: column[chosen] for name, column in self.high.items()},
-        )
-
-    def count(self) -> int:
-        """Return the number of boxes."""
-        return len(next(iter(self.low.values()), ()))
-
-    def volume(self) -> float:
-        """Return the number of points; a float, since it can pass 2**63."""
-        sides: Any = 1.0
-        for name in self.low:
-            sides = sides * (self.high[name] - self.low[name] + 1).astype(np.float64)
-        return float(np.sum(sides))
 
 
 def best_setting(
@@ -149,15 +118,15 @@ def best_setting(
         return None
     effort = effort or Effort()
     problem = _Problem(strategy=strategy, costs=costs, model=model, objective=objective, limits=limits)
-    boxes = _Boxes(low=_column(start.low), high=_column(start.high))
+    boxes = Boxes.whole(start)
     best: tuple[float, ...] | None = None
-    waiting: tuple[_Boxes, Key] | None = None
+    waiting: tuple[Boxes, Key] | None = None
     cut, least = 0, float("inf")
     while True:
         if boxes.volume() <= effort.few_points:
-            best = _better(best, _best_point(_all_points(boxes), problem))
+            best = _better(best, _best_point(all_points(boxes), problem))
         else:
-            best = _better(best, _best_point(_corners(boxes), problem))
+            best = _better(best, _best_point(corners(boxes), problem))
             waiting = _queue(waiting, *_cut(boxes, problem, best))
             cut += boxes.count()
         if waiting is None:
@@ -185,10 +154,6 @@ def _answer(best: tuple[float, ...], least: float, names: tuple[str, ...]) -> Be
     return Best(parameters=parameters, key=best[:split], gap=gap)
 
 
-def _column(values: Mapping[str, int]) -> dict[str, Integers]:
-    return {name: np.array([value], dtype=np.int64) for name, value in values.items()}
-
-
 def _below(keys: Key, best: tuple[float, ...] | None) -> _Mask:
     """Where a bound comes before the best point: what may still hold a better one."""
     below: _Mask = np.zeros(len(keys[0]), dtype=bool)
@@ -208,11 +173,11 @@ def _most_promising(keys: Key, alive: _Mask, *, most: int) -> npt.NDArray[np.int
     return chosen
 
 
-def _queue(waiting: tuple[_Boxes, Key] | None, boxes: _Boxes, keys: Key) -> tuple[_Boxes, Key]:
+def _queue(waiting: tuple[Boxes, Key] | None, boxes: Boxes, keys: Key) -> tuple[Boxes, Key]:
     if waiting is None:
         return boxes, keys
     rest, old = waiting
-    return _joined([rest, boxes]), tuple(np.concatenate(pair) for pair in zip(old, keys, strict=True))
+    return joined([rest, boxes]), tuple(np.concatenate(pair) for pair in zip(old, keys, strict=True))
 
 
 def _better(best: tuple[float, ...] | None, other: tuple[float, ...] | None) -> tuple[float, ...] | None:
@@ -221,7 +186,7 @@ def _better(best: tuple[float, ...] | None, other: tuple[float, ...] | None) -> 
     return min(best, other)
 
 
-def _best_point(points: _Boxes, problem: _Problem) -> tuple[float, ...] | None:
+def _best_point(points: Boxes, problem: _Problem) -> tuple[float, ...] | None:
     """Return the first of the points that keep the limits, by key and then by parameters."""
     keys, useful = problem.look(points)
     chosen = np.flatnonzero(useful)
@@ -233,37 +198,14 @@ def _best_point(points: _Boxes, problem: _Problem) -> tuple[float, ...] | None:
     return tuple(column[chosen[0]].item() for column in keys)
 
 
-def _all_points(boxes: _Boxes) -> _Boxes:
-    """Return every point of the boxes."""
-    columns: dict[str, Integers] = {}
-    index = np.arange(len(next(iter(boxes.low.values())))) if boxes.low else np.zeros(1, dtype=np.int64)
-    for name in boxes.low:
-        # Repeat what there is once for each value of the next parameter, then count that one up.
-        sides = boxes.high[name][index] - boxes.low[name][index] + 1
-        columns = {known: np.repeat(column, sides) for known, column in columns.items()}
-        starts = np.repeat(np.cumsum(sides) - sides, sides)
-        index = np.repeat(index, sides)
-        columns[name] = boxes.low[name][index] + np.arange(len(index)) - starts
-    return _Boxes.points(columns)
-
-
-def _corners(boxes: _Boxes) -> _Boxes:
-    """Return the corners of the boxes: points that good settings are often among."""
-    ends = [(boxes.low[name], boxes.high[name]) for name in boxes.low]
-    corners = list(product(*ends))
-    return _Boxes.points(
-        {name: np.concatenate([corner[i] for corner in corners]) for i, name in enumerate(boxes.low)}
-    )
-
-
-def _cut(boxes: _Boxes, problem: _Problem, best: tuple[float, ...] | None) -> tuple[_Boxes, Key]:
+def _cut(boxes: Boxes, problem: _Problem, best: tuple[float, ...] | None) -> tuple[Boxes, Key]:
     """Cut each box in two across one side; return the halves that may hold a better point, and keys.
 
     The side is the one that leaves fewest halves alive. (Where many settings tie, cutting the wrong
     side would go on until single points.) Of two such sides, the longer one in proportion is cut.
     """
-    sides = [_halves(boxes, name) for name in boxes.low]
-    halves = sides[0] if len(sides) == 1 else _joined(sides)
+    sides = [halves_across(boxes, name) for name in boxes.low]
+    halves = sides[0] if len(sides) == 1 else joined(sides)
     keys, useful = problem.look(halves)
     useful &= _below(keys, best)
     count = len(next(iter(boxes.low.values())))
@@ -277,26 +219,3 @@ def _cut(boxes: _Boxes, problem: _Problem, best: tuple[float, ...] | None) -> tu
     chosen[side, :, np.arange(count)] = True
     useful &= chosen.reshape(-1)
     return halves.take(useful), tuple(column[useful] for column in keys)
-
-
-def _halves(boxes: _Boxes, name: str) -> _Boxes:
-    """Return the left halves of all boxes cut across one side, then the right halves.
-
-    A box that is a single value wide there gives itself and an empty half, which is never chosen.
-    """
-    low, high = boxes.low[name], boxes.high[name]
-    # Costs go with T / chunk: a long side is cut at its geometric mean.
-    geometric = np.sqrt(low.astype(np.float64) * high.astype(np.float64)).astype(np.int64)
-    middle = np.where(high > 4 * low, geometric, low + (high - low) // 2)
-    middle = np.clip(middle, low, np.maximum(low, high - 1))
-    left = _Boxes(low=boxes.low, high={**boxes.high, name: middle})
-    right = _Boxes(low={**boxes.low, name: np.minimum(middle + 1, high)}, high=boxes.high)
-    return _joined([left, right])
-
-
-def _joined(parts: list[_Boxes]) -> _Boxes:
-    names = parts[0].low
-    return _Boxes(
-        low={name: np.concatenate([part.low[name] for part in parts]) for name in names},
-        high={name: np.concatenate([part.high[name] for part in parts]) for name in names},
-    )
