@@ -7,6 +7,7 @@ that are free by then have room for the longer tape, so that the peak stays what
 from __future__ import annotations
 
 import numpy as np
+import numpy.typing as npt
 
 from ckptplan.cost.arrays import Integers
 
@@ -40,24 +41,44 @@ def reached(count: Integers, *, chunk: Integers, p: Integers, q: Integers) -> In
 
 
 def _tail(rest: Integers, p: Integers, q: Integers) -> Integers:
+    """Return the sum of floor(i p / q) over i < rest, for rest < q."""
+    if p.size and q.size and p.min() == p.max() and q.min() == q.max():
+        # One problem has one growth: all sums there are, looked up. (With q > 64, p is 1 and they are 0.)
+        terms = np.arange(_MOST) * p.flat[0] // q.flat[0]
+        found: Integers = np.concatenate([[0], np.cumsum(terms)])[np.minimum(rest, _MOST)]
+        return found
     steps = np.arange(_MOST)
     rest, p, q = np.broadcast_arrays(rest, p, q)
-    terms = steps * p[..., None] // q[..., None]
-    total: Integers = np.where(steps < rest[..., None], terms, 0).sum(axis=-1)
+    each = steps * p[..., None] // q[..., None]
+    total: Integers = np.where(steps < rest[..., None], each, 0).sum(axis=-1)
     return total
 
 
 def chunks(steps: Integers, *, chunk: Integers, p: Integers, q: Integers) -> Integers:
     """Return the least number of chunks that reach over ``steps``."""
     steps, chunk, p, q = np.broadcast_arrays(steps, chunk, p, q)
-    # The growth alone reaches as far, which also keeps its square countable.
-    growing = np.sqrt(2.0 * steps * q / p).astype(np.int64) + q + 2
-    low, high = np.ones_like(steps), np.minimum(-(-steps // chunk), growing)
+    # Rounded down, each chunk but the first loses less than a step. So the number lies between those
+    # that reach as far with nothing lost and with a step lost by each, one more for floats that round.
+    most = -(-steps // chunk)
+    low = np.maximum(1, _smooth(steps, chunk, p / q).astype(np.int64) - 1)
+    high = np.minimum(most, _smooth(steps, chunk - 1, p / q).astype(np.int64) + 2)
+    low = np.minimum(low, high)
     while np.any(low < high):
         middle = (low + high) // 2
         enough = reached(middle, chunk=chunk, p=p, q=q) >= steps
         low, high = np.where(enough, low, middle + 1), np.where(enough, middle, high)
     return low
+
+
+def _smooth(steps: Integers, chunk: Integers, slope: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    """Return the n, not rounded, at which n chunk + slope n (n - 1) / 2 reaches ``steps``."""
+    first = chunk - slope / 2
+    # The root that does not cancel where chunks hardly grow.
+    root = np.sqrt(first * first + 2 * slope * steps)
+    n: npt.NDArray[np.float64] = np.where(
+        first > 0, 2 * steps / np.maximum(first + root, 1e-300), (root - first) / slope
+    )
+    return n
 
 
 def ends(start: int, stop: int, *, chunk: int, p: int, q: int) -> list[int]:

@@ -76,10 +76,23 @@ def all_points(boxes: Boxes) -> Boxes:
 
 def corners(boxes: Boxes) -> Boxes:
     """Return the corners of the boxes: points that good settings are often among."""
-    ends = [(boxes.low[name], boxes.high[name]) for name in boxes.low]
+    return corners_across(boxes, None)
+
+
+def corners_across(boxes: Boxes, name: str | None) -> Boxes:
+    """Return the edges of the boxes along one side: points of all others."""
+    ends = [
+        ((low, high),)
+        if side == name
+        else ((low, low),)
+        if np.array_equal(low, high)
+        else ((low, low), (high, high))
+        for side, low, high in ((side, boxes.low[side], boxes.high[side]) for side in boxes.low)
+    ]
     found = list(product(*ends))
-    return Boxes.points(
-        {name: np.concatenate([corner[i] for corner in found]) for i, name in enumerate(boxes.low)}
+    return Boxes(
+        low={side: np.concatenate([corner[i][0] for corner in found]) for i, side in enumerate(boxes.low)},
+        high={side: np.concatenate([corner[i][1] for corner in found]) for i, side in enumerate(boxes.low)},
     )
 
 
@@ -96,6 +109,15 @@ def halves_across(boxes: Boxes, name: str) -> Boxes:
     left = Boxes(low=boxes.low, high={**boxes.high, name: middle})
     right = Boxes(low={**boxes.low, name: np.minimum(middle + 1, high)}, high=boxes.high)
     return joined([left, right])
+
+
+def singles(boxes: Boxes, name: str) -> Boxes:
+    """Return boxes that are a single value wide across one side."""
+    sides = boxes.high[name] - boxes.low[name] + 1
+    index = np.repeat(np.arange(boxes.count()), sides)
+    parts = boxes.take(index)
+    values = parts.low[name] + np.arange(len(index)) - np.repeat(np.cumsum(sides) - sides, sides)
+    return Boxes(low={**parts.low, name: values}, high={**parts.high, name: values})
 
 
 def joined(parts: list[Boxes]) -> Boxes:

@@ -50,10 +50,11 @@ class Revolve(Strategy):
         )
 
     def admits(self, *, low: Columns, high: Columns, steps: int) -> npt.NDArray[np.bool_]:
-        """Leave out what runs more steps again than can be counted."""
+        """Leave out what runs more steps again than can be counted, and slots that nothing fills."""
+        useful = low["nb_local"] <= np.maximum(1, ceil_div(steps, low["chunk_size"]) - 1)
         again = revolve.again_at(np.array([steps]), chunk=high["chunk_size"], slots=high["nb_local"])
-        countable: npt.NDArray[np.bool_] = again < revolve.MOST
-        return countable
+        admitted: npt.NDArray[np.bool_] = (again < revolve.MOST) & useful
+        return admitted
 
     def clamp(self, parameters: Parameters, *, steps: int) -> Parameters:
         return Parameters(

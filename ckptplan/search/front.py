@@ -1,0 +1,343 @@
+"""The exact front of memory and time: every setting that no other one beats in both.
+
+Branch and bound as in ``search/box.py``, for all budgets at once. A box of parameters is dropped when a
+point that was seen needs no more memory and no more time than the bounds of the box; else it is cut in
+two, and what is small is evaluated point by point. What remains is the front: nothing was skipped or
+sampled. Equal to brute force by test (tests/laws/test_front.py).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from ckptplan.cost.arrays import Integers
+from ckptplan.cost.exact import serial_seconds
+from ckptplan.model.step_costs import StepCosts
+from ckptplan.search.box import Limits
+from ckptplan.search.boxes import Boxes, all_points, corners, corners_across, halves_across, joined, singles
+from ckptplan.strategies.protocol import Columns, Model, Strategy
+
+_Mask: TypeAlias = npt.NDArray[np.bool_]
+#: Columns that decide one after the other: local bytes, seconds, remote bytes, then the parameters.
+_Key: TypeAlias = tuple[npt.NDArray[Any], ...]
+
+#: So many points are evaluated rather than cut, of a strategy, and of each box.
+_FEW_POINTS, _LEAF = 65_536, 48
+#: A side of so many values is cut into single ones.
+_SHORT = 32
+#: Boxes of so many chunk sizes are bounded for each of them.
+_ROWS = 64
+_CHUNK = "chunk_size"
+#: Points are evaluated in lots that fit the cache.
+_LOT = 2**20
+#: Levels of memory that are told apart while searching.
+_LEVELS = 2**22
+
+
+@dataclass(frozen=True, kw_only=True)
+class Front:
+    """Points of a front, local memory ascending and time descending; arrays of shape (n,).
+
+    ``parameters`` holds a column for each parameter of the strategy.
+    """
+
+    local_peak_bytes: Integers
+    seconds: npt.NDArray[np.float64]
+    remote_peak_bytes: Integers
+    parameters: Columns
+
+    def __len__(self) -> int:
+        return len(self.seconds)
+
+
+def front_of(
+    strategy: Strategy,
+    *,
+    costs: StepCosts,
+    limits: Limits,
+    model: Model = "exact",
+    resolution: float = 0.0,
+) -> Front:
+    """Return the front of ``strategy`` within ``limits``; empty where nothing fits.
+
+    Of settings with the same memory and time it holds the one with least remote memory, then with the
+    smallest parameters. With a ``resolution`` above 0 fewer points do: each setting of the exact front
+    then needs more than (1 - resolution) of the memory and of the time of one that is listed.
+    Raises InputError where the strategy lacks the cost model.
+    """
+    names = strategy.parameter_names
+    start = strategy.candidates(costs=costs, budget=limits.budget)
+    problem = _Problem(strategy=strategy, costs=costs, model=model, limits=limits, resolution=resolution)
+    if start is None:
+        return _front(names, _nothing(len(names)))
+    seen = _Seen(costs=costs)
+    _search(Boxes.whole(start), problem, seen)
+    return _front(names, seen.front() or _nothing(len(names)))
+
+
+def _nothing(parameters: int) -> _Key:
+    integers = np.zeros(0, dtype=np.int64)
+    return (integers, np.zeros(0), integers, *(integers,) * parameters)
+
+
+def _front(names: Sequence[str], keys: _Key) -> Front:
+    local, seconds, remote, *parameters = keys
+    return Front(
+        local_peak_bytes=local,
+        seconds=seconds,
+        remote_peak_bytes=remote,
+        parameters=dict(zip(names, parameters, strict=True)),
+    )
+
+
+def merged(fronts: Sequence[Front]) -> tuple[Front, Integers]:
+    """Return the front of several together, without parameters, and where each point comes from.
+
+    The second result has shape (2, n): which front, and which of its points. Of points that are equal
+    in memory and time the one with less remote memory stays, then that of the earlier front.
+    """
+    lots = [
+        (
+            front.local_peak_bytes,
+            front.seconds,
+            front.remote_peak_bytes,
+            np.full(len(front), place, dtype=np.int64),
+            np.arange(len(front)),
+        )
+        for place, front in enumerate(fronts)
+    ]
+    keys = _undominated(tuple(np.concatenate(columns) for columns in zip(_nothing(2), *lots, strict=True)))
+    return _front((), keys[:3]), np.stack(keys[3:])
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Problem:
+    strategy: Strategy
+    costs: StepCosts
+    model: Model
+    limits: Limits
+    resolution: float
+
+    @property
+    def trades_steps_for_tapes(self) -> bool:
+        """Whether bounds can be told apart by chunk size (``_gains_by_row``)."""
+        serial = self.model == "exact" and not self.costs.overlaps_compute
+        return serial and _CHUNK in self.strategy.parameter_names
+
+    def look(self, boxes: Boxes) -> tuple[_Key, _Mask]:
+        """Return the bounds of boxes, their low ends included, and which may hold a setting."""
+        cost = self.strategy.evaluate(low=boxes.low, high=boxes.high, costs=self.costs, model=self.model)
+        useful = self.limits.kept(cost)
+        admitted = self.strategy.admits(low=boxes.low, high=boxes.high, steps=self.costs.steps)
+        if admitted is not None:
+            useful &= admitted
+        return (cost.local_peak_bytes, cost.seconds, cost.remote_peak_bytes, *boxes.low.values()), useful
+
+    def relaxed(self, keys: _Key) -> _Key:
+        """Return bounds that a point of the wanted resolution may lie above."""
+        if not self.resolution:
+            return keys
+        local, seconds, *rest = keys
+        larger = (local * (1 + self.resolution)).astype(np.int64)
+        return (larger, seconds * (1 + self.resolution), *rest)
+
+
+class _Seen:
+    """The points seen so far that may be of the front, and the least time within each amount of memory.
+
+    Memory is counted in levels: units that states and tapes are whole numbers of, or, where that makes
+    too many levels, larger ones. Points are rounded up to levels and bounds down, so that what is said of
+    them always holds.
+    """
+
+    def __init__(self, *, costs: StepCosts) -> None:
+        most = costs.steps * costs.tape_bytes
+        self.resident_bytes = costs.resident_bytes
+        self.unit = max(math.gcd(costs.state_bytes, costs.tape_bytes), -(-most // _LEVELS))
+        #: The least time with at most so much memory.
+        self.least = np.full(most // self.unit + 2, np.inf)
+        self._points: list[_Key] = []
+
+    def add(self, keys: _Key) -> None:
+        """Take in the points that no point seen beats."""
+        gaining = self.gain(keys) > 0
+        if not gaining.any():
+            return
+        keys = tuple(column[gaining] for column in keys)
+        level = -(-(keys[0] - self.resident_bytes) // self.unit)
+        # What needs more memory than plain BPTT is in no level.
+        within = level < len(self.least)
+        np.minimum.at(self.least, level[within], keys[1][within])
+        above = self.least[level.min() :]
+        np.minimum.accumulate(above, out=above)
+        self._points.append(self._best_of(keys))
+
+    def gain(self, keys: _Key) -> npt.NDArray[np.float64]:
+        """Return how much quicker bounds are than all points seen that need no more memory; 0 if not."""
+        level = np.minimum((keys[0] - self.resident_bytes) // self.unit, len(self.least) - 1)
+        result: npt.NDArray[np.float64] = np.maximum(0.0, self.least[level] - keys[1])
+        return result
+
+    def front(self) -> _Key:
+        """Return the front of the points seen."""
+        if not self._points:
+            return ()
+        return _undominated(
+            self._best_of(tuple(np.concatenate(columns) for columns in zip(*self._points, strict=True)))
+        )
+
+    def _best_of(self, keys: _Key) -> _Key:
+        """Drop points that a quicker one on a level below, or on their own, beats."""
+        level = np.minimum((keys[0] - self.resident_bytes) // self.unit, len(self.least) - 1)
+        kept = keys[1] <= self.least[level]
+        return tuple(column[kept] for column in keys)
+
+
+def _undominated(keys: _Key) -> _Key:
+    """Return the points of the front, in the order of memory; of equal points the first by the key."""
+    if not len(keys[0]):
+        return keys
+    order = np.lexsort((keys[1], keys[0]))
+    local, seconds = keys[0][order], keys[1][order]
+    kept = seconds < np.concatenate([[np.inf], np.minimum.accumulate(seconds)[:-1]])
+    group = np.cumsum(kept) - 1
+    same = (local == local[kept][group]) & (seconds == seconds[kept][group])
+    if np.count_nonzero(same) == np.count_nonzero(kept):
+        chosen = order[kept]
+    else:
+        chosen = _first_of_each(keys, order[same], group[same])
+    return tuple(column[chosen] for column in keys)
+
+
+def _first_of_each(keys: _Key, places: npt.NDArray[np.intp], group: Integers) -> npt.NDArray[np.intp]:
+    """Return the first point of each group, by what decides between points equal in memory and time."""
+    order = np.lexsort((*(column[places] for column in keys[:1:-1]), group))
+    places, group = places[order], group[order]
+    return places[np.concatenate([[True], group[1:] != group[:-1]])]
+
+
+def _search(boxes: Boxes, problem: _Problem, seen: _Seen) -> None:
+    """Cut, prune and evaluate until no box is left."""
+    if (len(boxes.low) == 1 and problem.resolution == 0) or boxes.volume() <= _FEW_POINTS:
+        _evaluate(boxes, problem, seen)
+        return
+    if not problem.resolution:
+        for name in boxes.low:
+            # Along the edges a strategy is most often another, simpler one, and its front nearly this one.
+            for lot in _lots(singles(corners_across(boxes, name), name)):
+                seen.add(_points(lot, problem))
+    seen.add(_points(corners(boxes), problem))
+    while boxes.count():
+        boxes = _cut(boxes, problem, seen)
+        small = boxes.volumes() <= _LEAF
+        _evaluate(boxes.take(small), problem, seen)
+        boxes = boxes.take(~small)
+        if boxes.count():
+            seen.add(_points(corners(boxes), problem))
+
+
+def _points(points: Boxes, problem: _Problem) -> _Key:
+    """Return the points that keep the limits."""
+    keys, useful = problem.look(points)
+    return tuple(column[useful] for column in keys)
+
+
+def _evaluate(boxes: Boxes, problem: _Problem, seen: _Seen) -> None:
+    """Take in every point of the boxes, a lot at a time."""
+    if boxes.low and not boxes.count():
+        return
+    for lot in _lots(boxes):
+        seen.add(_points(all_points(lot), problem))
+
+
+def _lots(boxes: Boxes) -> list[Boxes]:
+    """Part boxes into lots of some points."""
+    if boxes.count() < 2:
+        return [boxes]
+    lot = (np.cumsum(boxes.volumes()) // _LOT).astype(np.int64)
+    edges = [0, *(np.flatnonzero(np.diff(lot)) + 1).tolist(), boxes.count()]
+    return [boxes.take(slice(first, last)) for first, last in pairwise(edges)]
+
+
+def _cut(boxes: Boxes, problem: _Problem, seen: _Seen) -> Boxes:
+    """Cut each box, and return the parts that may hold a point of the front.
+
+    There are wide boxes of settings that all just fail, and single values of one parameter settle them,
+    whatever the other one is. So a short side is cut into single values at once, and of two long ones
+    that is cut which leaves least to gain.
+    """
+    names = [name for name in boxes.low if np.any(boxes.low[name] != boxes.high[name])]
+    lengths = np.array([boxes.high[name] - boxes.low[name] + 1 for name in names])
+    short = (lengths > 1) & (lengths <= _SHORT)
+    parts = []
+    for place, name in enumerate(names):
+        chosen = short[place] & ~short[:place].any(axis=0)
+        parts.append(_gaining(singles(boxes.take(chosen), name), problem, seen))
+        only = (lengths[place] > _SHORT) & (np.delete(lengths, place, axis=0) == 1).all(axis=0)
+        parts.append(_gaining(halves_across(boxes.take(only), name), problem, seen))
+    undecided = ~short.any(axis=0) & ((lengths > 1).sum(axis=0) > 1)
+    parts.append(_halved(boxes.take(undecided), names, problem, seen))
+    return joined(parts)
+
+
+def _gaining(boxes: Boxes, problem: _Problem, seen: _Seen) -> Boxes:
+    return boxes.take(_gains(boxes, problem, seen) > 0)
+
+
+def _gains(boxes: Boxes, problem: _Problem, seen: _Seen) -> npt.NDArray[np.float64]:
+    """Return how much quicker than what was seen a setting of each box may be; 0 where none is."""
+    keys, useful = problem.look(boxes)
+    gains = np.where(useful, seen.gain(problem.relaxed(keys)), 0.0)
+    if problem.trades_steps_for_tapes:
+        lengths = boxes.high[_CHUNK] - boxes.low[_CHUNK] + 1
+        wide = np.flatnonzero((gains > 0) & (lengths > 1) & (lengths <= _ROWS))
+        gains[wide] = _gains_by_row(boxes.take(wide), keys[0][wide], problem, seen)
+    return gains
+
+
+def _gains_by_row(boxes: Boxes, local: Integers, problem: _Problem, seen: _Seen) -> npt.NDArray[np.float64]:
+    """Return the most that a chunk size of each box may gain, by bounds for every one of them.
+
+    With c instead of the longest chunk c1, at least c1 - c steps more are run again; with c instead of
+    the shortest c0, the tapes of c - c0 steps more are held (``Strategy.counts``). The bounds of the
+    box, which has the least of both, miss that: a front that falls step by step as memory rises would
+    be cut down to single chunk sizes.
+    """
+    costs = problem.costs
+    counts = problem.strategy.counts(low=boxes.low, high=boxes.high, steps=costs.steps)
+    lengths = boxes.high[_CHUNK] - boxes.low[_CHUNK] + 1
+    starts = np.cumsum(lengths) - lengths
+    box = np.repeat(np.arange(boxes.count()), lengths)
+    longer = np.arange(len(box)) - starts[box]
+    seconds = serial_seconds(
+        costs,
+        recomputed_steps=(counts.recomputed_steps + lengths - 1)[box] - longer,
+        states_written=counts.states_written[box],
+        states_read=counts.states_read[box],
+        messages=counts.messages[box],
+    )
+    gains = seen.gain(problem.relaxed((local[box] + longer * costs.tape_bytes, seconds)))
+    most: npt.NDArray[np.float64] = np.maximum.reduceat(gains, starts) if len(starts) else gains
+    return most
+
+
+def _halved(boxes: Boxes, names: Sequence[str], problem: _Problem, seen: _Seen) -> Boxes:
+    """Cut each box across the side that leaves least to gain; of two such, the longer in proportion."""
+    if not boxes.count():
+        return boxes
+    halves = joined([halves_across(boxes, name) for name in names])
+    gains = _gains(halves, problem, seen)
+    shape = (len(names), 2, boxes.count())
+    left = gains.reshape(shape).sum(axis=1)
+    proportions = np.array([(boxes.high[name] + 1) / boxes.low[name] for name in names])
+    proportions[left > left.min(axis=0) * (1 + 1e-9)] = 0.0
+    chosen = np.zeros(shape, dtype=bool)
+    chosen[np.argmax(proportions, axis=0), :, np.arange(boxes.count())] = True
+    return halves.take((gains > 0) & chosen.reshape(-1))

@@ -1,0 +1,149 @@
+"""The front holds every setting that no other one beats in memory and time, and no other."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ckptplan.cost.exact import Cost
+from ckptplan.model.budget import Budget
+from ckptplan.model.step_costs import StepCosts
+from ckptplan.search import front as searched
+from ckptplan.search.box import Limits
+from ckptplan.search.front import Front, front_of, merged
+from ckptplan.strategies.protocol import Model, Strategy
+from tests.support import CLOSED, columns_of, plain_costs, setting_of, settings_of, step_costs
+
+EVERY = pytest.mark.parametrize("strategy", CLOSED.values(), ids=CLOSED)
+FREE = Limits(budget=Budget())
+
+
+def all_settings(strategy: Strategy, costs: StepCosts, model: Model = "exact") -> Cost:
+    sizes = {"state_bytes": costs.state_bytes, "tape_bytes": costs.tape_bytes}
+    points = columns_of(list(settings_of(strategy, costs.steps, **sizes)))
+    return strategy.evaluate(low=points, high=points, costs=costs, model=model)
+
+
+def undominated(cost: Cost) -> list[tuple[int, float]]:
+    """One by one, from the least memory up: each point that is quicker than all before it."""
+    points = sorted(zip(cost.local_peak_bytes.tolist(), cost.seconds.tolist(), strict=True))
+    found: list[tuple[int, float]] = []
+    for local, seconds in points:
+        if not found or seconds < found[-1][1]:
+            found.append((local, seconds))
+    return found
+
+
+def points_of(front: Front) -> list[tuple[int, float]]:
+    return list(zip(front.local_peak_bytes.tolist(), front.seconds.tolist(), strict=True))
+
+
+@EVERY
+@given(costs=step_costs(), share=st.floats(0, 1.5), overhead=st.none() | st.floats(0, 5))
+def test_a_front_equals_brute_force(
+    strategy: Strategy, costs: StepCosts, share: float, overhead: float | None
+) -> None:
+    """For every T up to 64, random and zero costs, with and without limits."""
+    budget = Budget(
+        local_bytes=costs.resident_bytes + int(share * costs.steps * costs.tape_bytes) if share < 1 else None,
+        remote_bytes=int(share * costs.steps) * costs.remote_state_bytes if share > 0.5 else None,
+    )
+    limits = Limits(budget=budget, max_overhead=overhead, base_seconds=costs.base_seconds)
+    found = front_of(strategy, costs=costs, limits=limits)
+    everything = all_settings(strategy, costs)
+    kept = limits.kept(everything)
+    expected = undominated(
+        Cost(
+            seconds=everything.seconds[kept],
+            local_peak_bytes=everything.local_peak_bytes[kept],
+            remote_peak_bytes=everything.remote_peak_bytes[kept],
+        )
+    )
+    assert points_of(found) == expected
+
+
+@EVERY
+@given(costs=step_costs())
+def test_cutting_down_to_single_points_gives_the_same_front(strategy: Strategy, costs: StepCosts) -> None:
+    """Small problems are evaluated point by point; cut instead, nothing is lost."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(searched, "_FEW_POINTS", 0)
+        patch.setattr(searched, "_LEAF", 1)
+        patch.setattr(searched, "_SHORT", 3)
+        cut = front_of(strategy, costs=costs, limits=FREE)
+    assert points_of(cut) == undominated(all_settings(strategy, costs))
+
+
+@EVERY
+@given(costs=step_costs(), numbers=st.tuples(*[st.integers(1, 64)] * 6))
+def test_a_longer_chunk_takes_a_tape_and_saves_a_step(
+    strategy: Strategy, costs: StepCosts, numbers: tuple[int, ...]
+) -> None:
+    """What ``_gains_by_row`` prunes by: bounds of a box, told apart by chunk size, hold within it."""
+    if "chunk_size" not in strategy.parameter_names:
+        return
+    inside = setting_of(strategy, numbers[:2], costs)
+    low = {name: max(1, value - less) for (name, value), less in zip(inside.items(), numbers[2:], strict=False)}
+    high = {
+        name: min(costs.steps, value + more)
+        for (name, value), more in zip(inside.items(), numbers[4:], strict=False)
+    }
+    fixed = [name for name in strategy.parameter_names if name in ("state_units", "tape_units")]
+    for name in fixed:
+        low[name] = high[name] = inside[name]
+    box = [{name: np.array([side[name]]) for name in strategy.parameter_names} for side in (low, high)]
+    bounds = strategy.counts(low=box[0], high=box[1], steps=costs.steps)
+    point = strategy.point(inside, steps=costs.steps)
+    counts = strategy.counts(low=point, high=point, steps=costs.steps)
+    chunk = inside["chunk_size"]
+    assert counts.recomputed_steps >= bounds.recomputed_steps + high["chunk_size"] - chunk
+    assert counts.tapes >= bounds.tapes + chunk - low["chunk_size"]
+
+
+@given(costs=step_costs())
+def test_the_front_of_all_holds_what_no_strategy_beats(costs: StepCosts) -> None:
+    fronts = [front_of(strategy, costs=costs, limits=FREE) for strategy in CLOSED.values()]
+    together, origins = merged(fronts)
+    every = [all_settings(strategy, costs) for strategy in CLOSED.values()]
+    joined = Cost(
+        seconds=np.concatenate([cost.seconds for cost in every]),
+        local_peak_bytes=np.concatenate([cost.local_peak_bytes for cost in every]),
+        remote_peak_bytes=np.concatenate([cost.remote_peak_bytes for cost in every]),
+    )
+    assert points_of(together) == undominated(joined)
+    for place, (which, index) in enumerate(origins.T):
+        one = fronts[which]
+        assert one.seconds[index] == together.seconds[place]
+        assert one.local_peak_bytes[index] == together.local_peak_bytes[place]
+
+
+@EVERY
+@given(costs=step_costs(steps=st.integers(65, 10**7)), resolution=st.sampled_from([0.01, 0.1]))
+def test_a_coarse_front_is_near_every_point_of_the_exact_one(
+    strategy: Strategy, costs: StepCosts, resolution: float
+) -> None:
+    """No random setting needs less than (1 - resolution) of memory and time of all that are listed."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(searched, "_FEW_POINTS", 1000)
+        coarse = front_of(strategy, costs=costs, limits=FREE, resolution=resolution)
+    drawn = np.random.default_rng(1).uniform(0, np.log(costs.steps), (200, 2))
+    for numbers in np.exp(drawn).astype(np.int64) + 1:
+        setting = setting_of(strategy, [int(number) for number in numbers], costs)
+        cost = strategy.cost(setting, costs=costs)
+        near = (coarse.local_peak_bytes * (1 - resolution) < cost.local_peak_bytes) & (
+            coarse.seconds * (1 - resolution) <= cost.seconds
+        )
+        assert near.any()
+
+
+def test_of_equal_points_the_one_with_less_remote_memory_stays() -> None:
+    costs = plain_costs(8)
+    one = front_of(CLOSED["base"], costs=costs, limits=FREE)
+    other = Front(
+        local_peak_bytes=one.local_peak_bytes,
+        seconds=one.seconds,
+        remote_peak_bytes=one.remote_peak_bytes + 1,
+        parameters={},
+    )
+    _, origins = merged([other, one])
+    assert origins.tolist() == [[1], [0]]
