@@ -13,6 +13,7 @@ from ckptplan.version import __version__
 
 if TYPE_CHECKING:
     from ckptplan.errors import CkptplanError, Infeasible, InputError, MissingExtra
+    from ckptplan.fronts import ParetoFront, pareto
     from ckptplan.model.plan import Plan
     from ckptplan.model.profile import HardwareProfile
     from ckptplan.model.workload import Workload
@@ -32,6 +33,7 @@ __all__ = [
     "Infeasible",
     "InputError",
     "MissingExtra",
+    "ParetoFront",
     "Plan",
     "Trace",
     "Workload",
@@ -43,6 +45,7 @@ __all__ = [
     "load_schedule",
     "load_workload",
     "optimize",
+    "pareto",
     "save_plan",
     "save_schedule",
     "simulate",
@@ -55,6 +58,7 @@ _HOMES = {
     "Infeasible": "ckptplan.errors",
     "InputError": "ckptplan.errors",
     "MissingExtra": "ckptplan.errors",
+    "ParetoFront": "ckptplan.fronts",
     "Plan": "ckptplan.model.plan",
     "Trace": "ckptplan.schedule.simulator",
     "Workload": "ckptplan.model.workload",
@@ -65,6 +69,7 @@ _HOMES = {
     "load_schedule": "ckptplan.storage.schedules",
     "load_workload": "ckptplan.storage.workloads",
     "optimize": "ckptplan.planner",
+    "pareto": "ckptplan.fronts",
     "save_plan": "ckptplan.storage.plans",
     "save_schedule": "ckptplan.playback",
     "simulate": "ckptplan.playback",

@@ -94,6 +94,38 @@ def ranking(
 
     Arguments are those of ``optimize``. Raises InputError.
     """
+    goal, question, provenance = asked(
+        workload,
+        profile,
+        command=command,
+        strategies=strategies,
+        local_bytes=local_bytes,
+        remote_bytes=remote_bytes,
+        progress=progress,
+        **wishes,
+    )
+    return Ranking(
+        workload=workload,
+        profile=profile,
+        goal=goal,
+        question=question,
+        answers=question.answers(),
+        provenance=provenance,
+    )
+
+
+def asked(
+    workload: Workload,
+    profile: HardwareProfile,
+    *,
+    command: str,
+    strategies: Iterable[str] | None = None,
+    local_bytes: int | str | None = None,
+    remote_bytes: int | str | None = None,
+    progress: Progress | None = None,
+    **wishes: Any,
+) -> tuple[Goal, Question, Provenance]:
+    """Return what a plan is chosen for, as data and as a question. Raises InputError."""
     _check(workload, Workload, name="workload", load="load_workload")
     _check(profile, HardwareProfile, name="profile", load="load_profile")
     chosen = named(strategies)
@@ -114,14 +146,7 @@ def ranking(
         effort=goal.effort,
         progress=progress,
     )
-    return Ranking(
-        workload=workload,
-        profile=profile,
-        goal=goal,
-        question=question,
-        answers=question.answers(),
-        provenance=Provenance(version=__version__, command=command, date=_now()),
-    )
+    return goal, question, Provenance(version=__version__, command=command, date=_now())
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -67,7 +67,8 @@ def chunks(steps: Integers, *, chunk: Integers, p: Integers, q: Integers) -> Int
         middle = (low + high) // 2
         enough = reached(middle, chunk=chunk, p=p, q=q) >= steps
         low, high = np.where(enough, low, middle + 1), np.where(enough, middle, high)
-    return low
+    found: Integers = low
+    return found
 
 
 def _smooth(steps: Integers, chunk: Integers, slope: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:

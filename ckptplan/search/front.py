@@ -67,9 +67,10 @@ def front_of(
 ) -> Front:
     """Return the front of ``strategy`` within ``limits``; empty where nothing fits.
 
-    Of settings with the same memory and time it holds the one with least remote memory, then with the
-    smallest parameters. With a ``resolution`` above 0 fewer points do: each setting of the exact front
-    then needs more than (1 - resolution) of the memory and of the time of one that is listed.
+    Of settings with the same memory and time it holds one: of those that were looked at, the one with
+    least remote memory, then with the smallest parameters. With a ``resolution`` above 0 fewer points do:
+    each setting of the exact front then needs more than (1 - resolution) of the memory and of the time of
+    one that is listed.
     Raises InputError where the strategy lacks the cost model.
     """
     names = strategy.parameter_names
@@ -113,7 +114,7 @@ def merged(fronts: Sequence[Front]) -> tuple[Front, Integers]:
         )
         for place, front in enumerate(fronts)
     ]
-    keys = _undominated(tuple(np.concatenate(columns) for columns in zip(_nothing(2), *lots, strict=True)))
+    keys = undominated(tuple(np.concatenate(columns) for columns in zip(_nothing(2), *lots, strict=True)))
     return _front((), keys[:3]), np.stack(keys[3:])
 
 
@@ -189,7 +190,7 @@ class _Seen:
         """Return the front of the points seen."""
         if not self._points:
             return ()
-        return _undominated(
+        return undominated(
             self._best_of(tuple(np.concatenate(columns) for columns in zip(*self._points, strict=True)))
         )
 
@@ -200,7 +201,7 @@ class _Seen:
         return tuple(column[kept] for column in keys)
 
 
-def _undominated(keys: _Key) -> _Key:
+def undominated(keys: _Key) -> _Key:
     """Return the points of the front, in the order of memory; of equal points the first by the key."""
     if not len(keys[0]):
         return keys
@@ -220,7 +221,8 @@ def _first_of_each(keys: _Key, places: npt.NDArray[np.intp], group: Integers) ->
     """Return the first point of each group, by what decides between points equal in memory and time."""
     order = np.lexsort((*(column[places] for column in keys[:1:-1]), group))
     places, group = places[order], group[order]
-    return places[np.concatenate([[True], group[1:] != group[:-1]])]
+    first: npt.NDArray[np.intp] = places[np.concatenate([[True], group[1:] != group[:-1]])]
+    return first
 
 
 def _search(boxes: Boxes, problem: _Problem, seen: _Seen) -> None:

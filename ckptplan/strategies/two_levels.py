@@ -73,7 +73,8 @@ def _recomputed_between(low: Columns, high: Columns, *, steps: int) -> Integers:
     # Two less than the sum: the roundings of 2T, up to 2 * 10**12, are far below one.
     least: Integers = np.floor(2 * steps - chunk - saved - 2).astype(np.int64)
     # No chunk is longer than the longest segment; those that are run no step less than it (``counts``).
-    return least - np.maximum(0, high["chunk_size"] - high["remote_chunk_size"])
+    weaker: Integers = least - np.maximum(0, high["chunk_size"] - high["remote_chunk_size"])
+    return weaker
 
 
 def runs_again(length: Integers, chunk: Integers) -> Integers:

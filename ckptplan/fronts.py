@@ -1,0 +1,294 @@
+"""The use case ``pareto``: what another byte of local memory buys, for each strategy and for all together."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import overload
+
+import numpy as np
+import numpy.typing as npt
+
+from ckptplan.cost.arrays import Integers
+from ckptplan.cost.exact import Cost, overhead
+from ckptplan.errors import InputError
+from ckptplan.model.budget import Budget
+from ckptplan.model.plan import Plan
+from ckptplan.model.profile import HardwareProfile
+from ckptplan.model.record import Parameters
+from ckptplan.model.workload import Workload
+from ckptplan.planner import Ranking, asked
+from ckptplan.search.box import Best, Limits
+from ckptplan.search.front import Front, front_of, merged
+from ckptplan.search.objective import Knee
+from ckptplan.search.question import Answer, Question
+from ckptplan.search.solved_front import solved_front
+from ckptplan.strategies.protocol import Strategy
+from ckptplan.strategies.solved import Progress, SolvedStrategy
+from ckptplan.units import parse_bytes, parse_fraction
+
+#: A sequence up to so many steps has every point of its front listed, unless a resolution is asked for.
+MOST_EXACT = 2_000_000
+#: Beyond it, points that are this close stand for each other.
+_COARSE = 0.001
+#: A finer resolution than this would be more points than there is memory for.
+_FINEST = 0.0001
+
+
+def pareto(
+    workload: Workload,
+    profile: HardwareProfile,
+    *,
+    strategies: Iterable[str] | str | None = None,
+    local_bytes: int | str | None = None,
+    remote_bytes: int | str | None = None,
+    max_overhead: float | str | None = None,
+    resolution: float | str | None = None,
+    effort: str = "quick",
+    progress: Progress | None = None,
+    command: str = "ckptplan.pareto",
+) -> ParetoFront:
+    """Return the plans that no other plan beats in local memory and time, local memory ascending.
+
+    The result is a sequence of plans, each made when it is asked for; its columns are arrays.
+    ``strategies`` are names or groups, None for 'closed': those whose cost is a closed form, which answer at
+    once. Strategies that are solved decision by decision (``optimal`` and its like) are solved for some
+    budgets, for every one where there are few. ``local_bytes`` (one unit) is the budget that ``best`` and
+    ``knee`` keep and no limit of the front; ``remote_bytes`` (in all) and ``max_overhead`` limit it.
+    ``resolution`` 0 lists every point, 0.01 those that differ by a hundredth in memory or time; None is 0 up to
+    2,000,000 steps, else 0.001.
+
+    Raises InputError.
+    """
+    goal, question, provenance = asked(
+        workload,
+        profile,
+        command=command,
+        strategies="closed" if strategies is None else strategies,
+        local_bytes=local_bytes,
+        remote_bytes=remote_bytes,
+        max_overhead=max_overhead,
+        effort=effort,
+        progress=progress,
+    )
+    source = Ranking(
+        workload=workload, profile=profile, goal=goal, question=question, answers=[], provenance=provenance
+    )
+    fineness = _resolution(resolution, steps=workload.steps)
+    return ParetoFront(source, tuple(_fronts(question, resolution=fineness)), resolution=fineness)
+
+
+def _resolution(wanted: float | str | None, *, steps: int) -> float:
+    if wanted is None:
+        return 0.0 if steps <= MOST_EXACT else _COARSE
+    value = parse_fraction(wanted)
+    least = 0.0 if steps <= MOST_EXACT else _FINEST
+    if not least <= value <= 0.5:
+        raise InputError(
+            f"{wanted} cannot be had for {steps:,} steps" if value < least else f"{wanted} is out of range",
+            field="resolution",
+            value=wanted,
+            accepted=f"a share from {least:g} to 0.5, as 0.01 or '1%'",
+        )
+    return value
+
+
+@dataclass(frozen=True, kw_only=True)
+class StrategyFront:
+    """The front of one strategy, and how each of its points was obtained."""
+
+    strategy: Strategy
+    front: Front
+    #: The answers behind the points of a strategy that is solved; none for a closed form.
+    solved: tuple[Answer, ...] = ()
+    #: Whether every point of the front is there.
+    exact: bool = True
+
+    def answer(self, index: int) -> Answer:
+        """Return the setting of a point."""
+        if self.solved:
+            return self.solved[index]
+        key = (self.front.seconds, self.front.local_peak_bytes, self.front.remote_peak_bytes)
+        parameters = {name: int(column[index]) for name, column in self.front.parameters.items()}
+        best = Best(parameters=Parameters(parameters), key=tuple(column[index].item() for column in key))
+        return Answer(strategy=self.strategy, best=best)
+
+
+def _fronts(question: Question, *, resolution: float) -> Iterator[StrategyFront]:
+    limits = Limits(
+        budget=Budget(remote_bytes=question.budget.remote_bytes),
+        max_overhead=question.max_overhead,
+        base_seconds=question.base_seconds,
+    )
+    for strategy in question.strategies:
+        if isinstance(strategy, SolvedStrategy):
+            front, answers, exact = solved_front(question.changed(strategies=(strategy,)))
+            yield StrategyFront(strategy=strategy, front=front, solved=answers, exact=exact)
+        else:
+            front = front_of(strategy, costs=question.costs, limits=limits, resolution=resolution)
+            yield StrategyFront(strategy=strategy, front=front, exact=not resolution)
+
+
+class ParetoFront(Sequence[Plan]):
+    """Plans that none of the strategies beats in local memory and time; columns at once, plans on demand."""
+
+    def __init__(self, source: Ranking, fronts: tuple[StrategyFront, ...], *, resolution: float) -> None:
+        self._source = source
+        self._fronts = fronts
+        self._together, self._origins = merged([one.front for one in fronts])
+        #: 0 where every point is listed, else the share by which those left out may differ.
+        self.resolution = resolution
+
+    def __len__(self) -> int:
+        return len(self._together)
+
+    @overload
+    def __getitem__(self, index: int) -> Plan: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[Plan]: ...
+    def __getitem__(self, index: int | slice) -> Plan | list[Plan]:
+        """Return a plan; a slice is a list of plans. Raises IndexError."""
+        if isinstance(index, slice):
+            return [self[place] for place in range(*index.indices(len(self)))]
+        if not -len(self) <= index < len(self):
+            raise IndexError(f"the front has {len(self):,} points, no point {index}")
+        return self._plan(index % len(self), budget=int(self.local_peak_bytes[index]))
+
+    @property
+    def workload(self) -> Workload:
+        """The job."""
+        return self._source.workload
+
+    @property
+    def profile(self) -> HardwareProfile:
+        """The machine."""
+        return self._source.profile
+
+    @property
+    def budget_bytes(self) -> int:
+        """The local budget of one unit that ``best`` and ``knee`` keep."""
+        return self._source.goal.local_bytes or self.profile.local_bytes
+
+    @property
+    def resident_bytes(self) -> int:
+        """What stays in local memory whatever the schedule is, on one unit."""
+        return self._source.question.costs.resident_bytes
+
+    @property
+    def base_seconds(self) -> float:
+        """The time of plain backpropagation, from which overhead is counted."""
+        return self._source.question.base_seconds
+
+    @property
+    def local_peak_bytes(self) -> Integers:
+        """Shape (n,), on one unit, ascending."""
+        return self._together.local_peak_bytes
+
+    @property
+    def seconds(self) -> npt.NDArray[np.float64]:
+        """Shape (n,), descending."""
+        return self._together.seconds
+
+    @property
+    def overhead(self) -> npt.NDArray[np.float64]:
+        """Shape (n,): the share of base's time that is added."""
+        added: npt.NDArray[np.float64] = np.maximum(0.0, overhead(self.seconds, self.base_seconds))
+        return added
+
+    @property
+    def remote_peak_bytes(self) -> Integers:
+        """Shape (n,), all units together."""
+        return self._together.remote_peak_bytes
+
+    @cached_property
+    def strategies(self) -> tuple[str, ...]:
+        """The strategy of each point."""
+        names = [one.strategy.name for one in self._fronts]
+        return tuple(names[which] for which in self._origins[0].tolist())
+
+    @property
+    def parameters(self) -> Mapping[str, Integers]:
+        """Parameter name -> shape (n,), 0 where a point's strategy has no such parameter."""
+        names = dict.fromkeys(name for one in self._fronts for name in one.front.parameters)
+        columns = {name: np.zeros(len(self), dtype=np.int64) for name in names}
+        for place, one in enumerate(self._fronts):
+            chosen = self._origins[0] == place
+            for name, column in one.front.parameters.items():
+                columns[name][chosen] = column[self._origins[1][chosen]]
+        return columns
+
+    @cached_property
+    def by_strategy(self) -> Mapping[str, ParetoFront]:
+        """The front of each strategy that has one, by name."""
+        return {
+            one.strategy.name: ParetoFront(self._source, (one,), resolution=self.resolution)
+            for one in self._fronts
+            if len(one.front)
+        }
+
+    @property
+    def exact(self) -> bool:
+        """Whether no point of any strategy's front is left out."""
+        return all(one.exact for one in self._fronts)
+
+    def place_within(self, local_bytes: int) -> int | None:
+        """Return the index of the quickest plan within a budget of one unit, None where none fits."""
+        place = int(np.searchsorted(self.local_peak_bytes, local_bytes, side="right")) - 1
+        return place if place >= 0 else None
+
+    @property
+    def knee_place(self) -> int | None:
+        """The index of the knee within the budget: the point farthest below the chord of the front."""
+        last = self.place_within(self.budget_bytes)
+        if last is None:
+            return None
+        if last == 0:
+            return 0
+        knee = Knee(
+            fast_seconds=float(self.seconds[last]),
+            fast_bytes=int(self.local_peak_bytes[last]),
+            small_seconds=float(self.seconds[0]),
+            small_bytes=int(self.local_peak_bytes[0]),
+        )
+        within = slice(0, last + 1)
+        share, *_ = knee(
+            Cost(
+                seconds=self.seconds[within],
+                local_peak_bytes=self.local_peak_bytes[within],
+                remote_peak_bytes=self.remote_peak_bytes[within],
+            )
+        )
+        # Of equal ones the quickest, which is the last.
+        return int(last - np.argmin(share[::-1]))
+
+    @property
+    def knee(self) -> Plan:
+        """The knee within the budget, as ``optimize(objective='balanced')``. Raises Infeasible."""
+        place = self.knee_place
+        return self._none(self.budget_bytes) if place is None else self._plan(place, budget=self.budget_bytes)
+
+    def at(self, local_bytes: int | str) -> Plan:
+        """Return the quickest plan within a budget of one unit. Raises InputError and Infeasible."""
+        budget = parse_bytes(local_bytes)
+        place = self.place_within(budget)
+        return self._none(budget) if place is None else self._plan(place, budget=budget)
+
+    @property
+    def best(self) -> Plan:
+        """The quickest plan within the budget. Raises Infeasible."""
+        return self.at(self.budget_bytes)
+
+    def _plan(self, place: int, *, budget: int) -> Plan:
+        which, index = self._origins[:, place].tolist()
+        return self._ranking(budget, [self._fronts[which].answer(index)]).best()
+
+    def _none(self, budget: int) -> Plan:
+        """Raise Infeasible, with what would help."""
+        return self._ranking(budget, []).best()
+
+    def _ranking(self, budget: int, answers: list[Answer]) -> Ranking:
+        source = self._source
+        goal = type(source.goal)(**{**dict(source.goal), "local_bytes": budget})
+        question = source.question.changed(budget=replace(source.question.budget, local_bytes=budget))
+        return replace(source, goal=goal, question=question, answers=answers)
