@@ -1,0 +1,158 @@
+"""The network of section IV on its machine, and what claims and figures ask of it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ckptplan.cost.derive import step_costs
+from ckptplan.errors import InputError
+from ckptplan.model.budget import Budget
+from ckptplan.model.profile import HardwareProfile
+from ckptplan.model.record import Parameters
+from ckptplan.model.step_costs import StepCosts
+from ckptplan.model.workload import Workload
+from ckptplan.search.question import Question
+from ckptplan.storage.profiles import load_profile
+from ckptplan.storage.workloads import load_workload
+from ckptplan.strategies.protocol import Model
+from ckptplan.strategies.registry import strategy_of
+
+#: No sequence of the paper comes near it.
+_MOST = 2**24
+
+
+@dataclass(frozen=True, kw_only=True)
+class Point:
+    """A strategy at one setting, and what it costs by the exact model."""
+
+    strategy: str
+    parameters: Parameters
+    steps: int
+    neurons_per_unit: float
+    batch: int
+    seconds: float
+    local_peak_bytes: int
+    #: Whether it keeps the local and the remote budget.
+    fits: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class Setting:
+    """A workload with a network, on a machine."""
+
+    workload: Workload
+    profile: HardwareProfile
+
+    @property
+    def budget(self) -> Budget:
+        """The memory of the machine."""
+        return Budget(local_bytes=self.profile.local_bytes, remote_bytes=self.profile.remote_bytes)
+
+    def changed(self, *, steps: int, neurons: int | None = None, batch: int | None = None) -> Setting:
+        """Return the same job with another T, network size or batch; times are carried over."""
+        workload = self.workload.with_steps(steps)
+        workload = workload if neurons is None else workload.with_neurons(neurons)
+        workload = workload if batch is None else workload.with_batch(batch)
+        return Setting(workload=workload, profile=self.profile)
+
+    @property
+    def costs(self) -> StepCosts:
+        """Bytes and seconds of each action."""
+        return step_costs(self.workload, self.profile)
+
+    @property
+    def neurons(self) -> int:
+        """Neurons of the network, all layers and units together. Raises InputError without a network."""
+        if self.workload.network is None:
+            raise InputError(
+                f"workload {self.workload.name!r} has no network description", field="workload.network"
+            )
+        return self.workload.network.neurons
+
+    def question(self, *strategies: str, **wishes: Any) -> Question:
+        """Return the question which setting of ``strategies`` is best within the memory."""
+        chosen = tuple(strategy_of(name) for name in strategies)
+        return Question(**{"costs": self.costs, "budget": self.budget, "strategies": chosen, **wishes})
+
+    def best(self, *strategies: str, **wishes: Any) -> Point:
+        """Return the best setting within the memory, or within the budget wished for. Raises Infeasible."""
+        question = self.question(*strategies, **wishes)
+        winner = question.winner()
+        if winner is None:
+            raise question.infeasible(subject=f"{', '.join(strategies)} does not fit")
+        return self.point(winner.strategy.name, winner.best.parameters)
+
+    def point(self, strategy: str, parameters: Mapping[str, int] | None = None, /, **more: int) -> Point:
+        """Return what one setting costs, ``parameters`` being its own or keywords."""
+        return self.points(strategy, [{**(parameters or {}), **more}])[0]
+
+    def points(self, name: str, settings: Sequence[Mapping[str, int]]) -> list[Point]:
+        """Return what each setting costs, clamped as for execution; all are evaluated at once."""
+        costs, strategy = self.costs, strategy_of(name)
+        clamped = [strategy.clamp(Parameters(setting), steps=costs.steps) for setting in settings]
+        columns = {
+            parameter: np.array([setting[parameter] for setting in clamped], dtype=np.int64)
+            for parameter in strategy.parameter_names
+        }
+        cost = strategy.evaluate(low=columns, high=columns, costs=costs, model="exact")
+        budget, units = self.budget, self.profile.units
+        return [
+            Point(
+                strategy=name,
+                parameters=setting,
+                steps=costs.steps,
+                neurons_per_unit=self.neurons / units,
+                batch=self.workload.batch or 1,
+                seconds=float(seconds),
+                local_peak_bytes=int(local),
+                fits=local <= (budget.local_bytes or local) and remote <= (budget.remote_bytes or remote),
+            )
+            for setting, seconds, local, remote in zip(
+                clamped, cost.seconds, cost.local_peak_bytes, cost.remote_peak_bytes, strict=True
+            )
+        ]
+
+    def printed(self, point: Point) -> tuple[float, int]:
+        """Return seconds and local peak bytes of a point by the paper's equations."""
+        costs = self.changed(steps=point.steps).costs
+        cost = strategy_of(point.strategy).cost(point.parameters, costs=costs, model="paper")
+        return float(cost.seconds[0]), int(cost.local_peak_bytes[0])
+
+    def largest_steps(self, strategy: str, *, model: Model = "exact") -> int:
+        """Return the largest T that ``strategy`` has a setting for within the memory."""
+        return largest(lambda steps: self.changed(steps=steps).question(strategy, model=model).fits())
+
+    def overhead(self, point: Point) -> float:
+        """Return the share of base's time that a point of this setting's steps adds."""
+        return point.seconds / self.costs.base_seconds - 1
+
+
+def largest(fits: Callable[[int], bool]) -> int:
+    """Return the largest number that fits, 0 if none does.
+
+    What fits for a number must fit for all smaller ones: a plan for T steps or n neurons, its chunks
+    clamped, needs no more memory for fewer.
+    """
+    low, high = 0, 1
+    while high < _MOST and fits(high):
+        low, high = high, 2 * high
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if fits(middle) else (low, middle)
+    return low
+
+
+def nearest_root(number: int) -> int:
+    """Return the whole number nearest to the square root."""
+    root = math.isqrt(number)
+    return root + (number - root * root > root)
+
+
+def paper_setting() -> Setting:
+    """Return batch 120, 3 layers, 2 neurons a tile, fp32 on one Mk2 IPU (section IV)."""
+    return Setting(workload=load_workload("paper-snn"), profile=load_profile("ipu-mk2"))
