@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from ckptplan.cli import compare, optimize, profiles, schedule, schema, simulate, workloads
+from ckptplan.cli import compare, optimize, paper, profiles, schedule, schema, simulate, workloads
 from ckptplan.version import __version__
 
 app = typer.Typer(
@@ -37,6 +37,7 @@ app.command("optimize")(optimize.command)
 app.command("compare")(compare.command)
 app.command("simulate")(simulate.command)
 app.command("schedule")(schedule.command)
+app.command("paper")(paper.command)
 app.add_typer(profiles.app, name="profiles")
 app.add_typer(workloads.app, name="workloads")
 app.command("schema")(schema.command)

@@ -23,6 +23,7 @@ _EARLY = {
         ("optimize", "compare"),
         ("numpy", "ckptplan.model.plan", "ckptplan.planner", "ckptplan.report.comparison"),
     ),
+    "paper": ("numpy", "ckptplan.model.plan", "ckptplan.replication.claims"),
     **dict.fromkeys(("simulate", "schedule"), ("numpy", "ckptplan.model.plan", "ckptplan.playback")),
 }
 #: What a shell reports for a program that a closed pipe ended.

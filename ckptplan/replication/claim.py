@@ -131,12 +131,14 @@ TRANSFERS = (
 
 
 def claim(setting: Setting, *, inputs: Iterable[str] = (), fitted: Iterable[str] = (), **fields: Any) -> Claim:
-    """Return a claim whose model value depends on ``inputs``; which are assumed is looked up."""
+    """Return a claim whose model value depends on ``inputs``; which nobody published is looked up."""
     assumed = tuple(field for field in inputs if _is_assumed(setting, field))
     return Claim(**{"equations": None, **fields}, assumed=assumed, fitted=tuple(fitted))
 
 
 def _is_assumed(setting: Setting, field: str) -> bool:
+    if field in FITTED_MEMORY:
+        return True
     owner, name = field.split(".")
     if owner == "workload":
         basis = setting.workload.basis.get(name)

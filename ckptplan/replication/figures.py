@@ -21,8 +21,8 @@ STUDY_STEPS = 4096
 MODEL_SIZE_STEPS = 300
 #: Figure 3: T and batch of each panel.
 FIGURE_3_JOBS = ((128, 120), (500, 60), (900, 60))
-#: Chunks of Figure 4: powers of two and their geometric means.
-CHUNK_SIZES = tuple(round(2 ** (half / 2)) for half in range(4, 17))
+#: Chunks of Figure 4.
+CHUNK_SIZES = tuple(2**power for power in range(2, 9))
 #: Section V's range of Double's remote chunk; squares of whole chunks.
 _SEGMENTS = tuple(chunk * chunk for chunk in range(16, 7, -1))
 
@@ -100,7 +100,7 @@ def figure_2(setting: Setting) -> PaperFigure:
             strategy=name,
             points=_fitting(name, rule, _wider(setting, MODEL_SIZE_STEPS), spacing=setting.profile.units // 4),
         )
-        for name, rule in {**_LENGTH_RULES, "double": _double_of_least_memory}.items()
+        for name, rule in {**_LENGTH_RULES, "double": _double_of_fourth_root}.items()
     )
     ends = {series.label: series.points[-1] for series in lengths}
     remote = ends["Remote"]
@@ -111,25 +111,27 @@ def figure_2(setting: Setting) -> PaperFigure:
         caption=f"Curves end where a strategy no longer fits {_budget(setting)}: "
         + ", ".join(f"{label} at T = {format_count(point.steps)}" for label, point in ends.items())
         + ". Chosen as the text says: Standard with chunk_size nearest to sqrt(T); Remote with the largest "
-        "chunk "
-        "that fits, so that it fills the tile; Double with the largest remote_chunk_size from 64 to 256 that "
-        "fits "
-        "and chunk_size its square root. For Hierarchical the text names no setting: chunk_size as Standard's, "
-        "or "
-        "the largest that leaves room for one checkpoint, and as many local checkpoints as fit. The time axis "
-        "is "
-        f"cut: with chunks down to one step, Remote rises to {remote.seconds * 1e3:,.0f} ms. Right: Double "
-        "with "
-        f"chunk_size {widest['chunk_size']}, remote_chunk_size {widest['remote_chunk_size']}, the fourth and "
-        "the "
-        "square root of T rounded down, which section VI says need least memory.",
+        "chunk that fits, so that it fills the tile; Double with the largest remote_chunk_size from 64 to "
+        "256 that fits and chunk_size its square root. For Hierarchical the text names no setting: "
+        "chunk_size as Standard's, or the largest that leaves room for one checkpoint, and as many local "
+        "checkpoints as fit. The time axis is cut: with chunks down to one step, Remote rises to "
+        f"{remote.seconds * 1e3:,.0f} ms. Over model size: Double with chunk_size {widest['chunk_size']}, "
+        f"remote_chunk_size {widest['remote_chunk_size']}, the fourth root of T rounded down and its square, "
+        "from which section VI has its O(T^(1/4)).",
         panels=(
-            _panel(setting, "left", "Time", x="steps", y="seconds", series=lengths),
-            _panel(setting, "middle", "Memory", x="steps", y="local_peak_bytes", series=lengths),
+            _panel(setting, "left", "Time over sequence length", x="steps", y="seconds", series=lengths),
+            _panel(
+                setting,
+                "middle",
+                "Memory over sequence length",
+                x="steps",
+                y="local_peak_bytes",
+                series=lengths,
+            ),
             _panel(
                 setting,
                 "right",
-                f"Memory, T = {MODEL_SIZE_STEPS}",
+                f"Memory over model size, T = {MODEL_SIZE_STEPS}",
                 x="neurons_per_unit",
                 y="local_peak_bytes",
                 series=sizes,
@@ -148,7 +150,7 @@ def figure_3(setting: Setting) -> PaperFigure:
                 strategy=strategy,
                 points=_fitting(
                     strategy,
-                    _LENGTH_RULES["base"] if strategy == "base" else _double_of_least_memory,
+                    _LENGTH_RULES["base"] if strategy == "base" else _double_of_fourth_root,
                     _wider(setting, steps, batch=batch),
                     spacing=setting.profile.units // 4,
                 ),
@@ -178,12 +180,9 @@ def figure_3(setting: Setting) -> PaperFigure:
         number=3,
         title="Double beside Base over model sizes",
         caption=f"Curves end at the largest network that fits {_budget(setting)}; with Double it is {ratios} "
-        "times "
-        "that of Base, from left to right. The paper names no setting: taken is the fourth root of T as "
-        "chunk_size "
-        f"and its square as remote_chunk_size, which need least memory ({settings}). Weights, and the spikes "
-        "kept "
-        "of each step, grow with the network.",
+        "times that of Base, from left to right. The paper names no setting: taken is the fourth root of T "
+        "as chunk_size and its square as remote_chunk_size, from which section VI has its O(T^(1/4)) "
+        f"({settings}). Weights, and the spikes kept of each step, grow with the network.",
         panels=tuple(panels),
     )
 
@@ -212,7 +211,7 @@ def figure_4(setting: Setting) -> PaperFigure:
     )
     double = tuple(
         Series(
-            label=f"{chunks} chunks a segment",
+            label=f"remote_chunk_size = {chunks} chunks",
             strategy="double",
             points=tuple(
                 there.points(
@@ -224,7 +223,12 @@ def figure_4(setting: Setting) -> PaperFigure:
     )
     panels = [
         _panel(
-            setting, f"{row} {side}", f"{strategy}: {title}", x="chunk_size", y=y, series=(*baselines, *series)
+            setting,
+            f"{row} {side}",
+            f"{strategy}: {title.lower()}",
+            x="chunk_size",
+            y=y,
+            series=(*baselines, *series),
         )
         for row, strategy, series in (
             ("top", "Hierarchical", hierarchical),
@@ -237,13 +241,13 @@ def figure_4(setting: Setting) -> PaperFigure:
     return PaperFigure(
         number=4,
         title=f"Chunks and local checkpoints, T = {format_count(STUDY_STEPS)}",
-        caption=f"Filled markers fit {_budget(setting)}, hollow ones do not: at this length the spikes of all "
-        f"steps, code and weights leave room for {_free_states(there)} states, and of the {settings} settings "
-        "of "
-        f"Hierarchical and Double drawn {fitting} fit. Standard and Remote at the same "
-        "chunk_size are the baselines. Chunks of a segment are remote_chunk_size / chunk_size, all but one of "
-        "which begin at a local checkpoint; a segment is at most T. Chunks: "
-        f"{', '.join(map(str, CHUNK_SIZES))}.",
+        caption=f"Filled markers fit {_budget(setting)}, hollow ones do not: at this length the spikes of "
+        f"all steps, code and weights leave room for {_free_states(there)} states, and of the {settings} "
+        f"settings of Hierarchical and Double drawn {fitting} fit. Standard and Remote at the same "
+        "chunk_size are the baselines. Chunks of a segment are remote_chunk_size / chunk_size, all but one "
+        "of which begin at a local checkpoint; a segment is at most T. Chunks: "
+        f"{', '.join(map(str, CHUNK_SIZES))}. The memory axis is cut: Standard's rises to "
+        f"{_most_memory(baselines)}.",
         panels=tuple(panels),
     )
 
@@ -266,10 +270,10 @@ def figure_5(setting: Setting) -> PaperFigure:
     return PaperFigure(
         number=5,
         title=f"Double over remote_chunk_size, T = {format_count(STUDY_STEPS)}",
-        caption=f"Filled markers fit {_budget(setting)}, hollow ones do not. Shaded: 64 to 256, the range that "
-        "section V calls optimal. Each curve has another chunk_size: the whole number nearest to the square "
-        "root "
-        "of remote_chunk_size, as section V advises, or a fixed one.",
+        caption=f"Filled markers fit {_budget(setting)}, hollow ones do not. Shaded: 64 to 256, the range "
+        "that section V calls optimal. Each curve has another chunk_size: the whole number nearest to the "
+        "square root of remote_chunk_size, as section V advises, or a fixed one. The memory axis is cut: it "
+        f"would rise to {_most_memory(curves)}.",
         panels=tuple(
             _panel(setting, side, title, x="remote_chunk_size", y=y, series=curves, advised=(64, 256))
             for side, title, y in _SIDES
@@ -287,7 +291,7 @@ _SIDES: tuple[tuple[str, str, Y], ...] = (("left", "Memory", "local_peak_bytes")
 
 
 def two_level_setting(steps: int) -> dict[str, int]:
-    """Return Double's setting of least memory: T^(1/4), rounded down, and its square (section VI)."""
+    """Return Double's setting behind O(T^(1/4)) of section VI: T^(1/4), rounded down, and its square."""
     chunk = math.isqrt(math.isqrt(steps))
     return {"chunk_size": chunk, "remote_chunk_size": chunk * chunk}
 
@@ -335,7 +339,7 @@ def _double(setting: Setting) -> Mapping[str, int]:
     return next((dict(point.parameters) for point in points if point.fits), settings[-1])
 
 
-def _double_of_least_memory(setting: Setting) -> Mapping[str, int]:
+def _double_of_fourth_root(setting: Setting) -> Mapping[str, int]:
     return two_level_setting(setting.workload.steps)
 
 
@@ -398,6 +402,10 @@ def _panel(
         budget_bytes=setting.profile.local_bytes,
         advised=advised,
     )
+
+
+def _most_memory(series: Iterable[Series]) -> str:
+    return format_bytes(max(point.local_peak_bytes for one in series for point in one.points))
 
 
 def _budget(setting: Setting) -> str:

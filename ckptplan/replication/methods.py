@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ckptplan.cost import paper
-from ckptplan.replication.claim import Claim, about, at_least, claim, less_than
+from ckptplan.replication.claim import Claim, about, claim, exactly, less_than
 from ckptplan.replication.setting import Setting, nearest_root
 from ckptplan.units import format_percent
 
@@ -31,7 +31,7 @@ def usual_overhead(setting: Setting) -> Claim:
         model=model,
         equations=forward / (3 * forward),
         inputs=("workload.backward_seconds",),
-        why=f"A backward pass of twice the forward pass is usual, and assumed here. At b = f, as paper-snn "
+        why="A backward pass of twice the forward pass is usual, and assumed here. At b = f, as paper-snn "
         f"assumes of the IPU, an extra forward pass would be {format_percent(equal)}.",
     )
 
@@ -50,7 +50,7 @@ def recompute_share(setting: Setting) -> Claim:
         reading=about(0.30, digit=0.10),
         model=share,
         inputs=_RECOMPUTE,
-        why=f"The paper contradicts itself: 'less than 10%' stands in the same section. 30 % would make "
+        why="The paper contradicts itself: 'less than 10%' stands in the same section. 30 % would make "
         f"Standard cost {format_percent(0.30 / _passes(setting))} where +5 % is reported. The model's value "
         "is an input.",
     )
@@ -71,10 +71,9 @@ def recompute_small_share(setting: Setting) -> Claim:
         model=share,
         inputs=_RECOMPUTE,
         why=f"The reported +5 % of Standard is {100 * 0.05 * _passes(setting):.0f} % of a forward where a "
-        "backward takes "
-        f"as long as assumed here, and {100 * 0.05 * 3:.0f} % where it takes twice a forward: less than 10 % "
-        "needs a "
-        "backward shorter than the forward, or less than +5 %. The model's value is an input, on the bound.",
+        f"backward takes as long as assumed here, and {100 * 0.05 * 3:.0f} % where it takes twice a forward: "
+        "less than 10 % needs a backward shorter than the forward, or less than +5 %. The model's value is "
+        "an input, on the bound.",
     )
 
 
@@ -89,18 +88,15 @@ def communications(setting: Setting) -> Claim:
         name="communications",
         section="III-D",
         quote="N_c = 2 (nb_checkpoints / nb_local - nb_local), the number of communications",
-        subject=f"eq. (10) as printed, {checkpoints} checkpoints, {local} of them local",
+        subject=f"communications of Hierarchical, {checkpoints} checkpoints, {local} of them local",
         unit="count",
-        paper="a number of communications",
-        reading=at_least(0),
-        model=printed,
-        equations=mended,
-        why="A number of batches less a number of checkpoints: the dimensions do not match, and from nb_local "
-        "= "
-        f"{most} on the result is negative. The text beside it keeps the last nb_local checkpoints local, "
-        "which "
-        f"is one batch: 2 (ceil({checkpoints} / {local}) - 1) = {mended}. The mended form is used everywhere "
-        "else.",
+        paper=f"{printed:.0f}, by eq. (10)",
+        reading=exactly(printed),
+        model=mended,
+        why="A number of batches less a number of checkpoints: the dimensions do not match, and from "
+        f"nb_local = {most} on the result is negative. The text beside it keeps the last nb_local "
+        f"checkpoints local, which is one batch: 2 (ceil({checkpoints} / {local}) - 1) = {mended}. The "
+        "mended form is used everywhere else.",
     )
 
 

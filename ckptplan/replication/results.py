@@ -40,7 +40,8 @@ def base_length(setting: Setting) -> Claim:
         "base",
         BASE_STEPS,
         quote="the Base Implementation could only fit sequences of length T = 400",
-        why="The resident bytes were chosen so that 400 steps fit and 401 do not: no test of the model.",
+        why="The resident bytes were chosen so that this many steps fit and one more does not: no test of "
+        "the model.",
     )
 
 
@@ -51,9 +52,9 @@ def standard_length(setting: Setting) -> Claim:
         "standard",
         STANDARD_STEPS,
         quote="Standard Checkpointing demonstrated the ability to scale up to sequences of length 2000",
-        why="Read as a point of a grid that doubles, of which 4,000 no longer fits. With resident bytes fixed "
-        "by "
-        "Base alone, the slope per step (96 B of spikes) was chosen in the range that meets all largest T.",
+        why=f"The spikes that stay of each step ({setting.workload.resident_bytes_per_step} B on a tile) "
+        "were chosen in the range that meets all three largest T, with the rest of the resident bytes fixed "
+        "by Base alone.",
     )
 
 
@@ -66,10 +67,10 @@ def remote_length(setting: Setting) -> Claim:
         setting,
         "remote",
         REMOTE_STEPS,
-        quote="Remote Checkpointing and Double Checkpointing strategies were able to scale up to sequences of "
-        "length T = 4000",
-        why="The states of all but one step are away; what ends the sequence is the spikes of all steps, which "
-        f"stay. At the very end chunks are of one step, at {format_percent(overhead)} time.",
+        quote="Remote Checkpointing and Double Checkpointing strategies were able to scale up to sequences "
+        "of length T = 4000",
+        why="The states of all but one step are away; what ends the sequence is the spikes of all steps, "
+        f"which stay. At the very end chunks are of one step, at {format_percent(overhead)} time.",
     )
 
 
@@ -80,11 +81,11 @@ def double_length(setting: Setting) -> Claim:
         setting,
         "double",
         REMOTE_STEPS,
-        quote="Remote Checkpointing and Double Checkpointing strategies were able to scale up to sequences of "
-        "length T = 4000",
+        quote="Remote Checkpointing and Double Checkpointing strategies were able to scale up to sequences "
+        "of length T = 4000",
         why="The largest T needs chunk_size = remote_chunk_size = 1, where Double is Remote. With "
-        "remote_chunk_size between 64 and 256, as section V advises, it reaches "
-        f"T = {format_count(smallest)} (chunk_size 8, remote_chunk_size 64).",
+        "remote_chunk_size between 64 and 256, as section V advises, it reaches T = "
+        f"{format_count(smallest)} (chunk_size 8, remote_chunk_size 64).",
     )
 
 
@@ -125,8 +126,7 @@ def standard_time(setting: Setting) -> Claim:
         inputs=COMPUTE,
         fitted=("workload.recompute_seconds",),
         why="The cost of recomputing a step was chosen so that this holds. The exact model recomputes all "
-        "chunks "
-        "but the last, equation (5) all.",
+        "chunks but the last, equation (5) all.",
     )
 
 
@@ -139,8 +139,7 @@ def remote_time(setting: Setting) -> Claim:
         name="remote-time",
         section="IV",
         quote="the communication overhead for Remote Checkpointing caused noticeable time penalties, "
-        "increasing "
-        "training time by more then 50%",
+        "increasing training time by more then 50%",
         subject=f"overhead of Remote at T = {REMOTE_STEPS:,}, chunk_size {point.parameters['chunk_size']}",
         unit="overhead",
         paper="more than 50 %",
@@ -149,8 +148,8 @@ def remote_time(setting: Setting) -> Claim:
         equations=_printed_overhead(there, point),
         inputs=(*COMPUTE, *TRANSFERS),
         fitted=("workload.forward_seconds",),
-        why="No step time is published. It was chosen so that this holds at the largest chunk that fits, the "
-        "quickest.",
+        why="No step time is published. It was chosen so that this holds at the largest chunk that fits, "
+        "the quickest.",
     )
 
 
@@ -173,9 +172,9 @@ def double_time(setting: Setting) -> Claim:
         model=there.overhead(point),
         equations=_printed_overhead(there, point),
         inputs=(*COMPUTE, *TRANSFERS),
-        why=f"By equation (12) recomputing alone, twice a forward, is {format_percent(twice)}: double of what "
-        f"the paper calls minimal for Standard, and transfers come on top. It is far below Remote's "
-        f"{format_percent(remote)}, which is what the sentence is about.",
+        why=f"By equation (12) recomputing alone, twice a forward, is {format_percent(twice)}, against the "
+        "+5 % that the paper calls minimal for Standard; transfers come on top. Remote adds "
+        f"{format_percent(remote)}, to which the sentence compares it.",
     )
 
 
@@ -197,9 +196,8 @@ def longer_sequences(setting: Setting) -> Claim:
         equations=setting.largest_steps("double", model="paper") / max(1, setting.largest_steps("base")),
         inputs=MEMORY,
         fitted=FITTED_MEMORY,
-        why=f"The lengths that section IV reports give {reported:.0f} times, not over it. At remote_chunk_size "
-        "64 "
-        f"the model gives {advised / max(1, base):.1f} times.",
+        why=f"The lengths that section IV reports give {reported:.0f} times, not over it. At "
+        f"remote_chunk_size 64 the model gives {advised / max(1, base):.1f} times.",
     )
 
 
@@ -209,9 +207,8 @@ def larger_networks(setting: Setting) -> Claim:
         setting,
         name="larger-networks",
         section="IV",
-        quote="both Double Checkpointing and Remote Checkpointing enabled the training of networks more than "
-        "four "
-        "times larger than what was achievable with the Base Implementation for T = 300",
+        quote="both Double Checkpointing and Remote Checkpointing enabled the training of networks more "
+        "than four times larger than what was achievable with the Base Implementation for T = 300",
         paper="more than 4",
         reading=more_than(4),
     )
@@ -247,11 +244,10 @@ def _larger(setting: Setting, *, name: str, section: str, quote: str, paper: str
         inputs=(*MEMORY, "workload.network"),
         why="The abstract and section IV say four, the discussion five. What grows with the network is not "
         f"published: {ratio:.1f} times (Remote {grow.ratio('remote'):.1f}) if the spikes kept of each step "
-        "grow "
-        f"with the neurons; {stay.ratio('double'):.1f} (Remote {stay.ratio('remote'):.1f}) if they do not, and "
-        "then "
-        f"{twice.ratio('double'):.1f} (Remote {twice.ratio('remote'):.1f}) with a second copy of the weights. "
-        f"Double is at {_shown(two_level_setting(MODEL_SIZE_STEPS))}, Remote at chunk_size 1.",
+        f"grow with the neurons; {stay.ratio('double'):.1f} (Remote {stay.ratio('remote'):.1f}) if they do "
+        f"not, and then {twice.ratio('double'):.1f} (Remote {twice.ratio('remote'):.1f}) with a second copy "
+        f"of the weights. Double is at {_shown(two_level_setting(MODEL_SIZE_STEPS))}, Remote at chunk_size "
+        "1.",
     )
 
 
@@ -319,9 +315,7 @@ def memory_across_sizes(setting: Setting) -> Claim:
         model=max(ratios),
         inputs=(*MEMORY, "workload.network"),
         why=f"At {len(ratios)} sizes in {len(panels)} configurations Double needs {min(ratios):.2f} to "
-        f"{max(ratios):.2f} of what Base does; the least saving is in the smallest network, where code, "
-        "buffers "
-        "and spikes are most of it.",
+        f"{max(ratios):.2f} of what Base does. Code, buffers, weights and spikes are in both.",
     )
 
 

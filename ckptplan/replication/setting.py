@@ -16,6 +16,7 @@ from ckptplan.model.profile import HardwareProfile
 from ckptplan.model.record import Parameters
 from ckptplan.model.step_costs import StepCosts
 from ckptplan.model.workload import Workload
+from ckptplan.search.box import Limits
 from ckptplan.search.question import Question
 from ckptplan.storage.profiles import load_profile
 from ckptplan.storage.workloads import load_workload
@@ -100,7 +101,7 @@ class Setting:
             for parameter in strategy.parameter_names
         }
         cost = strategy.evaluate(low=columns, high=columns, costs=costs, model="exact")
-        budget, units = self.budget, self.profile.units
+        units = self.profile.units
         return [
             Point(
                 strategy=name,
@@ -110,10 +111,10 @@ class Setting:
                 batch=self.workload.batch or 1,
                 seconds=float(seconds),
                 local_peak_bytes=int(local),
-                fits=local <= (budget.local_bytes or local) and remote <= (budget.remote_bytes or remote),
+                fits=bool(kept),
             )
-            for setting, seconds, local, remote in zip(
-                clamped, cost.seconds, cost.local_peak_bytes, cost.remote_peak_bytes, strict=True
+            for setting, seconds, local, kept in zip(
+                clamped, cost.seconds, cost.local_peak_bytes, Limits(budget=self.budget).kept(cost), strict=True
             )
         ]
 

@@ -68,7 +68,8 @@ def remote_is_smallest(setting: Setting) -> Claim:
         reading=exactly(1),
         model=remote.local_peak_bytes / smallest.local_peak_bytes,
         inputs=MEMORY,
-        why=f"With chunks of one step, as section V says; {format_percent(there.overhead(remote))} time then.",
+        why=f"At chunk_size {remote.parameters['chunk_size']}, which costs "
+        f"{format_percent(there.overhead(remote))} time.",
     )
 
 
@@ -89,8 +90,8 @@ def standard_chunk(setting: Setting) -> Claim:
         model=best.parameters["chunk_size"],
         equations=best.parameters["chunk_size"],
         why=f"The best of chunks of one length, {_states(there, best):,.0f} states. Chunks that grow towards "
-        "the "
-        f"start (the strategy growing) need {_states(there, growing):,.0f} states for the same recomputation.",
+        f"the start (the strategy growing) need {_states(there, growing):,.0f} states for the same "
+        "recomputation.",
     )
 
 
@@ -112,8 +113,7 @@ def standard_chunk_and_time(setting: Setting) -> Claim:
         equations=0.0,
         inputs=COMPUTE,
         why="Equation (5) has no chunk_size. A schedule does not recompute its last chunk, so that longer "
-        "chunks "
-        "are a little quicker.",
+        "chunks are a little quicker.",
     )
 
 
@@ -136,9 +136,9 @@ def remote_chunk(setting: Setting) -> Claim:
         paper="the largest that fits",
         reading=exactly(max(fitting)),
         model=best.parameters["chunk_size"],
+        inputs=MEMORY,
         why=f"A longer chunk never has more checkpoints, and recomputes less. {max(fitting)} is the largest "
-        "that "
-        f"fits {format_bytes(there.profile.local_bytes)} here, which rests on the resident bytes.",
+        f"that fits {format_bytes(there.profile.local_bytes)}.",
     )
 
 
@@ -157,7 +157,8 @@ def hierarchical_in_the_same_memory(setting: Setting) -> Claim:
         paper="not significant",
         reading=at_most(SLIGHT),
         model=1 - hierarchical.seconds / remote.seconds,
-        inputs=(*COMPUTE, *TRANSFERS),
+        equations=1 - there.printed(hierarchical)[0] / there.printed(remote)[0],
+        inputs=(*MEMORY, *COMPUTE, *TRANSFERS),
         why=f"A local checkpoint takes the place of a step of the chunk, and saves less: {_at(hierarchical)} "
         f"against {_at(remote)}.",
     )
@@ -184,11 +185,10 @@ def hierarchical_at_the_same_chunk(setting: Setting) -> Claim:
         reading=at_most(SLIGHT),
         model=1 - hierarchical.seconds / remote.seconds,
         inputs=(*COMPUTE, *TRANSFERS),
-        why=f"A checkpoint that stays local is not transferred: with {local} of {_checkpoints(chunk)} at home "
-        "half "
-        f"of the transfers go, for {more} more. With all of them at home Hierarchical is Standard. The "
-        "equations "
-        "(9) and (10) say so too.",
+        equations=1 - there.printed(hierarchical)[0] / there.printed(remote)[0],
+        why=f"A checkpoint that stays local is not transferred: with {local} of {_checkpoints(chunk)} at "
+        f"home {100 * local / _checkpoints(chunk):.0f} % of the transfers go, for {more} more. With all of "
+        "them at home Hierarchical is Standard.",
     )
 
 
@@ -210,8 +210,8 @@ def hierarchical_memory(setting: Setting) -> Claim:
         reading=less_than(0),
         model=model,
         equations=equations,
-        why="The paper contradicts itself: the next sentence says 'effectively increases local memory usage', "
-        "and so does equation (8), where each local checkpoint is a state.",
+        why="The paper contradicts itself: the next sentence says 'effectively increases local memory "
+        "usage', and so does equation (8), where each local checkpoint is a state.",
     )
 
 
@@ -248,8 +248,8 @@ def double_gains_from_local_checkpoints(setting: Setting) -> Claim:
         setting,
         name="double-gains",
         section="V",
-        quote="while the training time for Hierachical Checkpointing did not improve for increasing number of "
-        "local checkpoints, it does for Double Checkpointing",
+        quote="while the training time for Hierachical Checkpointing did not improve for increasing number "
+        "of local checkpoints, it does for Double Checkpointing",
         subject=f"time that {_CHUNK} chunks a segment save over 1, chunk_size {_CHUNK}, T = {STUDY_STEPS:,}",
         unit="overhead",
         paper="improves",
@@ -257,8 +257,7 @@ def double_gains_from_local_checkpoints(setting: Setting) -> Claim:
         model=1 - many.seconds / few.seconds,
         inputs=(*COMPUTE, *TRANSFERS),
         why=f"One remote checkpoint in {_CHUNK} is left, for {_CHUNK - 1} more states: "
-        f"{format_seconds(few.seconds)} "
-        f"become {format_seconds(many.seconds)}.",
+        f"{format_seconds(few.seconds)} become {format_seconds(many.seconds)}.",
     )
 
 
@@ -273,9 +272,8 @@ def double_near_standard(setting: Setting) -> Claim:
         setting,
         name="double-near-standard",
         section="V",
-        quote="low local memory requirements close to those of Remote Checkpointing while almost being as fast "
-        "as "
-        "Standard Checkpointing",
+        quote="low local memory requirements close to those of Remote Checkpointing while almost being as "
+        "fast as Standard Checkpointing",
         subject=f"time of Double within the tile over that of Standard without limit, T = {STUDY_STEPS:,}",
         unit="overhead",
         paper="almost as fast",
@@ -283,11 +281,9 @@ def double_near_standard(setting: Setting) -> Claim:
         model=double.seconds / standard.seconds - 1,
         equations=there.printed(double)[0] / there.printed(standard)[0] - 1,
         inputs=(*COMPUTE, *TRANSFERS),
-        why=f"{_at(double)}, with a local peak {format_percent(above)} above the least of Remote, is just "
-        "outside "
-        f"the tenth that 'almost' is read as. Recomputing twice takes {_again(there, double):.1f} steps for "
-        "each "
-        "of the sequence.",
+        why=f"{_at(double)}, with a local peak {format_percent(above)} above the least of Remote, runs "
+        f"{_again(there, double):.1f} steps again for each of the sequence, Standard one at most. 'Almost' "
+        "is read as a tenth.",
     )
 
 
@@ -307,11 +303,10 @@ def remote_chunk_of_double(setting: Setting) -> Claim:
         reading=between(64, 256),
         model=double.parameters["remote_chunk_size"],
         inputs=MEMORY,
-        why=f"The memory decides: {free:.0f} states are free, which is what {_at(double)} takes; the resident "
-        "bytes behind that were chosen for the largest T. The paper does not define the best trade-off: the "
-        "knee of time and memory (--objective balanced) is at "
-        f"remote_chunk_size {knee.parameters['remote_chunk_size']}, {format_percent(there.overhead(knee))} "
-        "time.",
+        why=f"The memory decides: {free:.0f} states are free, which is what {_at(double)} takes; the "
+        "resident bytes behind that were chosen for the largest T. The paper does not define the best "
+        "trade-off: the knee of time and memory (--objective balanced) is at remote_chunk_size "
+        f"{knee.parameters['remote_chunk_size']}, {format_percent(there.overhead(knee))} time.",
     )
 
 
@@ -354,9 +349,8 @@ def larger_remote_chunks(setting: Setting) -> Claim:
         setting,
         name="larger-remote-chunks",
         section="V",
-        quote="Larger remote chunk sizes minimize synchronization overhead, resulting in faster training times "
-        "but "
-        "higher memory usage",
+        quote="Larger remote chunk sizes minimize synchronization overhead, resulting in faster training "
+        "times but higher memory usage",
         subject=f"doublings of remote_chunk_size, {segments[0]} to {segments[-1]:,}, that are quicker and "
         "larger",
         unit="count",
@@ -364,8 +358,8 @@ def larger_remote_chunks(setting: Setting) -> Claim:
         reading=exactly(len(points) - 1),
         model=held,
         inputs=(*COMPUTE, *TRANSFERS),
-        why=f"All would be {len(points) - 1}. What they save is the time of transfers; synchronisation is the "
-        "smaller part of it.",
+        why=f"All would be {len(points) - 1}. What they save is the time of transfers; synchronisation is "
+        "the smaller part of it.",
     )
 
 
@@ -393,10 +387,9 @@ def memory_growth(setting: Setting) -> Claim:
         reading=at_most(0.25),
         model=math.log(states[long] / states[STUDY_STEPS]) / math.log(long / STUDY_STEPS),
         why=f"Double holds {double:.0f} states on chip at T = {STUDY_STEPS:,} because {away} more are "
-        "elsewhere. "
-        f"With all on chip (the strategy nested) chunk_size + remote_chunk_size / chunk_size + T / "
-        f"remote_chunk_size is least at 3 T^(1/3) = {least:.0f}; counted exactly, {states[STUDY_STEPS]:.0f} "
-        f"states. The spikes of all steps come on top: they grow with T itself.",
+        "elsewhere. With all on chip (the strategy nested) chunk_size + remote_chunk_size / chunk_size + T "
+        f"/ remote_chunk_size is least at 3 T^(1/3) = {least:.0f}; counted exactly, "
+        f"{states[STUDY_STEPS]:.0f} states. The spikes of all steps come on top: they grow with T itself.",
     )
 
 

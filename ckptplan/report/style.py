@@ -70,4 +70,14 @@ def save_picture(figure: Figure, path: str, *, option: str) -> None:
     buffer = io.BytesIO()
     no_date: dict[str, Any] = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}.get(chosen, {})
     figure.savefig(buffer, format=chosen, dpi=160, metadata=no_date)
-    write_bytes(path, buffer.getvalue())
+    write_bytes(path, _with_palette(buffer) if chosen == "png" else buffer.getvalue())
+
+
+def _with_palette(picture: io.BytesIO) -> bytes:
+    """Return a PNG of at most 256 colours, which lines and text need no more of: a third of the size."""
+    from PIL import Image  # what matplotlib writes PNG with
+
+    buffer = io.BytesIO()
+    plain = Image.open(picture).convert("RGB")
+    plain.quantize(256, dither=Image.Dither.NONE).save(buffer, "png", optimize=True)
+    return buffer.getvalue()
