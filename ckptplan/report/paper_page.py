@@ -26,15 +26,16 @@ The claims as data: `ckptplan paper --format json` (or `csv`); the points of a f
 
 ## Claims
 
-{summary}. A verdict is computed: it says whether the model's number is in the range that the \
-statement is read as. **Agrees by fit** means that an input was chosen so that the claim holds, because what would settle it \
-is not published: such an agreement tests nothing. An asterisk marks numbers that rest on inputs that are \
-assumed, not published. Words without a number, such as "not significant" and "almost", are read as up to a \
-tenth, "unaffected" as up to 1 %. A largest T is read as: it fits, and twice as much does not, because the \
-paper reports few lengths (400, 2,000 and 4,000). The model is the exact one of [equations](equations.md); \
-where the paper prints an equation for the same quantity, its value stands beside. The step times are \
-`forward_seconds`, `backward_seconds` and `recompute_seconds` of the [workload](workloads.md); all inputs with \
-their origins: `ckptplan workloads show {workload}`, `ckptplan profiles show {profile}`.
+{summary}. A verdict is computed: it says whether the model's number is in the range that the statement \
+is read as. **Agrees by fit** means that an input was chosen so that the claim holds, because what would \
+settle it is not published: such an agreement tests nothing. An asterisk marks numbers that rest on inputs \
+that are assumed, not published. Words without a number, such as "not significant" and "almost", are read as \
+up to a tenth, "unaffected" as up to 1 %. A largest T is read as: it fits, and twice as much does not, because \
+the paper reports few lengths (400, 2,000 and 4,000). The model is the exact one of \
+[equations](equations.md); where the paper prints an equation for the same quantity, its value stands beside. \
+The step times are `forward_seconds`, `backward_seconds` and `recompute_seconds` of the \
+[workload](workloads.md); all inputs with their origins: `ckptplan workloads show {workload}`, \
+`ckptplan profiles show {profile}`.
 """
 
 

@@ -1,0 +1,198 @@
+"""Claims: the model's numbers, the verdict that follows from them, and that it follows both ways."""
+
+from typing import Any
+
+import pytest
+
+from ckptplan.model.workload import Workload
+from ckptplan.replication import claim as readings
+from ckptplan.replication import methods, results, study
+from ckptplan.replication.claim import Claim
+from ckptplan.replication.claims import claims
+from ckptplan.replication.setting import Setting, largest, nearest_root, paper_setting
+
+PAPER = paper_setting()
+FOUND = {claim.name: claim for claim in claims(PAPER)}
+
+
+def with_workload(**changes: Any) -> Setting:
+    """The paper's job with some of its numbers changed."""
+    workload = PAPER.workload
+    fields = {name: getattr(workload, name) for name in type(workload).model_fields}
+    derived = ("state_bytes", "tape_bytes", "resident_bytes_per_step", "resident_bytes", "batch")
+    kept = {name: value for name, value in fields.items() if name not in derived}
+    return Setting(workload=Workload(**{**kept, **changes}), profile=PAPER.profile)
+
+
+def with_network(**changes: Any) -> Setting:
+    return with_workload(network={**dict(PAPER.workload.network or {}), **changes})
+
+
+def with_profile(**changes: Any) -> Setting:
+    profile = PAPER.profile
+    fields = {name: getattr(profile, name) for name in type(profile).model_fields}
+    return Setting(workload=PAPER.workload, profile=type(profile)(**{**fields, **changes}))
+
+
+# The model's numbers
+
+
+@pytest.mark.parametrize(
+    ("name", "low", "high"),
+    [
+        ("base-length", 400, 400),
+        ("standard-length", 3200, 3300),
+        ("remote-length", 4300, 4500),
+        ("double-length", 4300, 4500),
+        ("standard-time", 0.045, 0.05),
+        ("remote-time", 0.5, 0.6),
+        ("double-time", 0.10, 0.20),
+        ("longer-sequences", 10.5, 11.5),
+        ("larger-networks", 4.1, 4.3),
+        ("recompute-30", 0.1, 0.1),
+        ("communications", 6, 6),
+        ("standard-chunk", 64, 64),
+        ("double-chunk", 16, 16),
+        ("double-remote-chunk", 256, 256),
+        ("hierarchical-memory", 15, 15),
+    ],
+)
+def test_the_models_number(name: str, low: float, high: float) -> None:
+    assert low <= round(FOUND[name].model, 9) <= high
+
+
+def test_standard_costs_5_percent_by_the_printed_equation() -> None:
+    assert FOUND["standard-time"].equations == pytest.approx(0.05)
+
+
+@pytest.mark.parametrize(
+    ("assumption", "double", "remote"),
+    [
+        ({}, 4.2, 4.4),
+        ({"spikes_grow": False}, 5.0, 5.3),
+        ({"spikes_grow": False, "weight_copies": 2}, 3.7, 3.9),
+    ],
+)
+def test_larger_networks_rest_on_what_grows_with_them(
+    assumption: dict[str, Any], double: float, remote: float
+) -> None:
+    sizes = results.Sizes(setting=PAPER, **assumption)
+    assert sizes.ratio("double") == pytest.approx(double, abs=0.05)
+    assert sizes.ratio("remote") == pytest.approx(remote, abs=0.05)
+
+
+def test_all_on_chip_double_grows_as_the_third_root() -> None:
+    """3 T^(1/3) = 48 at T = 4096, less the two checkpoints that a schedule does not need."""
+    claim = FOUND["memory-growth"]
+    assert claim.model == pytest.approx(1 / 3, abs=0.01)
+    assert "3 T^(1/3) = 48; counted exactly, 46 states" in claim.why
+
+
+# Verdicts
+
+
+def test_disagreements_stay() -> None:
+    disagreeing = {name for name, claim in FOUND.items() if not claim.agrees}
+    assert disagreeing == {
+        "recompute-30",
+        "recompute-10",
+        "communications",
+        "double-time",
+        "five-times-larger-networks",
+        "hierarchical-same-chunk",
+        "hierarchical-memory",
+        "double-near-standard",
+        "memory-growth",
+    }
+
+
+@pytest.mark.parametrize(
+    ("reading", "admitted", "refused"),
+    [
+        (readings.exactly(64), [64], [63, 65]),
+        (readings.more_than(4), [4.01], [4, 3]),
+        (readings.less_than(0.1), [0.09], [0.1, 0.11, 0.36 / 3.6]),
+        (readings.at_most(0.1), [0.1, 0.1 + 1e-12, -1], [0.101]),
+        (readings.at_least(5), [5, 6], [4.99]),
+        (readings.between(64, 256), [64, 256], [63, 257]),
+        (readings.about(0.05, digit=0.01), [0.045, 0.05, 0.055], [0.044, 0.056]),
+        (readings.largest_on_a_grid(400), [400, 799], [399, 800]),
+    ],
+)
+def test_a_reading_admits_a_range(
+    reading: readings.Reading, admitted: list[float], refused: list[float]
+) -> None:
+    assert all(reading.admits(value) for value in admitted)
+    assert not any(reading.admits(value) for value in refused)
+
+
+@pytest.mark.parametrize(
+    ("make", "changed"),
+    [
+        (results.base_length, with_network(other_resident_bytes=300_000)),
+        (results.standard_length, with_network(activity=0.5)),
+        (results.standard_time, with_workload(recompute_seconds="1 us")),
+        (results.remote_time, with_workload(forward_seconds="9 us", backward_seconds="9 us")),
+        (results.larger_networks, with_network(activity=0.5)),
+        (study.standard_chunk_and_time, with_workload(recompute_seconds="3.6 us")),
+        (study.remote_chunk_of_double, with_profile(local_bytes="700 KiB")),
+        (study.bandwidth_binds, with_profile(synchronisation_seconds="100 us")),
+        (study.double_gains_from_local_checkpoints, with_profile(write_bytes_per_second="20 TB/s",
+                                                                 read_bytes_per_second="20 TB/s")),
+    ],
+)  # fmt: skip
+def test_an_agreeing_claim_disagrees_when_its_inputs_change(make: Any, changed: Setting) -> None:
+    before, after = make(PAPER), make(changed)
+    assert before.agrees
+    assert not after.agrees
+    assert after.verdict == "disagrees"
+    assert before.model != after.model
+
+
+@pytest.mark.parametrize(
+    ("make", "changed"),
+    [
+        (methods.recompute_share, with_workload(recompute_seconds="1.08 us")),
+        (methods.recompute_small_share, with_workload(recompute_seconds="0.3 us")),
+        (results.double_time, with_workload(recompute_seconds="0.1 us")),
+        (study.double_near_standard, with_workload(recompute_seconds="0.1 us")),
+    ],
+)
+def test_a_disagreeing_claim_agrees_when_its_inputs_change(make: Any, changed: Setting) -> None:
+    assert not make(PAPER).agrees
+    assert make(changed).agrees
+
+
+# What a verdict is worth
+
+
+@pytest.mark.parametrize("claim", FOUND.values(), ids=list(FOUND))
+def test_a_claim_is_quoted_and_explained(claim: Claim) -> None:
+    assert len(claim.quote.split()) >= 4
+    assert claim.why.endswith(".")
+    assert claim.section == "abstract" or claim.section.split(",")[0].rstrip("-ABCDE") in (
+        "I",
+        "III",
+        "IV",
+        "V",
+        "VI",
+    )
+
+
+def test_what_is_assumed_is_said() -> None:
+    assert "profile.synchronisation_seconds" in FOUND["double-time"].assumed
+    assert "workload.forward_seconds" in FOUND["remote-time"].assumed
+    assert "workload.network" in FOUND["larger-networks"].assumed
+    assert FOUND["standard-chunk"].assumed == ()
+
+
+def test_a_claim_that_an_input_was_chosen_for_agrees_by_fit_only() -> None:
+    for name in ("base-length", "standard-time", "remote-time", "bandwidth-binds", "longer-sequences"):
+        assert FOUND[name].verdict == "agrees by fit"
+    assert FOUND["standard-chunk"].verdict == "agrees"
+
+
+def test_the_largest_number_that_fits() -> None:
+    for limit in (0, 1, 2, 7, 400):
+        assert largest(lambda value, limit=limit: value <= limit) == limit  # type: ignore[misc]
+    assert [nearest_root(number) for number in (1, 2, 3, 6, 7, 4096)] == [1, 1, 2, 2, 3, 64]

@@ -1,0 +1,88 @@
+"""The content of the figures: points that the model gives, curves that end where nothing fits."""
+
+import pytest
+
+from ckptplan.errors import InputError
+from ckptplan.replication.figures import (
+    FIGURES,
+    MODEL_SIZE_STEPS,
+    PaperFigure,
+    Series,
+    figure,
+    figures,
+    two_level_setting,
+)
+from ckptplan.replication.setting import paper_setting
+from ckptplan.strategies.registry import strategy_of
+
+PAPER = paper_setting()
+DRAWN = {one.number: one for one in figures(PAPER)}
+
+
+def curves(content: PaperFigure, panel: str) -> dict[str, Series]:
+    [found] = [one for one in content.panels if one.name == panel]
+    return {series.label: series for series in found.series}
+
+
+@pytest.mark.parametrize("number", FIGURES)
+def test_points_are_what_the_strategies_cost(number: int) -> None:
+    for panel in DRAWN[number].panels:
+        for series in panel.series:
+            for point in (series.points[0], series.points[-1]):
+                neurons = round(point.neurons_per_unit * PAPER.profile.units)
+                there = PAPER.changed(steps=point.steps, neurons=neurons, batch=point.batch)
+                cost = strategy_of(point.strategy).cost(point.parameters, costs=there.costs)
+                assert (point.seconds, point.local_peak_bytes) == (cost.seconds[0], cost.local_peak_bytes[0])
+                assert point.fits == (point.local_peak_bytes <= panel.budget_bytes)
+
+
+@pytest.mark.parametrize("number", [2, 3])
+def test_curves_over_length_and_size_end_where_nothing_fits(number: int) -> None:
+    for panel in DRAWN[number].panels:
+        for series in panel.series:
+            assert all(point.fits for point in series.points)
+            last = series.points[-1]
+            one_more = PAPER.changed(
+                steps=last.steps + (panel.x == "steps"),
+                neurons=round(last.neurons_per_unit * PAPER.profile.units) + (panel.x != "steps"),
+                batch=last.batch,
+            ).point(last.strategy, last.parameters)
+            assert not one_more.fits
+
+
+def test_figure_2_ends_at_the_largest_lengths() -> None:
+    ends = {label: series.points[-1].steps for label, series in curves(DRAWN[2], "left").items()}
+    assert ends["Base"] == 400
+    for strategy in ("standard", "remote", "hierarchical"):
+        assert ends[strategy.capitalize()] == PAPER.largest_steps(strategy)
+    assert 4200 < ends["Double"] < PAPER.largest_steps("double")
+
+
+def test_figure_3_has_the_papers_configurations() -> None:
+    first = [panel.series[0].points[0] for panel in DRAWN[3].panels]
+    assert [(point.steps, point.batch) for point in first] == [(128, 120), (500, 60), (900, 60)]
+    assert two_level_setting(MODEL_SIZE_STEPS) == {"chunk_size": 4, "remote_chunk_size": 16}
+
+
+def test_figure_4_says_which_settings_exceed_the_memory() -> None:
+    double = curves(DRAWN[4], "bottom left")
+    assert set(double) == {"Standard", "Remote", *(f"remote_chunk_size = {n} chunks" for n in (2, 4, 16))}
+    assert not any(point.fits for point in double["Standard"].points)
+    assert {point.fits for point in double["remote_chunk_size = 16 chunks"].points} == {True, False}
+    assert "room for 31 states" in DRAWN[4].caption
+
+
+def test_figure_5_the_square_root_needs_least_memory() -> None:
+    memory = curves(DRAWN[5], "left")
+    root = {
+        one.parameters["remote_chunk_size"]: one.local_peak_bytes
+        for one in memory["chunk_size = square root"].points
+    }
+    for series in memory.values():
+        for point in series.points:
+            assert root[point.parameters["remote_chunk_size"]] <= point.local_peak_bytes
+
+
+def test_another_figure_is_refused() -> None:
+    with pytest.raises(InputError, match=r"figure: there is no figure 1 .*accepted: 2, 3, 4, 5"):
+        figure(PAPER, 1)
