@@ -119,9 +119,8 @@ class Setting:
         ]
 
     def printed(self, point: Point) -> tuple[float, int]:
-        """Return seconds and local peak bytes of a point by the paper's equations."""
-        costs = self.changed(steps=point.steps).costs
-        cost = strategy_of(point.strategy).cost(point.parameters, costs=costs, model="paper")
+        """Return seconds and local peak bytes by the paper's equations, for a point of this setting."""
+        cost = strategy_of(point.strategy).cost(point.parameters, costs=self.costs, model="paper")
         return float(cost.seconds[0]), int(cost.local_peak_bytes[0])
 
     def largest_steps(self, strategy: str, *, model: Model = "exact") -> int:
