@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from ckptplan.cost.arrays import Integers
 from ckptplan.cost.exact import Cost, overhead
-from ckptplan.errors import InputError
+from ckptplan.errors import Infeasible, InputError
 from ckptplan.model.budget import Budget
 from ckptplan.model.plan import Plan
 from ckptplan.model.profile import HardwareProfile
@@ -222,10 +222,20 @@ class ParetoFront(Sequence[Plan]):
     def by_strategy(self) -> Mapping[str, ParetoFront]:
         """The front of each strategy that has one, by name."""
         return {
-            one.strategy.name: ParetoFront(self._source, (one,), resolution=self.resolution)
+            one.strategy.name: ParetoFront(
+                replace(self._source, question=self._source.question.changed(strategies=(one.strategy,))),
+                (one,),
+                resolution=self.resolution,
+            )
             for one in self._fronts
             if len(one.front)
         }
+
+    def places_of(self, strategy: str) -> Integers:
+        """Return which points of a strategy's own front are on this one."""
+        which = [one.strategy.name for one in self._fronts].index(strategy)
+        places: Integers = self._origins[1][self._origins[0] == which]
+        return places
 
     @property
     def exact(self) -> bool:
@@ -273,6 +283,15 @@ class ParetoFront(Sequence[Plan]):
         budget = parse_bytes(local_bytes)
         place = self.place_within(budget)
         return self._none(budget) if place is None else self._plan(place, budget=budget)
+
+    def lacks(self, local_bytes: int | str) -> Infeasible | None:
+        """Return why no plan is within a budget of one unit; None where one is. Raises InputError."""
+        budget = parse_bytes(local_bytes)
+        if self.place_within(budget) is not None:
+            return None
+        question = self._ranking(budget, []).question
+        names = ", ".join(self.by_strategy) or "no strategy"
+        return question.infeasible(subject=f"{names} {'do' if len(self.by_strategy) > 1 else 'does'} not fit")
 
     @property
     def best(self) -> Plan:

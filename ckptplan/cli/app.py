@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from ckptplan.cli import compare, optimize, paper, profiles, schedule, schema, simulate, workloads
+from ckptplan.cli import compare, optimize, paper, pareto, profiles, schedule, schema, simulate, workloads
 from ckptplan.version import __version__
 
 app = typer.Typer(
@@ -35,6 +35,7 @@ def _root(
 
 app.command("optimize")(optimize.command)
 app.command("compare")(compare.command)
+app.command("pareto")(pareto.command)
 app.command("simulate")(simulate.command)
 app.command("schedule")(schedule.command)
 app.command("paper")(paper.command)

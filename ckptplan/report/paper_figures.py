@@ -7,11 +7,11 @@ markers are settings that do not fit the memory.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ckptplan.replication.figures import Panel, PaperFigure, Series
 from ckptplan.report import style
+from ckptplan.report.style import Look
 from ckptplan.units import format_bytes
 
 if TYPE_CHECKING:
@@ -19,26 +19,12 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Look:
-    colour: str
-    marker: str
-    dashes: Any = "-"
-
-
-_STRATEGIES: Mapping[str, _Look] = {
-    "base": _Look(colour=style.BLACK, marker="o"),
-    "standard": _Look(colour=style.BLUE, marker="s", dashes=(0, (5, 1.5))),
-    "remote": _Look(colour=style.VERMILION, marker="^", dashes=(0, (5, 1.5, 1, 1.5))),
-    "hierarchical": _Look(colour=style.ORANGE, marker="D", dashes=(0, (1, 1.2))),
-    "double": _Look(colour=style.GREEN, marker="v"),
-}
 #: Settings of one strategy beside each other.
 _SETTINGS = (
-    _Look(colour=style.PURPLE, marker="D"),
-    _Look(colour=style.SKY, marker="X", dashes=(0, (3, 1))),
-    _Look(colour=style.BLACK, marker="P", dashes=(0, (1, 1))),
-    _Look(colour=style.GREEN, marker="v", dashes=(0, (5, 1, 1, 1))),
+    Look(colour=style.PURPLE, marker="D"),
+    Look(colour=style.SKY, marker="X", dashes=(0, (3, 1))),
+    Look(colour=style.BLACK, marker="P", dashes=(0, (1, 1))),
+    Look(colour=style.GREEN, marker="v", dashes=(0, (5, 1, 1, 1))),
 )
 #: What an axis shows: its label and how many base units one of its own is.
 _AXES: Mapping[str, tuple[str, float]] = {
@@ -85,7 +71,7 @@ def _draw(axes: Axes, panel: Panel) -> None:
         _curve(axes, panel, series, _SETTINGS[number], place=number)
     for number, series in enumerate(panel.series):
         if series not in _settings(panel):
-            _curve(axes, panel, series, _STRATEGIES[series.strategy], place=number)
+            _curve(axes, panel, series, style.STRATEGIES[series.strategy], place=number)
     _scale(axes, panel)
     if panel.advised is not None:
         axes.axvspan(*panel.advised, color=style.PALE, linewidth=0, zorder=0)
@@ -99,7 +85,7 @@ def _settings(panel: Panel) -> tuple[Series, ...]:
     return own if len({series.strategy for series in own}) == 1 else ()
 
 
-def _curve(axes: Axes, panel: Panel, series: Series, look: _Look, *, place: int) -> None:
+def _curve(axes: Axes, panel: Panel, series: Series, look: Look, *, place: int) -> None:
     x_scale, y_scale = _AXES[panel.x][1], _AXES[panel.y][1]
     points = [(_value(point, panel.x) / x_scale, _value(point, panel.y) / y_scale) for point in series.points]
     fits = [point.fits for point in series.points]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +19,36 @@ BLACK, ORANGE, SKY, GREEN, YELLOW, BLUE, VERMILION, PURPLE = (
     "#000000", "#E69F00", "#56B4E9", "#009E73", "#F0E442", "#0072B2", "#D55E00", "#CC79A7",
 )  # fmt: skip
 GREY, PALE = "#767676", "#E3E3E3"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Look:
+    """How a curve is told apart: by colour, by marker and by dashes, so that a grey print shows all."""
+
+    colour: str
+    marker: str
+    dashes: Any = "-"
+
+
+_LONG, _DASH_DOT, _DOTS, _SHORT_DASH = (0, (5, 1.5)), (0, (5, 1.5, 1, 1.5)), (0, (1, 1.2)), (0, (2.5, 1.2))
+#: The same strategy looks the same in every picture.
+STRATEGIES: Mapping[str, Look] = {
+    "base": Look(colour=BLACK, marker="o"),
+    "standard": Look(colour=BLUE, marker="s", dashes=_LONG),
+    "remote": Look(colour=VERMILION, marker="^", dashes=_DASH_DOT),
+    "hierarchical": Look(colour=ORANGE, marker="D", dashes=_DOTS),
+    "double": Look(colour=GREEN, marker="v"),
+    "nested": Look(colour=PURPLE, marker="P", dashes=_SHORT_DASH),
+    "growing": Look(colour=SKY, marker="X"),
+    "double-growing": Look(colour=GREY, marker="<", dashes=_LONG),
+    "revolve": Look(colour=BLACK, marker="*", dashes=_SHORT_DASH),
+    "disk-revolve": Look(colour=PURPLE, marker="h", dashes=_DASH_DOT),
+    "periodic": Look(colour=ORANGE, marker=">", dashes=_SHORT_DASH),
+    "optimal": Look(colour=VERMILION, marker="d"),
+    "bptt-hsm": Look(colour=GREY, marker="1", dashes=_DOTS),
+    "bptt-ism": Look(colour=GREY, marker="2", dashes=_DASH_DOT),
+    "bptt-msm": Look(colour=GREY, marker="3"),
+}
 
 #: What pictures are saved as.
 FORMATS = ("png", "svg", "pdf")

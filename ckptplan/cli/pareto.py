@@ -1,0 +1,148 @@
+"""``ckptplan pareto``: what more local memory buys."""
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from ckptplan.cli import options
+from ckptplan.cli.options import Effort, Format, Model, Objective
+from ckptplan.cli.output import emit, enveloped, note
+from ckptplan.errors import Infeasible, InputError
+
+if TYPE_CHECKING:
+    from ckptplan.fronts import ParetoFront
+
+
+def command(
+    steps: options.Steps = None,
+    profile: options.Profile = "ipu-mk2",
+    workload: options.WorkloadName = "paper-snn",
+    batch: options.Batch = None,
+    neurons: options.Neurons = None,
+    at: Annotated[
+        str | None,
+        typer.Option("--at", metavar="SIZE", help="Pick the plan of the front within this local memory."),
+    ] = None,
+    plot: Annotated[
+        str | None,
+        typer.Option(
+            "--plot",
+            metavar="FILE",
+            help="Draw the fronts, as .png, .svg or .pdf.",
+            callback=options.named_file,
+        ),
+    ] = None,
+    local_bytes: options.LocalBytes = None,
+    remote_bytes: options.RemoteBytes = None,
+    strategies: options.Strategies = None,
+    max_overhead: options.MaxOverhead = None,
+    resolution: Annotated[
+        str | None,
+        typer.Option(
+            "--resolution",
+            metavar="SHARE",
+            help="Leave out plans that differ by less, as '1%' (default: none, up to 2,000,000 steps).",
+        ),
+    ] = None,
+    effort: options.EffortOption = Effort.quick,
+    format_: options.FormatOption = Format.table,
+    output: options.Output = None,
+) -> None:
+    """Show the front of local memory and time, of each strategy and of all together.
+
+    By default of the strategies whose cost is a closed form (--strategies closed); others, as optimal, are
+    solved budget by budget, which takes longer. With --at, the plan is printed, and written with -o.
+    """
+    from ckptplan.cli.progress import progress_bar
+    from ckptplan.fronts import pareto
+    from ckptplan.report.style import picture_format
+
+    if plot:
+        picture_format(plot, option="--plot")
+    if plot == "-":
+        raise InputError("standard output carries the result", field="--plot", value="-", accepted="a file")
+    options.keep_inputs({"--output": output, "--plot": plot}, profile, workload)
+    with options.named_by_option():
+        task, hardware = options.job(
+            steps=steps, batch=batch, neurons=neurons, workload=workload, profile=profile
+        )
+        wishes = options.wishes(
+            strategies=strategies,
+            objective=Objective.time,
+            model=Model.exact,
+            max_overhead=max_overhead,
+            local_bytes=local_bytes,
+            remote_bytes=remote_bytes,
+            effort=effort,
+        )
+        del wishes["objective"], wishes["model"]
+        with progress_bar("solving budget by budget") as progress:
+            front = pareto(task, hardware, **wishes, resolution=resolution, progress=progress)
+    if not len(front):
+        # Nothing fits the limits of remote memory or overhead: the plan that cannot be says why.
+        front.at(2**62)
+    if at is not None:
+        _pick(front, at, format_=format_, output=output)
+    else:
+        _show(front, format_=format_, output=output)
+    if plot:
+        _draw(front, plot)
+
+
+def _pick(front: "ParetoFront", at: str, *, format_: Format, output: str | None) -> None:
+    from ckptplan.model.plan import Plan
+    from ckptplan.report.plan_table import plan_row, plan_table
+    from ckptplan.storage.plans import plan_document, save_plan
+
+    try:
+        plan = front.at(at)
+    except InputError as error:
+        raise error.inside(prefix="--at") from None
+
+    def strategies() -> "dict[str, Plan | Infeasible]":
+        found = {name: one.lacks(at) or one.at(at) for name, one in front.by_strategy.items()}
+        plans = {name: result for name, result in found.items() if isinstance(result, Plan)}
+        ranked = sorted(plans, key=lambda name: plans[name].predicted.seconds)
+        return {name: found[name] for name in (*ranked, *(name for name in found if name not in plans))}
+
+    as_table = format_ is Format.table
+    if as_table and output is not None:
+        save_plan(plan, output)
+        if output == "-":
+            return
+        note(f"plan written to {output}")
+    emit(
+        format_=format_,
+        output=None if as_table else output,
+        table=lambda console: plan_table(console, plan, strategies()),
+        document=lambda: plan_document(plan),
+        rows=lambda: [plan_row(plan)],
+    )
+
+
+def _show(front: "ParetoFront", *, format_: Format, output: str | None) -> None:
+    from ckptplan.report.front_table import front_csv, front_json, front_table
+    from ckptplan.storage.files import replacing
+
+    if format_ is Format.table:
+        emit(
+            format_=format_,
+            output=output,
+            table=lambda console: front_table(console, front),
+            document=dict,
+            rows=list,
+        )
+        return
+    pieces = front_json(front, enveloped("front", {})) if format_ is Format.json else front_csv(front)
+    # Millions of points: written as they are made.
+    with replacing(output or "-") as file:
+        file.writelines(pieces)
+
+
+def _draw(front: "ParetoFront", path: str) -> None:
+    from ckptplan.report.front_plot import front_figure
+    from ckptplan.report.style import save_picture, styled
+
+    with styled():
+        save_picture(front_figure(front), path, option="--plot")
+    note(f"picture written to {path}")

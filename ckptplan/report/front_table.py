@@ -1,0 +1,187 @@
+"""A front for people, a dozen of its plans, and for programs, as columns."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from ckptplan.fronts import ParetoFront
+from ckptplan.report.plan_table import PARAMETERS, print_basis, print_title
+from ckptplan.units import format_bytes, format_count, format_percent, format_seconds
+
+#: So many steps of memory are shown, evenly spaced in the logarithm of what is beside the resident bytes.
+_RUNGS = 10
+
+
+def front_table(console: Console, front: ParetoFront) -> None:
+    """Print plans from the least memory to the least time, then what each strategy reaches."""
+    print_title(console, workload=front.workload, profile=front.profile)
+    console.print(_sentence(front))
+    console.print()
+    console.print(_ladder(front))
+    console.print()
+    console.print(_reaches(front))
+    for line in notes(front):
+        console.print(Text(line, style="dim"))
+    print_basis(console, front[len(front) - 1])
+
+
+def notes(front: ParetoFront) -> Iterator[str]:
+    """Say what is not seen at first sight."""
+    if front.resolution:
+        yield f"points within {front.resolution:g} of a listed one in memory and time are left out"
+    solved = [name for name, one in front.by_strategy.items() if not one.exact and not front.resolution]
+    if solved:
+        yield f"{', '.join(solved)}: solved for some budgets; between them more plans exist"
+
+
+def _sentence(front: ParetoFront) -> str:
+    what = "plans that no other beats" if front.exact else "plans"
+    return (
+        f"{format_count(len(front))} {what} in local memory and time, of {len(front.by_strategy)} "
+        f"strateg{'ies' if len(front.by_strategy) > 1 else 'y'}; "
+        f"{format_bytes(front.resident_bytes)} of the memory stay whatever the schedule is"
+    )
+
+
+def _ladder(front: ParetoFront) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
+    for heading in ("local", "time", "over base"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    table.add_column("strategy", no_wrap=True)
+    table.add_column("parameters", overflow="fold")
+    table.add_column("")
+    labels = marks(front)
+    parameters = front.parameters
+    for place in sorted({*_rungs(front), *labels}):
+        table.add_row(
+            format_bytes(int(front.local_peak_bytes[place])),
+            format_seconds(float(front.seconds[place])),
+            format_percent(float(front.overhead[place])),
+            front.strategies[place],
+            ", ".join(
+                f"{name} {column[place]}"
+                for name, column in parameters.items()
+                if column[place] and not name.endswith("_units")
+            ),
+            Text(labels.get(place, ""), style="bold"),
+        )
+    return table
+
+
+def marks(front: ParetoFront) -> dict[int, str]:
+    """Return what is said of some points: the best within the budget, and the knee."""
+    best, knee = front.place_within(front.budget_bytes), front.knee_place
+    budget = f"best within {format_bytes(front.budget_bytes)}"
+    if best is None or knee is None:
+        return {}
+    return {best: f"{budget}, and the knee"} if best == knee else {best: budget, knee: "knee"}
+
+
+def _rungs(front: ParetoFront) -> set[int]:
+    free = np.maximum(1, front.local_peak_bytes - front.resident_bytes)
+    wanted = np.geomspace(free[0], free[-1], _RUNGS)
+    return {0, len(front) - 1, *np.searchsorted(free, wanted[1:-1]).tolist()}
+
+
+def _reaches(front: ParetoFront) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
+    table.add_column("strategy", no_wrap=True)
+    within = f"within {format_bytes(front.budget_bytes)}"
+    for heading in ("plans", "least local", "over base", within, "over base"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    table.add_column("best of all")
+    for name, one in front.by_strategy.items():
+        share = len(front.places_of(name))
+        table.add_row(
+            name,
+            format_count(len(one)),
+            format_bytes(int(one.local_peak_bytes[0])),
+            format_percent(float(one.overhead[0])),
+            *_at_budget(one, front.budget_bytes),
+            f"at {format_count(share)} of {format_count(len(front))} points" if share else "nowhere",
+        )
+    return table
+
+
+def _at_budget(front: ParetoFront, budget: int) -> tuple[str, str]:
+    place = front.place_within(budget)
+    if place is None:
+        return "does not fit", ""
+    return format_seconds(float(front.seconds[place])), format_percent(float(front.overhead[place]))
+
+
+def columns(front: ParetoFront) -> Mapping[str, npt.NDArray[Any]]:
+    """Return the columns of a front: the same names for all, 0 for parameters that a strategy lacks."""
+    none = np.zeros(len(front), dtype=np.int64)
+    return {
+        "strategy": np.array(front.strategies),
+        **{name: front.parameters.get(name, none) for name in PARAMETERS},
+        "local_peak_bytes": front.local_peak_bytes,
+        "remote_peak_bytes": front.remote_peak_bytes,
+        "seconds": front.seconds,
+        "overhead": front.overhead,
+    }
+
+
+def front_json(front: ParetoFront, head: Mapping[str, Any]) -> Iterator[str]:
+    """Return JSON data in pieces: the head, the front of all, then that of each strategy, as columns."""
+    labels = {"best_within_budget": front.place_within(front.budget_bytes), "knee": front.knee_place}
+    about = {
+        **head,
+        "workload": {"name": front.workload.name, "hash": front.workload.hash, "steps": front.workload.steps},
+        "profile": {"name": front.profile.name, "hash": front.profile.hash},
+        "local_budget_bytes": front.budget_bytes,
+        "resident_bytes": front.resident_bytes,
+        "base_seconds": front.base_seconds,
+        "exact": front.exact,
+        "resolution": front.resolution,
+        **labels,
+    }
+    yield json.dumps(about, indent=2).removesuffix("\n}") + ',\n  "front": {'
+    yield from _json_columns(front, indent=4)
+    yield '\n  },\n  "strategies": {'
+    for place, (name, one) in enumerate(front.by_strategy.items()):
+        yield f"{',' * bool(place)}\n    {json.dumps(name)}: {{"
+        yield from _json_columns(one, indent=6)
+        yield "\n    }"
+    yield "\n  }\n}\n"
+
+
+def _json_columns(front: ParetoFront, *, indent: int) -> Iterator[str]:
+    for place, (name, column) in enumerate(columns(front).items()):
+        yield f"{',' * bool(place)}\n{' ' * indent}{json.dumps(name)}: {json.dumps(column.tolist())}"
+
+
+def front_csv(front: ParetoFront) -> Iterator[str]:
+    """Return a row for each point of each strategy's front; ``on_front`` if no strategy beats it."""
+    job = (front.workload.name, front.profile.name, front.workload.steps)
+    header = ("workload", "profile", "steps", *columns(front), "on_front")
+    yield ",".join(header) + "\n"
+    points = {name: front.places_of(name) for name in front.by_strategy}
+    for name, one in front.by_strategy.items():
+        on_front = np.full(len(one), "false")
+        on_front[points[name]] = "true"
+        table = [column.tolist() for column in (*columns(one).values(), on_front)]
+        for start in range(0, len(one), 10_000):
+            buffer = io.StringIO()
+            writer = csv.writer(buffer, lineterminator="\n")
+            rows = zip(*(column[start : start + 10_000] for column in table), strict=True)
+            writer.writerows(
+                (*job, *("" if cell == 0 and place in _OPTIONAL else cell for place, cell in enumerate(row)))
+                for row in rows
+            )
+            yield buffer.getvalue()
+
+
+#: Places of the parameters among the columns: a strategy that lacks one has an empty cell.
+_OPTIONAL = range(1, 1 + len(PARAMETERS))
