@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from ckptplan.model.workload import Workload
     from ckptplan.planner import compare, optimize
     from ckptplan.playback import actions, save_schedule, simulate
+    from ckptplan.reach import Reach, largest
     from ckptplan.schedule.illegal import IllegalAction
     from ckptplan.schedule.simulator import Trace
     from ckptplan.storage.plans import load_plan, save_plan
@@ -35,11 +36,13 @@ __all__ = [
     "MissingExtra",
     "ParetoFront",
     "Plan",
+    "Reach",
     "Trace",
     "Workload",
     "__version__",
     "actions",
     "compare",
+    "largest",
     "load_plan",
     "load_profile",
     "load_schedule",
@@ -60,10 +63,12 @@ _HOMES = {
     "MissingExtra": "ckptplan.errors",
     "ParetoFront": "ckptplan.fronts",
     "Plan": "ckptplan.model.plan",
+    "Reach": "ckptplan.reach",
     "Trace": "ckptplan.schedule.simulator",
     "Workload": "ckptplan.model.workload",
     "actions": "ckptplan.playback",
     "compare": "ckptplan.planner",
+    "largest": "ckptplan.reach",
     "load_plan": "ckptplan.storage.plans",
     "load_profile": "ckptplan.storage.profiles",
     "load_schedule": "ckptplan.storage.schedules",

@@ -4,7 +4,18 @@ from typing import Annotated
 
 import typer
 
-from ckptplan.cli import compare, optimize, paper, pareto, profiles, schedule, schema, simulate, workloads
+from ckptplan.cli import (
+    compare,
+    largest,
+    optimize,
+    paper,
+    pareto,
+    profiles,
+    schedule,
+    schema,
+    simulate,
+    workloads,
+)
 from ckptplan.version import __version__
 
 app = typer.Typer(
@@ -36,6 +47,7 @@ def _root(
 app.command("optimize")(optimize.command)
 app.command("compare")(compare.command)
 app.command("pareto")(pareto.command)
+app.command("largest")(largest.command)
 app.command("simulate")(simulate.command)
 app.command("schedule")(schedule.command)
 app.command("paper")(paper.command)

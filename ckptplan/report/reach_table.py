@@ -1,0 +1,113 @@
+"""How far each strategy goes: a line for each, the farthest first."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from ckptplan.model.profile import HardwareProfile
+from ckptplan.model.workload import Workload
+from ckptplan.reach import Reach
+from ckptplan.report.comparison import parameters_text
+from ckptplan.report.infeasible import verdict
+from ckptplan.report.plan_table import plan_row, print_basis
+from ckptplan.storage.plans import plan_document
+from ckptplan.units import format_count, format_percent, format_seconds
+
+_BOUND = {
+    "local_bytes": "local memory",
+    "remote_bytes": "remote memory",
+    "max_overhead": "overhead",
+    None: "nothing up to here",
+}
+_OF = {"T": "time steps", "batch": "samples", "neurons": "neurons"}
+
+
+def reach_table(
+    console: Console,
+    reaches: Mapping[str, Reach],
+    *,
+    quantity: str,
+    workload: Workload,
+    profile: HardwareProfile,
+    max_overhead: float | None,
+) -> None:
+    """Print how far each strategy goes, with the plan there."""
+    limit = "" if max_overhead is None else f", at most {format_percent(max_overhead)} over base"
+    fixed = "" if quantity == "T" else f", T = {format_count(workload.steps)}"
+    console.print(
+        Text.assemble(
+            (f"Largest {quantity} ({_OF[quantity]})", "bold"),
+            f" of {workload.name} on {profile.name}{fixed}{limit}",
+        )
+    )
+    console.print()
+    console.print(_lines(reaches, quantity=quantity))
+    plan = next((reach.plan for reach in reaches.values() if reach.plan is not None), None)
+    unproved = [name for name, reach in reaches.items() if not reach.proved]
+    if unproved:
+        console.print(Text(f"not proved to be the largest: {', '.join(unproved)}", style="dim"))
+    if plan is not None:
+        print_basis(console, plan)
+
+
+def _lines(reaches: Mapping[str, Reach], *, quantity: str) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
+    base = reaches["base"].value if "base" in reaches else 0
+    table.add_column("strategy", no_wrap=True)
+    headings = (f"largest {quantity}", *(("of base",) if base else ()), "time", "over base")
+    for heading in headings:
+        table.add_column(heading, justify="right", no_wrap=True)
+    table.add_column("bounded by", no_wrap=True)
+    table.add_column("parameters", overflow="fold")
+    for name, reach in reaches.items():
+        if reach.plan is None:
+            reason = verdict(reach.infeasible) if reach.infeasible else "does not fit"
+            cells = (name, "none", *[""] * (len(headings) - 1), _BOUND[reach.bound_by], reason)
+            table.add_row(*(Text(text, style="dim") for text in cells))
+            continue
+        predicted = reach.plan.predicted
+        table.add_row(
+            name,
+            format_count(reach.value),
+            *((f"{reach.value / base:.2f} x",) if base else ()),
+            format_seconds(predicted.seconds),
+            format_percent(predicted.overhead),
+            _BOUND[reach.bound_by],
+            parameters_text(reach.plan),
+        )
+    return table
+
+
+def reach_document(reaches: Mapping[str, Reach], *, quantity: str) -> dict[str, Any]:
+    """Return JSON data: the value of each strategy, what bounds it, and the full plan there."""
+    return {
+        "quantity": quantity,
+        "strategies": {
+            name: {
+                "value": reach.value,
+                "bound_by": reach.bound_by,
+                "proved": reach.proved,
+                "plan": None if reach.plan is None else plan_document(reach.plan),
+            }
+            for name, reach in reaches.items()
+        },
+    }
+
+
+def reach_rows(reaches: Mapping[str, Reach], *, quantity: str) -> list[dict[str, Any]]:
+    """Return a flat row for each strategy."""
+    return [
+        {
+            "quantity": quantity,
+            "value": reach.value,
+            "bound_by": reach.bound_by or "",
+            "proved": str(reach.proved).lower(),
+            **({"strategy": name} if reach.plan is None else plan_row(reach.plan)),
+        }
+        for name, reach in reaches.items()
+    ]

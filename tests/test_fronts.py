@@ -1,0 +1,164 @@
+"""``ckptplan.pareto``: a sequence of plans; each is the one that ``optimize`` finds within its memory."""
+
+from itertools import pairwise
+
+import pytest
+
+import ckptplan
+from ckptplan import Infeasible, InputError, ParetoFront
+from ckptplan.search import solved_front
+
+WORKLOAD = ckptplan.load_workload("paper-snn").with_steps(64)
+IPU = ckptplan.load_profile("ipu-mk2")
+
+
+@pytest.fixture(scope="module")
+def front() -> ParetoFront:
+    return ckptplan.pareto(WORKLOAD, IPU, local_bytes="230 kB")
+
+
+def test_every_plan_of_the_front_is_what_optimize_finds_within_its_memory(front: ParetoFront) -> None:
+    assert len(front) == len(list(front)) > 20
+    for plan in front:
+        best = ckptplan.optimize(
+            WORKLOAD, IPU, strategies="closed", local_bytes=plan.predicted.local_peak_bytes
+        )
+        assert best.predicted.seconds == plan.predicted.seconds
+        assert best.predicted.local_peak_bytes == plan.predicted.local_peak_bytes
+
+
+def test_memory_rises_and_time_falls_along_the_front(front: ParetoFront) -> None:
+    for one, other in pairwise(front):
+        assert one.predicted.local_peak_bytes < other.predicted.local_peak_bytes
+        assert one.predicted.seconds > other.predicted.seconds
+
+
+def test_columns_are_those_of_the_plans(front: ParetoFront) -> None:
+    for place, plan in enumerate(front):
+        assert plan.predicted.seconds == front.seconds[place]
+        assert plan.predicted.overhead == pytest.approx(front.overhead[place])
+        assert plan.predicted.local_peak_bytes == front.local_peak_bytes[place]
+        assert plan.predicted.remote_peak_bytes == front.remote_peak_bytes[place]
+        assert plan.strategy == front.strategies[place]
+        assert {name: value for name, column in front.parameters.items() if (value := column[place])} == dict(
+            plan.parameters
+        )
+
+
+def test_plans_of_the_front_are_played_at_their_cost(front: ParetoFront) -> None:
+    for plan in front[::7]:
+        trace = ckptplan.simulate(plan)
+        assert trace.local_peak_bytes == plan.predicted.local_peak_bytes
+        assert trace.seconds == pytest.approx(plan.predicted.seconds)
+
+
+def test_it_is_a_sequence(front: ParetoFront) -> None:
+    assert front[-1] == front[len(front) - 1]
+    assert front[-1].strategy == "base"
+    assert front[2:5] == [front[2], front[3], front[4]]
+    with pytest.raises(IndexError, match="no point 1000"):
+        front[1000]
+
+
+def test_at_picks_the_quickest_within_a_budget(front: ParetoFront) -> None:
+    plan = front.at("230 kB")
+    assert plan == front.best
+    assert plan.goal.local_bytes == 230_000
+    best = ckptplan.optimize(WORKLOAD, IPU, strategies="closed", local_bytes="230 kB")
+    assert (plan.strategy, plan.parameters, plan.predicted) == (best.strategy, best.parameters, best.predicted)
+
+
+def test_the_knee_is_that_of_optimize(front: ParetoFront) -> None:
+    knee = ckptplan.optimize(WORKLOAD, IPU, strategies="closed", objective="balanced", local_bytes="230 kB")
+    assert front.knee.predicted == knee.predicted
+
+
+def test_where_no_plan_is_within_a_budget_it_says_what_would_help(front: ParetoFront) -> None:
+    with pytest.raises(Infeasible) as raised:
+        front.at("100 KiB")
+    assert raised.value.binding == "local_bytes"
+    assert raised.value.need == front.local_peak_bytes[0]
+    assert raised.value.suggestions
+    missing = front.by_strategy["base"].lacks("230 kB")
+    assert missing is not None
+    assert missing.subject == "base does not fit"
+    assert front.lacks("230 kB") is None
+
+
+def test_a_budget_below_the_whole_front_has_neither_best_nor_knee() -> None:
+    front = ckptplan.pareto(WORKLOAD, IPU, local_bytes="100 KiB")
+    assert front.knee_place is None
+    for name in ("best", "knee"):
+        with pytest.raises(Infeasible):
+            getattr(front, name)
+
+
+def test_a_limit_of_remote_memory_or_overhead_holds_on_the_whole_front() -> None:
+    some = ckptplan.pareto(WORKLOAD, IPU, strategies="double,remote", remote_bytes="10 MB")
+    assert max(plan.predicted.remote_peak_bytes for plan in some) <= 10_000_000
+    quick = ckptplan.pareto(WORKLOAD, IPU, max_overhead="20%")
+    assert quick.overhead.max() <= 0.2
+    assert len(quick) < len(ckptplan.pareto(WORKLOAD, IPU))
+
+
+def test_by_strategy_each_front_has_its_own_plans_alone(front: ParetoFront) -> None:
+    for name, one in front.by_strategy.items():
+        assert {plan.strategy for plan in one[:3]} == {name}
+        assert set(one.local_peak_bytes[one.places_of(name)]) == set(one.local_peak_bytes)
+        on_front = front.places_of(name)
+        assert len(on_front) == front.strategies.count(name)
+
+
+@pytest.mark.parametrize("name", ["optimal", "periodic", "disk-revolve", "bptt-msm"])
+def test_a_solved_strategy_has_the_quickest_plan_of_every_budget(name: str) -> None:
+    """Few levels of memory: all are solved, and no plan between two of them is quicker than the lower one."""
+    workload = WORKLOAD.with_steps(16)
+    front = ckptplan.pareto(workload, IPU, strategies=[name])
+    assert front.exact
+    least, most = int(front.local_peak_bytes[0]), int(front.local_peak_bytes[-1])
+    for budget in range(least, most + 1, 480):
+        best = ckptplan.optimize(workload, IPU, strategies=[name], local_bytes=budget)
+        assert front.at(budget).predicted.seconds == best.predicted.seconds
+
+
+def test_a_long_sequence_is_solved_for_some_budgets_the_wanted_one_among_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(solved_front, "_EVERY", 8)
+    monkeypatch.setattr(solved_front, "_SOME", 4)
+    told: list[tuple[int, int]] = []
+    front = ckptplan.pareto(
+        WORKLOAD,
+        IPU,
+        strategies=["optimal"],
+        local_bytes="230 kB",
+        progress=lambda done, total: told.append((done, total)),
+    )
+    assert not front.exact
+    assert len(front) <= 5
+    best = ckptplan.optimize(WORKLOAD, IPU, strategies=["optimal"], local_bytes="230 kB")
+    assert front.best.predicted == best.predicted
+    assert front.best.splits == best.splits
+    assert told[-1] == (5, 5)
+
+
+def test_a_very_long_sequence_has_points_that_stand_for_others() -> None:
+    front = ckptplan.pareto(
+        WORKLOAD.with_steps(10**9), ckptplan.load_profile("nvidia-h200"), strategies="paper"
+    )
+    assert front.resolution == 0.001
+    assert not front.exact
+    assert 100 < len(front) < 200_000
+
+
+@pytest.mark.parametrize(
+    ("steps", "resolution", "message"),
+    [
+        (64, "70%", "resolution: 70% is out of range"),
+        (64, "-1%", "negative"),
+        (10**9, 0, "resolution: 0 cannot be had for 1,000,000,000 steps"),
+    ],
+)
+def test_a_resolution_that_cannot_be_had_is_refused(steps: int, resolution: object, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        ckptplan.pareto(WORKLOAD.with_steps(steps), IPU, resolution=resolution)  # type: ignore[arg-type]

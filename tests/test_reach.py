@@ -1,0 +1,141 @@
+"""``ckptplan.largest``: the largest T, batch and network that fit, and no larger one does."""
+
+import itertools
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import ckptplan
+from ckptplan import Infeasible, InputError, Workload
+from ckptplan.planner import asked
+from tests.support import CLOSED
+
+PAPER = ckptplan.load_workload("paper-snn")
+IPU = ckptplan.load_profile("ipu-mk2")
+H200 = ckptplan.load_profile("nvidia-h200")
+
+
+def fits(workload: Workload, strategy: str, **wishes: object) -> bool:
+    """Whether a plan exists, asked of the planner itself."""
+    try:
+        ckptplan.optimize(workload, IPU, strategies=[strategy], **wishes)  # type: ignore[arg-type]
+    except Infeasible:
+        return False
+    return True
+
+
+def test_the_largest_sequences_of_the_paper() -> None:
+    """The paper's grid: base 400, Standard 2,000 (the next point does not fit), Remote and Double 4,000."""
+    found = {name: reach.value for name, reach in ckptplan.largest("T", PAPER, IPU).items()}
+    assert found["base"] == 400
+    assert 3_200 <= found["standard"] <= 3_300
+    assert found["remote"] == found["double"] == 4_396
+    assert list(found.values()) == sorted(found.values(), reverse=True)
+
+
+@pytest.mark.parametrize("name", CLOSED)
+@given(
+    overhead=st.none() | st.floats(0, 3),
+    local=st.integers(216_000, 235_000),
+    state=st.integers(100, 2_000),
+    tape=st.integers(100, 2_000),
+    synchronisation=st.sampled_from([0.0, 1.5e-6, 1e-3]),
+    overlaps=st.booleans(),
+)
+def test_no_larger_sequence_fits(
+    name: str, overhead: float | None, local: int, state: int, tape: int, synchronisation: float, overlaps: bool
+) -> None:
+    """Looked for one after the other, from the longest that memory could ever hold."""
+    workload = Workload(
+        **{
+            **dict(PAPER),
+            "network": None,
+            "state_bytes": state,
+            "tape_bytes": tape,
+            "resident_bytes_per_step": 200,
+        }
+    )
+    profile = ckptplan.HardwareProfile(
+        **{
+            **{field: getattr(IPU, field) for field in type(IPU).model_fields},
+            "synchronisation_seconds": synchronisation,
+            "overlaps_compute": overlaps,
+        }
+    )
+    reach = ckptplan.largest(
+        "T", workload, profile, strategies=[name], max_overhead=overhead, local_bytes=local
+    )[name]
+    longest = max(0, (local - workload.resident_bytes) // 200)
+
+    def planned(steps: int) -> bool:
+        question = asked(
+            workload.with_steps(steps),
+            profile,
+            command="",
+            strategies=[name],
+            max_overhead=overhead,
+            local_bytes=local,
+        )[1]
+        return question.winner() is not None
+
+    expected = next((steps for steps in range(longest + 1, 0, -1) if planned(steps)), 0)
+    assert reach.value == expected
+    assert reach.proved
+    if reach.plan is not None:
+        assert reach.plan.steps == expected
+        assert reach.plan.predicted.overhead <= (float("inf") if overhead is None else overhead)
+
+
+@pytest.mark.parametrize(
+    ("quantity", "name"), list(itertools.product(["batch", "neurons"], ["base", "double"]))
+)
+@pytest.mark.parametrize("overhead", [None, 0.3])
+def test_the_largest_batch_and_network(quantity: str, name: str, overhead: float | None) -> None:
+    """The value fits and the next one does not; with a limit of overhead, none of the next hundred."""
+    workload = PAPER.with_steps(300)
+    reach = ckptplan.largest(quantity, workload, IPU, strategies=[name], max_overhead=overhead)[name]
+    change = workload.with_batch if quantity == "batch" else workload.with_neurons
+    assert reach.plan is not None
+    assert reach.plan.workload == change(reach.value)
+    assert not any(fits(change(reach.value + more), name, max_overhead=overhead) for more in range(1, 100))
+    assert reach.bound_by == ("max_overhead" if overhead is not None and name == "double" else "local_bytes")
+
+
+def test_what_bounds_nothing_is_told() -> None:
+    """Remote with unbounded remote memory and nothing that grows with T."""
+    workload = Workload(
+        **{**dict(PAPER), "network": None, "state_bytes": 1, "tape_bytes": 1, "resident_bytes_per_step": 0}
+    )
+    reach = ckptplan.largest("T", workload, IPU, strategies=["remote"], remote_bytes="unbounded")["remote"]
+    assert reach.value == 10**12
+    assert reach.bound_by is None
+
+
+def test_where_not_even_one_step_fits() -> None:
+    reach = ckptplan.largest("T", PAPER, IPU, strategies=["base"], local_bytes="100 KiB")["base"]
+    assert (reach.value, reach.plan, reach.bound_by) == (0, None, "local_bytes")
+    assert reach.infeasible is not None
+
+
+def test_a_solved_strategy_is_not_said_to_be_proved() -> None:
+    found = ckptplan.largest(
+        "T", PAPER, IPU, strategies=["growing", "optimal"], local_bytes="230 kB", max_overhead="10%"
+    )
+    assert found["optimal"].value >= found["growing"].value
+    assert not found["optimal"].proved
+    assert found["growing"].proved
+
+
+def test_progress_is_told() -> None:
+    told: list[tuple[int, int]] = []
+    ckptplan.largest("T", PAPER, IPU, strategies="paper", progress=lambda *where: told.append(where))
+    assert told == [(place, 5) for place in range(5)]
+
+
+def test_bad_questions_are_refused() -> None:
+    with pytest.raises(InputError, match=r"'baatch' cannot be looked for\. Did you mean 'batch'"):
+        ckptplan.largest("baatch", PAPER, IPU)
+    plain = Workload(**{**dict(PAPER), "network": None})
+    with pytest.raises(InputError, match="has no network description"):
+        ckptplan.largest("neurons", plain, IPU)
