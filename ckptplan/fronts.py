@@ -82,7 +82,10 @@ def pareto(
 def _resolution(wanted: float | str | None, *, steps: int) -> float:
     if wanted is None:
         return 0.0 if steps <= MOST_EXACT else _COARSE
-    value = parse_fraction(wanted)
+    try:
+        value = parse_fraction(wanted)
+    except InputError as error:
+        raise error.inside(prefix="resolution") from None
     least = 0.0 if steps <= MOST_EXACT else _FINEST
     if not least <= value <= 0.5:
         raise InputError(

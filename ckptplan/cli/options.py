@@ -197,6 +197,7 @@ _OPTIONS = (
     "--max-overhead",
     "--model",
     "--effort",
+    "--resolution",
 )
 
 

@@ -1,0 +1,175 @@
+"""``ckptplan pareto`` and ``ckptplan largest``, as their users run them."""
+
+import csv
+import io
+import json
+from pathlib import Path
+
+import pytest
+
+import ckptplan
+from tests.support import run
+
+SHORT = ("--T", "64", "--local-bytes", "230 kB")
+
+
+def test_the_table_shows_ends_budget_and_knee() -> None:
+    done = run("pareto", *SHORT)
+    assert done.returncode == 0
+    assert done.stderr == ""
+    for words in (
+        "paper-snn on ipu-mk2, T = 64 time steps",
+        "plans that no other beats in local memory and time, of 9 strategies",
+        "best within 224.6 KiB",
+        "knee",
+        "does not fit",
+        "Estimate basis",
+    ):
+        assert words in done.stdout
+
+
+def test_json_and_csv_hold_the_same_columns() -> None:
+    """The front of each strategy; in CSV a column says which points no strategy beats."""
+    document = json.loads(run("pareto", *SHORT, "--format", "json").stdout)
+    rows = list(csv.DictReader(io.StringIO(run("pareto", *SHORT, "--format", "csv").stdout)))
+    assert document["kind"] == "ckptplan.front"
+    assert document["exact"] is True
+    assert {name: len(one["seconds"]) for name, one in document["strategies"].items()} == {
+        name: sum(row["strategy"] == name for row in rows) for name in document["strategies"]
+    }
+    for name, columns in document["strategies"].items():
+        own = [row for row in rows if row["strategy"] == name]
+        for column, values in columns.items():
+            assert [str(value) if value else "0" for value in values] == [
+                row[column] or "0" for row in own
+            ] or [float(row[column] or 0) for row in own] == values
+    together = sorted(
+        (int(row["local_peak_bytes"]), row["seconds"]) for row in rows if row["on_front"] == "true"
+    )
+    assert [local for local, _ in together] == document["front"]["local_peak_bytes"]
+    assert [float(seconds) for _, seconds in together] == document["front"]["seconds"]
+    assert document["front"]["local_peak_bytes"][document["best_within_budget"]] <= 230_000
+
+
+def test_numbers_are_those_of_the_python_interface() -> None:
+    document = json.loads(run("pareto", *SHORT, "--format", "json").stdout)
+    workload = ckptplan.load_workload("paper-snn").with_steps(64)
+    front = ckptplan.pareto(workload, ckptplan.load_profile("ipu-mk2"), local_bytes="230 kB")
+    assert document["front"]["seconds"] == front.seconds.tolist()
+    assert document["front"]["chunk_size"] == front.parameters["chunk_size"].tolist()
+    assert (document["knee"], document["resident_bytes"]) == (front.knee_place, front.resident_bytes)
+
+
+def test_at_is_the_plan_that_optimize_finds(tmp_path: Path) -> None:
+    picked, found = tmp_path / "picked.json", tmp_path / "found.json"
+    done = run("pareto", "--T", "64", "--at", "230 kB", "-o", str(picked))
+    assert done.returncode == 0
+    assert "plan written to" in done.stderr
+    assert "does not fit" in done.stdout
+    run("optimize", *SHORT, "--strategies", "closed", "-o", str(found))
+    one, other = ckptplan.load_plan(picked), ckptplan.load_plan(found)
+    assert (one.strategy, one.parameters, one.predicted) == (other.strategy, other.parameters, other.predicted)
+    assert run("simulate", str(picked)).returncode == 0
+
+
+def test_at_less_than_anything_needs() -> None:
+    done = run("pareto", "--T", "64", "--at", "100 KiB")
+    assert done.returncode == 3
+    assert "needs at least" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(("suffix", "start"), [("png", b"\x89PNG"), ("svg", b"<?xml"), ("pdf", b"%PDF")])
+def test_pictures(suffix: str, start: bytes, tmp_path: Path) -> None:
+    path = tmp_path / f"front.{suffix}"
+    done = run("pareto", *SHORT, "--plot", str(path))
+    assert done.returncode == 0
+    assert f"picture written to {path}" in done.stderr
+    assert path.read_bytes().startswith(start)
+
+
+def test_a_picture_says_what_is_seen(tmp_path: Path) -> None:
+    path = tmp_path / "front.svg"
+    run("pareto", *SHORT, "--plot", str(path))
+    text = path.read_text()
+    for words in (
+        "Least time within each amount of local memory: paper-snn on ipu-mk2, T = 64",
+        "budget 224.6 KiB",
+        "best: ",
+        "knee: ",
+        "time a batch",
+        "local memory for checkpoints and tapes, one unit",
+        "that stay",
+        "double-growing",
+        "best of all",
+    ):
+        assert words in text
+
+
+def test_solved_strategies_are_on_the_front_when_they_are_named(tmp_path: Path) -> None:
+    path = tmp_path / "front.svg"
+    done = run("pareto", *SHORT, "--strategies", "double,optimal", "--plot", str(path))
+    assert done.returncode == 0
+    assert "optimal" in path.read_text()
+    assert "at " in done.stdout.split("optimal")[-1]
+
+
+def test_nothing_fits_the_limits_of_the_front() -> None:
+    """One tape at a time cannot be as quick as base, whatever the memory."""
+    done = run("pareto", "--T", "64", "--strategies", "disk-revolve", "--max-overhead", "0")
+    assert done.returncode == 3
+    assert "no plan is quick enough" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("pareto", "--plot", "front.gif"), "--plot: 'front.gif' does not say which kind of picture"),
+        (("pareto", "--plot", "-"), "--plot: '-' does not say which kind of picture"),
+        (("pareto", "--at", "300 KB"), "--at: '300 KB' has the unit 'KB'"),
+        (("pareto", "--resolution", "2"), "--resolution: '2' would be 200%"),
+        (("pareto", "--plot", "/nowhere/front.png"), "/nowhere/front.png: cannot be written"),
+        (("pareto", "--strategies", "paretto"), "there is no strategy 'paretto'"),
+        (("pareto", "-o", "same.png", "--plot", "same.png"), "--plot: is also what --output writes"),
+        (("largest", "tea"), "'tea' cannot be looked for"),
+        (("largest", "T", "--T", "10"), "--T: is what is looked for"),
+        (("largest", "batch", "--max-overhead", "10"), "--max-overhead"),
+    ],
+)
+def test_bad_input(
+    arguments: tuple[str, ...], words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    done = (
+        run(*arguments, "--T", "64")
+        if "--T" not in arguments and "largest" not in arguments
+        else run(*arguments)
+    )
+    assert done.returncode == 2, done.stderr
+    assert words in done.stderr
+    assert not list(tmp_path.iterdir())
+
+
+def test_largest_as_table_json_and_csv() -> None:
+    done = run("largest", "T", "--max-overhead", "20%")
+    assert done.returncode == 0
+    for words in (
+        "Largest T (time steps) of paper-snn on ipu-mk2, at most +20.0 % over base",
+        "10.34 x",
+        "4,136",
+    ):
+        assert words in done.stdout
+    document = json.loads(run("largest", "T", "--max-overhead", "20%", "--format", "json").stdout)
+    assert document["strategies"]["double"]["value"] == 4136
+    assert document["strategies"]["double"]["plan"]["steps"] == 4136
+    rows = csv.DictReader(io.StringIO(run("largest", "T", "--max-overhead", "20%", "--format", "csv").stdout))
+    assert {row["strategy"]: (row["value"], row["bound_by"]) for row in rows}["double"] == (
+        "4136",
+        "max_overhead",
+    )
+
+
+def test_largest_of_nothing_exits_3() -> None:
+    done = run("largest", "T", "--local-bytes", "100 KiB")
+    assert done.returncode == 3
+    assert "does not fit" in done.stdout
