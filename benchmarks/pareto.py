@@ -6,6 +6,9 @@ of about T points for each strategy. Times are of the search alone, on one core.
 
 from __future__ import annotations
 
+from functools import partial
+from typing import Any
+
 import ckptplan
 from benchmarks.record import median_of, write
 from ckptplan.cost.derive import step_costs
@@ -15,48 +18,38 @@ from ckptplan.search.front import front_of, merged
 from ckptplan.strategies.registry import named
 
 
-def main() -> None:
-    """Print a line for each length and strategy, and for all together."""
+def measured(steps: int, *, repeats: int) -> list[dict[str, Any]]:
+    """Return a line for each strategy, for merging their fronts, and for groups of strategies."""
     workload, profile = ckptplan.load_workload("paper-snn"), ckptplan.load_profile("ipu-mk2")
+    costs = step_costs(workload.with_steps(steps), profile)
     limits = Limits(budget=Budget())
-    results = []
-    print(f"{'T':>10} {'strategy':<15} {'points':>9} {'median':>9} {'most':>9}")
-    for steps, repeats in ((4096, 9), (10**6, 3)):
-        costs = step_costs(workload.with_steps(steps), profile)
-        fronts = {}
-        for strategy in named(["closed"]):
-            timing = median_of(repeats, lambda s=strategy: front_of(s, costs=costs, limits=limits))  # type: ignore[misc]
-            fronts[strategy.name] = front_of(strategy, costs=costs, limits=limits)
-            results.append(
-                {"steps": steps, "strategy": strategy.name, "points": len(fronts[strategy.name]), **timing}
-            )
-        timing = median_of(repeats, lambda: merged(list(fronts.values())))
-        results.append(
-            {
-                "steps": steps,
-                "strategy": "(merging all)",
-                "points": len(merged(list(fronts.values()))[0]),
-                **timing,
-            }
+    fronts = {}
+    lines: list[dict[str, Any]] = []
+    for strategy in named(["closed"]):
+        search = partial(front_of, strategy, costs=costs, limits=limits)
+        fronts[strategy.name] = search()
+        timing = median_of(repeats, search)
+        lines.append({"strategy": strategy.name, "points": len(fronts[strategy.name]), **timing})
+    several = list(fronts.values())
+    merging = median_of(repeats, lambda: merged(several))
+    lines.append({"strategy": "(merging all)", "points": len(merged(several)[0]), **merging})
+    groups = {group: {strategy.name for strategy in named([group])} for group in ("paper", "regular", "closed")}
+    for group, names in groups.items():
+        own = [line for line in lines if line["strategy"] in names]
+        totals = {key: sum(line[key] for line in own) for key in ("points", "median_seconds", "least", "most")}
+        lines.append({"strategy": f"all of '{group}'", **totals})
+    return [{"steps": steps, **line} for line in lines]
+
+
+def main() -> None:
+    """Print the table for both lengths."""
+    results = [*measured(4096, repeats=9), *measured(10**6, repeats=3)]
+    print(f"{'T':>10} {'strategy':<17} {'points':>9} {'median':>11} {'most':>11}")
+    for line in results:
+        print(
+            f"{line['steps']:>10,} {line['strategy']:<17} {line['points']:>9,} "
+            f"{line['median_seconds'] * 1e3:8.1f} ms {line['most'] * 1e3:8.1f} ms"
         )
-        for group in ("paper", "regular", "closed"):
-            names = [strategy.name for strategy in named([group])]
-            own = [one for one in results if one["steps"] == steps and one["strategy"] in names]
-            together = {key: sum(one[key] for one in own) for key in ("median_seconds", "least", "most")}
-            results.append(
-                {
-                    "steps": steps,
-                    "strategy": f"all of '{group}'",
-                    "points": sum(one["points"] for one in own),
-                    **together,
-                }
-            )
-        for one in results:
-            if one["steps"] == steps:
-                print(
-                    f"{steps:>10,} {one['strategy']:<15} {one['points']:>9,} "
-                    f"{one['median_seconds'] * 1e3:6.1f} ms {one['most'] * 1e3:6.1f} ms"
-                )
     write("pareto", results)
 
 

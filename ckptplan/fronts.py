@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import overload
@@ -32,6 +34,8 @@ from ckptplan.units import parse_bytes, parse_fraction
 MOST_EXACT = 2_000_000
 #: Beyond it, points that are this close stand for each other.
 _COARSE = 0.001
+#: Sequences from here on have their strategies searched side by side.
+_LONG = 100_000
 #: A finer resolution than this would be more points than there is memory for.
 _FINEST = 0.0001
 
@@ -118,19 +122,25 @@ class StrategyFront:
         return Answer(strategy=self.strategy, best=best)
 
 
-def _fronts(question: Question, *, resolution: float) -> Iterator[StrategyFront]:
+def _fronts(question: Question, *, resolution: float) -> list[StrategyFront]:
     limits = Limits(
         budget=Budget(remote_bytes=question.budget.remote_bytes),
         max_overhead=question.max_overhead,
         base_seconds=question.base_seconds,
     )
-    for strategy in question.strategies:
+
+    def front(strategy: Strategy) -> StrategyFront:
         if isinstance(strategy, SolvedStrategy):
-            front, answers, exact = solved_front(question.changed(strategies=(strategy,)))
-            yield StrategyFront(strategy=strategy, front=front, solved=answers, exact=exact)
-        else:
-            front = front_of(strategy, costs=question.costs, limits=limits, resolution=resolution)
-            yield StrategyFront(strategy=strategy, front=front, exact=not resolution)
+            found, answers, exact = solved_front(question.changed(strategies=(strategy,)))
+            return StrategyFront(strategy=strategy, front=found, solved=answers, exact=exact)
+        found = front_of(strategy, costs=question.costs, limits=limits, resolution=resolution)
+        return StrategyFront(strategy=strategy, front=found, exact=not resolution)
+
+    if question.costs.steps < _LONG:
+        return [front(strategy) for strategy in question.strategies]
+    # Long arrays: numpy lets other threads run meanwhile.
+    with ThreadPoolExecutor(max_workers=min(4, os.cpu_count() or 1)) as pool:
+        return list(pool.map(front, question.strategies))
 
 
 class ParetoFront(Sequence[Plan]):

@@ -76,23 +76,13 @@ def all_points(boxes: Boxes) -> Boxes:
 
 def corners(boxes: Boxes) -> Boxes:
     """Return the corners of the boxes: points that good settings are often among."""
-    return corners_across(boxes, None)
-
-
-def corners_across(boxes: Boxes, name: str | None) -> Boxes:
-    """Return the edges of the boxes along one side: points of all others."""
     ends = [
-        ((low, high),)
-        if side == name
-        else ((low, low),)
-        if np.array_equal(low, high)
-        else ((low, low), (high, high))
-        for side, low, high in ((side, boxes.low[side], boxes.high[side]) for side in boxes.low)
+        (low,) if np.array_equal(low, high) else (low, high)
+        for low, high in zip(boxes.low.values(), boxes.high.values(), strict=True)
     ]
     found = list(product(*ends))
-    return Boxes(
-        low={side: np.concatenate([corner[i][0] for corner in found]) for i, side in enumerate(boxes.low)},
-        high={side: np.concatenate([corner[i][1] for corner in found]) for i, side in enumerate(boxes.low)},
+    return Boxes.points(
+        {name: np.concatenate([corner[i] for corner in found]) for i, name in enumerate(boxes.low)}
     )
 
 

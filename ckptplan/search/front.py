@@ -21,7 +21,7 @@ from ckptplan.cost.arrays import Integers
 from ckptplan.cost.exact import serial_seconds
 from ckptplan.model.step_costs import StepCosts
 from ckptplan.search.box import Limits
-from ckptplan.search.boxes import Boxes, all_points, corners, corners_across, halves_across, joined, singles
+from ckptplan.search.boxes import Boxes, all_points, corners, halves_across, joined, singles
 from ckptplan.strategies.protocol import Columns, Model, Strategy
 
 _Mask: TypeAlias = npt.NDArray[np.bool_]
@@ -205,15 +205,17 @@ def undominated(keys: _Key) -> _Key:
     """Return the points of the front, in the order of memory; of equal points the first by the key."""
     if not len(keys[0]):
         return keys
-    order = np.lexsort((keys[1], keys[0]))
+    # Stable, which is quick on fronts one behind the other: each is sorted already.
+    order = np.argsort(keys[0], kind="stable")
     local, seconds = keys[0][order], keys[1][order]
-    kept = seconds < np.concatenate([[np.inf], np.minimum.accumulate(seconds)[:-1]])
-    group = np.cumsum(kept) - 1
-    same = (local == local[kept][group]) & (seconds == seconds[kept][group])
-    if np.count_nonzero(same) == np.count_nonzero(kept):
-        chosen = order[kept]
-    else:
-        chosen = _first_of_each(keys, order[same], group[same])
+    new = np.concatenate([[True], local[1:] != local[:-1]])
+    least = np.minimum.reduceat(seconds, np.flatnonzero(new))
+    front = least < np.concatenate([[np.inf], np.minimum.accumulate(least)[:-1]])
+    group = np.cumsum(new) - 1
+    best = np.flatnonzero(front[group] & (seconds == least[group]))
+    chosen = order[best]
+    if len(best) > np.count_nonzero(front):
+        chosen = _first_of_each(keys, chosen, group[best])
     return tuple(column[chosen] for column in keys)
 
 
@@ -230,11 +232,11 @@ def _search(boxes: Boxes, problem: _Problem, seen: _Seen) -> None:
     if (len(boxes.low) == 1 and problem.resolution == 0) or boxes.volume() <= _FEW_POINTS:
         _evaluate(boxes, problem, seen)
         return
-    if not problem.resolution:
-        for name in boxes.low:
-            # Along the edges a strategy is most often another, simpler one, and its front nearly this one.
-            for lot in _lots(singles(corners_across(boxes, name), name)):
-                seen.add(_points(lot, problem))
+    if problem.trades_steps_for_tapes and not problem.resolution:
+        # With all else as large as can be, a strategy is most often a simpler one, and its front near this.
+        edge = Boxes(low={**boxes.high, _CHUNK: boxes.low[_CHUNK]}, high=boxes.high)
+        for lot in _lots(singles(edge, _CHUNK)):
+            seen.add(_points(lot, problem))
     seen.add(_points(corners(boxes), problem))
     while boxes.count():
         boxes = _cut(boxes, problem, seen)
