@@ -45,7 +45,7 @@ def workplace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/schedule-format.md"])
+@pytest.mark.parametrize("page", ["README.md", "docs/schedule-format.md", "docs/trade-offs.md"])
 def test_commands_of_the_documents_run(page: str, workplace: Path) -> None:
     """As they stand and in their order, as a reader types them."""
     blocks = re.findall(r"```sh\n(.*?)```", (ROOT / page).read_text(), re.DOTALL)
@@ -70,7 +70,7 @@ def test_commands_of_the_documents_run(page: str, workplace: Path) -> None:
         assert "Traceback" not in done.stderr
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/schedule-format.md"])
+@pytest.mark.parametrize("page", ["README.md", "docs/schedule-format.md", "docs/trade-offs.md"])
 def test_python_of_the_documents_runs(page: str, workplace: Path) -> None:
     blocks = re.findall(r"```python\n(.*?)```", (ROOT / page).read_text(), re.DOTALL)
     assert blocks
@@ -161,6 +161,16 @@ def test_figures_for_optimal_schedules_are_those_measured() -> None:
         assert f"{case['median_seconds'] * 1e3:,.1f} ms" in page
     for peer in measured["peers"]:
         assert f"{peer['peer_seconds']:.2f} s | {peer['optimal_seconds'] * 1e3:.1f} ms" in page
+
+
+def test_figures_for_fronts_are_those_measured() -> None:
+    page = (ROOT / "docs/trade-offs.md").read_text()
+    measured = json.loads((ROOT / "benchmarks/results/pareto.json").read_text())["results"]
+    of = {(line["steps"], line["strategy"]): line for line in measured}
+    for steps, name in of:
+        if steps == 4096:
+            short, long = of[4096, name]["median_seconds"] * 1e3, of[10**6, name]["median_seconds"]
+            assert f"| {short:.1f} ms | {long:.2f} s | {of[10**6, name]['points']:,} |" in page
 
 
 def test_pages_that_the_code_refers_to_exist() -> None:
