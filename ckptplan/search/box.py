@@ -18,12 +18,14 @@ from ckptplan.cost.exact import Cost, overhead
 from ckptplan.model.budget import Budget
 from ckptplan.model.record import Parameters
 from ckptplan.model.step_costs import StepCosts
-from ckptplan.search.boxes import Boxes, all_points, corners, halves_across, joined
+from ckptplan.search.boxes import Boxes, all_points, corners, joined
 from ckptplan.search.objective import Key, Objective
 from ckptplan.strategies.protocol import Model, Strategy
 from ckptplan.strategies.solved import Solution
 
 _Mask: TypeAlias = npt.NDArray[np.bool_]
+#: Up to so many boxes are cut in eight instead of two.
+_FEW_BOXES = 64
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,6 +85,21 @@ class Best:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Rival:
+    """What a setting has to beat to be of interest: the key of another strategy's best.
+
+    ``ties_win`` says that a setting with the same key beats it, too.
+    """
+
+    key: tuple[float, ...]
+    ties_win: bool
+
+    def best(self, names: tuple[str, ...]) -> tuple[float, ...]:
+        """Return the rival as a best point whose parameters no point has."""
+        return (*self.key, *[float("inf") if self.ties_win else float("-inf")] * len(names))
+
+
+@dataclass(frozen=True, kw_only=True)
 class _Problem:
     strategy: Strategy
     costs: StepCosts
@@ -108,8 +125,9 @@ def best_setting(
     objective: Objective,
     model: Model = "exact",
     effort: Effort | None = None,
+    rival: Rival | None = None,
 ) -> Best | None:
-    """Return the optimum of ``strategy`` within ``limits``, None where nothing fits.
+    """Return the optimum of ``strategy`` within ``limits``, None where nothing fits or beats ``rival``.
 
     Ties go to the smaller parameters. Raises InputError where the strategy lacks the cost model.
     """
@@ -119,7 +137,9 @@ def best_setting(
     effort = effort or Effort()
     problem = _Problem(strategy=strategy, costs=costs, model=model, objective=objective, limits=limits)
     boxes = Boxes.whole(start)
-    best: tuple[float, ...] | None = None
+    best = beaten = None if rival is None else rival.best(strategy.parameter_names)
+    if beaten is not None and not _hopeful(boxes, problem, beaten):
+        return None
     waiting: tuple[Boxes, Key] | None = None
     cut, least = 0, float("inf")
     while True:
@@ -143,7 +163,13 @@ def best_setting(
         boxes = rest.take(chosen)
         alive[chosen] = False
         waiting = (rest.take(alive), tuple(column[alive] for column in keys))
-    return None if best is None else _answer(best, least, strategy.parameter_names)
+    return None if best is None or best is beaten else _answer(best, least, strategy.parameter_names)
+
+
+def _hopeful(boxes: Boxes, problem: _Problem, best: tuple[float, ...]) -> bool:
+    """Return whether any box may hold a better point than the best one."""
+    keys, useful = problem.look(boxes)
+    return bool(np.any(useful & _below(keys, best)))
 
 
 def _answer(best: tuple[float, ...], least: float, names: tuple[str, ...]) -> Best:
@@ -199,23 +225,46 @@ def _best_point(points: Boxes, problem: _Problem) -> tuple[float, ...] | None:
 
 
 def _cut(boxes: Boxes, problem: _Problem, best: tuple[float, ...] | None) -> tuple[Boxes, Key]:
-    """Cut each box in two across one side; return the halves that may hold a better point, and keys.
+    """Cut each box across one side; return the parts that may hold a better point, and their keys.
 
-    The side is the one that leaves fewest halves alive. (Where many settings tie, cutting the wrong
+    The side is the one that leaves fewest parts alive. (Where many settings tie, cutting the wrong
     side would go on until single points.) Of two such sides, the longer one in proportion is cut.
     """
-    sides = [halves_across(boxes, name) for name in boxes.low]
-    halves = sides[0] if len(sides) == 1 else joined(sides)
-    keys, useful = problem.look(halves)
+    count = boxes.count()
+    # A look at a few boxes takes as long as at a hundred.
+    each = 2 if count > _FEW_BOXES else 8
+    sides = [_parts(boxes, name, each) for name in boxes.low]
+    parts = sides[0] if len(sides) == 1 else joined(sides)
+    keys, useful = problem.look(parts)
     useful &= _below(keys, best)
-    count = len(next(iter(boxes.low.values())))
-    alive = useful.reshape(len(sides), 2, count).sum(axis=1)
+    for name in boxes.low:
+        useful &= parts.low[name] <= parts.high[name]
+    alive = useful.reshape(len(sides), each, count).sum(axis=1)
     proportions = np.array([(boxes.high[name] + 1) / boxes.low[name] for name in boxes.low])
     is_point = np.array([boxes.high[name] == boxes.low[name] for name in boxes.low])
-    # One number to rank by: whole steps for halves alive, less than one for the proportion.
+    # One number to rank by: whole steps for parts alive, less than one for the proportion.
     rank = np.where(is_point, np.inf, alive + 1 / proportions)
     side = np.argmin(rank, axis=0)
-    chosen = np.zeros_like(useful).reshape(len(sides), 2, count)
+    chosen = np.zeros_like(useful).reshape(len(sides), each, count)
     chosen[side, :, np.arange(count)] = True
     useful &= chosen.reshape(-1)
-    return halves.take(useful), tuple(column[useful] for column in keys)
+    return parts.take(useful), tuple(column[useful] for column in keys)
+
+
+def _parts(boxes: Boxes, name: str, each: int) -> Boxes:
+    """Return the first parts of all boxes cut across one side, then the second parts, and so on.
+
+    A box that is too narrow for so many has parts that are empty, their low end above the high one.
+    """
+    low, high = boxes.low[name], boxes.high[name]
+    share = np.arange(1, each)[:, None] / each
+    # Costs go with T / chunk: a long side is cut in proportion.
+    geometric = low * (high / low) ** share
+    cuts = np.where(high > 4 * low, geometric, low + (high - low) * share).astype(np.int64)
+    cuts = np.clip(cuts, low, np.maximum(low, high - 1))
+    ends = [low - 1, *cuts, high]
+    repeated = joined([boxes] * each)
+    return Boxes(
+        low={**repeated.low, name: np.concatenate(ends[:-1]) + 1},
+        high={**repeated.high, name: np.concatenate(ends[1:])},
+    )

@@ -12,7 +12,7 @@ from ckptplan.cost.exact import Cost, overhead
 from ckptplan.errors import Infeasible, InputError
 from ckptplan.model.budget import Budget
 from ckptplan.model.step_costs import StepCosts
-from ckptplan.search.box import Best, Limits, best_setting
+from ckptplan.search.box import Best, Limits, Rival, best_setting
 from ckptplan.search.objective import Knee, Objective, least_memory, least_remote_memory, least_time
 from ckptplan.strategies.protocol import Model, Strategy
 from ckptplan.strategies.registry import all_strategies
@@ -54,8 +54,11 @@ class Question:
         return self._ranked(self._objective())
 
     def winner(self) -> Answer | None:
-        """Return the best strategy at its best setting, None where nothing fits."""
-        return next(iter(self.answers()), None)
+        """Return the best strategy at its best setting, None where nothing fits.
+
+        It is the first of ``answers``, found sooner: no strategy is searched for what another one beats.
+        """
+        return self._first(self._objective())
 
     def closed_form(self) -> Question:
         """Return the question for closed forms only, which answer at once.
@@ -100,7 +103,8 @@ class Question:
         }
         for questions in (lifted, dict.fromkeys(lifted, free)):
             for binding, question in questions.items():
-                have, need = limits[binding], question._least(binding)
+                have = limits[binding]
+                need = None if have is None else question._least(binding)
                 if have is not None and need is not None and need > have:
                     return Infeasible(binding=binding, need=need, have=have, subject=subject)
         return self._unsolved(subject=subject)
@@ -156,13 +160,13 @@ class Question:
         return knee if balanced else least_time
 
     def _first(self, objective: Objective) -> Answer | None:
-        return next(iter(self._ranked(objective)), None)
+        return next(iter(self._ranked(objective, only_first=True)), None)
 
-    def _ranked(self, objective: Objective) -> list[Answer]:
+    def _ranked(self, objective: Objective, *, only_first: bool = False) -> list[Answer]:
+        """Return the answers, best first; with ``only_first``, those found better than all before them."""
         limits = Limits(budget=self.budget, max_overhead=self.max_overhead, base_seconds=self.base_seconds)
         answers: list[Answer] = []
-        # Closed forms first: a long search that is interrupted leaves the best of them.
-        for strategy in sorted(self.strategies, key=lambda one: isinstance(one, SolvedStrategy)):
+        for strategy in sorted(self.strategies, key=_turn):
             if isinstance(strategy, SolvedStrategy):
                 try:
                     best = self._solved(strategy, limits, objective)
@@ -173,12 +177,31 @@ class Question:
                     break
             else:
                 best = best_setting(
-                    strategy, costs=self.costs, limits=limits, objective=objective, model=self.model
+                    strategy,
+                    costs=self.costs,
+                    limits=limits,
+                    objective=objective,
+                    model=self.model,
+                    rival=_rival(answers, strategy) if only_first else None,
                 )
             if best is not None:
                 answers.append(Answer(strategy=strategy, best=best))
-        # Ties go by the order of the strategies.
-        return sorted(answers, key=lambda answer: (answer.best.key, answer.strategy.rank))
+                if only_first and objective is least_time and self._unbeatable(answers[-1]):
+                    break
+        return sorted(answers, key=_place)
+
+    def _unbeatable(self, answer: Answer) -> bool:
+        """Return whether a plan without parameters is as quick as base, and running a step again takes time.
+
+        What is as quick then runs nothing again. So it holds each step's tape, and no less memory.
+        """
+        return (
+            self.model == "exact"
+            and not answer.strategy.parameter_names
+            and answer.best.key[0] <= self.base_seconds
+            # More than what rounding could hide.
+            and self.costs.recompute_seconds > 1e-12 * self.base_seconds
+        )
 
     def _solved(self, strategy: SolvedStrategy, limits: Limits, objective: Objective) -> Best | None:
         if self.model == "paper":
@@ -200,6 +223,28 @@ class Question:
             return None
         key = tuple(column[0].item() for column in objective(solution.cost))
         return Best(parameters=solution.parameters, key=key, solution=solution)
+
+
+def _turn(strategy: Strategy) -> tuple[bool, int]:
+    """Return when a strategy has its turn.
+
+    Closed forms first: a long search that is interrupted leaves the best of them. Of these the simple ones
+    first, which are soon searched, and often good enough to spare most of the others' search.
+    """
+    return isinstance(strategy, SolvedStrategy), strategy.rank
+
+
+def _place(answer: Answer) -> tuple[tuple[float, ...], int]:
+    """Return what ranks answers: ties go by the order of the strategies."""
+    return answer.best.key, answer.strategy.rank
+
+
+def _rival(answers: list[Answer], strategy: Strategy) -> Rival | None:
+    """Return what a strategy has to beat; one without parameters is evaluated as quickly as compared."""
+    if not answers or not strategy.parameter_names:
+        return None
+    best = min(answers, key=_place)
+    return Rival(key=best.best.key, ties_win=strategy.rank < best.strategy.rank)
 
 
 def _closed_forms() -> tuple[Strategy, ...]:

@@ -50,8 +50,11 @@ class Revolve(Strategy):
         )
 
     def admits(self, *, low: Columns, high: Columns, steps: int) -> npt.NDArray[np.bool_]:
-        """Leave out what runs more steps again than can be counted, and slots that nothing fills."""
-        useful = low["nb_local"] <= np.maximum(1, ceil_div(steps, low["chunk_size"]) - 1)
+        """Leave out slots that nothing fills, and what runs more steps again than can be counted."""
+        useful: npt.NDArray[np.bool_] = low["nb_local"] <= np.maximum(1, ceil_div(steps, low["chunk_size"]) - 1)
+        if steps < 2**31:
+            # No step is run again T times.
+            return useful
         again = revolve.again_at(np.array([steps]), chunk=high["chunk_size"], slots=high["nb_local"])
         admitted: npt.NDArray[np.bool_] = (again < revolve.MOST) & useful
         return admitted

@@ -8,7 +8,7 @@ from ckptplan.model.budget import Budget
 from ckptplan.model.step_costs import StepCosts
 from ckptplan.search.box import Effort, Limits, best_setting
 from ckptplan.search.objective import Knee, Objective, least_memory, least_remote_memory, least_time
-from ckptplan.search.question import Question
+from ckptplan.search.question import ObjectiveName, Question
 from ckptplan.strategies.protocol import Model
 from tests.support import CLOSED, brute_force, plain_costs, step_costs
 
@@ -120,3 +120,26 @@ def test_flat_fronts_are_answered(steps: int, overlaps: bool) -> None:
     for answer in asked.answers():
         # The front of revolve is flat in both of its parameters.
         assert answer.best.gap < (2e-2 if answer.strategy.name == "revolve" else 2e-3)
+
+
+@given(
+    costs=step_costs(),
+    data=st.data(),
+    objective=st.sampled_from(["time", "memory", "balanced"]),
+    model=st.sampled_from(["exact", "paper"]),
+)
+def test_the_winner_is_the_first_of_all_answers(
+    costs: StepCosts, data: st.DataObject, objective: ObjectiveName, model: Model
+) -> None:
+    """What spares a search (a strategy that cannot win) changes no answer, ties included."""
+    within = data.draw(limits(costs), label="limits")
+    asked = Question(
+        costs=costs,
+        budget=within.budget,
+        strategies=tuple(one for one in CLOSED.values() if model == "exact" or one.printed),
+        objective=objective,
+        model=model,
+        max_overhead=within.max_overhead,
+    )
+    first = next(iter(asked.answers()), None)
+    assert asked.winner() == first

@@ -1,0 +1,303 @@
+"""The inputs of a plan as axes: what each is called, how its values are read, how it is replaced.
+
+What is varied is a case, a workload on a profile; budgets are the profile's sizes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, TypeAlias
+
+from ckptplan.errors import InputError, did_you_mean, shown
+from ckptplan.model.profile import HardwareProfile
+from ckptplan.model.workload import DERIVED, Workload
+from ckptplan.units import (
+    ACCEPTED_BYTES,
+    ACCEPTED_RATE,
+    ACCEPTED_SECONDS,
+    MAX_BYTES,
+    MAX_STEPS,
+    format_bytes,
+    format_count,
+    format_rate,
+    format_seconds,
+    parse_bytes,
+    parse_optional_bytes,
+    parse_rate,
+    parse_seconds,
+)
+
+#: A value of an axis in SI base units; None is 'unbounded'.
+Value: TypeAlias = int | float | None
+#: The largest value of any count.
+_MAX_COUNT = 10**9
+
+
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    """What one plan is made for."""
+
+    workload: Workload
+    profile: HardwareProfile
+
+    def with_workload(self, **changes: Any) -> Case:
+        """Return the case with other numbers of the workload. Raises InputError."""
+        return Case(workload=_replaced(self.workload, "basis", changes), profile=self.profile)
+
+    def with_profile(self, **changes: Any) -> Case:
+        """Return the case with other numbers of the profile. Raises InputError."""
+        return Case(workload=self.workload, profile=_replaced(self.profile, "sources", changes))
+
+    def with_sizes(self, **changes: Any) -> Case:
+        """Return the case with other bytes per unit of the profile; a network no longer derives them."""
+        spread = Case(workload=self.spread(), profile=self.profile)
+        return spread.with_workload(network=None, **changes)
+
+    def spread(self) -> Workload:
+        """Return the workload with its bytes per unit of the profile."""
+        return self.workload.spread_over(self.profile.units)
+
+
+def _replaced(model: Any, reasons: str, changes: dict[str, Any]) -> Any:
+    """Return a model with some fields changed, checked as a fresh one; their origins no longer hold."""
+    fields = {name: getattr(model, name) for name in type(model).model_fields}
+    if isinstance(model, Workload) and changes.get("network", model.network) is not None:
+        fields = {name: value for name, value in fields.items() if name not in DERIVED}
+    known = {name: reason for name, reason in fields[reasons].items() if name not in changes}
+    return type(model)(**{**fields, reasons: known, **changes})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Kind:
+    """How values of an axis are read and shown. ``read`` raises InputError."""
+
+    read: Callable[[object], Value]
+    show: Callable[[Any], str]
+    accepted: str
+    whole: bool = False
+
+
+def _count(most: int) -> Callable[[object], int]:
+    def read(value: object) -> int:
+        accepted = f"a whole number from 1 to {most:,}"
+        text = value.strip() if isinstance(value, str) else value
+        if isinstance(text, str) and text.isascii() and text.isdecimal() and len(text) < 20:
+            text = int(text)
+        elif hasattr(text, "__index__") and not isinstance(text, bool):
+            text = text.__index__()
+        if not isinstance(text, int) or isinstance(text, bool) or not 1 <= text <= most:
+            raise InputError(f"{shown(value)} is not accepted", value=value, accepted=accepted)
+        return text
+
+    return read
+
+
+def _ratio(value: object) -> float:
+    """Read a ratio, which unlike a share may be above 1 without a per cent sign."""
+    text = str(value).strip()
+    number, scale = (text[:-1], 0.01) if text.endswith("%") else (text, 1.0)
+    try:
+        ratio = float(number) * scale
+    except ValueError:
+        ratio = float("nan")
+    if not 0 < ratio < float("inf"):
+        raise InputError(f"{shown(value)} is not a ratio", value=value, accepted=_RATIO)
+    return ratio
+
+
+_RATIO = "a number above zero, as 0.1, 1 or '30%'"
+COUNT = Kind(read=_count(_MAX_COUNT), show=format_count, accepted="whole numbers from 1", whole=True)
+STEPS = Kind(read=_count(MAX_STEPS), show=format_count, accepted="whole numbers from 1", whole=True)
+BYTES = Kind(read=parse_bytes, show=format_bytes, accepted=ACCEPTED_BYTES, whole=True)
+LIMIT = Kind(
+    read=parse_optional_bytes,
+    show=lambda value: "unbounded" if value is None else format_bytes(value),
+    accepted=f"{ACCEPTED_BYTES}, or 'unbounded'",
+    whole=True,
+)
+RATE = Kind(read=parse_rate, show=format_rate, accepted=ACCEPTED_RATE)
+SECONDS = Kind(read=parse_seconds, show=format_seconds, accepted=ACCEPTED_SECONDS)
+RATIO = Kind(read=_ratio, show=lambda value: f"{value:.4g}", accepted=_RATIO)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Axis:
+    """One input. ``now`` returns its values in a case, one for each of ``sets``, the fields it replaces.
+
+    ``column`` is its name in results, which ends in the unit.
+    """
+
+    name: str
+    column: str
+    kind: Kind
+    sets: tuple[str, ...]
+    now: Callable[[Case], tuple[Value, ...]]
+    replace: Callable[[Case, Sequence[Any]], Case]
+
+    def put(self, case: Case, value: Value) -> Case:
+        """Return the case with this input at a value. Raises InputError that names the axis."""
+        return self._put(case, [value] * len(self.sets))
+
+    def scaled(self, case: Case, factor: float) -> Case:
+        """Return the case with this input times a factor; whole numbers are rounded. Raises InputError."""
+        return self._put(case, self.scaled_values(case, factor))
+
+    def scaled_values(self, case: Case, factor: float) -> list[Value]:
+        """Return the values that ``scaled`` puts: 'unbounded' stays so, whole numbers stay above zero."""
+        found: list[Value] = []
+        for value in self.now(case):
+            if value is None or not self.kind.whole:
+                found.append(None if value is None else value * factor)
+            else:
+                found.append(value if value == 0 else min(max(1, round(value * factor)), MAX_BYTES))
+        return found
+
+    def _put(self, case: Case, values: Sequence[Value]) -> Case:
+        try:
+            return self.replace(case, values)
+        except InputError as error:
+            raise InputError(
+                error.message, field=self.name, value=error.value, accepted=error.accepted
+            ) from None
+
+
+def _axis(name: str, kind: Kind, *fields: str, column: str | None = None) -> Axis:
+    """Return the axis of plain fields, as 'profile.latency_seconds'; the same value goes into each."""
+    owner = fields[0].partition(".")[0]
+    names = [field.partition(".")[2] for field in fields]
+
+    def now(case: Case) -> tuple[Value, ...]:
+        return tuple(getattr(getattr(case, owner), field) for field in names)
+
+    def replace(case: Case, values: Sequence[Any]) -> Case:
+        changes = dict(zip(names, values, strict=True))
+        return case.with_profile(**changes) if owner == "profile" else case.with_workload(**changes)
+
+    return Axis(name=name, column=column or names[0], kind=kind, sets=tuple(fields), now=now, replace=replace)
+
+
+def _size(field: str) -> Axis:
+    """Return the axis of bytes per unit of the profile."""
+    return Axis(
+        name=field.replace("_", "-"),
+        column=field,
+        kind=BYTES,
+        sets=(f"workload.{field}",),
+        now=lambda case: (getattr(case.spread(), field),),
+        replace=lambda case, values: case.with_sizes(**{field: values[0]}),
+    )
+
+
+def _of_network(field: str) -> Axis:
+    """Return the axis of a number of the network, which the bytes follow."""
+
+    def replace(case: Case, values: Sequence[Any]) -> Case:
+        change = getattr(case.workload, f"with_{field}")
+        return Case(workload=change(values[0]), profile=case.profile)
+
+    return Axis(
+        name=field,
+        column=field,
+        kind=COUNT,
+        # The bytes are derived anew. (They can still be replaced by an axis of their own.)
+        sets=(f"network.{field}",),
+        now=lambda case: (getattr(case.workload.network, field, None),),
+        replace=replace,
+    )
+
+
+_TRANSFERS = ("profile.transfer_write_seconds", "profile.transfer_read_seconds")
+
+
+def _transfers(case: Case) -> tuple[float, float]:
+    """Return T_c of one state each way, derived from the bytes where it is not pinned."""
+    profile = case.profile
+    size = case.spread().state_bytes * profile.units
+    write, read = profile.transfer_write_seconds, profile.transfer_read_seconds
+    return (
+        size / profile.write_bytes_per_second if write is None else write,
+        size / profile.read_bytes_per_second if read is None else read,
+    )
+
+
+def _pinned(*fields: str) -> Callable[[Case], tuple[Value, ...]]:
+    chosen = [_TRANSFERS.index(field) for field in fields]
+    return lambda case: tuple(_transfers(case)[i] for i in chosen)
+
+
+def _transfer(name: str, *fields: str) -> Axis:
+    plain = _axis(name, SECONDS, *fields, column=name.replace("-", "_"))
+    return Axis(**{**vars(plain), "now": _pinned(*fields)})
+
+
+#: In the order in which they are put into a case: what is derived follows what it is derived from.
+_AXES = (
+    _axis("profile-units", COUNT, "profile.units", column="profile_units"),
+    _axis("workload-units", COUNT, "workload.units", column="workload_units"),
+    _axis("T", STEPS, "workload.steps", column="steps"),
+    _of_network("batch"),
+    _of_network("neurons"),
+    _axis("local-bytes", BYTES, "profile.local_bytes"),
+    _axis("remote-bytes", LIMIT, "profile.remote_bytes"),
+    *(_size(field) for field in (*DERIVED, "workspace_bytes")),
+    _axis(
+        "bandwidth",
+        RATE,
+        "profile.write_bytes_per_second",
+        "profile.read_bytes_per_second",
+        column="bandwidth_bytes_per_second",
+    ),
+    _axis("write-bytes-per-second", RATE, "profile.write_bytes_per_second"),
+    _axis("read-bytes-per-second", RATE, "profile.read_bytes_per_second"),
+    _axis("latency", SECONDS, "profile.latency_seconds"),
+    _axis("synchronisation", SECONDS, "profile.synchronisation_seconds"),
+    _transfer("transfer-seconds", *_TRANSFERS),
+    _transfer("transfer-write-seconds", _TRANSFERS[0]),
+    _transfer("transfer-read-seconds", _TRANSFERS[1]),
+    _axis("forward-seconds", SECONDS, "workload.forward_seconds"),
+    _axis("backward-seconds", SECONDS, "workload.backward_seconds"),
+    _axis("recompute-seconds", SECONDS, "workload.recompute_seconds"),
+    _axis("record-seconds", SECONDS, "workload.record_overhead_seconds"),
+    Axis(
+        name="recompute-ratio",
+        column="recompute_ratio",
+        kind=RATIO,
+        sets=("workload.recompute_seconds",),
+        now=lambda case: (case.workload.recompute_seconds / case.workload.forward_seconds,),
+        replace=lambda case, values: case.with_workload(
+            recompute_seconds=values[0] * case.workload.forward_seconds
+        ),
+    ),
+)
+
+
+@cache
+def all_axes() -> dict[str, Axis]:
+    """Return the axes by name, in the order in which they are put into a case."""
+    return {axis.name: axis for axis in _AXES}
+
+
+@cache
+def _spellings() -> dict[str, Axis]:
+    """Return the axes by every name they go by: their own, and the field's."""
+    fields = {axis.sets[0].partition(".")[2]: axis for axis in _AXES if len(axis.sets) == 1}
+    fields |= {"recompute_seconds": all_axes()["recompute-seconds"], "steps": all_axes()["T"]}
+    del fields["units"]  # the profile's or the workload's
+    named = {spelled: axis for axis in _AXES for spelled in (axis.name, axis.column)}
+    names = {**fields, **named}
+    return {**names, **{name.replace("_", "-"): axis for name, axis in names.items()}}
+
+
+def axis_named(name: str) -> Axis:
+    """Return the axis called ``name``; '-' and '_' are the same. Raises InputError."""
+    found = _spellings().get(name.strip())
+    if found is None:
+        raise InputError(
+            f"is no input that can be varied.{did_you_mean(name.strip(), [*all_axes(), *_spellings()])}",
+            field=name[:60] or "axis",
+            value=name,
+            accepted=", ".join(all_axes()),
+        )
+    return found
