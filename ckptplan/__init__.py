@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from ckptplan.storage.profiles import load_profile
     from ckptplan.storage.schedules import load_schedule
     from ckptplan.storage.workloads import load_workload
+    from ckptplan.sweeps import sweep
 
 __all__ = [
     "CkptplanError",
@@ -52,6 +53,7 @@ __all__ = [
     "save_plan",
     "save_schedule",
     "simulate",
+    "sweep",
 ]
 
 _HOMES = {
@@ -78,6 +80,7 @@ _HOMES = {
     "save_plan": "ckptplan.storage.plans",
     "save_schedule": "ckptplan.playback",
     "simulate": "ckptplan.playback",
+    "sweep": "ckptplan.sweeps",
 }
 
 

@@ -5,10 +5,10 @@ What is varied is a case, a workload on a profile; budgets are the profile's siz
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 from ckptplan.errors import InputError, did_you_mean, shown
 from ckptplan.model.profile import HardwareProfile
@@ -29,6 +29,7 @@ from ckptplan.units import (
     parse_seconds,
 )
 
+Model = TypeVar("Model", Workload, HardwareProfile)
 #: A value of an axis in SI base units; None is 'unbounded'.
 Value: TypeAlias = int | float | None
 #: The largest value of any count.
@@ -44,11 +45,11 @@ class Case:
 
     def with_workload(self, **changes: Any) -> Case:
         """Return the case with other numbers of the workload. Raises InputError."""
-        return Case(workload=_replaced(self.workload, "basis", changes), profile=self.profile)
+        return Case(workload=with_numbers(self.workload, changes), profile=self.profile)
 
     def with_profile(self, **changes: Any) -> Case:
         """Return the case with other numbers of the profile. Raises InputError."""
-        return Case(workload=self.workload, profile=_replaced(self.profile, "sources", changes))
+        return Case(workload=self.workload, profile=with_numbers(self.profile, changes))
 
     def with_sizes(self, **changes: Any) -> Case:
         """Return the case with other bytes per unit of the profile; a network no longer derives them."""
@@ -60,13 +61,18 @@ class Case:
         return self.workload.spread_over(self.profile.units)
 
 
-def _replaced(model: Any, reasons: str, changes: dict[str, Any]) -> Any:
-    """Return a model with some fields changed, checked as a fresh one; their origins no longer hold."""
-    fields = {name: getattr(model, name) for name in type(model).model_fields}
-    if isinstance(model, Workload) and changes.get("network", model.network) is not None:
+def with_numbers(model: Model, changes: Mapping[str, Any]) -> Model:
+    """Return a model with other numbers, checked as a fresh one; the origins of the old ones go.
+
+    Raises InputError.
+    """
+    fields: dict[str, Any] = {name: getattr(model, name) for name in type(model).model_fields}
+    if fields.get("network") is not None and changes.get("network", model) is not None:
+        # The network derives them, of other units too.
         fields = {name: value for name, value in fields.items() if name not in DERIVED}
-    known = {name: reason for name, reason in fields[reasons].items() if name not in changes}
-    return type(model)(**{**fields, reasons: known, **changes})
+    origins = "sources" if "sources" in fields else "basis"
+    known = {name: origin for name, origin in fields[origins].items() if name not in changes}
+    return type(model)(**{**fields, origins: known, **changes})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -135,6 +141,10 @@ class Axis:
     sets: tuple[str, ...]
     now: Callable[[Case], tuple[Value, ...]]
     replace: Callable[[Case, Sequence[Any]], Case]
+
+    def __reduce__(self) -> tuple[Callable[[str], Axis], tuple[str]]:
+        """Travel to other processes by name."""
+        return axis_named, (self.name,)
 
     def put(self, case: Case, value: Value) -> Case:
         """Return the case with this input at a value. Raises InputError that names the axis."""

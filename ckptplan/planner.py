@@ -126,8 +126,8 @@ def asked(
     **wishes: Any,
 ) -> tuple[Goal, Question, Provenance]:
     """Return what a plan is chosen for, as data and as a question. Raises InputError."""
-    _check(workload, Workload, name="workload", load="load_workload")
-    _check(profile, HardwareProfile, name="profile", load="load_profile")
+    check_kind(workload, Workload, name="workload", load="load_workload")
+    check_kind(profile, HardwareProfile, name="profile", load="load_profile")
     chosen = named(strategies)
     if strategies is None and wishes.get("model") == "paper":
         chosen = [strategy for strategy in chosen if strategy.printed]
@@ -202,7 +202,7 @@ class Ranking:
         predicted = (
             predict(answer.strategy, parameters, costs=self.question.costs)
             if solution is None
-            else _predicted(solution.trace, costs=self.question.costs)
+            else predicted_by(solution.trace, costs=self.question.costs)
         )
         return Plan(
             strategy=answer.strategy.name,
@@ -264,7 +264,8 @@ def predict(strategy: Strategy, parameters: Parameters, *, costs: StepCosts) -> 
     )
 
 
-def _predicted(trace: Trace, *, costs: StepCosts) -> Predicted:
+def predicted_by(trace: Trace, *, costs: StepCosts) -> Predicted:
+    """Return what a schedule that was solved for will cost."""
     return Predicted(
         seconds=trace.seconds,
         overhead=max(0.0, float(overhead(trace.seconds, costs.base_seconds))),
@@ -287,7 +288,8 @@ def _paper_prediction(strategy: Strategy, parameters: Parameters, *, costs: Step
     )
 
 
-def _check(value: object, kind: type, *, name: str, load: str) -> None:
+def check_kind(value: object, kind: type, *, name: str, load: str) -> None:
+    """Raise InputError unless a value is what ``ckptplan.<load>`` returns."""
     if not isinstance(value, kind):
         raise InputError(
             f"{shown(value)} is not a {kind.__name__}",

@@ -16,6 +16,7 @@ from ckptplan.cli import (
     simulate,
     workloads,
 )
+from ckptplan.cli import compare, optimize, profiles, schedule, schema, simulate, sweep, workloads
 from ckptplan.version import __version__
 
 app = typer.Typer(
@@ -48,6 +49,7 @@ app.command("optimize")(optimize.command)
 app.command("compare")(compare.command)
 app.command("pareto")(pareto.command)
 app.command("largest")(largest.command)
+app.command("sweep")(sweep.command)
 app.command("simulate")(simulate.command)
 app.command("schedule")(schedule.command)
 app.command("paper")(paper.command)

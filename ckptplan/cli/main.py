@@ -24,6 +24,7 @@ _EARLY = {
         ("numpy", "ckptplan.model.plan", "ckptplan.planner", "ckptplan.report.comparison"),
     ),
     "paper": ("numpy", "ckptplan.model.plan", "ckptplan.replication.claims"),
+    "sweep": ("numpy", "ckptplan.model.plan", "ckptplan.sweeps"),
     **dict.fromkeys(("simulate", "schedule"), ("numpy", "ckptplan.model.plan", "ckptplan.playback")),
 }
 #: What a shell reports for a program that a closed pipe ended.

@@ -101,8 +101,15 @@ def write_text(path: str | Path, text: str) -> None:
 
 def write_bytes(path: str | Path, content: bytes) -> None:
     """Write a binary file whole, as ``write_text`` does."""
-    with _streamed(path, mode="wb") as file:
+    with replacing_bytes(path) as file:
         file.write(content)
+
+
+@contextmanager
+def replacing_bytes(path: str | Path) -> Iterator[IO[bytes]]:
+    """Open a binary file to write as ``replacing`` does; '-' is a file's name here."""
+    with _streamed(path, mode="wb") as file:
+        yield file
 
 
 @contextmanager

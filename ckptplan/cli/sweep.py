@@ -1,0 +1,269 @@
+"""``ckptplan sweep``: the best plan at every point of a grid, in a file that an interruption cannot spoil."""
+
+from __future__ import annotations
+
+import enum
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from ckptplan.cli import options
+from ckptplan.cli.options import Effort, Format, Model, Objective
+from ckptplan.cli.output import emit, note
+from ckptplan.errors import InputError
+
+if TYPE_CHECKING:
+    from ckptplan.storage.rows import Lines
+    from ckptplan.sweeps import Sweep
+
+
+class RowFormat(enum.StrEnum):
+    """How rows are written."""
+
+    csv = "csv"
+    jsonl = "jsonl"
+    parquet = "parquet"
+
+
+Over = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--over",
+        metavar="NAME=VALUES",
+        help="An input and its values: T=256:65536:x2, latency=0:1us:+100ns, bandwidth=5GB/s:80GB/s:n9, "
+        "batch=30,60; once for each axis of the grid. docs/sweep.md has the names.",
+    ),
+]
+Profiles = Annotated[
+    list[str], typer.Option("--profile", metavar="NAMES|PATHS", help="Hardware profiles, with commas between.")
+]
+Workloads = Annotated[
+    list[str], typer.Option("--workload", metavar="NAMES|PATHS", help="Workloads, with commas between.")
+]
+
+
+def command(
+    over: Over = None,
+    profile: Profiles = ["ipu-mk2"],  # noqa: B006 - typer copies it
+    workload: Workloads = ["paper-snn"],  # noqa: B006 - typer copies it
+    steps: options.Steps = None,
+    batch: options.Batch = None,
+    neurons: options.Neurons = None,
+    local_bytes: options.LocalBytes = None,
+    remote_bytes: options.RemoteBytes = None,
+    strategies: options.Strategies = None,
+    objective: options.ObjectiveOption = Objective.time,
+    model: options.ModelOption = Model.exact,
+    max_overhead: options.MaxOverhead = None,
+    effort: options.EffortOption = Effort.quick,
+    jobs: Annotated[
+        str | None, typer.Option("--jobs", metavar="INTEGER", help="Processes at once (default: all cores).")
+    ] = None,
+    format_: Annotated[
+        RowFormat | None, typer.Option("--format", help="How rows are written (default: as the file is named).")
+    ] = None,
+    output: options.Output = None,
+    restart: Annotated[bool, typer.Option("--restart", help="Begin the file anew, whatever it holds.")] = False,
+) -> None:
+    """Find the best plan at every point of a grid over any inputs.
+
+    With -o FILE rows go to a file (.csv, .jsonl or .parquet) as they come; after an interruption the same
+    command continues it. Without, a table shows the first ones. Strategies are those that answer at once
+    ('closed'), unless --strategies names others.
+    """
+    chosen = _format(format_, output)
+    processes = None if jobs is None else options.plain_integer(jobs, option="--jobs", most=1024)
+    with options.named_by_option():
+        wishes = options.wishes(
+            strategies=strategies,
+            objective=objective,
+            model=model,
+            max_overhead=max_overhead,
+            local_bytes=local_bytes,
+            remote_bytes=remote_bytes,
+            effort=effort,
+        )
+        del wishes["command"]
+        sweep = _prepared(over or [], profile, workload, (steps, batch, neurons), wishes, output)
+    if chosen is None:
+        _as_table(sweep, processes)
+    elif output in (None, "-") or (Path(str(output)).exists() and not Path(str(output)).is_file()):
+        _as_stream(sweep, processes, chosen, output)
+    elif chosen is RowFormat.parquet:
+        _as_parquet(sweep, processes, str(output), restart=restart)
+    else:
+        _as_file(sweep, processes, chosen, str(output), restart=restart)
+
+
+def _format(asked: RowFormat | None, output: str | None) -> RowFormat | None:
+    """Return the format asked for, None for a table. Raises InputError where it cannot be told."""
+    known = [one.value for one in RowFormat]
+    if asked is RowFormat.parquet and output in (None, "-"):
+        raise InputError("is no stream", field="--format", value="parquet", accepted="-o FILE, or csv or jsonl")
+    if asked is not None or output is None:
+        return asked
+    suffix = Path(output).suffix.removeprefix(".").lower()
+    if suffix not in known:
+        raise InputError(
+            f"{output!r} does not say how rows are written",
+            field="--output",
+            value=output,
+            accepted="a name that ends in .csv, .jsonl or .parquet, or --format",
+        )
+    return RowFormat(suffix)
+
+
+def _prepared(
+    over: list[str],
+    profiles: list[str],
+    workloads: list[str],
+    job: tuple[str | None, str | None, str | None],
+    wishes: dict[str, Any],
+    output: str | None,
+) -> Sweep:
+    from ckptplan.sweeps import prepared
+
+    names = {"--profile": _names(profiles), "--workload": _names(workloads)}
+    options.keep_inputs({"--output": output}, *names["--profile"], *names["--workload"])
+    steps, batch, neurons = job
+    pairs = [
+        options.job(steps=steps, batch=batch, neurons=neurons, workload=workload, profile=profile)
+        for workload, profile in _all_named(names)
+    ]
+    tasks = [task for task, _ in pairs][: len(names["--workload"])]
+    machines = [machine for _, machine in pairs][: len(names["--profile"])]
+    sweep = prepared(over, workloads=tasks, profiles=machines, **wishes)
+    for axis in sweep.grid.axes:
+        if {"T": steps, "batch": batch, "neurons": neurons}.get(axis.name) is not None:
+            raise InputError(
+                "is varied by --over and set for all of it",
+                field=f"--{axis.name}",
+                accepted=f"either --over {axis.name}=... or --{axis.name}",
+            )
+    if not over and len(sweep) == 1:
+        raise InputError("is missing: there is one point only", field="--over", accepted="as T=256:65536:x2")
+    return sweep
+
+
+def _names(given: list[str]) -> list[str]:
+    return [name.strip() for text in given for name in text.split(",")]
+
+
+def _all_named(names: dict[str, list[str]]) -> Iterator[tuple[str, str]]:
+    """Yield each workload and each profile at least once, side by side."""
+    workloads, profiles = names["--workload"], names["--profile"]
+    for i in range(max(len(workloads), len(profiles))):
+        yield workloads[min(i, len(workloads) - 1)], profiles[min(i, len(profiles) - 1)]
+
+
+def _as_table(sweep: Sweep, jobs: int | None) -> None:
+    from ckptplan.report.sweep_table import Summary
+    from ckptplan.sweeps import rows_of
+
+    summary = Summary(sweep)
+    with _watched(sweep, 0) as told:
+        for rows in rows_of(sweep, jobs=jobs):
+            summary.add(rows)
+            told(len(rows))
+    emit(format_=Format.table, output=None, table=summary.print, document=dict, rows=list)
+
+
+def _as_stream(sweep: Sweep, jobs: int | None, chosen: RowFormat, output: str | None) -> None:
+    """Write to standard output, a device or a pipe: what cannot be continued."""
+    from ckptplan.storage.files import replacing
+    from ckptplan.sweeps import rows_of
+
+    lines = _lines(sweep, chosen)
+    with (
+        replacing(output or "-") as file,
+        _watched(sweep, 0, beside_output=file is sys.stdout) as told,
+    ):
+        file.write(lines.header())
+        for rows in rows_of(sweep, jobs=jobs):
+            file.write("".join(map(lines.line, rows)))
+            file.flush()
+            told(len(rows))
+
+
+def _as_file(
+    sweep: Sweep, jobs: int | None, chosen: RowFormat, output: str, *, restart: bool, to: str | None = None
+) -> None:
+    """Write a file, or what it lacks of the sweep; ``to`` is what it becomes, if that is another one."""
+    from ckptplan.storage.rows import growing
+    from ckptplan.sweeps import rows_of
+
+    identity, named = sweep.identity, to or output
+    with growing(
+        output,
+        lines=_lines(sweep, chosen),
+        identity=identity,
+        total=len(sweep),
+        head=lambda index: sweep.head(index, identity=identity),
+        restart=restart,
+    ) as file:
+        if file.done == len(sweep) and to is None:
+            note(f"{named} is complete: {len(sweep):,} rows")
+            return
+        if file.done:
+            note(f"{named} has {file.done:,} of {len(sweep):,} rows; continuing")
+        with _watched(sweep, file.done, file=named) as told:
+            for rows in rows_of(sweep, start=file.done, jobs=jobs):
+                file.append(rows)
+                told(len(rows))
+    if to is None:
+        note(f"{len(sweep):,} rows written to {output}")
+
+
+def _as_parquet(sweep: Sweep, jobs: int | None, output: str, *, restart: bool) -> None:
+    """Collect rows beside the file, so that it can be continued, and write it when they are complete."""
+    from ckptplan.storage.parquet import identity_of, write_parquet
+
+    partial = Path(f"{output}.partial.jsonl")
+    found = None if restart else identity_of(output)
+    if found == sweep.identity:
+        partial.unlink(missing_ok=True)
+        note(f"{output} is complete: {len(sweep):,} rows")
+        return
+    if found is not None:
+        raise InputError(
+            "holds another sweep", source=output, accepted="a new file, or --restart to begin it anew"
+        )
+    _as_file(sweep, jobs, RowFormat.jsonl, str(partial), restart=restart, to=output)
+    write_parquet(output, lines=partial, columns=sweep.columns, identity=sweep.identity)
+    partial.unlink()
+    note(f"{len(sweep):,} rows written to {output}")
+
+
+def _lines(sweep: Sweep, chosen: RowFormat) -> Lines:
+    from ckptplan.storage.rows import Lines
+
+    return Lines(format="csv" if chosen is RowFormat.csv else "jsonl", columns=tuple(sweep.columns))
+
+
+@contextmanager
+def _watched(
+    sweep: Sweep, done: int, *, file: str | None = None, beside_output: bool = False
+) -> Iterator[Callable[[int], None]]:
+    """Show a progress bar; yields what is told of rows that are there. Says on Ctrl-C what remains."""
+    from ckptplan.cli.progress import progress_bar
+
+    start = done
+    try:
+        with progress_bar("planning", beside_output=beside_output) as progress:
+
+            def told(rows: int) -> None:
+                nonlocal done
+                done += rows
+                if progress is not None:
+                    # What is there already would spoil the estimate of the time left.
+                    progress(done - start, len(sweep) - start)
+
+            yield told
+    except KeyboardInterrupt:
+        if file is not None:
+            note(f"{done:,} of {len(sweep):,} rows are in {file}; the same command continues there")
+        raise

@@ -1,0 +1,217 @@
+"""Grids over inputs: how ranges are written, and which point comes when (docs/sweep.md).
+
+``256:65536:x2`` multiplies, ``0:1us:+100ns`` adds, ``5GB/s:80GB/s:n9`` takes so many values evenly spaced
+in the logarithm, and ``30,60,120`` is a list. Both ends belong to a range.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+from ckptplan.axes import Axis, Value, all_axes, axis_named
+from ckptplan.errors import InputError, shown
+
+#: More points than this are no sweep that anybody waits for.
+MOST_POINTS = 10_000_000
+ACCEPTED = "START:STOP:xFACTOR, START:STOP:+STEP, START:STOP:nCOUNT, or values with commas between"
+#: What rounding may take from a quotient of two ends of a range.
+_HAIR = 1e-9
+
+
+@dataclass(frozen=True, kw_only=True)
+class Grid:
+    """Every combination of the values of some axes; the last axis runs fastest."""
+
+    axes: tuple[Axis, ...]
+    values: tuple[tuple[Value, ...], ...]
+
+    def __len__(self) -> int:
+        return math.prod(len(values) for values in self.values)
+
+    def point(self, index: int) -> tuple[Value, ...]:
+        """Return the values of the axes at one point."""
+        found: list[Value] = []
+        for values in reversed(self.values):
+            index, place = divmod(index, len(values))
+            found.append(values[place])
+        return tuple(reversed(found))
+
+    def named(self, point: Sequence[Value]) -> str:
+        """Return 'T = 4,096, batch = 60' for a point."""
+        return ", ".join(
+            f"{axis.name} = {axis.kind.show(value)}" for axis, value in zip(self.axes, point, strict=True)
+        )
+
+
+def grid_of(over: Mapping[str, object] | Iterable[str]) -> Grid:
+    """Return the grid over 'name=values' texts, or over a mapping of names to values.
+
+    Values are text in the grammar of this module, or numbers (and text with units) one by one. Raises
+    InputError for unknown or repeated axes, values that are none, and more points than 10 million.
+    """
+    pairs = list(over.items()) if isinstance(over, Mapping) else [_parted(text) for text in over]
+    axes: list[Axis] = []
+    values: list[Sequence[Value]] = []
+    for name, given in pairs:
+        axis = axis_named(name)
+        _check_free(axis, axes)
+        axes.append(axis)
+        values.append(values_of(axis, given))
+    _check_size(axes, values)
+    return Grid(axes=tuple(axes), values=tuple(tuple(some) for some in values))
+
+
+def _parted(text: str) -> tuple[str, str]:
+    name, equals, values = text.partition("=")
+    if not equals:
+        raise InputError(
+            f"{shown(text)} names no values", field="over", value=text, accepted="as T=256:65536:x2"
+        )
+    return name, values
+
+
+def _check_free(axis: Axis, others: Sequence[Axis]) -> None:
+    for other in others:
+        shared = set(axis.sets) & set(other.sets)
+        if shared:
+            known = (
+                "is given twice" if other is axis else f"sets {', '.join(sorted(shared))}, as {other.name} does"
+            )
+            raise InputError(known, field=axis.name, accepted="each input once")
+
+
+def _check_size(axes: Sequence[Axis], values: Sequence[Sequence[Value]]) -> None:
+    points = math.prod(len(some) for some in values)
+    if points > MOST_POINTS:
+        product = " x ".join(f"{len(some):,} {axis.name}" for axis, some in zip(axes, values, strict=True))
+        raise InputError(
+            f"{product} = {points:,} points are too many",
+            field="over",
+            value=points,
+            accepted=f"up to {MOST_POINTS:,}",
+        )
+
+
+def values_of(axis: Axis, given: object) -> Sequence[Value]:
+    """Return the values of one axis. Raises InputError."""
+    try:
+        if isinstance(given, str):
+            return _ranged(axis, given) if ":" in given else _listed(axis, given.split(","))
+        return _listed(axis, given if isinstance(given, Iterable) else [given])
+    except InputError as error:
+        raise InputError(error.message, field=axis.name, value=error.value, accepted=error.accepted) from None
+
+
+def _listed(axis: Axis, given: Iterable[object]) -> list[Value]:
+    values = [_read(axis, one) for one in given]
+    if not values:
+        raise InputError("has no values", accepted=ACCEPTED)
+    if len(set(values)) < len(values):
+        twice = next(value for i, value in enumerate(values) if value in values[:i])
+        raise InputError(f"{axis.kind.show(twice)} is given twice", value=twice, accepted="each value once")
+    return values
+
+
+def _read(axis: Axis, given: object) -> Value:
+    if isinstance(given, str) and not given.strip():
+        raise InputError("has an empty value", value=given, accepted=axis.kind.accepted)
+    plain = given.item() if hasattr(given, "item") else given
+    return axis.kind.read(plain.strip() if isinstance(plain, str) else plain)
+
+
+def _ranged(axis: Axis, text: str) -> Sequence[Value]:
+    parts = text.split(":")
+    if len(parts) != 3 or parts[2][:1] not in ("x", "+", "n"):
+        raise InputError(f"{shown(text)} is not a range", value=text, accepted=ACCEPTED)
+    ends = (_read(axis, parts[0]), _read(axis, parts[1]))
+    start, stop = (_number(end, text) for end in ends)
+    if start > stop:
+        raise InputError(f"{shown(text)} starts above its end", value=text, accepted="START up to STOP")
+    how, number = parts[2][0], parts[2][1:]
+    if how == "+":
+        found = _added(start, stop, _number(_read(axis, number), text), text)
+    else:
+        found = (_multiplied if how == "x" else _spaced)(start, stop, number, text)
+    return _distinct(map(round, found) if axis.kind.whole else found)
+
+
+def _number(value: Value, text: str) -> int | float:
+    if value is None:
+        raise InputError(f"{shown(text)} has no bound", value=text, accepted="a list for 'unbounded'")
+    return value
+
+
+def _multiplied(start: float, stop: float, factor: str, text: str) -> Iterator[float]:
+    times = _plain(factor, text, "a factor above 1, as x2 or x1.5")
+    if times <= 1:
+        raise InputError(f"{shown(text)} never arrives", value=text, accepted="a factor above 1, as x2 or x1.5")
+    _check_positive(start, text)
+    steps = int(math.log(stop / start) / math.log(times) + _HAIR)
+    _check_count(steps + 1)
+    return (_tidy(start * times**i, stop) for i in range(steps + 1))
+
+
+def _added(start: float, stop: float, each: float, text: str) -> Iterator[float]:
+    if each <= 0:
+        raise InputError(f"{shown(text)} never arrives", value=text, accepted="a step above zero")
+    steps = int((stop - start) / each + _HAIR)
+    _check_count(steps + 1)
+    return (_tidy(start + each * i, stop) for i in range(steps + 1))
+
+
+def _spaced(start: float, stop: float, count: str, text: str) -> Iterator[float]:
+    number = int(count) if count.isascii() and count.isdecimal() and len(count) < 20 else 0
+    if number < 2:
+        raise InputError(f"{shown(text)} has no count", value=text, accepted="a count from 2, as n9")
+    _check_positive(start, text)
+    _check_count(number)
+    ratio = stop / start
+    return (_tidy(start * ratio ** (i / (number - 1)), stop) for i in range(number))
+
+
+def _plain(number: str, text: str, accepted: str) -> float:
+    try:
+        value = float(number)
+    except ValueError:
+        value = math.nan
+    if not math.isfinite(value):
+        raise InputError(f"{shown(text)} is not a range", value=text, accepted=accepted)
+    return value
+
+
+def _check_positive(start: float, text: str) -> None:
+    if start <= 0:
+        raise InputError(
+            f"{shown(text)} starts at zero, which no factor leaves", value=text, accepted="a START above zero"
+        )
+
+
+def _check_count(count: int) -> None:
+    """Refuse before the values are made."""
+    if count > MOST_POINTS:
+        raise InputError(
+            f"has {count:,} values, which are too many", value=count, accepted=f"up to {MOST_POINTS:,} points"
+        )
+
+
+def _tidy(value: float, stop: float) -> float:
+    """Return a value without the last bits that sums and powers leave; the end, where it is reached."""
+    if isinstance(value, int):
+        return value
+    return stop if math.isclose(value, stop, rel_tol=1e-12) else float(f"{value:.12g}")
+
+
+def _distinct(values: Iterable[float]) -> list[float]:
+    """Return ascending values; those that rounding made the same are one."""
+    rounded = list(values)
+    return rounded[:1] + [after for before, after in pairwise(rounded) if after != before]
+
+
+def in_order(axes: Sequence[Axis]) -> list[int]:
+    """Return the places of axes in the order in which they are put into a case."""
+    ranks: dict[str, Any] = {name: rank for rank, name in enumerate(all_axes())}
+    return sorted(range(len(axes)), key=lambda i: ranks[axes[i].name])

@@ -1,0 +1,59 @@
+"""Rows as Parquet, with pyarrow (the extra ``parquet``)."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from ckptplan.errors import InputError, MissingExtra
+from ckptplan.storage.files import replacing_bytes
+
+#: Rows turned into columns at a time.
+_BATCH = 50_000
+_KEY = b"ckptplan.sweep"
+_TYPES = {"text": "string", "whole": "int64", "number": "float64", "truth": "bool_"}
+
+
+def pyarrow() -> Any:
+    """Return the package. Raises MissingExtra."""
+    try:
+        import pyarrow as package
+        import pyarrow.parquet
+    except ImportError:
+        raise MissingExtra("parquet", package="pyarrow") from None
+    return package
+
+
+def write_parquet(path: str | Path, *, lines: str | Path, columns: Mapping[str, str], identity: str) -> None:
+    """Write a file of JSON lines as Parquet, whole or not at all. Raises InputError, MissingExtra."""
+    arrow = pyarrow()
+    schema = arrow.schema(
+        [(name, getattr(arrow, _TYPES[type_])()) for name, type_ in columns.items()],
+        metadata={_KEY: identity.encode()},
+    )
+    with (
+        Path(lines).open(encoding="utf-8") as rows,
+        replacing_bytes(path) as file,
+        arrow.parquet.ParquetWriter(file, schema) as writer,
+    ):
+        while batch := list(islice(rows, _BATCH)):
+            writer.write_table(arrow.Table.from_pylist(list(map(json.loads, batch)), schema=schema))
+
+
+def identity_of(path: str | Path) -> str | None:
+    """Return which sweep a Parquet file holds, None where there is no file. Raises InputError, MissingExtra."""
+    arrow = pyarrow()
+    source = str(path)
+    if not Path(path).exists():
+        return None
+    try:
+        metadata = arrow.parquet.read_schema(source).metadata or {}
+    except OSError as error:
+        raise InputError(f"cannot be read: {error.strerror}", source=source) from None
+    except arrow.ArrowInvalid:
+        raise InputError("is no Parquet file", source=source, accepted="a new file, or --restart") from None
+    found: str = metadata.get(_KEY, b"").decode()
+    return found

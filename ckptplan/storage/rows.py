@@ -1,0 +1,165 @@
+"""Files of rows that grow, and that an interruption leaves so that they can be continued.
+
+A row is complete once its line has ended. All rows of a file begin with the same identity.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import os
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any, Literal
+
+from ckptplan.errors import InputError
+from ckptplan.storage.files import named_file
+
+Format = Literal["csv", "jsonl"]
+#: No row comes near this; another file may be one long line.
+_MOST_BYTES = 2**16
+
+
+@dataclass(frozen=True, kw_only=True)
+class Lines:
+    """How rows with certain columns are written, a line each."""
+
+    format: Format
+    columns: tuple[str, ...]
+
+    def header(self) -> str:
+        """Return what stands before the first row."""
+        return _csv(self.columns) if self.format == "csv" else ""
+
+    def line(self, row: Mapping[str, Any]) -> str:
+        """Return a whole row; in CSV truth is true and false, and nothing is an empty field."""
+        if self.format == "jsonl":
+            return json.dumps({name: row[name] for name in self.columns}, allow_nan=False) + "\n"
+        return _csv(_cell(row[name]) for name in self.columns)
+
+    def head(self, row: Mapping[str, Any]) -> str:
+        """Return how the line of a row begins that starts with these columns."""
+        if self.format == "jsonl":
+            return json.dumps(dict(row), allow_nan=False)[:-1] + ","
+        return _csv(_cell(value) for value in row.values())[:-1] + ","
+
+
+def _csv(cells: Iterable[Any]) -> str:
+    buffer = io.StringIO()
+    csv.writer(buffer, lineterminator="\n").writerow(cells)
+    return buffer.getvalue()
+
+
+def _cell(value: Any) -> Any:
+    return str(value).lower() if isinstance(value, bool) else value
+
+
+@dataclass(frozen=True, kw_only=True)
+class Growing:
+    """A file of rows that is open: ``done`` rows were there when it was opened."""
+
+    done: int
+    file: IO[bytes]
+    lines: Lines
+
+    def append(self, rows: Iterable[Mapping[str, Any]]) -> None:
+        """Write rows and hand them to the system, so that only its own end can lose them."""
+        self.file.write("".join(map(self.lines.line, rows)).encode())
+        self.file.flush()
+
+
+@contextmanager
+def growing(
+    path: str | Path,
+    *,
+    lines: Lines,
+    identity: str,
+    total: int,
+    head: Callable[[int], Mapping[str, Any]],
+    restart: bool = False,
+) -> Iterator[Growing]:
+    """Open a file of rows to continue it, or a new one; a line that was cut short goes.
+
+    ``head`` returns the first columns of a row. Raises InputError, and leaves the file as it is, where it
+    holds anything but the first of ``total`` rows of ``identity``, where another process writes it, or
+    where it cannot be written.
+    """
+    source = str(named_file(path))
+    try:
+        with _opened(path) as file:
+            _lock(file, source)
+            if restart:
+                file.truncate(0)
+            done, end = _examined(file, lines, identity=identity, total=total, head=head, source=source)
+            file.truncate(end)
+            file.seek(end)
+            if end == 0:
+                file.write(lines.header().encode())
+                file.flush()
+            yield Growing(done=done, file=file, lines=lines)
+    except OSError as error:
+        if error.filename not in (None, source):
+            raise  # the caller's own trouble with another file
+        raise InputError(f"cannot be written: {error.strerror}", source=source) from None
+    except ValueError as error:
+        if isinstance(error, InputError) or "\0" not in source:
+            raise
+        raise InputError("cannot be written: no file has such a name", source=repr(source)) from None
+
+
+def _opened(path: str | Path) -> IO[bytes]:
+    """Open to read and write, without emptying what is there."""
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | getattr(os, "O_BINARY", 0), 0o666)
+    return os.fdopen(descriptor, "r+b")
+
+
+def _lock(file: IO[bytes], source: str) -> None:
+    """Keep others from writing the same rows. Raises InputError where another process does already."""
+    if sys.platform != "win32":
+        import fcntl
+
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise InputError("is being written by another process", source=source) from None
+
+
+def _examined(
+    file: IO[bytes],
+    lines: Lines,
+    *,
+    identity: str,
+    total: int,
+    head: Callable[[int], Mapping[str, Any]],
+    source: str,
+) -> tuple[int, int]:
+    """Return the number of complete rows and where the last one ends. Raises InputError."""
+    header = lines.header().encode()
+    begun = file.read(len(header))
+    if begun != header:
+        if header.startswith(begun):
+            return 0, 0  # nothing, or cut short within the header
+        raise _no_sweep(source, "has other columns" if lines.format == "csv" else "is none")
+    first = lines.head({"sweep": identity}).encode()
+    done, end, last = 0, len(header), b""
+    while line := file.readline(_MOST_BYTES):
+        whole = line.endswith(b"\n")
+        if line[: len(first)] != (first if whole else first[: len(line)]) or len(line) == _MOST_BYTES:
+            raise _no_sweep(source, f"its row {done + 1:,} is of another sweep, or no row")
+        if whole:
+            done, end, last = done + 1, end + len(line), line
+    if done > total or (done and not last.startswith(lines.head(head(done - 1)).encode())):
+        raise _no_sweep(source, f"its {done:,} rows are not the first of the sweep")
+    return done, end
+
+
+def _no_sweep(source: str, reason: str) -> InputError:
+    return InputError(
+        f"is not what this sweep began: {reason}",
+        source=source,
+        accepted="a new file, one that the same command with the same inputs began, or --restart",
+    )

@@ -1,0 +1,348 @@
+"""The use case ``sweep``: the best plan at every point of a grid, as flat rows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import product
+from typing import Any, Literal, TypeAlias
+
+from ckptplan.axes import Case, Value, with_numbers
+from ckptplan.cost.derive import step_costs
+from ckptplan.errors import InputError
+from ckptplan.grid import MOST_POINTS, Grid, grid_of, in_order
+from ckptplan.model.budget import Budget
+from ckptplan.model.checked import digest
+from ckptplan.model.plan import Goal
+from ckptplan.model.profile import HardwareProfile
+from ckptplan.model.workload import Workload
+from ckptplan.planner import check_kind, predict, predicted_by
+from ckptplan.search.question import Answer, Question
+from ckptplan.strategies.registry import named
+from ckptplan.strategies.solved import SolvedStrategy
+from ckptplan.version import __version__
+from ckptplan.workers import all_cores
+from ckptplan.workers import in_order as worked
+
+#: A row by column; None where there is nothing to say.
+Row: TypeAlias = dict[str, Any]
+Type: TypeAlias = Literal["text", "whole", "number", "truth"]
+#: Values of an axis, and corners of the grid, that are looked at before it is begun.
+_MOST_CHECKED, _MOST_CORNERS = 1000, 4096
+
+_PLAN: Mapping[str, Type] = {
+    "strategy": "text",
+    **dict.fromkeys(
+        ("chunk_size", "nb_local", "remote_chunk_size", "state_units", "tape_units", "local_units"), "whole"
+    ),
+    "seconds": "number",
+    "overhead": "number",
+    **dict.fromkeys(
+        (
+            "local_peak_bytes",
+            "remote_peak_bytes",
+            "recomputed_steps",
+            "remote_writes",
+            "remote_reads",
+            "messages",
+        ),
+        "whole",
+    ),
+    "regular": "truth",
+    **dict.fromkeys(("least_seconds", "gap", "paper_seconds", "paper_overhead"), "number"),
+    "paper_local_peak_bytes": "whole",
+    "fits": "truth",
+    "binding": "text",
+    "need": "number",
+    "have": "number",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sweep:
+    """A grid, and all that determines its rows.
+
+    Rows come by workload, then by profile, then by the grid; ``goal`` has no budgets, which are those of
+    the profiles.
+    """
+
+    workloads: tuple[Workload, ...]
+    profiles: tuple[HardwareProfile, ...]
+    grid: Grid
+    goal: Goal
+
+    def __len__(self) -> int:
+        return len(self.workloads) * len(self.profiles) * len(self.grid)
+
+    @property
+    def identity(self) -> str:
+        """A short hash of all that determines the rows, the version of the program included."""
+        numbers = {
+            "version": __version__,
+            "axes": {
+                axis.column: list(values) for axis, values in zip(self.grid.axes, self.grid.values, strict=True)
+            },
+            "order": [axis.column for axis in self.grid.axes],
+            "goal": self.goal.model_dump(mode="json"),
+            # Two workloads with the same numbers differ where the network that derives them is varied.
+            "workloads": [
+                [one.name, one.hash, one.network and one.network.model_dump(mode="json")]
+                for one in self.workloads
+            ],
+            "profiles": [[one.name, one.hash] for one in self.profiles],
+        }
+        return digest(numbers).removeprefix("sha256:")[:12]
+
+    @property
+    def columns(self) -> dict[str, Type]:
+        """The columns of every row, and what they hold."""
+        axes: dict[str, Type] = {
+            axis.column: "whole" if axis.kind.whole else "number" for axis in self.grid.axes
+        }
+        steps: dict[str, Type] = {} if "steps" in axes else {"steps": "whole"}
+        return {"sweep": "text", **axes, "workload": "text", "profile": "text", **steps, **_PLAN}
+
+    def place(self, index: int) -> tuple[Workload, HardwareProfile, tuple[Value, ...]]:
+        """Return the workload, the profile and the values of the axes of a row."""
+        job, point = divmod(index, len(self.grid))
+        workload, profile = divmod(job, len(self.profiles))
+        return self.workloads[workload], self.profiles[profile], self.grid.point(point)
+
+    def head(self, index: int, *, identity: str) -> Row:
+        """Return the first columns of a row, which no plan is needed for."""
+        workload, profile, point = self.place(index)
+        axes = dict(zip((axis.column for axis in self.grid.axes), point, strict=True))
+        return {"sweep": identity, **axes, "workload": workload.name, "profile": profile.name}
+
+    def case(self, index: int) -> Case:
+        """Return what the plan of a row is made for. Raises InputError that names the point."""
+        workload, profile, point = self.place(index)
+        return self._case(Case(workload=workload, profile=profile), point)
+
+    def _case(self, case: Case, point: Sequence[Value]) -> Case:
+        for i in in_order(self.grid.axes):
+            try:
+                case = self.grid.axes[i].put(case, point[i])
+            except InputError as error:
+                raise self._at(error, case, point) from None
+        return case
+
+    def _at(self, error: InputError, case: Case, point: Sequence[Value]) -> InputError:
+        where = f"{case.workload.name} on {case.profile.name}, {self.grid.named(point)}"
+        return InputError(
+            f"{error.message} (at {where})", field=error.field, value=error.value, accepted=error.accepted
+        )
+
+    def question(self, index: int) -> Question:
+        """Return what is asked at a row. Raises InputError that names the point."""
+        case = self.case(index)
+        try:
+            costs = step_costs(case.workload, case.profile)
+        except InputError as error:
+            raise self._at(error, case, self.place(index)[2]) from None
+        return Question(
+            costs=costs,
+            budget=Budget(local_bytes=case.profile.local_bytes, remote_bytes=case.profile.remote_bytes),
+            strategies=tuple(named(self.goal.strategies)),
+            objective=self.goal.objective,
+            model=self.goal.model,
+            max_overhead=self.goal.max_overhead,
+            effort=self.goal.effort,
+        )
+
+    def row(self, index: int, *, identity: str) -> Row:
+        """Return one row: the best plan there, or what is in its way."""
+        question = self.question(index)
+        head = {**self.head(index, identity=identity), "steps": question.costs.steps}
+        return {**dict.fromkeys(self.columns), **head, **_answered(question)}
+
+    def check(self) -> None:
+        """Raise InputError where a value is out of place, or a corner of the grid is no job."""
+        base = len(self.grid)
+        for job in range(len(self.workloads) * len(self.profiles)):
+            workload, profile, point = self.place(job * base)
+            for i, values in enumerate(self.grid.values):
+                for value in values[:_MOST_CHECKED]:
+                    self._case(Case(workload=workload, profile=profile), _changed(point, i, value))
+            for index in self._corners():
+                self.question(job * base + index)
+
+    def _corners(self) -> Iterator[int]:
+        """Return the places in the grid where every axis is at its least or its most."""
+        ends = [_ends(values) for values in self.grid.values]
+        for number, places in enumerate(product(*ends)):
+            if number >= _MOST_CORNERS:
+                return
+            index = 0
+            for place, values in zip(places, self.grid.values, strict=True):
+                index = index * len(values) + place
+            yield index
+
+
+def _changed(point: tuple[Value, ...], place: int, value: Value) -> tuple[Value, ...]:
+    return (*point[:place], value, *point[place + 1 :])
+
+
+def _ends(values: Sequence[Value]) -> list[int]:
+    known = [i for i, value in enumerate(values) if value is not None]
+    by_size = sorted(known, key=lambda i: values[i] or 0)
+    return sorted({by_size[0], by_size[-1]}) if by_size else [0]
+
+
+def _answered(question: Question) -> Row:
+    """Return the columns of a plan, or of why there is none."""
+    if any(isinstance(strategy, SolvedStrategy) for strategy in question.strategies):
+        answers = question.answers()
+    else:
+        winner = question.winner()
+        answers = [] if winner is None else [winner]
+    if answers:
+        return _planned(question, answers)
+    reason = question.infeasible(subject="nothing fits")
+    return {"fits": False, "binding": reason.binding, "need": float(reason.need), "have": float(reason.have)}
+
+
+def _planned(question: Question, answers: Sequence[Answer]) -> Row:
+    best = answers[0].best
+    strategy = answers[0].strategy
+    solution = best.solution
+    predicted = (
+        predict(strategy, best.parameters, costs=question.costs)
+        if solution is None
+        else predicted_by(solution.trace, costs=question.costs)
+    )
+    paper = dict(predicted.paper or {})
+    least = [
+        answer.best.solution.least_seconds
+        for answer in answers
+        if answer.best.solution is not None and answer.best.solution.least_seconds is not None
+    ]
+    least_seconds = min(max(least), predicted.seconds) if least else None
+    return {
+        "strategy": strategy.name,
+        **best.parameters,
+        **{name: predicted[name] for name in predicted if name != "paper"},
+        "regular": solution.regular
+        if solution
+        else strategy.regular(best.parameters, steps=question.costs.steps),
+        "least_seconds": least_seconds,
+        "gap": None if least_seconds is None else _gap(predicted.seconds, least_seconds),
+        **{f"paper_{name}": paper.get(name) for name in ("seconds", "overhead", "local_peak_bytes")},
+        "fits": True,
+    }
+
+
+def _gap(seconds: float, least_seconds: float) -> float:
+    return 0.0 if seconds == 0 else (seconds - least_seconds) / seconds
+
+
+def prepared(
+    over: Mapping[str, object] | Iterable[str],
+    *,
+    workloads: Workload | Iterable[Workload],
+    profiles: HardwareProfile | Iterable[HardwareProfile],
+    strategies: Iterable[str] | None = None,
+    objective: str = "time",
+    model: str = "exact",
+    max_overhead: float | str | None = None,
+    local_bytes: int | str | None = None,
+    remote_bytes: int | str | None = None,
+    effort: str = "quick",
+) -> Sweep:
+    """Return a sweep that was looked over, but not begun. Arguments and errors are those of ``sweep``."""
+    budgets = {
+        name: value
+        for name, value in {"local_bytes": local_bytes, "remote_bytes": remote_bytes}.items()
+        if value is not None
+    }
+    grid = grid_of(over)
+    _check_budgets(grid, budgets)
+    chosen = named(("closed",) if strategies is None else strategies)
+    if strategies is None and model == "paper":
+        chosen = [strategy for strategy in chosen if strategy.printed]
+    wishes: dict[str, Any] = {
+        "objective": objective,
+        "model": model,
+        "effort": effort,
+        "max_overhead": max_overhead,
+    }
+    sweep = Sweep(
+        workloads=_several(workloads, Workload),
+        profiles=tuple(with_numbers(one, budgets) for one in _several(profiles, HardwareProfile)),
+        grid=grid,
+        goal=Goal(strategies=tuple(one.name for one in chosen), **wishes),
+    )
+    if len(sweep) > MOST_POINTS:
+        raise InputError(
+            f"{len(sweep.workloads)} workloads x {len(sweep.profiles)} profiles x {len(grid):,} points are "
+            f"{len(sweep):,} rows, which are too many",
+            field="over",
+            value=len(sweep),
+            accepted=f"up to {MOST_POINTS:,}",
+        )
+    sweep.check()
+    return sweep
+
+
+def _several(given: Any, kind: type[Any]) -> tuple[Any, ...]:
+    """Return one or several workloads or profiles, with different names. Raises InputError."""
+    several = (given,) if isinstance(given, kind) else tuple(given)
+    field = "workloads" if kind is Workload else "profiles"
+    if not several:
+        raise InputError("has none", field=field, accepted="one or more")
+    for i, one in enumerate(several):
+        check_kind(one, kind, name=field, load="load_workload" if kind is Workload else "load_profile")
+        if one.name in [other.name for other in several[:i]]:
+            raise InputError(f"{one.name!r} is given twice", field=field, value=one.name, accepted="names once")
+    return several
+
+
+def _check_budgets(grid: Grid, budgets: Mapping[str, Any]) -> None:
+    for axis in grid.axes:
+        for name, value in budgets.items():
+            if f"profile.{name}" in axis.sets:
+                raise InputError(
+                    "is varied by the grid and set for all of it",
+                    field=name,
+                    value=value,
+                    accepted=f"either the axis {axis.name} or the budget",
+                )
+
+
+def rows_of(sweep: Sweep, *, start: int = 0, jobs: int | None = 1) -> Iterator[list[Row]]:
+    """Yield rows in grid order from the one numbered ``start``, some at a time; None jobs: all cores."""
+    return worked(
+        _rows,
+        (sweep, sweep.identity),
+        start=start,
+        stop=len(sweep),
+        jobs=all_cores() if jobs is None else jobs,
+    )
+
+
+def _rows(shared: tuple[Sweep, str], start: int, stop: int) -> list[Row]:
+    sweep, identity = shared
+    return [sweep.row(index, identity=identity) for index in range(start, stop)]
+
+
+def sweep(
+    over: Mapping[str, object] | Iterable[str],
+    *,
+    workloads: Workload | Iterable[Workload],
+    profiles: HardwareProfile | Iterable[HardwareProfile],
+    jobs: int | None = 1,
+    **wishes: Any,
+) -> Iterator[Row]:
+    """Yield the best plan at every point of a grid, as a dict by column (docs/sweep.md), while it goes on.
+
+    ``over`` maps inputs to values, as ``{"T": "256:65536:x2", "batch": [30, 60]}``, or lists texts as
+    ``"T=256:65536:x2"``. ``wishes`` are ``strategies`` (None: those of the group 'closed'), ``objective``,
+    ``model``, ``max_overhead``, ``local_bytes``, ``remote_bytes`` and ``effort``, as in ``optimize``.
+    ``jobs`` is the number of processes, None for all cores; a script that asks for several starts with
+    ``if __name__ == "__main__":``, as all that start processes do.
+
+    Raises InputError before the first row for inputs that do not exist, values that are none, and a grid
+    of more than 10 million rows.
+    """
+    prepared_sweep = prepared(over, workloads=workloads, profiles=profiles, **wishes)
+    return (row for rows in rows_of(prepared_sweep, jobs=jobs) for row in rows)
