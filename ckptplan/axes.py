@@ -291,21 +291,20 @@ def all_axes() -> dict[str, Axis]:
 
 @cache
 def _spellings() -> dict[str, Axis]:
-    """Return the axes by every name they go by: their own, and the field's."""
+    """Return the axes by every name they go by, with '-' in it: their own, the column's, the field's."""
     fields = {axis.sets[0].partition(".")[2]: axis for axis in _AXES if len(axis.sets) == 1}
-    fields |= {"recompute_seconds": all_axes()["recompute-seconds"], "steps": all_axes()["T"]}
+    fields["recompute_seconds"] = all_axes()["recompute-seconds"]
     del fields["units"]  # the profile's or the workload's
-    named = {spelled: axis for axis in _AXES for spelled in (axis.name, axis.column)}
-    names = {**fields, **named}
-    return {**names, **{name.replace("_", "-"): axis for name, axis in names.items()}}
+    named = {spelled: axis for axis in _AXES for spelled in (axis.column, axis.name)}
+    return {name.replace("_", "-"): axis for name, axis in {**fields, **named}.items()}
 
 
 def axis_named(name: str) -> Axis:
     """Return the axis called ``name``; '-' and '_' are the same. Raises InputError."""
-    found = _spellings().get(name.strip())
+    found = _spellings().get(name.strip().replace("_", "-"))
     if found is None:
         raise InputError(
-            f"is no input that can be varied.{did_you_mean(name.strip(), [*all_axes(), *_spellings()])}",
+            f"is no input that can be varied.{did_you_mean(name.strip(), _spellings())}",
             field=name[:60] or "axis",
             value=name,
             accepted=", ".join(all_axes()),

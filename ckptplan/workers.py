@@ -26,9 +26,9 @@ Result = TypeVar("Result")
 Task: TypeAlias = Callable[[Any, int, int], list[Result]]
 
 #: Work shorter than this does not pay for starting processes.
-_ALONE_SECONDS = 0.5
+_ALONE_SECONDS = 0.25
 #: A worker takes about so much at a time: what an interruption loses at most.
-_CHUNK_SECONDS = 0.4
+_CHUNK_SECONDS = 0.1
 _MOST_AT_ONCE = 512
 
 
@@ -40,7 +40,7 @@ def all_cores() -> int:
 def in_order(task: Task[Result], shared: Any, *, start: int, stop: int, jobs: int) -> Iterator[list[Result]]:
     """Yield the results for ``start`` up to ``stop``, some at a time and in order.
 
-    ``task`` is a function of a module, and ``shared`` can be pickled. The first half second of work, and
+    ``task`` is a function of a module, and ``shared`` can be pickled. The first quarter of a second of work, and
     all of it with one job, is done here. Raises what ``task`` raises, and CkptplanError where a worker dies.
     """
     began = time.perf_counter()

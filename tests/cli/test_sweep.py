@@ -1,0 +1,316 @@
+"""``ckptplan sweep`` as a real process: what it writes, and that no interruption spoils it."""
+
+import csv
+import io
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pyarrow.parquet
+import pytest
+
+from tests.support import heed_interrupts, run
+
+ROOT = Path(__file__).parent.parent.parent
+#: Small, with base, irregular and infeasible points, and quick.
+GRID = (
+    "--over",
+    "T=256:8192:x2",
+    "--over",
+    "local-bytes=300KiB,624KiB",
+    "--over",
+    "bandwidth=5GB/s:40GB/s:n10",
+)
+ROWS = 6 * 2 * 10
+
+
+def rows(text: str) -> list[dict[str, str]]:
+    return list(csv.DictReader(io.StringIO(text)))
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """The files of sweeps that nothing interrupted, by format."""
+    folder = tmp_path_factory.mktemp("whole")
+    files = {name: folder / f"sweep.{name}" for name in ("csv", "jsonl", "parquet")}
+    for file in files.values():
+        assert run("sweep", *GRID, "-o", str(file)).returncode == 0
+    return files
+
+
+def started(file: Path, *more: str) -> subprocess.Popen[bytes]:
+    """A sweep at work, with processes of its own from the start."""
+    return subprocess.Popen(
+        [sys.executable, "-m", "ckptplan", "sweep", *GRID, "-o", str(file), *more],
+        stderr=subprocess.PIPE,
+        preexec_fn=heed_interrupts,
+    )
+
+
+def size_of(file: Path) -> int:
+    return file.stat().st_size if file.exists() else 0
+
+
+def test_every_row_says_what_was_varied_and_what_is_best(whole: dict[str, Path]) -> None:
+    found = rows(whole["csv"].read_text())
+    assert len(found) == ROWS
+    assert {row["sweep"] for row in found} == {found[0]["sweep"]}
+    assert [int(row["steps"]) for row in found[:: ROWS // 6]] == [256, 512, 1024, 2048, 4096, 8192]
+    assert [row["bandwidth_bytes_per_second"] for row in found[:4]] == [
+        "5000000000.0", "6299605249.47", "7937005259.84", "10000000000.0",
+    ]  # fmt: skip
+    last = found[-1]
+    assert (last["fits"], last["strategy"], last["binding"]) == ("false", "", "local_bytes")
+    assert float(last["need"]) > float(last["have"]) == 624 * 1024
+
+
+def test_rows_are_the_same_in_every_format(whole: dict[str, Path]) -> None:
+    lines = [json.loads(line) for line in whole["jsonl"].read_text().splitlines()]
+    assert pyarrow.parquet.read_table(whole["parquet"]).to_pylist() == lines
+    as_csv = rows(whole["csv"].read_text())
+    for row, cells in zip(lines, as_csv, strict=True):
+        expected = {True: "true", False: "false", None: ""}
+        assert cells == {
+            name: expected[value] if isinstance(value, bool) or value is None else str(value)
+            for name, value in row.items()
+        }
+
+
+def test_one_process_writes_what_several_write(whole: dict[str, Path], tmp_path: Path) -> None:
+    run("sweep", *GRID, "-o", str(tmp_path / "a.csv"), "--jobs", "1")
+    assert (tmp_path / "a.csv").read_bytes() == whole["csv"].read_bytes()
+
+
+@pytest.mark.parametrize("name", ["csv", "jsonl", "parquet"])
+def test_a_sweep_killed_again_and_again_ends_as_one_that_never_was(
+    name: str, whole: dict[str, Path], tmp_path: Path
+) -> None:
+    """SIGKILL before the first row, then when the file has grown to random sizes, up to near its end."""
+    file = tmp_path / f"sweep.{name}"
+    growing = file if name != "parquet" else tmp_path / "sweep.parquet.partial.jsonl"
+    complete = whole["csv" if name == "csv" else "jsonl"].stat().st_size
+    moments = random.Random(name)
+    for share in (0, *sorted(moments.uniform(0.02, 0.9) for _ in range(4))):
+        process = started(file, "--jobs", "2")
+        time.sleep(moments.uniform(0, 0.2))
+        while share and size_of(growing) < share * complete and process.poll() is None:
+            time.sleep(moments.uniform(0, 0.01))
+        process.kill()
+        process.communicate()
+        assert process.returncode == -signal.SIGKILL
+        assert size_of(growing) < complete
+    process = started(file, "--jobs", "2")
+    said = process.communicate()[1].decode()
+    assert process.returncode == 0
+    assert "rows; continuing" in said
+    if name == "parquet":
+        assert pyarrow.parquet.read_table(file).equals(pyarrow.parquet.read_table(whole[name]))
+        assert not growing.exists()
+    else:
+        assert file.read_bytes() == whole[name].read_bytes()
+
+
+@pytest.mark.parametrize("name", ["csv", "jsonl"])
+def test_a_file_that_ends_anywhere_is_continued(name: str, whole: dict[str, Path], tmp_path: Path) -> None:
+    """Cut within the header, at a line's end, within a number, within the first cell."""
+    text = whole[name].read_bytes()
+    middle = text.index(b"\n", len(text) // 2) + 1
+    file = tmp_path / f"s.{name}"
+    header = len(text.partition(b"\n")[0]) + 1
+    for end in (3, header, middle + 5) if name == "csv" else (middle, middle + 5, len(text) - 1):
+        file.write_bytes(text[:end])
+        done = run("sweep", *GRID, "-o", str(file))
+        assert done.returncode == 0, done.stderr
+        assert file.read_bytes() == text
+
+
+@pytest.mark.parametrize("name", ["csv", "jsonl", "parquet"])
+def test_a_complete_file_is_said_to_be_complete(name: str, whole: dict[str, Path]) -> None:
+    before = whole[name].read_bytes()
+    done = run("sweep", *GRID, "-o", str(whole[name]))
+    assert (done.returncode, done.stdout) == (0, "")
+    assert done.stderr == f"{whole[name]} is complete: {ROWS} rows\n"
+    assert whole[name].read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    ("name", "change"),
+    [
+        ("csv", ["--over", "batch=60"]),
+        ("csv", ["--max-overhead", "50%"]),
+        ("jsonl", ["--strategies", "paper"]),
+        ("parquet", ["--objective", "memory"]),
+    ],
+)
+def test_a_file_of_another_sweep_is_left_alone(
+    name: str, change: list[str], whole: dict[str, Path], tmp_path: Path
+) -> None:
+    file = tmp_path / f"s.{name}"
+    file.write_bytes(whole[name].read_bytes())
+    done = run("sweep", *GRID, *change, "-o", str(file))
+    assert done.returncode == 2
+    assert f"{file}: " in done.stderr
+    assert "--restart" in done.stderr
+    assert file.read_bytes() == whole[name].read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("csv", b"my,own,table\n1,2,3\n"),
+        ("jsonl", b'{"sweep": "' + b"0" * 100_000),
+        ("parquet", b"\xff\x00" * 50_000),
+    ],
+)
+def test_a_file_that_is_no_sweep_is_left_alone(name: str, content: bytes, tmp_path: Path) -> None:
+    file = tmp_path / f"s.{name}"
+    file.write_bytes(content)
+    done = run("sweep", "--over", "T=64,128", "-o", str(file))
+    assert done.returncode == 2
+    assert f"{file}: is" in done.stderr
+    assert file.read_bytes() == content
+    assert run("sweep", "--over", "T=64,128", "-o", str(file), "--restart").returncode == 0
+    assert file.read_bytes() != content
+
+
+def test_rows_out_of_place_are_no_beginning(whole: dict[str, Path], tmp_path: Path) -> None:
+    """Somebody took lines out."""
+    lines = whole["jsonl"].read_text().splitlines(keepends=True)
+    file = tmp_path / "s.jsonl"
+    file.write_text("".join(lines[:3] + lines[5:9]))
+    done = run("sweep", *GRID, "-o", str(file))
+    assert done.returncode == 2
+    assert "its 7 rows are not the first of the sweep" in done.stderr
+
+
+def test_ctrl_c_says_how_to_go_on(whole: dict[str, Path], tmp_path: Path) -> None:
+    file = tmp_path / "s.csv"
+    process = started(file)
+    deadline = time.monotonic() + 30
+    while (not file.exists() or file.stat().st_size < 2000) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    process.send_signal(signal.SIGINT)
+    said = process.communicate(timeout=30)[1].decode()
+    assert process.returncode == 130
+    done = len(file.read_text().splitlines()) - 1
+    assert 0 < done < ROWS
+    assert said == f"{done} of {ROWS} rows are in {file}; the same command continues there\ninterrupted\n"
+    again = run("sweep", *GRID, "-o", str(file))
+    assert f"{file} has {done} of {ROWS} rows; continuing" in again.stderr
+    assert file.read_bytes() == whole["csv"].read_bytes()
+
+
+def test_nobody_works_on_when_the_sweep_is_killed(tmp_path: Path) -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-m", "ckptplan", "sweep", "--over", "T=2000:9000:+1", "-o", str(tmp_path / "s.csv"),
+         "--jobs", "2"],
+    )  # fmt: skip
+
+    def workers() -> list[str]:
+        found = subprocess.run(["ps", "-eo", "pid,ppid,args"], check=True, capture_output=True, text=True)
+        return [line.split()[0] for line in found.stdout.splitlines() if line.split()[1] == str(process.pid)]
+
+    deadline = time.monotonic() + 30
+    while len(workers()) < 3 and time.monotonic() < deadline:  # two and Python's resource tracker
+        time.sleep(0.05)
+    started_ = workers()
+    assert len(started_) == 3
+    process.kill()
+    process.wait()
+    while any(Path(f"/proc/{pid}").exists() for pid in started_) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not any(Path(f"/proc/{pid}").exists() for pid in started_)
+
+
+def test_two_sweeps_do_not_write_one_file(tmp_path: Path) -> None:
+    file = tmp_path / "s.csv"
+    long = ("sweep", "--over", "T=2000:9000:+1", "-o", str(file))
+    with subprocess.Popen([sys.executable, "-m", "ckptplan", *long]) as process:
+        deadline = time.monotonic() + 30
+        while (not file.exists() or not file.stat().st_size) and time.monotonic() < deadline:
+            time.sleep(0.01)
+        done = run(*long)
+        process.kill()
+    assert done.returncode == 2
+    assert f"{file}: is being written by another process" in done.stderr
+
+
+def test_rows_stream_to_standard_output() -> None:
+    done = run("sweep", "--over", "T=256,4096", "--profile", "ipu-mk1,ipu-mk2", "--format", "jsonl")
+    found = [json.loads(line) for line in done.stdout.splitlines()]
+    assert [(row["profile"], row["steps"]) for row in found] == [
+        ("ipu-mk1", 256), ("ipu-mk1", 4096), ("ipu-mk2", 256), ("ipu-mk2", 4096),
+    ]  # fmt: skip
+    assert done.stderr == ""
+
+
+def test_without_a_file_there_is_a_short_table() -> None:
+    done = run("sweep", "--over", "T=64:110:+1")
+    assert done.returncode == 0
+    assert "paper-snn on ipu-mk2" in done.stdout
+    assert "7 more rows; -o FILE.csv" in done.stdout
+    assert "best of 47: base 47" in done.stdout
+
+
+def test_values_and_units() -> None:
+    done = run(
+        "sweep", "--over", "recompute-ratio=0.1,0.3,1", "--over", "transfer-seconds=1us", "--over",
+        "remote-bytes=16 GiB,unbounded", "--format", "csv",
+    )  # fmt: skip
+    found = rows(done.stdout)
+    assert [row["recompute_ratio"] for row in found] == ["0.1", "0.1", "0.3", "0.3", "1.0", "1.0"]
+    assert [row["remote_bytes"] for row in found[:2]] == ["17179869184", ""]
+    assert {row["transfer_seconds"] for row in found} == {"1e-06"}
+
+
+def test_missing_pyarrow_says_what_to_install(tmp_path: Path) -> None:
+    script = (
+        "import sys\nsys.modules['pyarrow'] = None\nfrom ckptplan.cli.main import main\n"
+        f"main(['sweep', '--over', 'T=64,128', '-o', {str(tmp_path / 's.parquet')!r}])\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], check=False, capture_output=True, text=True)
+    assert done.returncode == 2
+    assert (
+        done.stderr == "ckptplan: pyarrow is not installed; install it with: pip install 'ckptplan[parquet]'\n"
+    )
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--over", "T=5:4:x2"], "T: '5:4:x2' starts above its end (accepted: START up to STOP)"),
+        (["--over", "bandwith=1GB/s"], "bandwith: is no input that can be varied. Did you mean 'bandwidth'?"),
+        (
+            ["--over", "local-bytes=1MiB,2MiB", "--local-bytes", "3 MiB"],
+            "--local-bytes: is varied by the grid and set for all of it (accepted: either the axis local-bytes",
+        ),
+        (["--over", "T=1,2", "--T", "5"], "--T: is varied by --over and set for all of it"),
+        ([], "--over: is missing: there is one point only"),
+        (["--over", "T=1,2", "--profile", "ipu-mk3"], "--profile: there is no hardware profile 'ipu-mk3'."),
+        (["--over", "T=1,2", "--jobs", "0"], "--jobs: '0' is out of range"),
+        (["--over", "T=1,2", "-o", "s.txt"], "--output: 's.txt' does not say how rows are written"),
+        (["--over", "T=1,2", "-o", "no/s.csv"], "no/s.csv: cannot be written: No such file"),
+        (["--over", "T=1,2", "-o", ".", "--format", "csv"], ".: cannot be written: it is a folder"),
+        (["--over", "T=1,2", "--format", "parquet"], "--format: is no stream"),
+        (["--over", "T=1,2", "--strategies", "doubel"], "--strategies: there is no strategy 'doubel'."),
+    ],
+)
+def test_wrong_input_exits_2(arguments: list[str], message: str, tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "ckptplan", "sweep", *arguments],
+        check=False,
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path])},
+    )
+    assert done.returncode == 2
+    assert message in done.stderr
+    assert "Traceback" not in done.stderr
+    assert not list(tmp_path.iterdir())

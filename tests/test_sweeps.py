@@ -1,0 +1,211 @@
+"""Grids and sweeps from Python: their grammar, their rows, and what they refuse."""
+
+import multiprocessing
+import os
+import time
+from itertools import islice
+from typing import Any
+
+import pytest
+
+import ckptplan
+from ckptplan.axes import BYTES, COUNT, LIMIT, RATE, STEPS, Case, all_axes, axis_named
+from ckptplan.errors import CkptplanError, InputError
+from ckptplan.grid import Grid, grid_of
+from ckptplan.model.workload import DERIVED
+from ckptplan.report.plan_table import plan_row
+from ckptplan.sweeps import prepared
+from ckptplan.workers import in_order
+
+SNN = ckptplan.load_workload("paper-snn")
+IPU = ckptplan.load_profile("ipu-mk2")
+PLAIN = ckptplan.Workload(
+    name="plain", steps=300, state_bytes=100, tape_bytes=100, forward_seconds=1, backward_seconds=1,
+    recompute_seconds=1,
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("text", "values"),
+    [
+        ("T=256:2048:x2", (256, 512, 1024, 2048)),
+        ("T=256:2000:x2", (256, 512, 1024)),
+        ("T=1:10:x1.3", (1, 2, 3, 4, 5, 6, 8)),
+        ("T=100:400:+100", (100, 200, 300, 400)),
+        ("T=7:7:+1", (7,)),
+        ("batch=30,60,120", (30, 60, 120)),
+        ("local-bytes=1KiB:1MiB:n3", (1024, 32768, 1048576)),
+        ("local-bytes=256KiB,624 KiB", (262144, 638976)),
+        ("remote_bytes=16GiB,unbounded", (2**34, None)),
+        ("write_bytes_per_second=5GB/s:80GB/s:x2", (5e9, 1e10, 2e10, 4e10, 8e10)),
+        ("recompute-ratio=0.1:0.5:+0.1", (0.1, 0.2, 0.3, 0.4, 0.5)),
+        ("recompute-ratio=30%,2", (0.3, 2.0)),
+        ("latency=0:1us:+500ns", (0.0, 5e-7, 1e-6)),
+    ],
+)
+def test_a_range_holds_both_ends_and_no_rounding_errors(text: str, values: tuple[Any, ...]) -> None:
+    assert grid_of([text]).values == (values,)
+
+
+def test_the_last_axis_runs_fastest() -> None:
+    grid = grid_of({"T": [1, 2], "batch": "10,20,30"})
+    assert [grid.point(i) for i in range(len(grid))] == [(1, 10), (1, 20), (1, 30), (2, 10), (2, 20), (2, 30)]
+
+
+@pytest.mark.parametrize(
+    ("over", "message"),
+    [
+        (["T=4:5:x1"], "T: '4:5:x1' never arrives (accepted: a factor above 1, as x2 or x1.5)"),
+        (["T=4:5:x0.5"], "never arrives"),
+        (["T=4:5:xtwo"], "T: '4:5:xtwo' is not a range (accepted: a factor above 1, as x2 or x1.5)"),
+        (
+            ["T=4:5"],
+            "T: '4:5' is not a range (accepted: START:STOP:xFACTOR, START:STOP:+STEP, START:STOP:nCOUNT",
+        ),
+        (["T=4:9:n1"], "T: '4:9:n1' has no count (accepted: a count from 2, as n9)"),
+        (["latency=0:1:+0"], "latency: '0:1:+0' never arrives (accepted: a step above zero)"),
+        (["latency=0:1:x2"], "latency: '0:1:x2' starts at zero, which no factor leaves"),
+        (["remote-bytes=1:unbounded:x2"], "remote-bytes: '1:unbounded:x2' has no bound"),
+        (["T="], "T: has an empty value (accepted: whole numbers from 1)"),
+        ({"T": []}, "T: has no values"),
+        ({"T": [1.5]}, "T: 1.5 is not accepted (accepted: a whole number from 1 to 1,000,000,000,000)"),
+        (["T=3,3"], "T: 3 is given twice (accepted: each value once)"),
+        (["T"], "over: 'T' names no values (accepted: as T=256:65536:x2)"),
+        (["units=1"], "units: is no input that can be varied."),
+        (["local-bytes=5 KB"], "local-bytes: '5 KB' has the unit 'KB'. Say 'kB' for 1,000"),
+        (["recompute-ratio=0"], "recompute-ratio: '0' is not a ratio (accepted: a number above zero"),
+        (["T=1:100000000:+1"], "T: has 100,000,000 values, which are too many"),
+        (
+            ["T=1:5000:+1", "batch=1:5000:+1"],
+            "over: 5,000 T x 5,000 batch = 25,000,000 points are too many (accepted: up to 10,000,000)",
+        ),
+        (["T=1", "steps=2"], "T: is given twice (accepted: each input once)"),
+        (
+            ["bandwidth=1,2", "write_bytes_per_second=1"],
+            "write-bytes-per-second: sets profile.write_bytes_per_second, as bandwidth does",
+        ),
+    ],
+)
+def test_what_is_no_grid_is_told_by_field_value_and_what_is_accepted(over: Any, message: str) -> None:
+    with pytest.raises(InputError) as caught:
+        grid_of(over)
+    assert message in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("over", "wishes", "message"),
+    [
+        (["batch=1,2"], {"workloads": [SNN, PLAIN]}, "batch: workload 'plain' has no network description"),
+        (["T=64,1000000000000", "state-bytes=1PB"], {}, "are more than 2**62 bytes in all"),
+        (["forward-seconds=0,1us"], {}, "forward-seconds: 0.0 is not accepted"),
+        (["T=1,2"], {"profiles": [IPU, IPU]}, "profiles: 'ipu-mk2' is given twice"),
+        (["T=1,2"], {"profiles": []}, "profiles: has none"),
+        (["T=1,2"], {"workloads": "paper-snn"}, "workloads: 'p' is not a Workload"),
+        (["remote-bytes=1,2"], {"remote_bytes": 5}, "remote_bytes: is varied by the grid and set for all"),
+    ],
+)
+def test_what_is_no_sweep_is_told_before_it_begins(over: Any, wishes: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError) as caught:
+        ckptplan.sweep(over, **{"workloads": SNN, "profiles": IPU, **wishes})
+    assert message in str(caught.value)
+
+
+@pytest.mark.parametrize("objective", ["time", "memory", "balanced"])
+@pytest.mark.parametrize("model", ["exact", "paper"])
+def test_a_row_says_what_optimize_says(objective: str, model: str) -> None:
+    """With the columns of a plan's row, which they are written as."""
+    wishes: dict[str, Any] = {"objective": objective, "model": model, "local_bytes": "400 KiB"}
+    chosen = ["closed"] if model == "exact" else ["paper"]
+    for row in ckptplan.sweep({"T": [300, 1500, 2500]}, workloads=SNN, profiles=IPU, **wishes):
+        best = ckptplan.compare(SNN.with_steps(row["steps"]), IPU, strategies=chosen, **wishes)
+        plan = next(iter(best.values()))
+        if isinstance(plan, ckptplan.Infeasible):
+            least = min(one.need for one in best.values() if isinstance(one, ckptplan.Infeasible))
+            assert (row["fits"], row["binding"], row["need"]) == (False, plan.binding, least)
+            continue
+        for name, value in plan_row(plan).items():
+            expected = {"": None, "true": True, "false": False}.get(value, value)
+            assert row[name] == expected, name
+
+
+def test_a_row_of_solved_strategies_has_the_proof() -> None:
+    (row,) = ckptplan.sweep({"T": [1000]}, workloads=SNN, profiles=IPU, strategies=["optimal", "double"])
+    plan = ckptplan.optimize(SNN.with_steps(1000), IPU, strategies=["optimal", "double"])
+    assert plan.bound is not None
+    assert (row["strategy"], row["least_seconds"], row["gap"]) == (
+        plan.strategy, plan.bound.least_seconds, plan.bound.gap,
+    )  # fmt: skip
+
+
+def test_rows_come_while_it_goes_on() -> None:
+    """The first of a million."""
+    rows = ckptplan.sweep({"T": "1:1000000:+1"}, workloads=SNN, profiles=IPU)
+    assert [row["steps"] for row in islice(rows, 3)] == [1, 2, 3]
+
+
+@pytest.mark.parametrize("name", list(all_axes()))
+def test_an_axis_reads_the_value_that_it_put(name: str) -> None:
+    """For inputs that the workload and the profile have."""
+    axis = axis_named(name)
+    value: Any = 3 if axis.kind in (COUNT, STEPS, BYTES, LIMIT, RATE) else 0.5
+    case = Case(workload=SNN, profile=IPU)
+    changed = axis.put(case, value)
+    assert all(abs(float(now or 0) - value) < 1e-9 for now in axis.now(changed))
+    assert changed != case
+    assert axis_named(axis.column) is axis
+    assert axis_named(name.replace("-", "_")) is axis
+
+
+def test_what_is_derived_follows_what_it_is_derived_from() -> None:
+    """The ratio is of the forward time beside it, whichever comes first."""
+    over = {"recompute-ratio": [0.5], "forward-seconds": ["2 us"], "state-bytes": [10], "batch": [60]}
+    sweep = prepared(over, workloads=SNN, profiles=IPU)
+    workload = sweep.case(0).workload
+    assert (workload.recompute_seconds, workload.state_bytes, workload.tape_bytes) == (1e-6, 10, 480)
+
+
+def test_sweeps_that_differ_have_different_names() -> None:
+    """Also where only the network differs, whose sizes are the same until it is varied."""
+    assert SNN.network is not None
+    half = {"dtype": "float16", "state_values": 2, "tape_values": 2}
+    weights = SNN.network.sizes(units=1472)["resident_bytes"] - SNN.network.other_resident_bytes
+    half["other_resident_bytes"] = SNN.network.other_resident_bytes + weights - weights // 2
+    network = {**dict(SNN.network), **half}
+    plain = {name: value for name, value in dict(SNN).items() if name not in (*DERIVED, "batch", "network")}
+    other = ckptplan.Workload(**plain, network=network)
+    grids: list[Any] = [{"T": [1, 2]}, {"T": [1, 3]}, {"T": [1]}, {"batch": [1, 2]}]
+    found = [prepared(over, workloads=SNN, profiles=IPU).identity for over in grids]
+    found += [
+        prepared(grids[0], workloads=other, profiles=IPU).identity,
+        prepared(grids[0], workloads=SNN, profiles=IPU, objective="memory").identity,
+        prepared(grids[0], workloads=SNN, profiles=IPU, local_bytes=700_000).identity,
+    ]
+    assert len(set(found)) == len(found)
+    assert prepared(["T=1:2:+1"], workloads=SNN, profiles=IPU).identity == found[0]
+
+
+def _squares(shared: int, start: int, stop: int) -> list[int]:
+    return [shared * i * i for i in range(start, stop)]
+
+
+def _dies(shared: float, start: int, stop: int) -> list[int]:
+    """Work for so long, and end the process where it is not the first."""
+    time.sleep(shared)
+    if multiprocessing.parent_process() is not None:
+        os._exit(1)
+    return [0] * (stop - start)
+
+
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_results_come_in_order(jobs: int) -> None:
+    found = [one for some in in_order(_squares, 3, start=5, stop=70_000, jobs=jobs) for one in some]
+    assert found == _squares(3, 5, 70_000)
+
+
+def test_a_worker_that_dies_is_told() -> None:
+    with pytest.raises(CkptplanError, match="a worker process ended unexpectedly"):
+        list(in_order(_dies, 0.05, start=0, stop=1000, jobs=2))
+
+
+def test_an_empty_grid_has_one_point() -> None:
+    assert len(Grid(axes=(), values=())) == 1
