@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from ckptplan.reach import Reach, largest
     from ckptplan.schedule.illegal import IllegalAction
     from ckptplan.schedule.simulator import Trace
+    from ckptplan.sensitivities import sensitivity
     from ckptplan.storage.plans import load_plan, save_plan
     from ckptplan.storage.profiles import load_profile
     from ckptplan.storage.schedules import load_schedule
@@ -52,6 +53,7 @@ __all__ = [
     "pareto",
     "save_plan",
     "save_schedule",
+    "sensitivity",
     "simulate",
     "sweep",
 ]
@@ -79,6 +81,7 @@ _HOMES = {
     "pareto": "ckptplan.fronts",
     "save_plan": "ckptplan.storage.plans",
     "save_schedule": "ckptplan.playback",
+    "sensitivity": "ckptplan.sensitivities",
     "simulate": "ckptplan.playback",
     "sweep": "ckptplan.sweeps",
 }

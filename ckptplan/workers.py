@@ -40,8 +40,9 @@ def all_cores() -> int:
 def in_order(task: Task[Result], shared: Any, *, start: int, stop: int, jobs: int) -> Iterator[list[Result]]:
     """Yield the results for ``start`` up to ``stop``, some at a time and in order.
 
-    ``task`` is a function of a module, and ``shared`` can be pickled. The first quarter of a second of work, and
-    all of it with one job, is done here. Raises what ``task`` raises, and CkptplanError where a worker dies.
+    ``task`` is a function of a module, and ``shared`` can be pickled. The first quarter of a second of
+    work, and all of it with one job, is done here. Raises what ``task`` raises, and CkptplanError where a
+    worker dies.
     """
     began = time.perf_counter()
     done = start

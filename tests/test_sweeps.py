@@ -12,6 +12,7 @@ import ckptplan
 from ckptplan.axes import BYTES, COUNT, LIMIT, RATE, STEPS, Case, all_axes, axis_named
 from ckptplan.errors import CkptplanError, InputError
 from ckptplan.grid import Grid, grid_of
+from ckptplan.model.network import Network
 from ckptplan.model.workload import DERIVED
 from ckptplan.report.plan_table import plan_row
 from ckptplan.sweeps import prepared
@@ -172,7 +173,7 @@ def test_sweeps_that_differ_have_different_names() -> None:
     half["other_resident_bytes"] = SNN.network.other_resident_bytes + weights - weights // 2
     network = {**dict(SNN.network), **half}
     plain = {name: value for name, value in dict(SNN).items() if name not in (*DERIVED, "batch", "network")}
-    other = ckptplan.Workload(**plain, network=network)
+    other = ckptplan.Workload(**plain, network=Network(**network))
     grids: list[Any] = [{"T": [1, 2]}, {"T": [1, 3]}, {"T": [1]}, {"batch": [1, 2]}]
     found = [prepared(over, workloads=SNN, profiles=IPU).identity for over in grids]
     found += [

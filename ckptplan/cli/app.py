@@ -17,6 +17,7 @@ from ckptplan.cli import (
     workloads,
 )
 from ckptplan.cli import compare, optimize, profiles, schedule, schema, simulate, sweep, workloads
+from ckptplan.cli import compare, optimize, profiles, schedule, schema, sensitivity, simulate, sweep, workloads
 from ckptplan.version import __version__
 
 app = typer.Typer(
@@ -50,6 +51,7 @@ app.command("compare")(compare.command)
 app.command("pareto")(pareto.command)
 app.command("largest")(largest.command)
 app.command("sweep")(sweep.command)
+app.command("sensitivity")(sensitivity.command)
 app.command("simulate")(simulate.command)
 app.command("schedule")(schedule.command)
 app.command("paper")(paper.command)

@@ -24,6 +24,7 @@ _EARLY = {
         ("numpy", "ckptplan.model.plan", "ckptplan.planner", "ckptplan.report.comparison"),
     ),
     "paper": ("numpy", "ckptplan.model.plan", "ckptplan.replication.claims"),
+    "sensitivity": ("numpy", "ckptplan.model.plan", "ckptplan.sensitivities"),
     "sweep": ("numpy", "ckptplan.model.plan", "ckptplan.sweeps"),
     **dict.fromkeys(("simulate", "schedule"), ("numpy", "ckptplan.model.plan", "ckptplan.playback")),
 }

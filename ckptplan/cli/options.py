@@ -175,6 +175,12 @@ def wishes(
     }
 
 
+def share(option: str, text: str | None) -> float | None:
+    """Return a share that an option gives. Raises InputError that names the option."""
+    value: float | None = _parsed(option, parse_fraction, text)
+    return value
+
+
 @contextmanager
 def named_by_option() -> Iterator[None]:
     """Tell errors about what an option gave by the option's name."""

@@ -24,8 +24,8 @@ from ckptplan.strategies.protocol import Model, Strategy
 from ckptplan.strategies.solved import Solution
 
 _Mask: TypeAlias = npt.NDArray[np.bool_]
-#: Up to so many boxes are cut in eight instead of two.
-_FEW_BOXES = 64
+#: Boxes are cut in two, or in more parts as long as these are fewer than so many.
+_FEW_BOXES = 512
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -140,6 +140,8 @@ def best_setting(
     best = beaten = None if rival is None else rival.best(strategy.parameter_names)
     if beaten is not None and not _hopeful(boxes, problem, beaten):
         return None
+    if boxes.volume() > effort.few_points:
+        boxes = _peeled(boxes)
     waiting: tuple[Boxes, Key] | None = None
     cut, least = 0, float("inf")
     while True:
@@ -224,6 +226,20 @@ def _best_point(points: Boxes, problem: _Problem) -> tuple[float, ...] | None:
     return tuple(column[chosen[0]].item() for column in keys)
 
 
+def _peeled(boxes: Boxes) -> Boxes:
+    """Return boxes with the last value of each side apart.
+
+    There a schedule is often of another kind (one segment, and nothing moves), which bounds tell at once.
+    """
+    for name in boxes.low:
+        low, high = boxes.low[name], boxes.high[name]
+        wide = low < high
+        rest = Boxes(low=boxes.low, high={**boxes.high, name: np.maximum(low, high - 1)})
+        last = Boxes(low={**boxes.low, name: high}, high=boxes.high)
+        boxes = joined([rest, last.take(wide)])
+    return boxes
+
+
 def _cut(boxes: Boxes, problem: _Problem, best: tuple[float, ...] | None) -> tuple[Boxes, Key]:
     """Cut each box across one side; return the parts that may hold a better point, and their keys.
 
@@ -231,8 +247,8 @@ def _cut(boxes: Boxes, problem: _Problem, best: tuple[float, ...] | None) -> tup
     side would go on until single points.) Of two such sides, the longer one in proportion is cut.
     """
     count = boxes.count()
-    # A look at a few boxes takes as long as at a hundred.
-    each = 2 if count > _FEW_BOXES else 8
+    # A look at a few boxes takes as long as at hundreds.
+    each = max(2, min(32, _FEW_BOXES // count))
     sides = [_parts(boxes, name, each) for name in boxes.low]
     parts = sides[0] if len(sides) == 1 else joined(sides)
     keys, useful = problem.look(parts)

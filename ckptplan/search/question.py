@@ -53,12 +53,23 @@ class Question:
         """Return each strategy at its best, best first; strategies that do not fit are left out."""
         return self._ranked(self._objective())
 
-    def winner(self) -> Answer | None:
+    def winner(self, *, enough: float | None = None) -> Answer | None:
         """Return the best strategy at its best setting, None where nothing fits.
 
         It is the first of ``answers``, found sooner: no strategy is searched for what another one beats.
+        ``enough`` are seconds that something is known to fit in, which helps where the objective is time.
         """
-        return self._first(self._objective())
+        if enough is None or self.objective != "time":
+            return self._first(self._objective())
+        # A hair more, so that what takes as long is found, too.
+        rival = Rival(key=(enough * (1 + 1e-9), np.inf, np.inf), ties_win=True)
+        return next(iter(self._ranked(least_time, only_first=True, rival=rival)), None)
+
+    def quicker_than(self, seconds: float) -> Answer | None:
+        """Return the quickest answer, None where none takes less than ``seconds``."""
+        rival = Rival(key=(seconds,), ties_win=False)
+        found = self._ranked(lambda cost: least_time(cost)[:1], only_first=True, rival=rival)
+        return next((answer for answer in found if answer.best.key < rival.key), None)
 
     def closed_form(self) -> Question:
         """Return the question for closed forms only, which answer at once.
@@ -163,8 +174,13 @@ class Question:
     def _first(self, objective: Objective) -> Answer | None:
         return next(iter(self._ranked(objective, only_first=True)), None)
 
-    def _ranked(self, objective: Objective, *, only_first: bool = False) -> list[Answer]:
-        """Return the answers, best first; with ``only_first``, those found better than all before them."""
+    def _ranked(
+        self, objective: Objective, *, only_first: bool = False, rival: Rival | None = None
+    ) -> list[Answer]:
+        """Return the answers, best first; with ``only_first``, those found better than all before them.
+
+        They need not beat ``rival``, but are only searched for what does.
+        """
         limits = Limits(budget=self.budget, max_overhead=self.max_overhead, base_seconds=self.base_seconds)
         answers: list[Answer] = []
         for strategy in sorted(self.strategies, key=_turn):
@@ -183,7 +199,7 @@ class Question:
                     limits=limits,
                     objective=objective,
                     model=self.model,
-                    rival=_rival(answers, strategy) if only_first else None,
+                    rival=_rival(answers, strategy, rival) if only_first else None,
                 )
             if best is not None:
                 answers.append(Answer(strategy=strategy, best=best))
@@ -240,11 +256,15 @@ def _place(answer: Answer) -> tuple[tuple[float, ...], int]:
     return answer.best.key, answer.strategy.rank
 
 
-def _rival(answers: list[Answer], strategy: Strategy) -> Rival | None:
+def _rival(answers: list[Answer], strategy: Strategy, rival: Rival | None) -> Rival | None:
     """Return what a strategy has to beat; one without parameters is evaluated as quickly as compared."""
-    if not answers or not strategy.parameter_names:
+    if not strategy.parameter_names:
         return None
+    if not answers:
+        return rival
     best = min(answers, key=_place)
+    if rival is not None and rival.key <= best.best.key:
+        return rival
     return Rival(key=best.best.key, ties_win=strategy.rank < best.strategy.rank)
 
 

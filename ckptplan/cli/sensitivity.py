@@ -1,0 +1,83 @@
+"""``ckptplan sensitivity``: what each input does to the best plan, and how sure it is."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from ckptplan.cli import options
+from ckptplan.cli.options import Format, Model
+from ckptplan.cli.output import emit, enveloped, note
+
+
+def command(
+    steps: options.Steps = None,
+    profile: options.Profile = "ipu-mk2",
+    workload: options.WorkloadName = "paper-snn",
+    batch: options.Batch = None,
+    neurons: options.Neurons = None,
+    local_bytes: options.LocalBytes = None,
+    remote_bytes: options.RemoteBytes = None,
+    strategies: options.Strategies = None,
+    model: options.ModelOption = Model.exact,
+    uncertainty: Annotated[
+        str | None,
+        typer.Option(
+            "--uncertainty", metavar="SHARE", help="Add error bars: every time is known to within, as '10%'."
+        ),
+    ] = None,
+    plot: Annotated[
+        str | None,
+        typer.Option(
+            "--plot",
+            metavar="FILE",
+            help="Draw a tornado, as .png, .svg or .pdf.",
+            callback=options.named_file,
+        ),
+    ] = None,
+    format_: options.FormatOption = Format.table,
+    output: options.Output = None,
+) -> None:
+    """Show how the best plan's time changes with each input, and where another strategy is better.
+
+    Each input is halved, doubled and so on by itself, and the job planned anew; beside it stands the plan
+    that was best before. Strategies are those that answer at once ('closed'), unless --strategies names
+    others.
+    """
+    from ckptplan.cli.progress import progress_bar
+    from ckptplan.report.sensitivity_table import sensitivity_document, sensitivity_rows, sensitivity_table
+    from ckptplan.report.style import picture_format
+    from ckptplan.sensitivities import sensitivity
+
+    if plot:
+        picture_format(plot, option="--plot")
+    options.keep_inputs({"--output": output, "--plot": plot}, profile, workload)
+    with options.named_by_option(), progress_bar("varying the inputs") as progress:
+        task, hardware = options.job(
+            steps=steps, batch=batch, neurons=neurons, workload=workload, profile=profile
+        )
+        study = sensitivity(
+            task,
+            hardware,
+            strategies=strategies,
+            model=model.value,
+            local_bytes=local_bytes,
+            remote_bytes=remote_bytes,
+            uncertainty=options.share("--uncertainty", uncertainty),
+            progress=progress,
+        )
+    emit(
+        format_=format_,
+        output=output,
+        table=lambda console: sensitivity_table(console, study),
+        document=lambda: enveloped("sensitivity", sensitivity_document(study)),
+        rows=lambda: sensitivity_rows(study),
+    )
+    if plot:
+        from ckptplan.report.style import save_picture, styled
+        from ckptplan.report.tornado import tornado
+
+        with styled():
+            save_picture(tornado(study), plot, option="--plot")
+        note(f"picture written to {plot}")

@@ -1,0 +1,242 @@
+"""What each input does to a plan, for people and as data."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from ckptplan.axes import Axis, Value
+from ckptplan.report.plan_table import PARAMETERS, print_title
+from ckptplan.sensitivities import FACTORS, Best, BreakEven, Influence, Replanned, Sensitivity
+from ckptplan.uncertainty import ErrorBars
+from ckptplan.units import format_percent, format_seconds
+
+#: Below this share a difference is not shown.
+_SAME = 5e-5
+
+
+def sensitivity_table(console: Console, study: Sensitivity) -> None:
+    """Print the plan, what each input does to it, where another strategy is better, and the error bars."""
+    print_title(console, workload=study.workload, profile=study.profile)
+    best = study.best
+    console.print(
+        Text.assemble(
+            "best: ", (best.strategy, "bold green"), f"  {_parameters(best)}: {format_seconds(best.seconds)}"
+        )
+    )
+    console.print()
+    console.print(_table(study))
+    console.print()
+    console.print("Time against now, planned anew with the input at that factor; and with the plan kept.")
+    _print_break_evens(console, study.influences)
+    if study.error_bars is not None:
+        _print_error_bars(console, study, study.error_bars)
+
+
+def _table(study: Sensitivity) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
+    table.add_column("input", no_wrap=True)
+    table.add_column("now", justify="right", no_wrap=True)
+    for factor in FACTORS:
+        table.add_column(f"x {factor:g}", justify="right", no_wrap=True)
+    for influence in by_effect(study):
+        cells = [_cells(point, study.best) for point in influence.points]
+        table.add_row(influence.name, shown(influence.axis, influence.values), *(cell[0] for cell in cells))
+        if any(cell[1] for cell in cells):
+            table.add_row("", "", *(Text(cell[1], style="dim") for cell in cells))
+    for influence in study.influences:
+        if influence.no_effect:
+            table.add_row(
+                Text(influence.name, style="dim"),
+                shown(influence.axis, influence.values),
+                Text("no effect", style="dim"),
+            )
+    return table
+
+
+def by_effect(study: Sensitivity) -> list[Influence]:
+    """Return the inputs that have an effect, the one that can change the time most first."""
+    return sorted(
+        (one for one in study.influences if one.no_effect is None), key=lambda one: -_span(one, study.best)
+    )
+
+
+def _span(influence: Influence, best: Best) -> float:
+    """Return how far apart the times are; more than any where nothing fits."""
+    times = [point.best.seconds if point.best else float("inf") for point in influence.points]
+    return (max(times) - min(times)) / best.seconds
+
+
+def change(seconds: float, best: Best) -> float:
+    """Return the share by which a time differs from the best plan's."""
+    return seconds / best.seconds - 1
+
+
+def _cells(point: Replanned, best: Best) -> tuple[str, str]:
+    """Return what planning anew gives, and what the kept plan does where that differs."""
+    if point.best is None:
+        return "nothing fits", ""
+    anew = change(point.best.seconds, best)
+    other = "" if point.best.strategy == best.strategy else f" {point.best.strategy}"
+    kept = change(point.kept_seconds, best)
+    if not point.kept_fits:
+        beside = "kept: does not fit"
+    elif abs(kept - anew) < _SAME:
+        beside = ""
+    else:
+        beside = f"kept: {format_percent(kept)}"
+    return f"{_percent(anew)}{other}", beside
+
+
+def _percent(share: float) -> str:
+    return "same" if abs(share) < _SAME else format_percent(share)
+
+
+def shown(axis: Axis, values: Sequence[Value]) -> str:
+    """Return the value of an input with its unit; both, where writing and reading differ."""
+    return " / ".join(dict.fromkeys(axis.kind.show(value) for value in values))
+
+
+def _parameters(best: Best) -> str:
+    return ", ".join(
+        f"{name} {best.parameters[name]}"
+        for name in PARAMETERS
+        if name in best.parameters and not name.endswith("_units")
+    )
+
+
+def _print_break_evens(console: Console, influences: Iterable[Influence]) -> None:
+    lines = [(one, each) for one in influences for each in one.break_evens]
+    console.print()
+    if not lines:
+        console.print("The same strategy is the best one from a quarter to four times each input.")
+        return
+    console.print(Text("The best strategy changes", style="bold"))
+    table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 2))
+    for influence, each in lines:
+        table.add_row(influence.name, break_even_text(influence.axis, each))
+    console.print(table)
+
+
+def break_even_text(axis: Axis, each: BreakEven) -> str:
+    """Return 'below 12.3 GB/s: hierarchical (not double)', told from the present value outwards."""
+    side, new, old = ("below", each.below, each.above) if each.factor < 1 else ("above", each.above, each.below)
+    names = [name or "nothing fits" for name in (new, old)]
+    return f"{side} {shown(axis, each.values)} (x {each.factor:.3g}): {names[0]}, not {names[1]}"
+
+
+def _print_error_bars(console: Console, study: Sensitivity, bars: ErrorBars) -> None:
+    ours = study.best.strategy
+    console.print()
+    console.print(Text(f"Every time known to within {100 * bars.share:g} %", style="bold"))
+    low, high = (change(seconds, study.best) for seconds in (bars.low_seconds, bars.high_seconds))
+    console.print(
+        f"  time     {format_seconds(bars.low_seconds)} to {format_seconds(bars.high_seconds)} "
+        f"({format_percent(low)} to {format_percent(high)}) in 90 % of {bars.samples:,} samples"
+    )
+    if not bars.better_chance:
+        console.print(f"  choice   {ours} is the best strategy in every sample")
+    else:
+        names = ", ".join(f"{name} {100 * chance:.3g} %" for name, chance in bars.better.items())
+        console.print(
+            f"  choice   another strategy is better in {100 * bars.better_chance:.3g} % of them ({names})"
+        )
+    console.print(
+        f"  regret   this plan is within {100 * bars.regret:.2g} % of the best one in 95 % of the samples"
+    )
+
+
+def sensitivity_document(study: Sensitivity) -> dict[str, Any]:
+    """Return the study as JSON data, in SI base units."""
+    bars = study.error_bars
+    return {
+        "workload": {"name": study.workload.name, "hash": study.workload.hash, "steps": study.workload.steps},
+        "profile": {"name": study.profile.name, "hash": study.profile.hash},
+        "strategies": list(study.goal.strategies),
+        "model": study.goal.model,
+        "best": _best(study.best),
+        "inputs": [_influence(one, study.best) for one in study.influences],
+        "uncertainty": None if bars is None else {**vars(bars), "better": dict(bars.better)},
+    }
+
+
+def _best(best: Best | None) -> dict[str, Any] | None:
+    if best is None:
+        return None
+    return {"strategy": best.strategy, "parameters": dict(best.parameters), "seconds": best.seconds}
+
+
+def _influence(influence: Influence, best: Best) -> dict[str, Any]:
+    return {
+        "input": influence.name,
+        "fields": list(influence.axis.sets),
+        "values": list(influence.values),
+        "no_effect": influence.no_effect,
+        "points": [
+            {
+                "factor": point.factor,
+                "values": list(point.values),
+                "best": _best(point.best),
+                "change": None if point.best is None else change(point.best.seconds, best),
+                "kept_seconds": point.kept_seconds,
+                "kept_change": change(point.kept_seconds, best),
+                "kept_fits": point.kept_fits,
+            }
+            for point in influence.points
+        ],
+        "break_evens": [{**vars(each), "values": list(each.values)} for each in influence.break_evens],
+    }
+
+
+def sensitivity_rows(study: Sensitivity) -> Iterator[dict[str, Any]]:
+    """Yield flat rows: ``kind`` is input (unchanged), point, break-even or uncertainty."""
+    columns = dict.fromkeys(
+        ("kind", "input", "factor", "value", "strategy", *PARAMETERS, "seconds", "change", "kept_seconds",
+         "kept_change", "kept_fits", "below", "above", "note"), "",
+    )  # fmt: skip
+    for one in study.influences:
+        row = {**columns, "input": one.name}
+        values = {"factor": 1.0, "value": list(map(str, one.values))}
+        yield {**row, "kind": "input", **values, **_flat(study.best, study.best), "note": one.no_effect or ""}
+        for point in one.points:
+            yield {
+                **row,
+                "kind": "point",
+                "factor": point.factor,
+                "value": list(map(str, point.values)),
+                **_flat(point.best, study.best),
+                "kept_seconds": point.kept_seconds,
+                "kept_change": change(point.kept_seconds, study.best),
+                "kept_fits": str(point.kept_fits).lower(),
+            }
+        for each in one.break_evens:
+            between = {"below": each.below or "", "above": each.above or ""}
+            values = {"factor": each.factor, "value": list(map(str, each.values))}
+            yield {**row, "kind": "break-even", **values, **between}
+    if study.error_bars is not None:
+        yield from _error_bar_rows(columns, study, study.error_bars)
+
+
+def _flat(best: Best | None, nominal: Best) -> dict[str, Any]:
+    if best is None:
+        return {}
+    parameters = {name: best.parameters.get(name, "") for name in PARAMETERS}
+    return {
+        "strategy": best.strategy,
+        **parameters,
+        "seconds": best.seconds,
+        "change": change(best.seconds, nominal),
+    }
+
+
+def _error_bar_rows(columns: dict[str, str], study: Sensitivity, bars: ErrorBars) -> Iterator[dict[str, Any]]:
+    row = {**columns, "kind": "uncertainty", "factor": 1 + bars.share}
+    for note, seconds in (("5 % quantile", bars.low_seconds), ("95 % quantile", bars.high_seconds)):
+        yield {**row, "note": note, "seconds": seconds, "change": change(seconds, study.best)}
+    for name, chance in bars.better.items():
+        yield {**row, "note": "chance to be better", "strategy": name, "value": chance}
+    yield {**row, "note": "regret, 95 % quantile", "value": bars.regret}

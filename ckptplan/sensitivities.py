@@ -1,0 +1,287 @@
+"""The use case ``sensitivity``: how a plan's time follows from its inputs, and when another plan is better.
+
+Each input is scaled alone. At each factor the job is planned anew, and beside it stands what the plan that
+was best before, kept as it is, would cost.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from ckptplan.axes import Axis, Case, Value, axis_named, with_numbers
+from ckptplan.cost.derive import step_costs
+from ckptplan.kept import KeptPlan, kept_plan
+from ckptplan.model.budget import Budget
+from ckptplan.model.plan import Goal
+from ckptplan.model.profile import HardwareProfile
+from ckptplan.model.record import Parameters
+from ckptplan.model.workload import Workload
+from ckptplan.planner import check_kind, optimize
+from ckptplan.search.question import Answer, Question
+from ckptplan.strategies.registry import named
+from ckptplan.strategies.solved import Progress
+from ckptplan.uncertainty import ErrorBars, error_bars
+
+#: What is varied, as axes of a sweep.
+INPUTS = (
+    "bandwidth",
+    "latency",
+    "synchronisation",
+    "transfer-seconds",
+    "recompute-ratio",
+    "forward-seconds",
+    "backward-seconds",
+    "local-bytes",
+    "state-bytes",
+    "tape-bytes",
+)
+FACTORS = (0.5, 0.8, 1.25, 2.0)
+#: Break-evens are looked for between these factors, on a grid of so many steps each way.
+_LEAST, _MOST, _STEPS = 0.25, 4.0, 10
+#: How closely a break-even is known, as a ratio of factors.
+_CLOSE = 1.001
+
+
+@dataclass(frozen=True, kw_only=True)
+class Best:
+    """The best plan somewhere: its strategy, its parameters and its time in seconds."""
+
+    strategy: str
+    parameters: Parameters
+    seconds: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Replanned:
+    """One input at ``factor`` times its value.
+
+    ``values`` has an entry for each field that the input sets (a bandwidth has one each way). ``best`` is
+    None where nothing fits. ``kept_seconds`` is what the plan for the unchanged inputs would take, and
+    ``kept_fits`` whether it keeps the budgets.
+    """
+
+    factor: float
+    values: tuple[Value, ...]
+    best: Best | None
+    kept_seconds: float
+    kept_fits: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class BreakEven:
+    """Where another strategy becomes the best one: ``below`` this factor, and ``above`` it.
+
+    None is that nothing fits. The factor is known to 0.1 %.
+    """
+
+    factor: float
+    values: tuple[Value, ...]
+    below: str | None
+    above: str | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Influence:
+    """What one input does. ``no_effect`` says why it does nothing, where it does."""
+
+    name: str
+    values: tuple[Value, ...]
+    no_effect: str | None
+    points: tuple[Replanned, ...] = ()
+    break_evens: tuple[BreakEven, ...] = ()
+
+    @property
+    def axis(self) -> Axis:
+        """The input as an axis, which knows its unit."""
+        return axis_named(self.name)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sensitivity:
+    """The best plan for unchanged inputs, what each of them does, and how sure its time is."""
+
+    workload: Workload
+    profile: HardwareProfile
+    goal: Goal
+    best: Best
+    influences: tuple[Influence, ...]
+    error_bars: ErrorBars | None = None
+
+
+def sensitivity(
+    workload: Workload,
+    profile: HardwareProfile,
+    *,
+    strategies: Iterable[str] | None = None,
+    model: str = "exact",
+    local_bytes: int | str | None = None,
+    remote_bytes: int | str | None = None,
+    uncertainty: float | str | None = None,
+    effort: str = "quick",
+    progress: Progress | None = None,
+) -> Sensitivity:
+    """Return how the best plan and its time change with each input (docs/sensitivity.md).
+
+    The objective is time. ``strategies`` are as in ``optimize``, None for those of the group 'closed'.
+    With ``uncertainty``, as 0.1 or '10%', the result has error bars: all times are varied at once by up to
+    that share. ``progress`` is told the work done and the work in all.
+
+    Raises InputError, and Infeasible where nothing fits the unchanged inputs.
+    """
+    check_kind(workload, Workload, name="workload", load="load_workload")
+    check_kind(profile, HardwareProfile, name="profile", load="load_profile")
+    chosen = named(("closed",) if strategies is None else strategies)
+    if strategies is None and model == "paper":
+        chosen = [strategy for strategy in chosen if strategy.printed]
+    wishes: Mapping[str, Any] = {"model": model, "effort": effort, "max_overhead": uncertainty}
+    goal = Goal(strategies=tuple(one.name for one in chosen), **wishes)
+    share, goal = goal.max_overhead, goal.model_copy(update={"max_overhead": None})
+    budgets: Mapping[str, Any] = {"local_bytes": local_bytes, "remote_bytes": remote_bytes}
+    machine = with_numbers(profile, {name: value for name, value in budgets.items() if value is not None})
+    study = _Study(case=Case(workload=workload, profile=machine), goal=goal)
+    nominal = study.question(study.case).winner()
+    if nominal is None:
+        # The same once more, for the error and its suggestions.
+        optimize(workload, profile, strategies=goal.strategies, model=model, **budgets)
+        raise AssertionError("planned, and yet nothing fits")
+    done = _Counter(progress, total=len(INPUTS) + (share is not None))
+    kept = kept_plan(nominal, model=goal.model)
+    influences = []
+    for name in INPUTS:
+        influences.append(study.influence(axis_named(name), kept))
+        done.step()
+    return Sensitivity(
+        workload=workload,
+        profile=machine,
+        goal=goal,
+        best=_best(nominal),
+        influences=tuple(influences),
+        error_bars=None
+        if share is None
+        else error_bars(study.question(study.case), kept, profile=machine, share=share),
+    )
+
+
+class _Counter:
+    """Counts work that is done."""
+
+    def __init__(self, progress: Progress | None, *, total: int) -> None:
+        self.progress, self.done, self.total = progress, 0, total
+
+    def step(self) -> None:
+        self.done += 1
+        if self.progress is not None:
+            self.progress(self.done, self.total)
+
+
+def _best(answer: Answer) -> Best:
+    return Best(strategy=answer.strategy.name, parameters=answer.best.parameters, seconds=answer.best.key[0])
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Study:
+    """What is asked, with the inputs as they are."""
+
+    case: Case
+    goal: Goal
+    #: What was found so far, by what it was found for.
+    known: dict[Any, Answer | None] = field(default_factory=dict)
+
+    def winner(self, question: Question, near: KeptPlan | None) -> Answer | None:
+        """Return the best answer; ``near`` is the plan of a case nearby."""
+        key = (tuple(dict(question.costs).values()), question.budget)
+        if key not in self.known:
+            seconds, fits = (0.0, False) if near is None else near.at(question.costs, question.budget)
+            self.known[key] = question.winner(enough=seconds if fits else None)
+        return self.known[key]
+
+    def question(self, case: Case) -> Question:
+        return Question(
+            costs=step_costs(case.workload, case.profile),
+            budget=Budget(local_bytes=case.profile.local_bytes, remote_bytes=case.profile.remote_bytes),
+            strategies=tuple(named(self.goal.strategies)),
+            model=self.goal.model,
+            effort=self.goal.effort,
+        )
+
+    def influence(self, axis: Axis, kept: KeptPlan) -> Influence:
+        """Return what one input does."""
+        values = axis.now(self.case)
+        reason = self._no_effect(axis, values)
+        if reason is not None:
+            return Influence(name=axis.name, values=values, no_effect=reason)
+        return Influence(
+            name=axis.name,
+            values=values,
+            no_effect=None,
+            points=tuple(self._replanned(axis, factor, kept) for factor in FACTORS),
+            break_evens=tuple(self._break_evens(axis)),
+        )
+
+    def _no_effect(self, axis: Axis, values: tuple[Value, ...]) -> str | None:
+        """Return why scaling changes nothing, None where it may."""
+        if not any(values):
+            return "is zero, which no factor changes"
+        same = step_costs(self.case.workload, self.case.profile)
+        scaled = axis.scaled(self.case, 2)
+        if axis.name == "bandwidth" and step_costs(scaled.workload, scaled.profile) == same:
+            return "the profile pins the time of a transfer"
+        return None
+
+    def _replanned(self, axis: Axis, factor: float, kept: KeptPlan) -> Replanned:
+        question = self.question(axis.scaled(self.case, factor))
+        found = self.winner(question, kept)
+        seconds, fits = kept.at(question.costs, question.budget)
+        return Replanned(
+            factor=factor,
+            values=tuple(axis.scaled_values(self.case, factor)),
+            best=None if found is None else _best(found),
+            kept_seconds=seconds,
+            kept_fits=fits,
+        )
+
+    def _at(self, axis: Axis, factor: float, near: KeptPlan | None) -> _Scanned:
+        found = self.winner(self.question(axis.scaled(self.case, factor)), near)
+        return _Scanned(factor=factor, plan=None if found is None else kept_plan(found, model=self.goal.model))
+
+    def _break_evens(self, axis: Axis) -> Iterator[BreakEven]:
+        """Scan a grid of factors, and look closer wherever two neighbours differ."""
+        before: _Scanned | None = None
+        for step in range(-_STEPS, _STEPS + 1):
+            factor = (_MOST if step > 0 else 1 / _LEAST) ** (step / _STEPS)
+            here = self._at(axis, factor, None if before is None else before.plan)
+            if before is not None:
+                yield from self._between(axis, before, here)
+            before = here
+
+    def _between(self, axis: Axis, low: _Scanned, high: _Scanned) -> Iterator[BreakEven]:
+        """Bisect between two factors with different winners, for each change that shows."""
+        if low.strategy == high.strategy:
+            return
+        factor = math.sqrt(low.factor * high.factor)
+        if high.factor <= low.factor * _CLOSE:
+            yield BreakEven(
+                factor=factor,
+                values=tuple(axis.scaled_values(self.case, factor)),
+                below=low.strategy,
+                above=high.strategy,
+            )
+            return
+        middle = self._at(axis, factor, low.plan or high.plan)
+        yield from self._between(axis, low, middle)
+        yield from self._between(axis, middle, high)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Scanned:
+    """The best plan at a factor, None where nothing fits."""
+
+    factor: float
+    plan: KeptPlan | None
+
+    @property
+    def strategy(self) -> str | None:
+        return None if self.plan is None else self.plan.strategy.name
