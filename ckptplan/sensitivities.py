@@ -43,6 +43,8 @@ FACTORS = (0.5, 0.8, 1.25, 2.0)
 _LEAST, _MOST, _STEPS = 0.25, 4.0, 10
 #: How closely a break-even is known, as a ratio of factors.
 _CLOSE = 1.001
+#: A strategy that is quicker by no more than this share is no reason to change.
+_ROUNDING = 1e-9
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -190,8 +192,27 @@ class _Study:
     #: What was found so far, by what it was found for.
     known: dict[Any, Answer | None] = field(default_factory=dict)
 
-    def winner(self, question: Question, near: KeptPlan | None) -> Answer | None:
-        """Return the best answer; ``near`` is the plan of a case nearby."""
+    def winner(
+        self, question: Question, *, near: KeptPlan | None, loyal_to: Iterable[str] = ()
+    ) -> Answer | None:
+        """Return the best answer; of equally quick ones, that of the first strategy in ``loyal_to``.
+
+        ``near`` is the plan of a case nearby, which shortens the search.
+        """
+        best = self._searched(question, near)
+        if best is None:
+            return None
+        for name in loyal_to:
+            if name == best.strategy.name:
+                break
+            (strategy,) = named([name])
+            enough = best.best.key[0] * (1 + _ROUNDING)
+            alone = question.changed(strategies=(strategy,)).quicker_than(enough)
+            if alone is not None:
+                return alone
+        return best
+
+    def _searched(self, question: Question, near: KeptPlan | None) -> Answer | None:
         key = (tuple(dict(question.costs).values()), question.budget)
         if key not in self.known:
             seconds, fits = (0.0, False) if near is None else near.at(question.costs, question.budget)
@@ -218,7 +239,7 @@ class _Study:
             values=values,
             no_effect=None,
             points=tuple(self._replanned(axis, factor, kept) for factor in FACTORS),
-            break_evens=tuple(self._break_evens(axis)),
+            break_evens=tuple(sorted(self._break_evens(axis, kept), key=lambda each: each.factor)),
         )
 
     def _no_effect(self, axis: Axis, values: tuple[Value, ...]) -> str | None:
@@ -233,7 +254,7 @@ class _Study:
 
     def _replanned(self, axis: Axis, factor: float, kept: KeptPlan) -> Replanned:
         question = self.question(axis.scaled(self.case, factor))
-        found = self.winner(question, kept)
+        found = self.winner(question, near=kept, loyal_to=[kept.strategy.name])
         seconds, fits = kept.at(question.costs, question.budget)
         return Replanned(
             factor=factor,
@@ -243,25 +264,29 @@ class _Study:
             kept_fits=fits,
         )
 
-    def _at(self, axis: Axis, factor: float, near: KeptPlan | None) -> _Scanned:
-        found = self.winner(self.question(axis.scaled(self.case, factor)), near)
+    def _at(self, axis: Axis, factor: float, *, near: _Scanned, far: _Scanned | None = None) -> _Scanned:
+        """Return the best plan at a factor, with the strategy of a neighbour where that is as quick."""
+        known = [one.strategy for one in (near, far) if one is not None and one.strategy is not None]
+        found = self.winner(
+            self.question(axis.scaled(self.case, factor)), near=near.plan, loyal_to=dict.fromkeys(known)
+        )
         return _Scanned(factor=factor, plan=None if found is None else kept_plan(found, model=self.goal.model))
 
-    def _break_evens(self, axis: Axis) -> Iterator[BreakEven]:
-        """Scan a grid of factors, and look closer wherever two neighbours differ."""
-        before: _Scanned | None = None
-        for step in range(-_STEPS, _STEPS + 1):
-            factor = (_MOST if step > 0 else 1 / _LEAST) ** (step / _STEPS)
-            here = self._at(axis, factor, None if before is None else before.plan)
-            if before is not None:
-                yield from self._between(axis, before, here)
-            before = here
+    def _break_evens(self, axis: Axis, kept: KeptPlan) -> Iterator[BreakEven]:
+        """Scan a grid of factors outwards, and look closer wherever two neighbours differ."""
+        for end in (_LEAST, _MOST):
+            near = _Scanned(factor=1.0, plan=kept)
+            for step in range(1, _STEPS + 1):
+                far = self._at(axis, end ** (step / _STEPS), near=near)
+                yield from self._between(axis, near, far)
+                near = far
 
-    def _between(self, axis: Axis, low: _Scanned, high: _Scanned) -> Iterator[BreakEven]:
+    def _between(self, axis: Axis, near: _Scanned, far: _Scanned) -> Iterator[BreakEven]:
         """Bisect between two factors with different winners, for each change that shows."""
-        if low.strategy == high.strategy:
+        if near.strategy == far.strategy:
             return
-        factor = math.sqrt(low.factor * high.factor)
+        factor = math.sqrt(near.factor * far.factor)
+        low, high = sorted((near, far), key=lambda one: one.factor)
         if high.factor <= low.factor * _CLOSE:
             yield BreakEven(
                 factor=factor,
@@ -270,9 +295,9 @@ class _Study:
                 above=high.strategy,
             )
             return
-        middle = self._at(axis, factor, low.plan or high.plan)
-        yield from self._between(axis, low, middle)
-        yield from self._between(axis, middle, high)
+        middle = self._at(axis, factor, near=near, far=far)
+        yield from self._between(axis, near, middle)
+        yield from self._between(axis, middle, far)
 
 
 @dataclass(frozen=True, kw_only=True)

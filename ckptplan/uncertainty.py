@@ -19,6 +19,7 @@ from ckptplan.kept import KeptPlan, kept_plan
 from ckptplan.model.profile import HardwareProfile
 from ckptplan.model.step_costs import StepCosts
 from ckptplan.search.question import Question
+from ckptplan.strategies.protocol import Strategy
 
 SAMPLES, SEED = 300, 20241216
 #: Differences below this share are rounding.
@@ -68,6 +69,7 @@ def error_bars(
         StepCosts(**{**dict(question.costs), **{name: float(column[i]) for name, column in columns.items()}})
         for i in range(samples)
     ]
+    asked = question.changed(strategies=_contenders(question, share))
     ours = kept.seconds_at(columns, costs)
     # Every setting that was the best of a sample, and its seconds in all: the next samples begin with those.
     pool, seconds = [kept], [ours]
@@ -76,7 +78,7 @@ def error_bars(
     for i, here in enumerate(costs):
         leader = min(range(len(pool)), key=lambda j: seconds[j][i])
         least = float(seconds[leader][i])
-        found = question.changed(costs=here).quicker_than(least * (1 - _ROUNDING))
+        found = asked.changed(costs=here).quicker_than(least * (1 - _ROUNDING))
         if found is not None:
             pool.append(kept_plan(found, model=kept.model))
             seconds.append(pool[-1].seconds_at(columns, costs))
@@ -94,6 +96,22 @@ def error_bars(
         better={name: count / samples for name, count in strategies.most_common()},
         regret=max(0.0, float(np.quantile(ours / best - 1, 0.95))),
     )
+
+
+def _contenders(question: Question, share: float) -> tuple[Strategy, ...]:
+    """Return the strategies that may be the best one in any sample.
+
+    All share base's time. What they add to it is a sum of times, and so within (1 + share) of what it is
+    for the unchanged times, whatever the sample. Beside compute, base's time hides some, and all may win.
+    """
+    if question.costs.overlaps_compute:
+        return question.strategies
+    added = {
+        answer.strategy: answer.best.key[0] - question.base_seconds
+        for answer in question.changed(objective="time").answers()
+    }
+    most = min(added.values()) * (1 + share) ** 2 + _ROUNDING * question.base_seconds
+    return tuple(strategy for strategy, seconds in added.items() if seconds <= most)
 
 
 def _varied(

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+import math
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from rich.console import Console
@@ -15,6 +16,8 @@ from ckptplan.sensitivities import FACTORS, Best, BreakEven, Influence, Replanne
 from ckptplan.uncertainty import ErrorBars
 from ckptplan.units import format_percent, format_seconds
 
+#: Changes of strategy that are told of one input, the nearest to its value.
+_MOST_BREAK_EVENS = 6
 #: Below this share a difference is not shown.
 _SAME = 5e-5
 
@@ -31,7 +34,7 @@ def sensitivity_table(console: Console, study: Sensitivity) -> None:
     console.print()
     console.print(_table(study))
     console.print()
-    console.print("Time against now, planned anew with the input at that factor; and with the plan kept.")
+    console.print("Time against now, planned anew with the input at that factor; below it what differs.")
     _print_break_evens(console, study.influences)
     if study.error_bars is not None:
         _print_error_bars(console, study, study.error_bars)
@@ -44,10 +47,13 @@ def _table(study: Sensitivity) -> Table:
     for factor in FACTORS:
         table.add_column(f"x {factor:g}", justify="right", no_wrap=True)
     for influence in by_effect(study):
-        cells = [_cells(point, study.best) for point in influence.points]
-        table.add_row(influence.name, shown(influence.axis, influence.values), *(cell[0] for cell in cells))
-        if any(cell[1] for cell in cells):
-            table.add_row("", "", *(Text(cell[1], style="dim") for cell in cells))
+        points = influence.points
+        now = shown(influence.axis, influence.values)
+        table.add_row(influence.name, now, *(_anew(point, study.best) for point in points))
+        for label, cell in (("  best strategy", _other), ("  plan kept", _kept)):
+            cells = [cell(point, study.best) for point in points]
+            if any(cells):
+                table.add_row(*(Text(text, style="dim") for text in (label, "", *cells)))
     for influence in study.influences:
         if influence.no_effect:
             table.add_row(
@@ -76,20 +82,24 @@ def change(seconds: float, best: Best) -> float:
     return seconds / best.seconds - 1
 
 
-def _cells(point: Replanned, best: Best) -> tuple[str, str]:
-    """Return what planning anew gives, and what the kept plan does where that differs."""
-    if point.best is None:
-        return "nothing fits", ""
-    anew = change(point.best.seconds, best)
-    other = "" if point.best.strategy == best.strategy else f" {point.best.strategy}"
+def _anew(point: Replanned, best: Best) -> str:
+    """Return what planning anew gives."""
+    return "nothing fits" if point.best is None else _percent(change(point.best.seconds, best))
+
+
+def _other(point: Replanned, best: Best) -> str:
+    """Return the strategy that is best there, where it is another one."""
+    return "" if point.best is None or point.best.strategy == best.strategy else point.best.strategy
+
+
+def _kept(point: Replanned, best: Best) -> str:
+    """Return what the kept plan does, where that differs."""
     kept = change(point.kept_seconds, best)
     if not point.kept_fits:
-        beside = "kept: does not fit"
-    elif abs(kept - anew) < _SAME:
-        beside = ""
-    else:
-        beside = f"kept: {format_percent(kept)}"
-    return f"{_percent(anew)}{other}", beside
+        return "does not fit"
+    if point.best is not None and abs(kept - change(point.best.seconds, best)) < _SAME:
+        return ""
+    return _percent(kept)
 
 
 def _percent(share: float) -> str:
@@ -109,16 +119,20 @@ def _parameters(best: Best) -> str:
     )
 
 
-def _print_break_evens(console: Console, influences: Iterable[Influence]) -> None:
-    lines = [(one, each) for one in influences for each in one.break_evens]
+def _print_break_evens(console: Console, influences: Sequence[Influence]) -> None:
     console.print()
-    if not lines:
+    if not any(influence.break_evens for influence in influences):
         console.print("The same strategy is the best one from a quarter to four times each input.")
         return
     console.print(Text("The best strategy changes", style="bold"))
     table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 2))
-    for influence, each in lines:
-        table.add_row(influence.name, break_even_text(influence.axis, each))
+    for influence in influences:
+        nearest = sorted(influence.break_evens, key=lambda each: abs(math.log(each.factor)))[:_MOST_BREAK_EVENS]
+        for each in sorted(nearest, key=lambda each: each.factor):
+            table.add_row(influence.name, break_even_text(influence.axis, each))
+        if len(nearest) < len(influence.break_evens):
+            more = len(influence.break_evens) - len(nearest)
+            table.add_row(influence.name, Text(f"{more} more farther away: --format json", style="dim"))
     console.print(table)
 
 

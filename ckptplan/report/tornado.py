@@ -6,17 +6,18 @@ from typing import TYPE_CHECKING, Any
 
 from ckptplan.report import style
 from ckptplan.report.sensitivity_table import by_effect, change, shown
-from ckptplan.sensitivities import Influence, Sensitivity
+from ckptplan.sensitivities import Influence, Replanned, Sensitivity
 from ckptplan.units import format_count, format_seconds
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-#: Inputs at half and at twice their values; the inner marks are at these factors.
-_ENDS, _INNER = (0.5, 2.0), (0.8, 1.25)
+#: The factors that bars are drawn for; the others are marks within them.
+_ENDS = (0.5, 2.0)
 _COLOURS = {0.5: style.SKY, 2.0: style.BLUE}
 _LABELS = {0.5: "half the input", 2.0: "twice the input"}
+_INNER_LABEL, _KEPT_LABEL = "0.8 and 1.25 times", "twice or half, plan kept"
 
 
 def tornado(study: Sensitivity) -> Figure:
@@ -35,9 +36,12 @@ def tornado(study: Sensitivity) -> Figure:
     axes.invert_yaxis()
     axes.margins(x=0.16)
     axes.set_xlabel("time of the best plan against now (%)")
-    axes.xaxis.set_major_formatter(lambda value, _: f"{value:+g}" if value else "0")
+    axes.xaxis.set_major_formatter(
+        lambda value, _: f"{value:+g}".replace("-", "\N{MINUS SIGN}") if value else "0"
+    )
     axes.set_title(_title(study))
-    figure.legend(handles=list(handles.values()), loc="outside lower left", ncols=4, handlelength=1.4)
+    ordered = [handles[label] for label in (*_LABELS.values(), _INNER_LABEL, _KEPT_LABEL) if label in handles]
+    figure.legend(handles=ordered, loc="outside lower left", ncols=4, handlelength=1.4)
     return figure
 
 
@@ -50,46 +54,49 @@ def _title(study: Sensitivity) -> str:
 
 
 def _draw(axes: Axes, influences: list[Influence], study: Sensitivity) -> dict[str, Any]:
-    """Draw a bar for each end of each input, and marks; return what the legend explains."""
+    """Draw each input as a row of bars and marks; return what the legend explains."""
     handles: dict[str, Any] = {}
     for row, influence in enumerate(influences):
-        blocked = []
+        blocked = [f"x {point.factor:g}" for point in influence.points if point.best is None]
         for point in influence.points:
-            if point.best is None:
-                blocked.append(f"x {point.factor:g}")
-                continue
-            share = 100 * change(point.best.seconds, study.best)
             if point.factor in _ENDS:
-                label = _LABELS[point.factor]
-                bar = axes.barh(
-                    row, share, height=0.62, color=_COLOURS[point.factor], edgecolor=style.BLACK,
-                    linewidth=0.4, label=label,
-                )  # fmt: skip
-                handles.setdefault(label, bar)
-                if point.best.strategy != study.best.strategy:
-                    _beside(axes, row, share, point.best.strategy)
-                kept = 100 * change(point.kept_seconds, study.best)
-                if point.kept_fits and abs(kept - share) > 0.05:
-                    (mark,) = axes.plot(
-                        kept, row, marker="D", markersize=4.5, markerfacecolor="white",
-                        markeredgecolor=style.BLACK, linestyle="", label="with the plan kept", zorder=4,
-                    )  # fmt: skip
-                    handles.setdefault("kept", mark)
-            elif point.factor in _INNER:
-                (line,) = axes.plot(
-                    [share, share], [row - 0.31, row + 0.31], color=style.BLACK, linewidth=1.1, zorder=3,
-                    label="0.8 and 1.25 times",
-                )  # fmt: skip
-                handles.setdefault("inner", line)
+                _draw_end(axes, row, point, study, handles)
+            elif point.best is not None:
+                share = 100 * change(point.best.seconds, study.best)
+                line = axes.vlines(share, row - 0.31, row + 0.31, color=style.BLACK, linewidth=1.1, zorder=3)
+                line.set_label(_INNER_LABEL)
+                handles.setdefault(_INNER_LABEL, line)
         if blocked:
-            _beside(axes, row, 0, f"nothing fits at {' and '.join(blocked)}", right=True)
+            _beside(axes, row, 0, f"nothing fits at {' and '.join(blocked)}", outward=True)
     return handles
 
 
-def _beside(axes: Axes, row: int, share: float, text: str, *, right: bool = False) -> None:
-    """Write beside the end of a bar."""
-    outward = share > 0 or right
+def _draw_end(axes: Axes, row: int, point: Replanned, study: Sensitivity, handles: dict[str, Any]) -> None:
+    """Draw the bar of half or twice an input, its strategy and the kept plan where they are other ones."""
+    if point.best is None:
+        return
+    share = 100 * change(point.best.seconds, study.best)
+    label = _LABELS[point.factor]
+    bar = axes.barh(
+        row, share, height=0.62, color=_COLOURS[point.factor], edgecolor=style.BLACK, linewidth=0.4,
+        label=label,
+    )  # fmt: skip
+    handles.setdefault(label, bar)
+    kept = 100 * change(point.kept_seconds, study.best)
+    if point.kept_fits and abs(kept - share) > 0.05:
+        (mark,) = axes.plot(
+            kept, row, marker="D", markersize=4.5, markerfacecolor="white", markeredgecolor=style.BLACK,
+            linestyle="", label=_KEPT_LABEL, zorder=4,
+        )  # fmt: skip
+        handles.setdefault(_KEPT_LABEL, mark)
+    if point.best.strategy != study.best.strategy:
+        end = max(share, kept) if share > 0 and point.kept_fits else share
+        _beside(axes, row, end, point.best.strategy, outward=share > 0)
+
+
+def _beside(axes: Axes, row: int, share: float, text: str, *, outward: bool) -> None:
+    """Write beside the end of a bar, clear of a mark there."""
     axes.annotate(
-        text, (share, row), xytext=(4 if outward else -4, 0), textcoords="offset points",
-        ha="left" if outward else "right", va="center", fontsize=7.5,
+        text, (share, row), xytext=(7 if outward else -7, 0), textcoords="offset points",
+        ha="left" if outward else "right", va="center", fontsize=8,
     )  # fmt: skip
