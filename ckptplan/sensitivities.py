@@ -23,7 +23,7 @@ from ckptplan.planner import check_kind, optimize
 from ckptplan.search.question import Answer, Question
 from ckptplan.strategies.registry import named
 from ckptplan.strategies.solved import Progress
-from ckptplan.uncertainty import ErrorBars, error_bars
+from ckptplan.uncertainty import SAMPLES, ErrorBars, error_bars
 
 #: What is varied, as axes of a sweep.
 INPUTS = (
@@ -43,6 +43,8 @@ FACTORS = (0.5, 0.8, 1.25, 2.0)
 _LEAST, _MOST, _STEPS = 0.25, 4.0, 10
 #: How closely a break-even is known, as a ratio of factors.
 _CLOSE = 1.001
+#: An input is as much work as so many samples of the error bars.
+_WORK = 30
 #: A strategy that is quicker by no more than this share is no reason to change.
 _ROUNDING = 1e-9
 
@@ -149,12 +151,12 @@ def sensitivity(
         # The same once more, for the error and its suggestions.
         optimize(workload, profile, strategies=goal.strategies, model=model, **budgets)
         raise AssertionError("planned, and yet nothing fits")
-    done = _Counter(progress, total=len(INPUTS) + (share is not None))
+    done = _Counter(progress, total=_WORK * len(INPUTS) + (SAMPLES if share is not None else 0))
     kept = kept_plan(nominal, model=goal.model)
     influences = []
     for name in INPUTS:
         influences.append(study.influence(axis_named(name), kept))
-        done.step()
+        done.step(_WORK)
     return Sensitivity(
         workload=workload,
         profile=machine,
@@ -163,7 +165,7 @@ def sensitivity(
         influences=tuple(influences),
         error_bars=None
         if share is None
-        else error_bars(study.question(study.case), kept, profile=machine, share=share),
+        else error_bars(study.question(study.case), kept, profile=machine, share=share, told=done.step),
     )
 
 
@@ -173,8 +175,8 @@ class _Counter:
     def __init__(self, progress: Progress | None, *, total: int) -> None:
         self.progress, self.done, self.total = progress, 0, total
 
-    def step(self) -> None:
-        self.done += 1
+    def step(self, work: int = 1) -> None:
+        self.done += work
         if self.progress is not None:
             self.progress(self.done, self.total)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -62,8 +62,9 @@ def error_bars(
     share: float,
     samples: int = SAMPLES,
     seed: int = SEED,
+    told: Callable[[], None] | None = None,
 ) -> ErrorBars:
-    """Return the error bars of a plan that answers ``question``."""
+    """Return the error bars of a plan that answers ``question``; ``told`` is called after each sample."""
     columns = _varied(question.costs, profile, share=share, samples=samples, seed=seed)
     costs = [
         StepCosts(**{**dict(question.costs), **{name: float(column[i]) for name, column in columns.items()}})
@@ -85,6 +86,8 @@ def error_bars(
             leader = len(pool) - 1
         best[i] = seconds[leader][i]
         strategies[pool[leader].strategy.name] += 1
+        if told is not None:
+            told()
     del strategies[kept.strategy.name]
     return ErrorBars(
         share=share,

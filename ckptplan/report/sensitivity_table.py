@@ -159,9 +159,12 @@ def _print_error_bars(console: Console, study: Sensitivity, bars: ErrorBars) -> 
         console.print(
             f"  choice   another strategy is better in {100 * bars.better_chance:.3g} % of them ({names})"
         )
-    console.print(
-        f"  regret   this plan is within {100 * bars.regret:.2g} % of the best one in 95 % of the samples"
+    regret = (
+        f"at most {100 * bars.regret:.2g} % slower than the best plan"
+        if bars.regret > _SAME
+        else "as quick as the best plan"
     )
+    console.print(f"  regret   {regret} in 95 % of them")
 
 
 def sensitivity_document(study: Sensitivity) -> dict[str, Any]:

@@ -1,0 +1,203 @@
+"""Sensitivity: what is planned anew, what is kept, where another strategy is better, how sure a time is."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import ckptplan
+from ckptplan.axes import Case, axis_named
+from ckptplan.cost.derive import step_costs
+from ckptplan.errors import InputError
+from ckptplan.kept import kept_plan
+from ckptplan.model.budget import Budget
+from ckptplan.search.question import Question
+from ckptplan.sensitivities import FACTORS, INPUTS, Influence, Sensitivity
+from ckptplan.strategies.registry import named
+from ckptplan.uncertainty import error_bars
+
+SNN = ckptplan.load_workload("paper-snn")
+IPU = ckptplan.load_profile("ipu-mk2")
+
+
+@pytest.fixture(scope="module")
+def study() -> Sensitivity:
+    return ckptplan.sensitivity(SNN, IPU)
+
+
+def influence(study: Sensitivity, name: str) -> Influence:
+    return next(one for one in study.influences if one.name == name)
+
+
+def planned(name: str, factor: float, **wishes: Any) -> ckptplan.Plan | None:
+    """What ``optimize`` says with one input scaled."""
+    case = axis_named(name).scaled(Case(workload=SNN, profile=IPU), factor)
+    try:
+        return ckptplan.optimize(case.workload, case.profile, strategies=["closed"], **wishes)
+    except ckptplan.Infeasible:
+        return None
+
+
+def test_every_input_is_varied_by_every_factor(study: Sensitivity) -> None:
+    assert tuple(one.name for one in study.influences) == INPUTS
+    for one in study.influences:
+        assert one.no_effect or tuple(point.factor for point in one.points) == FACTORS
+
+
+@pytest.mark.parametrize(
+    "name", ["bandwidth", "recompute-ratio", "forward-seconds", "local-bytes", "tape-bytes"]
+)
+def test_planned_anew_is_what_optimize_says(name: str, study: Sensitivity) -> None:
+    for point in influence(study, name).points:
+        plan = planned(name, point.factor)
+        if plan is None or point.best is None:
+            assert plan is None
+            assert point.best is None
+        else:
+            assert point.best.seconds == pytest.approx(plan.predicted.seconds, rel=1e-9)
+
+
+def test_a_kept_plan_costs_what_its_schedule_costs(study: Sensitivity) -> None:
+    """Played at the changed costs: its time, and whether it fits."""
+    for name in ("transfer-seconds", "recompute-ratio", "state-bytes", "tape-bytes", "local-bytes"):
+        for point in influence(study, name).points:
+            plan = ckptplan.optimize(SNN, IPU, strategies=["closed"])
+            case = axis_named(name).scaled(Case(workload=SNN, profile=IPU), point.factor)
+            trace = play_at(plan, case)
+            assert point.kept_seconds == pytest.approx(trace.seconds)
+            assert point.kept_fits == (trace.local_peak_bytes <= case.profile.local_bytes)
+
+
+def play_at(plan: ckptplan.Plan, case: Case) -> ckptplan.Trace:
+    from ckptplan.schedule.simulator import play
+
+    return play(ckptplan.actions(plan), costs=step_costs(case.workload, case.profile))
+
+
+@pytest.mark.parametrize("name", ["growing", "double-growing"])
+@pytest.mark.parametrize(("sizes", "factor"), [("state-bytes", 0.5), ("tape-bytes", 2.0), ("tape-bytes", 0.5)])
+def test_growing_chunks_that_outgrow_their_checkpoints_are_seen(name: str, sizes: str, factor: float) -> None:
+    """Their closed form holds for chunks that grow as fast as checkpoints make room, and no faster."""
+    plan = ckptplan.optimize(SNN, IPU, strategies=[name], local_bytes="1 MiB")
+    case = axis_named(sizes).scaled(Case(workload=SNN, profile=IPU), factor)
+    costs = step_costs(case.workload, case.profile)
+    answer = Question(
+        costs=step_costs(SNN, IPU), budget=Budget(local_bytes=2**20), strategies=tuple(named([name]))
+    ).winner()
+    assert answer is not None
+    kept = kept_plan(answer, model="exact")
+    peak = play_at(plan, case).local_peak_bytes
+    assert [kept.at(costs, Budget(local_bytes=peak + more))[1] for more in (0, -1)] == [True, False]
+
+
+def test_an_input_that_is_zero_has_no_effect(study: Sensitivity) -> None:
+    latency = influence(study, "latency")
+    assert latency.no_effect == "is zero, which no factor changes"
+    assert (latency.points, latency.break_evens) == ((), ())
+
+
+def test_a_bandwidth_has_no_effect_where_transfers_are_pinned() -> None:
+    pinned = ckptplan.HardwareProfile(
+        name="pinned", local_bytes=300_000, write_bytes_per_second=1, read_bytes_per_second=1,
+        transfer_write_seconds=1e-5, transfer_read_seconds=1e-5, units=1472,
+    )  # fmt: skip
+    study = ckptplan.sensitivity(SNN.with_steps(300), pinned, strategies=["double", "nested"])
+    assert influence(study, "bandwidth").no_effect == "the profile pins the time of a transfer"
+    assert influence(study, "transfer-seconds").no_effect is None
+
+
+def test_on_either_side_of_a_break_even_another_strategy_is_best(study: Sensitivity) -> None:
+    """Two per mille to either side, planned by ``optimize``; it is told with its unit."""
+    found = [(one, each) for one in study.influences for each in one.break_evens]
+    assert {one.name for one, _ in found} >= {"bandwidth", "recompute-ratio", "local-bytes"}
+    for one, each in found:
+        for factor, strategy in ((each.factor / 1.002, each.below), (each.factor * 1.002, each.above)):
+            plan = planned(one.name, factor)
+            if strategy is None:
+                assert plan is None
+            else:
+                assert plan is not None
+                case = axis_named(one.name).scaled(Case(workload=SNN, profile=IPU), factor)
+                alone = ckptplan.optimize(case.workload, case.profile, strategies=[strategy])
+                assert alone.predicted.seconds <= plan.predicted.seconds * (1 + 1e-9)
+
+
+def test_a_dearer_transfer_is_a_slower_bandwidth(study: Sensitivity) -> None:
+    """The same break-even, seen from both."""
+    (slower,) = influence(study, "transfer-seconds").break_evens
+    (faster,) = influence(study, "bandwidth").break_evens
+    assert slower.factor * faster.factor == pytest.approx(1, rel=2e-3)
+    assert (slower.below, slower.above) == (faster.above, faster.below)
+
+
+def test_error_bars_hold_what_they_say() -> None:
+    """Against a plain search for each sample, where choices are close."""
+    costs = step_costs(SNN.with_steps(700), IPU)
+    budget = Budget(local_bytes=300_000)
+    asked = Question(costs=costs, budget=budget, strategies=tuple(named(["closed"])))
+    answer = asked.winner()
+    assert answer is not None
+    kept = kept_plan(answer, model="exact")
+    bars = error_bars(asked, kept, profile=IPU, share=0.5, samples=60, seed=3)
+    random = np.random.default_rng(3)
+    names = ("forward_seconds", "backward_seconds", "recompute_seconds", "record_overhead_seconds",
+             "write_seconds", "read_seconds")  # fmt: skip
+    factors = {name: np.exp(random.uniform(-np.log1p(0.5), np.log1p(0.5), 60)) for name in names}
+    factors["message_seconds"] = np.exp(random.uniform(-np.log1p(0.5), np.log1p(0.5), 60))
+    times, regrets, others = [], [], 0
+    for i in range(60):
+        changes = {name: getattr(costs, name) * float(factors[name][i]) for name in factors}
+        question = asked.changed(costs=type(costs)(**{**dict(costs), **changes}))
+        best = question.winner()
+        assert best is not None
+        seconds, _ = kept.at(question.costs, budget)
+        times.append(seconds)
+        regrets.append(seconds / best.best.key[0] - 1)
+        others += best.strategy.name != answer.strategy.name
+    assert bars.low_seconds == pytest.approx(np.quantile(times, 0.05))
+    assert bars.high_seconds == pytest.approx(np.quantile(times, 0.95))
+    assert bars.regret == pytest.approx(np.quantile(regrets, 0.95), abs=1e-9)
+    assert bars.better_chance == pytest.approx(others / 60)
+    assert sum(bars.better.values()) == pytest.approx(bars.better_chance)
+
+
+def test_error_bars_are_the_same_each_time() -> None:
+    found = [ckptplan.sensitivity(SNN.with_steps(300), IPU, uncertainty="10%").error_bars for _ in range(2)]
+    assert found[0] == found[1]
+    assert found[0] is not None
+    assert found[0].low_seconds < found[0].high_seconds
+
+
+def test_solved_strategies_are_studied_as_well() -> None:
+    study = ckptplan.sensitivity(SNN.with_steps(24), IPU, strategies=["optimal"], local_bytes="224 kB")
+    (plan,) = ckptplan.compare(SNN.with_steps(24), IPU, strategies=["optimal"], local_bytes="224 kB").values()
+    assert isinstance(plan, ckptplan.Plan)
+    for point in influence(study, "recompute-ratio").points:
+        case = axis_named("recompute-ratio").scaled(
+            Case(workload=SNN.with_steps(24), profile=IPU), point.factor
+        )
+        assert point.kept_seconds == pytest.approx(play_at(plan, case).seconds)
+
+
+def test_transfers_beside_compute_are_studied_as_well() -> None:
+    h200 = ckptplan.load_profile("nvidia-h200")
+    study = ckptplan.sensitivity(
+        SNN.with_steps(64), h200, strategies=["double", "nested"], local_bytes="345 MB", uncertainty=0.01
+    )
+    assert study.error_bars is not None
+    assert study.error_bars.low_seconds <= study.best.seconds <= study.error_bars.high_seconds
+
+
+@pytest.mark.parametrize(
+    ("wishes", "error", "message"),
+    [
+        ({"local_bytes": "300 KiB"}, ckptplan.Infeasible, "fits: needs local_bytes"),
+        ({"uncertainty": -1}, InputError, "-1 is negative"),
+        ({"model": "papre"}, InputError, "'papre'"),
+        ({"strategies": ["doubel"]}, InputError, "Did you mean 'double'?"),
+    ],
+)
+def test_wrong_wishes_are_told(wishes: dict[str, Any], error: type[Exception], message: str) -> None:
+    with pytest.raises(error) as caught:
+        ckptplan.sensitivity(SNN, IPU, **wishes)
+    assert message in str(caught.value)

@@ -1,0 +1,53 @@
+"""The pages on sweeps and sensitivity keep what they promise."""
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from ckptplan.axes import all_axes
+from tests.support import run
+
+ROOT = Path(__file__).parent.parent
+PAGES = ("sweep", "sensitivity")
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_commands_run_as_they_stand(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", ":".join([str(ROOT), *sys.path]))
+    blocks = re.findall(r"```sh\n(.*?)```", (ROOT / f"docs/{page}.md").read_text(), re.DOTALL)
+    commands = [line.split() for block in blocks for line in block.splitlines()]
+    assert len(commands) >= 2
+    for words in commands:
+        done = run(*words[1:])
+        assert done.returncode == 0, done.stderr
+        assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_python_runs_as_it_stands(page: str) -> None:
+    (code,) = re.findall(r"```python\n(.*?)```", (ROOT / f"docs/{page}.md").read_text(), re.DOTALL)
+    done = subprocess.run([sys.executable, "-c", code], check=False, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout
+
+
+def test_every_axis_and_its_column_are_documented() -> None:
+    page = (ROOT / "docs/sweep.md").read_text()
+    for axis in all_axes().values():
+        assert f"`{axis.name}`" in page
+        assert axis.column in (axis.name, axis.name.replace("-", "_")) or f"`{axis.column}`" in page
+
+
+def test_the_figure_for_sweeps_is_the_one_measured() -> None:
+    measured = json.loads((ROOT / "benchmarks/results/sweep.json").read_text())["results"]
+    assert measured["plans"] == 10_000
+    assert measured["seconds"] < 60
+    text = f"{measured['plans']:,} plans (25 lengths, 20 budgets, 20 bandwidths"
+    page = (ROOT / "docs/sweep.md").read_text()
+    assert text in page
+    assert f"took {measured['seconds']:.1f} s on two shared cores" in page
