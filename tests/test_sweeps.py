@@ -56,6 +56,7 @@ def test_the_last_axis_runs_fastest() -> None:
 @pytest.mark.parametrize(
     ("over", "message"),
     [
+        (["T=5:4:x2"], "T: '5:4:x2' starts above its end (accepted: START up to STOP)"),
         (["T=4:5:x1"], "T: '4:5:x1' never arrives (accepted: a factor above 1, as x2 or x1.5)"),
         (["T=4:5:x0.5"], "never arrives"),
         (["T=4:5:xtwo"], "T: '4:5:xtwo' is not a range (accepted: a factor above 1, as x2 or x1.5)"),

@@ -136,18 +136,30 @@ def job(
     *, steps: str | None, batch: str | None, neurons: str | None, workload: str, profile: str
 ) -> tuple[Workload, HardwareProfile]:
     """Load the workload and the profile, and change what the options change. Raises InputError."""
+    hardware = machine(profile)
+    return task(steps=steps, batch=batch, neurons=neurons, workload=workload), hardware
+
+
+def machine(profile: str) -> HardwareProfile:
+    """Load the profile. Raises InputError."""
     from ckptplan.storage.profiles import load_profile
+
+    hardware: HardwareProfile = _named("--profile", load_profile, profile)
+    return hardware
+
+
+def task(*, steps: str | None, batch: str | None, neurons: str | None, workload: str) -> Workload:
+    """Load the workload, and change what the options change. Raises InputError."""
     from ckptplan.storage.workloads import load_workload
 
-    hardware = _named("--profile", load_profile, profile)
-    task = _named("--workload", load_workload, workload)
+    loaded: Workload = _named("--workload", load_workload, workload)
     if batch is not None:
-        task = task.with_batch(plain_integer(batch, option="--batch", most=10**9))
+        loaded = loaded.with_batch(plain_integer(batch, option="--batch", most=10**9))
     if neurons is not None:
-        task = task.with_neurons(plain_integer(neurons, option="--neurons", most=10**9))
+        loaded = loaded.with_neurons(plain_integer(neurons, option="--neurons", most=10**9))
     if steps is not None:
-        task = task.with_steps(plain_integer(steps, option="--T", most=MAX_STEPS))
-    return task, hardware
+        loaded = loaded.with_steps(plain_integer(steps, option="--T", most=MAX_STEPS))
+    return loaded
 
 
 def wishes(

@@ -91,10 +91,10 @@ def command(
         sweep = _prepared(over or [], profile, workload, (steps, batch, neurons), wishes, output)
     if chosen is None:
         _as_table(sweep, processes)
-    elif output in (None, "-") or (Path(str(output)).exists() and not Path(str(output)).is_file()):
-        _as_stream(sweep, processes, chosen, output)
     elif chosen is RowFormat.parquet:
         _as_parquet(sweep, processes, str(output), restart=restart)
+    elif output in (None, "-") or _is_no_file(str(output)):
+        _as_stream(sweep, processes, chosen, output)
     else:
         _as_file(sweep, processes, chosen, str(output), restart=restart)
 
@@ -102,7 +102,7 @@ def command(
 def _format(asked: RowFormat | None, output: str | None) -> RowFormat | None:
     """Return the format asked for, None for a table. Raises InputError where it cannot be told."""
     known = [one.value for one in RowFormat]
-    if asked is RowFormat.parquet and output in (None, "-"):
+    if asked is RowFormat.parquet and (output in (None, "-") or _is_no_file(str(output))):
         raise InputError("is no stream", field="--format", value="parquet", accepted="-o FILE, or csv or jsonl")
     if asked is not None or output is None:
         return asked
@@ -127,16 +127,15 @@ def _prepared(
 ) -> Sweep:
     from ckptplan.sweeps import prepared
 
-    names = {"--profile": _names(profiles), "--workload": _names(workloads)}
-    options.keep_inputs({"--output": output}, *names["--profile"], *names["--workload"])
+    machines, tasks = _names(profiles), _names(workloads)
+    options.keep_inputs({"--output": output}, *machines, *tasks)
     steps, batch, neurons = job
-    pairs = [
-        options.job(steps=steps, batch=batch, neurons=neurons, workload=workload, profile=profile)
-        for workload, profile in _all_named(names)
-    ]
-    tasks = [task for task, _ in pairs][: len(names["--workload"])]
-    machines = [machine for _, machine in pairs][: len(names["--profile"])]
-    sweep = prepared(over, workloads=tasks, profiles=machines, **wishes)
+    sweep = prepared(
+        over,
+        profiles=[options.machine(name) for name in machines],
+        workloads=[options.task(steps=steps, batch=batch, neurons=neurons, workload=name) for name in tasks],
+        **wishes,
+    )
     for axis in sweep.grid.axes:
         if {"T": steps, "batch": batch, "neurons": neurons}.get(axis.name) is not None:
             raise InputError(
@@ -149,15 +148,13 @@ def _prepared(
     return sweep
 
 
+def _is_no_file(path: str) -> bool:
+    """Return whether a name is that of a pipe, a device or a folder."""
+    return Path(path).exists() and not Path(path).is_file()
+
+
 def _names(given: list[str]) -> list[str]:
     return [name.strip() for text in given for name in text.split(",")]
-
-
-def _all_named(names: dict[str, list[str]]) -> Iterator[tuple[str, str]]:
-    """Yield each workload and each profile at least once, side by side."""
-    workloads, profiles = names["--workload"], names["--profile"]
-    for i in range(max(len(workloads), len(profiles))):
-        yield workloads[min(i, len(workloads) - 1)], profiles[min(i, len(profiles) - 1)]
 
 
 def _as_table(sweep: Sweep, jobs: int | None) -> None:
@@ -193,11 +190,11 @@ def _as_file(
     sweep: Sweep, jobs: int | None, chosen: RowFormat, output: str, *, restart: bool, to: str | None = None
 ) -> None:
     """Write a file, or what it lacks of the sweep; ``to`` is what it becomes, if that is another one."""
-    from ckptplan.storage.rows import growing
+    from ckptplan.storage.rows import row_file
     from ckptplan.sweeps import rows_of
 
     identity, named = sweep.identity, to or output
-    with growing(
+    with row_file(
         output,
         lines=_lines(sweep, chosen),
         identity=identity,

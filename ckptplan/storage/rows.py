@@ -59,7 +59,7 @@ def _cell(value: Any) -> Any:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Growing:
+class RowFile:
     """A file of rows that is open: ``done`` rows were there when it was opened."""
 
     done: int
@@ -73,7 +73,7 @@ class Growing:
 
 
 @contextmanager
-def growing(
+def row_file(
     path: str | Path,
     *,
     lines: Lines,
@@ -81,7 +81,7 @@ def growing(
     total: int,
     head: Callable[[int], Mapping[str, Any]],
     restart: bool = False,
-) -> Iterator[Growing]:
+) -> Iterator[RowFile]:
     """Open a file of rows to continue it, or a new one; a line that was cut short goes.
 
     ``head`` returns the first columns of a row. Raises InputError, and leaves the file as it is, where it
@@ -100,7 +100,7 @@ def growing(
             if end == 0:
                 file.write(lines.header().encode())
                 file.flush()
-            yield Growing(done=done, file=file, lines=lines)
+            yield RowFile(done=done, file=file, lines=lines)
     except OSError as error:
         if error.filename not in (None, source):
             raise  # the caller's own trouble with another file

@@ -9,7 +9,7 @@ import pytest
 
 from tests.support import run
 
-JOB = ("sensitivity", "--T", "500", "--local-bytes", "300 KiB", "--strategies", "paper,nested,growing")
+JOB = ("sensitivity", "--T", "500", "--local-bytes", "300 KiB", "--strategies", "nested,growing")
 
 
 @pytest.fixture(scope="module")

@@ -143,3 +143,21 @@ def test_the_winner_is_the_first_of_all_answers(
     )
     first = next(iter(asked.answers()), None)
     assert asked.winner() == first
+
+
+@given(costs=step_costs(), data=st.data(), share=st.floats(0.5, 2))
+def test_a_time_to_beat_changes_what_is_searched_and_not_what_is_found(
+    costs: StepCosts, data: st.DataObject, share: float
+) -> None:
+    """A time that is enough finds the winner; a time to beat finds what beats it, or that nothing does."""
+    within = data.draw(limits(costs), label="limits")
+    asked = Question(costs=costs, budget=within.budget, strategies=tuple(CLOSED.values()))
+    first = next(iter(asked.answers()), None)
+    if first is None:
+        assert asked.quicker_than(1e300) is None
+        return
+    least = first.best.key[0]
+    assert asked.winner(enough=least * max(1.0, share)) == first
+    found = asked.quicker_than(share * least)
+    assert (found is not None) == (least < share * least)
+    assert found is None or found.best.key[0] == least
