@@ -228,6 +228,7 @@ class _Study:
             strategies=tuple(named(self.goal.strategies)),
             model=self.goal.model,
             effort=self.goal.effort,
+            keeps_best=False,
         )
 
     def influence(self, axis: Axis, kept: KeptPlan) -> Influence:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
-from typing import Any, Literal, TypeAlias
+from typing import Any
 
 from ckptplan.axes import Case, Value, with_numbers
 from ckptplan.cost.derive import step_costs
@@ -16,46 +16,16 @@ from ckptplan.model.checked import digest
 from ckptplan.model.plan import Goal
 from ckptplan.model.profile import HardwareProfile
 from ckptplan.model.workload import Workload
-from ckptplan.planner import check_kind, predict, predicted_by
-from ckptplan.search.question import Answer, Question
+from ckptplan.plan_rows import PLAN_COLUMNS, Row, Type, plan_row
+from ckptplan.planner import check_kind
+from ckptplan.search.question import Question
 from ckptplan.strategies.registry import named
-from ckptplan.strategies.solved import SolvedStrategy
 from ckptplan.version import __version__
 from ckptplan.workers import all_cores
 from ckptplan.workers import in_order as worked
 
-#: A row by column; None where there is nothing to say.
-Row: TypeAlias = dict[str, Any]
-Type: TypeAlias = Literal["text", "whole", "number", "truth"]
 #: Values of an axis, and corners of the grid, that are looked at before it is begun.
 _MOST_CHECKED, _MOST_CORNERS = 1000, 4096
-
-_PLAN: Mapping[str, Type] = {
-    "strategy": "text",
-    **dict.fromkeys(
-        ("chunk_size", "nb_local", "remote_chunk_size", "state_units", "tape_units", "local_units"), "whole"
-    ),
-    "seconds": "number",
-    "overhead": "number",
-    **dict.fromkeys(
-        (
-            "local_peak_bytes",
-            "remote_peak_bytes",
-            "recomputed_steps",
-            "remote_writes",
-            "remote_reads",
-            "messages",
-        ),
-        "whole",
-    ),
-    "regular": "truth",
-    **dict.fromkeys(("least_seconds", "gap", "paper_seconds", "paper_overhead"), "number"),
-    "paper_local_peak_bytes": "whole",
-    "fits": "truth",
-    "binding": "text",
-    "need": "number",
-    "have": "number",
-}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,7 +70,7 @@ class Sweep:
             axis.column: "whole" if axis.kind.whole else "number" for axis in self.grid.axes
         }
         steps: dict[str, Type] = {} if "steps" in axes else {"steps": "whole"}
-        return {"sweep": "text", **axes, "workload": "text", "profile": "text", **steps, **_PLAN}
+        return {"sweep": "text", **axes, "workload": "text", "profile": "text", **steps, **PLAN_COLUMNS}
 
     def place(self, index: int) -> tuple[Workload, HardwareProfile, tuple[Value, ...]]:
         """Return the workload, the profile and the values of the axes of a row."""
@@ -148,13 +118,15 @@ class Sweep:
             model=self.goal.model,
             max_overhead=self.goal.max_overhead,
             effort=self.goal.effort,
+            # A row is the whole truth, or is not there.
+            keeps_best=False,
         )
 
     def row(self, index: int, *, identity: str) -> Row:
         """Return one row: the best plan there, or what is in its way."""
         question = self.question(index)
         head = {**self.head(index, identity=identity), "steps": question.costs.steps}
-        return {**dict.fromkeys(self.columns), **head, **_answered(question)}
+        return {**dict.fromkeys(self.columns), **head, **plan_row(question)}
 
     def check(self) -> None:
         """Raise InputError where a value is out of place, or a corner of the grid is no job."""
@@ -187,53 +159,6 @@ def _ends(values: Sequence[Value]) -> list[int]:
     known = [i for i, value in enumerate(values) if value is not None]
     by_size = sorted(known, key=lambda i: values[i] or 0)
     return sorted({by_size[0], by_size[-1]}) if by_size else [0]
-
-
-def _answered(question: Question) -> Row:
-    """Return the columns of a plan, or of why there is none."""
-    if any(isinstance(strategy, SolvedStrategy) for strategy in question.strategies):
-        answers = question.answers()
-    else:
-        winner = question.winner()
-        answers = [] if winner is None else [winner]
-    if answers:
-        return _planned(question, answers)
-    reason = question.infeasible(subject="nothing fits")
-    return {"fits": False, "binding": reason.binding, "need": float(reason.need), "have": float(reason.have)}
-
-
-def _planned(question: Question, answers: Sequence[Answer]) -> Row:
-    best = answers[0].best
-    strategy = answers[0].strategy
-    solution = best.solution
-    predicted = (
-        predict(strategy, best.parameters, costs=question.costs)
-        if solution is None
-        else predicted_by(solution.trace, costs=question.costs)
-    )
-    paper = dict(predicted.paper or {})
-    least = [
-        answer.best.solution.least_seconds
-        for answer in answers
-        if answer.best.solution is not None and answer.best.solution.least_seconds is not None
-    ]
-    least_seconds = min(max(least), predicted.seconds) if least else None
-    return {
-        "strategy": strategy.name,
-        **best.parameters,
-        **{name: predicted[name] for name in predicted if name != "paper"},
-        "regular": solution.regular
-        if solution
-        else strategy.regular(best.parameters, steps=question.costs.steps),
-        "least_seconds": least_seconds,
-        "gap": None if least_seconds is None else _gap(predicted.seconds, least_seconds),
-        **{f"paper_{name}": paper.get(name) for name in ("seconds", "overhead", "local_peak_bytes")},
-        "fits": True,
-    }
-
-
-def _gap(seconds: float, least_seconds: float) -> float:
-    return 0.0 if seconds == 0 else (seconds - least_seconds) / seconds
 
 
 def prepared(

@@ -15,6 +15,7 @@ from ckptplan.grid import Grid, grid_of
 from ckptplan.model.network import Network
 from ckptplan.model.workload import DERIVED
 from ckptplan.report.plan_table import plan_row
+from ckptplan.strategies.registry import strategy_of
 from ckptplan.sweeps import prepared
 from ckptplan.workers import in_order
 
@@ -137,6 +138,20 @@ def test_a_row_of_solved_strategies_has_the_proof() -> None:
     assert (row["strategy"], row["least_seconds"], row["gap"]) == (
         plan.strategy, plan.bound.least_seconds, plan.bound.gap,
     )  # fmt: skip
+
+
+def test_an_interrupted_search_is_no_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """``optimize`` shows the best so far; a row, or a sample, would be wrong."""
+
+    def interrupted(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(type(strategy_of("optimal")), "solve", interrupted)
+    chosen = ["double", "optimal"]
+    with pytest.raises(KeyboardInterrupt):
+        list(ckptplan.sweep({"T": [1000]}, workloads=SNN, profiles=IPU, strategies=chosen))
+    with pytest.raises(KeyboardInterrupt):
+        ckptplan.sensitivity(SNN, IPU, strategies=chosen)
 
 
 def test_rows_come_while_it_goes_on() -> None:

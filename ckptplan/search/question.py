@@ -42,6 +42,8 @@ class Question:
     effort: str = "quick"
     #: Is told the work done and the work in all of a long search.
     progress: Progress | None = None
+    #: Whether an interruption of a long search leaves what was found before; else it ends everything.
+    keeps_best: bool = True
     #: Strategies whose search somebody interrupted; what was found before stands.
     interruptions: list[str] = field(default_factory=list)
 
@@ -188,7 +190,7 @@ class Question:
                 try:
                     best = self._solved(strategy, limits, objective)
                 except KeyboardInterrupt:
-                    if not answers:
+                    if not answers or not self.keeps_best:
                         raise
                     self.interruptions.append(strategy.name)
                     break
