@@ -36,6 +36,21 @@ class KeptPlan:
         )
         return seconds, fits
 
+    def attained(self, costs: StepCosts, budget: Budget) -> float | None:
+        """Return the seconds at other costs if a search there looks at this very setting, and it fits.
+
+        So the best plan there takes no longer. (Growing chunks are searched at one growth, which the sizes
+        determine: what another growth attains, the search need not.)
+        """
+        if self.solution is not None:
+            return None
+        box = self.strategy.candidates(costs=costs, budget=budget)
+        setting = self.strategy.clamp(self.parameters, steps=costs.steps)
+        if box is None or any(not box.low[name] <= value <= box.high[name] for name, value in setting.items()):
+            return None
+        seconds, fits = self.at(costs, budget)
+        return seconds if fits else None
+
     def _cost(self, costs: StepCosts) -> tuple[float, int, int]:
         if self.solution is not None:
             tree = tree_of(self.parameters, self.solution.splits, steps=costs.steps)

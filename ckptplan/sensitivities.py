@@ -217,8 +217,8 @@ class _Study:
     def _searched(self, question: Question, near: KeptPlan | None) -> Answer | None:
         key = (tuple(dict(question.costs).values()), question.budget)
         if key not in self.known:
-            seconds, fits = (0.0, False) if near is None else near.at(question.costs, question.budget)
-            self.known[key] = question.winner(enough=seconds if fits else None)
+            enough = None if near is None else near.attained(question.costs, question.budget)
+            self.known[key] = question.winner(enough=enough)
         return self.known[key]
 
     def question(self, case: Case) -> Question:

@@ -6,6 +6,7 @@ whoever started them is gone, however it went.
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import threading
@@ -108,6 +109,8 @@ _job: list[Any] = []
 
 def _begin(task: Task[Any], shared: Any, watched: Connection) -> None:
     _job[:] = [task, shared]
+    # What is loaded by now stays: collecting garbage need not look at it time and again.
+    gc.freeze()
     threading.Thread(target=_end_with, args=(watched,), daemon=True).start()
 
 

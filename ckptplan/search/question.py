@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from typing import Any, Literal
 
 import numpy as np
@@ -195,7 +196,7 @@ class Question:
                     self.interruptions.append(strategy.name)
                     break
             else:
-                best = best_setting(
+                best = _searched(
                     strategy,
                     costs=self.costs,
                     limits=limits,
@@ -242,6 +243,29 @@ class Question:
             return None
         key = tuple(column[0].item() for column in objective(solution.cost))
         return Best(parameters=solution.parameters, key=key, solution=solution)
+
+
+#: Searches remembered: those of the points of a sweep that differ in transfers only.
+_remembered = lru_cache(maxsize=512)(best_setting)
+
+
+def _searched(
+    strategy: Strategy,
+    *,
+    costs: StepCosts,
+    limits: Limits,
+    objective: Objective,
+    model: Model,
+    rival: Rival | None,
+) -> Best | None:
+    """Return what ``best_setting`` does; where nothing is moved, the costs of moving do not matter."""
+    wishes: dict[str, Any] = {"limits": limits, "objective": objective, "model": model, "rival": rival}
+    if strategy.moves or model != "exact":
+        return best_setting(strategy, costs=costs, **wishes)
+    return _remembered(strategy, costs=costs.model_copy(update=_NOTHING_MOVES), **wishes)
+
+
+_NOTHING_MOVES = {"write_seconds": 0.0, "read_seconds": 0.0, "message_seconds": 0.0}
 
 
 def _turn(strategy: Strategy) -> tuple[bool, int]:

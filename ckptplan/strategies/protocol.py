@@ -80,6 +80,11 @@ class Strategy(ABC):
         """Return when transfers fall due at each point; not overridden where there are none."""
         raise NotImplementedError(f"{self.name} moves nothing")
 
+    @property
+    def moves(self) -> bool:
+        """Whether any of its schedules moves a state to remote memory."""
+        return type(self).rhythm is not Strategy.rhythm
+
     @abstractmethod
     def actions(
         self, parameters: Parameters, *, steps: int, splits: Sequence[Split] | None = None
@@ -112,7 +117,7 @@ class Strategy(ABC):
             return self.paper(low=low, high=high, costs=costs)
         counts = self.counts(low=low, high=high, steps=costs.steps)
         cost = price(counts, costs)
-        if not costs.overlaps_compute or type(self).rhythm is Strategy.rhythm:
+        if not costs.overlaps_compute or not self.moves:
             return cost
         is_point = np.logical_and.reduce([low[name] == high[name] for name in self.parameter_names])
         seconds = np.where(
