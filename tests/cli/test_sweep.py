@@ -22,11 +22,11 @@ GRID = (
     "--over",
     "T=256:8192:x2",
     "--over",
-    "local-bytes=300KiB,624KiB",
+    "local-bytes=300KiB:624KiB:n10",
     "--over",
-    "bandwidth=5GB/s:40GB/s:n10",
+    "bandwidth=5GB/s,40GB/s",
 )
-ROWS = 6 * 2 * 10
+ROWS = 6 * 10 * 2
 
 
 def rows(text: str) -> list[dict[str, str]]:
@@ -61,9 +61,7 @@ def test_every_row_says_what_was_varied_and_what_is_best(whole: dict[str, Path])
     assert len(found) == ROWS
     assert {row["sweep"] for row in found} == {found[0]["sweep"]}
     assert [int(row["steps"]) for row in found[:: ROWS // 6]] == [256, 512, 1024, 2048, 4096, 8192]
-    assert [row["bandwidth_bytes_per_second"] for row in found[:4]] == [
-        "5000000000.0", "6299605249.47", "7937005259.84", "10000000000.0",
-    ]  # fmt: skip
+    assert [row["bandwidth_bytes_per_second"] for row in found[:2]] == ["5000000000.0", "40000000000.0"]
     last = found[-1]
     assert (last["fits"], last["strategy"], last["binding"]) == ("false", "", "local_bytes")
     assert float(last["need"]) > float(last["have"]) == 624 * 1024
@@ -90,12 +88,12 @@ def test_one_process_writes_what_several_write(whole: dict[str, Path], tmp_path:
 def test_a_sweep_killed_again_and_again_ends_as_one_that_never_was(
     name: str, whole: dict[str, Path], tmp_path: Path
 ) -> None:
-    """SIGKILL before the first row, then when the file has grown to random sizes, up to near its end."""
+    """SIGKILL before the first row, then when the file has grown to random sizes."""
     file = tmp_path / f"sweep.{name}"
     growing = file if name != "parquet" else tmp_path / "sweep.parquet.partial.jsonl"
     complete = whole["csv" if name == "csv" else "jsonl"].stat().st_size
     moments = random.Random(name)  # noqa: S311 - no secret
-    for share in (0, *sorted(moments.uniform(0.02, 0.9) for _ in range(4))):
+    for share in (0, *sorted(moments.uniform(0.02, 0.6) for _ in range(4))):
         process = started(file, "--jobs", "2")
         time.sleep(moments.uniform(0, 0.2))
         while share and size_of(growing) < share * complete and process.poll() is None:
