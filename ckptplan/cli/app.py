@@ -13,11 +13,11 @@ from ckptplan.cli import (
     profiles,
     schedule,
     schema,
+    sensitivity,
     simulate,
+    sweep,
     workloads,
 )
-from ckptplan.cli import compare, optimize, profiles, schedule, schema, simulate, sweep, workloads
-from ckptplan.cli import compare, optimize, profiles, schedule, schema, sensitivity, simulate, sweep, workloads
 from ckptplan.version import __version__
 
 app = typer.Typer(

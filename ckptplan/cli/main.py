@@ -23,6 +23,8 @@ _EARLY = {
         ("optimize", "compare"),
         ("numpy", "ckptplan.model.plan", "ckptplan.planner", "ckptplan.report.comparison"),
     ),
+    "pareto": ("numpy", "ckptplan.model.plan", "ckptplan.fronts"),
+    "largest": ("numpy", "ckptplan.model.plan", "ckptplan.reach"),
     "paper": ("numpy", "ckptplan.model.plan", "ckptplan.replication.claims"),
     "sensitivity": ("numpy", "ckptplan.model.plan", "ckptplan.sensitivities"),
     "sweep": ("numpy", "ckptplan.model.plan", "ckptplan.sweeps"),
