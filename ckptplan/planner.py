@@ -13,7 +13,7 @@ from ckptplan.basis import estimate_basis
 from ckptplan.cost import paper
 from ckptplan.cost.derive import step_costs
 from ckptplan.cost.exact import overhead
-from ckptplan.errors import Infeasible, InputError, shown
+from ckptplan.errors import CkptplanError, Infeasible, InputError, shown
 from ckptplan.model.budget import Budget
 from ckptplan.model.plan import BasisEntry, Bound, Goal, PaperPrediction, Plan, Predicted, Provenance
 from ckptplan.model.profile import HardwareProfile
@@ -26,6 +26,9 @@ from ckptplan.strategies.protocol import Strategy
 from ckptplan.strategies.registry import named
 from ckptplan.strategies.solved import Progress
 from ckptplan.version import __version__
+
+#: Share of a time that sums of floats, formed in another order, may differ by.
+_ROUNDING = 1e-9
 
 
 def optimize(
@@ -230,7 +233,14 @@ class Ranking:
         ]
         if not proved:
             return None
-        least = min(max(proved), seconds)
+        least = max(proved)
+        # A bound above a plan is no bound: nobody must read it as a proof.
+        if least > seconds * (1 + _ROUNDING):
+            raise CkptplanError(
+                f"no schedule was said to take less than {least:.12g} s, but one takes {seconds:.12g} s: "
+                "this is a fault of ckptplan, please report it"
+            )
+        least = min(least, seconds)
         return Bound(least_seconds=least, gap=0.0 if seconds == 0 else (seconds - least) / seconds)
 
 

@@ -159,33 +159,35 @@ def _classical(problem: Problem, *, units: int, unit: int, sizes: Sizes) -> Solv
     )
     return Solved(
         candidates=[found] if extra < inf else [],
-        least_extra=_least(problem, extra, units=units, unit=unit),
+        least_extra=_least(problem, extra),
         exact=problem.covered,
     )
 
 
-def _least(problem: Problem, optimum: float, *, units: int, unit: int) -> float:
+def _least(problem: Problem, optimum: float) -> float:
     """Return the bound that an optimum of the covered problem gives for the problem itself."""
     if problem.covered:
         return optimum
-    tapes = bounds.unkept_tapes(
-        steps=problem.steps, units=units * unit, tape=problem.tape_bytes, recompute=problem.recompute
+    return max(_unkept(problem), optimum * _share(problem))
+
+
+def _unkept(problem: Problem) -> float:
+    """Return a bound in bytes, of all the memory there is, however coarse the units of a table."""
+    if problem.free_bytes is None:
+        return 0.0
+    return bounds.unkept_tapes(
+        steps=problem.steps,
+        units=problem.free_bytes,
+        tape=problem.tape_bytes,
+        recompute=problem.recompute,
     )
-    return max(tapes, optimum * _share(problem))
 
 
 def _exact(problem: Problem, *, units: int, unit: int, sizes: Sizes, progress: Progress | None) -> Solved:
     tables = _tabled(problem, steps=problem.steps, units=units, sizes=sizes, progress=progress)
     rounding = _rounding(problem, sizes=sizes, unit=unit)
     optimum = float(tables.free[problem.steps, units])
-    least = _least(problem, optimum, units=units, unit=unit)
-    if rounding:
-        least = bounds.unkept_tapes(
-            steps=problem.steps,
-            units=units * unit,
-            tape=problem.tape_bytes,
-            recompute=problem.recompute,
-        )
+    least = _unkept(problem) if rounding else _least(problem, optimum)
     return Solved(
         candidates=list(_row(tables, problem.steps, unit=unit, chunk=1, steps_in_all=problem.steps)),
         least_extra=least,
@@ -217,9 +219,7 @@ def _beyond(
     tables = _tabled(problem, steps=horizon, units=units, sizes=sizes, progress=progress)
     candidates = [*_segments(problem, tables, unit=unit), *_chunks(problem, units, unit, sizes, horizon)]
     rounding = _rounding(problem, sizes=sizes, unit=unit)
-    least = bounds.unkept_tapes(
-        steps=steps, units=units * unit, tape=problem.tape_bytes, recompute=problem.recompute
-    )
+    least = _unkept(problem)
     if not rounding:
         blocks = bounds.of_blocks(bounds.first_state_at_hand(tables), steps=steps)
         least = max(least, blocks * _share(problem))

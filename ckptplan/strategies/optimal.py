@@ -11,7 +11,7 @@ from ckptplan.cost.exact import Cost
 from ckptplan.model.budget import Budget
 from ckptplan.model.step_costs import StepCosts
 from ckptplan.recursion.bounds import unkept_tapes
-from ckptplan.recursion.solver import Candidate, Problem, solve
+from ckptplan.recursion.solver import Candidate, Problem, Solved, solve
 from ckptplan.strategies.solved import (
     Choose,
     Progress,
@@ -36,57 +36,49 @@ class Optimal(SolvedStrategy):
         effort: str = "quick",
         progress: Progress | None = None,
     ) -> Solution | None:
-        found = self._solved(costs, budget, choose, effort=effort, progress=progress)
-        kept = found is not None and self._within(found, budget)
-        if kept and not costs.overlaps_compute:
-            return found
-        # The recursion knows no limit of remote memory, and no schedule that does without the buffers of
-        # transfers beside compute: what uses no remote memory is another candidate then.
-        local = self._solved(costs, budget, choose, effort=effort, progress=progress, remote=False)
-        candidates = [one for one in (found if kept else None, local) if one is not None]
-        place = choose(_together(candidates)) if candidates else None
-        if place is None:
+        problem = _problem(costs, budget)
+        solved = solve(problem, effort=effort, progress=progress)
+        found = None if solved is None else _chosen(solved, costs, choose)
+        if costs.overlaps_compute or found is None or not _within(found, budget):
+            # The recursion knows no limit of remote memory, and no schedule that does without the buffers of
+            # transfers beside compute: what uses no remote memory is another candidate then.
+            alone = solve(_problem(costs, budget, remote=False), effort=effort, progress=progress)
+            local = None if alone is None else _chosen(alone, costs, choose)
+            found = _better(choose, [one for one in (found, local) if one is not None and _within(one, budget)])
+        if found is None:
             return None
-        best = candidates[place]
-        proved = found.least_seconds if found is not None else best.least_seconds
-        if costs.overlaps_compute:
-            proved = costs.base_seconds + _unkept(costs, budget)
-        notes = () if kept else ("remote memory is too small for the optimum that uses it",)
-        return replace(best, least_seconds=min(proved or 0.0, best.trace.seconds), notes=(*best.notes, *notes))
+        return replace(found, least_seconds=costs.base_seconds + _least_extra(costs, budget, solved))
 
-    def _within(self, solution: Solution, budget: Budget) -> bool:
-        return budget.remote_bytes is None or solution.trace.remote_peak_bytes <= budget.remote_bytes
 
-    def _solved(
-        self,
-        costs: StepCosts,
-        budget: Budget,
-        choose: Choose,
-        *,
-        effort: str,
-        progress: Progress | None,
-        remote: bool = True,
-    ) -> Solution | None:
-        solved = solve(_problem(costs, budget, remote=remote), effort=effort, progress=progress)
-        if solved is None or not solved.candidates:
-            return None
-        place = choose(_costs(solved.candidates, costs))
-        if place is None:
-            return None
-        tree = solved.candidates[place].build()
-        return solution_of(
-            tree,
-            costs=costs,
-            least_seconds=costs.base_seconds + solved.least_extra,
-            notes=(solved.rounding,) if solved.rounding else (),
-        )
+def _within(solution: Solution, budget: Budget) -> bool:
+    return budget.remote_bytes is None or solution.trace.remote_peak_bytes <= budget.remote_bytes
+
+
+def _better(choose: Choose, solutions: list[Solution]) -> Solution | None:
+    place = choose(_together(solutions)) if solutions else None
+    return None if place is None else solutions[place]
+
+
+def _chosen(solved: Solved, costs: StepCosts, choose: Choose) -> Solution | None:
+    place = choose(_costs(solved.candidates, costs)) if solved.candidates else None
+    if place is None:
+        return None
+    tree = solved.candidates[place].build()
+    return solution_of(tree, costs=costs, notes=(solved.rounding,) if solved.rounding else ())
+
+
+def _least_extra(costs: StepCosts, budget: Budget, solved: Solved | None) -> float:
+    """Return what every schedule adds, those not looked at included: remote memory is unlimited here."""
+    if costs.overlaps_compute or solved is None:
+        return _unkept(costs, budget)
+    return solved.least_extra
 
 
 #: A message that costs less than this share of a state's transfer is left out of the recursion.
 _CHEAP = 0.05
 
 
-def _problem(costs: StepCosts, budget: Budget, *, remote: bool) -> Problem:
+def _problem(costs: StepCosts, budget: Budget, *, remote: bool = True) -> Problem:
     # Several states may share a message. Where that saves little, the recursion leaves it out and the
     # schedule pays for it afterwards: its value is then a bound for all schedules, and a close one.
     dear = costs.message_seconds > _CHEAP * min(costs.write_seconds, costs.read_seconds)

@@ -163,7 +163,7 @@ def solution_of(
         parameters=parameters_of(tree),
         splits=splits_of(tree),
         trace=trace,
-        least_seconds=None if least_seconds is None else min(least_seconds, trace.seconds),
+        least_seconds=least_seconds,
         regular=regular,
         notes=notes,
     )

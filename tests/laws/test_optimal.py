@@ -1,16 +1,21 @@
 """Law 4: no strategy beats the optimum, no schedule its bound; and every solved schedule costs what it says."""
 
+from math import inf
+
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
+import ckptplan
+from ckptplan.errors import CkptplanError
 from ckptplan.model.budget import Budget
 from ckptplan.model.step_costs import StepCosts
+from ckptplan.recursion import solver
 from ckptplan.schedule.simulator import play
 from ckptplan.search.question import ObjectiveName, Question
 from ckptplan.strategies.registry import named
 from ckptplan.strategies.solved import tree_of
-from tests.support import SOLVED, changed, step_costs
+from tests.support import SOLVED, changed, plain_costs, step_costs
 
 ALL = tuple(named(["all"]))
 lengths = st.one_of(st.integers(1, 12), st.integers(13, 64))
@@ -41,6 +46,57 @@ def test_no_schedule_beats_the_bound(costs: StepCosts, local: int, remote: int |
     for answer in answers:
         for bound in bounds:
             assert bound is None or bound <= answer.best.key[0] * (1 + 1e-12)
+
+
+def two_sizes(steps: int, state: int, tape: int, transfer: float) -> StepCosts:
+    prices = {"write_seconds": transfer, "read_seconds": transfer, "message_seconds": 0}
+    return plain_costs(steps, state_bytes=state, tape_bytes=tape, **prices)
+
+
+@given(
+    costs=st.builds(
+        two_sizes, st.integers(2, 40), st.integers(90, 600), st.integers(90, 600), st.sampled_from([0.01, 1, 9])
+    ),
+    share=st.floats(0, 1), work=st.sampled_from([3_000, 20_000, 100_000]),
+)  # fmt: skip
+@example(costs=two_sizes(30, 494, 391, 0.01), share=0.9, work=20_000)
+def test_the_bound_holds_however_coarse_the_units_are(costs: StepCosts, share: float, work: int) -> None:
+    """Rounding and horizons forced: never above the optimum in bytes, nor above any strategy's time."""
+    most = costs.steps * costs.tape_bytes
+    budget = Budget(local_bytes=costs.tape_bytes + int(share * (most - costs.tape_bytes)))
+    exact = Question(costs=costs, budget=budget, strategies=(SOLVED["optimal"],), effort="thorough").winner()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(solver.WORK, "quick", work)
+        answers = Question(costs=costs, budget=budget, strategies=ALL).answers()
+    bounds = [one.best.solution.least_seconds for one in answers if one.best.solution]
+    least = max((bound for bound in bounds if bound is not None), default=0.0)
+    assert least <= (inf if exact is None else exact.best.key[0]) * (1 + 1e-12)
+    for answer in answers:
+        assert least <= answer.best.key[0] * (1 + 1e-12)
+
+
+@pytest.mark.parametrize(
+    ("steps", "state", "tape", "budget", "transfer"),
+    [(1000, 513516, 714629, 464620140, 0.0), (200, 494, 391, 32062, 0.01)],
+)
+def test_memory_that_rounding_wastes_does_not_raise_the_bound(
+    steps: int, state: int, tape: int, budget: int, transfer: float
+) -> None:
+    """There Remote was quicker than what no schedule was said to be."""
+    costs = two_sizes(steps, state, tape, transfer)
+    strategies = tuple(named(["optimal", "standard", "remote"]))
+    answers = Question(costs=costs, budget=Budget(local_bytes=budget), strategies=strategies).answers()
+    bound = next(one.best.solution for one in answers if one.strategy.name == "optimal")
+    assert bound is not None
+    assert bound.least_seconds is not None
+    assert bound.least_seconds <= min(one.best.key[0] for one in answers) * (1 + 1e-12)
+
+
+def test_a_bound_above_a_plan_is_never_told_as_a_proof(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not even by lowering it to the plan's time: a gap of 0 would be read as a proof."""
+    monkeypatch.setattr("ckptplan.strategies.optimal._least_extra", lambda *_: 1e6)
+    with pytest.raises(CkptplanError, match="please report it"):
+        ckptplan.optimize(ckptplan.load_workload("paper-snn"), ckptplan.load_profile("ipu-mk2"))
 
 
 @pytest.mark.parametrize("name", sorted(SOLVED))
