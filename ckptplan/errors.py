@@ -85,7 +85,9 @@ class Infeasible(CkptplanError):  # noqa: N818 - the name is part of the interfa
     """No plan fits. Says what is needed, what there is, and what would help.
 
     ``binding`` names the limit that cannot be met (``local_bytes``, ``remote_bytes`` or
-    ``max_overhead``); ``need`` and ``have`` are in its unit (bytes, or a fraction of base's time).
+    ``max_overhead``); ``need`` and ``have`` are in its unit (bytes, or a fraction of base's time). It is
+    ``steps`` where the sequence is longer than what the strategy is worked out for: ``need`` at most,
+    and ``have``.
     ``suggestions`` holds single changes, each of which was planned and found to fit.
     """
 

@@ -33,7 +33,10 @@ class _Case:
     profile: HardwareProfile
 
     def suggestion(self, change: str, value: Any, question: Question) -> dict[str, Any] | None:
-        """Plan the changed question; None if it does not fit after all."""
+        """Plan the changed question; None if it does not fit after all, or if nothing is changed."""
+        if change != "strategies" and self.asked.all_solved:
+            # What closed forms can do need not be what the strategies asked for can.
+            question = question.changed(strategies=self.asked.strategies)
         winner = question.winner()
         if winner is None:
             return None
@@ -56,7 +59,7 @@ def with_suggestions(
     infeasible: Infeasible, *, question: Question, workload: Workload, profile: HardwareProfile
 ) -> Infeasible:
     """Return the same error with up to four single changes that were each found to fit."""
-    # Closed forms answer at once, and what they can do, the optimum can.
+    # Closed forms answer at once; what they find is planned with the strategies asked for.
     case = _Case(question=question.closed_form(), asked=question, workload=workload, profile=profile)
     makers = (_strategies, _overhead, _remote, _local, _steps, _batch, _neurons, _other_profile)
     found = (suggestion for make in makers for suggestion in make(case, infeasible) if suggestion is not None)
@@ -78,7 +81,7 @@ def _strategies(case: _Case, infeasible: Infeasible) -> _Suggestions:
         for s in named(None)
         if (case.question.model == "exact" or s.printed) and not isinstance(s, SolvedStrategy)
     )
-    if len(everything) > len(case.question.strategies):
+    if set(everything) - set(case.asked.strategies):
         answer = case.question.changed(strategies=everything).winner()
         if answer is not None:
             yield case.suggestion(
@@ -96,16 +99,22 @@ def _local(case: _Case, infeasible: Infeasible) -> _Suggestions:
         winner = asked.winner()
         if winner is not None:
             values.append(int(winner.best.key[0]))
-    for value in sorted(set(values))[:2]:
+    if infeasible.binding == "local_bytes":
+        values.append(int(infeasible.need))
+    present = case.question.budget.local_bytes
+    for value in sorted({value for value in values if present is not None and value > present})[:2]:
         budget = replace(case.question.budget, local_bytes=value)
         yield case.suggestion("local_bytes", value, case.question.changed(budget=budget))
 
 
 def _remote(case: _Case, infeasible: Infeasible) -> _Suggestions:
-    if case.question.budget.remote_bytes is None:
+    present = case.question.budget.remote_bytes
+    if present is None:
         return
     value = case.question.least_remote_bytes()
-    if value is not None:
+    if infeasible.binding == "remote_bytes":
+        value = max(value or 0, int(infeasible.need))
+    if value is not None and value > present:
         budget = replace(case.question.budget, remote_bytes=value)
         yield case.suggestion("remote_bytes", value, case.question.changed(budget=budget))
 
@@ -125,6 +134,10 @@ def _overhead(case: _Case, infeasible: Infeasible) -> _Suggestions:
 def _steps(case: _Case, infeasible: Infeasible) -> _Suggestions:
     # A plan for T steps, its chunks clamped, needs no more memory for fewer, so that this is the largest T.
     # With an overhead to keep it is one that fits: a share of base's time can rise for fewer steps.
+    if infeasible.binding == "steps":
+        costs = step_costs(case.workload.with_steps(int(infeasible.need)), case.profile)
+        yield case.suggestion("steps", int(infeasible.need), case.question.changed(costs=costs))
+        return
     yield _largest(case, "steps", case.workload.steps, case.workload.with_steps)
 
 
@@ -169,7 +182,7 @@ def _largest(
     fits, fails = 0, present
     while fails - fits > 1:
         middle = (fits + fails) // 2
-        if question(middle).fits():
+        if question(middle).fits() and case.asked.changed(costs=question(middle).costs).may_fit():
             fits = middle
         else:
             fails = middle

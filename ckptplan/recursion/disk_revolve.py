@@ -15,6 +15,9 @@ from typing import NamedTuple
 
 from ckptplan.recursion.revolve import MOST
 
+#: Steps up to which a slot or two can be counted.
+MOST_STEPS = 1_000_000
+
 
 class Segments(NamedTuple):
     """``number`` segments, ``longer`` of them with a step more than ``length``, before a last part."""
@@ -49,15 +52,20 @@ class Binomials:
         return sweeps * steps - comb(self.slots + sweeps, self.slots + 1)
 
 
-def best_segments(*, steps: int, slots: int, transfer: float, recompute: float) -> Segments | None:
+def best_segments(
+    *, steps: int, slots: int, transfer: float, recompute: float, most: int | None = None
+) -> Segments | None:
     """Return the segments that cost least; ``transfer`` is what writing and reading one state costs.
 
-    None where without a slot, or with too few, no number of segments can be counted.
+    None where ``most`` segments are too few without a slot, or where too few slots cannot be counted.
     """
+    most = steps - 1 if most is None else min(most, steps - 1)
     if slots < 1:
+        if most < steps - 1:
+            return None
         return Segments(number=steps - 1, length=1, longer=0, last=1, again=steps - 1)
     # A slot or two reach so slowly that their binomials would be as many as the steps.
-    if slots < 3 and steps > _LONG:
+    if slots < 3 and steps > MOST_STEPS:
         return None
     binomials = Binomials(slots, steps)
 
@@ -68,10 +76,7 @@ def best_segments(*, steps: int, slots: int, transfer: float, recompute: float) 
     def cost(count: int) -> float:
         return count * transfer + segments(count).again * recompute
 
-    return segments(_least_of_convex(cost, 0, steps - 1))
-
-
-_LONG = 1_000_000
+    return segments(_least_of_convex(cost, 0, most))
 
 
 def _least_of_convex(value: Callable[[int], float], low: int, high: int) -> int:

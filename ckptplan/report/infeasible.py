@@ -12,6 +12,7 @@ _LIMITS = {
     "local_bytes": "local memory of one unit",
     "remote_bytes": "remote memory",
     "max_overhead": "overhead over base",
+    "steps": "number of steps",
 }
 _OPTIONS = {
     "local_bytes": "--local-bytes",
@@ -34,6 +35,9 @@ def infeasible_text(error: Infeasible) -> str:
     ]
     if error.binding == "max_overhead":
         lines[0] = f"{error.subject}: no plan is quick enough"
+    if error.binding == "steps":
+        lines[0] = f"{error.subject}: the sequence is too long for it within this memory"
+        lines[1] = f"  is planned for {_amount(error.binding, error.need)} steps or so at most"
     if error.suggestions:
         lines.append("any one of these changes makes a plan possible (each was planned):")
         width = max(len(_change(suggestion)) for suggestion in error.suggestions)
@@ -51,12 +55,16 @@ def verdict(error: Infeasible) -> str:
         return f"too slow: {format_percent(error.need)} at best"
     if error.binding == "remote_bytes":
         return f"needs {format_bytes(error.need)} remote"
+    if error.binding == "steps":
+        return f"too long: about {format_count(int(error.need))} steps at most"
     return "does not fit"
 
 
 def _amount(binding: str, value: float) -> str:
     if binding == "max_overhead":
         return format_percent(value)
+    if binding == "steps":
+        return format_count(int(value))
     return f"{format_bytes(value)} ({format_count(int(value))} bytes)"
 
 

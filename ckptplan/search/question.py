@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any, Literal
@@ -86,6 +87,10 @@ class Question:
         """Return whether any strategy has a setting within the limits."""
         return self._first(least_memory) is not None
 
+    def may_fit(self) -> bool:
+        """Return whether the local memory is not below what solved strategies need at least."""
+        return self._below_the_least(subject="") is None
+
     def least_remote_bytes(self) -> int | None:
         """Return the remote memory that is needed within the other limits, None if none is enough."""
         least = self.changed(budget=replace(self.budget, remote_bytes=None))._least("remote_bytes")
@@ -103,6 +108,8 @@ class Question:
         when it alone is lifted: the caller's wish before the machine. Where no one does, it is the first
         that nothing could meet, were the others lifted.
         """
+        if (unsolvable := self._below_the_least(subject=subject)) is not None:
+            return unsolvable
         closed = self.closed_form()
         lifted = {
             "max_overhead": self.changed(max_overhead=None),
@@ -123,23 +130,47 @@ class Question:
                     return Infeasible(binding=binding, need=need, have=have, subject=subject)
         return self._unsolved(subject=subject)
 
+    @property
+    def all_solved(self) -> list[SolvedStrategy]:
+        """The strategies, where each is solved, so that what closed forms need does not speak for them."""
+        solved = [strategy for strategy in self.strategies if isinstance(strategy, SolvedStrategy)]
+        return solved if len(solved) == len(self.strategies) else []
+
+    def _below_the_least(self, *, subject: str) -> Infeasible | None:
+        """Say so where solved strategies have no schedule in the local memory, whatever the other limits."""
+        have = self.budget.local_bytes
+        need = min((one.least_local_bytes(self.costs) for one in self.all_solved), default=0)
+        if have is None or need <= have:
+            return None
+        return Infeasible(binding="local_bytes", need=need, have=have, subject=subject)
+
     def _unsolved(self, *, subject: str) -> Infeasible:
-        """Return which limit the schedules asked for break, where closed forms would fit."""
-        for binding, question in {
-            "remote_bytes": self.changed(budget=replace(self.budget, remote_bytes=None)),
-            "max_overhead": self.changed(max_overhead=None),
-        }.items():
-            found = question.winner()
-            have = self.budget.remote_bytes if binding == "remote_bytes" else self.max_overhead
-            if found is not None and found.best.solution is not None and have is not None:
-                cost = found.best.solution.cost
-                need = (
-                    float(cost.remote_peak_bytes[0])
-                    if binding == "remote_bytes"
-                    else float(overhead(cost.seconds[0], self.base_seconds))
-                )
-                return Infeasible(binding=binding, need=need, have=have, subject=subject)
-        raise AssertionError("infeasible, yet each limit alone can be met")
+        """Return which limit the schedules asked for break, where closed forms would fit.
+
+        Where they break none, there are none: the sequence is too long for them.
+        """
+        unlimited = replace(self.budget, remote_bytes=None)
+        for lifted in (
+            self.changed(budget=unlimited),
+            self.changed(max_overhead=None),
+            self.changed(budget=unlimited, max_overhead=None),
+        ):
+            found = lifted.winner()
+            if found is not None and found.best.solution is not None:
+                for binding, need, have in self._broken(found.best.solution.cost):
+                    return Infeasible(binding=binding, need=need, have=have, subject=subject)
+        most = max((one.most_steps(self.costs, self.budget) or 0 for one in self.all_solved), default=0)
+        have = self.costs.steps
+        return Infeasible(binding="steps", need=min(most, have - 1), have=have, subject=subject)
+
+    def _broken(self, cost: Cost) -> Iterator[tuple[str, float, float]]:
+        """Return the limits that a schedule breaks: which, what it needs, what there is."""
+        remote, most = self.budget.remote_bytes, self.max_overhead
+        if remote is not None and cost.remote_peak_bytes[0] > remote:
+            yield "remote_bytes", float(cost.remote_peak_bytes[0]), remote
+        seconds = float(overhead(cost.seconds[0], self.base_seconds))
+        if most is not None and seconds > most:
+            yield "max_overhead", seconds, most
 
     def _least(self, limit: str) -> float | None:
         """Return the least of what a limit bounds, None where nothing fits the other limits."""

@@ -2,16 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 
 from ckptplan.cost.exact import Cost
 from ckptplan.model.budget import Budget
 from ckptplan.model.step_costs import StepCosts
-from ckptplan.recursion.disk_revolve import Segments, best_segments
+from ckptplan.recursion.disk_revolve import MOST_STEPS, Segments, best_segments
 from ckptplan.recursion.search import Tree, grown
 from ckptplan.recursion.single_tape import binomial_decision
 from ckptplan.recursion.tree import Choice, Decision, Part, Sizes, Where
-from ckptplan.strategies.solved import MOST_PLAYED, Choose, Progress, Solution, SolvedStrategy, solution_of
+from ckptplan.strategies.solved import (
+    Choose,
+    Progress,
+    Solution,
+    SolvedStrategy,
+    better,
+    solution_of,
+    ways,
+)
 
 
 class DiskRevolve(SolvedStrategy):
@@ -29,31 +39,45 @@ class DiskRevolve(SolvedStrategy):
         effort: str = "quick",
         progress: Progress | None = None,
     ) -> Solution | None:
-        buffers = 2 * costs.state_bytes if costs.overlaps_compute else 0
-        local = budget.local_bytes
-        most = costs.steps - 1
-        if local is not None:
-            free = local - costs.resident_bytes - buffers - costs.tape_bytes
-            most = -1 if free < 0 else min(most, free // costs.state_bytes)
-        if most < 0 or (costs.overlaps_compute and costs.steps > MOST_PLAYED):
-            return None
-        transfer = costs.write_seconds + costs.read_seconds + 2 * costs.message_seconds
-        # All slots are quickest; fewer are for those who ask for less memory.
-        slots = sorted({most, 0, *(2**k for k in range(most.bit_length()))}, reverse=True)
-        found = [
-            (one, segments)
-            for one in slots
-            if (
-                segments := best_segments(
-                    steps=costs.steps, slots=one, transfer=transfer, recompute=costs.recompute_seconds
-                )
-            )
-            and _kept(segments, budget, costs)
+        found = [list(_settings(costs, budget, remote=remote)) for remote in ways(costs)]
+        places = [choose(_costs(settings, costs)) if settings else None for settings in found]
+        solutions = [
+            solution_of(_tree(*settings[place], costs=costs), costs=costs)
+            for settings, place in zip(found, places, strict=True)
+            if place is not None
         ]
-        place = choose(_costs(found, costs)) if found else None
-        if place is None:
-            return None
-        return solution_of(_tree(*found[place], costs=costs), costs=costs)
+        return better(choose, solutions)
+
+    def least_local_bytes(self, costs: StepCosts) -> int:
+        # One tape at a time, so that all tapes are no way to do without a slot.
+        slot = costs.state_bytes if costs.overlaps_compute and costs.steps > 1 else 0
+        return costs.resident_bytes + costs.tape_bytes + slot
+
+    def most_steps(self, costs: StepCosts, budget: Budget) -> int:
+        return MOST_STEPS
+
+
+def _settings(costs: StepCosts, budget: Budget, *, remote: bool) -> Iterator[tuple[int, Segments]]:
+    """Return the best segments for each number of local slots, or the way of each to do without any."""
+    buffers = 2 * costs.state_bytes if costs.overlaps_compute and remote else 0
+    most = costs.steps - 1
+    if budget.local_bytes is not None:
+        free = budget.local_bytes - costs.resident_bytes - buffers - costs.tape_bytes
+        most = -1 if free < 0 else min(most, free // costs.state_bytes)
+    if most < 0:
+        return
+    transfer = costs.write_seconds + costs.read_seconds + 2 * costs.message_seconds
+    # All slots are quickest; fewer are for those who ask for less memory.
+    for slots in sorted({most, 0, *(2**k for k in range(most.bit_length()))}, reverse=True):
+        segments = best_segments(
+            steps=costs.steps,
+            slots=slots,
+            transfer=transfer,
+            recompute=costs.recompute_seconds,
+            most=None if remote else 0,
+        )
+        if segments is not None and _kept(segments, budget, costs):
+            yield slots, segments
 
 
 def _kept(segments: Segments, budget: Budget, costs: StepCosts) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from math import gcd
 
 import numpy as np
@@ -32,13 +33,8 @@ class Memorising(SolvedStrategy):
         effort: str = "quick",
         progress: Progress | None = None,
     ) -> Solution | None:
-        unit = gcd(costs.state_bytes, costs.tape_bytes)
-        sizes = Sizes(costs.state_bytes // unit, costs.tape_bytes // unit)
-        # A state and a tape for each step are more than ever helps.
-        units = costs.steps * (sizes.tape + sizes.state)
-        if budget.local_bytes is not None:
-            units = min(units, max(0, budget.local_bytes - costs.resident_bytes) // unit)
-        if units < sizes.tape or costs.steps**2 * (units + 1) > WORK["thorough"]:
+        unit, sizes, units = _in_units(costs, budget, steps=costs.steps)
+        if units < sizes.tape or not _affordable(costs.steps, units):
             return None
         table = Memorisation(
             steps=costs.steps, units=units, sizes=sizes, hidden=self.hidden, internal=self.internal
@@ -63,3 +59,30 @@ class Memorising(SolvedStrategy):
             return None
         root = Part(Where.FREE, costs.steps, int(places[place]))
         return solution_of(grown(root, table.decide, sizes=sizes), costs=costs)
+
+    def least_local_bytes(self, costs: StepCosts) -> int:
+        first = costs.state_bytes if costs.steps > 1 else 0
+        return costs.resident_bytes + costs.tape_bytes + first
+
+    def most_steps(self, costs: StepCosts, budget: Budget) -> int:
+        return bisect_left(
+            range(costs.steps),
+            True,
+            lo=1,
+            key=lambda before: not _affordable(before + 1, _in_units(costs, budget, steps=before + 1)[2]),
+        )
+
+
+def _in_units(costs: StepCosts, budget: Budget, *, steps: int) -> tuple[int, Sizes, int]:
+    """Return the bytes of a unit, the sizes in units, and the units of memory that are of use."""
+    unit = gcd(costs.state_bytes, costs.tape_bytes)
+    sizes = Sizes(costs.state_bytes // unit, costs.tape_bytes // unit)
+    # A state and a tape for each step are more than ever helps; for a single step, its tape is all.
+    units = steps * (sizes.tape + sizes.state)
+    if budget.local_bytes is not None:
+        units = min(units, max(0, budget.local_bytes - costs.resident_bytes) // unit)
+    return unit, sizes, units
+
+
+def _affordable(steps: int, units: int) -> bool:
+    return steps**2 * (units + 1) <= WORK["thorough"]

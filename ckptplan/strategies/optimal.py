@@ -17,7 +17,9 @@ from ckptplan.strategies.solved import (
     Progress,
     Solution,
     SolvedStrategy,
+    better,
     solution_of,
+    ways,
 )
 
 
@@ -38,13 +40,13 @@ class Optimal(SolvedStrategy):
     ) -> Solution | None:
         problem = _problem(costs, budget)
         solved = solve(problem, effort=effort, progress=progress)
-        found = None if solved is None else _chosen(solved, costs, choose)
+        found = None if solved is None or True not in ways(costs) else _chosen(solved, costs, choose)
         if costs.overlaps_compute or found is None or not _within(found, budget):
             # The recursion knows no limit of remote memory, and no schedule that does without the buffers of
             # transfers beside compute: what uses no remote memory is another candidate then.
             alone = solve(_problem(costs, budget, remote=False), effort=effort, progress=progress)
             local = None if alone is None else _chosen(alone, costs, choose)
-            found = _better(choose, [one for one in (found, local) if one is not None and _within(one, budget)])
+            found = better(choose, [one for one in (found, local) if one is not None and _within(one, budget)])
         if found is None:
             return None
         return replace(found, least_seconds=costs.base_seconds + _least_extra(costs, budget, solved))
@@ -52,11 +54,6 @@ class Optimal(SolvedStrategy):
 
 def _within(solution: Solution, budget: Budget) -> bool:
     return budget.remote_bytes is None or solution.trace.remote_peak_bytes <= budget.remote_bytes
-
-
-def _better(choose: Choose, solutions: list[Solution]) -> Solution | None:
-    place = choose(_together(solutions)) if solutions else None
-    return None if place is None else solutions[place]
 
 
 def _chosen(solved: Solved, costs: StepCosts, choose: Choose) -> Solution | None:
@@ -107,15 +104,6 @@ def _unkept(costs: StepCosts, budget: Budget) -> float:
         units=max(0, budget.local_bytes - costs.resident_bytes),
         tape=costs.tape_bytes,
         recompute=costs.recompute_seconds,
-    )
-
-
-def _together(solutions: list[Solution]) -> Cost:
-    """Return the costs of several schedules side by side."""
-    return Cost(
-        seconds=np.concatenate([one.cost.seconds for one in solutions]),
-        local_peak_bytes=np.concatenate([one.cost.local_peak_bytes for one in solutions]),
-        remote_peak_bytes=np.concatenate([one.cost.remote_peak_bytes for one in solutions]),
     )
 
 

@@ -17,7 +17,15 @@ from ckptplan.recursion import revolve
 from ckptplan.recursion.search import Tree, grown
 from ckptplan.recursion.single_tape import binomial_decision
 from ckptplan.recursion.tree import Choice, Decision, Part, Sizes, Where
-from ckptplan.strategies.solved import MOST_PLAYED, Choose, Progress, Solution, SolvedStrategy, solution_of
+from ckptplan.strategies.solved import (
+    Choose,
+    Progress,
+    Solution,
+    SolvedStrategy,
+    better,
+    solution_of,
+    ways,
+)
 
 
 class Setting(NamedTuple):
@@ -44,21 +52,25 @@ class Periodic(SolvedStrategy):
         effort: str = "quick",
         progress: Progress | None = None,
     ) -> Solution | None:
-        if costs.overlaps_compute and costs.steps > MOST_PLAYED:
-            return None
-        found = list(_settings(costs, budget))
-        place = choose(_costs(found, costs)) if found else None
-        if place is None:
-            return None
-        best = found[place]
-        pieces = -(-costs.steps // best.chunk)
-        regular = min(best.period, pieces) <= best.slots + 1
-        return solution_of(_tree(best, costs=costs), costs=costs, regular=regular)
+        found = [list(_settings(costs, budget, remote=remote)) for remote in ways(costs)]
+        places = [choose(_costs(settings, costs)) if settings else None for settings in found]
+        solutions = [
+            _solution(settings[place], costs=costs)
+            for settings, place in zip(found, places, strict=True)
+            if place is not None
+        ]
+        return better(choose, solutions)
 
 
-def _settings(costs: StepCosts, budget: Budget) -> Iterator[Setting]:
-    """Return the best period for each chunk that has room."""
-    buffers = 2 * costs.state_bytes if costs.overlaps_compute else 0
+def _solution(setting: Setting, *, costs: StepCosts) -> Solution:
+    pieces = -(-costs.steps // setting.chunk)
+    regular = min(setting.period, pieces) <= setting.slots + 1
+    return solution_of(_tree(setting, costs=costs), costs=costs, regular=regular)
+
+
+def _settings(costs: StepCosts, budget: Budget, *, remote: bool) -> Iterator[Setting]:
+    """Return the best period for each chunk that has room; without remote memory, the whole sequence."""
+    buffers = 2 * costs.state_bytes if costs.overlaps_compute and remote else 0
     free = None if budget.local_bytes is None else budget.local_bytes - costs.resident_bytes - buffers
     longest = costs.steps if free is None else min(costs.steps, max(0, free) // costs.tape_bytes)
     for chunk in _grid(longest, dense=16, most=28).tolist():
@@ -69,6 +81,8 @@ def _settings(costs: StepCosts, budget: Budget) -> Iterator[Setting]:
         if budget.remote_bytes is not None:
             room = budget.remote_bytes // costs.remote_state_bytes
             periods = periods[-(-pieces // periods) - 1 <= room]
+        if not remote:
+            periods = periods[periods == pieces]
         if slots < 1:
             periods = periods[periods == 1]
         if len(periods):

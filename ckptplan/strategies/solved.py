@@ -74,6 +74,18 @@ class SolvedStrategy(Strategy):
     ) -> Solution | None:
         """Return the schedule that ``choose`` likes best, None where none fits."""
 
+    def least_local_bytes(self, costs: StepCosts) -> int:
+        """Return the local memory below which it has no schedule, whatever the other limits."""
+        least = costs.tape_bytes
+        if costs.overlaps_compute:
+            # Buffers of transfers need more than a slot that does without them, or than all tapes.
+            least = min(least + costs.state_bytes, costs.steps * costs.tape_bytes)
+        return costs.resident_bytes + least
+
+    def most_steps(self, costs: StepCosts, budget: Budget) -> int | None:
+        """Return the longest sequence that it is solved for with a budget, None where there is no limit."""
+        return None
+
     def candidates(self, *, costs: StepCosts, budget: Budget) -> Box | None:
         raise NotImplementedError(f"{self.name} is solved, not searched")
 
@@ -169,15 +181,41 @@ def solution_of(
     )
 
 
-#: A schedule of more pieces is not played where its time can only be seen by playing it.
+def better(choose: Choose, solutions: Sequence[Solution]) -> Solution | None:
+    """Return the solution that ``choose`` likes best by what its schedule was seen to cost."""
+    if not solutions:
+        return None
+    costs = [one.cost for one in solutions]
+    place = choose(
+        Cost(
+            seconds=np.concatenate([one.seconds for one in costs]),
+            local_peak_bytes=np.concatenate([one.local_peak_bytes for one in costs]),
+            remote_peak_bytes=np.concatenate([one.remote_peak_bytes for one in costs]),
+        )
+    )
+    return None if place is None else solutions[place]
+
+
+#: Steps of the longest schedule that is played where its time can only be seen by playing it.
 MOST_PLAYED = 200_000
+
+
+def ways(costs: StepCosts) -> tuple[bool, ...]:
+    """Return what to look for apart: schedules that may use remote memory, and those that may not.
+
+    One after the other, what uses none is among what may use some. Beside compute, transfers need buffers,
+    and a schedule with them must be played to see its time, which is too much for a long one.
+    """
+    if not costs.overlaps_compute:
+        return (True,)
+    return (True, False) if costs.steps <= MOST_PLAYED else (False,)
 
 
 def seen(tree: Tree, *, costs: StepCosts) -> Trace:
     """Return what a schedule costs: counted part by part, or played where transfers run beside compute."""
-    if costs.overlaps_compute:
-        return play(tree.actions(), costs=costs)
     found = tally(tree, state_bytes=costs.state_bytes, tape_bytes=costs.tape_bytes)
+    if costs.overlaps_compute and found.writes + found.reads:
+        return play(tree.actions(), costs=costs)
     messages = found.writes + found.reads
     return Trace(
         seconds=float(

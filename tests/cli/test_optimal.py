@@ -59,6 +59,38 @@ def test_an_overlapping_profile_and_a_small_remote_memory_still_get_a_plan() -> 
         assert done.returncode == 0, done.stderr
 
 
+def test_one_strategy_without_a_schedule_does_not_lose_the_table() -> None:
+    """Memory for a tape and not for the state that bptt-* keep beside it; the same reason in each format."""
+    options = ["compare", "--T", "4096", "--strategies", "remote,bptt-msm", "--local-bytes", "611000"]
+    assert "does not fit" in run(*options).stdout
+    reason = json.loads(run(*options, "--format", "json").stdout)["strategies"]["bptt-msm"]
+    assert reason == {"fits": False, "binding": "local_bytes", "need": 611136, "have": 611000}
+    rows = list(csv.DictReader(io.StringIO(run(*options, "--format", "csv").stdout)))
+    assert [row["need"] for row in rows] == ["", "611136"]
+
+
+def test_a_sequence_that_is_too_long_for_a_strategy_is_said_to_be() -> None:
+    options = ["--T", "20000", "--strategies", "bptt-msm", "--local-bytes", "4 MB"]
+    assert "too long: about 3,930 steps" in run("compare", *options).stdout
+    done = run("optimize", *options)
+    assert done.returncode == 3
+    assert "is too long for it" in done.stderr
+    assert "--strategies standard" in done.stderr
+
+
+def test_suggestions_are_planned_with_the_strategy_asked_for() -> None:
+    done = run("optimize", "--T", "4096", "--strategies", "bptt-msm", "--local-bytes", "610200")
+    assert done.returncode == 3
+    assert "--local-bytes 611136  bptt-msm" in done.stderr
+    assert "--remote-bytes" not in done.stderr
+
+
+def test_long_sequences_beside_compute_have_the_strategies_that_move_nothing() -> None:
+    options = ["--T", "200001", "--profile", "nvidia-h200", "--local-bytes", "29 GB", "--format", "json"]
+    found = json.loads(run("compare", "--strategies", "periodic,disk-revolve", *options).stdout)["strategies"]
+    assert all(one["fits"] and one["plan"]["predicted"]["remote_writes"] == 0 for one in found.values())
+
+
 def test_an_interruption_leaves_the_best_plan_so_far() -> None:
     """Sent while the optimum is looked for; a busy machine takes longer to get there."""
     command = [sys.executable, "-m", "ckptplan", "optimize", "--T", "30000", "--effort", "thorough"]

@@ -134,3 +134,32 @@ def test_more_memory_never_makes_the_optimum_slower(costs: StepCosts, less: int,
         winner = Question(costs=costs, budget=budget, strategies=(SOLVED["optimal"],)).winner()
         seconds.append(float("inf") if winner is None else winner.best.key[0])
     assert seconds[1] <= seconds[0] * (1 + 1e-12)
+
+
+@pytest.mark.parametrize("name", sorted(SOLVED))
+@given(
+    costs=step_costs(steps=st.integers(1, 12)), local=st.integers(0, 12_000),
+    remote=st.none() | st.integers(0, 9_000), most=st.none() | st.floats(0, 2),
+)  # fmt: skip
+def test_what_has_no_schedule_has_a_reason(
+    name: str, costs: StepCosts, local: int, remote: int | None, most: float | None
+) -> None:
+    """A limit that is told, with what it would have to be, is one that is broken."""
+    budget = Budget(local_bytes=costs.resident_bytes + local, remote_bytes=remote)
+    question = Question(costs=costs, budget=budget, strategies=(SOLVED[name],), max_overhead=most)
+    if question.winner() is not None:
+        return
+    reason = question.infeasible(subject=name)
+    assert reason.need < reason.have if reason.binding == "steps" else reason.need > reason.have
+    if reason.binding == "local_bytes":
+        enough = question.changed(budget=Budget(local_bytes=int(reason.need)), max_overhead=None)
+        assert enough.winner() is not None
+
+
+@pytest.mark.parametrize("name", ["disk-revolve", "optimal", "periodic"])
+def test_buffers_are_for_what_moves(name: str) -> None:
+    """Beside compute, too: one step needs its tape and no more."""
+    costs = plain_costs(1, tape_bytes=20, overlaps_compute=True)
+    winner = Question(costs=costs, budget=Budget(local_bytes=20), strategies=(SOLVED[name],)).winner()
+    assert winner is not None
+    assert winner.best.key == (3.0, 20, 0)
