@@ -19,7 +19,7 @@ import numpy as np
 from ckptplan.recursion import bounds
 from ckptplan.recursion.search import Tree, grown
 from ckptplan.recursion.single_tape import SingleTape, is_classical
-from ckptplan.recursion.tables import Tables
+from ckptplan.recursion.tables import CELLS, Tables
 from ckptplan.recursion.tree import Choice, Decision, Part, Sizes, Where
 
 Progress = Callable[[int, int], None]
@@ -96,7 +96,7 @@ def solve(problem: Problem, *, effort: str, progress: Progress | None = None) ->
     sizes, units, unit = _coarser(problem, sizes=sizes, units=units, unit=unit, effort=effort)
     if units < sizes.tape:
         return None
-    if _work(steps, units) <= WORK[effort]:
+    if _work(steps, units) <= WORK[effort] and (steps + 1) * (units + 1) <= CELLS:
         return _exact(problem, units=units, unit=unit, sizes=sizes, progress=progress)
     return _beyond(problem, units=units, unit=unit, sizes=sizes, effort=effort, progress=progress)
 
@@ -110,7 +110,8 @@ def _coarser(problem: Problem, *, sizes: Sizes, units: int, unit: int, effort: s
 
     What fits in rounded units fits in bytes.
     """
-    affordable = WORK[effort] // min(problem.steps, 1000) ** 2
+    length = min(problem.steps, 1000)
+    affordable = min(WORK[effort] // length**2, CELLS // (length + 1) - 1)
     if units <= affordable:
         return sizes, units, unit
     smaller = min(problem.state_bytes, problem.tape_bytes)
@@ -215,7 +216,7 @@ def _beyond(
     problem: Problem, *, units: int, unit: int, sizes: Sizes, effort: str, progress: Progress | None
 ) -> Solved:
     steps = problem.steps
-    horizon = min(steps - 1, isqrt(WORK[effort] // 2 // (units + 1)))
+    horizon = min(steps - 1, isqrt(WORK[effort] // 2 // (units + 1)), CELLS // (units + 1) - 1)
     tables = _tabled(problem, steps=horizon, units=units, sizes=sizes, progress=progress)
     candidates = [*_segments(problem, tables, unit=unit), *_chunks(problem, units, unit, sizes, horizon)]
     rounding = _rounding(problem, sizes=sizes, unit=unit)

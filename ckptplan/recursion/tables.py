@@ -23,6 +23,8 @@ Values: TypeAlias = npt.NDArray[np.float64]
 #: Rows of a piece: with some tens of units it fits the second-level cache.
 _ROWS = 256
 _INFINITE = float("inf")
+#: Entries of one table that may be kept; there are seven of eight bytes each.
+CELLS = 10**7
 
 
 class Tables:
@@ -131,7 +133,7 @@ class Splits:
     def __init__(self, rests: Values, again: Values) -> None:
         self.last, self.width = rests.shape[0] - 1, rests.shape[1]
         self.rests, self.again = rests.reshape(-1), again.reshape(-1)
-        self.piece = _ROWS * self.width
+        self.piece = min(_ROWS, rests.shape[0]) * self.width
         self.sums, self.least_sums = np.empty(self.piece), np.empty(self.piece)
 
     def least(self, t: int) -> Values:

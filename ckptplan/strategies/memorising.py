@@ -13,6 +13,7 @@ from ckptplan.model.step_costs import StepCosts
 from ckptplan.recursion.memorisation import Memorisation
 from ckptplan.recursion.search import grown
 from ckptplan.recursion.solver import WORK
+from ckptplan.recursion.tables import CELLS
 from ckptplan.recursion.tree import Part, Sizes, Where
 from ckptplan.strategies.solved import Choose, Progress, Solution, SolvedStrategy, solution_of
 
@@ -75,9 +76,10 @@ class Memorising(SolvedStrategy):
 
 def _in_units(costs: StepCosts, budget: Budget, *, steps: int) -> tuple[int, Sizes, int]:
     """Return the bytes of a unit, the sizes in units, and the units of memory that are of use."""
-    unit = gcd(costs.state_bytes, costs.tape_bytes)
-    sizes = Sizes(costs.state_bytes // unit, costs.tape_bytes // unit)
-    # A state and a tape for each step are more than ever helps; for a single step, its tape is all.
+    # A single step has its tape and nothing else.
+    unit = gcd(costs.state_bytes, costs.tape_bytes) if steps > 1 else costs.tape_bytes
+    sizes = Sizes(-(-costs.state_bytes // unit), costs.tape_bytes // unit)
+    # A state and a tape for each step are more than ever helps.
     units = steps * (sizes.tape + sizes.state)
     if budget.local_bytes is not None:
         units = min(units, max(0, budget.local_bytes - costs.resident_bytes) // unit)
@@ -85,4 +87,4 @@ def _in_units(costs: StepCosts, budget: Budget, *, steps: int) -> tuple[int, Siz
 
 
 def _affordable(steps: int, units: int) -> bool:
-    return steps**2 * (units + 1) <= WORK["thorough"]
+    return steps**2 * (units + 1) <= WORK["thorough"] and (steps + 1) * (units + 1) <= CELLS

@@ -1,5 +1,6 @@
 """Law 4: no strategy beats the optimum, no schedule its bound; and every solved schedule costs what it says."""
 
+import tracemalloc
 from math import inf
 
 import pytest
@@ -154,6 +155,21 @@ def test_what_has_no_schedule_has_a_reason(
     if reason.binding == "local_bytes":
         enough = question.changed(budget=Budget(local_bytes=int(reason.need)), max_overhead=None)
         assert enough.winner() is not None
+
+
+@pytest.mark.parametrize("name", sorted(SOLVED))
+def test_short_sequences_of_many_bytes_take_little_memory_to_plan(name: str) -> None:
+    """Tables grow with steps times units: five steps whose sizes share no unit had tables of 40 GiB."""
+    for steps in (1, 2, 5):
+        costs = two_sizes(steps, 10_000_019, 100_000_007, 1.0)
+        budget = Budget(local_bytes=220_000_000)
+        question = Question(costs=costs, budget=budget, strategies=(SOLVED[name],))
+        tracemalloc.start()
+        found = question.winner()
+        peak = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        assert peak < 10**9
+        assert found is not None or question.infeasible(subject=name).binding == "steps"
 
 
 @pytest.mark.parametrize("name", ["disk-revolve", "optimal", "periodic"])
