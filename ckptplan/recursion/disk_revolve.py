@@ -8,13 +8,21 @@ part, which is never loaded, is longer by one sweep. What is left is to choose t
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable
-from functools import cache
+from collections.abc import Callable, Iterator
+from functools import cache, partial
 from math import comb
 from typing import NamedTuple
 
+from ckptplan.model.budget import Budget
+from ckptplan.model.step_costs import StepCosts
+from ckptplan.recursion.problem import Candidate
 from ckptplan.recursion.revolve import MOST
+from ckptplan.recursion.search import Tree, grown
+from ckptplan.recursion.single_tape import binomial_decision
+from ckptplan.recursion.tree import Choice, Decision, Part, Sizes, Where
 
+#: Steps run again that a time can still be told of.
+_COUNTABLE = 4 * 10**15
 #: Steps up to which a slot or two can be counted.
 MOST_STEPS = 1_000_000
 
@@ -50,6 +58,35 @@ class Binomials:
         if sweeps == len(self.reaches):
             return MOST
         return sweeps * steps - comb(self.slots + sweeps, self.slots + 1)
+
+
+def segment_candidates(costs: StepCosts, budget: Budget, *, remote: bool) -> Iterator[Candidate]:
+    """Return the best segments for several numbers of local slots; without remote memory, none at all."""
+    buffers = 2 * costs.state_bytes if costs.overlaps_compute and remote else 0
+    most = costs.steps - 1
+    if budget.local_bytes is not None:
+        free = budget.local_bytes - costs.resident_bytes - buffers - costs.tape_bytes
+        most = -1 if free < 0 else min(most, free // costs.state_bytes)
+    if most < 0:
+        return
+    room = costs.steps if budget.remote_bytes is None else budget.remote_bytes // costs.remote_state_bytes
+    transfer = costs.write_seconds + costs.read_seconds + 2 * costs.message_seconds
+    # All slots are quickest; fewer are for those who ask for less memory.
+    for slots in sorted({most, 0, *(2**k for k in range(most.bit_length()))}, reverse=True):
+        found = best_segments(
+            steps=costs.steps,
+            slots=slots,
+            transfer=transfer,
+            recompute=costs.recompute_seconds,
+            most=room if remote else 0,
+        )
+        if found is not None and found.again <= _COUNTABLE:
+            yield Candidate(
+                extra=found.number * transfer + found.again * costs.recompute_seconds,
+                local_bytes=slots * costs.state_bytes + costs.tape_bytes,
+                build=partial(segments_tree, slots, found, steps=costs.steps),
+                remote_states=found.number,
+            )
 
 
 def best_segments(
@@ -109,3 +146,25 @@ def _balanced(binomials: Binomials, *, steps: int, count: int) -> Segments:
         + (count - longer) * binomials.again(length)
     )
     return Segments(count, length, longer, low, again)
+
+
+def segments_tree(slots: int, segments: Segments, *, steps: int) -> Tree:
+    """Return the schedule of such segments."""
+    # Slots and the tape in units: a tape is as large as no slot, so that slots alone are counted.
+    sizes = Sizes(1, 1)
+    units = slots + 1
+    plain = segments.number - segments.longer
+    left = [(segments.length, plain), (segments.length + 1, segments.longer)]
+    cuts: dict[int, Decision] = {}
+    rest = steps
+    for length, count in left:
+        if count:
+            cuts[rest] = Decision(Choice.SEGMENTS, length, count)
+            rest -= length * count
+
+    def decide(part: Part) -> Decision:
+        if part.where is Where.FREE and part.steps in cuts:
+            return cuts[part.steps]
+        return binomial_decision(part, sizes)
+
+    return grown(Part(Where.FREE, steps, units), decide, sizes=sizes)

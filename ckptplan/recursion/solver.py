@@ -10,13 +10,13 @@ Beyond that two ways that give schedules, and a bound on what any schedule costs
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from functools import lru_cache
 from math import gcd, inf, isqrt
 
 import numpy as np
 
 from ckptplan.recursion import bounds
+from ckptplan.recursion.problem import Candidate, Problem, Solved
 from ckptplan.recursion.search import Tree, grown
 from ckptplan.recursion.single_tape import SingleTape, is_classical
 from ckptplan.recursion.tables import CELLS, Tables
@@ -28,50 +28,6 @@ Progress = Callable[[int, int], None]
 WORK = {"quick": 6 * 10**8, "thorough": 3 * 10**10}
 #: Steps of the classical case: its work rises with T, and with T^2 but slowly.
 _CLASSICAL = {"quick": 30_000, "thorough": 1_000_000}
-
-
-@dataclass(frozen=True, kw_only=True)
-class Problem:
-    """Sizes in bytes, costs in seconds; a message is part of ``write`` and ``read``.
-
-    ``least_write`` and ``least_read`` are what a state costs at least where several may share a message, or
-    where transfers may run beside compute. ``free_bytes`` of None is unbounded local memory.
-    """
-
-    steps: int
-    free_bytes: int | None
-    state_bytes: int
-    tape_bytes: int
-    recompute: float
-    write: float
-    read: float
-    least_write: float
-    least_read: float
-
-    @property
-    def covered(self) -> bool:
-        """Whether the recursion covers every legal schedule at its full cost."""
-        return (self.write, self.read) == (self.least_write, self.least_read)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Candidate:
-    """A schedule that is there to be built: what it adds to the first sweep, and its local bytes at most."""
-
-    extra: float
-    local_bytes: int
-    build: Callable[[], Tree]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Solved:
-    """Schedules to choose from, and what any schedule within the budget adds at least."""
-
-    candidates: list[Candidate]
-    least_extra: float
-    exact: bool
-    #: What rounding bytes up to units loses, in words; '' where it loses nothing.
-    rounding: str = ""
 
 
 def solve(problem: Problem, *, effort: str, progress: Progress | None = None) -> Solved | None:

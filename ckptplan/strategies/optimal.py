@@ -5,20 +5,18 @@ from __future__ import annotations
 from dataclasses import replace
 from math import inf
 
-import numpy as np
-
-from ckptplan.cost.exact import Cost
 from ckptplan.model.budget import Budget
 from ckptplan.model.step_costs import StepCosts
 from ckptplan.recursion.bounds import unkept_tapes
-from ckptplan.recursion.solver import Candidate, Problem, Solved, solve
+from ckptplan.recursion.problem import Problem, Solved
+from ckptplan.recursion.solver import solve
 from ckptplan.strategies.solved import (
     Choose,
     Progress,
     Solution,
     SolvedStrategy,
     better,
-    solution_of,
+    chosen,
     ways,
 )
 
@@ -57,11 +55,8 @@ def _within(solution: Solution, budget: Budget) -> bool:
 
 
 def _chosen(solved: Solved, costs: StepCosts, choose: Choose) -> Solution | None:
-    place = choose(_costs(solved.candidates, costs)) if solved.candidates else None
-    if place is None:
-        return None
-    tree = solved.candidates[place].build()
-    return solution_of(tree, costs=costs, notes=(solved.rounding,) if solved.rounding else ())
+    notes = (solved.rounding,) if solved.rounding else ()
+    return chosen(solved.candidates, costs=costs, choose=choose, notes=notes)
 
 
 def _least_extra(costs: StepCosts, budget: Budget, solved: Solved | None) -> float:
@@ -104,17 +99,6 @@ def _unkept(costs: StepCosts, budget: Budget) -> float:
         units=max(0, budget.local_bytes - costs.resident_bytes),
         tape=costs.tape_bytes,
         recompute=costs.recompute_seconds,
-    )
-
-
-def _costs(candidates: list[Candidate], costs: StepCosts) -> Cost:
-    """Return what the candidates cost, as far as it is known before they are built."""
-    extra = np.array([candidate.extra for candidate in candidates])
-    local = np.array([candidate.local_bytes for candidate in candidates], dtype=np.int64)
-    return Cost(
-        seconds=costs.base_seconds + extra,
-        local_peak_bytes=local + costs.resident_bytes,
-        remote_peak_bytes=np.zeros_like(local),
     )
 
 

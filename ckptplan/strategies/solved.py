@@ -7,7 +7,7 @@ with what it costs and what any schedule costs at least. The decisions travel in
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -18,6 +18,7 @@ from ckptplan.model.budget import Budget
 from ckptplan.model.record import Parameters
 from ckptplan.model.split import Split
 from ckptplan.model.step_costs import StepCosts
+from ckptplan.recursion.problem import Candidate
 from ckptplan.recursion.search import Tree
 from ckptplan.recursion.tally import tally
 from ckptplan.recursion.tree import Choice, Decision, Part, Sizes, Where, is_decision, parts_after
@@ -179,6 +180,33 @@ def solution_of(
         regular=regular,
         notes=notes,
     )
+
+
+def chosen(
+    candidates: Sequence[Candidate], *, costs: StepCosts, choose: Choose, notes: tuple[str, ...] = ()
+) -> Solution | None:
+    """Return the candidate that ``choose`` likes best by what is known of it before it is built."""
+    if not candidates:
+        return None
+    place = choose(
+        Cost(
+            seconds=costs.base_seconds + np.array([one.extra for one in candidates]),
+            local_peak_bytes=np.array([one.local_bytes for one in candidates], dtype=np.int64)
+            + costs.resident_bytes,
+            remote_peak_bytes=np.array([one.remote_states for one in candidates], dtype=np.int64)
+            * costs.remote_state_bytes,
+        )
+    )
+    if place is None:
+        return None
+    best = candidates[place]
+    return solution_of(best.build(), costs=costs, regular=best.regular, notes=notes)
+
+
+def best_of(groups: Iterable[Sequence[Candidate]], *, costs: StepCosts, choose: Choose) -> Solution | None:
+    """Return the best of each group's best, once they are built."""
+    found = (chosen(group, costs=costs, choose=choose) for group in groups)
+    return better(choose, [one for one in found if one is not None])
 
 
 def better(choose: Choose, solutions: Sequence[Solution]) -> Solution | None:

@@ -10,10 +10,11 @@ from hypothesis import strategies as st
 
 from ckptplan.recursion import bounds
 from ckptplan.recursion.memorisation import Memorisation, forward_operations
+from ckptplan.recursion.problem import Problem
 from ckptplan.recursion.revolve import again
 from ckptplan.recursion.search import grown
 from ckptplan.recursion.single_tape import SingleTape, is_classical
-from ckptplan.recursion.solver import Problem, solve
+from ckptplan.recursion.solver import solve
 from ckptplan.recursion.tables import Tables
 from ckptplan.recursion.tally import tally
 from ckptplan.recursion.tree import Part, Sizes, Where

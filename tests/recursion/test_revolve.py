@@ -82,6 +82,31 @@ def test_disk_revolve_is_its_recurrence(slots: int, transfer: float, recompute: 
         assert found.number * found.length + found.longer + found.last == steps
 
 
+@pytest.mark.parametrize(("transfer", "recompute"), [(0.0, 1.0), (3.0, 1.0), (10.0, 0.1)])
+def test_with_little_remote_memory_there_are_fewer_segments(transfer: float, recompute: float) -> None:
+    """The least cost of any number of segments up to the limit: fewer are schedules of that form, too."""
+
+    @cache
+    def least(steps: int, most: int) -> float:
+        alone = revolve.again(steps, chunk=1, slots=2) * recompute
+        return min(
+            [alone]
+            + [
+                transfer + (y + revolve.again(y, chunk=1, slots=2)) * recompute + least(steps - y, most - 1)
+                for y in range(1, steps)
+                if most
+            ]
+        )
+
+    for steps in range(1, 50):
+        for most in (0, 1, 2, 3, 7, steps):
+            found = best_segments(steps=steps, slots=2, transfer=transfer, recompute=recompute, most=most)
+            assert found is not None
+            assert found.number <= most
+            assert found.number * transfer + found.again * recompute == pytest.approx(least(steps, most))
+    assert best_segments(steps=9, slots=0, transfer=transfer, recompute=recompute, most=7) is None
+
+
 @pytest.mark.parametrize(("alpha", "least"), [(1, 91), (2, 128), (5, 204)])
 def test_growing_chunks_need_less_than_equal_ones(alpha: int, least: int) -> None:
     """Least peaks in states at T = 4096 (docs/optimality.md); 127, 181 and 286 for equal chunks."""
