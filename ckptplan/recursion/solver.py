@@ -15,7 +15,8 @@ from math import gcd, inf, isqrt
 
 import numpy as np
 
-from ckptplan.recursion import bounds
+from ckptplan.recursion import bounds, revolve
+from ckptplan.recursion.disk_revolve import Segments, segments_tree
 from ckptplan.recursion.problem import Candidate, Problem, Solved
 from ckptplan.recursion.search import Tree, grown
 from ckptplan.recursion.single_tape import SingleTape, is_classical
@@ -25,9 +26,11 @@ from ckptplan.recursion.tree import Choice, Decision, Part, Sizes, Where
 Progress = Callable[[int, int], None]
 
 #: Sums of a table that may be formed: some tenths of a second, and a minute at most.
-WORK = {"quick": 6 * 10**8, "thorough": 3 * 10**10}
+WORK = {"glance": 10**8, "quick": 6 * 10**8, "thorough": 3 * 10**10}
 #: Steps of the classical case: its work rises with T, and with T^2 but slowly.
-_CLASSICAL = {"quick": 30_000, "thorough": 1_000_000}
+_CLASSICAL = {"glance": 10_000, "quick": 30_000, "thorough": 1_000_000}
+#: Sweeps of binomial checkpointing in local memory alone; each may bring a decision for each slot.
+_MOST_SWEEPS = 100_000
 
 
 def solve(problem: Problem, *, effort: str, progress: Progress | None = None) -> Solved | None:
@@ -47,7 +50,7 @@ def solve(problem: Problem, *, effort: str, progress: Progress | None = None) ->
             build=lambda: grown(root, lambda _: Decision(Choice.TAPE), sizes=sizes),
         )
         return Solved(candidates=[whole], least_extra=0.0, exact=True)
-    if is_classical(units=units, sizes=sizes) and steps <= _CLASSICAL[effort]:
+    if is_classical(units=units, sizes=sizes) and (steps <= _CLASSICAL[effort] or problem.write == inf):
         return _classical(problem, units=units, unit=unit, sizes=sizes)
     sizes, units, unit = _coarser(problem, sizes=sizes, units=units, unit=unit, effort=effort)
     if units < sizes.tape:
@@ -100,7 +103,26 @@ def _share(problem: Problem) -> float:
     return min(least / full if full > 0 and full < inf else 1.0 for least, full in pairs)
 
 
+def _binomial(problem: Problem) -> Solved:
+    """Return the classical optimum that moves nothing: binomial checkpointing, for any number of steps."""
+    steps, free = problem.steps, problem.free_bytes or 0
+    slots = min(steps, (free - problem.tape_bytes) // problem.state_bytes)
+    again = revolve.again(steps, chunk=1, slots=slots)
+    extra = again * problem.recompute if slots else inf
+    # With a slot or two, there can be more decisions than a plan should hold.
+    if again >= revolve.MOST or revolve.least_sweeps(steps, slots) > _MOST_SWEEPS:
+        return Solved(candidates=[], least_extra=extra, exact=True)
+    found = Candidate(
+        extra=extra,
+        local_bytes=slots * problem.state_bytes + problem.tape_bytes,
+        build=lambda: segments_tree(slots, Segments(0, 0, 0, steps, again), steps=steps),
+    )
+    return Solved(candidates=[found], least_extra=found.extra, exact=True)
+
+
 def _classical(problem: Problem, *, units: int, unit: int, sizes: Sizes) -> Solved:
+    if problem.write == inf:
+        return _binomial(problem)
     table = SingleTape(
         steps=problem.steps,
         units=units,

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from math import inf
 
 from ckptplan.model.budget import Budget
 from ckptplan.model.step_costs import StepCosts
 from ckptplan.recursion.bounds import unkept_tapes
+from ckptplan.recursion.disk_revolve import segment_candidates
+from ckptplan.recursion.periodic import period_candidates
 from ckptplan.recursion.problem import Problem, Solved
 from ckptplan.recursion.solver import solve
 from ckptplan.strategies.solved import (
@@ -15,8 +18,10 @@ from ckptplan.strategies.solved import (
     Progress,
     Solution,
     SolvedStrategy,
+    best_of,
     better,
     chosen,
+    solution_of,
     ways,
 )
 
@@ -36,34 +41,95 @@ class Optimal(SolvedStrategy):
         effort: str = "quick",
         progress: Progress | None = None,
     ) -> Solution | None:
-        problem = _problem(costs, budget)
-        solved = solve(problem, effort=effort, progress=progress)
-        found = None if solved is None or True not in ways(costs) else _chosen(solved, costs, choose)
-        if costs.overlaps_compute or found is None or not _within(found, budget):
-            # The recursion knows no limit of remote memory, and no schedule that does without the buffers of
-            # transfers beside compute: what uses no remote memory is another candidate then.
-            alone = solve(_problem(costs, budget, remote=False), effort=effort, progress=progress)
-            local = None if alone is None else _chosen(alone, costs, choose)
-            found = better(choose, [one for one in (found, local) if one is not None and _within(one, budget)])
-        if found is None:
+        job = _Job(costs=costs, budget=budget, choose=choose, effort=effort, progress=progress)
+        room = budget.remote_bytes is None or budget.remote_bytes >= costs.remote_state_bytes
+        solved = {remote: job.solved(remote=remote) for remote in (ways(costs) if room else (False,))}
+        whole = next(iter(solved.values()))
+        found = [one for one in map(job.built, solved.values()) if one is not None]
+        kept = [one for one in found if job.keeps(one)]
+        if not (whole.exact and len(solved) == 1) or len(kept) < len(found):
+            kept += job.others(found, without_remote=False not in solved)
+        best = better(choose, kept)
+        if best is None:
             return None
-        return replace(found, least_seconds=costs.base_seconds + _least_extra(costs, budget, solved))
+        # What no schedule takes with remote memory without end, none takes with less of it. Transfers
+        # beside compute may cost nothing.
+        extra = _unkept(costs, budget) if costs.overlaps_compute and room else whole.least_extra
+        return replace(best, least_seconds=costs.base_seconds + extra)
 
 
-def _within(solution: Solution, budget: Budget) -> bool:
-    return budget.remote_bytes is None or solution.trace.remote_peak_bytes <= budget.remote_bytes
+#: Less work, for searches of which there are several.
+_LESS = {"quick": "glance", "thorough": "quick"}
+#: Prices of a write that are tried where remote memory is too small.
+_PRICES = 8
 
 
-def _chosen(solved: Solved, costs: StepCosts, choose: Choose) -> Solution | None:
-    notes = (solved.rounding,) if solved.rounding else ()
-    return chosen(solved.candidates, costs=costs, choose=choose, notes=notes)
+@dataclass(frozen=True, kw_only=True)
+class _Job:
+    costs: StepCosts
+    budget: Budget
+    choose: Choose
+    effort: str
+    progress: Progress | None
 
+    def solved(self, *, remote: bool, price: float = 0.0) -> Solved:
+        """Return the recursion's answer, with remote memory or without, with a price on top of each write."""
+        problem = _problem(self.costs, self.budget, remote=remote)
+        effort = self.effort
+        if price:
+            problem, effort = replace(problem, write=problem.write + price), _LESS[effort]
+        found = solve(problem, effort=effort, progress=self.progress)
+        if found is None:
+            return Solved(candidates=[], least_extra=_unkept(self.costs, self.budget), exact=False)
+        return found
 
-def _least_extra(costs: StepCosts, budget: Budget, solved: Solved | None) -> float:
-    """Return what every schedule adds, those not looked at included: remote memory is unlimited here."""
-    if costs.overlaps_compute or solved is None:
-        return _unkept(costs, budget)
-    return solved.least_extra
+    def built(self, solved: Solved) -> Solution | None:
+        """Return the schedule that is liked best, whatever its remote memory."""
+        notes = (solved.rounding,) if solved.rounding else ()
+        return chosen(solved.candidates, costs=self.costs, choose=self.choose, notes=notes)
+
+    def keeps(self, solution: Solution) -> bool:
+        """Return whether the remote memory suffices."""
+        limit = self.budget.remote_bytes
+        return limit is None or solution.trace.remote_peak_bytes <= limit
+
+    def others(self, found: list[Solution], *, without_remote: bool) -> list[Solution]:
+        """Return what else is legal: closed forms, and what uses less remote memory than the best found."""
+        forms = [
+            list(candidates(self.costs, self.budget, remote=remote))
+            for remote in ways(self.costs)
+            for candidates in (segment_candidates, period_candidates)
+        ]
+        others = [best_of(forms, costs=self.costs, choose=self.choose)]
+        greedy = next((one for one in found if not self.keeps(one)), None)
+        if greedy is not None:
+            local = self.built(self.solved(remote=False)) if without_remote else None
+            others += [local, *([] if self.costs.overlaps_compute else self._priced(greedy, local))]
+        note = ("remote memory is too small for the optimum that uses it",) if greedy is not None else ()
+        return [replace(one, notes=(*one.notes, *note)) for one in others if one is not None]
+
+    def _priced(self, greedy: Solution, local: Solution | None) -> Iterator[Solution]:
+        """Raise the price of a write until few states are remote at once, then lower it while they are.
+
+        Each price gives a legal schedule; the best of them need not be the best there is.
+        """
+        room = (self.budget.remote_bytes or 0) // self.costs.remote_state_bytes
+        saved = local.trace.seconds - greedy.trace.seconds if local is not None else self.costs.base_seconds
+        low, high, price = 0.0, inf, saved / room
+        for _ in range(_PRICES):
+            candidates = self.solved(remote=True, price=price).candidates
+            if not price or not candidates:
+                return
+            quickest = min(candidates, key=lambda candidate: candidate.extra)
+            solution = solution_of(quickest.build(), costs=self.costs)
+            if self.keeps(solution):
+                yield solution
+                high = price
+                if solution.trace.remote_peak_bytes > self.costs.remote_state_bytes * (room - 1):
+                    return
+            else:
+                low = price
+            price = 4 * price if high == inf else (low + high) / 2
 
 
 #: A message that costs less than this share of a state's transfer is left out of the recursion.

@@ -1,6 +1,7 @@
 """Law 4: no strategy beats the optimum, no schedule its bound; and every solved schedule costs what it says."""
 
 import tracemalloc
+from dataclasses import replace
 from math import inf
 
 import pytest
@@ -12,10 +13,11 @@ from ckptplan.errors import CkptplanError
 from ckptplan.model.budget import Budget
 from ckptplan.model.step_costs import StepCosts
 from ckptplan.recursion import solver
+from ckptplan.recursion.problem import Problem, Solved
 from ckptplan.schedule.simulator import play
 from ckptplan.search.question import ObjectiveName, Question
 from ckptplan.strategies.registry import named
-from ckptplan.strategies.solved import tree_of
+from ckptplan.strategies.solved import Progress, tree_of
 from tests.support import SOLVED, changed, plain_costs, step_costs
 
 ALL = tuple(named(["all"]))
@@ -95,9 +97,54 @@ def test_memory_that_rounding_wastes_does_not_raise_the_bound(
 
 def test_a_bound_above_a_plan_is_never_told_as_a_proof(monkeypatch: pytest.MonkeyPatch) -> None:
     """Not even by lowering it to the plan's time: a gap of 0 would be read as a proof."""
-    monkeypatch.setattr("ckptplan.strategies.optimal._least_extra", lambda *_: 1e6)
+
+    def wrongly(problem: Problem, *, effort: str, progress: Progress | None) -> Solved | None:
+        found = solver.solve(problem, effort=effort, progress=progress)
+        return None if found is None else replace(found, least_extra=1e6)
+
+    monkeypatch.setattr("ckptplan.strategies.optimal.solve", wrongly)
     with pytest.raises(CkptplanError, match="please report it"):
         ckptplan.optimize(ckptplan.load_workload("paper-snn"), ckptplan.load_profile("ipu-mk2"))
+
+
+@given(costs=step_costs(steps=lengths), local=st.integers(0, 40_000), remote=st.integers(0, 40_000))
+def test_with_little_remote_memory_no_form_that_is_considered_beats_the_optimum(
+    costs: StepCosts, local: int, remote: int
+) -> None:
+    """Nor where transfers run beside compute: one remote period, segments read once, and what moves nothing."""
+    budget = Budget(local_bytes=costs.resident_bytes + local, remote_bytes=remote)
+    names = ["optimal", "disk-revolve", "periodic", "bptt-msm"]
+    answers = Question(costs=costs, budget=budget, strategies=tuple(named(names))).answers()
+    times = {answer.strategy.name: answer.best.key[0] for answer in answers}
+    assert all(times["optimal"] <= seconds * (1 + 1e-12) for seconds in times.values())
+
+
+def test_with_little_remote_memory_the_optimum_uses_what_there_is() -> None:
+    """T = 1000, one byte each, transfers of 20 steps: 28 % were lost by doing without any remote memory."""
+    costs = changed(two_sizes(1000, 1, 1, 20.0), remote_state_bytes=1)
+    budget = Budget(local_bytes=6, remote_bytes=15)
+    winner = Question(costs=costs, budget=budget, strategies=ALL).winner()
+    assert winner is not None
+    assert winner.best.solution is not None
+    assert winner.strategy.name == "optimal"
+    assert winner.best.solution.trace.remote_peak_bytes <= 15
+    assert winner.best.key[0] <= 6525
+    assert winner.best.solution.least_seconds == pytest.approx(6447)
+
+
+@pytest.mark.parametrize(("steps", "remote"), [(100_000, 0), (10**6, 0), (100_000, 3)])
+def test_long_sequences_in_local_memory_are_revolve(steps: int, remote: int) -> None:
+    """Room for one tape and nine states: binomial checkpointing has no end at 30,000 steps."""
+    costs = changed(two_sizes(steps, 1, 10, 1.0), remote_state_bytes=1)
+    budget = Budget(local_bytes=19, remote_bytes=remote)
+    question = Question(costs=costs, budget=budget, strategies=tuple(named(["optimal", "revolve"])))
+    times = {answer.strategy.name: answer.best.key[0] for answer in question.answers()}
+    assert times["optimal"] <= times["revolve"]
+    solution = question.changed(strategies=(SOLVED["optimal"],)).answers()[0].best.solution
+    assert solution is not None
+    assert solution.least_seconds is not None
+    if remote == 0:
+        assert solution.least_seconds == times["optimal"]
 
 
 @pytest.mark.parametrize("name", sorted(SOLVED))
