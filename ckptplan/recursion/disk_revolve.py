@@ -15,8 +15,8 @@ from typing import NamedTuple
 
 from ckptplan.model.budget import Budget
 from ckptplan.model.step_costs import StepCosts
+from ckptplan.recursion import revolve
 from ckptplan.recursion.problem import Candidate
-from ckptplan.recursion.revolve import MOST
 from ckptplan.recursion.search import Tree, grown
 from ckptplan.recursion.single_tape import binomial_decision
 from ckptplan.recursion.tree import Choice, Decision, Part, Sizes, Where
@@ -56,7 +56,7 @@ class Binomials:
         """Return the steps run again."""
         sweeps = self.sweeps(steps)
         if sweeps == len(self.reaches):
-            return MOST
+            return revolve.MOST
         return sweeps * steps - comb(self.slots + sweeps, self.slots + 1)
 
 
@@ -80,13 +80,18 @@ def segment_candidates(costs: StepCosts, budget: Budget, *, remote: bool) -> Ite
             recompute=costs.recompute_seconds,
             most=room if remote else 0,
         )
-        if found is not None and found.again <= _COUNTABLE:
+        if found is not None and found.again <= _COUNTABLE and _is_told(found, slots):
             yield Candidate(
                 extra=found.number * transfer + found.again * costs.recompute_seconds,
                 local_bytes=slots * costs.state_bytes + costs.tape_bytes,
                 build=partial(segments_tree, slots, found, steps=costs.steps),
                 remote_states=found.number,
             )
+
+
+def _is_told(segments: Segments, slots: int) -> bool:
+    longest = max(segments.length + 1, segments.last)
+    return longest <= 2 or revolve.is_told(longest, slots)
 
 
 def best_segments(

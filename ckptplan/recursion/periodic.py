@@ -36,6 +36,8 @@ def period_candidates(costs: StepCosts, budget: Budget, *, remote: bool) -> Iter
     """Return the best period for each chunk that has room; without remote memory, the whole sequence."""
     for one in settings(costs, budget, remote=remote):
         pieces = -(-costs.steps // one.chunk)
+        if min(one.period, pieces) > 1 and not revolve.is_told(min(one.period, pieces), one.slots):
+            continue
         checkpoints = min(one.slots, min(one.period, pieces) - 1)
         yield Candidate(
             extra=one.extra,

@@ -50,6 +50,15 @@ def least_sweeps(pieces: int, slots: int) -> int:
     return high
 
 
+#: Decisions of a schedule that a plan may hold: it takes a second or two to make and to read them.
+_DECISIONS = 200_000
+
+
+def is_told(pieces: int, slots: int) -> bool:
+    """Return whether the schedule of so many pieces has few enough different parts to be told one by one."""
+    return slots >= 1 and min(slots, pieces) * least_sweeps(pieces, slots) <= _DECISIONS
+
+
 def split(pieces: int, slots: int) -> int:
     """Return how many of at least two pieces go to the left of the next checkpoint: as many as may be.
 

@@ -29,8 +29,6 @@ Progress = Callable[[int, int], None]
 WORK = {"glance": 10**8, "quick": 6 * 10**8, "thorough": 3 * 10**10}
 #: Steps of the classical case: its work rises with T, and with T^2 but slowly.
 _CLASSICAL = {"glance": 10_000, "quick": 30_000, "thorough": 1_000_000}
-#: Sweeps of binomial checkpointing in local memory alone; each may bring a decision for each slot.
-_MOST_SWEEPS = 100_000
 
 
 def solve(problem: Problem, *, effort: str, progress: Progress | None = None) -> Solved | None:
@@ -109,8 +107,7 @@ def _binomial(problem: Problem) -> Solved:
     slots = min(steps, (free - problem.tape_bytes) // problem.state_bytes)
     again = revolve.again(steps, chunk=1, slots=slots)
     extra = again * problem.recompute if slots else inf
-    # With a slot or two, there can be more decisions than a plan should hold.
-    if again >= revolve.MOST or revolve.least_sweeps(steps, slots) > _MOST_SWEEPS:
+    if again >= revolve.MOST or not revolve.is_told(steps, slots):
         return Solved(candidates=[], least_extra=extra, exact=True)
     found = Candidate(
         extra=extra,
@@ -195,6 +192,8 @@ def _beyond(
 ) -> Solved:
     steps = problem.steps
     horizon = min(steps - 1, isqrt(WORK[effort] // 2 // (units + 1)), CELLS // (units + 1) - 1)
+    if horizon < 1:
+        return Solved(candidates=[], least_extra=_unkept(problem), exact=False)
     tables = _tabled(problem, steps=horizon, units=units, sizes=sizes, progress=progress)
     candidates = [*_segments(problem, tables, unit=unit), *_chunks(problem, units, unit, sizes, horizon)]
     rounding = _rounding(problem, sizes=sizes, unit=unit)

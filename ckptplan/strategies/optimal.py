@@ -47,7 +47,7 @@ class Optimal(SolvedStrategy):
         whole = next(iter(solved.values()))
         found = [one for one in map(job.built, solved.values()) if one is not None]
         kept = [one for one in found if job.keeps(one)]
-        if not (whole.exact and len(solved) == 1) or len(kept) < len(found):
+        if not (whole.exact and len(solved) == 1 and kept) or len(kept) < len(found):
             kept += job.others(found, without_remote=False not in solved)
         best = better(choose, kept)
         if best is None:

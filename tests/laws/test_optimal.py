@@ -1,5 +1,6 @@
 """Law 4: no strategy beats the optimum, no schedule its bound; and every solved schedule costs what it says."""
 
+import time
 import tracemalloc
 from dataclasses import replace
 from math import inf
@@ -217,6 +218,19 @@ def test_short_sequences_of_many_bytes_take_little_memory_to_plan(name: str) -> 
         tracemalloc.stop()
         assert peak < 10**9
         assert found is not None or question.infeasible(subject=name).binding == "steps"
+
+
+@pytest.mark.parametrize("name", ["disk-revolve", "optimal", "periodic"])
+@pytest.mark.parametrize(("steps", "local"), [(3 * 10**7, 60), (2 * 10**7, 10**7)])
+def test_long_sequences_beside_compute_are_counted_and_not_played(name: str, steps: int, local: int) -> None:
+    """Tens of millions of actions took a quarter of a minute; plans that move nothing need none of it."""
+    costs = changed(two_sizes(steps, 1, 3, 1.0), overlaps_compute=True)
+    begin = time.process_time()
+    winner = Question(costs=costs, budget=Budget(local_bytes=local), strategies=(SOLVED[name],)).winner()
+    assert time.process_time() - begin < 6
+    assert winner is not None
+    assert winner.best.solution is not None
+    assert winner.best.solution.trace.messages == 0
 
 
 @pytest.mark.parametrize("name", ["disk-revolve", "optimal", "periodic"])
