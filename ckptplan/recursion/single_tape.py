@@ -6,6 +6,8 @@ by binomial checkpointing in closed form, and what is left is one recursion over
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 
 from ckptplan.recursion import revolve
@@ -25,7 +27,15 @@ class SingleTape:
     """Values of parts with all units; remote memory is unused where ``write`` is infinite."""
 
     def __init__(
-        self, *, steps: int, units: int, sizes: Sizes, recompute: float, write: float, read: float
+        self,
+        *,
+        steps: int,
+        units: int,
+        sizes: Sizes,
+        recompute: float,
+        write: float,
+        read: float,
+        progress: Callable[[int, int], None] | None = None,
     ) -> None:
         self.steps, self.units, self.sizes = steps, units, sizes
         self.recompute, self.write, self.read = recompute, write, read
@@ -35,9 +45,9 @@ class SingleTape:
         #: With the first state in one of the slots; saturated counts are of no use.
         self.owned = np.where(again >= revolve.MOST, np.inf, again * recompute)
         self.free, self.far = np.zeros(steps + 1), np.zeros(steps + 1)
-        self._fill()
+        self._fill(progress)
 
-    def _fill(self) -> None:
+    def _fill(self, progress: Callable[[int, int], None] | None) -> None:
         last, owned = self.steps, self.owned.tolist()
         rests = np.full(last + 1, np.inf)  # of t - y steps, in the order of falling t - y
         rests[last] = 0
@@ -48,6 +58,8 @@ class SingleTape:
                 far = min(far, _least_sum(rests[last - t + 1 : last], again[1:t]))
             self.far[t] = far
             again[t] = far + (t * self.recompute + self.read)
+            if progress is not None and t % 4096 == 0:
+                progress(t * t, last * last)
             self.free[t] = rests[last - t] = min(owned[t], self.write + far) if t > 1 else 0.0
 
     def decide(self, part: Part) -> Decision:

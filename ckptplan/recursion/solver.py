@@ -10,8 +10,10 @@ Beyond that two ways that give schedules, and a bound on what any schedule costs
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from functools import lru_cache
+from dataclasses import replace
+from functools import lru_cache, partial
 from math import gcd, inf, isqrt
+from typing import NamedTuple
 
 import numpy as np
 
@@ -28,11 +30,31 @@ Progress = Callable[[int, int], None]
 #: Sums of a table that may be formed: some tenths of a second, and a minute at most.
 WORK = {"glance": 10**8, "quick": 6 * 10**8, "thorough": 3 * 10**10}
 #: Steps of the classical case: its work rises with T, and with T^2 but slowly.
-_CLASSICAL = {"glance": 10_000, "quick": 30_000, "thorough": 1_000_000}
+_CLASSICAL = {"glance": 10_000, "quick": 30_000, "thorough": 300_000}
+#: Closed forms, and steps of all classical tables together, where smaller memories are asked for, too.
+_BINOMIALS = 2_000
+_CLASSICAL_IN_ALL = {"glance": 30_000, "quick": 120_000, "thorough": 600_000}
 
 
-def solve(problem: Problem, *, effort: str, progress: Progress | None = None) -> Solved | None:
-    """Return schedules for every budget up to the problem's; None where no schedule fits it."""
+class _Ask(NamedTuple):
+    """A problem in whole units of memory, and how much may be done about it."""
+
+    problem: Problem
+    units: int
+    unit: int
+    sizes: Sizes
+    effort: str
+    front: bool
+    progress: Progress | None
+
+
+def solve(
+    problem: Problem, *, effort: str, front: bool = False, progress: Progress | None = None
+) -> Solved | None:
+    """Return schedules for the budget; None where no schedule fits it.
+
+    With ``front``, schedules for every budget below it, too: ``exact`` is said of all of them then.
+    """
     steps, tape = problem.steps, problem.tape_bytes
     unit = gcd(problem.state_bytes, tape)
     sizes = Sizes(problem.state_bytes // unit, tape // unit)
@@ -40,58 +62,91 @@ def solve(problem: Problem, *, effort: str, progress: Progress | None = None) ->
     units = most if problem.free_bytes is None else min(most, problem.free_bytes // unit)
     if units < sizes.tape:
         return None
+    ask = _Ask(problem, units=units, unit=unit, sizes=sizes, effort=effort, front=front, progress=progress)
     if units == most:
-        root = Part(Where.FREE, steps, units)
-        whole = Candidate(
-            extra=0.0,
-            local_bytes=units * unit,
-            build=lambda: grown(root, lambda _: Decision(Choice.TAPE), sizes=sizes),
-        )
-        return Solved(candidates=[whole], least_extra=0.0, exact=True)
+        return _all_tapes(ask)
     if is_classical(units=units, sizes=sizes) and (steps <= _CLASSICAL[effort] or problem.write == inf):
-        return _classical(problem, units=units, unit=unit, sizes=sizes)
-    sizes, units, unit = _coarser(problem, sizes=sizes, units=units, unit=unit, effort=effort)
-    if units < sizes.tape:
+        return _classical(ask)
+    return _tables(ask)
+
+
+def _all_tapes(ask: _Ask) -> Solved:
+    """Return the schedule that runs nothing again, and what does with less where that is asked for."""
+    root, sizes = Part(Where.FREE, ask.problem.steps, ask.units), ask.sizes
+    whole = Candidate(
+        extra=0.0,
+        local_bytes=ask.units * ask.unit,
+        build=lambda: grown(root, lambda _: Decision(Choice.TAPE), sizes=sizes),
+    )
+    smaller = _tables(ask) if ask.front and root.steps > 1 else None
+    if smaller is None:
+        return Solved(candidates=[whole], least_extra=0.0, exact=not ask.front or root.steps == 1)
+    return replace(smaller, candidates=[whole, *smaller.candidates], least_extra=0.0)
+
+
+def _tables(ask: _Ask) -> Solved | None:
+    """Return what a table of the whole sequence gives, or one of a part of it."""
+    coarse = _coarser(ask)
+    if coarse.units < coarse.sizes.tape:
         return None
-    if _work(steps, units) <= WORK[effort] and (steps + 1) * (units + 1) <= CELLS:
-        return _exact(problem, units=units, unit=unit, sizes=sizes, progress=progress)
-    return _beyond(problem, units=units, unit=unit, sizes=sizes, effort=effort, progress=progress)
+    found = _exact(coarse) if _is_affordable(coarse, coarse.units) else _beyond(coarse)
+    if found.exact or not ask.front:
+        return found
+    return replace(found, candidates=[*found.candidates, *_smaller(ask)])
+
+
+def _smaller(ask: _Ask) -> Iterator[Candidate]:
+    """Return schedules for small budgets, in units that lose nothing: those of coarse units are few there."""
+    units = min(ask.units, WORK[ask.effort] // ask.problem.steps**2 - 1)
+    if units >= 2 * ask.sizes.tape and _is_affordable(ask, units):
+        yield from _row(_tabled(ask, steps=ask.problem.steps, units=units), ask.problem.steps, unit=ask.unit)
+    counts = _slot_counts(ask, min(ask.problem.steps, _slots(ask)))
+    if ask.problem.write == inf:
+        yield from _binomials(ask, counts)
+    elif ask.problem.steps <= _CLASSICAL[ask.effort]:
+        yield from _single_tapes(ask, counts)
+
+
+def _is_affordable(ask: _Ask, units: int) -> bool:
+    steps = ask.problem.steps
+    return _work(steps, units) <= WORK[ask.effort] and (steps + 1) * (units + 1) <= CELLS
 
 
 def _work(steps: int, units: int) -> int:
     return steps * steps * (units + 1)
 
 
-def _coarser(problem: Problem, *, sizes: Sizes, units: int, unit: int, effort: str) -> tuple[Sizes, int, int]:
+def _coarser(ask: _Ask) -> _Ask:
     """Make units so large that a table of a thousand steps can be afforded, and round sizes up to them.
 
     What fits in rounded units fits in bytes.
     """
-    length = min(problem.steps, 1000)
-    affordable = min(WORK[effort] // length**2, CELLS // (length + 1) - 1)
-    if units <= affordable:
-        return sizes, units, unit
+    problem, length = ask.problem, min(ask.problem.steps, 1000)
+    affordable = min(WORK[ask.effort] // length**2, CELLS // (length + 1) - 1)
+    if ask.units <= affordable:
+        return ask
     smaller = min(problem.state_bytes, problem.tape_bytes)
-    total = units * unit
+    total = ask.units * ask.unit
     pieces = max(1, affordable * smaller // total)
     coarse = -(-smaller // pieces)
     rounded = Sizes(-(-problem.state_bytes // coarse), -(-problem.tape_bytes // coarse))
-    return rounded, total // coarse, coarse
+    return ask._replace(sizes=rounded, units=total // coarse, unit=coarse)
 
 
 #: A question asks for the same tables once for each objective.
 _cached = lru_cache(maxsize=2)(Tables)
+_cached_single = lru_cache(maxsize=64)(SingleTape)
 
 
-def _tabled(problem: Problem, *, steps: int, units: int, sizes: Sizes, progress: Progress | None) -> Tables:
+def _tabled(ask: _Ask, *, steps: int, units: int) -> Tables:
     return _cached(
         steps=steps,
         units=units,
-        sizes=sizes,
-        recompute=problem.recompute,
-        write=problem.write,
-        read=problem.read,
-        progress=progress,
+        sizes=ask.sizes,
+        recompute=ask.problem.recompute,
+        write=ask.problem.write,
+        read=ask.problem.read,
+        progress=ask.progress,
     )
 
 
@@ -101,42 +156,78 @@ def _share(problem: Problem) -> float:
     return min(least / full if full > 0 and full < inf else 1.0 for least, full in pairs)
 
 
-def _binomial(problem: Problem) -> Solved:
-    """Return the classical optimum that moves nothing: binomial checkpointing, for any number of steps."""
-    steps, free = problem.steps, problem.free_bytes or 0
-    slots = min(steps, (free - problem.tape_bytes) // problem.state_bytes)
-    again = revolve.again(steps, chunk=1, slots=slots)
-    extra = again * problem.recompute if slots else inf
-    if again >= revolve.MOST or not revolve.is_told(steps, slots):
-        return Solved(candidates=[], least_extra=extra, exact=True)
-    found = Candidate(
-        extra=extra,
-        local_bytes=slots * problem.state_bytes + problem.tape_bytes,
-        build=lambda: segments_tree(slots, Segments(0, 0, 0, steps, again), steps=steps),
-    )
-    return Solved(candidates=[found], least_extra=found.extra, exact=True)
-
-
-def _classical(problem: Problem, *, units: int, unit: int, sizes: Sizes) -> Solved:
+def _classical(ask: _Ask) -> Solved:
+    problem, most = ask.problem, min(ask.problem.steps, _slots(ask))
+    counts = _slot_counts(ask, most)
     if problem.write == inf:
-        return _binomial(problem)
-    table = SingleTape(
-        steps=problem.steps,
-        units=units,
-        sizes=sizes,
-        recompute=problem.recompute,
-        write=problem.write,
-        read=problem.read,
-    )
-    root = Part(Where.FREE, problem.steps, units)
-    extra = float(table.free[problem.steps])
-    found = Candidate(
-        extra=extra, local_bytes=units * unit, build=lambda: grown(root, table.decide, sizes=sizes)
-    )
+        again = revolve.again(problem.steps, chunk=1, slots=most)
+        return Solved(
+            candidates=list(_binomials(ask, counts)),
+            least_extra=again * problem.recompute if most else inf,
+            exact=len(counts) > most or not ask.front,
+        )
+    optimum = float(_single_tape(ask, most).free[problem.steps])
     return Solved(
-        candidates=[found] if extra < inf else [],
-        least_extra=_least(problem, extra),
-        exact=problem.covered,
+        candidates=list(_single_tapes(ask, counts)),
+        least_extra=_least(problem, optimum),
+        exact=problem.covered and (len(counts) > most or not ask.front),
+    )
+
+
+def _slots(ask: _Ask) -> int:
+    """Return the states that there is room for beside one tape."""
+    return (ask.units - ask.sizes.tape) // ask.sizes.state
+
+
+def _slot_counts(ask: _Ask, most: int) -> list[int]:
+    """Return the numbers of slots to look at: the most, and fewer where smaller memories are asked for."""
+    if not ask.front:
+        return [most]
+    few = _BINOMIALS if ask.problem.write == inf else _CLASSICAL_IN_ALL[ask.effort] // ask.problem.steps
+    if most < few:
+        return list(range(most, -1, -1))
+    spread = np.geomspace(1, most, max(few - 2, 1)).astype(int).tolist()
+    return sorted({0, most, *spread}, reverse=True)
+
+
+def _binomials(ask: _Ask, counts: list[int]) -> Iterator[Candidate]:
+    """Return binomial checkpointing in local memory alone, for any number of steps."""
+    steps = ask.problem.steps
+    for slots in counts:
+        again = revolve.again(steps, chunk=1, slots=slots)
+        if again < revolve.MOST and revolve.is_told(steps, slots):
+            yield Candidate(
+                extra=again * ask.problem.recompute,
+                local_bytes=slots * ask.problem.state_bytes + ask.problem.tape_bytes,
+                build=partial(segments_tree, slots, Segments(0, 0, 0, steps, again), steps=steps),
+            )
+
+
+def _single_tapes(ask: _Ask, counts: list[int]) -> Iterator[Candidate]:
+    """Return the classical optimum for each number of slots."""
+    problem = ask.problem
+    for slots in counts:
+        table = _single_tape(ask, slots)
+        extra = float(table.free[problem.steps])
+        if extra < inf:
+            root = Part(Where.FREE, problem.steps, table.units)
+            yield Candidate(
+                extra=extra,
+                local_bytes=slots * problem.state_bytes + problem.tape_bytes,
+                build=partial(grown, root, table.decide, sizes=table.sizes),
+            )
+
+
+def _single_tape(ask: _Ask, slots: int) -> SingleTape:
+    # A tape as large as a state and one slot each: slots alone are counted.
+    return _cached_single(
+        steps=ask.problem.steps,
+        units=slots + 1,
+        sizes=Sizes(1, 1),
+        recompute=ask.problem.recompute,
+        write=ask.problem.write,
+        read=ask.problem.read,
+        progress=None if ask.front else ask.progress,
     )
 
 
@@ -159,20 +250,22 @@ def _unkept(problem: Problem) -> float:
     )
 
 
-def _exact(problem: Problem, *, units: int, unit: int, sizes: Sizes, progress: Progress | None) -> Solved:
-    tables = _tabled(problem, steps=problem.steps, units=units, sizes=sizes, progress=progress)
-    rounding = _rounding(problem, sizes=sizes, unit=unit)
-    optimum = float(tables.free[problem.steps, units])
-    least = _unkept(problem) if rounding else _least(problem, optimum)
+def _exact(ask: _Ask) -> Solved:
+    problem = ask.problem
+    tables = _tabled(ask, steps=problem.steps, units=ask.units)
+    rounding = _rounding(ask)
+    optimum = float(tables.free[problem.steps, ask.units])
     return Solved(
-        candidates=list(_row(tables, problem.steps, unit=unit, chunk=1, steps_in_all=problem.steps)),
-        least_extra=least,
+        candidates=list(_row(tables, problem.steps, unit=ask.unit)),
+        least_extra=_unkept(problem) if rounding else _least(problem, optimum),
         exact=problem.covered and not rounding,
         rounding=rounding,
     )
 
 
-def _row(tables: Tables, pieces: int, *, unit: int, chunk: int, steps_in_all: int) -> Iterator[Candidate]:
+def _row(
+    tables: Tables, pieces: int, *, unit: int, chunk: int = 1, steps_in_all: int | None = None
+) -> Iterator[Candidate]:
     """Return a schedule for each budget that allows a quicker one than the budgets below it."""
     row = tables.free[pieces]
     best = inf
@@ -187,16 +280,15 @@ def _row(tables: Tables, pieces: int, *, unit: int, chunk: int, steps_in_all: in
             yield Candidate(extra=best, local_bytes=int(units) * unit, build=build)
 
 
-def _beyond(
-    problem: Problem, *, units: int, unit: int, sizes: Sizes, effort: str, progress: Progress | None
-) -> Solved:
+def _beyond(ask: _Ask) -> Solved:
+    problem, units = ask.problem, ask.units
     steps = problem.steps
-    horizon = min(steps - 1, isqrt(WORK[effort] // 2 // (units + 1)), CELLS // (units + 1) - 1)
+    horizon = min(steps - 1, isqrt(WORK[ask.effort] // 2 // (units + 1)), CELLS // (units + 1) - 1)
     if horizon < 1:
         return Solved(candidates=[], least_extra=_unkept(problem), exact=False)
-    tables = _tabled(problem, steps=horizon, units=units, sizes=sizes, progress=progress)
-    candidates = [*_segments(problem, tables, unit=unit), *_chunks(problem, units, unit, sizes, horizon)]
-    rounding = _rounding(problem, sizes=sizes, unit=unit)
+    tables = _tabled(ask, steps=horizon, units=units)
+    candidates = [*_segments(problem, tables, unit=ask.unit), *_chunks(ask, horizon)]
+    rounding = _rounding(ask)
     least = _unkept(problem)
     if not rounding:
         blocks = bounds.of_blocks(bounds.first_state_at_hand(tables), steps=steps)
@@ -204,9 +296,10 @@ def _beyond(
     return Solved(candidates=candidates, least_extra=least, exact=False, rounding=rounding)
 
 
-def _rounding(problem: Problem, *, sizes: Sizes, unit: int) -> str:
+def _rounding(ask: _Ask) -> str:
     """Tell what is lost where sizes are no whole numbers of units."""
-    state, tape = sizes.state * unit - problem.state_bytes, sizes.tape * unit - problem.tape_bytes
+    problem, unit = ask.problem, ask.unit
+    state, tape = ask.sizes.state * unit - problem.state_bytes, ask.sizes.tape * unit - problem.tape_bytes
     if not state and not tape:
         return ""
     return (
@@ -236,19 +329,20 @@ def _segments(problem: Problem, tables: Tables, *, unit: int) -> Iterator[Candid
     )
 
 
-def _chunks(problem: Problem, units: int, unit: int, sizes: Sizes, horizon: int) -> Iterator[Candidate]:
+def _chunks(ask: _Ask, horizon: int) -> Iterator[Candidate]:
     """Handle so many steps as one that a table of ``horizon`` pieces holds them all."""
+    problem = ask.problem
     chunk = -(-problem.steps // horizon)
     pieces = -(-problem.steps // chunk)
-    tape = chunk * sizes.tape
-    if units < 2 * tape:
+    tape = chunk * ask.sizes.tape
+    if ask.units < 2 * tape:
         return
     tables = Tables(
         steps=pieces,
-        units=units,
-        sizes=Sizes(sizes.state, tape),
+        units=ask.units,
+        sizes=Sizes(ask.sizes.state, tape),
         recompute=problem.recompute * chunk,
         write=problem.write,
         read=problem.read,
     )
-    yield from _row(tables, pieces, unit=unit, chunk=chunk, steps_in_all=problem.steps)
+    yield from _row(tables, pieces, unit=ask.unit, chunk=chunk, steps_in_all=problem.steps)

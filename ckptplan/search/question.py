@@ -268,7 +268,12 @@ class Question:
             return int(kept[np.lexsort(keys[::-1])[0]])
 
         solution = strategy.solve(
-            costs=self.costs, budget=self.budget, choose=choose, effort=self.effort, progress=self.progress
+            costs=self.costs,
+            budget=self.budget,
+            choose=choose,
+            effort=self.effort,
+            front=objective is not least_time,
+            progress=self.progress,
         )
         if solution is None or not limits.kept(solution.cost)[0]:
             return None

@@ -21,6 +21,7 @@ class DiskRevolve(SolvedStrategy):
         budget: Budget,
         choose: Choose,
         effort: str = "quick",
+        front: bool = False,
         progress: Progress | None = None,
     ) -> Solution | None:
         groups = [list(segment_candidates(costs, budget, remote=remote)) for remote in ways(costs)]

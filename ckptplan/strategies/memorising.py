@@ -32,6 +32,7 @@ class Memorising(SolvedStrategy):
         budget: Budget,
         choose: Choose,
         effort: str = "quick",
+        front: bool = False,
         progress: Progress | None = None,
     ) -> Solution | None:
         unit, sizes, units = _in_units(costs, budget, steps=costs.steps)

@@ -39,9 +39,10 @@ class Optimal(SolvedStrategy):
         budget: Budget,
         choose: Choose,
         effort: str = "quick",
+        front: bool = False,
         progress: Progress | None = None,
     ) -> Solution | None:
-        job = _Job(costs=costs, budget=budget, choose=choose, effort=effort, progress=progress)
+        job = _Job(costs=costs, budget=budget, choose=choose, effort=effort, front=front, progress=progress)
         room = budget.remote_bytes is None or budget.remote_bytes >= costs.remote_state_bytes
         solved = {remote: job.solved(remote=remote) for remote in (ways(costs) if room else (False,))}
         whole = next(iter(solved.values()))
@@ -70,15 +71,16 @@ class _Job:
     budget: Budget
     choose: Choose
     effort: str
+    front: bool
     progress: Progress | None
 
     def solved(self, *, remote: bool, price: float = 0.0) -> Solved:
         """Return the recursion's answer, with remote memory or without, with a price on top of each write."""
         problem = _problem(self.costs, self.budget, remote=remote)
-        effort = self.effort
+        effort, front = self.effort, self.front
         if price:
-            problem, effort = replace(problem, write=problem.write + price), _LESS[effort]
-        found = solve(problem, effort=effort, progress=self.progress)
+            problem, effort, front = replace(problem, write=problem.write + price), _LESS[effort], False
+        found = solve(problem, effort=effort, front=front, progress=self.progress)
         if found is None:
             return Solved(candidates=[], least_extra=_unkept(self.costs, self.budget), exact=False)
         return found

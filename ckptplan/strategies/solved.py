@@ -71,9 +71,13 @@ class SolvedStrategy(Strategy):
         budget: Budget,
         choose: Choose,
         effort: str = "quick",
+        front: bool = False,
         progress: Progress | None = None,
     ) -> Solution | None:
-        """Return the schedule that ``choose`` likes best, None where none fits."""
+        """Return the schedule that ``choose`` likes best, None where none fits.
+
+        With ``front`` it may like those best that take more time and less memory.
+        """
 
     def least_local_bytes(self, costs: StepCosts) -> int:
         """Return the local memory below which it has no schedule, whatever the other limits."""
@@ -185,22 +189,33 @@ def solution_of(
 def chosen(
     candidates: Sequence[Candidate], *, costs: StepCosts, choose: Choose, notes: tuple[str, ...] = ()
 ) -> Solution | None:
-    """Return the candidate that ``choose`` likes best by what is known of it before it is built."""
-    if not candidates:
-        return None
-    place = choose(
-        Cost(
-            seconds=costs.base_seconds + np.array([one.extra for one in candidates]),
-            local_peak_bytes=np.array([one.local_bytes for one in candidates], dtype=np.int64)
-            + costs.resident_bytes,
-            remote_peak_bytes=np.array([one.remote_states for one in candidates], dtype=np.int64)
-            * costs.remote_state_bytes,
-        )
+    """Return the candidate that ``choose`` likes best by what is known of it before it is built.
+
+    Where it breaks a limit once it is built (messages are paid then), a quicker one is looked for.
+    """
+    for _ in range(_TRIES):
+        place = choose(_estimates(candidates, costs)) if candidates else None
+        if place is None:
+            return None
+        best = candidates[place]
+        solution = solution_of(best.build(), costs=costs, regular=best.regular, notes=notes)
+        candidates = [one for one in candidates if one.extra < best.extra]
+        if not candidates or choose(solution.cost) is not None:
+            return solution
+    return None
+
+
+_TRIES = 20
+
+
+def _estimates(candidates: Sequence[Candidate], costs: StepCosts) -> Cost:
+    remote_states = np.array([one.remote_states for one in candidates], dtype=np.int64)
+    return Cost(
+        seconds=costs.base_seconds + np.array([one.extra for one in candidates]),
+        local_peak_bytes=np.array([one.local_bytes for one in candidates], dtype=np.int64)
+        + costs.resident_bytes,
+        remote_peak_bytes=remote_states * costs.remote_state_bytes,
     )
-    if place is None:
-        return None
-    best = candidates[place]
-    return solution_of(best.build(), costs=costs, regular=best.regular, notes=notes)
 
 
 def best_of(groups: Iterable[Sequence[Candidate]], *, costs: StepCosts, choose: Choose) -> Solution | None:

@@ -99,8 +99,8 @@ def test_memory_that_rounding_wastes_does_not_raise_the_bound(
 def test_a_bound_above_a_plan_is_never_told_as_a_proof(monkeypatch: pytest.MonkeyPatch) -> None:
     """Not even by lowering it to the plan's time: a gap of 0 would be read as a proof."""
 
-    def wrongly(problem: Problem, *, effort: str, progress: Progress | None) -> Solved | None:
-        found = solver.solve(problem, effort=effort, progress=progress)
+    def wrongly(problem: Problem, *, effort: str, front: bool, progress: Progress | None) -> Solved | None:
+        found = solver.solve(problem, effort=effort, front=front, progress=progress)
         return None if found is None else replace(found, least_extra=1e6)
 
     monkeypatch.setattr("ckptplan.strategies.optimal.solve", wrongly)
@@ -146,6 +146,31 @@ def test_long_sequences_in_local_memory_are_revolve(steps: int, remote: int) -> 
     assert solution.least_seconds is not None
     if remote == 0:
         assert solution.least_seconds == times["optimal"]
+
+
+@given(
+    costs=st.builds(
+        two_sizes, st.integers(1, 30), st.integers(1, 9), st.integers(1, 30), st.sampled_from([0.1, 1.0, 9.0])
+    ),
+    local=st.integers(1, 1000), most=st.sampled_from([0.05, 0.2, 1.0, 2.0]),
+)  # fmt: skip
+@example(costs=two_sizes(64, 1, 20, 1.0), local=39, most=2.0)
+@example(costs=two_sizes(64, 1, 1, 1.0), local=64, most=0.3)
+def test_least_memory_is_the_least_there_is(costs: StepCosts, local: int, most: float) -> None:
+    """With a byte less no schedule keeps the overhead, whatever there is room for: one tape, or all of them."""
+    question = Question(
+        costs=costs,
+        budget=Budget(local_bytes=local),
+        strategies=(SOLVED["optimal"],),
+        objective="memory",
+        max_overhead=most,
+    )
+    quickest = question.changed(objective="time")
+    winner = question.winner()
+    assert (winner is None) == (quickest.winner() is None)
+    if winner is not None:
+        less = Budget(local_bytes=int(winner.best.key[0]) - 1)
+        assert quickest.changed(budget=less).winner() is None
 
 
 @pytest.mark.parametrize("name", sorted(SOLVED))
