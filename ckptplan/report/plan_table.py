@@ -78,8 +78,9 @@ def _facts(plan: Plan, results: Mapping[str, Plan | Infeasible], *, unicode: boo
     from ckptplan.report.comparison import parameters_text
 
     table.add_row("strategy", Text.assemble((plan.strategy, "bold green"), f"  {parameters_text(plan)}"))
-    if plan.bound is not None:
-        table.add_row("proof", _proof(plan.bound.gap, least_time=plan.goal.objective == "time"))
+    # What is proved is proved of times, which says nothing about the least memory or the knee.
+    if plan.bound is not None and plan.goal.objective == "time":
+        table.add_row("proof", _proof(plan.bound.gap))
     for heading, text in _beside(plan, results).items():
         table.add_row(heading, text)
     if wish := _wish(plan):
@@ -104,11 +105,9 @@ def _facts(plan: Plan, results: Mapping[str, Plan | Infeasible], *, unicode: boo
     return table
 
 
-def _proof(gap: float, *, least_time: bool) -> str:
+def _proof(gap: float) -> str:
     if gap < PROVED:
         return "no legal schedule is quicker"
-    if not least_time:
-        return f"{format_percent(gap)[1:]} of its time is above the least possible within the whole budget"
     return f"within {format_percent(gap)[1:]} of the least possible time"
 
 
