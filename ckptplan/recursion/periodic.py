@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import partial
-from math import inf
+from math import inf, sqrt
 from typing import NamedTuple
 
 import numpy as np
@@ -53,7 +53,8 @@ def settings(costs: StepCosts, budget: Budget, *, remote: bool) -> Iterator[Sett
     buffers = 2 * costs.state_bytes if costs.overlaps_compute and remote else 0
     free = None if budget.local_bytes is None else budget.local_bytes - costs.resident_bytes - buffers
     longest = costs.steps if free is None else min(costs.steps, max(0, free) // costs.tape_bytes)
-    for chunk in _grid(longest, dense=16, most=28).tolist():
+    chunks = np.union1d(_grid(longest, dense=16, most=28), _with_all_checkpoints(longest, free, costs))
+    for chunk in chunks.tolist():
         pieces = -(-costs.steps // chunk)
         slots = pieces if free is None else (free - chunk * costs.tape_bytes) // costs.state_bytes
         slots = min(slots, pieces)
@@ -70,6 +71,23 @@ def settings(costs: StepCosts, budget: Budget, *, remote: bool) -> Iterator[Sett
             best = int(np.argmin(extra))
             if extra[best] < inf:
                 yield Setting(chunk, slots, int(periods[best]), float(extra[best]))
+
+
+def _with_all_checkpoints(longest: int, free: int | None, costs: StepCosts) -> Integers:
+    """Return the longest chunks c with room for a checkpoint before each: Standard's best is among them.
+
+    ceil(T / c) - 1 states are less than T / c, and at least that less one.
+    """
+    if free is None:
+        return np.array([], dtype=np.int64)
+    state, tape = costs.state_bytes, costs.tape_bytes
+    roots = []
+    for room in (free, free + state):
+        inside = float(room) ** 2 - 4.0 * tape * state * costs.steps
+        roots.append((room + sqrt(max(0.0, inside))) / (2 * tape))
+    chunks = np.unique(np.linspace(roots[0] - 1, roots[1] + 1, 32).astype(np.int64))
+    result: Integers = chunks[(chunks >= 1) & (chunks <= longest)]
+    return result
 
 
 def _grid(longest: int, *, dense: int, most: int) -> Integers:

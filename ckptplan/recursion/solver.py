@@ -20,6 +20,7 @@ import numpy as np
 from ckptplan.recursion import bounds, revolve
 from ckptplan.recursion.disk_revolve import Segments, segments_tree
 from ckptplan.recursion.problem import Candidate, Problem, Solved
+from ckptplan.recursion.rounding import least_lossy_unit, rounded
 from ckptplan.recursion.search import Tree, grown
 from ckptplan.recursion.single_tape import SingleTape, is_classical
 from ckptplan.recursion.tables import CELLS, Tables
@@ -29,8 +30,12 @@ Progress = Callable[[int, int], None]
 
 #: Sums of a table that may be formed: some tenths of a second, and a minute at most.
 WORK = {"glance": 10**8, "quick": 6 * 10**8, "thorough": 3 * 10**10}
+#: Steps of the shortest table that is worth its while, of a longer sequence.
+_SOME_STEPS = 1_000
+#: Share of the memory that may be lost to have a table of all steps.
+_LITTLE = 0.05
 #: Steps of the classical case: its work rises with T, and with T^2 but slowly.
-_CLASSICAL = {"glance": 10_000, "quick": 30_000, "thorough": 300_000}
+_CLASSICAL = {"glance": 10_000, "quick": 30_000, "thorough": 200_000}
 #: Closed forms, and steps of all classical tables together, where smaller memories are asked for, too.
 _BINOMIALS = 2_000
 _CLASSICAL_IN_ALL = {"glance": 30_000, "quick": 120_000, "thorough": 600_000}
@@ -86,10 +91,8 @@ def _all_tapes(ask: _Ask) -> Solved:
 
 def _tables(ask: _Ask) -> Solved | None:
     """Return what a table of the whole sequence gives, or one of a part of it."""
-    coarse = _coarser(ask)
-    if coarse.units < coarse.sizes.tape:
-        return None
-    found = _exact(coarse) if _is_affordable(coarse, coarse.units) else _beyond(coarse)
+    coarse, relaxed = _coarser(ask), _coarser(ask, down=True)
+    found = (_exact if _is_affordable(coarse, coarse.units) else _beyond)(coarse, relaxed)
     if found.exact or not ask.front:
         return found
     return replace(found, candidates=[*found.candidates, *_smaller(ask)])
@@ -116,25 +119,34 @@ def _work(steps: int, units: int) -> int:
     return steps * steps * (units + 1)
 
 
-def _coarser(ask: _Ask) -> _Ask:
+def _coarser(ask: _Ask, *, down: bool = False) -> _Ask:
     """Make units so large that a table of a thousand steps can be afforded, and round sizes up to them.
 
-    What fits in rounded units fits in bytes.
+    Or of all steps, where that loses little. What fits in rounded units fits in bytes; rounded ``down``, what
+    fits in bytes fits in units.
     """
-    problem, length = ask.problem, min(ask.problem.steps, 1000)
-    affordable = min(WORK[ask.effort] // length**2, CELLS // (length + 1) - 1)
-    if ask.units <= affordable:
+    problem = ask.problem
+    if ask.units <= _most_units(ask, _SOME_STEPS):
         return ask
-    smaller = min(problem.state_bytes, problem.tape_bytes)
-    total = ask.units * ask.unit
-    pieces = max(1, affordable * smaller // total)
-    coarse = -(-smaller // pieces)
-    rounded = Sizes(-(-problem.state_bytes // coarse), -(-problem.tape_bytes // coarse))
-    return ask._replace(sizes=rounded, units=total // coarse, unit=coarse)
+    state, tape, total = problem.state_bytes, problem.tape_bytes, ask.units * ask.unit
+    lost, unit = inf, 0
+    for steps in (problem.steps, _SOME_STEPS):
+        if lost > _LITTLE:
+            most = _most_units(ask, steps)
+            lost, unit = least_lossy_unit(
+                state, tape, steps=problem.steps, total=total, most_units=most, down=down
+            )
+    return ask._replace(sizes=rounded(state, tape, unit=unit, down=down), units=total // unit, unit=unit)
+
+
+def _most_units(ask: _Ask, steps: int) -> int:
+    """Return the units of a table of so many steps, or of all, that can be afforded."""
+    length = min(steps, ask.problem.steps)
+    return max(1, min(WORK[ask.effort] // length**2, CELLS // (length + 1)) - 1)
 
 
 #: A question asks for the same tables once for each objective.
-_cached = lru_cache(maxsize=2)(Tables)
+_cached = lru_cache(maxsize=3)(Tables)
 _cached_single = lru_cache(maxsize=64)(SingleTape)
 
 
@@ -250,17 +262,35 @@ def _unkept(problem: Problem) -> float:
     )
 
 
-def _exact(ask: _Ask) -> Solved:
+def _exact(ask: _Ask, relaxed: _Ask) -> Solved:
     problem = ask.problem
     tables = _tabled(ask, steps=problem.steps, units=ask.units)
     rounding = _rounding(ask)
-    optimum = float(tables.free[problem.steps, ask.units])
     return Solved(
         candidates=list(_row(tables, problem.steps, unit=ask.unit)),
-        least_extra=_unkept(problem) if rounding else _least(problem, optimum),
+        least_extra=_bound(relaxed),
         exact=problem.covered and not rounding,
         rounding=rounding,
     )
+
+
+def _bound(ask: _Ask) -> float:
+    """Return what the optimum of the sequence, or of its parts, proves, in units that are rounded down."""
+    problem, units = ask.problem, ask.units
+    if _is_affordable(ask, units):
+        optimum = float(_tabled(ask, steps=problem.steps, units=units).free[problem.steps, units])
+        return _least(problem, optimum)
+    horizon = _horizon(ask)
+    if horizon < 1:
+        return _unkept(problem)
+    least = bounds.first_state_at_hand(_tabled(ask, steps=horizon, units=units))
+    return max(_unkept(problem), bounds.of_blocks(least, steps=problem.steps) * _share(problem))
+
+
+def _horizon(ask: _Ask) -> int:
+    """Return the steps of the longest table that can be afforded, which are not all."""
+    width = ask.units + 1
+    return min(ask.problem.steps - 1, isqrt(WORK[ask.effort] // 2 // width), CELLS // width - 1)
 
 
 def _row(
@@ -280,20 +310,12 @@ def _row(
             yield Candidate(extra=best, local_bytes=int(units) * unit, build=build)
 
 
-def _beyond(ask: _Ask) -> Solved:
-    problem, units = ask.problem, ask.units
-    steps = problem.steps
-    horizon = min(steps - 1, isqrt(WORK[ask.effort] // 2 // (units + 1)), CELLS // (units + 1) - 1)
-    if horizon < 1:
-        return Solved(candidates=[], least_extra=_unkept(problem), exact=False)
-    tables = _tabled(ask, steps=horizon, units=units)
-    candidates = [*_segments(problem, tables, unit=ask.unit), *_chunks(ask, horizon)]
-    rounding = _rounding(ask)
-    least = _unkept(problem)
-    if not rounding:
-        blocks = bounds.of_blocks(bounds.first_state_at_hand(tables), steps=steps)
-        least = max(least, blocks * _share(problem))
-    return Solved(candidates=candidates, least_extra=least, exact=False, rounding=rounding)
+def _beyond(ask: _Ask, relaxed: _Ask) -> Solved:
+    horizon, candidates = _horizon(ask), list[Candidate]()
+    if horizon >= 1:
+        tables = _tabled(ask, steps=horizon, units=ask.units)
+        candidates = [*_segments(ask.problem, tables, unit=ask.unit), *_chunks(ask, horizon)]
+    return Solved(candidates=candidates, least_extra=_bound(relaxed), exact=False, rounding=_rounding(ask))
 
 
 def _rounding(ask: _Ask) -> str:

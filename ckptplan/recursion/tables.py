@@ -24,7 +24,7 @@ Values: TypeAlias = npt.NDArray[np.float64]
 _ROWS = 256
 _INFINITE = float("inf")
 #: Entries of one table that may be kept; there are seven of eight bytes each.
-CELLS = 10**7
+CELLS = 5 * 10**6
 
 
 class Tables:
