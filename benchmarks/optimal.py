@@ -19,7 +19,7 @@ from benchmarks.record import spread, write
 from ckptplan.cost.exact import Cost
 from ckptplan.model.budget import Budget
 from ckptplan.model.step_costs import StepCosts
-from ckptplan.recursion import solver
+from ckptplan.recursion import ask, classical
 from ckptplan.strategies.registry import all_strategies
 from ckptplan.strategies.solved import SolvedStrategy
 
@@ -76,8 +76,8 @@ def timed(repeats: int, action: Callable[[], Any]) -> tuple[dict[str, float], An
     """Time an action, each time without what the last one kept."""
     times, result = [], None
     for _ in range(repeats):
-        solver._cached.cache_clear()
-        solver._cached_single.cache_clear()
+        ask.forget()
+        classical.forget()
         start = time.perf_counter()
         result = action()
         times.append(time.perf_counter() - start)

@@ -2,14 +2,40 @@
 
 from __future__ import annotations
 
+from math import inf
+
 import numpy as np
 
+from ckptplan.recursion.problem import Problem
 from ckptplan.recursion.tables import Tables, Values
 
 
 def unkept_tapes(*, steps: int, units: int, tape: int, recompute: float) -> float:
     """Every step is run again whose tape is not held when the first sweep ends."""
     return max(0, steps - units // tape) * recompute
+
+
+def unkept(problem: Problem) -> float:
+    """Return that bound in bytes, of all the memory there is, however coarse the units of a table."""
+    if problem.free_bytes is None:
+        return 0.0
+    return unkept_tapes(
+        steps=problem.steps,
+        units=problem.free_bytes,
+        tape=problem.tape_bytes,
+        recompute=problem.recompute,
+    )
+
+
+def of_optimum(problem: Problem, optimum: float) -> float:
+    """Return the bound that an optimum of the covered problem gives for the problem itself."""
+    return optimum if problem.covered else max(unkept(problem), optimum * share(problem))
+
+
+def share(problem: Problem) -> float:
+    """Return what share of a schedule's extra cost remains at least when transfers cost their least."""
+    pairs = ((problem.least_write, problem.write), (problem.least_read, problem.read))
+    return min(least / full if full > 0 and full < inf else 1.0 for least, full in pairs)
 
 
 def first_state_at_hand(tables: Tables) -> Values:

@@ -10,9 +10,9 @@ import numpy as np
 from ckptplan.cost.exact import Cost
 from ckptplan.model.budget import Budget
 from ckptplan.model.step_costs import StepCosts
+from ckptplan.recursion.ask import WORK
 from ckptplan.recursion.memorisation import Memorisation
 from ckptplan.recursion.search import grown
-from ckptplan.recursion.solver import WORK
 from ckptplan.recursion.tables import CELLS
 from ckptplan.recursion.tree import Part, Sizes, Where
 from ckptplan.strategies.solved import Choose, Progress, Solution, SolvedStrategy, solution_of

@@ -13,7 +13,7 @@ import ckptplan
 from ckptplan.errors import CkptplanError
 from ckptplan.model.budget import Budget
 from ckptplan.model.step_costs import StepCosts
-from ckptplan.recursion import solver
+from ckptplan.recursion import ask, solver
 from ckptplan.recursion.problem import Problem, Solved
 from ckptplan.schedule.simulator import play
 from ckptplan.search.question import ObjectiveName, Question
@@ -70,7 +70,7 @@ def test_the_bound_holds_however_coarse_the_units_are(costs: StepCosts, share: f
     budget = Budget(local_bytes=costs.tape_bytes + int(share * (most - costs.tape_bytes)))
     exact = Question(costs=costs, budget=budget, strategies=(SOLVED["optimal"],), effort="thorough").winner()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(solver.WORK, "quick", work)
+        patch.setitem(ask.WORK, "quick", work)
         answers = Question(costs=costs, budget=budget, strategies=ALL).answers()
     bounds = [one.best.solution.least_seconds for one in answers if one.best.solution]
     least = max((bound for bound in bounds if bound is not None), default=0.0)

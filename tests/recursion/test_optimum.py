@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ckptplan.recursion import bounds
+from ckptplan.recursion.ask import WORK
 from ckptplan.recursion.memorisation import Memorisation, forward_operations
 from ckptplan.recursion.problem import Problem
 from ckptplan.recursion.revolve import again
@@ -147,7 +148,7 @@ def test_beyond_the_tables_a_schedule_and_a_bound_enclose_the_optimum(monkeypatc
         assert exact.exact
         optimum = min(candidate.extra for candidate in exact.candidates)
         assert exact.least_extra == pytest.approx(optimum)
-        monkeypatch.setitem(__import__("ckptplan.recursion.solver").recursion.solver.WORK, "quick", 4 * 10**6)
+        monkeypatch.setitem(WORK, "quick", 4 * 10**6)
         quick = solve(problem(steps, **changes), effort="quick")
         assert quick is not None
         assert not quick.exact

@@ -1,0 +1,94 @@
+"""A problem in units of memory, and how large a table of it may be."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import lru_cache
+from math import inf, isqrt
+from typing import NamedTuple
+
+from ckptplan.recursion.problem import Problem
+from ckptplan.recursion.rounding import least_lossy_unit, rounded
+from ckptplan.recursion.tables import CELLS, Tables
+from ckptplan.recursion.tree import Sizes
+
+Progress = Callable[[int, int], None]
+
+#: Sums of a table that may be formed: some tenths of a second, and a minute at most.
+WORK = {"glance": 10**8, "quick": 6 * 10**8, "thorough": 3 * 10**10}
+#: Steps of the shortest table that is worth its while, of a longer sequence.
+_SOME_STEPS = 1_000
+#: Share of the memory that may be lost to have a table of all steps.
+_LITTLE = 0.05
+
+
+class Ask(NamedTuple):
+    """A problem in whole units of memory, and how much may be done about it."""
+
+    problem: Problem
+    units: int
+    unit: int
+    sizes: Sizes
+    effort: str
+    front: bool
+    progress: Progress | None
+
+
+def is_affordable(ask: Ask, units: int) -> bool:
+    """Return whether a table of all steps can be afforded."""
+    steps = ask.problem.steps
+    return steps**2 * (units + 1) <= WORK[ask.effort] and (steps + 1) * (units + 1) <= CELLS
+
+
+def coarser(ask: Ask, *, down: bool = False) -> Ask:
+    """Make units so large that a table of a thousand steps can be afforded, and round sizes up to them.
+
+    Or of all steps, where that loses little. What fits in rounded units fits in bytes; rounded ``down``, what
+    fits in bytes fits in units.
+    """
+    problem = ask.problem
+    if ask.units <= _most_units(ask, _SOME_STEPS):
+        return ask
+    state, tape, total = problem.state_bytes, problem.tape_bytes, ask.units * ask.unit
+    lost, unit = inf, 0
+    for steps in (problem.steps, _SOME_STEPS):
+        if lost > _LITTLE:
+            most = _most_units(ask, steps)
+            lost, unit = least_lossy_unit(
+                state, tape, steps=problem.steps, total=total, most_units=most, down=down
+            )
+    return ask._replace(sizes=rounded(state, tape, unit=unit, down=down), units=total // unit, unit=unit)
+
+
+def _most_units(ask: Ask, steps: int) -> int:
+    """Return the units of a table of so many steps, or of all, that can be afforded."""
+    length = min(steps, ask.problem.steps)
+    return max(1, min(WORK[ask.effort] // length**2, CELLS // (length + 1)) - 1)
+
+
+def longest_table(ask: Ask) -> int:
+    """Return the steps of the longest table that can be afforded, which are not all."""
+    width = ask.units + 1
+    return min(ask.problem.steps - 1, isqrt(WORK[ask.effort] // 2 // width), CELLS // width - 1)
+
+
+#: A question asks for the same tables once for each objective.
+_cached = lru_cache(maxsize=3)(Tables)
+
+
+def tabled(ask: Ask, *, steps: int, units: int) -> Tables:
+    """Return the table of so many steps and units."""
+    return _cached(
+        steps=steps,
+        units=units,
+        sizes=ask.sizes,
+        recompute=ask.problem.recompute,
+        write=ask.problem.write,
+        read=ask.problem.read,
+        progress=ask.progress,
+    )
+
+
+def forget() -> None:
+    """Keep no table of earlier questions; for those who measure time."""
+    _cached.cache_clear()
