@@ -114,7 +114,7 @@ def test_with_little_remote_memory_no_form_that_is_considered_beats_the_optimum(
 ) -> None:
     """Nor where transfers run beside compute: one remote period, segments read once, and what moves nothing."""
     budget = Budget(local_bytes=costs.resident_bytes + local, remote_bytes=remote)
-    names = ["optimal", "disk-revolve", "periodic", "bptt-msm"]
+    names = ["optimal", "disk-revolve", "periodic", "bptt-msm", "standard"]
     answers = Question(costs=costs, budget=budget, strategies=tuple(named(names))).answers()
     times = {answer.strategy.name: answer.best.key[0] for answer in answers}
     assert all(times["optimal"] <= seconds * (1 + 1e-12) for seconds in times.values())
