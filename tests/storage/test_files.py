@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import ckptplan
@@ -64,6 +64,7 @@ def test_wrong_decisions_are_refused(tmp_path: Path, change: Any, told: str) -> 
     assert told in str(caught.value)
 
 
+@settings(max_examples=25)
 @given(steps=st.integers(1, 3000), objective=st.sampled_from(["time", "memory", "balanced"]))
 def test_every_plan_survives(tmp_path_factory: pytest.TempPathFactory, steps: int, objective: str) -> None:
     workload = ckptplan.load_workload("paper-snn").with_steps(steps)
