@@ -256,13 +256,13 @@ class ParetoFront(Sequence[Plan]):
         return all(one.exact for one in self._fronts)
 
     def place_within(self, local_bytes: int) -> int | None:
-        """Return the index of the quickest plan within a budget of one unit, None where none fits."""
+        """Return the index of the quickest listed plan within a budget of one unit, None where none fits."""
         place = int(np.searchsorted(self.local_peak_bytes, local_bytes, side="right")) - 1
         return place if place >= 0 else None
 
     @property
     def knee_place(self) -> int | None:
-        """The index of the knee within the budget: the point farthest below the chord of the front."""
+        """The index of the knee within the budget: the listed point farthest below the chord of the front."""
         last = self.place_within(self.budget_bytes)
         if last is None:
             return None
@@ -289,38 +289,64 @@ class ParetoFront(Sequence[Plan]):
     def knee(self) -> Plan:
         """The knee within the budget, as ``optimize(objective='balanced')``. Raises Infeasible."""
         place = self.knee_place
-        return self._none(self.budget_bytes) if place is None else self._plan(place, budget=self.budget_bytes)
+        if self._read_off and place is not None:
+            return self._plan(place, budget=self.budget_bytes)
+        return self._searched(self.budget_bytes, objective="balanced").best()
 
     def at(self, local_bytes: int | str) -> Plan:
-        """Return the quickest plan within a budget of one unit. Raises InputError and Infeasible."""
-        budget = parse_bytes(local_bytes)
+        """Return the quickest plan within a budget of one unit. Raises InputError and Infeasible.
+
+        It is read off the front where that has every point, and searched for where some are left out.
+        """
+        budget = _budget(local_bytes)
         place = self.place_within(budget)
-        return self._none(budget) if place is None else self._plan(place, budget=budget)
+        if self._read_off and place is not None:
+            return self._plan(place, budget=budget)
+        return self._searched(budget).best()
 
     def lacks(self, local_bytes: int | str) -> Infeasible | None:
         """Return why no plan is within a budget of one unit; None where one is. Raises InputError."""
-        budget = parse_bytes(local_bytes)
+        budget = _budget(local_bytes)
         if self.place_within(budget) is not None:
             return None
-        question = self._ranking(budget, []).question
+        ranking = self._searched(budget)
+        if ranking.answers:
+            return None
         names = ", ".join(self.by_strategy) or "no strategy"
-        return question.infeasible(subject=f"{names} {'do' if len(self.by_strategy) > 1 else 'does'} not fit")
+        several = len(self.by_strategy) > 1
+        return ranking.question.infeasible(subject=f"{names} {'do' if several else 'does'} not fit")
 
     @property
     def best(self) -> Plan:
         """The quickest plan within the budget. Raises Infeasible."""
         return self.at(self.budget_bytes)
 
+    @property
+    def _read_off(self) -> bool:
+        """Whether plans can be read off the columns: every point of every front is there."""
+        return not self.resolution and not any(
+            isinstance(strategy, SolvedStrategy) for strategy in self._source.question.strategies
+        )
+
     def _plan(self, place: int, *, budget: int) -> Plan:
         which, index = self._origins[:, place].tolist()
-        return self._ranking(budget, [self._fronts[which].answer(index)]).best()
+        return self._ranking(budget, answers=[self._fronts[which].answer(index)]).best()
 
-    def _none(self, budget: int) -> Plan:
-        """Raise Infeasible, with what would help."""
-        return self._ranking(budget, []).best()
+    def _searched(self, budget: int, *, objective: str = "time") -> Ranking:
+        ranking = self._ranking(budget, answers=[], objective=objective)
+        return replace(ranking, answers=ranking.question.answers())
 
-    def _ranking(self, budget: int, answers: list[Answer]) -> Ranking:
+    def _ranking(self, budget: int, *, answers: list[Answer], objective: str = "time") -> Ranking:
         source = self._source
-        goal = type(source.goal)(**{**dict(source.goal), "local_bytes": budget})
-        question = source.question.changed(budget=replace(source.question.budget, local_bytes=budget))
+        goal = type(source.goal)(**{**dict(source.goal), "local_bytes": budget, "objective": objective})
+        question = source.question.changed(
+            budget=replace(source.question.budget, local_bytes=budget), objective=objective
+        )
         return replace(source, goal=goal, question=question, answers=answers)
+
+
+def _budget(local_bytes: int | str) -> int:
+    try:
+        return parse_bytes(local_bytes)
+    except InputError as error:
+        raise error.inside(prefix="local_bytes") from None

@@ -20,6 +20,8 @@ from ckptplan.units import MAX_STEPS
 
 #: The largest value of each that is looked at.
 _MOST: Mapping[str, int] = {"T": MAX_STEPS, "batch": 10**9, "neurons": 10**9}
+#: Where larger sizes may need less, so many values beyond the last that was found are tried one by one.
+_TRIED = 256
 #: Rounding of a share of base's time: ranges are dropped only where their bound is above it.
 _ROUNDING = 1e-12
 
@@ -106,9 +108,12 @@ class _Search:
 
     A schedule of fewer steps is one of more steps without the first of them, since chunks are cut from the
     end: each count, and so the memory and what is added to base's time, falls no lower as T, or the size
-    of a state, rises. So a range of values is hopeless if at its smallest value nothing fits, or adds more than
-    the share allowed of base's time at its largest. Other ranges are halved, the upper half first. Without
-    a limit of overhead that is bisection; with one, what fits need not be all below some value.
+    of a state, rises. (But for chunks that grow with the whole part of M_s / M_a: rounded sizes may make
+    that part larger. There, values beyond the last one found are tried, and nothing is proved.)
+
+    So a range of values is hopeless if at its smallest value nothing fits, or adds more than the share
+    allowed of base's time at its largest. Other ranges are halved, the upper half first. Without a limit
+    of overhead that is bisection; with one, what fits need not be all below some value.
     """
 
     def __init__(self, *, quantity: str, source: Ranking) -> None:
@@ -118,16 +123,17 @@ class _Search:
 
     def reach(self) -> Reach:
         """Return how far it goes."""
-        name, solved = self.strategy.name, isinstance(self.strategy, SolvedStrategy)
-        most = self._most()
+        name, most = self.strategy.name, self._most()
         value, answer = self._largest(most)
+        if answer is not None and self._grows_by_sizes:
+            value, answer = self._beyond(value, answer, most=most)
         if answer is None:
             return Reach(
                 strategy=name,
                 value=0,
                 plan=None,
                 bound_by=self._missing(1).binding,
-                proved=not solved,
+                proved=self._is_monotone,
                 infeasible=self._missing(1),
             )
         return Reach(
@@ -137,8 +143,25 @@ class _Search:
                 self.source, workload=self._job(value), question=self._question(value), answers=[answer]
             ).best(),
             bound_by=self._missing(value + 1).binding if value < most else None,
-            proved=not solved,
+            proved=self._is_monotone,
         )
+
+    @property
+    def _grows_by_sizes(self) -> bool:
+        """Whether a larger size may make chunks grow more, and so need less."""
+        return self.quantity != "T" and "state_units" in self.strategy.parameter_names
+
+    @property
+    def _is_monotone(self) -> bool:
+        """Whether what is hopeless for one value is proved to be so for all beyond."""
+        return not isinstance(self.strategy, SolvedStrategy) and not self._grows_by_sizes
+
+    def _beyond(self, value: int, answer: Answer, *, most: int) -> tuple[int, Answer]:
+        for further in range(value + 1, min(most, value + _TRIED) + 1):
+            found = self._question(further).winner()
+            if found is not None:
+                value, answer = further, found
+        return value, answer
 
     @property
     def strategy(self) -> Strategy:

@@ -1,6 +1,7 @@
 """``ckptplan.pareto``: a sequence of plans; each is the one that ``optimize`` finds within its memory."""
 
 from itertools import pairwise
+from typing import Any
 
 import pytest
 
@@ -114,7 +115,9 @@ def test_a_solved_strategy_has_the_quickest_plan_of_every_budget(name: str) -> N
     """Few levels of memory: all are solved, and no plan between two of them is quicker than the lower one."""
     workload = WORKLOAD.with_steps(16)
     front = ckptplan.pareto(workload, IPU, strategies=[name])
-    assert front.exact
+    # Only of the optimum is it proved that no schedule is quicker, and where messages cost nothing.
+    free = ckptplan.HardwareProfile(**{**dict(IPU), "synchronisation_seconds": 0, "sources": {}})
+    assert ckptplan.pareto(workload, free, strategies=[name]).exact == (name == "optimal")
     least, most = int(front.local_peak_bytes[0]), int(front.local_peak_bytes[-1])
     for budget in range(least, most + 1, 480):
         best = ckptplan.optimize(workload, IPU, strategies=[name], local_bytes=budget)
@@ -136,10 +139,31 @@ def test_a_long_sequence_is_solved_for_some_budgets_the_wanted_one_among_them(
     )
     assert not front.exact
     assert len(front) <= 5
+    assert told[-1] == (5, 5)
     best = ckptplan.optimize(WORKLOAD, IPU, strategies=["optimal"], local_bytes="230 kB")
     assert front.best.predicted == best.predicted
     assert front.best.splits == best.splits
-    assert told[-1] == (5, 5)
+
+
+@pytest.mark.parametrize(
+    "wishes", [{"strategies": "nested", "resolution": "1%"}, {"strategies": "disk-revolve"}]
+)
+def test_where_points_are_left_out_a_plan_is_searched_for(wishes: dict[str, Any]) -> None:
+    """A budget between two listed points, or just below the first one, has the plan that ``optimize`` finds."""
+    workload = WORKLOAD.with_steps(1500)
+    front = ckptplan.pareto(workload, IPU, **wishes)
+    assert not front.exact
+    for budget in (391_700, 395_000, 400_000, int(front.local_peak_bytes[0])):
+        best = ckptplan.optimize(workload, IPU, strategies=wishes["strategies"], local_bytes=budget)
+        assert front.at(budget).predicted == best.predicted
+        assert front.lacks(budget) is None
+    knee = ckptplan.optimize(workload, IPU, strategies=wishes["strategies"], objective="balanced")
+    assert front.knee.predicted == knee.predicted
+
+
+def test_a_budget_that_is_no_size_is_refused(front: ParetoFront) -> None:
+    with pytest.raises(InputError, match="local_bytes: 'foo' is not a number"):
+        front.at("foo")
 
 
 def test_a_very_long_sequence_has_points_that_stand_for_others() -> None:

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 import ckptplan
 from ckptplan import Infeasible, InputError, Workload
+from ckptplan.model.network import Network
 from ckptplan.planner import asked
 from tests.support import CLOSED
 
@@ -100,6 +101,21 @@ def test_the_largest_batch_and_network(quantity: str, name: str, overhead: float
     assert reach.plan.workload == change(reach.value)
     assert not any(fits(change(reach.value + more), name, max_overhead=overhead) for more in range(1, 100))
     assert reach.bound_by == ("max_overhead" if overhead is not None and name == "double" else "local_bytes")
+
+
+@pytest.mark.parametrize(("batch", "local"), [(12, 19_857), (7, 19_857), (12, 21_000)])
+def test_a_larger_network_may_need_less_where_chunks_grow_with_the_sizes(batch: int, local: int) -> None:
+    """Rounded up to bytes, M_s / M_a passes 2, and chunks grow twice as much: nothing is proved."""
+    fields = {**dict(PAPER), "basis": {}, "batch": None}
+    for name in ("state_bytes", "tape_bytes", "resident_bytes", "resident_bytes_per_step"):
+        del fields[name]
+    network = Network(neurons=3000, layers=3, batch=batch, state_values=2, other_resident_bytes=1000)
+    workload = Workload(**{**fields, "network": network, "steps": 300})
+    reach = ckptplan.largest("neurons", workload, IPU, strategies="growing", local_bytes=local)["growing"]
+    assert not reach.proved
+    assert fits(workload.with_neurons(reach.value), "growing", local_bytes=local)
+    beyond = range(reach.value + 1, reach.value + 100)
+    assert not any(fits(workload.with_neurons(more), "growing", local_bytes=local) for more in beyond)
 
 
 def test_what_bounds_nothing_is_told() -> None:

@@ -177,11 +177,11 @@ def wishes(
         "strategies": strategies,
         "objective": objective.value,
         "model": model.value,
-        "max_overhead": _parsed("--max-overhead", parse_fraction, max_overhead),
-        "local_bytes": _parsed("--local-bytes", parse_bytes, local_bytes),
+        "max_overhead": parsed("--max-overhead", parse_fraction, max_overhead),
+        "local_bytes": parsed("--local-bytes", parse_bytes, local_bytes),
         "remote_bytes": "unbounded"
         if remote_bytes == "unbounded"
-        else _parsed("--remote-bytes", parse_bytes, remote_bytes),
+        else parsed("--remote-bytes", parse_bytes, remote_bytes),
         "effort": effort.value,
         "command": command_line(),
     }
@@ -189,7 +189,7 @@ def wishes(
 
 def share(option: str, text: str | None) -> float | None:
     """Return a share that an option gives. Raises InputError that names the option."""
-    value: float | None = _parsed(option, parse_fraction, text)
+    value: float | None = parsed(option, parse_fraction, text)
     return value
 
 
@@ -253,7 +253,8 @@ def _named(option: str, load: Any, name: str) -> Any:
         raise
 
 
-def _parsed(option: str, parse: Any, text: str | None) -> Any:
+def parsed(option: str, parse: Any, text: str | None) -> Any:
+    """Return what an option gives, None where it is not given. Raises InputError that names the option."""
     if text is None:
         return None
     try:

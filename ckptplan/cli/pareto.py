@@ -56,11 +56,16 @@ def command(
     from ckptplan.cli.progress import progress_bar
     from ckptplan.fronts import pareto
     from ckptplan.report.style import picture_format
+    from ckptplan.units import parse_bytes
 
     if plot:
         picture_format(plot, option="--plot")
     if plot == "-":
         raise InputError("standard output carries the result", field="--plot", value="-", accepted="a file")
+    if at is not None and local_bytes is not None:
+        raise InputError(
+            "is given beside --at, which is a budget, too", field="--local-bytes", value=local_bytes
+        )
     options.keep_inputs({"--output": output, "--plot": plot}, profile, workload)
     with options.named_by_option():
         task, hardware = options.job(
@@ -75,6 +80,9 @@ def command(
             remote_bytes=remote_bytes,
             effort=effort,
         )
+        if at is not None:
+            # The budget that is drawn, and one of those that a solved strategy is solved for.
+            wishes["local_bytes"] = options.parsed("--at", parse_bytes, at)
         del wishes["objective"], wishes["model"]
         with progress_bar("solving budget by budget") as progress:
             front = pareto(task, hardware, **wishes, resolution=resolution, progress=progress)
@@ -94,10 +102,7 @@ def _pick(front: "ParetoFront", at: str, *, format_: Format, output: str | None)
     from ckptplan.report.plan_table import plan_row, plan_table
     from ckptplan.storage.plans import plan_document, save_plan
 
-    try:
-        plan = front.at(at)
-    except InputError as error:
-        raise error.inside(prefix="--at") from None
+    plan = front.at(at)
 
     def strategies() -> "dict[str, Plan | Infeasible]":
         found = {name: one.lacks(at) or one.at(at) for name, one in front.by_strategy.items()}

@@ -120,13 +120,21 @@ def _overheads(axes: Axes, front: ParetoFront) -> None:
 def _budget(axes: Axes, front: ParetoFront) -> None:
     low, high = axes.get_xlim()
     free = front.budget_bytes - front.resident_bytes
-    if not low < free < high:
+    text = f"budget {format_bytes(front.budget_bytes)}"
+    if low < free < high:
+        axes.axvline(free, color=style.BLACK, linewidth=0.9, linestyle=(0, (4, 2)), zorder=2)
+        axes.annotate(
+            text,
+            (free, 1), xycoords=("data", "axes fraction"), xytext=(3, -4), textcoords="offset points",
+            ha="left", va="top", fontsize=8,
+        )  # fmt: skip
         return
-    axes.axvline(free, color=style.BLACK, linewidth=0.9, linestyle=(0, (4, 2)), zorder=2)
+    # Far off, it is only told: as a line it would squeeze the curves into a corner.
+    less = free <= low
     axes.annotate(
-        f"budget {format_bytes(front.budget_bytes)}",
-        (free, 1), xycoords=("data", "axes fraction"), xytext=(3, -4), textcoords="offset points",
-        ha="left", va="top", fontsize=8,
+        f"← {text}" if less else f"{text} →",
+        (0.01 if less else 0.99, 0.99), xycoords="axes fraction",
+        ha="left" if less else "right", va="top", fontsize=8,
     )  # fmt: skip
 
 

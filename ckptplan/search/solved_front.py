@@ -18,7 +18,8 @@ _EVERY, _SOME = 256, 24
 def solved_front(question: Question) -> tuple[Front, tuple[Answer, ...], bool]:
     """Return the front of the question's only strategy, the answer behind each point, and if it is whole.
 
-    Each answer is the quickest schedule within a budget. Where there are few levels of memory, the next
+    Each answer is the quickest schedule found within a budget; the front is whole where each was proved to
+    be the quickest there is, and no budget is left out. Where there are few levels of memory, the next
     budget is just below what the last schedule needed, so that no level is left out; else budgets are spread
     evenly in the logarithm of what is beside the resident bytes, the question's own among them.
     """
@@ -42,7 +43,7 @@ def solved_front(question: Question) -> tuple[Front, tuple[Answer, ...], bool]:
             name: np.array([answer.best.parameters[name] for answer in kept], dtype=np.int64) for name in names
         },
     )
-    return front, kept, levels <= _EVERY
+    return front, kept, levels <= _EVERY and all(_is_proved(answer) for answer in answers)
 
 
 def _cost(answer: Answer) -> tuple[float, int, int]:
@@ -51,6 +52,13 @@ def _cost(answer: Answer) -> tuple[float, int, int]:
         raise TypeError(f"{answer.strategy.name} is searched, not solved")
     cost = solution.cost
     return float(cost.seconds[0]), int(cost.local_peak_bytes[0]), int(cost.remote_peak_bytes[0])
+
+
+def _is_proved(answer: Answer) -> bool:
+    """Whether no legal schedule is quicker than the one found."""
+    solution = answer.best.solution
+    least = None if solution is None else solution.least_seconds
+    return solution is not None and least is not None and solution.trace.seconds <= least * (1 + 1e-9)
 
 
 def _bytes(answer: Answer) -> int:
