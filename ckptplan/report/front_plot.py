@@ -153,8 +153,11 @@ def _points(axes: Axes, front: ParetoFront) -> None:
         axes.plot(*place, marker="o", markersize=11, markerfacecolor="none", color=style.BLACK, zorder=5)
         text = f"{label}: {plan.strategy}  {parameters_text(plan)}\n"
         text += f"{format_seconds(plan.predicted.seconds)}, {format_percent(plan.predicted.overhead)}"
+        # Away from the nearer side, so that no label runs over an axis.
+        left, right = np.log(axes.get_xlim())
+        aside, ha = (26, "left") if np.log(place[0]) < 0.55 * right + 0.45 * left else (-26, "right")
         axes.annotate(
-            text, place, xytext=(26, 34 + 26 * number), textcoords="offset points", fontsize=8,
+            text, place, xytext=(aside, 34 + 26 * number), textcoords="offset points", fontsize=8, ha=ha,
             arrowprops={"arrowstyle": "-", "linewidth": 0.7, "shrinkB": 6},
             bbox={"boxstyle": "round,pad=0.25", "fc": "white", "ec": style.GREY, "linewidth": 0.5},
             zorder=6,
