@@ -134,7 +134,7 @@ def _fronts(question: Question, *, resolution: float) -> list[StrategyFront]:
             found, answers, exact = solved_front(question.changed(strategies=(strategy,)))
             return StrategyFront(strategy=strategy, front=found, solved=answers, exact=exact)
         found = front_of(strategy, costs=question.costs, limits=limits, resolution=resolution)
-        return StrategyFront(strategy=strategy, front=found, exact=not resolution)
+        return StrategyFront(strategy=strategy, front=found, exact=not found.resolution)
 
     if question.costs.steps < _LONG:
         return [front(strategy) for strategy in question.strategies]
@@ -151,7 +151,7 @@ class ParetoFront(Sequence[Plan]):
         self._fronts = fronts
         self._together, self._origins = merged([one.front for one in fronts])
         #: 0 where every point is listed, else the share by which those left out may differ.
-        self.resolution = resolution
+        self.resolution = max([resolution, *(one.front.resolution for one in fronts)])
 
     def __len__(self) -> int:
         return len(self._together)
@@ -238,7 +238,7 @@ class ParetoFront(Sequence[Plan]):
             one.strategy.name: ParetoFront(
                 replace(self._source, question=self._source.question.changed(strategies=(one.strategy,))),
                 (one,),
-                resolution=self.resolution,
+                resolution=one.front.resolution,
             )
             for one in self._fronts
             if len(one.front)

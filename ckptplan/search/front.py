@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from itertools import pairwise
 from typing import Any, TypeAlias
 
@@ -18,7 +18,8 @@ import numpy as np
 import numpy.typing as npt
 
 from ckptplan.cost.arrays import Integers
-from ckptplan.cost.exact import serial_seconds
+from ckptplan.cost.exact import Counts, price
+from ckptplan.cost.overlap import least_overlapped_seconds
 from ckptplan.model.step_costs import StepCosts
 from ckptplan.search.box import Limits
 from ckptplan.search.boxes import Boxes, all_points, corners, halves_across, joined, singles
@@ -35,6 +36,9 @@ _SHORT = 32
 #: Boxes of so many chunk sizes are bounded for each of them.
 _ROWS = 64
 _CHUNK = "chunk_size"
+_ROUNDING = 1e-11
+#: More boxes than these at a time take long and much memory; then points within this share stand for each other.
+_MOST_BOXES, _COARSE = 400_000, 0.001
 #: Points are evaluated in lots that fit the cache.
 _LOT = 2**20
 #: Levels of memory that are told apart while searching.
@@ -52,6 +56,8 @@ class Front:
     seconds: npt.NDArray[np.float64]
     remote_peak_bytes: Integers
     parameters: Columns
+    #: 0 where every point is there, else the share by which those left out may differ.
+    resolution: float = 0.0
 
     def __len__(self) -> int:
         return len(self.seconds)
@@ -67,10 +73,11 @@ def front_of(
 ) -> Front:
     """Return the front of ``strategy`` within ``limits``; empty where nothing fits.
 
-    Of settings with the same memory and time it holds one: of those that were looked at, the one with
-    least remote memory, then with the smallest parameters. With a ``resolution`` above 0 fewer points do:
-    each setting of the exact front then needs more than (1 - resolution) of the memory and of the time of
-    one that is listed.
+    Where transfers run beside compute, times that differ by rounding alone count as the same. Of settings
+    with the same memory and time it holds one: of those that were looked at, the one with least remote
+    memory, then with the smallest parameters. With a ``resolution`` above 0 fewer points do: each setting
+    of the exact front then needs more than (1 - resolution) of the memory and of the time of one listed.
+    A front that is too fine to be found in a minute is returned with a resolution of 0.001.
     Raises InputError where the strategy lacks the cost model.
     """
     names = strategy.parameter_names
@@ -79,8 +86,16 @@ def front_of(
     if start is None:
         return _front(names, _nothing(len(names)))
     seen = _Seen(costs=costs)
-    _search(Boxes.whole(start), problem, seen)
-    return _front(names, seen.front() or _nothing(len(names)))
+    try:
+        _search(Boxes.whole(start), problem, seen)
+    except _TooFine:
+        problem, seen = replace(problem, resolution=_COARSE), _Seen(costs=costs)
+        _search(Boxes.whole(start), problem, seen)
+    return _front(names, seen.front() or _nothing(len(names)), resolution=problem.resolution)
+
+
+class _TooFine(Exception):  # noqa: N818 - nothing is wrong
+    """There are more boxes than there is memory for."""
 
 
 def _nothing(parameters: int) -> _Key:
@@ -88,13 +103,14 @@ def _nothing(parameters: int) -> _Key:
     return (integers, np.zeros(0), integers, *(integers,) * parameters)
 
 
-def _front(names: Sequence[str], keys: _Key) -> Front:
+def _front(names: Sequence[str], keys: _Key, *, resolution: float = 0.0) -> Front:
     local, seconds, remote, *parameters = keys
     return Front(
         local_peak_bytes=local,
         seconds=seconds,
         remote_peak_bytes=remote,
         parameters=dict(zip(names, parameters, strict=True)),
+        resolution=resolution,
     )
 
 
@@ -129,8 +145,14 @@ class _Problem:
     @property
     def trades_steps_for_tapes(self) -> bool:
         """Whether bounds can be told apart by chunk size (``_gains_by_row``)."""
-        serial = self.model == "exact" and not self.costs.overlaps_compute
-        return serial and _CHUNK in self.strategy.parameter_names
+        return self.model == "exact" and _CHUNK in self.strategy.parameter_names
+
+    def least_seconds(self, counts: Counts) -> npt.NDArray[np.float64]:
+        """Return the least time of boxes with at least these counts."""
+        if self.costs.overlaps_compute:
+            least: npt.NDArray[np.float64] = least_overlapped_seconds(counts, self.costs)
+            return least
+        return price(counts, self.costs).seconds
 
     def look(self, boxes: Boxes) -> tuple[_Key, _Mask]:
         """Return the bounds of boxes, their low ends included, and which may hold a setting."""
@@ -161,6 +183,8 @@ class _Seen:
     def __init__(self, *, costs: StepCosts) -> None:
         most = costs.steps * costs.tape_bytes
         self.resident_bytes = costs.resident_bytes
+        # Times beside compute are sums in several orders: what differs by rounding alone is no gain.
+        self.share = 1 - _ROUNDING if costs.overlaps_compute else 1.0
         self.unit = max(math.gcd(costs.state_bytes, costs.tape_bytes), -(-most // _LEVELS))
         #: The least time with at most so much memory.
         self.least = np.full(most // self.unit + 2, np.inf)
@@ -183,7 +207,7 @@ class _Seen:
     def gain(self, keys: _Key) -> npt.NDArray[np.float64]:
         """Return how much quicker bounds are than all points seen that need no more memory; 0 if not."""
         level = np.minimum((keys[0] - self.resident_bytes) // self.unit, len(self.least) - 1)
-        result: npt.NDArray[np.float64] = np.maximum(0.0, self.least[level] - keys[1])
+        result: npt.NDArray[np.float64] = np.maximum(0.0, self.share * self.least[level] - keys[1])
         return result
 
     def front(self) -> _Key:
@@ -243,6 +267,8 @@ def _search(boxes: Boxes, problem: _Problem, seen: _Seen) -> None:
         small = boxes.volumes() <= _LEAF
         _evaluate(boxes.take(small), problem, seen)
         boxes = boxes.take(~small)
+        if boxes.count() > _MOST_BOXES and problem.resolution < _COARSE:
+            raise _TooFine
         if boxes.count():
             seen.add(_points(corners(boxes), problem))
 
@@ -320,12 +346,13 @@ def _gains_by_row(boxes: Boxes, local: Integers, problem: _Problem, seen: _Seen)
     starts = np.cumsum(lengths) - lengths
     box = np.repeat(np.arange(boxes.count()), lengths)
     longer = np.arange(len(box)) - starts[box]
-    seconds = serial_seconds(
-        costs,
-        recomputed_steps=(counts.recomputed_steps + lengths - 1)[box] - longer,
-        states_written=counts.states_written[box],
-        states_read=counts.states_read[box],
-        messages=counts.messages[box],
+    seconds = problem.least_seconds(
+        Counts(
+            **{
+                **{field.name: getattr(counts, field.name)[box] for field in fields(counts)},
+                "recomputed_steps": (counts.recomputed_steps + lengths - 1)[box] - longer,
+            }
+        )
     )
     gains = seen.gain(problem.relaxed((local[box] + longer * costs.tape_bytes, seconds)))
     most: npt.NDArray[np.float64] = np.maximum.reduceat(gains, starts) if len(starts) else gains

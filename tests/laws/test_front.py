@@ -34,6 +34,17 @@ def undominated(cost: Cost) -> list[tuple[int, float]]:
     return found
 
 
+def told_apart(points: list[tuple[int, float]], costs: StepCosts) -> list[tuple[int, float]]:
+    """Times beside compute are sums in several orders: what rounding alone makes quicker is dropped."""
+    if not costs.overlaps_compute:
+        return points
+    kept: list[tuple[int, float]] = []
+    for local, seconds in points:
+        if not kept or seconds < kept[-1][1] * (1 - 1e-10):
+            kept.append((local, seconds))
+    return [(local, float(f"{seconds:.8g}")) for local, seconds in kept]
+
+
 def points_of(front: Front) -> list[tuple[int, float]]:
     return list(zip(front.local_peak_bytes.tolist(), front.seconds.tolist(), strict=True))
 
@@ -59,7 +70,7 @@ def test_a_front_equals_brute_force(
             remote_peak_bytes=everything.remote_peak_bytes[kept],
         )
     )
-    assert points_of(found) == expected
+    assert told_apart(points_of(found), costs) == told_apart(expected, costs)
 
 
 @EVERY
@@ -71,7 +82,8 @@ def test_cutting_down_to_single_points_gives_the_same_front(strategy: Strategy, 
         patch.setattr(searched, "_LEAF", 1)
         patch.setattr(searched, "_SHORT", 3)
         cut = front_of(strategy, costs=costs, limits=FREE)
-    assert points_of(cut) == undominated(all_settings(strategy, costs))
+    expected = undominated(all_settings(strategy, costs))
+    assert told_apart(points_of(cut), costs) == told_apart(expected, costs)
 
 
 @EVERY
@@ -110,7 +122,7 @@ def test_the_front_of_all_holds_what_no_strategy_beats(costs: StepCosts) -> None
         local_peak_bytes=np.concatenate([cost.local_peak_bytes for cost in every]),
         remote_peak_bytes=np.concatenate([cost.remote_peak_bytes for cost in every]),
     )
-    assert points_of(together) == undominated(joined)
+    assert told_apart(points_of(together), costs) == told_apart(undominated(joined), costs)
     for place, (which, index) in enumerate(origins.T):
         one = fronts[which]
         assert one.seconds[index] == together.seconds[place]
@@ -134,6 +146,16 @@ def test_a_coarse_front_is_near_every_point_of_the_exact_one(
             coarse.seconds * (1 - resolution) <= cost.seconds
         )
         assert near.any()
+
+
+def test_a_front_that_is_too_fine_for_memory_is_coarse() -> None:
+    costs = plain_costs(3000)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(searched, "_MOST_BOXES", 50)
+        coarse = front_of(CLOSED["double"], costs=costs, limits=FREE)
+    exact = front_of(CLOSED["double"], costs=costs, limits=FREE)
+    assert (coarse.resolution, exact.resolution) == (0.001, 0.0)
+    assert 0 < len(coarse) < len(exact)
 
 
 def test_of_equal_points_the_one_with_less_remote_memory_stays() -> None:
