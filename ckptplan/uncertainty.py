@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -19,11 +19,13 @@ from ckptplan.kept import KeptPlan, kept_plan
 from ckptplan.model.profile import HardwareProfile
 from ckptplan.model.step_costs import StepCosts
 from ckptplan.search.question import Question
-from ckptplan.strategies.protocol import Strategy
+from ckptplan.strategies.protocol import Model, Strategy
 
 SAMPLES, SEED = 300, 20241216
 #: Differences below this share are rounding.
 _ROUNDING = 1e-12
+#: A strategy that is quicker by no more than this share is as quick.
+_TIE = 1e-9
 #: The times of a case, as far as they are one number of the step costs.
 _TIMES = (
     "forward_seconds",
@@ -40,8 +42,9 @@ class ErrorBars:
     """How sure a plan is where every time is known to within ``share``.
 
     ``low_seconds`` and ``high_seconds`` hold 90 % of the samples between them. ``better_chance`` is the
-    share of samples in which another strategy is quicker, ``better`` the same by strategy. ``regret`` is
-    how much longer than the best the plan takes, as a share of the best, in all but 5 % of the samples.
+    share of samples in which another strategy is quicker than any setting of the plan's, ``better`` the
+    same by strategy. ``regret`` is how much longer than the best the plan takes, as a share of the best,
+    in all but 5 % of the samples.
     """
 
     share: float
@@ -71,34 +74,55 @@ def error_bars(
         for i in range(samples)
     ]
     asked = question.changed(strategies=_contenders(question, share))
-    ours = kept.seconds_at(columns, costs)
-    # Every setting that was the best of a sample, and its seconds in all: the next samples begin with those.
-    pool, seconds = [kept], [ours]
+    own = asked.changed(strategies=(kept.strategy,))
+    known = _Known(columns=columns, costs=costs, model=kept.model)
+    ours = known.add(kept)
     best = np.empty(samples)
-    strategies: Counter[str] = Counter()
-    for i, here in enumerate(costs):
-        leader = min(range(len(pool)), key=lambda j: seconds[j][i])
-        least = float(seconds[leader][i])
-        found = asked.changed(costs=here).quicker_than(least * (1 - _ROUNDING))
-        if found is not None:
-            pool.append(kept_plan(found, model=kept.model))
-            seconds.append(pool[-1].seconds_at(columns, costs))
-            leader = len(pool) - 1
-        best[i] = seconds[leader][i]
-        strategies[pool[leader].strategy.name] += 1
+    better: Counter[str] = Counter()
+    for sample in range(samples):
+        strategy, best[sample] = known.quickest(asked, sample)
+        # The search gives what several attain to one of them, so the plan's own strategy is asked by itself.
+        if strategy is not kept.strategy and known.quickest(own, sample)[1] > best[sample] * (1 + _TIE):
+            better[strategy.name] += 1
         if told is not None:
             told()
-    del strategies[kept.strategy.name]
     return ErrorBars(
         share=share,
         samples=samples,
         seed=seed,
         low_seconds=float(np.quantile(ours, 0.05)),
         high_seconds=float(np.quantile(ours, 0.95)),
-        better_chance=strategies.total() / samples,
-        better={name: count / samples for name, count in strategies.most_common()},
+        better_chance=better.total() / samples,
+        better={name: count / samples for name, count in better.most_common()},
         regret=max(0.0, float(np.quantile(ours / best - 1, 0.95))),
     )
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Known:
+    """Every setting that was the quickest of a sample, and its seconds in all: a search begins with those."""
+
+    columns: Mapping[str, npt.NDArray[Any]]
+    costs: list[StepCosts]
+    model: Model
+    plans: list[KeptPlan] = field(default_factory=list)
+    seconds: list[npt.NDArray[Any]] = field(default_factory=list)
+
+    def add(self, plan: KeptPlan) -> npt.NDArray[Any]:
+        """Remember a plan; returns its seconds by sample."""
+        self.plans.append(plan)
+        self.seconds.append(plan.seconds_at(self.columns, self.costs))
+        return self.seconds[-1]
+
+    def quickest(self, asked: Question, sample: int) -> tuple[Strategy, float]:
+        """Return the quickest strategy of those asked for, one of which is known, and its seconds."""
+        places = [place for place, plan in enumerate(self.plans) if plan.strategy in asked.strategies]
+        first = min(places, key=lambda place: self.seconds[place][sample])
+        least = float(self.seconds[first][sample])
+        found = asked.changed(costs=self.costs[sample]).quicker_than(least * (1 - _ROUNDING))
+        if found is None:
+            return self.plans[first].strategy, least
+        return found.strategy, float(self.add(kept_plan(found, model=self.model))[sample])
 
 
 def _contenders(question: Question, share: float) -> tuple[Strategy, ...]:

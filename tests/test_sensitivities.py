@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import ckptplan
-from ckptplan.axes import Case, axis_named
+from ckptplan.axes import Case, axis_named, with_numbers
 from ckptplan.cost.derive import step_costs
 from ckptplan.errors import InputError
 from ckptplan.kept import kept_plan
@@ -14,7 +14,7 @@ from ckptplan.model.budget import Budget
 from ckptplan.search.question import Question
 from ckptplan.sensitivities import FACTORS, INPUTS, Influence, Sensitivity
 from ckptplan.strategies.registry import named
-from ckptplan.uncertainty import error_bars
+from ckptplan.uncertainty import SEED, _varied, error_bars
 
 SNN = ckptplan.load_workload("paper-snn")
 IPU = ckptplan.load_profile("ipu-mk2")
@@ -159,6 +159,47 @@ def test_error_bars_hold_what_they_say() -> None:
     assert bars.regret == pytest.approx(np.quantile(regrets, 0.95), abs=1e-9)
     assert bars.better_chance == pytest.approx(others / 60)
     assert sum(bars.better.values()) == pytest.approx(bars.better_chance)
+
+
+@pytest.mark.parametrize(
+    ("strategies", "local_bytes", "chance"),
+    [
+        (["remote", "double"], 288_000, 0),  # one tape, chunks of one: double with c = rc is remote
+        (["standard", "hierarchical"], 294_720, None),
+        (["double", "double-growing"], 288_000, None),
+        (["double", "hierarchical"], 300_000, None),
+    ],
+)
+def test_only_what_beats_every_setting_of_the_plans_strategy_is_better(
+    strategies: list[str], local_bytes: int, chance: float | None
+) -> None:
+    """Against the best of each strategy for each sample; what ties is no better."""
+    machine = with_numbers(
+        IPU,
+        {
+            "transfer_write_seconds": 2.16e-7,
+            "transfer_read_seconds": 2.16e-7,
+            "synchronisation_seconds": 0,
+            "latency_seconds": 0,
+            "local_bytes": local_bytes,
+        },
+    )
+    costs = step_costs(SNN.with_steps(300), machine)
+    asked = Question(costs=costs, budget=Budget(local_bytes=local_bytes), strategies=tuple(named(strategies)))
+    answer = asked.winner()
+    assert answer is not None
+    kept = kept_plan(answer, model="exact")
+    bars = error_bars(asked, kept, profile=machine, share=0.2, samples=80)
+    columns = _varied(costs, machine, share=0.2, samples=80, seed=SEED)
+    others = 0
+    for i in range(80):
+        here = type(costs)(**{**dict(costs), **{name: float(column[i]) for name, column in columns.items()}})
+        best = {one.strategy.name: one.best.key[0] for one in asked.changed(costs=here).answers()}
+        own = best.pop(answer.strategy.name)
+        others += any(own > seconds * (1 + 1e-9) for seconds in best.values())
+    assert bars.better_chance == pytest.approx(others / 80)
+    assert sum(bars.better.values()) == pytest.approx(bars.better_chance)
+    assert chance is None or bars.better_chance == chance
 
 
 def test_error_bars_are_the_same_each_time() -> None:
