@@ -1,6 +1,7 @@
 """Files of rows that grow, and that an interruption leaves so that they can be continued.
 
-A row is complete once its line has ended. All rows of a file begin with the same identity.
+A row is complete once its line has ended. All rows of a file begin with the same identity, and a file is
+never seen without its beginning: a shorter one is somebody else's.
 """
 
 from __future__ import annotations
@@ -11,13 +12,13 @@ import json
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, Literal
 
 from ckptplan.errors import InputError
-from ckptplan.storage.files import named_file
+from ckptplan.storage.files import named_file, write_bytes
 
 Format = Literal["csv", "jsonl"]
 #: No row comes near this; another file may be one long line.
@@ -34,6 +35,10 @@ class Lines:
     def header(self) -> str:
         """Return what stands before the first row."""
         return _csv(self.columns) if self.format == "csv" else ""
+
+    def beginning(self, identity: str) -> str:
+        """Return what a file of these rows begins with, whether a row is complete or not."""
+        return self.header() or self.head({"sweep": identity})
 
     def line(self, row: Mapping[str, Any]) -> str:
         """Return a whole row; in CSV truth is true and false, and nothing is an empty field."""
@@ -89,17 +94,13 @@ def row_file(
     where it cannot be written.
     """
     source = str(named_file(path))
+    beginning = lines.beginning(identity).encode()
     try:
-        with _opened(path) as file:
-            _lock(file, source)
-            if restart:
-                file.truncate(0)
+        with _begun(path, beginning, source=source, restart=restart) as file:
             done, end = _examined(file, lines, identity=identity, total=total, head=head, source=source)
-            file.truncate(end)
+            # What a first row begins with stays until the row is written over it.
+            file.truncate(max(end, len(beginning)))
             file.seek(end)
-            if end == 0:
-                file.write(lines.header().encode())
-                file.flush()
             yield RowFile(done=done, file=file, lines=lines)
     except OSError as error:
         if error.filename not in (None, source):
@@ -111,10 +112,36 @@ def row_file(
         raise InputError("cannot be written: no file has such a name", source=repr(source)) from None
 
 
-def _opened(path: str | Path) -> IO[bytes]:
-    """Open to read and write, without emptying what is there."""
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | getattr(os, "O_BINARY", 0), 0o666)
-    return os.fdopen(descriptor, "r+b")
+def _begun(path: str | Path, beginning: bytes, *, source: str, restart: bool) -> IO[bytes]:
+    """Open a file to read and write, and keep others out; an empty one gets its beginning, all at once."""
+    file = _alone(path, source)
+    if os.fstat(file.fileno()).st_size and not restart:
+        return file
+    if sys.platform == "win32":
+        file.close()  # what is open cannot be replaced there
+    with file:
+        write_bytes(path, beginning)
+    return _alone(path, source)
+
+
+def _alone(path: str | Path, source: str) -> IO[bytes]:
+    """Open a file without emptying it, and keep others out. Raises InputError where another process is in."""
+    while True:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | getattr(os, "O_BINARY", 0), 0o666)
+        with ExitStack() as until_sure:
+            file = until_sure.enter_context(os.fdopen(descriptor, "r+b"))
+            _lock(file, source)
+            if _is_at(path, file):
+                until_sure.pop_all()
+                return file
+
+
+def _is_at(path: str | Path, file: IO[bytes]) -> bool:
+    """Return whether nobody replaced the file, or took it away, before it was locked."""
+    try:
+        return os.path.samestat(os.fstat(file.fileno()), Path(path).stat())
+    except FileNotFoundError:
+        return False
 
 
 def _lock(file: IO[bytes], source: str) -> None:
@@ -139,16 +166,15 @@ def _examined(
 ) -> tuple[int, int]:
     """Return the number of complete rows and where the last one ends. Raises InputError."""
     header = lines.header().encode()
-    begun = file.read(len(header))
-    if begun != header:
-        if header.startswith(begun):
-            return 0, 0  # nothing, or cut short within the header
+    if file.read(len(header)) != header:
         raise _no_sweep(source, "has other columns" if lines.format == "csv" else "is none")
     first = lines.head({"sweep": identity}).encode()
     done, end, last = 0, len(header), b""
     while line := file.readline(_MOST_BYTES):
         whole = line.endswith(b"\n")
-        if line[: len(first)] != (first if whole else first[: len(line)]) or len(line) == _MOST_BYTES:
+        # Only what follows a complete line can have been cut short before it says whose it is.
+        expected = first if whole or not end else first[: len(line)]
+        if line[: len(first)] != expected or len(line) == _MOST_BYTES:
             raise _no_sweep(source, f"its row {done + 1:,} is of another sweep, or no row")
         if whole:
             done, end, last = done + 1, end + len(line), line

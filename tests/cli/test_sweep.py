@@ -115,11 +115,12 @@ def test_a_sweep_killed_again_and_again_ends_as_one_that_never_was(
 
 @pytest.mark.parametrize("name", ["csv", "jsonl"])
 def test_a_file_that_ends_anywhere_is_continued(name: str, whole: dict[str, Path], tmp_path: Path) -> None:
-    """Cut within the header, at a line's end, within a number, within the first cell."""
+    """Cut at the end of the beginning, at a line's end, within a number, within the first cell."""
     text = whole[name].read_bytes()
     middle = text.index(b"\n", len(text) // 2) + 1
     file = tmp_path / f"s.{name}"
-    for end in (3, middle + 5) if name == "csv" else (middle, len(text) - 1):
+    beginning = text.index(b"\n") + 1 if name == "csv" else text.index(b",") + 1
+    for end in (beginning, beginning + 2, middle, middle + 5, len(text) - 1):
         file.write_bytes(text[:end])
         done = run("sweep", *GRID, "-o", str(file))
         assert done.returncode == 0, done.stderr
@@ -161,6 +162,11 @@ def test_a_file_of_another_sweep_is_left_alone(
     [
         ("csv", b"my,own,table\n1,2,3\n"),
         ("jsonl", b'{"sweep": "' + b"0" * 100_000),
+        # As short as what a sweep begins with, but no sweep's: a file has its beginning from the first moment.
+        ("csv", b"s"),
+        ("csv", b"sweep,steps,work"),
+        ("jsonl", b"{"),
+        ("jsonl", b'{"sweep": "'),
         ("parquet", b"\xff\x00" * 50_000),
     ],
 )

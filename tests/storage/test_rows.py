@@ -1,0 +1,108 @@
+"""Files of rows: whose a file is, and that it is told from its first moment."""
+
+import os
+from pathlib import Path
+from typing import Any, Literal
+
+import pytest
+
+from ckptplan.errors import InputError
+from ckptplan.storage.rows import Lines, RowFile, row_file
+
+NAMES = ("sweep", "number")
+IDENTITY = "0123456789ab"
+FORMATS: tuple[Literal["csv", "jsonl"], ...] = ("csv", "jsonl")
+
+
+def row(index: int) -> dict[str, Any]:
+    return {"sweep": IDENTITY, "number": index}
+
+
+def written(path: Path, format_: Literal["csv", "jsonl"], *, upto: int | None = None, **wishes: Any) -> RowFile:
+    """Open a file of ten rows, and write what it lacks of the first ``upto``."""
+    lines = Lines(format=format_, columns=NAMES)
+    with row_file(
+        path, lines=lines, identity=IDENTITY, total=10, head=lambda _: {"sweep": IDENTITY}, **wishes
+    ) as file:
+        file.append(map(row, range(file.done, upto or file.done)))
+    return file
+
+
+@pytest.mark.parametrize("format_", FORMATS)
+def test_a_file_cut_anywhere_behind_its_beginning_is_continued_and_no_other_is(
+    format_: Literal["csv", "jsonl"], tmp_path: Path
+) -> None:
+    """At every byte: what is too short to be told is left as it is, and an empty file is nobody's."""
+    file = tmp_path / "rows"
+    written(file, format_, upto=3)
+    whole = file.read_bytes()
+    beginning = len(Lines(format=format_, columns=NAMES).beginning(IDENTITY))
+    for end in range(len(whole)):
+        file.write_bytes(whole[:end])
+        if 0 < end < beginning:
+            with pytest.raises(InputError, match="is not what this sweep began"):
+                written(file, format_, upto=3)
+            assert file.read_bytes() == whole[:end]
+        else:
+            written(file, format_, upto=3)
+            assert file.read_bytes() == whole
+
+
+@pytest.mark.parametrize("format_", FORMATS)
+@pytest.mark.parametrize("before", [None, b"", b"another's"])
+def test_a_file_is_never_seen_without_its_beginning(
+    format_: Literal["csv", "jsonl"], before: bytes | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whenever a kill comes, what stands there is what was, nothing, or all of the beginning."""
+    file = tmp_path / "rows"
+    if before is not None:
+        file.write_bytes(before)
+    beginning = Lines(format=format_, columns=NAMES).beginning(IDENTITY).encode()
+    seen = []
+    for name in ("write", "ftruncate", "replace", "fsync", "fstat"):
+        true = getattr(os, name)
+
+        def look(*given: Any, true: Any = true) -> Any:
+            result = true(*given)
+            seen.append(file.read_bytes())
+            return result
+
+        monkeypatch.setattr(os, name, look)
+    written(file, format_, restart=before == b"another's")
+    assert set(seen) <= {before or b"", beginning}
+    assert file.read_bytes() == beginning
+
+
+def test_a_file_replaced_or_gone_before_it_was_locked_is_opened_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rows never go to a file that has no name any more."""
+    file = tmp_path / "rows"
+    written(file, "jsonl", upto=2)
+    whole = file.read_bytes()
+    opened = os.open
+    moments = [lambda: file.replace(tmp_path / "gone"), lambda: (tmp_path / "new").replace(file)]
+    (tmp_path / "new").write_bytes(whole)
+
+    def late(path: Any, *rest: Any) -> int:
+        descriptor = opened(path, *rest)
+        if moments and path == file:
+            moments.pop(0)()
+        return descriptor
+
+    monkeypatch.setattr(os, "open", late)
+    assert written(file, "jsonl", upto=3).done == 2
+    assert file.read_bytes().startswith(whole)
+    assert len(file.read_bytes()) > len(whole)
+
+
+@pytest.mark.parametrize("restart", [False, True])
+def test_rights_and_links_stay(restart: bool, tmp_path: Path) -> None:
+    file, link = tmp_path / "rows", tmp_path / "link"
+    file.touch()
+    file.chmod(0o640)
+    link.symlink_to(file)
+    written(link, "csv", upto=1, restart=restart)
+    assert link.is_symlink()
+    assert file.stat().st_mode & 0o777 == 0o640
+    assert file.read_text().startswith("sweep,number\n")
