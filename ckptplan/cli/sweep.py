@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -17,7 +17,7 @@ from ckptplan.cli.output import emit, note
 from ckptplan.errors import InputError
 
 if TYPE_CHECKING:
-    from ckptplan.storage.rows import Lines
+    from ckptplan.storage.rows import Lines, RowFile
     from ckptplan.sweeps import Sweep
 
 
@@ -186,53 +186,78 @@ def _as_stream(sweep: Sweep, jobs: int | None, chosen: RowFormat, output: str | 
             told(len(rows))
 
 
-def _as_file(
-    sweep: Sweep, jobs: int | None, chosen: RowFormat, output: str, *, restart: bool, to: str | None = None
-) -> None:
-    """Write a file, or what it lacks of the sweep; ``to`` is what it becomes, if that is another one."""
-    from ckptplan.storage.rows import row_file
-    from ckptplan.sweeps import rows_of
+def _as_file(sweep: Sweep, jobs: int | None, chosen: RowFormat, output: str, *, restart: bool) -> None:
+    """Write a file, or what it lacks of the sweep."""
+    with _rows_in(output, sweep, chosen, restart=restart) as file:
+        lacking = file.done < len(sweep)
+        if lacking:
+            _fill(file, sweep, jobs, named=output)
+    note(f"{len(sweep):,} rows written to {output}" if lacking else _complete(output, sweep))
 
-    identity, named = sweep.identity, to or output
-    with row_file(
-        output,
+
+def _as_parquet(sweep: Sweep, jobs: int | None, output: str, *, restart: bool) -> None:
+    """Collect rows beside the file, so that it can be continued, and write it when they are complete.
+
+    Rows that are there are this sweep's, or an error: those of a sweep that --restart began are continued
+    though the file itself still holds another one.
+    """
+    from ckptplan.storage.parquet import holds, identity_of, pyarrow, write_parquet
+
+    pyarrow()  # rather miss it now than when all rows are there
+    partial, identity = Path(f"{output}.partial.jsonl"), sweep.identity
+    if not restart and not _has_content(partial):
+        found = identity_of(output)
+        if found == identity:
+            note(_complete(output, sweep))
+            return
+        if found is not None:
+            raise InputError(
+                "holds another sweep", source=output, accepted="a new file, or --restart to begin it anew"
+            )
+    # Nobody else writes either file, until the rows are taken away.
+    with _rows_in(str(partial), sweep, RowFormat.jsonl, restart=restart) as file:
+        # A sweep that was killed just before it took its rows away, or one that ended just now.
+        lacking = restart or not holds(output, identity)
+        if lacking:
+            _fill(file, sweep, jobs, named=output)
+            write_parquet(output, lines=partial, columns=sweep.columns, identity=identity)
+        file.remove()
+    note(f"{len(sweep):,} rows written to {output}" if lacking else _complete(output, sweep))
+
+
+def _rows_in(path: str, sweep: Sweep, chosen: RowFormat, *, restart: bool) -> AbstractContextManager[RowFile]:
+    """Open a file of the sweep's rows. Raises InputError, as ``row_file``."""
+    from ckptplan.storage.rows import row_file
+
+    identity = sweep.identity
+    return row_file(
+        path,
         lines=_lines(sweep, chosen),
         identity=identity,
         total=len(sweep),
         head=lambda index: sweep.head(index, identity=identity),
         restart=restart,
-    ) as file:
-        if file.done == len(sweep) and to is None:
-            note(f"{named} is complete: {len(sweep):,} rows")
-            return
-        if file.done:
-            note(f"{named} has {file.done:,} of {len(sweep):,} rows; continuing")
-        with _watched(sweep, file.done, file=named) as told:
-            for rows in rows_of(sweep, start=file.done, jobs=jobs):
-                file.append(rows)
-                told(len(rows))
-    if to is None:
-        note(f"{len(sweep):,} rows written to {output}")
+    )
 
 
-def _as_parquet(sweep: Sweep, jobs: int | None, output: str, *, restart: bool) -> None:
-    """Collect rows beside the file, so that it can be continued, and write it when they are complete."""
-    from ckptplan.storage.parquet import identity_of, write_parquet
+def _fill(file: RowFile, sweep: Sweep, jobs: int | None, *, named: str) -> None:
+    """Add the rows that a file lacks; ``named`` is what it is called, or becomes."""
+    from ckptplan.sweeps import rows_of
 
-    partial = Path(f"{output}.partial.jsonl")
-    found = None if restart else identity_of(output)
-    if found == sweep.identity:
-        partial.unlink(missing_ok=True)
-        note(f"{output} is complete: {len(sweep):,} rows")
-        return
-    if found is not None:
-        raise InputError(
-            "holds another sweep", source=output, accepted="a new file, or --restart to begin it anew"
-        )
-    _as_file(sweep, jobs, RowFormat.jsonl, str(partial), restart=restart, to=output)
-    write_parquet(output, lines=partial, columns=sweep.columns, identity=sweep.identity)
-    partial.unlink()
-    note(f"{len(sweep):,} rows written to {output}")
+    if file.done:
+        note(f"{named} has {file.done:,} of {len(sweep):,} rows; continuing")
+    with _watched(sweep, file.done, file=named) as told:
+        for rows in rows_of(sweep, start=file.done, jobs=jobs):
+            file.append(rows)
+            told(len(rows))
+
+
+def _complete(output: str, sweep: Sweep) -> str:
+    return f"{output} is complete: {len(sweep):,} rows"
+
+
+def _has_content(path: Path) -> bool:
+    return path.exists() and path.stat().st_size > 0
 
 
 def _lines(sweep: Sweep, chosen: RowFormat) -> Lines:

@@ -57,3 +57,11 @@ def identity_of(path: str | Path) -> str | None:
         raise InputError("is no Parquet file", source=source, accepted="a new file, or --restart") from None
     found: str = metadata.get(_KEY, b"").decode()
     return found
+
+
+def holds(path: str | Path, identity: str) -> bool:
+    """Return whether a file is the Parquet file of a sweep, whatever else it may be. Raises MissingExtra."""
+    try:
+        return identity_of(path) == identity
+    except InputError:
+        return False

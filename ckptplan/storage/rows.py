@@ -68,6 +68,7 @@ class RowFile:
     """A file of rows that is open: ``done`` rows were there when it was opened."""
 
     done: int
+    path: str | Path
     file: IO[bytes]
     lines: Lines
 
@@ -75,6 +76,12 @@ class RowFile:
         """Write rows and hand them to the system, so that only its own end can lose them."""
         self.file.write("".join(map(self.lines.line, rows)).encode())
         self.file.flush()
+
+    def remove(self) -> None:
+        """Take the file away, while nobody else can be at it."""
+        if sys.platform == "win32":
+            self.file.close()  # what is open cannot go there
+        Path(self.path).unlink()
 
 
 @contextmanager
@@ -101,7 +108,7 @@ def row_file(
             # What a first row begins with stays until the row is written over it.
             file.truncate(max(end, len(beginning)))
             file.seek(end)
-            yield RowFile(done=done, file=file, lines=lines)
+            yield RowFile(done=done, path=path, file=file, lines=lines)
     except OSError as error:
         if error.filename not in (None, source):
             raise  # the caller's own trouble with another file
