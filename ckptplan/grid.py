@@ -18,6 +18,8 @@ from ckptplan.errors import InputError, shown
 #: More points than this are no sweep that anybody waits for.
 MOST_POINTS = 10_000_000
 ACCEPTED = "START:STOP:xFACTOR, START:STOP:+STEP, START:STOP:nCOUNT, or values with commas between"
+#: Where ends lie further apart than this, as a ratio, powers of a factor may be no numbers.
+_MOST_SPAN = 1e300
 #: What rounding may take from a quotient of two ends of a range.
 _HAIR = 1e-9
 
@@ -149,17 +151,14 @@ def _multiplied(start: float, stop: float, factor: str, text: str) -> Iterator[f
     times = _plain(factor, text, "a factor above 1, as x2 or x1.5")
     if times <= 1:
         raise InputError(f"{shown(text)} never arrives", value=text, accepted="a factor above 1, as x2 or x1.5")
-    _check_positive(start, text)
-    steps = int(math.log(stop / start) / math.log(times) + _HAIR)
-    _check_count(steps + 1)
+    steps = _steps(math.log(_span(start, stop, text)) / math.log(times), text)
     return (_tidy(start * times**i, stop) for i in range(steps + 1))
 
 
 def _added(start: float, stop: float, each: float, text: str) -> Iterator[float]:
     if each <= 0:
         raise InputError(f"{shown(text)} never arrives", value=text, accepted="a step above zero")
-    steps = int((stop - start) / each + _HAIR)
-    _check_count(steps + 1)
+    steps = _steps((stop - start) / each, text)
     return (_tidy(start + each * i, stop) for i in range(steps + 1))
 
 
@@ -167,9 +166,8 @@ def _spaced(start: float, stop: float, count: str, text: str) -> Iterator[float]
     number = int(count) if count.isascii() and count.isdecimal() and len(count) < 20 else 0
     if number < 2:
         raise InputError(f"{shown(text)} has no count", value=text, accepted="a count from 2, as n9")
-    _check_positive(start, text)
-    _check_count(number)
-    ratio = stop / start
+    ratio = _span(start, stop, text)
+    _steps(number - 1, text)
     return (_tidy(start * ratio ** (i / (number - 1)), stop) for i in range(number))
 
 
@@ -183,19 +181,30 @@ def _plain(number: str, text: str, accepted: str) -> float:
     return value
 
 
-def _check_positive(start: float, text: str) -> None:
+def _span(start: float, stop: float, text: str) -> float:
+    """Return the ratio of two ends. Raises InputError where there is none to reckon with."""
     if start <= 0:
         raise InputError(
             f"{shown(text)} starts at zero, which no factor leaves", value=text, accepted="a START above zero"
         )
-
-
-def _check_count(count: int) -> None:
-    """Refuse before the values are made."""
-    if count > MOST_POINTS:
+    if stop / start > _MOST_SPAN:
         raise InputError(
-            f"has {count:,} values, which are too many", value=count, accepted=f"up to {MOST_POINTS:,} points"
+            f"{shown(text)} has ends too far apart",
+            value=text,
+            accepted=f"a STOP up to {_MOST_SPAN:g} times the START",
         )
+    return stop / start
+
+
+def _steps(quotient: float, text: str) -> int:
+    """Return how many steps lead from one end to the other. Raises InputError, before values are made."""
+    if quotient + _HAIR >= MOST_POINTS:
+        raise InputError(
+            f"{shown(text)} has more than {MOST_POINTS:,} values",
+            value=text,
+            accepted=f"up to {MOST_POINTS:,} points",
+        )
+    return int(quotient + _HAIR)
 
 
 def _tidy(value: float, stop: float) -> float:

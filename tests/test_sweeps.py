@@ -3,15 +3,18 @@
 import multiprocessing
 import os
 import time
+from collections.abc import Sequence
 from itertools import islice
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 import ckptplan
 from ckptplan.axes import BYTES, COUNT, LIMIT, RATE, STEPS, Case, all_axes, axis_named
-from ckptplan.errors import CkptplanError, InputError
-from ckptplan.grid import Grid, grid_of
+from ckptplan.errors import CkptplanError, InputError, shown
+from ckptplan.grid import Grid, grid_of, values_of
 from ckptplan.model.network import Network
 from ckptplan.model.workload import DERIVED
 from ckptplan.report.plan_table import plan_row
@@ -49,6 +52,40 @@ def test_a_range_holds_both_ends_and_no_rounding_errors(text: str, values: tuple
     assert grid_of([text]).values == (values,)
 
 
+#: Numbers as anybody might write them, and as nobody would: subnormal, huge, next to each other.
+WRITTEN = st.one_of(
+    st.floats(0, exclude_min=True, allow_infinity=False, allow_nan=False),
+    st.integers(-320, 308).map(lambda power: float(f"1e{power}")),
+)
+
+
+@given(
+    start=WRITTEN,
+    stop=WRITTEN,
+    how=st.one_of(
+        WRITTEN.map("x{!r}".format),
+        WRITTEN.map("+{!r}".format),
+        st.floats(1, 2).map("x{!r}".format),
+        st.integers(0, 50).map("n{}".format),
+    ),
+)
+def test_a_range_of_any_numbers_is_values_or_an_error(start: float, stop: float, how: str) -> None:
+    """Values within the ends, each a number; an error names the range."""
+    low, high = sorted((start, stop))
+    text = f"{low!r}:{high!r}:{how}"
+    told: InputError | None = None
+    values: Sequence[float | None] = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("ckptplan.grid.MOST_POINTS", 5_000)
+        try:
+            values = values_of(axis_named("recompute-ratio"), text)
+        except InputError as error:
+            told = error
+    assert all(low * (1 - 1e-9) <= float(value or 0) <= high for value in values)
+    assert bool(values) == (told is None)
+    assert told is None or (told.field == "recompute-ratio" and shown(text) in told.message)
+
+
 def test_the_last_axis_runs_fastest() -> None:
     grid = grid_of({"T": [1, 2], "batch": "10,20,30"})
     assert [grid.point(i) for i in range(len(grid))] == [(1, 10), (1, 20), (1, 30), (2, 10), (2, 20), (2, 30)]
@@ -77,7 +114,13 @@ def test_the_last_axis_runs_fastest() -> None:
         (["units=1"], "units: is no input that can be varied."),
         (["local-bytes=5 KB"], "local-bytes: '5 KB' has the unit 'KB'. Say 'kB' for 1,000"),
         (["recompute-ratio=0"], "recompute-ratio: '0' is not a ratio (accepted: a number above zero"),
-        (["T=1:100000000:+1"], "T: has 100,000,000 values, which are too many"),
+        (["T=1:100000000:+1"], "T: '1:100000000:+1' has more than 10,000,000 values (accepted: up to 10,"),
+        (["T=1:100:n20000000"], "T: '1:100:n20000000' has more than 10,000,000 values"),
+        (["latency=0:1:+1e-320"], "latency: '0:1:+1e-320' has more than 10,000,000 values"),
+        (["latency=1e-320:1:x2"], "latency: '1e-320:1:x2' has ends too far apart (accepted: a STOP up to 1e+3"),
+        (["latency=1e-320:1:n9"], "latency: '1e-320:1:n9' has ends too far apart"),
+        (["recompute-ratio=1e-310:1e300:x2"], "'1e-310:1e300:x2' has ends too far apart"),
+        (["recompute-ratio=1e-310:1e300:n3"], "'1e-310:1e300:n3' has ends too far apart"),
         (
             ["T=1:5000:+1", "batch=1:5000:+1"],
             "over: 5,000 T x 5,000 batch = 25,000,000 points are too many (accepted: up to 10,000,000)",
