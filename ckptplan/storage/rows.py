@@ -179,15 +179,27 @@ def _examined(
     done, end, last = 0, len(header), b""
     while line := file.readline(_MOST_BYTES):
         whole = line.endswith(b"\n")
+        line = line if whole else _without_tail(line, file)
+        if end and not line:
+            break
         # Only what follows a complete line can have been cut short before it says whose it is.
         expected = first if whole or not end else first[: len(line)]
-        if line[: len(first)] != expected or len(line) == _MOST_BYTES:
+        if line[: len(first)] != expected or len(line) == _MOST_BYTES or b"\0" in line:
             raise _no_sweep(source, f"its row {done + 1:,} is of another sweep, or no row")
         if whole:
             done, end, last = done + 1, end + len(line), line
     if done > total or (done and not last.startswith(lines.head(head(done - 1)).encode())):
         raise _no_sweep(source, f"its {done:,} rows are not the first of the sweep")
     return done, end
+
+
+def _without_tail(line: bytes, file: IO[bytes]) -> bytes:
+    """Return a last line without the zeros that some file systems leave there after a power cut."""
+    text = line.rstrip(b"\0")
+    while text != line and (more := file.read(_MOST_BYTES)):
+        if more.strip(b"\0"):
+            return line
+    return text
 
 
 def _no_sweep(source: str, reason: str) -> InputError:

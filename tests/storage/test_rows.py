@@ -49,6 +49,46 @@ def test_a_file_cut_anywhere_behind_its_beginning_is_continued_and_no_other_is(
 
 
 @pytest.mark.parametrize("format_", FORMATS)
+@pytest.mark.parametrize("zeros", [1, 4096, 65_536, 200_000])
+def test_zeros_behind_what_was_written_are_cut_off(
+    format_: Literal["csv", "jsonl"], zeros: int, tmp_path: Path
+) -> None:
+    """What some file systems leave after a power cut: the length that was, without what was to be there."""
+    file = tmp_path / "rows"
+    written(file, format_, upto=3)
+    whole = file.read_bytes()
+    beginning = len(Lines(format=format_, columns=NAMES).beginning(IDENTITY))
+    for end in range(beginning, len(whole) + 1):
+        file.write_bytes(whole[:end] + b"\0" * zeros)
+        assert written(file, format_, upto=3).done == whole[:end].count(b"\n") - (format_ == "csv")
+        assert file.read_bytes() == whole
+
+
+@pytest.mark.parametrize("format_", FORMATS)
+@pytest.mark.parametrize("tail", [b"\0\0\n", b"\0" * 70_000 + b"mine", b"\0" * 70_000 + b"\n"])
+def test_zeros_before_anything_else_are_no_tail(
+    format_: Literal["csv", "jsonl"], tail: bytes, tmp_path: Path
+) -> None:
+    file = tmp_path / "rows"
+    written(file, format_, upto=2)
+    first = file.read_bytes()
+    for begun in (first, first[:-1]):
+        file.write_bytes(begun + tail)
+        with pytest.raises(InputError, match="is of another sweep, or no row"):
+            written(file, format_, upto=3)
+        assert file.read_bytes() == begun + tail
+
+
+@pytest.mark.parametrize("format_", FORMATS)
+def test_zeros_alone_are_no_sweep(format_: Literal["csv", "jsonl"], tmp_path: Path) -> None:
+    file = tmp_path / "rows"
+    file.write_bytes(b"\0" * 5000)
+    with pytest.raises(InputError, match="is not what this sweep began"):
+        written(file, format_)
+    assert file.read_bytes() == b"\0" * 5000
+
+
+@pytest.mark.parametrize("format_", FORMATS)
 @pytest.mark.parametrize("before", [None, b"", b"another's"])
 def test_a_file_is_never_seen_without_its_beginning(
     format_: Literal["csv", "jsonl"], before: bytes | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
