@@ -13,6 +13,7 @@ from typing import Any
 
 from ckptplan.axes import Axis, Case, Value, axis_named, with_numbers
 from ckptplan.cost.derive import step_costs
+from ckptplan.errors import InputError, shown
 from ckptplan.kept import KeptPlan, kept_plan
 from ckptplan.model.budget import Budget
 from ckptplan.model.plan import Goal
@@ -24,6 +25,7 @@ from ckptplan.search.question import Answer, Question
 from ckptplan.strategies.registry import named
 from ckptplan.strategies.solved import Progress
 from ckptplan.uncertainty import SAMPLES, ErrorBars, error_bars
+from ckptplan.units import parse_fraction
 
 #: What is varied, as axes of a sweep.
 INPUTS = (
@@ -130,8 +132,8 @@ def sensitivity(
     """Return how the best plan and its time change with each input (docs/sensitivity.md).
 
     The objective is time. ``strategies`` are as in ``optimize``, None for those of the group 'closed'.
-    With ``uncertainty``, as 0.1 or '10%', the result has error bars: all times are varied at once by up to
-    that share. ``progress`` is told the work done and the work in all.
+    With ``uncertainty``, as 0.1 or '10%' and at most 1, the result has error bars: all times are varied at
+    once by up to that share. ``progress`` is told the work done and the work in all.
 
     Raises InputError, and Infeasible where nothing fits the unchanged inputs.
     """
@@ -140,9 +142,9 @@ def sensitivity(
     chosen = named(("closed",) if strategies is None else strategies)
     if strategies is None and model == "paper":
         chosen = [strategy for strategy in chosen if strategy.printed]
-    wishes: Mapping[str, Any] = {"model": model, "effort": effort, "max_overhead": uncertainty}
+    wishes: Mapping[str, Any] = {"model": model, "effort": effort}
     goal = Goal(strategies=tuple(one.name for one in chosen), **wishes)
-    share, goal = goal.max_overhead, goal.model_copy(update={"max_overhead": None})
+    share = None if uncertainty is None else _share(uncertainty)
     budgets: Mapping[str, Any] = {"local_bytes": local_bytes, "remote_bytes": remote_bytes}
     machine = with_numbers(profile, {name: value for name, value in budgets.items() if value is not None})
     study = _Study(case=Case(workload=workload, profile=machine), goal=goal)
@@ -167,6 +169,20 @@ def sensitivity(
         if share is None
         else error_bars(study.question(study.case), kept, profile=machine, share=share, told=done.step),
     )
+
+
+def _share(uncertainty: object) -> float:
+    """Return how far times may be off. Raises InputError."""
+    accepted = "a share above 0 and up to 1, as 0.1 or '10%'"
+    try:
+        share = parse_fraction(uncertainty)
+    except InputError as error:
+        raise InputError(error.message, field="uncertainty", value=uncertainty, accepted=accepted) from None
+    if not 0 < share <= 1:
+        raise InputError(
+            f"{shown(uncertainty)} is out of range", field="uncertainty", value=uncertainty, accepted=accepted
+        )
+    return share
 
 
 class _Counter:

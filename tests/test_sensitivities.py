@@ -233,7 +233,16 @@ def test_transfers_beside_compute_are_studied_as_well() -> None:
     ("wishes", "error", "message"),
     [
         ({"local_bytes": "300 KiB"}, ckptplan.Infeasible, "fits: needs local_bytes"),
-        ({"uncertainty": -1}, InputError, "-1 is negative"),
+        ({"uncertainty": -1}, InputError, "uncertainty: -1 is negative (accepted: a share above 0 and up to 1"),
+        (
+            {"uncertainty": "foo"},
+            InputError,
+            "uncertainty: 'foo' is not a number with a unit (accepted: a share",
+        ),
+        ({"uncertainty": 0}, InputError, "uncertainty: 0 is out of range (accepted: a share above 0"),
+        ({"uncertainty": "101%"}, InputError, "uncertainty: '101%' is out of range"),
+        ({"uncertainty": True}, InputError, "uncertainty: True is not a number"),
+        ({"uncertainty": float("nan")}, InputError, "uncertainty: nan is not a finite number"),
         ({"model": "papre"}, InputError, "'papre'"),
         ({"strategies": ["doubel"]}, InputError, "Did you mean 'double'?"),
     ],

@@ -187,12 +187,6 @@ def wishes(
     }
 
 
-def share(option: str, text: str | None) -> float | None:
-    """Return a share that an option gives. Raises InputError that names the option."""
-    value: float | None = parsed(option, parse_fraction, text)
-    return value
-
-
 @contextmanager
 def named_by_option() -> Iterator[None]:
     """Tell errors about what an option gave by the option's name."""
@@ -216,6 +210,7 @@ _OPTIONS = (
     "--model",
     "--effort",
     "--resolution",
+    "--uncertainty",
 )
 
 

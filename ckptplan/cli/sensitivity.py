@@ -64,7 +64,7 @@ def command(
             model=model.value,
             local_bytes=local_bytes,
             remote_bytes=remote_bytes,
-            uncertainty=options.share("--uncertainty", uncertainty),
+            uncertainty=uncertainty,
             progress=progress,
         )
     emit(

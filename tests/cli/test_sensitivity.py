@@ -72,6 +72,13 @@ def test_the_picture_names_inputs_and_units(written: dict[str, str]) -> None:
     ("arguments", "code", "message"),
     [
         (["--uncertainty", "10"], 2, "--uncertainty: '10' would be 1000%; say '10%' or '1000%'"),
+        (["--uncertainty", "foo"], 2, "--uncertainty: 'foo' is not a number with a unit (accepted: a share"),
+        (
+            ["--uncertainty", "0"],
+            2,
+            "--uncertainty: '0' is out of range (accepted: a share above 0 and up to 1",
+        ),
+        (["--uncertainty", "200%"], 2, "--uncertainty: '200%' is out of range"),
         (["--plot", "t.gif"], 2, "--plot: 't.gif' does not say which kind of picture"),
         (["--plot", "no/t.png", "--T", "64"], 2, "no/t.png: cannot be written"),
         (["--strategies", "doubel"], 2, "--strategies: there is no strategy 'doubel'."),
