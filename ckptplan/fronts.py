@@ -169,6 +169,11 @@ class ParetoFront(Sequence[Plan]):
         return self._plan(index % len(self), budget=int(self.local_peak_bytes[index]))
 
     @property
+    def compared(self) -> tuple[Strategy, ...]:
+        """The strategies whose fronts these are."""
+        return self._source.question.strategies
+
+    @property
     def workload(self) -> Workload:
         """The job."""
         return self._source.workload

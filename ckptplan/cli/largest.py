@@ -6,7 +6,7 @@ import typer
 
 from ckptplan.cli import options
 from ckptplan.cli.options import Effort, Format, Model, Objective
-from ckptplan.cli.output import emit, enveloped
+from ckptplan.cli.output import emit, enveloped, note
 from ckptplan.errors import Infeasible, InputError
 
 
@@ -56,7 +56,7 @@ def command(
         with progress_bar(f"looking for the largest {quantity}") as progress:
             reaches = largest(quantity, task, hardware, **wishes, progress=progress)
     emit(
-        format_=format_,
+        format_=options.format_by_name(format_, output),
         output=output,
         table=lambda console: reach_table(
             console,
@@ -69,5 +69,7 @@ def command(
         document=lambda: enveloped("largest", reach_document(reaches, quantity=quantity)),
         rows=lambda: reach_rows(reaches, quantity=quantity),
     )
+    if output not in (None, "-"):
+        note(f"plans written to {output}")
     if all(reach.plan is None for reach in reaches.values()):
         raise typer.Exit(Infeasible.exit_code)

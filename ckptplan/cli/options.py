@@ -121,6 +121,13 @@ Output = Annotated[
 ]
 
 
+def format_by_name(format_: Format, output: str | None) -> Format:
+    """Return the format that a file's name asks for, where no other one than a table was."""
+    suffix = Path(output).suffix.lower() if output else ""
+    asked = {".json": Format.json, ".csv": Format.csv}.get(suffix, Format.table)
+    return asked if format_ is Format.table else format_
+
+
 def plain_integer(text: str, *, option: str, most: int) -> int:
     """Return a count that is given without unit, sign or separators. Raises InputError."""
     accepted = f"a whole number from 1 to {most:,}, without unit"

@@ -89,6 +89,8 @@ def command(
     if not len(front):
         # Nothing fits the limits of remote memory or overhead: the plan that cannot be says why.
         front.at(2**62)
+    if at is None:
+        format_ = options.format_by_name(format_, output)
     if at is not None:
         _pick(front, at, format_=format_, output=output)
     else:
@@ -142,6 +144,8 @@ def _show(front: "ParetoFront", *, format_: Format, output: str | None) -> None:
     # Millions of points: written as they are made.
     with replacing(output or "-") as file:
         file.writelines(pieces)
+    if output not in (None, "-"):
+        note(f"front written to {output}")
 
 
 def _draw(front: "ParetoFront", path: str) -> None:

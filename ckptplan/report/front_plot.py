@@ -122,11 +122,13 @@ def _budget(axes: Axes, front: ParetoFront) -> None:
     free = front.budget_bytes - front.resident_bytes
     text = f"budget {format_bytes(front.budget_bytes)}"
     if low < free < high:
+        near = np.log(free) > 0.8 * np.log(high) + 0.2 * np.log(low)
         axes.axvline(free, color=style.BLACK, linewidth=0.9, linestyle=(0, (4, 2)), zorder=2)
         axes.annotate(
             text,
-            (free, 1), xycoords=("data", "axes fraction"), xytext=(3, -4), textcoords="offset points",
-            ha="left", va="top", fontsize=8,
+            (free, 1), xycoords=("data", "axes fraction"),
+            xytext=(-3 if near else 3, -4), textcoords="offset points",
+            ha="right" if near else "left", va="top", fontsize=8,
         )  # fmt: skip
         return
     # Far off, it is only told: as a line it would squeeze the curves into a corner.

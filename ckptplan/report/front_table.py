@@ -15,9 +15,15 @@ from rich.table import Table
 from rich.text import Text
 
 from ckptplan.fronts import ParetoFront
+from ckptplan.report.comparison import parameters_text
 from ckptplan.report.plan_table import PARAMETERS, print_basis, print_title
+from ckptplan.strategies.solved import SolvedStrategy
 from ckptplan.units import format_bytes, format_count, format_percent, format_seconds
 
+#: Said where strategies that are solved were not asked for.
+CLOSED_ONLY = (
+    "compared are closed forms, which answer at once; --strategies all adds optimal and others, slowly"
+)
 #: So many steps of memory are shown, evenly spaced in the logarithm of what is beside the resident bytes.
 _RUNGS = 10
 
@@ -37,6 +43,8 @@ def front_table(console: Console, front: ParetoFront) -> None:
 
 def notes(front: ParetoFront) -> Iterator[str]:
     """Say what is not seen at first sight."""
+    if not any(isinstance(strategy, SolvedStrategy) for strategy in front.compared):
+        yield CLOSED_ONLY
     if front.resolution:
         yield f"points within {front.resolution:g} of a listed one in memory and time are left out"
     solved = [name for name, one in front.by_strategy.items() if not one.exact and not front.resolution]
@@ -45,7 +53,8 @@ def notes(front: ParetoFront) -> Iterator[str]:
 
 
 def _sentence(front: ParetoFront) -> str:
-    what = "plans that no other beats" if front.exact else "plans"
+    several = len(front) > 1
+    what = f"plan{'s' if several else ''} that no other{' listed' if not front.exact else ''} beats"
     return (
         f"{format_count(len(front))} {what} in local memory and time, of {len(front.by_strategy)} "
         f"strateg{'ies' if len(front.by_strategy) > 1 else 'y'}; "
@@ -61,18 +70,13 @@ def _ladder(front: ParetoFront) -> Table:
     table.add_column("parameters", overflow="fold")
     table.add_column("")
     labels = marks(front)
-    parameters = front.parameters
     for place in sorted({*_rungs(front), *labels}):
         table.add_row(
             format_bytes(int(front.local_peak_bytes[place])),
             format_seconds(float(front.seconds[place])),
             format_percent(float(front.overhead[place])),
             front.strategies[place],
-            ", ".join(
-                f"{name} {column[place]}"
-                for name, column in parameters.items()
-                if column[place] and not name.endswith("_units")
-            ),
+            parameters_text(front[place]),
             Text(labels.get(place, ""), style="bold"),
         )
     return table
@@ -99,7 +103,7 @@ def _reaches(front: ParetoFront) -> Table:
     within = f"within {format_bytes(front.budget_bytes)}"
     for heading in ("plans", "least local", "over base", within, "over base"):
         table.add_column(heading, justify="right", no_wrap=True)
-    table.add_column("best of all")
+    table.add_column("best of all", justify="right", no_wrap=True)
     for name, one in front.by_strategy.items():
         share = len(front.places_of(name))
         table.add_row(
@@ -108,7 +112,7 @@ def _reaches(front: ParetoFront) -> Table:
             format_bytes(int(one.local_peak_bytes[0])),
             format_percent(float(one.overhead[0])),
             *_at_budget(one, front.budget_bytes),
-            f"at {format_count(share)} of {format_count(len(front))} points" if share else "nowhere",
+            format_count(share) if share else "none",
         )
     return table
 

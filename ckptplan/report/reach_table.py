@@ -21,8 +21,8 @@ from ckptplan.units import format_count, format_percent, format_seconds
 _BOUND = {
     "local_bytes": "local memory",
     "remote_bytes": "remote memory",
-    "max_overhead": "overhead",
-    None: "nothing up to here",
+    "max_overhead": "the overhead limit",
+    None: "nothing",
 }
 _OF = {"T": "time steps", "batch": "samples", "neurons": "neurons"}
 
@@ -62,7 +62,7 @@ def _lines(reaches: Mapping[str, Reach], *, quantity: str) -> Table:
     headings = (f"largest {quantity}", *(("of base",) if base else ()), "time", "over base")
     for heading in headings:
         table.add_column(heading, justify="right", no_wrap=True)
-    table.add_column("bounded by", no_wrap=True)
+    table.add_column("the next breaks", no_wrap=True)
     table.add_column("parameters", overflow="fold")
     for name, reach in reaches.items():
         if reach.plan is None:

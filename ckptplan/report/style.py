@@ -92,6 +92,11 @@ def picture_format(path: str, *, option: str) -> str:
             value=path,
             accepted="a name that ends in " + ", ".join(f".{name}" for name in FORMATS),
         )
+    folder = Path(path).parent
+    if not folder.is_dir():
+        raise InputError(
+            f"{path!r} cannot be written: there is no folder {str(folder)!r}", field=option, value=path
+        )
     return suffix
 
 

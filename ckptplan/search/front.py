@@ -37,7 +37,7 @@ _SHORT = 32
 _ROWS = 64
 _CHUNK = "chunk_size"
 _ROUNDING = 1e-11
-#: More boxes than these at a time take long and much memory; then points within this share stand for each other.
+#: More boxes at a time than these take long and much memory: then points within a share are as one.
 _MOST_BOXES, _COARSE = 400_000, 0.001
 #: Points are evaluated in lots that fit the cache.
 _LOT = 2**20
@@ -150,8 +150,7 @@ class _Problem:
     def least_seconds(self, counts: Counts) -> npt.NDArray[np.float64]:
         """Return the least time of boxes with at least these counts."""
         if self.costs.overlaps_compute:
-            least: npt.NDArray[np.float64] = least_overlapped_seconds(counts, self.costs)
-            return least
+            return np.asarray(least_overlapped_seconds(counts, self.costs), dtype=np.float64)
         return price(counts, self.costs).seconds
 
     def look(self, boxes: Boxes) -> tuple[_Key, _Mask]:
