@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any, TypeAlias
 
@@ -345,14 +345,13 @@ def _gains_by_row(boxes: Boxes, local: Integers, problem: _Problem, seen: _Seen)
     starts = np.cumsum(lengths) - lengths
     box = np.repeat(np.arange(boxes.count()), lengths)
     longer = np.arange(len(box)) - starts[box]
-    seconds = problem.least_seconds(
-        Counts(
-            **{
-                **{field.name: getattr(counts, field.name)[box] for field in fields(counts)},
-                "recomputed_steps": (counts.recomputed_steps + lengths - 1)[box] - longer,
-            }
-        )
-    )
+    # Only what the time is made of is told apart; where nothing moves, nothing need be repeated.
+    moved = {
+        name: column[box] if (column := getattr(counts, name)).any() else np.zeros(1, dtype=np.int64)
+        for name in ("states_written", "states_read", "messages")
+    }
+    again = (counts.recomputed_steps + lengths - 1)[box] - longer
+    seconds = problem.least_seconds(replace(counts, recomputed_steps=again, **moved))
     gains = seen.gain(problem.relaxed((local[box] + longer * costs.tape_bytes, seconds)))
     most: npt.NDArray[np.float64] = np.maximum.reduceat(gains, starts) if len(starts) else gains
     return most
