@@ -253,7 +253,7 @@ def test_trace_and_picture_are_written_beside_the_result(plan: str, tmp_path: Pa
     ("options", "message"),
     [
         (["--gantt", "p.gif"], "--gantt: 'p.gif' does not say which kind of picture"),
-        (["--gantt", "no/p.png"], "no/p.png: cannot be written: No such file"),
+        (["--gantt", "no/p.png"], "--gantt: 'no/p.png' cannot be written: there is no folder 'no'"),
         (["--trace", "no/t.json"], "no/t.json: cannot be written: No such file"),
         (["--trace", "-"], "--trace: standard output carries the result"),
         (["--trace", "-", "-o", "x"], "--trace: standard output carries the result"),

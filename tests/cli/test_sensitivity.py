@@ -80,7 +80,11 @@ def test_the_picture_names_inputs_and_units(written: dict[str, str]) -> None:
         ),
         (["--uncertainty", "200%"], 2, "--uncertainty: '200%' is out of range"),
         (["--plot", "t.gif"], 2, "--plot: 't.gif' does not say which kind of picture"),
-        (["--plot", "no/t.png", "--T", "64"], 2, "no/t.png: cannot be written"),
+        (
+            ["--plot", "no/t.png", "--T", "64"],
+            2,
+            "--plot: 'no/t.png' cannot be written: there is no folder 'no'",
+        ),
         (["--strategies", "doubel"], 2, "--strategies: there is no strategy 'doubel'."),
         (["--local-bytes", "200 KiB"], 3, "the local memory of one unit is too small"),
     ],
