@@ -1,0 +1,17 @@
+"""Executes any plan in PyTorch: ``unroll`` where outputs are wanted, ``bptt`` where only the loss is.
+
+Needs the extra ``torch``; nothing else in ckptplan imports this package.
+"""
+
+from __future__ import annotations
+
+from ckptplan.errors import MissingExtra
+
+try:
+    import torch as _torch  # noqa: F401 - what everything below needs
+except ImportError as error:
+    raise MissingExtra("torch", package="torch") from error
+
+from ckptplan.torch.api import Result, bptt, unroll
+
+__all__ = ["Result", "bptt", "unroll"]

@@ -1,0 +1,85 @@
+"""What a step depends on beside its arguments: random generators and autocast."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+
+import torch
+
+#: States of the generators: that of the CPU, and of the device that runs, if it is another one.
+RandomState = tuple[torch.Tensor, ...]
+
+
+class Generators:
+    """The generators that a cell may draw from; a run from a checkpoint draws the same numbers again."""
+
+    def __init__(self, device: torch.device, *, wanted: bool) -> None:
+        self.wanted = wanted
+        self.device = device if device.type == "cuda" else None
+
+    def state(self) -> RandomState:
+        """Return the present state; nothing where randomness is not to be replayed."""
+        if not self.wanted:
+            return ()
+        states = [torch.get_rng_state()]
+        if self.device is not None:
+            states.append(torch.cuda.get_rng_state(self.device))
+        return tuple(states)
+
+    def restore(self, state: RandomState) -> None:
+        """Continue from a state."""
+        if not state:
+            return
+        torch.set_rng_state(state[0])
+        if self.device is not None:
+            torch.cuda.set_rng_state(state[1], self.device)
+
+    @contextmanager
+    def aside(self) -> Iterator[None]:
+        """Leave the ambient generators as they were."""
+        before = self.state()
+        try:
+            yield
+        finally:
+            self.restore(before)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Autocast:
+    """How autocast was set for each type of device when the forward pass ran."""
+
+    settings: tuple[tuple[str, bool, torch.dtype], ...]
+    cache: bool
+
+    @classmethod
+    def present(cls, device: torch.device) -> Autocast:
+        """Return the settings in force."""
+        types = dict.fromkeys(("cpu", device.type))
+        return cls(
+            settings=tuple(
+                (kind, torch.is_autocast_enabled(kind), torch.get_autocast_dtype(kind)) for kind in types
+            ),
+            cache=torch.is_autocast_cache_enabled(),
+        )
+
+    @contextmanager
+    def entered(self) -> Iterator[None]:
+        """Run as the forward pass did, whatever is in force now."""
+        with ExitStack() as stack:
+            for kind, enabled, dtype in self.settings:
+                stack.enter_context(
+                    torch.autocast(device_type=kind, enabled=enabled, dtype=dtype, cache_enabled=self.cache)
+                )
+            yield
+
+    @property
+    def enabled(self) -> bool:
+        """Whether any is on."""
+        return any(enabled for _, enabled, _ in self.settings)
+
+
+def forget_casts() -> None:
+    """Drop weights that autocast has cast: cast without a graph, they would have no gradient later."""
+    torch.clear_autocast_cache()

@@ -1,0 +1,101 @@
+"""What the cell reads at each step: a tensor over time, a nest of them, or a function that makes them."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+
+from ckptplan.errors import InputError, shown
+from ckptplan.torch.trees import Leaves, Structure, flattened, is_differentiable
+
+
+class Sequence(ABC):
+    """Inputs of all steps."""
+
+    #: Tensors that gradients may be wanted of, time first.
+    leaves: Leaves = ()
+
+    @abstractmethod
+    def piece(self, start: int, stop: int) -> tuple[Leaves, Structure]:
+        """Return the inputs of some steps, time first."""
+
+    @abstractmethod
+    def device(self) -> torch.device | None:
+        """Return where they are; None if that is known only when they are made."""
+
+
+class Given(Sequence):
+    """Tensors whose first axis is time."""
+
+    def __init__(self, inputs: Any, *, steps: int) -> None:
+        self.leaves, self.structure = flattened(inputs)
+        if not self.leaves:
+            raise InputError(
+                f"{shown(inputs)} holds no tensor",
+                field="inputs",
+                accepted="tensors with time as the first axis, or a callable (start, stop) -> chunk",
+            )
+        for leaf in self.leaves:
+            if leaf.dim() == 0 or leaf.shape[0] != steps:
+                raise InputError(
+                    f"has {leaf.shape[0] if leaf.dim() else 'no'} steps, the plan has {steps:,}",
+                    field="inputs",
+                    value=tuple(leaf.shape),
+                    accepted=f"tensors of shape ({steps:,}, ...), or a plan for as many steps",
+                )
+
+    def piece(self, start: int, stop: int) -> tuple[Leaves, Structure]:
+        return tuple(leaf[start:stop] for leaf in self.leaves), self.structure
+
+    def device(self) -> torch.device:
+        return self.leaves[0].device
+
+
+class Made(Sequence):
+    """Chunks that a function makes when they are needed, again and again the same."""
+
+    def __init__(self, make: Callable[[int, int], Any]) -> None:
+        self.make = make
+
+    def piece(self, start: int, stop: int) -> tuple[Leaves, Structure]:
+        leaves, structure = flattened(self.make(start, stop))
+        for leaf in leaves:
+            if leaf.dim() == 0 or leaf.shape[0] != stop - start:
+                raise InputError(
+                    f"returned a tensor of shape {tuple(leaf.shape)} for steps {start} to {stop}",
+                    field="inputs",
+                    accepted=f"tensors of shape ({stop - start}, ...)",
+                )
+        return leaves, structure
+
+    def device(self) -> None:
+        return None
+
+
+def sequence(inputs: Any, *, steps: int) -> Sequence:
+    """Return the inputs as a sequence. Raises InputError."""
+    return Made(inputs) if callable(inputs) else Given(inputs, steps=steps)
+
+
+def each_step(leaves: Leaves, structure: Structure, count: int) -> Iterator[Any]:
+    """Return the input of one step after the other.
+
+    Taken apart all at once: indexing would give each step a gradient as large as the whole chunk.
+    """
+    if not leaves:
+        yield from (structure.filled(()) for _ in range(count))
+        return
+    for step in zip(*(leaf.unbind(0) for leaf in leaves), strict=True):
+        yield structure.filled(step)
+
+
+def as_graph_leaves(leaves: Leaves, wanted: tuple[bool, ...]) -> Leaves:
+    """Return the inputs of a chunk, detached; those whose gradient is wanted begin a graph."""
+    detached = tuple(leaf.detach() for leaf in leaves)
+    for leaf, want in zip(detached, wanted or (False,) * len(detached), strict=True):
+        if want and is_differentiable(leaf):
+            leaf.requires_grad_()
+    return detached

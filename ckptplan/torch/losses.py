@@ -1,0 +1,125 @@
+"""What is done with outputs: kept, or turned into a loss at once."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from ckptplan.errors import InputError, shown
+from ckptplan.torch.trees import Leaves, Structure, flattened, is_differentiable
+
+#: Outputs of a recorded chunk through which gradients come in, beside the state.
+Terms = list[torch.Tensor]
+
+
+class Outputs(ABC):
+    """Takes the outputs of all steps."""
+
+    @abstractmethod
+    def take(self, start: int, outputs: Sequence[Any], *, first_time: bool) -> Terms:
+        """Take the outputs of a run of steps; ``first_time`` is False where steps are run again.
+
+        Under autograd it returns what gradients come in through, in the order of ``gradients``.
+        """
+
+    @abstractmethod
+    def gradients(self, start: int, stop: int, incoming: Leaves) -> Sequence[torch.Tensor | None]:
+        """Return the gradients of the terms of steps start..stop-1."""
+
+    def finish(self, state: Any) -> Terms:
+        """Take the final state, recorded with the last steps."""
+        return []
+
+
+class Stacked(Outputs):
+    """Outputs kept, stacked over time."""
+
+    def __init__(self, *, steps: int) -> None:
+        self.steps = steps
+        self.leaves: Leaves = ()
+        self.structure: Structure | None = None
+
+    def take(self, start: int, outputs: Sequence[Any], *, first_time: bool) -> Terms:
+        terms: Terms = []
+        for step, output in enumerate(outputs, start=start):
+            leaves, structure = flattened(output)
+            if self.structure is None:
+                self.structure = structure
+                self.leaves = tuple(leaf.new_empty((self.steps, *leaf.shape)) for leaf in leaves)
+            if first_time:
+                for kept, leaf in zip(self.leaves, leaves, strict=True):
+                    kept[step].copy_(leaf.detach())
+            terms += leaves
+        return terms
+
+    def gradients(self, start: int, stop: int, incoming: Leaves) -> Sequence[torch.Tensor | None]:
+        return [
+            None if gradient is None else gradient[step] for step in range(start, stop) for gradient in incoming
+        ]
+
+
+class Summed(Outputs):
+    """Outputs turned into a loss step by step, or a chunk at a time, and forgotten."""
+
+    def __init__(
+        self,
+        *,
+        loss: Callable[[int, Any], torch.Tensor] | None,
+        chunk_loss: Callable[[int, Any], torch.Tensor] | None,
+        final_loss: Callable[[Any], torch.Tensor] | None,
+    ) -> None:
+        self.loss, self.chunk_loss, self.final_loss = loss, chunk_loss, final_loss
+        self.total: torch.Tensor | None = None
+
+    def take(self, start: int, outputs: Sequence[Any], *, first_time: bool) -> Terms:
+        if not first_time and not torch.is_grad_enabled():
+            return []
+        values = self._values(start, outputs)
+        for value in values:
+            self._count(value, first_time=first_time)
+        return [sum(values[1:], values[0])] if values else []
+
+    def _values(self, start: int, outputs: Sequence[Any]) -> list[torch.Tensor]:
+        if self.loss is not None:
+            return [_scalar(self.loss(step, one), "loss") for step, one in enumerate(outputs, start=start)]
+        if self.chunk_loss is not None:
+            return [_scalar(self.chunk_loss(start, stacked(outputs)), "chunk_loss")]
+        return []
+
+    def gradients(self, start: int, stop: int, incoming: Leaves) -> Sequence[torch.Tensor | None]:
+        return [incoming[0]]
+
+    def finish(self, state: Any) -> Terms:
+        if self.final_loss is None:
+            return []
+        value = _scalar(self.final_loss(state), "final_loss")
+        self._count(value, first_time=True)
+        return [value]
+
+    def probe_final(self, state: Any) -> Terms:
+        """Return what the final loss would be of a state, without counting it."""
+        return [] if self.final_loss is None else [_scalar(self.final_loss(state), "final_loss")]
+
+    def _count(self, value: torch.Tensor, *, first_time: bool) -> None:
+        if first_time:
+            self.total = value.detach().clone() if self.total is None else self.total + value.detach()
+
+
+def stacked(outputs: Sequence[Any]) -> Any:
+    """Return outputs of several steps as one structure, time first."""
+    flat = [flattened(output) for output in outputs]
+    return flat[0][1].filled([torch.stack(leaves) for leaves in zip(*(leaves for leaves, _ in flat), strict=True)])
+
+
+def _scalar(value: object, field: str) -> torch.Tensor:
+    if not isinstance(value, torch.Tensor) or value.numel() != 1 or not is_differentiable(value):
+        got = f"shape {tuple(value.shape)}" if isinstance(value, torch.Tensor) else shown(value)
+        raise InputError(
+            f"returned {got}",
+            field=field,
+            accepted="a single float: a loss is a sum over time (docs/runtime.md tells what to do with others)",
+        )
+    return value.reshape(())

@@ -1,0 +1,165 @@
+"""Where checkpoints wait: on the device (local), and in host memory or files (remote)."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from ckptplan.errors import InputError
+from ckptplan.torch.ambient import RandomState
+from ckptplan.torch.trees import Leaves, byte_size, compact
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A state and the generators at that moment; both are needed to run on from there."""
+
+    leaves: Leaves
+    random: RandomState
+
+
+class Store(ABC):
+    """Keeps checkpoints by the number of their state."""
+
+    def __init__(self) -> None:
+        self.bytes = 0
+        self._sizes: dict[int, int] = {}
+
+    def put(self, state: int, checkpoint: Checkpoint) -> None:
+        """Keep a checkpoint."""
+        self._put(state, checkpoint)
+        self._sizes[state] = byte_size(checkpoint.leaves)
+        self.bytes += self._sizes[state]
+
+    def get(self, state: int) -> Checkpoint:
+        """Return a checkpoint on the device; it stays stored."""
+        return self._get(state)
+
+    def drop(self, state: int) -> None:
+        """Forget a checkpoint."""
+        self._drop(state)
+        self.bytes -= self._sizes.pop(state)
+
+    def prefetch(self, state: int) -> None:  # noqa: B027 - most stores have nothing to do early
+        """Begin to read a checkpoint that is wanted next, where that can be done beside compute."""
+
+    @abstractmethod
+    def _put(self, state: int, checkpoint: Checkpoint) -> None: ...
+
+    @abstractmethod
+    def _get(self, state: int) -> Checkpoint: ...
+
+    @abstractmethod
+    def _drop(self, state: int) -> None: ...
+
+    def close(self) -> None:
+        """Forget everything."""
+        for state in tuple(self._sizes):
+            self.drop(state)
+
+
+class LocalStore(Store):
+    """Tensors as they are. What a cell changes in place after they were stored is found out."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._kept: dict[int, tuple[Checkpoint, tuple[int, ...]]] = {}
+
+    def _put(self, state: int, checkpoint: Checkpoint) -> None:
+        leaves = tuple(compact(leaf) for leaf in checkpoint.leaves)
+        self._kept[state] = Checkpoint(leaves, checkpoint.random), tuple(leaf._version for leaf in leaves)
+
+    def _get(self, state: int) -> Checkpoint:
+        checkpoint, versions = self._kept[state]
+        if versions != tuple(leaf._version for leaf in checkpoint.leaves):
+            raise InputError(
+                f"state {state} was changed in place after it was stored, so that steps cannot be run again "
+                "from it",
+                field="cell" if state else "state",
+                accepted="a cell that returns new tensors, and an initial state that is left alone",
+            )
+        return checkpoint
+
+    def _drop(self, state: int) -> None:
+        del self._kept[state]
+
+
+class HostStore(Store):
+    """Copies in host memory: what a plan calls remote, on a machine without an accelerator."""
+
+    def __init__(self, device: torch.device) -> None:
+        super().__init__()
+        self.device = device
+        self._kept: dict[int, Checkpoint] = {}
+
+    def _put(self, state: int, checkpoint: Checkpoint) -> None:
+        copies = tuple(leaf.detach().to("cpu", copy=True) for leaf in checkpoint.leaves)
+        self._kept[state] = Checkpoint(copies, checkpoint.random)
+
+    def _get(self, state: int) -> Checkpoint:
+        kept = self._kept[state]
+        return Checkpoint(tuple(leaf.to(self.device, copy=True) for leaf in kept.leaves), kept.random)
+
+    def _drop(self, state: int) -> None:
+        del self._kept[state]
+
+
+class FileStore(Store):
+    """Files in a folder of their own, which goes when the run ends."""
+
+    def __init__(self, folder: str | os.PathLike[str], device: torch.device) -> None:
+        super().__init__()
+        self.device = device
+        try:
+            Path(folder).mkdir(parents=True, exist_ok=True)
+            self._folder = Path(tempfile.mkdtemp(prefix="ckptplan-", dir=folder))
+        except OSError as error:
+            raise self._trouble("cannot be written", folder, error) from None
+        self._given = Path(folder)
+
+    def _put(self, state: int, checkpoint: Checkpoint) -> None:
+        try:
+            torch.save(
+                [[leaf.detach().cpu() for leaf in checkpoint.leaves], list(checkpoint.random)],
+                self._path(state),
+            )
+        except (OSError, RuntimeError) as error:
+            self._path(state).unlink(missing_ok=True)
+            raise self._trouble(
+                f"cannot take a checkpoint of {byte_size(checkpoint.leaves):,} bytes", self._given, error
+            ) from error
+
+    def _get(self, state: int) -> Checkpoint:
+        try:
+            leaves, random = torch.load(self._path(state), weights_only=True)
+        except OSError as error:
+            raise self._trouble(f"has lost the checkpoint of state {state}", self._given, error) from None
+        return Checkpoint(tuple(leaf.to(self.device) for leaf in leaves), tuple(random))
+
+    def _drop(self, state: int) -> None:
+        self._path(state).unlink(missing_ok=True)
+
+    def close(self) -> None:
+        """Remove the folder."""
+        super().close()
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    def _path(self, state: int) -> Path:
+        return self._folder / f"{state}.pt"
+
+    @staticmethod
+    def _trouble(message: str, folder: object, error: Exception) -> InputError:
+        reason = getattr(error, "strerror", None) or str(error).partition("\n")[0]
+        free = shutil.disk_usage(str(folder)).free if Path(str(folder)).is_dir() else 0
+        return InputError(
+            f"{message}: {reason}",
+            field="remote_dir",
+            value=str(folder),
+            accepted=f"a folder that can be written, with room for the plan's remote_peak_bytes ({free:,} are free)",
+        )

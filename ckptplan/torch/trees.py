@@ -1,0 +1,71 @@
+"""Nested structures of tensors, flat while they are stored: tuples, named tuples, dicts, single tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import torch
+from torch.utils import _pytree
+
+from ckptplan.errors import InputError
+
+Leaves: TypeAlias = tuple[torch.Tensor, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Structure:
+    """How leaves nest, and what stands in the places that hold no tensor (None, numbers)."""
+
+    spec: Any
+    plain: tuple[Any, ...]
+    is_tensor: tuple[bool, ...]
+
+    def filled(self, leaves: Sequence[torch.Tensor]) -> Any:
+        """Return the structure with these tensors in their places."""
+        tensors, plain = iter(leaves), iter(self.plain)
+        return _pytree.tree_unflatten([next(tensors if one else plain) for one in self.is_tensor], self.spec)
+
+
+def flattened(tree: Any) -> tuple[Leaves, Structure]:
+    """Return the tensors of a structure and how they nest."""
+    values, spec = _pytree.tree_flatten(tree)
+    is_tensor = tuple(isinstance(value, torch.Tensor) for value in values)
+    structure = Structure(
+        spec=spec,
+        plain=tuple(value for value, one in zip(values, is_tensor, strict=True) if not one),
+        is_tensor=is_tensor,
+    )
+    return tuple(value for value, one in zip(values, is_tensor, strict=True) if one), structure
+
+
+def same_structure(one: Structure, other: Structure) -> bool:
+    """Whether two structures nest alike."""
+    return bool(one.spec == other.spec) and one.is_tensor == other.is_tensor
+
+
+def is_differentiable(tensor: torch.Tensor) -> bool:
+    """Whether gradients can flow through a tensor: integers and truth values have none."""
+    return tensor.is_floating_point() or tensor.is_complex()
+
+
+def byte_size(leaves: Sequence[torch.Tensor]) -> int:
+    """Return the bytes of the elements."""
+    return sum(leaf.numel() * leaf.element_size() for leaf in leaves)
+
+
+def compact(tensor: torch.Tensor) -> torch.Tensor:
+    """Return a tensor to be kept: a copy, where it is a view that would keep a larger storage alive."""
+    size = tensor.numel() * tensor.element_size()
+    return tensor.clone() if tensor.untyped_storage().nbytes() > size else tensor
+
+
+def no_inference_tensors(leaves: Sequence[torch.Tensor], *, field: str) -> None:
+    """Raise InputError for tensors made in inference mode, which autograd cannot run again from."""
+    if any(leaf.is_inference() for leaf in leaves):
+        raise InputError(
+            "was made in torch.inference_mode() and cannot be a checkpoint",
+            field=field,
+            accepted="tensors made under torch.no_grad()",
+        )
