@@ -68,10 +68,9 @@ def unroll(
     outputs = Stacked(steps=plan.steps)
     probed = job.probe(outputs=None)
     tensors = _run(job, outputs, probed)
-    count = len(outputs.leaves)
-    if outputs.structure is None:
-        raise InputError("has no steps", field="plan")
-    return outputs.structure.filled(tensors[:count]), probed.state.filled(tensors[count:])
+    structure = probed.output
+    count = sum(structure.is_tensor)
+    return structure.filled(tensors[:count]), probed.state.filled(tensors[count:])
 
 
 def bptt(
@@ -124,6 +123,7 @@ class _Probed:
 
     parameters: discovery.Parameters
     state: Structure
+    output: Structure
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -194,6 +194,7 @@ class _Job:
         return _Probed(
             parameters=discovery.parameters_of(self.modules, [*self.parameters, *found]),
             state=flattened(state)[1],
+            output=flattened(output)[1],
         )
 
     def _call(self, state: Any, x: Any) -> Any:
@@ -247,18 +248,10 @@ def _run(job: _Job, outputs: Outputs, probed: _Probed) -> tuple[torch.Tensor, ..
             executor.forward_only()
         finally:
             executor.close()
-        return (*_results(outputs), *executor.final)
+        return (*outputs.release(), *executor.final)
     run = _Run(executor, actions(job.plan), outputs, len(state), len(inputs))
     found: tuple[torch.Tensor, ...] = _Planned.apply(run, *state, *inputs, *probed.parameters)
     return found
-
-
-def _results(outputs: Outputs) -> Leaves:
-    if isinstance(outputs, Stacked):
-        return outputs.leaves
-    if isinstance(outputs, Summed) and outputs.total is not None:
-        return (outputs.total,)
-    raise InputError("was never taken: there are no steps", field="loss")
 
 
 @dataclass
@@ -289,9 +282,11 @@ class _Planned(torch.autograd.Function):
         except BaseException:
             run.executor.close()
             raise
-        results = (*_results(run.outputs), *run.executor.final)
-        # Of what was returned only floats have gradients; views of what is stored must not be returned.
-        results = tuple(leaf.clone() if leaf.is_leaf and leaf._is_view() else leaf for leaf in results)
+        # What is returned holds this function, so that the run must not hold it.
+        final, run.executor.final = run.executor.final, ()
+        ctx.states = len(final)
+        results = (*run.outputs.release(), *(leaf.clone() for leaf in final))
+        # Only floats have gradients.
         ctx.mark_non_differentiable(*(leaf for leaf in results if not is_differentiable(leaf)))
         return results
 
@@ -312,7 +307,7 @@ class _Planned(torch.autograd.Function):
                 "a parameter, an input or the initial state was changed in place between the forward and the "
                 "backward pass, so that steps cannot be run again as they were"
             )
-        count = len(gradients) - len(run.executor.final)
+        count = len(gradients) - ctx.states
         executor = run.executor
         try:
             if run.first is not None:

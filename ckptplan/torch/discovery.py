@@ -52,7 +52,12 @@ def untouched_buffers(things: Sequence[object]) -> Iterator[None]:
     }
     before = {name: (buffer._version, buffer.clone()) for name, buffer in named.items()}
     yield
-    changed = [name for name, (version, _) in before.items() if named[name]._version != version]
+    # Some kernels write into a buffer without counting it as a change.
+    changed = [
+        name
+        for name, (version, value) in before.items()
+        if named[name]._version != version or not torch.equal(named[name], value)
+    ]
     with torch.no_grad():
         for name in changed:
             named[name].copy_(before[name][1])

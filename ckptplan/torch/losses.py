@@ -33,6 +33,10 @@ class Outputs(ABC):
         """Take the final state, recorded with the last steps."""
         return []
 
+    @abstractmethod
+    def release(self) -> Leaves:
+        """Return what came of all steps, and keep no hold of it: it will hold the run that made it."""
+
 
 class Stacked(Outputs):
     """Outputs kept, stacked over time."""
@@ -54,6 +58,10 @@ class Stacked(Outputs):
                     kept[step].copy_(leaf.detach())
             terms += leaves
         return terms
+
+    def release(self) -> Leaves:
+        leaves, self.leaves = self.leaves, ()
+        return leaves
 
     def gradients(self, start: int, stop: int, incoming: Leaves) -> Sequence[torch.Tensor | None]:
         return [
@@ -98,6 +106,12 @@ class Summed(Outputs):
         value = _scalar(self.final_loss(state), "final_loss")
         self._count(value, first_time=True)
         return [value]
+
+    def release(self) -> Leaves:
+        total, self.total = self.total, None
+        if total is None:
+            raise InputError("was never taken: there are no steps", field="loss")
+        return (total,)
 
     def probe_final(self, state: Any) -> Terms:
         """Return what the final loss would be of a state, without counting it."""

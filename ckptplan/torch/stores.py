@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
+import weakref
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from pathlib import Path
@@ -122,6 +123,8 @@ class FileStore(Store):
         except OSError as error:
             raise self._trouble("cannot be written", folder, error) from None
         self._given = Path(folder)
+        # Also where nobody ever asks for gradients, and the result is dropped.
+        weakref.finalize(self, shutil.rmtree, self._folder, ignore_errors=True)
 
     def _put(self, state: int, checkpoint: Checkpoint) -> None:
         try:

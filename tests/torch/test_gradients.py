@@ -1,0 +1,101 @@
+"""Law 5: gradients of any executed plan equal those of plain backpropagation through time."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from hypothesis import given, settings  # noqa: E402
+from hypothesis import strategies as st  # noqa: E402
+
+from ckptplan import Infeasible  # noqa: E402
+from ckptplan.schedule.actions import Action, Tier  # noqa: E402
+from ckptplan.schedule.simulator import Event  # noqa: E402
+from ckptplan.strategies.registry import all_strategies  # noqa: E402
+from ckptplan.torch import bptt, unroll  # noqa: E402
+from ckptplan.torch.executor import Executor  # noqa: E402
+from tests.torch.support import assert_close, gradients, gru, job, plain, plan_of  # noqa: E402
+
+
+@pytest.mark.parametrize("strategy", all_strategies())
+@given(
+    steps=st.integers(1, 40),
+    states=st.integers(3, 60),
+    alpha=st.integers(1, 4),
+    seed=st.integers(0, 99),
+    chunked=st.booleans(),
+)
+@settings(max_examples=8)
+def test_gradients_equal_those_of_plain_bptt(
+    strategy: str, steps: int, states: int, alpha: int, seed: int, chunked: bool
+) -> None:
+    """Of parameters, of another module in the loss, of inputs and of the initial state; in fp64."""
+    try:
+        plan = plan_of(steps, strategy, states=states, alpha=alpha)
+    except Infeasible:
+        return
+    cell, parameters = gru(seed)
+    head = torch.nn.Linear(7, 2).double()
+    inputs, state = job(steps, seed=seed)
+    wanted = [state, inputs, *parameters, *head.parameters()]
+
+    def loss(step: int, output: torch.Tensor) -> torch.Tensor:
+        return (step + 1) * head(output).square().sum()
+
+    def chunk_loss(start: int, outputs: torch.Tensor) -> torch.Tensor:
+        weights = torch.arange(start + 1, start + 1 + len(outputs), dtype=outputs.dtype)
+        return (weights * head(outputs).square().sum(dim=(1, 2))).sum()
+
+    outputs, final = plain(cell, inputs, state, steps)
+    expected = sum((loss(step, one) for step, one in enumerate(outputs)), final.sum())
+    theirs = gradients(expected, wanted)
+    given_loss: dict[str, Any] = {"chunk_loss": chunk_loss} if chunked else {"loss": loss}
+    result = bptt(cell, inputs, state, plan=plan, final_loss=torch.sum, **given_loss)
+    assert result.loss.item() == pytest.approx(expected.item(), rel=1e-12)
+    assert_close(gradients(result.loss, wanted), theirs, relative=1e-12)
+    stacked, last = unroll(cell, inputs, state, plan=plan)
+    assert torch.equal(stacked, torch.stack(outputs))
+    assert torch.equal(last, final)
+    ours = sum((loss(step, one) for step, one in enumerate(stacked)), last.sum())
+    assert_close(gradients(ours, wanted), theirs, relative=1e-12)
+
+
+@pytest.mark.parametrize("strategy", ["standard", "double", "optimal", "revolve"])
+def test_in_single_precision(strategy: str) -> None:
+    cell, parameters = gru(dtype=torch.float32)
+    inputs, state = job(64, dtype=torch.float32)
+    wanted = [state, inputs, *parameters]
+    outputs, _ = plain(cell, inputs, state, 64)
+    theirs = gradients(torch.stack(outputs).square().sum(), wanted)
+    result = bptt(
+        cell, inputs, state, lambda _, output: output.square().sum(), plan=plan_of(64, strategy, states=30)
+    )
+    assert_close(gradients(result.loss, wanted), theirs, relative=1e-5)
+
+
+@pytest.mark.parametrize("strategy", all_strategies())
+def test_checkpoints_and_tapes_are_those_of_the_simulator_action_by_action(strategy: str) -> None:
+    """Counted in real tensors after each action: M_s for a state, and tapes of the steps recorded."""
+    import ckptplan
+
+    state_bytes = 3 * 7 * 8
+    plan = plan_of(33, strategy, states=200 if strategy == "base" else 30, alpha=3, state_bytes=state_bytes)
+    cell, parameters = gru()
+    inputs, state = job(33)
+    seen: list[tuple[Action, int, int]] = []
+
+    def observe(action: Action, executor: Executor) -> None:
+        tapes = sum(tape.stop - tape.start for tape in executor.tapes)
+        local = executor.stores[Tier.LOCAL].bytes + tapes * plan.workload.tape_bytes
+        seen.append((action, local, executor.stores[Tier.REMOTE].bytes))
+
+    result = bptt(cell, inputs, state, lambda _, output: output.sum(), plan=plan, observer=observe)
+    gradients(result.loss, parameters)
+    events: list[Event] = []
+    ckptplan.simulate(plan, sink=events.append)
+    assert seen == [
+        (event.action, event.local_bytes, event.remote_bytes) for event in events if not event.stall
+    ]

@@ -1,0 +1,491 @@
+"""The traps of running steps again, each of which other tools fall into."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from collections import namedtuple
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from ckptplan import InputError  # noqa: E402
+from ckptplan.torch import bptt, unroll  # noqa: E402
+from tests.torch.support import assert_close, gradients, gru, job, plain, plan_of  # noqa: E402
+
+STEPS = 24
+PLAN = plan_of(STEPS, "double", states=8)
+State = namedtuple("State", ["v", "i"])
+
+
+def squares(_: int, output: torch.Tensor) -> torch.Tensor:
+    return output.square().sum()
+
+
+def compared(cell: Any, inputs: Any, state: Any, wanted: Any, *, plan: Any = PLAN) -> None:
+    """Gradients of a sum of squares equal plain BPTT's, by both entry points."""
+    outputs, _ = plain(cell, inputs, state, plan.steps)
+    theirs = gradients(sum((squares(0, one) for one in outputs), torch.zeros(())), wanted)
+    result = bptt(cell, inputs, state, squares, plan=plan)
+    assert_close(gradients(result.loss, wanted), theirs, relative=1e-12)
+    stacked, _ = unroll(cell, inputs, state, plan=plan)
+    assert_close(gradients(stacked.square().sum(), wanted), theirs, relative=1e-12)
+
+
+def test_a_state_hidden_in_a_module_is_refused() -> None:
+    """1. A module that keeps its state in an attribute would be stepped twice: it takes no state, and says so."""
+
+    class Hidden(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = torch.nn.Parameter(torch.randn(5, 7, dtype=torch.float64))
+            self.v: Any = 0.0
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            self.v = self.v + x @ self.weight
+            return self.v
+
+    inputs, _ = job(STEPS)
+    with pytest.raises(InputError, match=r"cell: cannot be called as cell\(state, x\).*adapters"):
+        bptt(Hidden(), inputs, None, squares, plan=PLAN)
+
+
+def test_a_named_tuple_of_states_is_one_state() -> None:
+    """2. Taken for a plain tuple of arguments, it loses its gradients."""
+    torch.manual_seed(0)
+    weight = torch.randn(5, 7, dtype=torch.float64, requires_grad=True)
+
+    def cell(state: Any, x: torch.Tensor) -> tuple[Any, torch.Tensor]:
+        i = 0.8 * state.i + x @ weight
+        v = 0.9 * state.v + i
+        return State(v, i), torch.sigmoid(v)
+
+    inputs, first = job(STEPS)
+    other = first.detach().clone().requires_grad_()
+    compared(cell, inputs, State(first, other), [first, other, weight, inputs])
+
+
+def test_gradients_flow_through_a_state_whose_first_value_has_none() -> None:
+    """3. Zeros begin most sequences; integers in the state are left alone."""
+    cell, parameters = gru()
+
+    def counting(state: Any, x: torch.Tensor) -> tuple[Any, torch.Tensor]:
+        h, count = state
+        h, output = cell(h, x)
+        return (h, count + 1), output
+
+    inputs, _ = job(STEPS)
+    zeros = torch.zeros(3, 7, dtype=torch.float64)
+    compared(counting, inputs.detach(), (zeros, torch.tensor(0)), parameters)
+    result = bptt(counting, inputs, (zeros, torch.tensor(0)), squares, plan=PLAN)
+    assert result.state[1].item() == STEPS
+
+
+def test_hooks_of_parameters_fire_once() -> None:
+    """4. Once for the whole gradient, as in plain BPTT, not once for each chunk."""
+    module = torch.nn.GRUCell(5, 7).double()
+    fired: list[str] = []
+    module.weight_hh.register_hook(lambda gradient: fired.append("tensor") or 2 * gradient)
+    module.weight_hh.register_post_accumulate_grad_hook(lambda _: fired.append("accumulated"))
+
+    def cell(state: torch.Tensor, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        state = module(x, state)
+        return state, state
+
+    inputs, state = job(STEPS)
+    outputs, _ = plain(cell, inputs, state, STEPS)
+    sum((squares(0, one) for one in outputs), torch.zeros(())).backward()
+    theirs, plainly = module.weight_hh.grad, tuple(fired)
+    module.zero_grad()
+    fired.clear()
+    bptt(cell, inputs, state, squares, plan=PLAN).loss.backward()
+    assert tuple(fired) == plainly == ("tensor", "accumulated")
+    assert theirs is not None
+    assert module.weight_hh.grad is not None
+    assert_close([module.weight_hh.grad], [theirs], relative=1e-12)
+
+
+def test_shared_and_frozen_parameters() -> None:
+    """4. A parameter that is used twice has one gradient, a frozen one has none."""
+    one = torch.nn.Linear(5, 7, bias=False).double()
+    two = torch.nn.Linear(7, 7).double()
+    two.bias.requires_grad_(False)
+
+    class Net(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.one, self.two, self.again = one, two, two
+
+        def forward(self, state: torch.Tensor, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+            state = torch.tanh(self.one(x) + self.again(self.two(state)))
+            return state, state
+
+    inputs, state = job(STEPS)
+    net = Net()
+    compared(net, inputs, state, [state, inputs, one.weight, two.weight])
+    bptt(net, inputs, state, squares, plan=PLAN).loss.backward()
+    assert two.bias.grad is None
+
+
+def test_parameters_of_a_closure_are_found() -> None:
+    """4. Those that the first step uses, wherever they hide; later ones are asked for."""
+    cell, parameters = gru()
+    late = torch.nn.Parameter(torch.ones((), dtype=torch.float64))
+
+    def loss(step: int, output: torch.Tensor) -> torch.Tensor:
+        return squares(step, output) * (late if step > 3 else 1)
+
+    inputs, state = job(STEPS)
+    with pytest.raises(InputError, match=r"parameters: the cell or the loss uses 1 tensors.*parameters=\[...\]"):
+        bptt(cell, inputs, state, loss, plan=PLAN)
+    result = bptt(cell, inputs, state, loss, plan=PLAN, parameters=[late])
+    outputs, _ = plain(cell, inputs, state, STEPS)
+    expected = sum((loss(step, one) for step, one in enumerate(outputs)), torch.zeros(()))
+    wanted = [late, *parameters]
+    assert_close(gradients(result.loss, wanted), gradients(expected, wanted), relative=1e-12)
+
+
+def test_running_statistics_are_refused_by_name_and_left_as_they_were() -> None:
+    """5. A step that is run again would count twice."""
+
+    class Normed(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear = torch.nn.Linear(5, 7).double()
+            self.norm = torch.nn.BatchNorm1d(7).double()
+
+        def forward(self, state: torch.Tensor, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+            state = torch.tanh(0.5 * state + self.norm(self.linear(x)))
+            return state, state
+
+    net = Normed()
+    inputs, state = job(STEPS)
+    with pytest.raises(InputError, match="cell: changes the buffers norm.running_mean, norm.running_var"):
+        bptt(net, inputs, state, squares, plan=PLAN)
+    assert net.norm.num_batches_tracked is not None
+    assert net.norm.num_batches_tracked.item() == 0
+    assert not net.norm.running_mean.any()  # type: ignore[union-attr]
+    net.eval()
+    compared(net, inputs, state, [state, *net.parameters()])
+
+
+@pytest.mark.parametrize("strategy", ["standard", "double", "hierarchical", "revolve", "optimal"])
+def test_randomness_is_drawn_again(strategy: str) -> None:
+    """6. Dropout in a step that is run again drops the same; the ambient generator goes on as in plain BPTT."""
+    cell, parameters = gru()
+
+    def noisy(state: torch.Tensor, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        state, _ = cell(state, x)
+        state = torch.nn.functional.dropout(state, 0.3, training=True)
+        return state, state + torch.rand_like(state)
+
+    inputs, state = job(STEPS)
+    plan = plan_of(STEPS, strategy, states=16)
+    torch.manual_seed(7)
+    outputs, _ = plain(noisy, inputs, state, STEPS)
+    after = torch.rand(3)
+    wanted = [state, inputs, *parameters]
+    theirs = gradients(sum((squares(0, one) for one in outputs), torch.zeros(())), wanted)
+    torch.manual_seed(7)
+    result = bptt(noisy, inputs, state, squares, plan=plan)
+    assert torch.equal(after, torch.rand(3))
+    between = torch.get_rng_state()
+    assert_close(gradients(result.loss, wanted), theirs, relative=1e-12)
+    assert torch.equal(between, torch.get_rng_state())
+
+
+def test_autocast_of_the_forward_pass_is_entered_again() -> None:
+    """7. The backward pass is most often outside: run again in full precision, it would differ."""
+    module = torch.nn.Linear(12, 7)
+
+    def cell(state: torch.Tensor, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        state = torch.tanh(module(torch.cat([x, state], dim=1))).float()
+        return state, state
+
+    inputs, state = job(STEPS, dtype=torch.float32)
+    wanted = [state, *module.parameters()]
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        outputs, _ = plain(cell, inputs, state, STEPS)
+        expected = sum((squares(0, one) for one in outputs), torch.zeros(()))
+        result = bptt(cell, inputs, state, squares, plan=PLAN)
+    theirs, ours = gradients(expected, wanted), gradients(result.loss, wanted)
+    assert torch.equal(result.loss, expected)
+    # Weight gradients are summed in another order, in bfloat16.
+    assert torch.equal(ours[0], theirs[0])
+    assert_close(ours, theirs, relative=2e-2)
+
+
+def test_a_checkpoint_that_was_changed_in_place_is_found_out() -> None:
+    """8. The caller's initial state, between forward and backward."""
+    cell, _ = gru()
+    inputs, state = job(STEPS)
+    result = bptt(cell, inputs, state, squares, plan=PLAN)
+    with torch.no_grad():
+        state += 1
+    with pytest.raises(RuntimeError, match="changed in place between the forward and the backward"):
+        result.loss.backward()
+
+
+def test_a_cell_that_changes_its_state_in_place_is_refused() -> None:
+    """8."""
+
+    def cell(state: torch.Tensor, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        state.mul_(0.5)
+        return state, state
+
+    inputs, state = job(STEPS)
+    with pytest.raises(InputError, match="cell: changes its state in place"):
+        bptt(cell, inputs, state.detach(), squares, plan=PLAN)
+
+
+def test_a_state_that_is_a_view_does_not_keep_its_storage() -> None:
+    """9. Stored as it is, a slice would keep all of what it is a slice of."""
+    from ckptplan.torch.trees import compact
+
+    whole = torch.zeros(1000, 7)
+    assert compact(whole[3]).untyped_storage().nbytes() == 7 * 4
+    assert compact(whole) is whole
+
+
+def test_inputs_have_one_gradient_of_their_own_size() -> None:
+    """10. Indexed step by step, each step's gradient would be as large as all inputs."""
+    cell, _ = gru()
+    inputs, state = job(STEPS)
+    result = bptt(cell, inputs, state, squares, plan=PLAN)
+    result.loss.backward()
+    assert inputs.grad is not None
+    assert inputs.grad.shape == inputs.shape
+
+
+def test_what_was_reversed_is_freed_on_the_way() -> None:
+    """11. And nothing is left when the backward pass is done, or the result is dropped before."""
+    cell, _ = gru()
+    inputs, state = job(STEPS)
+    peaks: list[int] = []
+    alive: list[weakref.ref[torch.Tensor]] = []
+
+    def observe(action: object, executor: Any) -> None:
+        peaks.append(len(executor.tapes))
+        alive.extend(weakref.ref(leaf) for tape in executor.tapes for leaf in tape.end)
+
+    result = bptt(cell, inputs, state, squares, plan=PLAN, observer=observe)
+    result.loss.backward()
+    del result
+    gc.collect()
+    assert max(peaks) == 1
+    assert alive
+    assert not any(one() is not None for one in alive)
+
+
+def test_a_second_and_a_double_backward_are_refused() -> None:
+    """13."""
+    cell, parameters = gru()
+    inputs, state = job(STEPS)
+    result = bptt(cell, inputs, state, squares, plan=PLAN)
+    result.loss.backward(retain_graph=True)
+    with pytest.raises(RuntimeError, match="reversed once: its checkpoints were freed"):
+        result.loss.backward()
+    scale = torch.tensor(2.0, dtype=torch.float64, requires_grad=True)
+    loss = scale * bptt(cell, inputs, state, squares, plan=PLAN).loss
+    [gradient] = torch.autograd.grad(loss, parameters[:1], create_graph=True)
+    with pytest.raises(RuntimeError, match="once_differentiable"):
+        gradient.sum().backward()
+
+
+def test_tensors_of_inference_mode_are_refused() -> None:
+    """14."""
+    cell, _ = gru()
+    inputs, _ = job(STEPS)
+    with torch.inference_mode():
+        state = torch.zeros(3, 7, dtype=torch.float64)
+    with pytest.raises(InputError, match="state: was made in torch.inference_mode"):
+        bptt(cell, inputs, state, squares, plan=PLAN)
+
+
+def test_an_initial_state_of_nothing() -> None:
+    """15. None, or an empty tensor that broadcasts, becomes a state in the first step."""
+    module = torch.nn.GRUCell(5, 7).double()
+
+    def cell(state: Any, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        state = module(x, state)
+        return state, state
+
+    inputs, _ = job(STEPS)
+    compared(cell, inputs, None, [inputs, *module.parameters()])
+
+    def leaky(state: torch.Tensor, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        membrane = (0.9 * state if state.numel() else 0.0) + module.weight_ih[0] * x
+        return membrane, membrane
+
+    compared(leaky, inputs, torch.zeros(0, dtype=torch.float64), [inputs, module.weight_ih])
+
+
+def test_outputs_that_nobody_needs_and_parts_without_gradient() -> None:
+    """16. A loss on a single step, an output without a graph, an input nobody asks the gradient of."""
+    cell, parameters = gru()
+    inputs, state = job(STEPS)
+
+    def loss(step: int, output: torch.Tensor) -> torch.Tensor:
+        return squares(step, output) if step == STEPS - 1 else output.new_zeros(())
+
+    outputs, _ = plain(cell, inputs, state, STEPS)
+    wanted = [state, *parameters]
+    theirs = gradients(squares(0, outputs[-1]), wanted)
+    result = bptt(cell, inputs.detach(), state, loss, plan=PLAN)
+    assert_close(gradients(result.loss, wanted), theirs, relative=1e-12)
+    stacked, _ = unroll(cell, inputs.detach(), state, plan=PLAN)
+    assert_close(gradients(squares(0, stacked[-1]), wanted), theirs, relative=1e-12)
+
+
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")
+def test_a_compiled_cell_works() -> None:
+    """16. It has a graph with gradients and one without, and both are used."""
+    module = torch.nn.Linear(12, 7).double()
+
+    def step(state: torch.Tensor, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        state = torch.tanh(module(torch.cat([x, state], dim=1)))
+        return state, state
+
+    inputs, state = job(STEPS)
+    compiled = torch.compile(step, backend="aot_eager")
+    compared(compiled, inputs, state, [state, inputs, *module.parameters()])
+
+
+def test_without_gradients_nothing_is_stored() -> None:
+    cell, _ = gru()
+    inputs, state = job(STEPS)
+    seen: list[object] = []
+    with torch.no_grad():
+        result = bptt(cell, inputs, state, squares, plan=PLAN, observer=lambda *_: seen.append(1))
+        outputs, final = plain(cell, inputs, state, STEPS)
+        stacked, last = unroll(cell, inputs, state, plan=PLAN)
+    assert not seen
+    assert not result.loss.requires_grad
+    assert torch.equal(stacked, torch.stack(outputs))
+    assert torch.equal(last, final)
+
+
+def test_an_exception_leaves_nothing_behind(tmp_path: Path) -> None:
+    """In the first sweep and while steps are run again; files go, too."""
+    cell, _ = gru()
+    inputs, state = job(STEPS)
+    calls = [0]
+
+    def failing(state: torch.Tensor, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        calls[0] += 1
+        if calls[0] == limit:
+            raise ValueError("the cell has had enough")
+        return cell(state, x)
+
+    for limit in (STEPS - 2, STEPS + 3):
+        calls[0] = 0
+        with pytest.raises(ValueError, match="had enough"):
+            bptt(failing, inputs, state, squares, plan=PLAN, remote_dir=tmp_path).loss.backward()
+        assert not list(tmp_path.iterdir())
+
+
+def test_remote_checkpoints_in_files(tmp_path: Path) -> None:
+    cell, parameters = gru()
+    inputs, state = job(STEPS)
+    wanted = [state, *parameters]
+    theirs = gradients(bptt(cell, inputs, state, squares, plan=PLAN).loss, wanted)
+    result = bptt(cell, inputs, state, squares, plan=PLAN, remote_dir=tmp_path)
+    assert len(list(tmp_path.rglob("*.pt"))) == PLAN.predicted.remote_writes > 0
+    assert all(
+        torch.equal(one, other) for one, other in zip(gradients(result.loss, wanted), theirs, strict=True)
+    )
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_result_that_nobody_reverses_leaves_no_files(tmp_path: Path) -> None:
+    cell, _ = gru()
+    inputs, state = job(STEPS)
+    result = bptt(cell, inputs, state, squares, plan=PLAN, remote_dir=tmp_path)
+    assert list(tmp_path.iterdir())
+    del result
+    gc.collect()
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_remote_folder_that_cannot_be_written() -> None:
+    cell, _ = gru()
+    inputs, state = job(STEPS)
+    with pytest.raises(InputError, match="remote_dir: cannot be written"):
+        bptt(cell, inputs, state, squares, plan=PLAN, remote_dir="/proc/nowhere")
+
+
+def test_inputs_made_when_they_are_needed() -> None:
+    """A callable is asked again for what is run again."""
+    cell, parameters = gru()
+    inputs, state = job(STEPS)
+    asked: list[tuple[int, int]] = []
+
+    def make(start: int, stop: int) -> torch.Tensor:
+        asked.append((start, stop))
+        return inputs[start:stop].detach()
+
+    wanted = [state, *parameters]
+    theirs = gradients(bptt(cell, inputs, state, squares, plan=PLAN).loss, wanted)
+    assert_close(gradients(bptt(cell, make, state, squares, plan=PLAN).loss, wanted), theirs, relative=1e-12)
+    assert len(asked) > STEPS / PLAN.parameters.chunk_size
+
+
+def test_nested_inputs_and_outputs() -> None:
+    cell, parameters = gru()
+
+    def nested(state: Any, x: Any) -> tuple[Any, Any]:
+        state, output = cell(state, x["a"] + x["b"][0])
+        return state, {"h": output, "n": (output.sum(),)}
+
+    inputs, state = job(STEPS)
+    other = torch.randn(STEPS, 3, 5, dtype=torch.float64, requires_grad=True)
+    outputs, _ = plain(cell, inputs + other, state, STEPS)
+    wanted = [state, inputs, other, *parameters]
+    theirs = gradients(torch.stack(outputs).square().sum(), wanted)
+    stacked, _ = unroll(nested, {"a": inputs, "b": (other,)}, state, plan=PLAN)
+    assert stacked["n"][0].shape == (STEPS,)
+    assert_close(gradients(stacked["h"].square().sum(), wanted), theirs, relative=1e-12)
+
+
+def test_scaling_clipping_and_accumulation_work_as_people_know_them() -> None:
+    module = torch.nn.GRUCell(5, 7).double()
+
+    def cell(state: torch.Tensor, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        state = module(x, state)
+        return state, state
+
+    inputs, state = job(STEPS)
+    (bptt(cell, inputs, state, squares, plan=PLAN).loss * 3).backward()
+    bptt(cell, inputs, state, squares, plan=PLAN).loss.backward()
+    outputs, _ = plain(cell, inputs, state, STEPS)
+    theirs = gradients(4 * torch.stack(outputs).square().sum(), list(module.parameters()))
+    assert_close([one.grad for one in module.parameters() if one.grad is not None], theirs, relative=1e-12)
+    torch.nn.utils.clip_grad_norm_(module.parameters(), 1.0)
+    assert sum(float(one.grad.square().sum()) for one in module.parameters() if one.grad is not None) <= 1.0
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"plan": plan_of(STEPS + 1)}, "inputs: has 24 steps, the plan has 25"),
+        ({"plan": "plan.json"}, "plan: 'plan.json' is not a plan"),
+        ({"cell": 3}, "cell: 3 cannot be called"),
+        ({"cell": lambda state, x: state}, "cell: returned 'Tensor'"),
+        ({"cell": lambda state, x: (state, x, x)}, "cell: returned 'tuple' of 3"),
+        ({"cell": lambda state: state}, r"cell: cannot be called as cell\(state, x\)"),
+        ({"cell": lambda state, x: ((state, state), x)}, "takes a state of 1 tensors and returns one of 2"),
+        ({"inputs": None}, "inputs: None holds no tensor"),
+        ({"loss": None}, "loss: is missing"),
+        ({"loss": lambda _, output: output}, r"loss: returned shape \(3, 7\)"),
+        ({"chunk_loss": lambda *_: 0}, "chunk_loss: is given beside loss"),
+    ],
+)
+def test_bad_input(change: dict[str, Any], message: str) -> None:
+    cell, _ = gru()
+    inputs, state = job(STEPS)
+    given = {"cell": cell, "inputs": inputs, "state": state, "loss": squares, "plan": PLAN, **change}
+    with pytest.raises(InputError, match=message):
+        bptt(**given)
