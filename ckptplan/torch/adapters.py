@@ -1,0 +1,120 @@
+"""Cells of other packages as ``cell(state, x) -> (state, output)``.
+
+None of them is imported here: an adapter calls the module that it is given. Stateful nodes, which keep
+their state in an attribute, are made functional, else a step that is run again would be taken twice.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from ckptplan.errors import InputError
+
+
+class _Adapter(torch.nn.Module):
+    """Holds the module, so that its parameters are found."""
+
+    def __init__(self, module: torch.nn.Module) -> None:
+        super().__init__()
+        self.module = module
+
+
+class TorchCell(_Adapter):
+    """``torch.nn.RNNCell``, ``GRUCell`` and ``LSTMCell``: the output is the (hidden) state.
+
+    The initial state may be None, for zeros.
+    """
+
+    def forward(self, state: Any, x: torch.Tensor) -> tuple[Any, torch.Tensor]:
+        """Take a step."""
+        state = self.module(x, state)
+        return state, state[0] if isinstance(state, tuple) else state
+
+
+class SnnTorchCell(_Adapter):
+    """An snnTorch neuron (``Leaky``, ``Synaptic``, ``Alpha``, ``RLeaky``, ...), behind a layer if one is given.
+
+    The state is what the neuron takes after its input, as its ``reset_mem`` returns it; the initial one may be
+    None for that. The output is the spikes. Raises InputError for a neuron with ``init_hidden=True``.
+    """
+
+    def __init__(self, neuron: torch.nn.Module, layer: torch.nn.Module | None = None) -> None:
+        super().__init__(neuron)
+        self.layer = layer
+        #: Neurons that feed their spikes back take them with the state.
+        self.recurrent = hasattr(neuron, "recurrent")
+        if getattr(neuron, "init_hidden", False):
+            raise InputError(
+                "keeps its state to itself (init_hidden=True), where steps cannot be run again from a checkpoint",
+                field="neuron",
+                accepted="init_hidden=False",
+            )
+
+    def forward(self, state: Any, x: torch.Tensor) -> tuple[tuple[torch.Tensor, ...], torch.Tensor]:
+        """Take a step."""
+        if self.layer is not None:
+            x = self.layer(x)
+        if state is None:
+            # Left out, it would be what the neuron remembers of the last call.
+            state = self.module.reset_mem()
+        states = state if isinstance(state, tuple) else (state,)
+        spikes, *rest = self.module(x, *states)
+        return (spikes, *rest) if self.recurrent else tuple(rest), spikes
+
+
+class NorseCell(_Adapter):
+    """A Norse cell (``LIFCell``, ``LIFRecurrentCell``, ``LSNNCell``, ...): its named tuple is the state.
+
+    The initial state may be None.
+    """
+
+    def forward(self, state: Any, x: torch.Tensor) -> tuple[Any, torch.Tensor]:
+        """Take a step."""
+        spikes, state = self.module(x, state)
+        return state, spikes
+
+
+class SpikingJellyCell(_Adapter):
+    """A SpikingJelly module in single-step mode, with all its neurons' hidden states made explicit.
+
+    The state is the tuple of memories, in the order of ``base.extract_memories``; the initial one is
+    ``initial_state()``.
+    """
+
+    def __init__(self, module: torch.nn.Module) -> None:
+        super().__init__(module)
+        base = _spikingjelly_base(module)
+        self._step = base.to_functional_forward(module)
+        self._memories = base.extract_memories
+
+    def initial_state(self) -> tuple[Any, ...]:
+        """Return the memories as they are now: after ``functional.reset_net``, those of a fresh network."""
+        return tuple(self._memories(self.module))
+
+    def forward(self, state: tuple[Any, ...], x: torch.Tensor) -> tuple[tuple[Any, ...], torch.Tensor]:
+        """Take a step."""
+        outputs, state = self._step((x,), tuple(state))
+        return tuple(state), outputs[0] if len(outputs) == 1 else outputs
+
+
+def _spikingjelly_base(module: torch.nn.Module) -> Any:
+    """Return the package's own tools. Raises InputError if it is too old to make nodes functional."""
+    from importlib import import_module
+
+    try:
+        base = import_module("spikingjelly.activation_based.base")
+    except ImportError as error:
+        raise InputError(
+            f"{type(module).__name__} needs SpikingJelly: {error}",
+            field="module",
+            accepted="spikingjelly 2.0 or later",
+        ) from error
+    if not hasattr(base, "to_functional_forward"):
+        raise InputError(
+            "this SpikingJelly cannot make its nodes functional",
+            field="module",
+            accepted="spikingjelly 2.0 or later",
+        )
+    return base
