@@ -42,12 +42,13 @@ class SnnTorchCell(_Adapter):
 
     def __init__(self, neuron: torch.nn.Module, layer: torch.nn.Module | None = None) -> None:
         super().__init__(neuron)
+        self.neuron: Any = neuron
         self.layer = layer
         #: Neurons that feed their spikes back take them with the state.
         self.recurrent = hasattr(neuron, "recurrent")
         if getattr(neuron, "init_hidden", False):
             raise InputError(
-                "keeps its state to itself (init_hidden=True), where steps cannot be run again from a checkpoint",
+                "keeps its state to itself (init_hidden=True), so that no step can be run again",
                 field="neuron",
                 accepted="init_hidden=False",
             )
@@ -58,7 +59,7 @@ class SnnTorchCell(_Adapter):
             x = self.layer(x)
         if state is None:
             # Left out, it would be what the neuron remembers of the last call.
-            state = self.module.reset_mem()
+            state = self.neuron.reset_mem()
         states = state if isinstance(state, tuple) else (state,)
         spikes, *rest = self.module(x, *states)
         return (spikes, *rest) if self.recurrent else tuple(rest), spikes

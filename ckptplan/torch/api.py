@@ -20,7 +20,7 @@ from ckptplan.torch.executor import Cell, Executor, Observer
 from ckptplan.torch.inputs import Sequence, each_step, sequence
 from ckptplan.torch.losses import Outputs, Stacked, Summed
 from ckptplan.torch.stores import FileStore, HostStore, LocalStore, Store
-from ckptplan.torch.trees import Leaves, Structure, flattened, is_differentiable, no_inference_tensors
+from ckptplan.torch.trees import Structure, flattened, is_differentiable, no_inference_tensors
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -213,9 +213,7 @@ class _Job:
     def executor(self, outputs: Outputs, parameters: discovery.Parameters) -> Executor:
         """Return what carries the plan out."""
         sequence, device = self.sequence, self.device
-        remote: Store = (
-            HostStore(device) if self.remote_dir is None else FileStore(self.remote_dir, device)
-        )
+        remote: Store = HostStore(device) if self.remote_dir is None else FileStore(self.remote_dir, device)
         return Executor(
             cell=self.cell,
             inputs=sequence,
@@ -250,7 +248,9 @@ def _run(job: _Job, outputs: Outputs, probed: _Probed) -> tuple[torch.Tensor, ..
             executor.close()
         return (*outputs.release(), *executor.final)
     run = _Run(executor, actions(job.plan), outputs, len(state), len(inputs))
-    found: tuple[torch.Tensor, ...] = _Planned.apply(run, *state, *inputs, *probed.parameters)
+    found: tuple[torch.Tensor, ...] = _Planned.apply(  # type: ignore[no-untyped-call]
+        run, *state, *inputs, *probed.parameters
+    )
     return found
 
 
@@ -315,7 +315,7 @@ class _Planned(torch.autograd.Function):
                     run.first,
                     run.actions,
                     final=list(gradients[count:]),
-                    incoming=tuple(gradients[:count]),  # type: ignore[arg-type]
+                    incoming=tuple(gradients[:count]),
                 )
         finally:
             executor.close()

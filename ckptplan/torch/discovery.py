@@ -103,7 +103,7 @@ def check_state(before: Leaves, versions: Sequence[int], state: object, *, given
 
 @contextmanager
 def hooks_suspended(parameters: Parameters) -> Iterator[None]:
-    """Keep hooks of parameters from firing for every chunk: they fire once, when the whole gradient is there."""
+    """Keep hooks of parameters from firing for every chunk: they fire once, for the whole gradient."""
     hooked: list[tuple[Any, Any]] = [(one, one._backward_hooks) for one in parameters if one._backward_hooks]
     for one, _ in hooked:
         one._backward_hooks = None
@@ -115,7 +115,7 @@ def hooks_suspended(parameters: Parameters) -> Iterator[None]:
 
 
 def begin(leaves: Leaves) -> Leaves:
-    """Return a state that a graph begins with: every float requires a gradient, even if the first one did not."""
+    """Return a state that a graph begins with: every float requires a gradient, the first one, too."""
     detached = tuple(leaf.detach() for leaf in leaves)
     for leaf in detached:
         if is_differentiable(leaf):

@@ -23,6 +23,8 @@ from ckptplan.torch.stores import Checkpoint, Store
 from ckptplan.torch.trees import Leaves, Structure, flattened, is_differentiable
 
 Cell = Callable[[Any, Any], tuple[Any, Any]]
+#: Gradients that came in, of what came of the outputs.
+Incoming = tuple[torch.Tensor | None, ...]
 #: Is told each action when it is done.
 Observer = Callable[[Action, "Executor"], None]
 #: Steps whose inputs are taken apart, or made, at a time where nothing is recorded.
@@ -74,7 +76,7 @@ class Executor:
         self.leaf_gradients: list[torch.Tensor | None] = []
         self.final: Leaves = ()
         self.rerunning = False
-        self._incoming: Leaves = ()
+        self._incoming: Incoming = ()
         self._checked = False
 
     def sweep(self, actions: Iterator[Action]) -> Backward | None:
@@ -86,7 +88,7 @@ class Executor:
         return None
 
     def reverse(
-        self, first: Backward, rest: Iterator[Action], *, final: list[torch.Tensor | None], incoming: Leaves
+        self, first: Backward, rest: Iterator[Action], *, final: list[torch.Tensor | None], incoming: Incoming
     ) -> None:
         """Carry the rest out, given the gradients of the final state and of what came of the outputs."""
         self.gradient, self._incoming = final, incoming
@@ -214,9 +216,7 @@ class Executor:
         self._checked = True
         known = {id(one) for one in (*self.parameters, *tape.begin, *tape.inputs)}
         missing = [
-            leaf
-            for leaf in graph_leaves((*tape.end, *tape.terms, *tape.final))
-            if id(leaf) not in known
+            leaf for leaf in graph_leaves((*tape.end, *tape.terms, *tape.final)) if id(leaf) not in known
         ]
         if missing:
             raise InputError(
@@ -233,7 +233,7 @@ class Executor:
             tape = self.tapes.pop()
             if tape.start < start:
                 raise InputError(
-                    f"reverses steps {start} to {stop}, which were recorded together with those from {tape.start}",
+                    f"reverses steps {start} to {stop}, recorded together with those from {tape.start}",
                     field="schedule",
                     accepted="a Backward that begins where a Record does",
                 )
@@ -269,9 +269,7 @@ class Executor:
             *((term, self._incoming[0]) for term in tape.final),
         ]
 
-    def _keep(
-        self, tape: Tape, found: tuple[torch.Tensor | None, ...], *, begins: int, inputs: int
-    ) -> None:
+    def _keep(self, tape: Tape, found: tuple[torch.Tensor | None, ...], *, begins: int, inputs: int) -> None:
         states = iter(found[:begins])
         self.gradient = [next(states) if is_differentiable(leaf) else None for leaf in tape.begin]
         parts = iter(found[begins : begins + inputs])

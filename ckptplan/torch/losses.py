@@ -26,10 +26,12 @@ class Outputs(ABC):
         """
 
     @abstractmethod
-    def gradients(self, start: int, stop: int, incoming: Leaves) -> Sequence[torch.Tensor | None]:
+    def gradients(
+        self, start: int, stop: int, incoming: Sequence[torch.Tensor | None]
+    ) -> Sequence[torch.Tensor | None]:
         """Return the gradients of the terms of steps start..stop-1."""
 
-    def finish(self, state: Any) -> Terms:
+    def finish(self, state: Any) -> Terms:  # noqa: ARG002 - outputs alone need no state
         """Take the final state, recorded with the last steps."""
         return []
 
@@ -63,7 +65,9 @@ class Stacked(Outputs):
         leaves, self.leaves = self.leaves, ()
         return leaves
 
-    def gradients(self, start: int, stop: int, incoming: Leaves) -> Sequence[torch.Tensor | None]:
+    def gradients(
+        self, start: int, stop: int, incoming: Sequence[torch.Tensor | None]
+    ) -> Sequence[torch.Tensor | None]:
         return [
             None if gradient is None else gradient[step] for step in range(start, stop) for gradient in incoming
         ]
@@ -97,7 +101,9 @@ class Summed(Outputs):
             return [_scalar(self.chunk_loss(start, stacked(outputs)), "chunk_loss")]
         return []
 
-    def gradients(self, start: int, stop: int, incoming: Leaves) -> Sequence[torch.Tensor | None]:
+    def gradients(
+        self, start: int, stop: int, incoming: Sequence[torch.Tensor | None]
+    ) -> Sequence[torch.Tensor | None]:
         return [incoming[0]]
 
     def finish(self, state: Any) -> Terms:
@@ -125,7 +131,9 @@ class Summed(Outputs):
 def stacked(outputs: Sequence[Any]) -> Any:
     """Return outputs of several steps as one structure, time first."""
     flat = [flattened(output) for output in outputs]
-    return flat[0][1].filled([torch.stack(leaves) for leaves in zip(*(leaves for leaves, _ in flat), strict=True)])
+    return flat[0][1].filled(
+        [torch.stack(leaves) for leaves in zip(*(leaves for leaves, _ in flat), strict=True)]
+    )
 
 
 def _scalar(value: object, field: str) -> torch.Tensor:

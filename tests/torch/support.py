@@ -13,9 +13,9 @@ from ckptplan import Plan
 #: A machine whose numbers do not matter: plans are made in units of one state.
 MACHINE = ckptplan.HardwareProfile(
     name="units",
-    local_bytes="1 GB",
-    write_bytes_per_second="1 kB/s",
-    read_bytes_per_second="1 kB/s",
+    local_bytes=10**9,
+    write_bytes_per_second=1e3,
+    read_bytes_per_second=1e3,
     latency_seconds=0,
     synchronisation_seconds=0.1,
 )
@@ -34,9 +34,7 @@ def plan_of(
         backward_seconds=2,
         recompute_seconds=1,
     )
-    return ckptplan.optimize(
-        workload, MACHINE, strategies=[strategy], local_bytes=states * state_bytes
-    )
+    return ckptplan.optimize(workload, MACHINE, strategies=[strategy], local_bytes=states * state_bytes)
 
 
 def plain(cell: Any, inputs: Any, state: Any, steps: int) -> tuple[list[Any], Any]:
@@ -70,8 +68,8 @@ def job(steps: int, *, dtype: torch.dtype = torch.float64, seed: int = 1) -> tup
 
 def gradients(loss: torch.Tensor, wanted: Sequence[torch.Tensor]) -> list[torch.Tensor]:
     """Gradients, zero where there is none."""
-    found = torch.autograd.grad(loss, list(wanted), allow_unused=True)
-    return [torch.zeros_like(one) if grad is None else grad for one, grad in zip(wanted, found, strict=True)]
+    found = torch.autograd.grad(loss, list(wanted), allow_unused=True, materialize_grads=True)
+    return list(found)
 
 
 def assert_close(ours: Sequence[torch.Tensor], theirs: Sequence[torch.Tensor], *, relative: float) -> None:

@@ -5,13 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+import torch
 
-torch = pytest.importorskip("torch")
-
-from ckptplan import InputError  # noqa: E402
-from ckptplan.torch import bptt  # noqa: E402
-from ckptplan.torch.adapters import NorseCell, SnnTorchCell, SpikingJellyCell, TorchCell  # noqa: E402
-from tests.torch.support import assert_close, gradients, plain, plan_of  # noqa: E402
+from ckptplan import InputError
+from ckptplan.torch import bptt
+from ckptplan.torch.adapters import NorseCell, SnnTorchCell, SpikingJellyCell, TorchCell
+from tests.torch.support import assert_close, gradients, plain, plan_of
 
 STEPS = 20
 PLAN = plan_of(STEPS, "double", states=8)
