@@ -31,7 +31,7 @@ class Outputs(ABC):
     ) -> Sequence[torch.Tensor | None]:
         """Return the gradients of the terms of steps start..stop-1."""
 
-    def finish(self, state: Any) -> Terms:  # noqa: ARG002 - outputs alone need no state
+    def finish(self, state: Any) -> Terms:
         """Take the final state, recorded with the last steps."""
         return []
 

@@ -164,5 +164,5 @@ class FileStore(Store):
             f"{message}: {reason}",
             field="remote_dir",
             value=str(folder),
-            accepted=f"a folder that can be written, with room for the plan's remote_peak_bytes ({free:,} free)",
+            accepted=f"a writable folder with room for the plan's remote_peak_bytes ({free:,} B free)",
         )

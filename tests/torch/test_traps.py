@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gc
+import subprocess
+import sys
 import weakref
 from collections.abc import Iterator
 from pathlib import Path
@@ -501,3 +503,21 @@ def test_bad_input(change: dict[str, Any], message: str) -> None:
     given = {"cell": cell, "inputs": inputs, "state": state, "loss": squares, "plan": PLAN, **change}
     with pytest.raises(InputError, match=message):
         bptt(**given)
+
+
+def test_without_torch_it_says_how_to_install_it() -> None:
+    """In a process that has none, as after a plain install; the rest of ckptplan works."""
+    code = "import sys; sys.modules['torch'] = None\nimport ckptplan, ckptplan.planner\nimport ckptplan.torch"
+    done = subprocess.run([sys.executable, "-c", code], check=False, capture_output=True, text=True)
+    assert done.returncode == 1
+    assert "MissingExtra: torch is not installed; install it with: pip install 'ckptplan[torch]'" in done.stderr
+
+
+def test_the_shortest_example_learns() -> None:
+    """It runs as it stands, and prints a loss that falls."""
+    example = Path(__file__).parents[2] / "examples" / "train_gru.py"
+    done = subprocess.run([sys.executable, str(example)], check=False, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    losses = [float(line.split()[-1]) for line in done.stdout.splitlines()]
+    assert len(losses) == 20
+    assert losses[-1] < losses[0]

@@ -1,0 +1,28 @@
+"""The shortest training loop under a plan: a GRU remembers the first input of a long sequence."""
+
+import torch
+
+import ckptplan
+from ckptplan.torch import bptt
+from ckptplan.torch.adapters import TorchCell
+
+STEPS, BATCH = 512, 16
+cell, readout = TorchCell(torch.nn.GRUCell(3, 32)), torch.nn.Linear(32, 3)
+workload = ckptplan.Workload(
+    name="gru", steps=STEPS, units=1, state_bytes=BATCH * 32 * 4, tape_bytes=7 * BATCH * 32 * 4,
+    forward_seconds=1e-4, backward_seconds=2e-4, recompute_seconds=1e-4,
+)  # fmt: skip
+plan = ckptplan.optimize(workload, ckptplan.load_profile("nvidia-h200"), local_bytes=300_000)
+optimizer = torch.optim.Adam([*cell.parameters(), *readout.parameters()], lr=3e-3)
+for step in range(20):
+    inputs = torch.randn(STEPS, BATCH, 3)
+    target = inputs[0].argmax(dim=1)
+
+    def loss(t: int, output: torch.Tensor) -> torch.Tensor:
+        return torch.nn.functional.cross_entropy(readout(output), target) / STEPS
+
+    result = bptt(cell, inputs, None, loss, plan=plan)
+    optimizer.zero_grad()
+    result.loss.backward()
+    optimizer.step()
+    print(f"{step:3d}  loss {result.loss.item():.3f}")
