@@ -1,4 +1,4 @@
-"""The shortest training loop under a plan: a GRU remembers the first input of a long sequence."""
+"""The shortest training loop under a plan: a GRU finds the channel with the largest mean."""
 
 import torch
 
@@ -6,17 +6,17 @@ import ckptplan
 from ckptplan.torch import bptt
 from ckptplan.torch.adapters import TorchCell
 
-STEPS, BATCH = 512, 16
+STEPS, BATCH = 256, 16
 cell, readout = TorchCell(torch.nn.GRUCell(3, 32)), torch.nn.Linear(32, 3)
 workload = ckptplan.Workload(
     name="gru", steps=STEPS, units=1, state_bytes=BATCH * 32 * 4, tape_bytes=7 * BATCH * 32 * 4,
     forward_seconds=1e-4, backward_seconds=2e-4, recompute_seconds=1e-4,
 )  # fmt: skip
 plan = ckptplan.optimize(workload, ckptplan.load_profile("nvidia-h200"), local_bytes=300_000)
-optimizer = torch.optim.Adam([*cell.parameters(), *readout.parameters()], lr=3e-3)
+optimizer = torch.optim.Adam([*cell.parameters(), *readout.parameters()], lr=1e-2)
 for step in range(20):
     inputs = torch.randn(STEPS, BATCH, 3)
-    target = inputs[0].argmax(dim=1)
+    target = inputs.mean(dim=0).argmax(dim=1)
 
     def loss(t: int, output: torch.Tensor) -> torch.Tensor:
         return torch.nn.functional.cross_entropy(readout(output), target) / STEPS

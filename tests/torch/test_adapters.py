@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import Any
 
 import pytest
@@ -39,7 +40,7 @@ def test_cells_of_torch(kind: str) -> None:
 @pytest.mark.parametrize("kind", ["Leaky", "Synaptic", "Alpha", "RLeaky", "Lapicque"])
 @pytest.mark.filterwarnings("ignore")
 def test_neurons_of_snntorch(kind: str) -> None:
-    snntorch = pytest.importorskip("snntorch")
+    snntorch = import_module("snntorch")
     torch.manual_seed(0)
     given: dict[str, Any] = {"beta": 0.9, "threshold": 0.5}
     if kind in ("Synaptic", "Alpha"):
@@ -52,7 +53,7 @@ def test_neurons_of_snntorch(kind: str) -> None:
 
 @pytest.mark.filterwarnings("ignore")
 def test_a_neuron_that_hides_its_state_is_refused() -> None:
-    snntorch = pytest.importorskip("snntorch")
+    snntorch = import_module("snntorch")
     with pytest.raises(InputError, match="neuron: keeps its state to itself"):
         SnnTorchCell(snntorch.Leaky(beta=0.9, init_hidden=True))
 
@@ -60,7 +61,7 @@ def test_a_neuron_that_hides_its_state_is_refused() -> None:
 @pytest.mark.parametrize("kind", ["LIFRecurrentCell", "LSNNRecurrentCell"])
 @pytest.mark.filterwarnings("ignore")
 def test_cells_of_norse(kind: str) -> None:
-    norse = pytest.importorskip("norse.torch")
+    norse = import_module("norse.torch")
     torch.manual_seed(0)
     cell = getattr(norse, kind)(5, 7)
     torch.nn.init.uniform_(cell.input_weights, 0, 20)
@@ -69,7 +70,7 @@ def test_cells_of_norse(kind: str) -> None:
 
 @pytest.mark.filterwarnings("ignore")
 def test_stateful_nodes_of_spikingjelly() -> None:
-    neuron = pytest.importorskip("spikingjelly.activation_based.neuron")
+    neuron = import_module("spikingjelly.activation_based.neuron")
     torch.manual_seed(0)
     net = torch.nn.Sequential(torch.nn.Linear(5, 7), neuron.LIFNode(), torch.nn.Linear(7, 4), neuron.IFNode())
     for module in net:
