@@ -70,7 +70,7 @@ def test_commands_of_the_documents_run(page: str, workplace: Path) -> None:
         assert "Traceback" not in done.stderr
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/schedule-format.md", "docs/trade-offs.md"])
+@pytest.mark.parametrize("page", ["README.md", "docs/schedule-format.md", "docs/trade-offs.md", "docs/runtime.md"])
 def test_python_of_the_documents_runs(page: str, workplace: Path) -> None:
     blocks = re.findall(r"```python\n(.*?)```", (ROOT / page).read_text(), re.DOTALL)
     assert blocks
