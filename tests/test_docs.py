@@ -17,6 +17,8 @@ from tests.support import run
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()
+#: Pages whose commands are run.
+PAGES = ("README.md", "docs/schedule-format.md", "docs/trade-offs.md")
 
 
 def stripped(text: str) -> str:
@@ -45,7 +47,7 @@ def workplace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/schedule-format.md", "docs/trade-offs.md"])
+@pytest.mark.parametrize("page", PAGES)
 def test_commands_of_the_documents_run(page: str, workplace: Path) -> None:
     """As they stand and in their order, as a reader types them."""
     blocks = re.findall(r"```sh\n(.*?)```", (ROOT / page).read_text(), re.DOTALL)
@@ -70,7 +72,7 @@ def test_commands_of_the_documents_run(page: str, workplace: Path) -> None:
         assert "Traceback" not in done.stderr
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/schedule-format.md", "docs/trade-offs.md", "docs/runtime.md"])
+@pytest.mark.parametrize("page", [*PAGES, "docs/runtime.md"])
 def test_python_of_the_documents_runs(page: str, workplace: Path) -> None:
     blocks = re.findall(r"```python\n(.*?)```", (ROOT / page).read_text(), re.DOTALL)
     assert blocks
