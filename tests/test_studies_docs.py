@@ -20,7 +20,9 @@ def test_commands_run_as_they_stand(page: str, tmp_path: Path, monkeypatch: pyte
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PYTHONPATH", ":".join([str(ROOT), *sys.path]))
     blocks = re.findall(r"```sh\n(.*?)```", (ROOT / f"docs/{page}.md").read_text(), re.DOTALL)
-    commands = [line.split() for block in blocks for line in block.splitlines()]
+    lines = [line for block in blocks for line in block.splitlines()]
+    # What installs an extra has been done here.
+    commands = [line.split() for line in lines if line.startswith(".venv/bin/ckptplan ")]
     assert len(commands) >= 2
     for words in commands:
         done = run(*words[1:])
