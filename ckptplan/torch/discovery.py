@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -121,6 +121,3 @@ def begin(leaves: Leaves) -> Leaves:
         if is_differentiable(leaf):
             leaf.requires_grad_()
     return detached
-
-
-Loss = Callable[..., torch.Tensor]

@@ -75,7 +75,6 @@ class Executor:
         self.parameter_gradients: list[torch.Tensor | None] = [None] * len(parameters)
         self.leaf_gradients: list[torch.Tensor | None] = []
         self.final: Leaves = ()
-        self.rerunning = False
         self._incoming: Incoming = ()
         self._checked = False
 
@@ -149,7 +148,6 @@ class Executor:
     # Runs
 
     def _advance(self, start: int, stop: int) -> None:
-        self.rerunning = start < self.frontier
         forget = self.autocast.enabled
         with torch.no_grad():
             if forget:
@@ -189,7 +187,6 @@ class Executor:
             self.final = tuple(leaf.detach() for leaf in leaves)
 
     def _record(self, start: int, stop: int) -> None:
-        self.rerunning = start < self.frontier
         leaves, structure = flattened(self.state)
         if self.autocast.enabled:
             forget_casts()
@@ -261,9 +258,7 @@ class Executor:
         """Return the terms of a chunk with their gradients."""
         if not self._incoming:
             return []
-        gradients = self.outputs.gradients(tape.start, tape.stop, self._incoming)
-        if len(gradients) != len(tape.terms):
-            gradients = [self._incoming[0]] * len(tape.terms)
+        gradients = self.outputs.gradients(tape.start, tape.stop, self._incoming, terms=len(tape.terms))
         return [
             *zip(tape.terms, gradients, strict=True),
             *((term, self._incoming[0]) for term in tape.final),

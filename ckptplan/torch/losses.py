@@ -27,9 +27,9 @@ class Outputs(ABC):
 
     @abstractmethod
     def gradients(
-        self, start: int, stop: int, incoming: Sequence[torch.Tensor | None]
+        self, start: int, stop: int, incoming: Sequence[torch.Tensor | None], *, terms: int
     ) -> Sequence[torch.Tensor | None]:
-        """Return the gradients of the terms of steps start..stop-1."""
+        """Return the gradients of the terms of steps start..stop-1; ``terms`` is their number."""
 
     def finish(self, state: Any) -> Terms:
         """Take the final state, recorded with the last steps."""
@@ -66,7 +66,7 @@ class Stacked(Outputs):
         return leaves
 
     def gradients(
-        self, start: int, stop: int, incoming: Sequence[torch.Tensor | None]
+        self, start: int, stop: int, incoming: Sequence[torch.Tensor | None], *, terms: int
     ) -> Sequence[torch.Tensor | None]:
         return [
             None if gradient is None else gradient[step] for step in range(start, stop) for gradient in incoming
@@ -102,9 +102,10 @@ class Summed(Outputs):
         return []
 
     def gradients(
-        self, start: int, stop: int, incoming: Sequence[torch.Tensor | None]
+        self, start: int, stop: int, incoming: Sequence[torch.Tensor | None], *, terms: int
     ) -> Sequence[torch.Tensor | None]:
-        return [incoming[0]]
+        # Each term is a part of one sum.
+        return [incoming[0]] * terms
 
     def finish(self, state: Any) -> Terms:
         if self.final_loss is None:

@@ -47,9 +47,6 @@ class Store(ABC):
         self._drop(state)
         self.bytes -= self._sizes.pop(state)
 
-    def prefetch(self, state: int) -> None:  # noqa: B027 - most stores have nothing to do early
-        """Begin to read a checkpoint that is wanted next, where that can be done beside compute."""
-
     @abstractmethod
     def _put(self, state: int, checkpoint: Checkpoint) -> None: ...
 

@@ -40,11 +40,6 @@ def flattened(tree: Any) -> tuple[Leaves, Structure]:
     return tuple(value for value, one in zip(values, is_tensor, strict=True) if one), structure
 
 
-def same_structure(one: Structure, other: Structure) -> bool:
-    """Whether two structures nest alike."""
-    return bool(one.spec == other.spec) and one.is_tensor == other.is_tensor
-
-
 def is_differentiable(tensor: torch.Tensor) -> bool:
     """Whether gradients can flow through a tensor: integers and truth values have none."""
     return tensor.is_floating_point() or tensor.is_complex()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -77,6 +77,3 @@ def assert_close(ours: Sequence[torch.Tensor], theirs: Sequence[torch.Tensor], *
     for one, other in zip(ours, theirs, strict=True):
         scale = float(other.abs().max()) if other.numel() else 0.0
         assert float((one - other).abs().max()) <= relative * max(scale, 1e-30)
-
-
-Loss = Callable[[int, Any], torch.Tensor]
