@@ -22,7 +22,7 @@ from ckptplan.model.record import Parameters
 from ckptplan.model.workload import Workload
 from ckptplan.planner import Ranking, asked
 from ckptplan.search.box import Best, Limits
-from ckptplan.search.front import Front, front_of, merged
+from ckptplan.search.front import COARSE, Front, front_of, merged
 from ckptplan.search.objective import Knee
 from ckptplan.search.question import Answer, Question
 from ckptplan.search.solved_front import solved_front
@@ -32,8 +32,6 @@ from ckptplan.units import parse_bytes, parse_fraction
 
 #: A sequence up to so many steps has every point of its front listed, unless a resolution is asked for.
 MOST_EXACT = 2_000_000
-#: Beyond it, points that are this close stand for each other.
-_COARSE = 0.001
 #: Sequences from here on have their strategies searched side by side.
 _LONG = 100_000
 #: A finer resolution than this would be more points than there is memory for.
@@ -85,7 +83,7 @@ def pareto(
 
 def _resolution(wanted: float | str | None, *, steps: int) -> float:
     if wanted is None:
-        return 0.0 if steps <= MOST_EXACT else _COARSE
+        return 0.0 if steps <= MOST_EXACT else COARSE
     try:
         value = parse_fraction(wanted)
     except InputError as error:

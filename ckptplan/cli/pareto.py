@@ -60,8 +60,6 @@ def command(
 
     if plot:
         picture_format(plot, option="--plot")
-    if plot == "-":
-        raise InputError("standard output carries the result", field="--plot", value="-", accepted="a file")
     if at is not None and local_bytes is not None:
         raise InputError(
             "is given beside --at, which is a budget, too", field="--local-bytes", value=local_bytes

@@ -38,7 +38,7 @@ _ROWS = 64
 _CHUNK = "chunk_size"
 _ROUNDING = 1e-11
 #: More boxes at a time than these take long and much memory: then points within a share are as one.
-_MOST_BOXES, _COARSE = 400_000, 0.001
+_MOST_BOXES, COARSE = 400_000, 0.001
 #: Points are evaluated in lots that fit the cache.
 _LOT = 2**20
 #: Levels of memory that are told apart while searching.
@@ -89,7 +89,7 @@ def front_of(
     try:
         _search(Boxes.whole(start), problem, seen)
     except _TooFine:
-        problem, seen = replace(problem, resolution=_COARSE), _Seen(costs=costs)
+        problem, seen = replace(problem, resolution=COARSE), _Seen(costs=costs)
         _search(Boxes.whole(start), problem, seen)
     return _front(names, seen.front() or _nothing(len(names)), resolution=problem.resolution)
 
@@ -266,7 +266,7 @@ def _search(boxes: Boxes, problem: _Problem, seen: _Seen) -> None:
         small = boxes.volumes() <= _LEAF
         _evaluate(boxes.take(small), problem, seen)
         boxes = boxes.take(~small)
-        if boxes.count() > _MOST_BOXES and problem.resolution < _COARSE:
+        if boxes.count() > _MOST_BOXES and problem.resolution < COARSE:
             raise _TooFine
         if boxes.count():
             seen.add(_points(corners(boxes), problem))
