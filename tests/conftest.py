@@ -5,6 +5,9 @@ from typing import Any
 
 from hypothesis import HealthCheck, settings
 
+# Tests run on all cores already; threads that wait for each other on busy cores take many times as long.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
 # The deadline is off: machines are shared, and a slow example is no failure.
 _common: Any = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}
 settings.register_profile("quick", max_examples=60, **_common)

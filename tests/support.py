@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -158,6 +159,26 @@ def run(*arguments: str, stdin: str | None = None, **environment: str) -> subpro
     )
 
 
+@contextmanager
+def started(*command: str, **more: Any) -> Iterator[subprocess.Popen[Any]]:
+    """A Python process that a test interrupts; gone at the end, whatever the test found.
+
+    It heeds Ctrl-C: what a shell starts in the background ignores it, and so would its children. Coverage is
+    not measured in it: a signal would meet the tracer as often as the program.
+    """
+    uncovered = {name: value for name, value in os.environ.items() if not name.startswith("COVERAGE")}
+    options: dict[str, Any] = {"env": uncovered, "preexec_fn": _heed_interrupts, **more}
+    process = subprocess.Popen([sys.executable, *command], **options)
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.wait()
+        for pipe in (process.stdin, process.stdout, process.stderr):
+            if pipe is not None:
+                pipe.close()
+
+
 def small_plan(strategy: str = "double", *, profile: str = "ipu-mk2", local_bytes: str = "230 kB") -> Plan:
     """A plan of 64 steps with few bytes: short enough to read, and with all kinds of actions."""
     workload = ckptplan.load_workload("paper-snn").with_steps(64)
@@ -178,6 +199,5 @@ def long_plan(steps: int) -> Plan:
     )
 
 
-def heed_interrupts() -> None:
-    """For a child process: what a shell starts in the background ignores Ctrl-C, and so would its children."""
+def _heed_interrupts() -> None:
     signal.signal(signal.SIGINT, signal.SIG_DFL)

@@ -5,12 +5,11 @@ import io
 import json
 import signal
 import subprocess
-import sys
 import time
 
 import pytest
 
-from tests.support import heed_interrupts, run
+from tests.support import run, started
 
 
 def test_the_table_says_what_is_proved_and_what_a_regular_schedule_costs() -> None:
@@ -101,17 +100,11 @@ def test_long_sequences_beside_compute_have_the_strategies_that_move_nothing() -
 
 def test_an_interruption_leaves_the_best_plan_so_far() -> None:
     """Sent while the optimum is looked for; a busy machine takes longer to get there."""
-    command = [sys.executable, "-m", "ckptplan", "optimize", "--T", "30000", "--effort", "thorough"]
+    command = ["-m", "ckptplan", "optimize", "--T", "30000", "--effort", "thorough"]
     command += ["--local-bytes", "3.3 MB", "--format", "json"]
     output = said = ""
     for seconds in (2, 6, 15):
-        with subprocess.Popen(
-            command,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            preexec_fn=heed_interrupts,
-        ) as process:
+        with started(*command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
             time.sleep(seconds)
             process.send_signal(signal.SIGINT)
             output, said = process.communicate(timeout=60)

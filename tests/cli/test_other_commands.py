@@ -11,7 +11,7 @@ import jsonschema
 import pytest
 
 import ckptplan
-from tests.support import run
+from tests.support import run, started
 
 
 def test_version() -> None:
@@ -127,11 +127,9 @@ def test_a_terminal_gets_colours_unless_no_color_is_set() -> None:
     def shown(**environment: str) -> str:
         parent, child = pty.openpty()
         cleaned = {key: value for key, value in os.environ.items() if key not in ("NO_COLOR", "TERM")}
-        with subprocess.Popen(
-            [sys.executable, "-m", "ckptplan", "optimize"],
-            stdout=child,
-            stderr=subprocess.DEVNULL,
-            env={**cleaned, "TERM": "xterm-256color", "COLUMNS": "120", **environment},
+        chosen = {**cleaned, "TERM": "xterm-256color", "COLUMNS": "120", **environment}
+        with started(
+            "-m", "ckptplan", "optimize", stdout=child, stderr=subprocess.DEVNULL, env=chosen
         ) as process:
             os.close(child)
             text = b""

@@ -17,7 +17,7 @@ import pytest
 
 import ckptplan
 from ckptplan.storage.schemas import file_schema
-from tests.support import heed_interrupts, long_plan, run, small_plan
+from tests.support import long_plan, run, small_plan, started
 
 GOLDEN = Path(__file__).parent.parent / "golden"
 
@@ -154,8 +154,8 @@ def test_a_schedule_over_the_budget_is_refused(plan: str, tmp_path: Path) -> Non
 def test_a_reader_that_leaves_ends_the_export_quietly(tmp_path: Path) -> None:
     """``ckptplan schedule plan.json | head -3``, with more lines than a pipe holds."""
     ckptplan.save_plan(long_plan(200_000), tmp_path / "long.json")
-    command = [sys.executable, "-m", "ckptplan", "schedule", str(tmp_path / "long.json")]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+    command = ["-m", "ckptplan", "schedule", str(tmp_path / "long.json")]
+    with started(*command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         assert process.stdout is not None
         assert process.stderr is not None
         first = process.stdout.readline()
@@ -174,8 +174,8 @@ def test_a_stopped_export_leaves_no_half_file(
     ckptplan.save_plan(long_plan(2_000_000), tmp_path / "long.json")
     target = tmp_path / "s.jsonl"
     target.write_text("old")
-    command = [sys.executable, "-m", "ckptplan", "schedule", str(tmp_path / "long.json"), "-o", str(target)]
-    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, preexec_fn=heed_interrupts) as process:
+    command = ["-m", "ckptplan", "schedule", str(tmp_path / "long.json"), "-o", str(target)]
+    with started(*command, stderr=subprocess.PIPE, text=True) as process:
         deadline = time.monotonic() + 60
         while not list(tmp_path.glob(".ckptplan-*")) and time.monotonic() < deadline:
             time.sleep(0.02)
@@ -312,10 +312,9 @@ def test_people_see_how_far_it_is_and_pipes_do_not(tmp_path: Path) -> None:
     """On a terminal a bar on standard error; the result on standard output stays what it is."""
     ckptplan.save_plan(long_plan(20_000), tmp_path / "long.json")
     terminal, program = pty.openpty()
-    command = [sys.executable, "-m", "ckptplan", "simulate", str(tmp_path / "long.json"), "--format", "csv"]
-    with subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=program, env={**os.environ, "TERM": "xterm"}
-    ) as run_:
+    command = ["-m", "ckptplan", "simulate", str(tmp_path / "long.json"), "--format", "csv"]
+    environment = {**os.environ, "TERM": "xterm"}
+    with started(*command, stdout=subprocess.PIPE, stderr=program, env=environment) as run_:
         os.close(program)
         seen = b""
         # Linux ends the reading of a terminal that nobody writes to with an error.

@@ -9,12 +9,13 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import pyarrow.parquet
 import pytest
 
-from tests.support import heed_interrupts, run
+from tests.support import run, started
 
 ROOT = Path(__file__).parent.parent.parent
 #: Small, with base, irregular and infeasible points, and quick.
@@ -43,13 +44,9 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     return files
 
 
-def started(file: Path, *more: str) -> subprocess.Popen[bytes]:
-    """A sweep at work, with processes of its own from the start."""
-    return subprocess.Popen(
-        [sys.executable, "-m", "ckptplan", "sweep", *GRID, "-o", str(file), *more],
-        stderr=subprocess.PIPE,
-        preexec_fn=heed_interrupts,
-    )
+def sweeping(file: Path, *more: str) -> AbstractContextManager[subprocess.Popen[bytes]]:
+    """A sweep at work."""
+    return started("-m", "ckptplan", "sweep", *GRID, "-o", str(file), *more, stderr=subprocess.PIPE)
 
 
 def size_of(file: Path) -> int:
@@ -94,16 +91,16 @@ def test_a_sweep_killed_again_and_again_ends_as_one_that_never_was(
     complete = whole["csv" if name == "csv" else "jsonl"].stat().st_size
     moments = random.Random(name)  # noqa: S311 - no secret
     for share in (0, *sorted(moments.uniform(0.02, 0.6) for _ in range(4))):
-        process = started(file, "--jobs", "2")
-        time.sleep(moments.uniform(0, 0.2))
-        while share and size_of(growing) < share * complete and process.poll() is None:
-            time.sleep(moments.uniform(0, 0.01))
-        process.kill()
-        process.communicate()
+        with sweeping(file, "--jobs", "2") as process:
+            time.sleep(moments.uniform(0, 0.2))
+            while share and size_of(growing) < share * complete and process.poll() is None:
+                time.sleep(moments.uniform(0, 0.01))
+            process.kill()
+            process.communicate(timeout=60)
         assert process.returncode == -signal.SIGKILL
         assert size_of(growing) < complete
-    process = started(file, "--jobs", "2")
-    said = process.communicate()[1].decode()
+    with sweeping(file, "--jobs", "2") as process:
+        said = process.communicate(timeout=60)[1].decode()
     assert process.returncode == 0
     assert "rows; continuing" in said
     if name == "parquet":
@@ -193,12 +190,12 @@ def test_rows_out_of_place_are_no_beginning(whole: dict[str, Path], tmp_path: Pa
 
 def test_ctrl_c_says_how_to_go_on(whole: dict[str, Path], tmp_path: Path) -> None:
     file = tmp_path / "s.csv"
-    process = started(file)
-    deadline = time.monotonic() + 30
-    while (not file.exists() or file.stat().st_size < 2000) and time.monotonic() < deadline:
-        time.sleep(0.01)
-    process.send_signal(signal.SIGINT)
-    said = process.communicate(timeout=30)[1].decode()
+    with sweeping(file) as process:
+        deadline = time.monotonic() + 30
+        while (not file.exists() or file.stat().st_size < 2000) and time.monotonic() < deadline:
+            time.sleep(0.01)
+        process.send_signal(signal.SIGINT)
+        said = process.communicate(timeout=30)[1].decode()
     assert process.returncode == 130
     done = len(file.read_text().splitlines()) - 1
     assert 0 < done < ROWS
@@ -209,36 +206,48 @@ def test_ctrl_c_says_how_to_go_on(whole: dict[str, Path], tmp_path: Path) -> Non
 
 
 def test_nobody_works_on_when_the_sweep_is_killed(tmp_path: Path) -> None:
-    process = subprocess.Popen(
-        [sys.executable, "-m", "ckptplan", "sweep", "--over", "T=2000:9000:+1", "-o", str(tmp_path / "s.csv"),
-         "--jobs", "2"],
-    )  # fmt: skip
+    command = ("sweep", "--over", "T=2000:9000:+1", "-o", str(tmp_path / "s.csv"), "--jobs", "2")
+    with started("-m", "ckptplan", *command) as process:
+        deadline = time.monotonic() + 60
+        workers: list[str] = []
+        while len(workers) < 3 and time.monotonic() < deadline:  # two and Python's resource tracker
+            time.sleep(0.05)
+            workers = children(process.pid)
+        assert len(workers) == 3
+        process.kill()
+        process.wait()
+        while any(alive(pid) for pid in workers) and time.monotonic() < deadline:
+            time.sleep(0.05)
+        assert not any(alive(pid) for pid in workers)
 
-    def workers() -> list[str]:
-        status = {one: one.read_text() for one in Path("/proc").glob("[0-9]*/status") if one.exists()}
-        return [one.parent.name for one, text in status.items() if f"\nPPid:\t{process.pid}\n" in text]
 
-    deadline = time.monotonic() + 30
-    while len(workers()) < 3 and time.monotonic() < deadline:  # two and Python's resource tracker
-        time.sleep(0.05)
-    started_ = workers()
-    assert len(started_) == 3
-    process.kill()
-    process.wait()
-    while any(Path(f"/proc/{pid}").exists() for pid in started_) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    assert not any(Path(f"/proc/{pid}").exists() for pid in started_)
+def status(pid: str) -> str:
+    """What the system says of a process; nothing if it is gone."""
+    try:
+        return Path(f"/proc/{pid}/status").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return ""
+
+
+def children(pid: int) -> list[str]:
+    processes = [one.name for one in Path("/proc").iterdir() if one.name.isdigit()]
+    return [one for one in processes if f"\nPPid:\t{pid}\n" in status(one)]
+
+
+def alive(pid: str) -> bool:
+    """Whether it runs; one that has ended may stay listed where nobody asks for its exit code."""
+    text = status(pid)
+    return bool(text) and "\nState:\tZ" not in text
 
 
 def test_two_sweeps_do_not_write_one_file(tmp_path: Path) -> None:
     file = tmp_path / "s.csv"
     long = ("sweep", "--over", "T=2000:9000:+1", "-o", str(file))
-    with subprocess.Popen([sys.executable, "-m", "ckptplan", *long]) as process:
+    with started("-m", "ckptplan", *long):
         deadline = time.monotonic() + 30
         while (not file.exists() or not file.stat().st_size) and time.monotonic() < deadline:
             time.sleep(0.01)
         done = run(*long)
-        process.kill()
     assert done.returncode == 2
     assert f"{file}: is being written by another process" in done.stderr
 
@@ -284,11 +293,11 @@ def test_a_killed_restart_is_continued_though_the_file_holds_another_sweep(
     else:
         assert run("sweep", *OTHER, "-o", str(file)).returncode == 0
     rows_ = tmp_path / "s.parquet.partial.jsonl"
-    process = started(file, "--jobs", "2", "--restart")
-    while size_of(rows_) < 2000 and process.poll() is None:
-        time.sleep(0.01)
-    process.kill()
-    process.communicate()
+    with sweeping(file, "--jobs", "2", "--restart") as process:
+        while size_of(rows_) < 2000 and process.poll() is None:
+            time.sleep(0.01)
+        process.kill()
+        process.communicate(timeout=60)
     before = folder_of(tmp_path)
     assert run("sweep", *OTHER, "-o", str(file)).returncode == 2
     assert folder_of(tmp_path) == before

@@ -5,7 +5,6 @@ import os
 import signal
 import stat
 import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,7 @@ import ckptplan
 from ckptplan import InputError
 from ckptplan.storage.files import parse_json, parse_toml, read_text, write_text
 from ckptplan.storage.plans import plan_text
+from tests.support import started
 
 SNN, MK2 = ckptplan.load_workload("paper-snn"), ckptplan.load_profile("ipu-mk2")
 PLAN = ckptplan.optimize(SNN, MK2, strategies="paper")
@@ -245,7 +245,7 @@ def test_a_killed_writer_leaves_the_old_plan_or_the_new_one(tmp_path: Path) -> N
         "while True: i += 1; write_text(sys.argv[1], texts[i % 2])\n"
     )
     for delay in (0.0, 0.003, 0.01, 0.03, 0.07):
-        with subprocess.Popen([sys.executable, "-c", script, str(path)], stdout=subprocess.PIPE) as writer:
+        with started("-c", script, str(path), stdout=subprocess.PIPE) as writer:
             assert writer.stdout is not None
             writer.stdout.readline()
             time.sleep(delay)
