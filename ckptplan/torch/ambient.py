@@ -74,12 +74,12 @@ class Autocast:
                 )
             yield
 
-    @property
-    def enabled(self) -> bool:
-        """Whether any is on."""
-        return any(enabled for _, enabled, _ in self.settings)
-
-
-def forget_casts() -> None:
-    """Drop weights that autocast has cast: cast without a graph, they would have no gradient later."""
-    torch.clear_autocast_cache()
+    @contextmanager
+    def casting_anew(self) -> Iterator[None]:
+        """Run without weights cast before: cast without a graph, they would have no gradient later."""
+        enabled = any(enabled for _, enabled, _ in self.settings)
+        if enabled:
+            torch.clear_autocast_cache()
+        yield
+        if enabled:
+            torch.clear_autocast_cache()

@@ -16,9 +16,15 @@ from ckptplan.playback import actions
 from ckptplan.schedule.actions import Action, Backward, Tier
 from ckptplan.torch import discovery
 from ckptplan.torch.ambient import Autocast, Generators
-from ckptplan.torch.executor import Cell, Executor, Observer
+from ckptplan.torch.chunk_cell import ChunkCell
+from ckptplan.torch.chunk_engine import ChunkEngine
+from ckptplan.torch.engine import Cell, Engine
+from ckptplan.torch.executor import Executor, Observer
+from ckptplan.torch.gradients import Gradients
+from ckptplan.torch.graphs import graph_leaves
 from ckptplan.torch.inputs import Sequence, each_step, sequence
 from ckptplan.torch.losses import Outputs, Stacked, Summed
+from ckptplan.torch.step_engine import StepEngine
 from ckptplan.torch.stores import FileStore, HostStore, LocalStore, Store
 from ckptplan.torch.trees import Structure, flattened, is_differentiable, no_inference_tensors
 
@@ -190,7 +196,7 @@ class _Job:
                 ).take(0, [output], first_time=True)
                 reached += outputs.probe_final(state)
         known = {id(leaf) for leaf in (*leaves, *sequence.leaves, *first, *pieces)}
-        found = [leaf for leaf in discovery.graph_leaves(reached) if id(leaf) not in known]
+        found = [leaf for leaf in graph_leaves(reached) if id(leaf) not in known]
         return _Probed(
             parameters=discovery.parameters_of(self.modules, [*self.parameters, *found]),
             state=flattened(state)[1],
@@ -215,18 +221,30 @@ class _Job:
         sequence, device = self.sequence, self.device
         remote: Store = HostStore(device) if self.remote_dir is None else FileStore(self.remote_dir, device)
         return Executor(
-            cell=self.cell,
-            inputs=sequence,
+            engine=self._engine(outputs, parameters, sequence),
+            outputs=outputs,
             steps=self.plan.steps,
             state=_detached(self.state),
-            outputs=outputs,
-            parameters=parameters,
-            input_gradients=tuple(leaf.requires_grad for leaf in sequence.leaves),
             stores={Tier.LOCAL: LocalStore(), Tier.REMOTE: remote},
             generators=Generators(device, wanted=self.replay_randomness),
             autocast=Autocast.present(device),
             observer=self.observer,
         )
+
+    def _engine(self, outputs: Outputs, parameters: discovery.Parameters, inputs: Sequence) -> Engine:
+        wanted = tuple(leaf.requires_grad for leaf in inputs.leaves)
+        shared: dict[str, Any] = {
+            "cell": self.cell,
+            "inputs": inputs,
+            "steps": self.plan.steps,
+            "outputs": outputs,
+            "parameters": parameters,
+            "gradients": Gradients(parameters=len(parameters), inputs=inputs.leaves, wanted=wanted),
+            "input_gradients": wanted,
+        }
+        if isinstance(self.cell, ChunkCell):
+            return ChunkEngine(**shared, device=self.device)
+        return StepEngine(**shared)
 
 
 def _detached(tree: Any) -> Any:
@@ -320,6 +338,7 @@ class _Planned(torch.autograd.Function):
         finally:
             executor.close()
             ctx.tensors = None
-        states = (executor.gradient or [None] * run.states)[: run.states]
+        found = executor.engine.gradients
+        states = (found.state or [None] * run.states)[: run.states]
         states += [None] * (run.states - len(states))
-        return (None, *states, *executor.leaf_gradients, *executor.parameter_gradients)
+        return (None, *states, *found.inputs, *found.parameters)

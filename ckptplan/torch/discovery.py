@@ -14,20 +14,6 @@ from ckptplan.torch.trees import Leaves, flattened, is_differentiable
 Parameters = tuple[torch.Tensor, ...]
 
 
-def graph_leaves(tensors: Iterable[torch.Tensor]) -> Iterator[torch.Tensor]:
-    """Return the leaves that require a gradient, of the graphs behind some tensors."""
-    waiting = [tensor.grad_fn for tensor in tensors if tensor.grad_fn is not None]
-    met = set(waiting)
-    while waiting:
-        node: Any = waiting.pop()
-        if hasattr(node, "variable"):
-            yield node.variable
-        for following, _ in node.next_functions:
-            if following is not None and following not in met:
-                met.add(following)
-                waiting.append(following)
-
-
 def parameters_of(things: Sequence[object], reached: Iterable[torch.Tensor]) -> Parameters:
     """Return trainable parameters of modules, and what a graph reached besides, each once."""
     found: dict[int, torch.Tensor] = {}

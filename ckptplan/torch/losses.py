@@ -18,6 +18,9 @@ Terms = list[torch.Tensor]
 class Outputs(ABC):
     """Takes the outputs of all steps."""
 
+    #: How many it is best handed at a time.
+    at_once = 1
+
     @abstractmethod
     def take(self, start: int, outputs: Sequence[Any], *, first_time: bool) -> Terms:
         """Take the outputs of a run of steps; ``first_time`` is False where steps are run again.
@@ -84,6 +87,8 @@ class Summed(Outputs):
         final_loss: Callable[[Any], torch.Tensor] | None,
     ) -> None:
         self.loss, self.chunk_loss, self.final_loss = loss, chunk_loss, final_loss
+        # Enough for products of matrices, few enough not to show among the memory of a plan.
+        self.at_once = 1 if chunk_loss is None else 16
         self.total: torch.Tensor | None = None
 
     def take(self, start: int, outputs: Sequence[Any], *, first_time: bool) -> Terms:
@@ -92,7 +97,7 @@ class Summed(Outputs):
         values = self._values(start, outputs)
         for value in values:
             self._count(value, first_time=first_time)
-        return [sum(values[1:], values[0])] if values else []
+        return values
 
     def _values(self, start: int, outputs: Sequence[Any]) -> list[torch.Tensor]:
         if self.loss is not None:

@@ -21,15 +21,24 @@ class Structure:
     spec: Any
     plain: tuple[Any, ...]
     is_tensor: tuple[bool, ...]
+    #: A tensor by itself: the most frequent one, and each step asks.
+    single: bool = False
 
     def filled(self, leaves: Sequence[torch.Tensor]) -> Any:
         """Return the structure with these tensors in their places."""
+        if self.single:
+            return leaves[0]
         tensors, plain = iter(leaves), iter(self.plain)
         return _pytree.tree_unflatten([next(tensors if one else plain) for one in self.is_tensor], self.spec)
 
 
+_SINGLE = Structure(spec=_pytree.tree_flatten(torch.empty(0))[1], plain=(), is_tensor=(True,), single=True)
+
+
 def flattened(tree: Any) -> tuple[Leaves, Structure]:
     """Return the tensors of a structure and how they nest."""
+    if isinstance(tree, torch.Tensor):
+        return (tree,), _SINGLE
     values, spec = _pytree.tree_flatten(tree)
     is_tensor = tuple(isinstance(value, torch.Tensor) for value in values)
     structure = Structure(

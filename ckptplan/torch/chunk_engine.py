@@ -1,0 +1,256 @@
+"""Steps a chunk at a time, by a cell that replays them from saved outputs and has a backward of its own."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from ckptplan.torch.chunk_cell import ChunkCell, SavedOutputs
+from ckptplan.torch.discovery import Parameters, begin, hooks_suspended
+from ckptplan.torch.engine import Engine, Incoming, Tape
+from ckptplan.torch.gradients import Gradient, Gradients
+from ckptplan.torch.inputs import Sequence
+from ckptplan.torch.losses import Outputs, Terms
+from ckptplan.torch.trees import Leaves, byte_size, flattened
+
+#: Steps taken at a time: what they work on should not show beside the memory of a plan.
+PIECE = 16
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Piece:
+    start: int
+    stop: int
+    begin: Any
+    states: Any
+
+
+class Membranes(Tape):
+    """States of a recorded chunk, piece by piece."""
+
+    def __init__(self, *, start: int, stop: int, pieces: list[_Piece], end: Leaves, final: Terms) -> None:
+        super().__init__(start=start, stop=stop)
+        self.pieces, self.end, self.final = pieces, end, final
+
+    @property
+    def bytes(self) -> int:
+        return sum(byte_size(flattened(piece.states)[0]) for piece in self.pieces)
+
+
+class SavedLog:
+    """Outputs of all steps that have run, as a cell saved them, piece by piece."""
+
+    def __init__(self) -> None:
+        self.starts: list[int] = []
+        self.stops: list[int] = []
+        self.saved: list[SavedOutputs] = []
+
+    def add(self, start: int, stop: int, saved: SavedOutputs) -> None:
+        """Keep the outputs of the next steps."""
+        self.starts.append(start)
+        self.stops.append(stop)
+        self.saved.append(saved)
+
+    def block(self, step: int) -> int:
+        """Return the number of the block that a step is in."""
+        return bisect_right(self.starts, step) - 1
+
+    def part(self, start: int, stop: int) -> Any:
+        """Return the outputs of steps of one block."""
+        block = self.block(start)
+        if (start, stop) == (self.starts[block], self.stops[block]):
+            return self.saved[block]
+        return self.saved[block].part(start - self.starts[block], stop - self.starts[block])
+
+    def forget(self, step: int) -> None:
+        """Drop blocks that begin at a step or later."""
+        while self.starts and self.starts[-1] >= step:
+            self.starts.pop()
+            self.stops.pop()
+            self.saved.pop()
+
+    @property
+    def bytes(self) -> int:
+        """What they take."""
+        return sum(saved.bytes for saved in self.saved)
+
+
+class ChunkEngine(Engine):
+    """Runs a cell that runs chunks itself."""
+
+    def __init__(
+        self,
+        *,
+        cell: ChunkCell,
+        inputs: Sequence,
+        steps: int,
+        outputs: Outputs,
+        parameters: Parameters,
+        gradients: Gradients,
+        input_gradients: tuple[bool, ...],
+        device: torch.device,
+    ) -> None:
+        self.cell, self.inputs, self.steps, self.outputs = cell, inputs, steps, outputs
+        self.parameters, self.gradients = parameters, gradients
+        self.wants_inputs = any(input_gradients)
+        self.device = device
+        self.log = SavedLog()
+        self._before: Any = None
+        places = {id(one): place for place, one in enumerate(parameters)}
+        #: Where the cell's parameters stand among all.
+        self._places = [places.get(id(one)) for one in cell.parameters()]
+
+    def advance(self, state: Any, start: int, stop: int, *, known: int) -> Any:
+        for first, last in self._pieces(start, stop, known):
+            state = _last(self._states(state, first, last, known))
+        return state
+
+    def record(self, state: Any, start: int, stop: int, *, known: int) -> tuple[Tape, Any]:
+        pieces = []
+        for first, last in self._pieces(start, stop, known):
+            states = self._states(state, first, last, known)
+            pieces.append(_Piece(start=first, stop=last, begin=state, states=states))
+            state = _last(states)
+        leaves, structure = flattened(state)
+        end: Leaves = ()
+        final: Terms = []
+        if stop == self.steps:
+            with torch.enable_grad():
+                end = begin(leaves)
+                final = self.outputs.finish(structure.filled(end))
+        return Membranes(start=start, stop=stop, pieces=pieces, end=end, final=final), state
+
+    @contextmanager
+    def _plain(self) -> Iterator[None]:
+        """Run as the cell is written: no graph, no casts."""
+        with torch.no_grad(), torch.autocast(device_type=self.device.type, enabled=False):
+            yield
+
+    def _pieces(self, start: int, stop: int, known: int) -> Iterator[tuple[int, int]]:
+        """Cut steps to pieces; what is known is saved in pieces, too, and cut as they were."""
+        while start < stop:
+            end = min(stop, start + PIECE)
+            if start < known:
+                end = min(end, known, self.log.stops[self.log.block(start)])
+            yield start, end
+            start = end
+
+    def _states(self, state: Any, start: int, stop: int, known: int) -> Any:
+        """Return the states after each step."""
+        leaves, structure = self.inputs.piece(start, stop)
+        inputs = structure.filled(tuple(leaf.detach() for leaf in leaves))
+        with self._plain():
+            if start < known:
+                return self.cell.replay(state, inputs, self.log.part(start, stop))
+            states, saved = self.cell.run(state, inputs, self._before)
+            self._before = self.cell.last(saved)
+            outputs = _each(self.cell.dense(saved))
+        if self.again:
+            self.log.add(start, stop, saved)
+        with torch.no_grad():
+            self._take(start, outputs, first_time=True)
+        return states
+
+    def reverse(self, tape: Tape, incoming: Incoming) -> None:
+        assert isinstance(tape, Membranes)  # noqa: S101 - this engine's own
+        self._reverse_final(tape, incoming)
+        while tape.pieces:
+            self._reverse_piece(tape.pieces.pop(), incoming)
+        self.log.forget(tape.start)
+
+    def _reverse_final(self, tape: Membranes, incoming: Incoming) -> None:
+        """Add what the loss of the final state gives."""
+        if not tape.final or not incoming or incoming[0] is None:
+            return
+        found = self._grad(tape.final, [incoming[0]], tape.end)
+        given = self.gradients.state or [None] * len(tape.end)
+        self.gradients.state = [_sum(one, other) for one, other in zip(given, found, strict=True)]
+
+    def _reverse_piece(self, piece: _Piece, incoming: Incoming) -> None:
+        leaves, structure = self.inputs.piece(piece.start, piece.stop)
+        saved = self.log.part(piece.start, piece.stop)
+        begin_leaves, nest = flattened(piece.begin)
+        gradients = self.gradients.state or [None] * len(begin_leaves)
+        output_gradients = self._output_gradients(piece, saved, incoming)
+        with self._plain():
+            found = self.cell.reverse(
+                piece.begin,
+                piece.states,
+                structure.filled(tuple(leaf.detach() for leaf in leaves)),
+                saved,
+                output_gradients=output_gradients,
+                state_gradients=nest.filled(gradients),  # type: ignore[arg-type]
+                wants_inputs=self.wants_inputs,
+            )
+        self.gradients.state = list(flattened(found.state)[0])
+        for place, gradient in zip(self._places, found.parameters, strict=True):
+            if place is not None:
+                self.gradients.add([gradient], first=place)
+        if self.wants_inputs:
+            self.gradients.put(piece.start, piece.stop, flattened(found.inputs)[0])
+
+    def _output_gradients(self, piece: _Piece, saved: Any, incoming: Incoming) -> Any | None:
+        """Return the gradients of the outputs; the loss is taken again, of the outputs saved."""
+        if not incoming or all(gradient is None for gradient in incoming):
+            return None
+        leaves, structure = flattened(self.cell.dense(saved))
+        with torch.enable_grad():
+            leaves = begin(leaves)
+            terms = self._take(piece.start, _each(structure.filled(leaves)), first_time=False)
+        gradients = self.outputs.gradients(piece.start, piece.stop, incoming, terms=len(terms))
+        found = self._grad(terms, gradients, leaves)
+        return structure.filled(found)  # type: ignore[arg-type]
+
+    def _take(self, start: int, outputs: list[Any], *, first_time: bool) -> Terms:
+        terms: Terms = []
+        for first in range(0, len(outputs), self.outputs.at_once):
+            some = outputs[first : first + self.outputs.at_once]
+            terms += self.outputs.take(start + first, some, first_time=first_time)
+        return terms
+
+    def _grad(self, terms: Terms, gradients: Any, leaves: Leaves) -> list[Gradient]:
+        """Return gradients of leaves, and add those of parameters."""
+        live = [
+            (term, gradient)
+            for term, gradient in zip(terms, gradients, strict=True)
+            if gradient is not None and term.requires_grad
+        ]
+        if not live:
+            return [None] * len(leaves)
+        wanted = [leaf for leaf in leaves if leaf.requires_grad]
+        with hooks_suspended(self.parameters):
+            found = torch.autograd.grad(
+                [term for term, _ in live],
+                [*wanted, *self.parameters],
+                [gradient for _, gradient in live],
+                allow_unused=True,
+            )
+        self.gradients.add(found[len(wanted) :])
+        parts = iter(found)
+        return [next(parts) if leaf.requires_grad else None for leaf in leaves]
+
+    def close(self) -> None:
+        self.log.forget(0)
+        self._before = None
+
+
+def _last(states: Any) -> Any:
+    leaves, structure = flattened(states)
+    return structure.filled([leaf[-1] for leaf in leaves])
+
+
+def _each(outputs: Any) -> list[Any]:
+    """Return outputs step by step."""
+    leaves, structure = flattened(outputs)
+    return [structure.filled(step) for step in zip(*(leaf.unbind(0) for leaf in leaves), strict=True)]
+
+
+def _sum(one: Gradient, other: Gradient) -> Gradient:
+    if one is None or other is None:
+        return one if other is None else other
+    return one + other

@@ -1,0 +1,221 @@
+"""Leaky integrate-and-fire neurons that are replayed from their spikes; the tape holds membranes only.
+
+With decay d, threshold h, spikes z(t) = [v(t) > h]:
+
+    v(t) = d v(t-1) + W x(t) + R z(t-1) + b - h z(t-1)
+
+The spike has the derivative 1 / (1 + s |v - h|)^2 (Zenke and Ganguli 2018); the reset, the last term, none.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from ckptplan.errors import InputError
+from ckptplan.torch.chunk_cell import ChunkCell, ChunkGradients
+from ckptplan.torch.spikes import Spikes
+
+
+@dataclass(frozen=True)
+class LIFOutputs:
+    """Spikes of some steps and, first, those of the step before; and those that came in, if they are spikes."""
+
+    spikes: Spikes
+    inputs: Spikes | None
+
+    @property
+    def bytes(self) -> int:
+        """What the tensors take."""
+        return self.spikes.bytes + (0 if self.inputs is None else self.inputs.bytes)
+
+    def part(self, start: int, stop: int) -> LIFOutputs:
+        """Return those of some steps, counted from the first."""
+        inputs = None if self.inputs is None else self.inputs.part(start, stop)
+        return LIFOutputs(self.spikes.part(start, stop + 1), inputs)
+
+
+class LIF(ChunkCell):
+    """A layer of leaky integrate-and-fire neurons, recurrent or not; its state are the membranes alone.
+
+    ``inputs`` and ``neurons`` are counts; x has shape (..., inputs), the state and the spikes, the output,
+    (..., neurons). With ``spiking_inputs`` the inputs are zeros and ones, and are saved sparse, too.
+    Under autocast chunks run in the precision of the parameters. Raises InputError.
+    """
+
+    def __init__(
+        self,
+        inputs: int,
+        neurons: int,
+        *,
+        decay: float = 0.9,
+        threshold: float = 1.0,
+        slope: float = 10.0,
+        recurrent: bool = True,
+        spiking_inputs: bool = False,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__()
+        for name, value in (("inputs", inputs), ("neurons", neurons)):
+            if value < 1:
+                raise InputError(f"is {value}", field=name, value=value, accepted="a whole number from 1")
+        if not 0 <= decay <= 1:
+            raise InputError(f"is {decay}", field="decay", value=decay, accepted="from 0 to 1")
+        self.inputs, self.neurons, self.decay = inputs, neurons, decay
+        self.threshold, self.slope, self.spiking_inputs = threshold, slope, spiking_inputs
+        factory: dict[str, Any] = {"device": device, "dtype": dtype}
+        self.weight = torch.nn.Parameter(torch.empty(neurons, inputs, **factory))
+        self.bias = torch.nn.Parameter(torch.zeros(neurons, **factory))
+        self.recurrent_weight: torch.nn.Parameter | None = None
+        torch.nn.init.uniform_(self.weight, -1 / math.sqrt(inputs), 1 / math.sqrt(inputs))
+        if recurrent:
+            self.recurrent_weight = torch.nn.Parameter(torch.empty(neurons, neurons, **factory))
+            torch.nn.init.uniform_(self.recurrent_weight, -1 / math.sqrt(neurons), 1 / math.sqrt(neurons))
+
+    def extra_repr(self) -> str:
+        """Say what it is."""
+        return f"{self.inputs}, {self.neurons}, recurrent={self.recurrent_weight is not None}"
+
+    def initial_state(self, *batch: int) -> torch.Tensor:
+        """Return membranes at rest, shape (*batch, neurons)."""
+        return self.weight.new_zeros(*batch, self.neurons)
+
+    def forward(self, state: torch.Tensor, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Take a step under autograd, as any cell does."""
+        spikes = _Spike.apply(state - self.threshold, self.slope)  # type: ignore[no-untyped-call]
+        current = torch.nn.functional.linear(x, self.weight, self.bias)
+        if self.recurrent_weight is not None:
+            current = current + torch.nn.functional.linear(spikes, self.recurrent_weight)
+        state = self.decay * state + current - self.threshold * spikes.detach()
+        return state, _Spike.apply(state - self.threshold, self.slope)  # type: ignore[no-untyped-call]
+
+    def run(
+        self, state: torch.Tensor, inputs: torch.Tensor, before: Spikes | None
+    ) -> tuple[torch.Tensor, LIFOutputs]:
+        """Run steps for the first time: dense products, then what fired is packed."""
+        feedback = self._feedback()
+        states = torch.nn.functional.linear(inputs, self.weight, self.bias)
+        fired = torch.empty(len(inputs) + 1, *state.shape, dtype=torch.bool, device=state.device)
+        fired[0] = state > self.threshold if before is None else before.dense(torch.bool)[0]
+        spikes, membranes = self._rows(fired[0].to(state.dtype)), self._rows(state)
+        for current, fires in zip(self._steps(states), self._steps(fired[1:]), strict=True):
+            membranes = current.addmm_(spikes, feedback).add_(membranes, alpha=self.decay)
+            torch.gt(membranes, self.threshold, out=fires)
+            spikes.copy_(fires)
+        came = Spikes.pack(inputs) if self.spiking_inputs else None
+        return states, LIFOutputs(Spikes.pack(fired), came)
+
+    def replay(self, state: torch.Tensor, inputs: torch.Tensor, outputs: LIFOutputs) -> torch.Tensor:
+        """Return the membranes: one sparse product for the feedback of all steps, then the leak."""
+        states = outputs.spikes.part(0, outputs.spikes.steps - 1).product(self._feedback())
+        if outputs.inputs is None:
+            self._rows(states).addmm_(inputs.reshape(-1, self.inputs), self.weight.t())
+        else:
+            states += outputs.inputs.product(self.weight.t().contiguous())
+        states += self.bias
+        membranes = self._rows(state)
+        for current in self._steps(states):
+            membranes = current.add_(membranes, alpha=self.decay)
+        return states
+
+    def last(self, outputs: LIFOutputs) -> Spikes:
+        """Return the last step's spikes."""
+        return outputs.spikes.part(outputs.spikes.steps - 1, outputs.spikes.steps)
+
+    def dense(self, outputs: LIFOutputs) -> torch.Tensor:
+        """Return the spikes as zeros and ones."""
+        return outputs.spikes.part(1, outputs.spikes.steps).dense(self.weight.dtype)
+
+    def reverse(
+        self,
+        state: torch.Tensor,
+        states: torch.Tensor,
+        inputs: torch.Tensor,
+        outputs: LIFOutputs,
+        *,
+        output_gradients: torch.Tensor | None,
+        state_gradients: torch.Tensor | None,
+        wants_inputs: bool,
+    ) -> ChunkGradients:
+        """Run the recurrence backwards, then take all weights' gradients in one product each."""
+        adjoint = self._adjoint(state, states, output_gradients, state_gradients)
+        found, begin = adjoint[1:], adjoint[0]
+        flat = self._rows(found)
+        weight = flat.t() @ inputs.reshape(-1, self.inputs) if self.weight.requires_grad else None
+        bias = flat.sum(0) if self.bias.requires_grad else None
+        gradients: dict[int, torch.Tensor | None] = {id(self.weight): weight, id(self.bias): bias}
+        if self.recurrent_weight is not None and self.recurrent_weight.requires_grad:
+            read = outputs.spikes.part(0, outputs.spikes.steps - 1).dense(states.dtype)
+            gradients[id(self.recurrent_weight)] = flat.t() @ self._rows(read)
+        return ChunkGradients(
+            state=begin,
+            inputs=found @ self.weight if wants_inputs else None,
+            parameters=tuple(gradients.get(id(one)) for one in self.parameters()),
+        )
+
+    def _adjoint(
+        self,
+        state: torch.Tensor,
+        states: torch.Tensor,
+        output_gradients: torch.Tensor | None,
+        state_gradients: torch.Tensor | None,
+    ) -> torch.Tensor:
+        """Return gradients of the membranes before the chunk and after each of its steps."""
+        found = states.new_empty(len(states) + 1, *state.shape)
+        self._slopes(state, out=found[0])
+        self._slopes(states, out=found[1:])
+        incoming = None if output_gradients is None else self._steps(output_gradients)
+        carried = None if state_gradients is None else self._rows(state_gradients)
+        following: torch.Tensor | None = None
+        for step, slope in reversed(list(enumerate(self._steps(found)))):
+            through = incoming[step - 1] if step and incoming is not None else None
+            if following is not None:
+                carried = following * self.decay
+                if self.recurrent_weight is not None:
+                    back = following @ self.recurrent_weight
+                    through = back if through is None else back.add_(through)
+            if through is None:
+                slope.zero_()
+            else:
+                slope.mul_(through)
+            following = slope if carried is None else slope.add_(carried)
+        return found
+
+    def _slopes(self, states: torch.Tensor, *, out: torch.Tensor) -> None:
+        """Write the derivative of the spikes."""
+        torch.sub(states, self.threshold, out=out)
+        out.abs_().mul_(self.slope).add_(1).pow_(-2)
+
+    def _rows(self, states: torch.Tensor) -> torch.Tensor:
+        """Return a row for each sample, whatever shape a batch has."""
+        return states.reshape(-1, self.neurons)
+
+    def _steps(self, states: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        """Return the rows of each step; memory is shared."""
+        return states.view(len(states), -1, self.neurons).unbind(0)
+
+    def _feedback(self) -> torch.Tensor:
+        """Return what a spike adds to all membranes one step later, its own reset included."""
+        reset = -self.threshold * torch.eye(self.neurons, dtype=self.weight.dtype, device=self.weight.device)
+        return reset if self.recurrent_weight is None else reset.add_(self.recurrent_weight.t())
+
+
+class _Spike(torch.autograd.Function):
+    """A step, with the derivative of a fast sigmoid."""
+
+    @staticmethod
+    def forward(ctx: Any, distance: torch.Tensor, slope: float) -> torch.Tensor:
+        """Return ones above the threshold."""
+        ctx.save_for_backward(distance)
+        ctx.slope = slope
+        return (distance > 0).to(distance.dtype)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
+        """Pass on what the fast sigmoid lets through."""
+        (distance,) = ctx.saved_tensors
+        return gradients[0] / (1 + ctx.slope * distance.abs()) ** 2, None

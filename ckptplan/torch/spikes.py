@@ -1,0 +1,148 @@
+"""Spikes kept sparse: the indices of the neurons that fired, or a bit for each, whichever is smaller."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import Literal
+
+import numpy as np
+import torch
+
+#: Above this share of ones a dense product is faster than a sparse one (docs/runtime.md).
+_DENSE = 0.3
+
+
+@dataclass(frozen=True, kw_only=True)
+class Spikes:
+    """Spikes of some steps: truth values of shape (steps, *batch, neurons), stored as rows of neurons."""
+
+    form: Literal["indices", "bits"]
+    batch: tuple[int, ...]
+    neurons: int
+    #: Indices of all rows, one row after the other; or bytes, shape (rows, bytes a row).
+    data: torch.Tensor
+    #: For indices: how many each row has.
+    counts: torch.Tensor
+    #: For indices: where each step's begin, and the end of the last one.
+    bounds: tuple[int, ...]
+
+    @classmethod
+    def pack(cls, spikes: torch.Tensor) -> Spikes:
+        """Store spikes of shape (steps, ..., neurons); anything but zero is one."""
+        steps, *batch, neurons = spikes.shape
+        rows = (spikes != 0 if spikes.dtype != torch.bool else spikes).reshape(-1, neurons)
+        counts = rows.sum(1, dtype=torch.int32)
+        each = [int(one) for one in counts.view(steps, -1).sum(1).tolist()]
+        bounds = tuple(accumulate(each, initial=0))
+        kind, count = _index_type(neurons), _index_type(neurons + 1)
+        if bounds[-1] * kind.itemsize + len(rows) * count.itemsize <= len(rows) * _bytes(neurons):
+            flat = _places(rows)
+            data = (flat % neurons if neurons & (neurons - 1) else flat & (neurons - 1)).to(kind)
+            return cls(
+                form="indices",
+                batch=tuple(batch),
+                neurons=neurons,
+                data=data,
+                counts=counts.to(count),
+                bounds=bounds,
+            )
+        return cls(
+            form="bits",
+            batch=tuple(batch),
+            neurons=neurons,
+            data=_packed(rows),
+            counts=counts.new_empty(0),
+            bounds=bounds,
+        )
+
+    @property
+    def steps(self) -> int:
+        """The number of steps."""
+        return len(self.bounds) - 1
+
+    @property
+    def bytes(self) -> int:
+        """What the tensors take."""
+        return self.data.nbytes + self.counts.nbytes
+
+    def part(self, start: int, stop: int) -> Spikes:
+        """Return those of some steps, counted from the first; memory is shared."""
+        rows = len(self.counts) // self.steps if self.form == "indices" else len(self.data) // self.steps
+        low = self.bounds[start]
+        if self.form == "indices":
+            data = self.data[low : self.bounds[stop]]
+        else:
+            data = self.data[start * rows : stop * rows]
+        return Spikes(
+            form=self.form,
+            batch=self.batch,
+            neurons=self.neurons,
+            data=data,
+            counts=self.counts[start * rows : stop * rows] if self.form == "indices" else self.counts,
+            bounds=tuple(bound - low for bound in self.bounds[start : stop + 1]),
+        )
+
+    def dense(self, dtype: torch.dtype) -> torch.Tensor:
+        """Return ones and zeros, shape (steps, *batch, neurons)."""
+        shape = (self.steps, *self.batch, self.neurons)
+        if self.form == "bits":
+            return _unpacked(self.data, self.neurons).to(dtype).view(shape)
+        found = torch.zeros(shape, dtype=dtype, device=self.data.device)
+        rows = torch.arange(len(self.counts), device=self.data.device).repeat_interleave(self.counts.long())
+        found.view(-1).index_fill_(0, rows.mul_(self.neurons).add_(self.data), 1)
+        return found
+
+    def product(self, table: torch.Tensor) -> torch.Tensor:
+        """Return spikes @ table, shape (steps, *batch, columns), for a table of shape (neurons, columns)."""
+        total = self.steps * self.neurons * max(1, len(self.counts) // max(1, self.steps))
+        if self.form == "bits" and self.bounds[-1] > _DENSE * total:
+            found = self.dense(table.dtype).view(-1, self.neurons) @ table
+        else:
+            indices, offsets = self._indices()
+            found = torch.nn.functional.embedding_bag(indices, table, offsets, mode="sum")
+        return found.view(self.steps, *self.batch, table.shape[1])
+
+    def _indices(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return the indices of all rows, and where each row's begin."""
+        if self.form == "bits":
+            rows = _unpacked(self.data, self.neurons)
+            data, counts = _places(rows) % self.neurons, rows.sum(1, dtype=torch.int32)
+        else:
+            data, counts = self.data, self.counts
+        offsets = torch.zeros(len(counts), dtype=torch.int32, device=data.device)
+        torch.cumsum(counts[:-1], 0, dtype=torch.int32, out=offsets[1:])
+        return data.to(torch.int32), offsets
+
+
+def _index_type(neurons: int) -> torch.dtype:
+    """Return the smallest type that counts from 0 up to before ``neurons``."""
+    if neurons <= 2**8:
+        return torch.uint8
+    return torch.int16 if neurons <= 2**15 else torch.int32
+
+
+def _bytes(neurons: int) -> int:
+    return -(-neurons // 8)
+
+
+def _places(rows: torch.Tensor) -> torch.Tensor:
+    """Return where the ones are, counted over all rows."""
+    if rows.device.type == "cpu":
+        # Several times as fast as torch.nonzero.
+        return torch.from_numpy(np.flatnonzero(rows.numpy()))
+    return rows.reshape(-1).nonzero().view(-1)
+
+
+def _packed(rows: torch.Tensor) -> torch.Tensor:
+    padded = torch.nn.functional.pad(rows.to(torch.uint8), (0, -rows.shape[1] % 8))
+    return (padded.view(len(rows), -1, 8) << _shifts(rows.device)).sum(-1, dtype=torch.uint8)
+
+
+def _unpacked(data: torch.Tensor, neurons: int) -> torch.Tensor:
+    bits = (data.unsqueeze(-1) >> _shifts(data.device)) & 1
+    return bits.view(len(data), -1)[:, :neurons].bool()
+
+
+def _shifts(device: torch.device) -> torch.Tensor:
+    return torch.arange(8, dtype=torch.uint8, device=device)

@@ -1,0 +1,152 @@
+"""Steps under autograd, one after the other: any cell. A tape is the graph that autograd records."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from ckptplan.errors import InputError
+from ckptplan.torch.discovery import Parameters, begin, check_result, hooks_suspended
+from ckptplan.torch.engine import Cell, Engine, Incoming, Tape
+from ckptplan.torch.gradients import Gradient, Gradients
+from ckptplan.torch.graphs import graph_leaves, saved_bytes
+from ckptplan.torch.inputs import Sequence, as_graph_leaves, each_step
+from ckptplan.torch.losses import Outputs, Terms
+from ckptplan.torch.trees import Leaves, flattened, is_differentiable
+
+#: Steps whose inputs are taken apart, or made, at a time where nothing is recorded.
+_PIECE = 64
+
+
+class Graph(Tape):
+    """A recorded chunk: where its graph begins and ends, and where gradients come in on the way."""
+
+    def __init__(
+        self, *, start: int, stop: int, begin: Leaves, end: Leaves, inputs: Leaves, terms: Terms, final: Terms
+    ) -> None:
+        super().__init__(start=start, stop=stop)
+        self.begin, self.end, self.inputs, self.terms, self.final = begin, end, inputs, terms, final
+
+    @property
+    def bytes(self) -> int:
+        outputs = (*self.end, *self.terms, *self.final)
+        return saved_bytes(outputs, end=self.end, without=(*self.begin, *self.inputs))
+
+
+class StepEngine(Engine):
+    """Runs any cell."""
+
+    def __init__(
+        self,
+        *,
+        cell: Cell,
+        inputs: Sequence,
+        steps: int,
+        outputs: Outputs,
+        parameters: Parameters,
+        gradients: Gradients,
+        input_gradients: tuple[bool, ...],
+    ) -> None:
+        self.cell, self.inputs, self.steps, self.outputs = cell, inputs, steps, outputs
+        self.parameters, self.gradients, self.input_gradients = parameters, gradients, input_gradients
+        self._checked = False
+
+    def advance(self, state: Any, start: int, stop: int, *, known: int) -> Any:
+        with torch.no_grad():
+            for first in range(start, stop, _PIECE):
+                last = min(stop, first + _PIECE)
+                leaves, structure = self.inputs.piece(first, last)
+                state, _ = self._run(state, first, each_step(leaves, structure, last - first), known=known)
+        return state
+
+    def record(self, state: Any, start: int, stop: int, *, known: int) -> tuple[Tape, Any]:
+        leaves, structure = flattened(state)
+        with torch.enable_grad():
+            first = begin(leaves)
+            pieces, nest = self.inputs.piece(start, stop)
+            inputs = as_graph_leaves(pieces, self.input_gradients)
+            state, terms = self._run(
+                structure.filled(first), start, each_step(inputs, nest, stop - start), known=known
+            )
+            final = self.outputs.finish(state) if stop == self.steps else []
+        end, after = flattened(state)
+        tape = Graph(start=start, stop=stop, begin=first, end=end, inputs=inputs, terms=terms, final=final)
+        self._check(tape)
+        return tape, after.filled(tuple(leaf.detach() for leaf in end))
+
+    def _run(self, state: Any, step: int, inputs: Any, *, known: int) -> tuple[Any, Terms]:
+        """Run steps; hand outputs over as soon as may be, so that few are alive."""
+        cell, outputs, graph = self.cell, self.outputs, torch.is_grad_enabled()
+        terms: Terms = []
+        waiting: list[Any] = []
+        for x in inputs:
+            state, output = check_result(cell(state, x))
+            new = step >= known
+            step += 1
+            if not (new or graph):
+                continue
+            waiting.append(output)
+            if step == known or len(waiting) == outputs.at_once:
+                terms += outputs.take(step - len(waiting), waiting, first_time=new)
+                waiting = []
+        if waiting:
+            terms += outputs.take(step - len(waiting), waiting, first_time=step > known)
+        return state, terms
+
+    def _check(self, tape: Graph) -> None:
+        """See once that no parameter is missing that the graph of a chunk reaches."""
+        if self._checked:
+            return
+        self._checked = True
+        known = {id(one) for one in (*self.parameters, *tape.begin, *tape.inputs)}
+        missing = [
+            leaf for leaf in graph_leaves((*tape.end, *tape.terms, *tape.final)) if id(leaf) not in known
+        ]
+        if missing:
+            raise InputError(
+                f"the cell or the loss uses {len(missing)} tensors that require a gradient and were not found "
+                f"in the first step, the first one of shape {tuple(missing[0].shape)}",
+                field="parameters",
+                accepted="parameters=[...] with all of them",
+            )
+
+    def reverse(self, tape: Tape, incoming: Incoming) -> None:
+        assert isinstance(tape, Graph)  # noqa: S101 - this engine's own
+        pairs = [
+            *zip(tape.end, self.gradients.state or [None] * len(tape.end), strict=True),
+            *self._incoming_pairs(tape, incoming),
+        ]
+        live = [(out, gradient) for out, gradient in pairs if gradient is not None and out.requires_grad]
+        begins = [leaf for leaf in tape.begin if leaf.requires_grad]
+        inputs = [leaf for leaf in tape.inputs if leaf.requires_grad]
+        wanted = [*begins, *inputs, *self.parameters]
+        found: tuple[Gradient, ...] = (None,) * len(wanted)
+        if live and wanted:
+            outs, gradients = zip(*live, strict=True)
+            with hooks_suspended(self.parameters):
+                found = torch.autograd.grad(outs, wanted, gradients, allow_unused=True)
+        self._keep(tape, found, begins=len(begins), inputs=len(inputs))
+
+    def close(self) -> None:
+        # Graphs go with their tapes.
+        pass
+
+    def _incoming_pairs(self, tape: Graph, incoming: Incoming) -> list[tuple[torch.Tensor, Gradient]]:
+        """Return the terms of a chunk with their gradients."""
+        if not incoming:
+            return []
+        gradients = self.outputs.gradients(tape.start, tape.stop, incoming, terms=len(tape.terms))
+        return [
+            *zip(tape.terms, gradients, strict=True),
+            *((term, incoming[0]) for term in tape.final),
+        ]
+
+    def _keep(self, tape: Graph, found: tuple[Gradient, ...], *, begins: int, inputs: int) -> None:
+        states = iter(found[:begins])
+        self.gradients.state = [next(states) if is_differentiable(leaf) else None for leaf in tape.begin]
+        parts = iter(found[begins : begins + inputs])
+        self.gradients.put(
+            tape.start, tape.stop, [next(parts) if leaf.requires_grad else None for leaf in tape.inputs]
+        )
+        self.gradients.add(found[begins + inputs :])
