@@ -22,14 +22,14 @@ MACHINE = ckptplan.HardwareProfile(
 
 
 def plan_of(
-    steps: int, strategy: str = "double", *, states: int = 12, alpha: int = 2, state_bytes: int = 1
+    steps: int, strategy: str = "double", *, states: int = 12, alpha: float = 2, state_bytes: int = 1
 ) -> Plan:
     """A plan within some states of local memory, whose tapes are ``alpha`` states."""
     workload = ckptplan.Workload(
         name="units",
         steps=steps,
         state_bytes=state_bytes,
-        tape_bytes=alpha * state_bytes,
+        tape_bytes=round(alpha * state_bytes),
         forward_seconds=1,
         backward_seconds=2,
         recompute_seconds=1,

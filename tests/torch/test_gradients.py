@@ -10,11 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ckptplan import Infeasible
-from ckptplan.schedule.actions import Action, Tier
-from ckptplan.schedule.simulator import Event
 from ckptplan.strategies.registry import all_strategies
 from ckptplan.torch import bptt, unroll
-from ckptplan.torch.executor import Executor
 from tests.torch.support import assert_close, gradients, gru, job, plain, plan_of
 
 
@@ -72,28 +69,3 @@ def test_in_single_precision(strategy: str) -> None:
         cell, inputs, state, lambda _, output: output.square().sum(), plan=plan_of(64, strategy, states=30)
     )
     assert_close(gradients(result.loss, wanted), theirs, relative=1e-5)
-
-
-@pytest.mark.parametrize("strategy", all_strategies())
-def test_checkpoints_and_tapes_are_those_of_the_simulator_action_by_action(strategy: str) -> None:
-    """Counted in real tensors after each action: M_s for a state, and tapes of the steps recorded."""
-    import ckptplan
-
-    state_bytes = 3 * 7 * 8
-    plan = plan_of(33, strategy, states=200 if strategy == "base" else 30, alpha=3, state_bytes=state_bytes)
-    cell, parameters = gru()
-    inputs, state = job(33)
-    seen: list[tuple[Action, int, int]] = []
-
-    def observe(action: Action, executor: Executor) -> None:
-        tapes = sum(tape.stop - tape.start for tape in executor.tapes)
-        local = executor.stores[Tier.LOCAL].bytes + tapes * plan.workload.tape_bytes
-        seen.append((action, local, executor.stores[Tier.REMOTE].bytes))
-
-    result = bptt(cell, inputs, state, lambda _, output: output.sum(), plan=plan, observer=observe)
-    gradients(result.loss, parameters)
-    events: list[Event] = []
-    ckptplan.simulate(plan, sink=events.append)
-    assert seen == [
-        (event.action, event.local_bytes, event.remote_bytes) for event in events if not event.stall
-    ]

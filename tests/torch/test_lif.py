@@ -9,16 +9,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import ckptplan
 from ckptplan import Infeasible
-from ckptplan.schedule.actions import Action, Tier
-from ckptplan.schedule.simulator import Event
 from ckptplan.strategies.registry import all_strategies
 from ckptplan.torch import bptt, unroll
-from ckptplan.torch.chunk_engine import ChunkEngine
-from ckptplan.torch.executor import Executor
 from ckptplan.torch.lif import LIF
-from ckptplan.torch.spikes import Spikes
 from tests.torch.support import assert_close, gradients, plain, plan_of
 
 
