@@ -243,7 +243,8 @@ class _Job:
             "input_gradients": wanted,
         }
         if isinstance(self.cell, ChunkCell):
-            return ChunkEngine(**shared, device=self.device)
+            chunk = dict(self.plan.parameters).get("chunk_size", 1)
+            return ChunkEngine(**shared, device=self.device, chunk=chunk)
         return StepEngine(**shared)
 
 

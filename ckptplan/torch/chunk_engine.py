@@ -18,8 +18,10 @@ from ckptplan.torch.inputs import Sequence
 from ckptplan.torch.losses import Outputs, Terms
 from ckptplan.torch.trees import Leaves, byte_size, flattened
 
-#: Steps taken at a time: what they work on should not show beside the memory of a plan.
-PIECE = 16
+#: Steps whose outputs and adjoints are alive at a time: they should not show beside the memory of a plan.
+_WORKING = 16
+#: Most steps run at a time.
+_MOST = 64
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,6 +30,17 @@ class _Piece:
     stop: int
     begin: Any
     states: Any
+
+    def part(self, start: int, stop: int) -> _Piece:
+        """Return some of its steps; memory is shared."""
+        leaves, structure = flattened(self.states)
+        first, last = start - self.start, stop - self.start
+        return _Piece(
+            start=start,
+            stop=stop,
+            begin=structure.filled([leaf[first - 1] for leaf in leaves]) if first else self.begin,
+            states=structure.filled([leaf[first:last] for leaf in leaves]),
+        )
 
 
 class Membranes(Tape):
@@ -94,11 +107,14 @@ class ChunkEngine(Engine):
         gradients: Gradients,
         input_gradients: tuple[bool, ...],
         device: torch.device,
+        chunk: int,
     ) -> None:
         self.cell, self.inputs, self.steps, self.outputs = cell, inputs, steps, outputs
         self.parameters, self.gradients = parameters, gradients
         self.wants_inputs = any(input_gradients)
         self.device = device
+        # What runs at a time becomes the tape, or goes: it need not be less than the tapes of the plan.
+        self.piece = min(max(chunk, _WORKING), _MOST)
         self.log = SavedLog()
         self._before: Any = None
         places = {id(one): place for place, one in enumerate(parameters)}
@@ -134,7 +150,7 @@ class ChunkEngine(Engine):
     def _pieces(self, start: int, stop: int, known: int) -> Iterator[tuple[int, int]]:
         """Cut steps to pieces; what is known is saved in pieces, too, and cut as they were."""
         while start < stop:
-            end = min(stop, start + PIECE)
+            end = min(stop, start + self.piece)
             if start < known:
                 end = min(end, known, self.log.stops[self.log.block(start)])
             yield start, end
@@ -149,18 +165,23 @@ class ChunkEngine(Engine):
                 return self.cell.replay(state, inputs, self.log.part(start, stop))
             states, saved = self.cell.run(state, inputs, self._before)
             self._before = self.cell.last(saved)
-            outputs = _each(self.cell.dense(saved))
         if self.again:
             self.log.add(start, stop, saved)
-        with torch.no_grad():
-            self._take(start, outputs, first_time=True)
+        for first in range(start, stop, _WORKING):
+            last = min(stop, first + _WORKING)
+            with self._plain():
+                outputs = _each(self.cell.dense(saved.part(first - start, last - start)))
+            with torch.no_grad():
+                self._take(first, outputs, first_time=True)
         return states
 
     def reverse(self, tape: Tape, incoming: Incoming) -> None:
         assert isinstance(tape, Membranes)  # noqa: S101 - this engine's own
         self._reverse_final(tape, incoming)
         while tape.pieces:
-            self._reverse_piece(tape.pieces.pop(), incoming)
+            piece = tape.pieces.pop()
+            for first in range(piece.start, piece.stop, _WORKING)[::-1]:
+                self._reverse_piece(piece.part(first, min(piece.stop, first + _WORKING)), incoming)
         self.log.forget(tape.start)
 
     def _reverse_final(self, tape: Membranes, incoming: Incoming) -> None:

@@ -200,8 +200,11 @@ class LIF(ChunkCell):
 
     def _feedback(self) -> torch.Tensor:
         """Return what a spike adds to all membranes one step later, its own reset included."""
-        reset = -self.threshold * torch.eye(self.neurons, dtype=self.weight.dtype, device=self.weight.device)
-        return reset if self.recurrent_weight is None else reset.add_(self.recurrent_weight.t())
+        found = self.weight.new_zeros(self.neurons, self.neurons)
+        if self.recurrent_weight is not None:
+            found.copy_(self.recurrent_weight.t())
+        found.diagonal().sub_(self.threshold)
+        return found
 
 
 class _Spike(torch.autograd.Function):
