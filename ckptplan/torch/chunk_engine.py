@@ -261,8 +261,9 @@ class ChunkEngine(Engine):
 
 
 def _last(states: Any) -> Any:
+    """Return the last one: a copy, that does not keep the others."""
     leaves, structure = flattened(states)
-    return structure.filled([leaf[-1] for leaf in leaves])
+    return structure.filled([leaf[-1].clone() for leaf in leaves])
 
 
 def _each(outputs: Any) -> list[Any]:
