@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
+from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,7 +14,7 @@ from torch.autograd.function import once_differentiable
 from ckptplan.errors import InputError, shown
 from ckptplan.model.plan import Plan
 from ckptplan.playback import actions
-from ckptplan.schedule.actions import Action, Backward, Tier
+from ckptplan.schedule.actions import Backward, Tier
 from ckptplan.torch import discovery
 from ckptplan.torch.ambient import Autocast, Generators
 from ckptplan.torch.chunk_cell import ChunkCell
@@ -22,10 +23,13 @@ from ckptplan.torch.engine import Cell, Engine
 from ckptplan.torch.executor import Executor, Observer
 from ckptplan.torch.gradients import Gradients
 from ckptplan.torch.graphs import graph_leaves
+from ckptplan.torch.host_store import HostStore
 from ckptplan.torch.inputs import Sequence, each_step, sequence
+from ckptplan.torch.lookahead import Lookahead
 from ckptplan.torch.losses import Outputs, Stacked, Summed
+from ckptplan.torch.memory import explained
 from ckptplan.torch.step_engine import StepEngine
-from ckptplan.torch.stores import FileStore, HostStore, LocalStore, Store
+from ckptplan.torch.stores import FileStore, LocalStore, Store
 from ckptplan.torch.trees import Structure, flattened, is_differentiable, no_inference_tensors
 
 
@@ -219,7 +223,11 @@ class _Job:
     def executor(self, outputs: Outputs, parameters: discovery.Parameters) -> Executor:
         """Return what carries the plan out."""
         sequence, device = self.sequence, self.device
-        remote: Store = HostStore(device) if self.remote_dir is None else FileStore(self.remote_dir, device)
+        remote: Store
+        if self.remote_dir is None:
+            remote = HostStore(device, ahead=self.plan.profile.overlaps_compute)
+        else:
+            remote = FileStore(self.remote_dir, device)
         return Executor(
             engine=self._engine(outputs, parameters, sequence),
             outputs=outputs,
@@ -261,27 +269,34 @@ def _run(job: _Job, outputs: Outputs, probed: _Probed) -> tuple[torch.Tensor, ..
     wanted = any(one.requires_grad for one in (*state, *inputs, *probed.parameters))
     if not (wanted and torch.is_grad_enabled()):
         # Nothing to reverse, nothing to keep.
-        try:
+        with explained(job.plan, job.device), closing(executor):
             executor.forward_only()
-        finally:
-            executor.close()
         return (*outputs.release(), *executor.final)
-    run = _Run(executor, actions(job.plan), outputs, len(state), len(inputs))
+    run = _Run(
+        executor=executor,
+        actions=Lookahead(actions(job.plan)),
+        outputs=outputs,
+        states=len(state),
+        plan=job.plan,
+        device=job.device,
+    )
     found: tuple[torch.Tensor, ...] = _Planned.apply(  # type: ignore[no-untyped-call]
         run, *state, *inputs, *probed.parameters
     )
     return found
 
 
-@dataclass
+@dataclass(kw_only=True)
 class _Run:
     """One sweep and its reversal."""
 
     executor: Executor
-    actions: Iterator[Action]
+    actions: Lookahead
     outputs: Outputs
+    #: Leaves of the initial state.
     states: int
-    inputs: int
+    plan: Plan
+    device: torch.device
     first: Backward | None = None
     reversed: bool = False
 
@@ -296,11 +311,12 @@ class _Planned(torch.autograd.Function):
         ctx.run = run
         ctx.versions = [tensor._version for tensor in tensors]
         ctx.tensors = [tensor.detach() for tensor in tensors]
-        try:
-            run.first = run.executor.sweep(run.actions)
-        except BaseException:
-            run.executor.close()
-            raise
+        with explained(run.plan, run.device):
+            try:
+                run.first = run.executor.sweep(run.actions)
+            except BaseException:
+                run.executor.close()
+                raise
         # What is returned holds this function, so that the run must not hold it.
         final, run.executor.final = run.executor.final, ()
         ctx.states = len(final)
@@ -328,7 +344,8 @@ class _Planned(torch.autograd.Function):
             )
         count = len(gradients) - ctx.states
         executor = run.executor
-        try:
+        with explained(run.plan, run.device), closing(executor):
+            ctx.tensors = None
             if run.first is not None:
                 executor.reverse(
                     run.first,
@@ -336,9 +353,6 @@ class _Planned(torch.autograd.Function):
                     final=list(gradients[count:]),
                     incoming=tuple(gradients[:count]),
                 )
-        finally:
-            executor.close()
-            ctx.tensors = None
         found = executor.engine.gradients
         states = (found.state or [None] * run.states)[: run.states]
         states += [None] * (run.states - len(states))

@@ -231,7 +231,10 @@ class ChunkEngine(Engine):
         terms: Terms = []
         for first in range(0, len(outputs), self.outputs.at_once):
             some = outputs[first : first + self.outputs.at_once]
-            terms += self.outputs.take(start + first, some, first_time=first_time)
+            found = self.outputs.take(start + first, some, first_time=first_time)
+            if not first_time:
+                # Else they are of no use, and a loss may be a view that keeps its outputs.
+                terms += found
         return terms
 
     def _grad(self, terms: Terms, gradients: Any, leaves: Leaves) -> list[Gradient]:

@@ -6,7 +6,7 @@ first Backward, the rest when the gradient of the result comes in.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -16,6 +16,7 @@ from ckptplan.schedule.actions import Action, Advance, Backward, Free, Load, Rec
 from ckptplan.torch.ambient import Autocast, Generators
 from ckptplan.torch.engine import Engine, Incoming, Tape
 from ckptplan.torch.gradients import Gradient
+from ckptplan.torch.lookahead import Lookahead
 from ckptplan.torch.losses import Outputs
 from ckptplan.torch.stores import Checkpoint, Store
 from ckptplan.torch.trees import Leaves, Structure, flattened
@@ -50,7 +51,7 @@ class Executor:
         self.final: Leaves = ()
         self._incoming: Incoming = ()
 
-    def sweep(self, actions: Iterator[Action]) -> Backward | None:
+    def sweep(self, actions: Lookahead) -> Backward | None:
         """Carry actions out up to the first Backward, which is returned."""
         for action in actions:
             if isinstance(action, Backward):
@@ -58,16 +59,25 @@ class Executor:
             self._do(action)
         return None
 
-    def reverse(
-        self, first: Backward, rest: Iterator[Action], *, final: list[Gradient], incoming: Incoming
-    ) -> None:
+    def reverse(self, first: Backward, rest: Lookahead, *, final: list[Gradient], incoming: Incoming) -> None:
         """Carry the rest out, given the gradients of the final state and of what came of the outputs."""
         self.engine.gradients.begin(final)
         self._incoming = incoming
+        remote = self.stores[Tier.REMOTE]
         with self.generators.aside(), self.autocast.entered():
+            self._expect(rest)
             self._do(first)
             for action in rest:
+                reads = remote.reads
                 self._do(action)
+                if remote.reads > reads:
+                    self._expect(rest)
+
+    def _expect(self, rest: Lookahead) -> None:
+        """Tell the remote store what it is asked for next, if it can make use of it."""
+        remote = self.stores[Tier.REMOTE]
+        if remote.ahead and (state := rest.next_read()) is not None:
+            remote.expect(state)
 
     def forward_only(self) -> None:
         """Run all steps and keep nothing."""

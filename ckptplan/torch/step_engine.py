@@ -88,8 +88,11 @@ class StepEngine(Engine):
                 continue
             waiting.append(output)
             if step == known or len(waiting) == outputs.at_once:
-                terms += outputs.take(step - len(waiting), waiting, first_time=new)
+                found = outputs.take(step - len(waiting), waiting, first_time=new)
                 waiting = []
+                if graph:
+                    # Else they are of no use, and a loss may be a view that keeps a state.
+                    terms += found
         if waiting:
             terms += outputs.take(step - len(waiting), waiting, first_time=step > known)
         return state, terms

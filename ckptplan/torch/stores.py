@@ -28,8 +28,13 @@ class Checkpoint:
 class Store(ABC):
     """Keeps checkpoints by the number of their state."""
 
+    #: Whether it can fetch ahead of time.
+    ahead = False
+
     def __init__(self) -> None:
         self.bytes = 0
+        #: Checkpoints read so far.
+        self.reads = 0
         self._sizes: dict[int, int] = {}
 
     def put(self, state: int, checkpoint: Checkpoint) -> None:
@@ -40,12 +45,16 @@ class Store(ABC):
 
     def get(self, state: int) -> Checkpoint:
         """Return a checkpoint on the device; it stays stored."""
+        self.reads += 1
         return self._get(state)
 
     def drop(self, state: int) -> None:
         """Forget a checkpoint."""
         self._drop(state)
         self.bytes -= self._sizes.pop(state)
+
+    def expect(self, state: int) -> None:  # noqa: B027 - a store that has nothing to do ahead does nothing
+        """Be told that a checkpoint is read next; it may be fetched beside compute."""
 
     @abstractmethod
     def _put(self, state: int, checkpoint: Checkpoint) -> None: ...
@@ -83,26 +92,6 @@ class LocalStore(Store):
                 accepted="a cell that returns new tensors, and an initial state that is left alone",
             )
         return checkpoint
-
-    def _drop(self, state: int) -> None:
-        del self._kept[state]
-
-
-class HostStore(Store):
-    """Copies in host memory: what a plan calls remote, on a machine without an accelerator."""
-
-    def __init__(self, device: torch.device) -> None:
-        super().__init__()
-        self.device = device
-        self._kept: dict[int, Checkpoint] = {}
-
-    def _put(self, state: int, checkpoint: Checkpoint) -> None:
-        copies = tuple(leaf.detach().to("cpu", copy=True) for leaf in checkpoint.leaves)
-        self._kept[state] = Checkpoint(copies, checkpoint.random)
-
-    def _get(self, state: int) -> Checkpoint:
-        kept = self._kept[state]
-        return Checkpoint(tuple(leaf.to(self.device, copy=True) for leaf in kept.leaves), kept.random)
 
     def _drop(self, state: int) -> None:
         del self._kept[state]

@@ -1,0 +1,39 @@
+"""Actions with a look at what comes: which remote checkpoint is read next."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+
+from ckptplan.schedule.actions import Action, Load, Tier, Transfer
+
+
+class Lookahead(Iterator[Action]):
+    """Yields actions one by one; those that were looked at wait."""
+
+    def __init__(self, actions: Iterator[Action]) -> None:
+        self._actions = actions
+        self._waiting: deque[Action] = deque()
+
+    def __next__(self) -> Action:
+        return self._waiting.popleft() if self._waiting else next(self._actions)
+
+    def next_read(self) -> int | None:
+        """Return the state that is read next from remote memory; None if no more is."""
+        for action in self._waiting:
+            if (state := _read(action)) is not None:
+                return state
+        for action in self._actions:
+            self._waiting.append(action)
+            if (state := _read(action)) is not None:
+                return state
+        return None
+
+
+def _read(action: Action) -> int | None:
+    match action:
+        case Load(number, Tier.REMOTE):
+            return number
+        case Transfer((number, *_), Tier.REMOTE, _):
+            return number
+    return None

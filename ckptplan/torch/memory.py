@@ -1,0 +1,120 @@
+"""Out of memory in the middle of a plan: what was predicted, what is there, and which plan would fit."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from traceback import clear_frames
+from typing import Any, ClassVar
+
+import torch
+
+import ckptplan
+from ckptplan.errors import CkptplanError, Infeasible
+from ckptplan.model.plan import Plan
+from ckptplan.units import format_bytes
+
+_KIB = 1024
+#: Of what is free, the rest is for what a plan does not count: gradients, workspaces, holes in the heap.
+_SHARE = 0.7
+
+
+class OutOfMemory(CkptplanError, MemoryError):  # noqa: N818 - what it is, not what it says
+    """Memory ran out while a plan was carried out. Everything that it held is free again."""
+
+    kind: ClassVar[str] = "memory"
+
+    def __init__(self, *, predicted: int, available: int | None, suggestion: str, cause: str) -> None:
+        self.predicted, self.available = predicted, available
+        there = "an unknown amount is" if available is None else f"{format_bytes(available)} are"
+        super().__init__(
+            f"memory ran out: the plan predicts {format_bytes(predicted)} of local memory beside weights, "
+            f"inputs and gradients, {there} available; {suggestion} ({cause})"
+        )
+
+    def details(self) -> dict[str, Any]:
+        """Return what was predicted and what is available, in bytes."""
+        return {"predicted": self.predicted, "available": self.available}
+
+
+@contextmanager
+def explained(plan: Plan, device: torch.device) -> Iterator[None]:
+    """Turn an allocator's error into OutOfMemory. What was held must be let go inside."""
+    try:
+        yield
+    except (MemoryError, RuntimeError) as error:
+        if not _is_exhausted(error):
+            raise
+        cause = str(error).strip().partition("\n")[0]
+        # The frames that the error came through hold states and graphs.
+        clear_frames(error.__traceback__)
+        available = available_bytes(device)
+        raise OutOfMemory(
+            predicted=plan.predicted.local_peak_bytes,
+            available=available,
+            suggestion=_suggestion(plan, available),
+            cause=cause,
+        ) from None
+
+
+def _is_exhausted(error: BaseException) -> bool:
+    if isinstance(error, OutOfMemory):
+        return False
+    return isinstance(error, MemoryError | torch.OutOfMemoryError) or "can't allocate memory" in str(error)
+
+
+def available_bytes(device: torch.device) -> int | None:
+    """Return what tensors on a device could still take; None where the system does not tell."""
+    if device.type == "cuda":
+        free, _ = torch.cuda.mem_get_info(device)
+        return int(free + torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device))
+    if not Path("/proc/meminfo").exists():
+        return None
+    import resource
+
+    free = _field("/proc/meminfo", "MemAvailable")
+    for limit, used in ((resource.RLIMIT_AS, "VmSize"), (resource.RLIMIT_DATA, "VmData")):
+        most, _ = resource.getrlimit(limit)
+        if most != resource.RLIM_INFINITY:
+            free = min(free, max(0, most - _field("/proc/self/status", used)))
+    return free + _freed_and_kept()
+
+
+class _Mallinfo(ctypes.Structure):
+    """What glibc says of its heap."""
+
+    _fields_ = (("before", ctypes.c_size_t * 8), ("fordblks", ctypes.c_size_t), ("keepcost", ctypes.c_size_t))
+
+
+def _freed_and_kept() -> int:
+    """Return what was freed and waits in the heap; 0 where the C library does not tell."""
+    mallinfo = getattr(ctypes.CDLL(None), "mallinfo2", None)
+    if mallinfo is None:
+        return 0
+    mallinfo.restype = _Mallinfo
+    return int(mallinfo().fordblks)
+
+
+def _field(file: str, name: str) -> int:
+    for line in Path(file).read_text(encoding="ascii", errors="replace").splitlines():
+        if line.startswith(name + ":"):
+            return int(line.split()[1]) * _KIB
+    raise CkptplanError(f"{file} does not say {name}")
+
+
+def _suggestion(plan: Plan, available: int | None) -> str:
+    """Return which plan would fit, by the model."""
+    budget = plan.predicted.local_peak_bytes - 1
+    budget = int(_SHARE * (budget if available is None else min(available, budget)))
+    try:
+        found = ckptplan.optimize(plan.workload, plan.profile, strategies=["closed"], local_bytes=budget)
+    except Infeasible as error:
+        return f"no plan fits {format_bytes(budget)}: {error}"
+    settings = ", ".join(f"{name} {value}" for name, value in found.parameters.items())
+    return (
+        f"a plan for --local-bytes {budget} should fit: {found.strategy}"
+        f"{f' ({settings})' if settings else ''}, {format_bytes(found.predicted.local_peak_bytes)}, "
+        f"{found.predicted.overhead:+.0%} time over base"
+    )
