@@ -9,9 +9,13 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import ckptplan
 from ckptplan import Infeasible
+from ckptplan.schedule.actions import Action
 from ckptplan.strategies.registry import all_strategies
 from ckptplan.torch import bptt, unroll
+from ckptplan.torch.chunk_engine import ChunkEngine, SavedLog
+from ckptplan.torch.executor import Executor
 from ckptplan.torch.lif import LIF
 from tests.torch.support import assert_close, gradients, plain, plan_of
 
@@ -76,3 +80,118 @@ def test_gradients_equal_those_of_plain_bptt(
     assert_close([last.detach()], [final.detach()], relative=1e-12)
     ours = sum((loss(step, one) for step, one in enumerate(stacked)), last.square().sum())
     assert_close(gradients(ours, wanted), theirs, relative=1e-12)
+
+
+def test_a_membrane_near_the_threshold_keeps_its_spike() -> None:
+    """Replayed membranes differ by rounding; spikes are the saved ones, never decided anew."""
+    torch.manual_seed(0)
+    cell = LIF(5, 50, dtype=torch.float32, threshold=0.3)
+    inputs = torch.randn(200, 3, 5)
+    state = cell.initial_state(3)
+    outputs, _ = plain(cell, inputs, state, 200)
+    wanted = list(cell.parameters())
+    theirs = gradients(torch.stack(outputs).sum(), wanted)
+    for strategy in ("standard", "nested", "optimal"):
+        plan = plan_of(200, strategy, states=40, alpha=1)
+        stacked, _ = unroll(cell, inputs, state, plan=plan)
+        assert torch.equal(stacked, torch.stack(outputs))
+        assert_close(gradients(stacked.sum(), wanted), theirs, relative=1e-5)
+
+
+@pytest.mark.parametrize("batch", [(), (3,), (2, 2)])
+def test_any_batch(batch: tuple[int, ...]) -> None:
+    cell = lif()
+    inputs = torch.randn(30, *batch, 5, dtype=torch.float64, requires_grad=True)
+    state = cell.initial_state(*batch)
+    outputs, _ = plain(cell, inputs, state, 30)
+    wanted = [inputs, *cell.parameters()]
+    theirs = gradients(torch.stack(outputs).sum(), wanted)
+    result = bptt(cell, inputs, state, lambda _, one: one.sum(), plan=plan_of(30, states=10, alpha=1))
+    assert_close(gradients(result.loss, wanted), theirs, relative=1e-12)
+
+
+def test_frozen_weights_and_inputs_made_when_needed() -> None:
+    cell = lif()
+    cell.weight.requires_grad = False
+    inputs, state = job(30)
+    data = inputs.detach()
+    outputs, _ = plain(cell, data, state, 30)
+    wanted = [state, cell.bias, cell.recurrent_weight]
+    theirs = gradients(torch.stack(outputs).sum(), wanted)
+    result = bptt(
+        cell,
+        lambda start, stop: data[start:stop],
+        state,
+        lambda _, one: one.sum(),
+        plan=plan_of(30, states=10, alpha=1),
+    )
+    assert_close(gradients(result.loss, wanted), theirs, relative=1e-12)
+    assert cell.weight.grad is None
+
+
+def test_under_autocast_chunks_run_in_full_precision() -> None:
+    """The loss is cast as it would be; the neurons are not."""
+    cell = lif(dtype=torch.float32)
+    head = torch.nn.Linear(7, 2)
+    inputs, state = job(30, dtype=torch.float32)
+    wanted = [state, *cell.parameters(), *head.parameters()]
+    outputs, _ = plain(cell, inputs, state, 30)
+    with torch.autocast("cpu"):
+        expected = sum(head(one).float().square().sum() for one in outputs)
+        result = bptt(
+            cell,
+            inputs,
+            state,
+            lambda _, one: head(one).float().square().sum(),
+            plan=plan_of(30, states=10, alpha=1),
+        )
+    assert isinstance(expected, torch.Tensor)
+    theirs = gradients(expected, wanted)
+    assert result.loss.item() == pytest.approx(expected.item(), rel=1e-5)
+    assert_close(gradients(result.loss, wanted), theirs, relative=2e-2)
+
+
+def test_without_gradients_no_spikes_are_kept() -> None:
+    cell = lif()
+    inputs, state = job(64)
+    seen: list[int] = []
+    with torch.no_grad(), pytest.MonkeyPatch.context() as patch:
+        patch.setattr(SavedLog, "add", lambda *_: seen.append(1))
+        stacked, _ = unroll(cell, inputs, state, plan=plan_of(64, states=10, alpha=1))
+    assert not seen
+    assert torch.equal(stacked, torch.stack(plain(cell, inputs, state, 64)[0]))
+
+
+def test_saved_spikes_are_counted_and_let_go() -> None:
+    """As bytes beside the plan's (resident in its words), fewer as the sequence is reversed."""
+    cell = lif()
+    inputs, state = job(64)
+    sizes: list[int] = []
+
+    def observe(_: Action, executor: Executor) -> None:
+        assert isinstance(executor.engine, ChunkEngine)
+        sizes.append(executor.engine.log.bytes)
+
+    result = bptt(
+        cell,
+        inputs,
+        state,
+        lambda _, one: one.sum(),
+        plan=plan_of(64, "standard", states=30, alpha=1),
+        observer=observe,
+    )
+    whole = max(sizes)
+    assert 64 * 3 <= whole <= 2 * 64 * 3 * (1 + 7)
+    gradients(result.loss, list(cell.parameters()))
+    assert sizes[-1] == 0
+    falling = sizes[sizes.index(whole) :]
+    assert falling == sorted(falling, reverse=True)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [({"inputs": 0}, "inputs: is 0"), ({"neurons": 0}, "neurons: "), ({"decay": 1.5}, "decay")],
+)
+def test_bad_settings_are_refused(wrong: dict[str, Any], message: str) -> None:
+    with pytest.raises(ckptplan.InputError, match=message):
+        LIF(**{"inputs": 3, "neurons": 4, **wrong})
