@@ -22,8 +22,8 @@ from typing import Any
 import torch
 
 from benchmarks.record import spread, write
+from benchmarks.runtime_report import FIRST_STEP, bounds, document, write_document
 from benchmarks.runtime_variants import (
-    MIB,
     Job,
     chunked,
     gru_job,
@@ -39,13 +39,6 @@ from ckptplan.torch.meters import LiveBytes
 STEPS, ROUNDS, SPIKE_BYTES = 4096, 5, 650
 #: M_s and M_a in bytes: a GRU keeps seven states of a step, neurons under autograd one of two tensors.
 GRU, LIF_AUTOGRAD, LIF = (2**15, 7 * 2**15), (2**16, 2**16), (2**15, 2**15)
-FIRST_STEP = "plain, one step"
-SIZES = {
-    "live_peak_bytes": "live peak",
-    "predicted_peak_bytes": "predicted",
-    "process_peak_bytes": "process",
-    "process_added_bytes": "added",
-}
 Variant = Callable[[], torch.Tensor]
 
 
@@ -189,62 +182,8 @@ def replay(*, spiking: bool) -> dict[str, Any]:
     }
 
 
-def bounds(lines: list[dict[str, Any]], replays: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return what was to be reached, and what was."""
-    peer, nested_, cell = (
-        "torch.utils.checkpoint, chunk",
-        "torch.utils.checkpoint, nested",
-        "ckptplan, LIF cell",
-    )
-    standard, optimal, live = "ckptplan, standard", "ckptplan, optimal", "live_peak_bytes"
-    found = [
-        _ratio(lines, "lif", f"{cell}, standard", peer, at_most=0.80),
-        _ratio(lines, "lif", f"{cell}, standard", "plain", at_most=1.15),
-        _ratio(lines, "lif", f"{cell}, standard", peer, of=live, at_most=1.10),
-        _ratio(lines, "lif", f"{cell}, standard", f"{cell}, base"),
-        _ratio(lines, "lif", standard, peer, at_most=0.80),
-        _ratio(lines, "lif", standard, "plain", at_most=1.30),
-        _ratio(lines, "lif", standard, peer, of=live, at_most=1.10),
-        _ratio(lines, "gru", standard, peer, at_most=0.85),
-    ]
-    for kind in ("lif", "gru"):
-        found.append(_ratio(lines, kind, optimal, nested_, at_most=0.80))
-        found.append(_ratio(lines, kind, optimal, nested_, of=live, at_most=1.0))
-    for one, limit in zip(replays, (0.25, 0.15), strict=True):
-        what = f"replay over forward, {one['inputs']} inputs"
-        found.append({"what": what, "at_most": limit, "reached": one["ratio"]})
-    return found + [_process(lines, line) for line in lines if line.get("predicted_peak_bytes")]
-
-
-def _line(lines: list[dict[str, Any]], kind: str, start: str) -> dict[str, Any]:
-    return next(one for one in lines if one["network"] == kind and one["variant"].startswith(start))
-
-
-def _ratio(
-    lines: list[dict[str, Any]],
-    kind: str,
-    ours: str,
-    theirs: str,
-    *,
-    of: str = "median_seconds",
-    at_most: float | None = None,
-) -> dict[str, Any]:
-    one, other = _line(lines, kind, ours), _line(lines, kind, theirs)
-    noun = "time" if of == "median_seconds" else "live peak"
-    what = f"{kind}, {noun}: {one['variant']} over {other['variant']}"
-    return {"what": what, "at_most": at_most, "reached": one[of] / other[of]}
-
-
-def _process(lines: list[dict[str, Any]], line: dict[str, Any]) -> dict[str, Any]:
-    """Return what a run added to a fresh process, over what is predicted and a first step adds."""
-    first = _line(lines, line["network"], FIRST_STEP)["process_added_bytes"]
-    what = f"{line['network']}, added to the process: {line['variant']} over predicted and a first step"
-    reached = line["process_added_bytes"] / (line["predicted_peak_bytes"] + first)
-    return {"what": what, "at_most": 1.2, "reached": reached}
-
-
 def main() -> None:
-    """Print the tables."""
+    """Measure, print the tables and write them into docs/runtime.md."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--one", help="run one variant and print the memory of the process")
     arguments = parser.parse_args()
@@ -257,24 +196,10 @@ def main() -> None:
         lines += compared(kind)
         lines.append({"network": kind, "variant": FIRST_STEP, **process_memory(kind, FIRST_STEP, 10**7)})
     replays = [replay(spiking=False), replay(spiking=True)]
-    print(f"{'':4} {'variant':<40} {'median':>8}  " + "  ".join(f"{name:>11}" for name in SIZES.values()))
-    for line in lines:
-        time_ = f"{line['median_seconds']:6.2f} s" if "median_seconds" in line else ""
-        sizes = [f"{line[key] / MIB:7.2f} MiB" if line.get(key) else "" for key in SIZES]
-        print(
-            f"{line['network']:<4} {line['variant']:<40} {time_:>8}  "
-            + "  ".join(f"{one:>11}" for one in sizes)
-        )
-    for found in replays:
-        print(
-            f"replay, {found['inputs']:<6} inputs, {found['activity']:.1%} active: "
-            f"{found['replay_seconds'] * 1e3:.2f} of {found['forward_seconds'] * 1e3:.2f} ms"
-        )
-    reached = bounds(lines, replays)
-    for found in reached:
-        limit = f"{found['at_most']:.2f}" if found["at_most"] else "-"
-        print(f"{found['reached']:6.2f}  (at most {limit})  {found['what']}")
-    write("runtime", {"variants": lines, "replay": replays, "bounds": reached})
+    results = {"variants": lines, "replay": replays, "bounds": bounds(lines, replays)}
+    print(document(results))
+    write("runtime", results)
+    write_document(results)
 
 
 if __name__ == "__main__":

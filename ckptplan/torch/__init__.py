@@ -13,5 +13,8 @@ except ImportError as error:
     raise MissingExtra("torch", package="torch") from error
 
 from ckptplan.torch.api import Result, bptt, unroll
+from ckptplan.torch.chunk_cell import ChunkCell
+from ckptplan.torch.lif import LIF
+from ckptplan.torch.memory import OutOfMemory
 
-__all__ = ["Result", "bptt", "unroll"]
+__all__ = ["LIF", "ChunkCell", "OutOfMemory", "Result", "bptt", "unroll"]

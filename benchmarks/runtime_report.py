@@ -1,0 +1,115 @@
+"""What benchmarks/runtime.py measured, as the section of docs/runtime.md, and what was to be reached."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+PAGE = Path(__file__).parent.parent / "docs/runtime.md"
+BEGIN, END = "<!-- benchmarks.runtime -->\n", "<!-- end -->\n"
+FIRST_STEP = "plain, one step"
+MIB = 2**20
+COLUMNS = {
+    "live_peak_bytes": "live tensors",
+    "predicted_peak_bytes": "predicted",
+    "process_added_bytes": "added to a process",
+}
+ABOUT = (
+    "`python -m benchmarks.runtime`, on one thread of a shared machine: T = 4,096, batch 32, 64 inputs, 256 "
+    "neurons, fp32, the loss inside the chunk, all in one run; medians of 5 rounds. Live tensors are those "
+    "beside parameters and inputs; the prediction has checkpoints, tapes and saved spikes, not the gradients "
+    "and workspaces beside them; the last column is what a fresh process grows by. `torch.utils.checkpoint` is "
+    "the non-reentrant one."
+)
+NAMES = {"lif": "Spiking neurons (LIF)", "gru": "GRU"}
+
+
+def document(results: dict[str, Any]) -> str:
+    """Return the tables."""
+    parts = [ABOUT]
+    for kind, name in NAMES.items():
+        rows = [_row(line) for line in results["variants"] if line["network"] == kind]
+        head = ["| " + " | ".join([name, "time", *COLUMNS.values()]) + " |", "|---|---|---|---|---|"]
+        parts.append("\n".join([*head, *rows]))
+    parts.append(
+        "\n".join(
+            f"Replay of a chunk of 64 steps, {one['inputs']} inputs, {one['activity']:.1%} of neurons active: "
+            f"{one['replay_seconds'] * 1e3:.2f} ms, the forward pass {one['forward_seconds'] * 1e3:.2f} ms."
+            for one in results["replay"]
+        )
+    )
+    head = ["| what | at most | reached |", "|---|---|---|"]
+    parts.append("\n".join([*head, *(_bound(one) for one in results["bounds"])]))
+    return "\n\n".join(parts) + "\n"
+
+
+def write_document(results: dict[str, Any]) -> None:
+    """Put the tables into the page."""
+    before, rest = PAGE.read_text().split(BEGIN)
+    PAGE.write_text(before + BEGIN + document(results) + END + rest.split(END)[1])
+
+
+def _row(line: dict[str, Any]) -> str:
+    seconds = f"{line['median_seconds']:.2f} s" if "median_seconds" in line else ""
+    sizes = [f"{line[key] / MIB:.2f} MiB" if line.get(key) else "" for key in COLUMNS]
+    return "| " + " | ".join([line["variant"], seconds, *sizes]) + " |"
+
+
+def _bound(one: dict[str, Any]) -> str:
+    limit = "" if one["at_most"] is None else f"{one['at_most']:.2f}"
+    missed = one["at_most"] is not None and one["reached"] > one["at_most"]
+    return f"| {one['what']} | {limit} | {one['reached']:.2f}{' (missed)' if missed else ''} |"
+
+
+def bounds(lines: list[dict[str, Any]], replays: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return what was to be reached, and what was."""
+    peer, nested_, cell = (
+        "torch.utils.checkpoint, chunk",
+        "torch.utils.checkpoint, nested",
+        "ckptplan, LIF cell",
+    )
+    standard, optimal, live = "ckptplan, standard", "ckptplan, optimal", "live_peak_bytes"
+    found = [
+        _ratio(lines, "lif", f"{cell}, standard", peer, at_most=0.80),
+        _ratio(lines, "lif", f"{cell}, standard", "plain", at_most=1.15),
+        _ratio(lines, "lif", f"{cell}, standard", peer, of=live, at_most=1.10),
+        _ratio(lines, "lif", f"{cell}, standard", f"{cell}, base"),
+        _ratio(lines, "lif", standard, peer, at_most=0.80),
+        _ratio(lines, "lif", standard, "plain", at_most=1.30),
+        _ratio(lines, "lif", standard, peer, of=live, at_most=1.10),
+        _ratio(lines, "gru", standard, peer, at_most=0.85),
+    ]
+    for kind in ("lif", "gru"):
+        found.append(_ratio(lines, kind, optimal, nested_, at_most=0.80))
+        found.append(_ratio(lines, kind, optimal, nested_, of=live, at_most=1.0))
+    for one, limit in zip(replays, (0.25, 0.15), strict=True):
+        what = f"replay over forward, {one['inputs']} inputs"
+        found.append({"what": what, "at_most": limit, "reached": one["ratio"]})
+    return found + [_process(lines, line) for line in lines if line.get("predicted_peak_bytes")]
+
+
+def _line(lines: list[dict[str, Any]], kind: str, start: str) -> dict[str, Any]:
+    return next(one for one in lines if one["network"] == kind and one["variant"].startswith(start))
+
+
+def _ratio(
+    lines: list[dict[str, Any]],
+    kind: str,
+    ours: str,
+    theirs: str,
+    *,
+    of: str = "median_seconds",
+    at_most: float | None = None,
+) -> dict[str, Any]:
+    one, other = _line(lines, kind, ours), _line(lines, kind, theirs)
+    noun = "time" if of == "median_seconds" else "live peak"
+    what = f"{kind}, {noun}: {one['variant']} over {other['variant']}"
+    return {"what": what, "at_most": at_most, "reached": one[of] / other[of]}
+
+
+def _process(lines: list[dict[str, Any]], line: dict[str, Any]) -> dict[str, Any]:
+    """Return what a run added to a fresh process, over what is predicted and a first step adds."""
+    first = _line(lines, line["network"], FIRST_STEP)["process_added_bytes"]
+    what = f"{line['network']}, added to the process: {line['variant']} over predicted and a first step"
+    reached = line["process_added_bytes"] / (line["predicted_peak_bytes"] + first)
+    return {"what": what, "at_most": 1.2, "reached": reached}
