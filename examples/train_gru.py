@@ -1,6 +1,7 @@
 """The shortest training loop under a plan: a GRU finds the channel that carries a signal."""
 
 import torch
+from torch.nn.functional import cross_entropy, one_hot
 
 import ckptplan
 from ckptplan.torch import bptt
@@ -17,13 +18,9 @@ plan = ckptplan.optimize(workload, ckptplan.load_profile("nvidia-h200"), local_b
 optimizer = torch.optim.Adam([*cell.parameters(), *readout.parameters()], lr=1e-2)
 for step in range(20):
     target = torch.randint(3, (BATCH,))
-    inputs = torch.randn(STEPS, BATCH, 3) + torch.nn.functional.one_hot(target, 3)
-
-    def loss(t: int, output: torch.Tensor) -> torch.Tensor:
-        return torch.nn.functional.cross_entropy(readout(output), target) / STEPS
-
-    result = bptt(cell, inputs, None, loss, plan=plan)
+    inputs = torch.randn(STEPS, BATCH, 3) + one_hot(target, 3)
+    result = bptt(cell, inputs, None, lambda t, output: cross_entropy(readout(output), target), plan=plan)
     optimizer.zero_grad()
     result.loss.backward()
     optimizer.step()
-    print(f"{step:3d}  loss {result.loss.item():.3f}")
+    print(f"{step:3d}  loss {result.loss.item() / STEPS:.3f}")
