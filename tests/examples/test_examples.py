@@ -1,0 +1,66 @@
+"""Every example runs as it stands, learns, and keeps to the bytes that it plans with."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from statistics import mean
+
+import pytest
+
+from tests.examples.support import EXAMPLES, ROOT, losses, python
+
+HERE = Path(__file__).parent
+SHORTEST = [EXAMPLES / "train_gru.py", EXAMPLES / "train_snntorch.py"]
+ADAPTERS = sorted((EXAMPLES / "adapters").glob("*.py"))
+#: What packages are known to say on the error stream, and no fault of an example.
+KNOWN = re.compile(r"W\d.* torch/_library/triton.py:.* Triton not available")
+
+
+def name(file: Path) -> str:
+    return str(file.relative_to(EXAMPLES))
+
+
+@pytest.mark.parametrize("file", [*SHORTEST, *ADAPTERS], ids=name)
+def test_examples_run_and_learn_in_the_memory_that_base_has_not(file: Path, tmp_path: Path) -> None:
+    """Autograd is watched meanwhile: the tapes that it held are within the plan's bytes."""
+    done = python(HERE / "held.py", tmp_path / "facts.json", file)
+    assert done.returncode == 0, done.stderr
+    assert [line for line in done.stderr.splitlines() if not KNOWN.match(line)] == []
+    trainings = losses(done.stdout)
+    assert trainings
+    for training in trainings:
+        assert mean(training[-3:]) < 0.9 * mean(training[:3]), training
+    facts = json.loads((tmp_path / "facts.json").read_text())
+    assert 0.25 * facts["budget"] < facts["held"] <= facts["budget"] < facts["base"]
+    if file in ADAPTERS:
+        told = re.findall(r"^\w+, [\w-]+: ([\d,]+) bytes; base ([\d,]+)$", done.stdout, re.M)
+        assert len(told) == len(trainings)
+        for planned, base in told:
+            assert int(planned.replace(",", "")) <= facts["budget"] < int(base.replace(",", ""))
+
+
+@pytest.mark.parametrize("file", SHORTEST, ids=name)
+def test_shortest_loops_have_less_than_thirty_lines(file: Path) -> None:
+    assert len(file.read_text().splitlines()) < 30
+
+
+@pytest.mark.parametrize("file", ADAPTERS, ids=name)
+def test_adapters_are_shown_in_less_than_35_lines_and_say_what_to_install(file: Path) -> None:
+    text = file.read_text()
+    assert len(text.splitlines()) < 35
+    assert 'Install: pip install "ckptplan[torch]"' in text.splitlines()[0]
+
+
+def test_the_readme_shows_the_shortest_loops_as_they_are() -> None:
+    readme = (ROOT / "README.md").read_text()
+    for file in SHORTEST:
+        assert f"```python\n{file.read_text()}```" in readme
+
+
+def test_every_example_has_its_row_with_its_command() -> None:
+    rows = [line for line in (EXAMPLES / "README.md").read_text().splitlines() if line.startswith("| `")]
+    for file in EXAMPLES.rglob("*.py"):
+        row = next(row for row in rows if row.startswith(f"| `{name(file)}` |"))
+        assert f" examples/{name(file)}" in row.split("|")[3]
