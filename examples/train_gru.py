@@ -11,7 +11,7 @@ torch.manual_seed(0)
 STEPS, BATCH = 256, 16
 cell, readout = TorchCell(torch.nn.GRUCell(3, 32)), torch.nn.Linear(32, 3)
 workload = ckptplan.Workload(
-    name="gru", steps=STEPS, units=1, state_bytes=BATCH * 32 * 4, tape_bytes=7 * BATCH * 32 * 4,
+    name="gru", steps=STEPS, units=1, state_bytes=BATCH * 32 * 4, tape_bytes=8 * BATCH * 32 * 4,
     forward_seconds=1e-4, backward_seconds=2e-4, recompute_seconds=1e-4,
 )  # fmt: skip
 plan = ckptplan.optimize(workload, ckptplan.load_profile("nvidia-h200"), local_bytes=300_000)

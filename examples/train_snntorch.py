@@ -13,10 +13,10 @@ STEPS, BATCH = 256, 16
 cell = SnnTorchCell(snntorch.Leaky(beta=0.95), torch.nn.Linear(3, 32))
 readout = torch.nn.Linear(32, 3)
 workload = ckptplan.Workload(
-    name="snn", steps=STEPS, units=1, state_bytes=BATCH * 32 * 4, tape_bytes=3 * BATCH * 32 * 4,
+    name="snn", steps=STEPS, units=1, state_bytes=BATCH * 32 * 4, tape_bytes=4 * BATCH * 32 * 4,
     forward_seconds=1e-4, backward_seconds=2e-4, recompute_seconds=1e-4,
 )  # fmt: skip
-plan = ckptplan.optimize(workload, ckptplan.load_profile("nvidia-h200"), local_bytes=150_000)
+plan = ckptplan.optimize(workload, ckptplan.load_profile("nvidia-h200"), local_bytes=200_000)
 optimizer = torch.optim.Adam([*cell.parameters(), *readout.parameters()], lr=5e-2)
 for step in range(20):
     target = torch.randint(3, (BATCH,))
