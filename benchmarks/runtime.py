@@ -94,33 +94,31 @@ def variants_of(
 
 def compared(kind: str) -> list[dict[str, Any]]:
     """Return a line for each variant of a network."""
-    first = {
-        name: (live_peak(job, variant), plan)
-        for name, job, variant, plan in variants_of(kind, STEPS, budget=None)
-    }
-    measured, plan = next(one for name, one in first.items() if name.startswith("ckptplan, standard"))
-    assert plan is not None  # noqa: S101 - for the type checker
-    beside = measured - plan.predicted.local_peak_bytes
-    budget = first["torch.utils.checkpoint, nested"][0] - beside
+    peaks: dict[str, int] = {}
+    beside = 0
+    for name, job, variant, plan in variants_of(kind, STEPS, budget=None):
+        peaks[name] = live_peak(job, variant)
+        if name.startswith("ckptplan, standard"):
+            assert plan is not None  # noqa: S101 - for the type checker
+            # Gradients and workspaces, which a plan does not count.
+            beside = peaks[name] - plan.predicted.local_peak_bytes
+    budget = peaks["torch.utils.checkpoint, nested"] - beside
     variants = list(variants_of(kind, STEPS, budget=budget))
     times: dict[str, list[float]] = {name: [] for name, *_ in variants}
     for _ in range(ROUNDS):
         for name, job, variant, _plan in variants:
             times[name].append(seconds(job, variant))
-    lines = []
-    for name, job, variant, plan in variants:
-        predicted = None if plan is None else plan.predicted.local_peak_bytes
-        lines.append(
-            {
-                "network": kind,
-                "variant": name,
-                **spread(times[name]),
-                "live_peak_bytes": live_peak(job, variant),
-                "predicted_peak_bytes": predicted,
-                **process_memory(kind, name, budget),
-            }
-        )
-    return lines
+    return [
+        {
+            "network": kind,
+            "variant": name,
+            **spread(times[name]),
+            "live_peak_bytes": peaks[name] if name in peaks else live_peak(job, variant),
+            "predicted_peak_bytes": None if plan is None else plan.predicted.local_peak_bytes,
+            **process_memory(kind, name, budget),
+        }
+        for name, job, variant, plan in variants
+    ]
 
 
 def process_memory(kind: str, name: str, budget: int) -> dict[str, int]:
