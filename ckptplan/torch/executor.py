@@ -7,6 +7,7 @@ first Backward, the rest when the gradient of the result comes in.
 from __future__ import annotations
 
 from collections.abc import Callable
+from time import perf_counter
 from typing import Any
 
 import torch
@@ -48,6 +49,8 @@ class Executor:
         self.state: Any = state
         self._first = flattened(state)[1]
         self._later: Structure | None = None
+        #: When the present action began, for an observer that takes times.
+        self.began = 0.0
         self.final: Leaves = ()
         self._incoming: Incoming = ()
 
@@ -95,6 +98,7 @@ class Executor:
             store.close()
 
     def _do(self, action: Action) -> None:
+        self.began = perf_counter()
         match action:
             case Advance(start, stop):
                 self._advance(start, stop)

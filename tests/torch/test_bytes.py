@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -10,13 +11,13 @@ import torch
 
 import ckptplan
 from ckptplan import Infeasible
-from ckptplan.schedule.actions import Action, Tier
+from ckptplan.schedule.actions import Action, Record, Save
 from ckptplan.schedule.simulator import Event
 from ckptplan.strategies.registry import all_strategies
 from ckptplan.torch import bptt
 from ckptplan.torch.adapters import TorchCell
-from ckptplan.torch.executor import Executor
 from ckptplan.torch.lif import LIF
+from ckptplan.torch.timeline import Timeline
 from tests.torch.support import gradients, plan_of
 
 STEPS, BATCH, NEURONS = 33, 3, 8
@@ -38,30 +39,33 @@ def lif() -> tuple[Any, Any]:
     return LIF(5, NEURONS), torch.zeros(BATCH, NEURONS)
 
 
-def counted(cell: Any, state: Any, plan: ckptplan.Plan) -> list[tuple[Action, int, int]]:
-    """Local and remote bytes after each action: storages of checkpoints, and what the graphs keep."""
-    seen: list[tuple[Action, int, int]] = []
-
-    def observe(action: Action, executor: Executor) -> None:
-        tapes = sum(tape.bytes for tape in executor.tapes)
-        local, remote = (executor.stores[tier].bytes for tier in (Tier.LOCAL, Tier.REMOTE))
-        seen.append((action, local + tapes, remote))
-
+def measured(cell: Any, state: Any, plan: ckptplan.Plan) -> list[Event]:
+    """The timeline of a run: storages of checkpoints, and what the graphs keep, after each action."""
+    timeline = Timeline(torch.device("cpu"))
     inputs = torch.randn(STEPS, BATCH, 5)
-    result = bptt(cell, inputs, state, lambda _, output: output.sum(), plan=plan, observer=observe)
+    result = bptt(cell, inputs, state, lambda _, output: output.sum(), plan=plan, observer=timeline)
     gradients(result.loss, list(cell.parameters()))
-    return seen
+    return timeline.events
+
+
+def held(events: list[Event]) -> list[tuple[Action, str, int, int, int]]:
+    """What is the same in a simulated and in a measured timeline."""
+    return [
+        (one.action, one.track, one.local_bytes, one.remote_bytes, one.recomputed_steps)
+        for one in events
+        if not one.stall
+    ]
 
 
 def bytes_of_a_step(cell: Any, state: Any) -> tuple[int, int]:
     """M_s and M_a, each measured on one step."""
-    seen = counted(cell, state, plan_of(STEPS, "standard", states=30))
-    state_bytes = next(local for action, local, _ in seen if type(action).__name__ == "Save")
+    events = measured(cell, state, plan_of(STEPS, "standard", states=30))
+    state_bytes = next(one.local_bytes for one in events if isinstance(one.action, Save))
     stored = 0
-    for action, local, _ in seen:
-        if type(action).__name__ == "Record":
-            return state_bytes, (local - stored) // (action.stop - action.start)  # type: ignore[union-attr]
-        stored = local
+    for one in events:
+        if isinstance(one.action, Record):
+            return state_bytes, (one.local_bytes - stored) // (one.action.stop - one.action.start)
+        stored = one.local_bytes
     raise AssertionError("nothing was recorded")
 
 
@@ -85,9 +89,16 @@ def test_checkpoints_and_tapes_are_those_of_the_simulator_action_by_action(
     assert plan.workload.tape_bytes == tape_bytes
     events: list[Event] = []
     ckptplan.simulate(plan, sink=events.append)
-    assert counted(cell, state, plan) == [
-        (event.action, event.local_bytes, event.remote_bytes) for event in events if not event.stall
-    ]
+    assert held(measured(cell, state, plan)) == held(events)
+
+
+def test_a_measured_timeline_has_no_gaps() -> None:
+    """Actions follow each other; what the caller does between forward and backward takes no time in it."""
+    cell, state = gru()
+    events = measured(cell, state, plan_of(STEPS, "double", states=30))
+    assert events[0].start == 0
+    assert all(one.end == other.start for one, other in pairwise(events))
+    assert all(one.start < one.end for one in events)
 
 
 def test_a_step_of_known_cells() -> None:

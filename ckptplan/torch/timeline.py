@@ -1,0 +1,59 @@
+"""The measured timeline of an executed plan, in the simulator's events."""
+
+from __future__ import annotations
+
+from time import perf_counter
+
+import torch
+
+from ckptplan.schedule.actions import Action, Advance, Load, Record, Save, Tier, Transfer
+from ckptplan.schedule.simulator import COMPUTE, READ, WRITE, Event
+from ckptplan.torch.executor import Executor
+
+
+class Timeline:
+    """An observer of ``bptt`` and ``unroll`` that keeps when each action began and ended.
+
+    Actions are told one after the other: on a device each is waited for, so that copies do not run beside
+    compute while they are measured. What the caller does between forward and backward is left out.
+    """
+
+    def __init__(self, device: torch.device, *, resident_bytes: int = 0) -> None:
+        self.events: list[Event] = []
+        self._device, self._resident = device, resident_bytes
+        self._known = 0
+        self._elapsed = 0.0
+
+    def __call__(self, action: Action, executor: Executor) -> None:
+        """Take an action that is done."""
+        if self._device.type == "cuda":
+            torch.cuda.synchronize(self._device)
+        start, self._elapsed = self._elapsed, self._elapsed + perf_counter() - executor.began
+        local = executor.stores[Tier.LOCAL].bytes + sum(tape.bytes for tape in executor.tapes)
+        self.events.append(
+            Event(
+                start=start,
+                end=self._elapsed,
+                track=_track(action),
+                action=action,
+                held_at=self._elapsed,
+                local_bytes=self._resident + local,
+                remote_bytes=executor.stores[Tier.REMOTE].bytes,
+                recomputed_steps=self._recomputed(action),
+            )
+        )
+
+    def _recomputed(self, action: Action) -> int:
+        if not isinstance(action, Advance | Record):
+            return 0
+        known, self._known = self._known, max(self._known, action.stop)
+        return max(0, min(known, action.stop) - action.start)
+
+
+def _track(action: Action) -> str:
+    match action:
+        case Load(_, Tier.REMOTE) | Transfer(_, Tier.REMOTE, _):
+            return READ
+        case Save(_, Tier.REMOTE) | Transfer():
+            return WRITE
+    return COMPUTE
