@@ -10,8 +10,9 @@ from typing import Any
 
 import torch
 
+from ckptplan.torch.backward import gradients_through
 from ckptplan.torch.chunk_cell import ChunkCell, SavedOutputs
-from ckptplan.torch.discovery import Parameters, begin, hooks_suspended
+from ckptplan.torch.discovery import Parameters, begin
 from ckptplan.torch.engine import Engine, Incoming, Tape
 from ckptplan.torch.gradients import Gradient, Gradients
 from ckptplan.torch.inputs import Sequence
@@ -239,21 +240,8 @@ class ChunkEngine(Engine):
 
     def _grad(self, terms: Terms, gradients: Any, leaves: Leaves) -> list[Gradient]:
         """Return gradients of leaves, and add those of parameters."""
-        live = [
-            (term, gradient)
-            for term, gradient in zip(terms, gradients, strict=True)
-            if gradient is not None and term.requires_grad
-        ]
-        if not live:
-            return [None] * len(leaves)
         wanted = [leaf for leaf in leaves if leaf.requires_grad]
-        with hooks_suspended(self.parameters):
-            found = torch.autograd.grad(
-                [term for term, _ in live],
-                [*wanted, *self.parameters],
-                [gradient for _, gradient in live],
-                allow_unused=True,
-            )
+        found = gradients_through(terms, gradients, wanted, parameters=self.parameters)
         self.gradients.add(found[len(wanted) :])
         parts = iter(found)
         return [next(parts) if leaf.requires_grad else None for leaf in leaves]

@@ -7,7 +7,8 @@ from typing import Any
 import torch
 
 from ckptplan.errors import InputError
-from ckptplan.torch.discovery import Parameters, begin, check_result, hooks_suspended
+from ckptplan.torch.backward import gradients_through
+from ckptplan.torch.discovery import Parameters, begin, check_result
 from ckptplan.torch.engine import Cell, Engine, Incoming, Tape
 from ckptplan.torch.gradients import Gradient, Gradients
 from ckptplan.torch.graphs import graph_leaves, saved_bytes
@@ -120,15 +121,14 @@ class StepEngine(Engine):
             *zip(tape.end, self.gradients.state or [None] * len(tape.end), strict=True),
             *self._incoming_pairs(tape, incoming),
         ]
-        live = [(out, gradient) for out, gradient in pairs if gradient is not None and out.requires_grad]
         begins = [leaf for leaf in tape.begin if leaf.requires_grad]
         inputs = [leaf for leaf in tape.inputs if leaf.requires_grad]
-        wanted = [*begins, *inputs, *self.parameters]
-        found: tuple[Gradient, ...] = (None,) * len(wanted)
-        if live and wanted:
-            outs, gradients = zip(*live, strict=True)
-            with hooks_suspended(self.parameters):
-                found = torch.autograd.grad(outs, wanted, gradients, allow_unused=True)
+        found = gradients_through(
+            [output for output, _ in pairs],
+            [gradient for _, gradient in pairs],
+            [*begins, *inputs],
+            parameters=self.parameters,
+        )
         self._keep(tape, found, begins=len(begins), inputs=len(inputs))
 
     def close(self) -> None:
