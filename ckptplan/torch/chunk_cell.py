@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol, Self
 
@@ -18,6 +19,9 @@ class SavedOutputs(Protocol):
 
     def part(self, start: int, stop: int) -> Self:
         """Return those of some steps, counted from the first."""
+
+    def moved(self, keep: Callable[[torch.Tensor], torch.Tensor]) -> Self:
+        """Return the same with each tensor where ``keep`` puts it."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -17,6 +17,7 @@ from ckptplan.torch.engine import Engine, Incoming, Tape
 from ckptplan.torch.gradients import Gradient, Gradients
 from ckptplan.torch.inputs import Sequence
 from ckptplan.torch.losses import Outputs, Terms
+from ckptplan.torch.pages import Pages
 from ckptplan.torch.trees import Leaves, byte_size, flattened
 
 #: Steps whose outputs and adjoints are alive at a time: they should not show beside the memory of a plan.
@@ -117,6 +118,7 @@ class ChunkEngine(Engine):
         # What runs at a time becomes the tape, or goes: it need not be less than the tapes of the plan.
         self.piece = min(max(chunk, _WORKING), _MOST)
         self.log = SavedLog()
+        self._pages = Pages()
         self._before: Any = None
         places = {id(one): place for place, one in enumerate(parameters)}
         #: Where the cell's parameters stand among all.
@@ -164,7 +166,8 @@ class ChunkEngine(Engine):
         with self._plain():
             if start < known:
                 return self.cell.replay(state, inputs, self.log.part(start, stop))
-            states, saved = self.cell.run(state, inputs, self._before)
+            states, made = self.cell.run(state, inputs, self._before)
+            saved = made.moved(self._pages.keep)
             self._before = self.cell.last(saved)
         if self.again:
             self.log.add(start, stop, saved)
@@ -248,6 +251,7 @@ class ChunkEngine(Engine):
 
     def close(self) -> None:
         self.log.forget(0)
+        self._pages.close()
         self._before = None
 
 

@@ -10,6 +10,7 @@ The spike has the derivative 1 / (1 + s |v - h|)^2 (Zenke and Ganguli 2018); the
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -36,6 +37,10 @@ class LIFOutputs:
         """Return those of some steps, counted from the first."""
         inputs = None if self.inputs is None else self.inputs.part(start, stop)
         return LIFOutputs(self.spikes.part(start, stop + 1), inputs)
+
+    def moved(self, keep: Callable[[torch.Tensor], torch.Tensor]) -> LIFOutputs:
+        """Return the same with each tensor where ``keep`` puts it."""
+        return LIFOutputs(self.spikes.moved(keep), None if self.inputs is None else self.inputs.moved(keep))
 
 
 class LIF(ChunkCell):

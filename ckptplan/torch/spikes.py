@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from itertools import accumulate
 from typing import Literal
 
@@ -82,6 +83,10 @@ class Spikes:
             counts=self.counts[start * rows : stop * rows] if self.form == "indices" else self.counts,
             bounds=tuple(bound - low for bound in self.bounds[start : stop + 1]),
         )
+
+    def moved(self, keep: Callable[[torch.Tensor], torch.Tensor]) -> Spikes:
+        """Return the same with each tensor where ``keep`` puts it."""
+        return replace(self, data=keep(self.data), counts=keep(self.counts))
 
     def dense(self, dtype: torch.dtype) -> torch.Tensor:
         """Return ones and zeros, shape (steps, *batch, neurons)."""
