@@ -14,7 +14,7 @@ from torch.autograd.function import once_differentiable
 from ckptplan.errors import InputError, shown
 from ckptplan.model.plan import Plan
 from ckptplan.playback import actions
-from ckptplan.schedule.actions import Backward, Tier
+from ckptplan.schedule.actions import Action, Backward, Tier
 from ckptplan.torch import discovery
 from ckptplan.torch.ambient import Autocast, Generators
 from ckptplan.torch.chunk_cell import ChunkCell
@@ -50,6 +50,7 @@ def unroll(
     parameters: Iterable[torch.Tensor] = (),
     remote_dir: str | os.PathLike[str] | None = None,
     replay_randomness: bool = True,
+    schedule: Iterable[Action] | None = None,
     observer: Observer | None = None,
 ) -> tuple[Any, Any]:
     """Return the outputs of all steps, stacked over time, and the final state; both can be differentiated.
@@ -58,8 +59,9 @@ def unroll(
     tensors of shape (T, ...), a nest of such, or a callable (start, stop) -> chunk, called again where steps
     are run again. Gradients reach the inputs, the initial state, the parameters of ``cell``, and what else its
     first step is seen to use; name in ``parameters`` what only later steps use. Checkpoints that the plan
-    keeps in remote memory wait in host memory, or in files under ``remote_dir``. ``observer`` is told each
-    action when it is done.
+    keeps in remote memory wait in host memory, or in files under ``remote_dir``. ``schedule`` is carried out
+    instead of the plan's own, as ``ckptplan.load_schedule`` returns one (``ckptplan.simulate`` says whether
+    it is legal). ``observer`` is told each action when it is done.
 
     Outputs of all steps are kept: where only a loss is wanted, ``bptt`` needs far less memory.
     Raises InputError.
@@ -73,6 +75,7 @@ def unroll(
         parameters=tuple(parameters),
         remote_dir=remote_dir,
         replay_randomness=replay_randomness,
+        schedule=schedule,
         observer=observer,
     )
     outputs = Stacked(steps=plan.steps)
@@ -95,6 +98,7 @@ def bptt(
     parameters: Iterable[torch.Tensor] = (),
     remote_dir: str | os.PathLike[str] | None = None,
     replay_randomness: bool = True,
+    schedule: Iterable[Action] | None = None,
     observer: Observer | None = None,
 ) -> Result:
     """Return the loss of a sequence, taken inside the schedule: outputs are never kept.
@@ -119,6 +123,7 @@ def bptt(
         parameters=tuple(parameters),
         remote_dir=remote_dir,
         replay_randomness=replay_randomness,
+        schedule=schedule,
         observer=observer,
     )
     outputs = Summed(loss=loss, chunk_loss=chunk_loss, final_loss=final_loss)
@@ -146,6 +151,7 @@ class _Job:
     parameters: discovery.Parameters
     remote_dir: str | os.PathLike[str] | None
     replay_randomness: bool
+    schedule: Iterable[Action] | None
     observer: Observer | None
 
     def __post_init__(self) -> None:
@@ -274,7 +280,7 @@ def _run(job: _Job, outputs: Outputs, probed: _Probed) -> tuple[torch.Tensor, ..
         return (*outputs.release(), *executor.final)
     run = _Run(
         executor=executor,
-        actions=Lookahead(actions(job.plan)),
+        actions=Lookahead(iter(actions(job.plan) if job.schedule is None else job.schedule)),
         outputs=outputs,
         states=len(state),
         plan=job.plan,
