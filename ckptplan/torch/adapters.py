@@ -46,7 +46,8 @@ class SnnTorchCell(_Adapter):
         self.layer = layer
         #: Neurons that feed their spikes back take them with the state.
         self.recurrent = hasattr(neuron, "recurrent")
-        if getattr(neuron, "init_hidden", False):
+        inner = layer.modules() if layer is not None else ()
+        if any(getattr(one, "init_hidden", False) for one in (neuron, *inner)):
             raise InputError(
                 "keeps its state to itself (init_hidden=True), so that no step can be run again",
                 field="neuron",

@@ -41,6 +41,10 @@ class Generators:
         if self.device is not None:
             torch.cuda.set_rng_state(state[1], self.device)
 
+    def moved_since(self, state: RandomState) -> bool:
+        """Whether numbers were drawn."""
+        return not all(torch.equal(one, other) for one, other in zip(self.state(), state, strict=True))
+
     @contextmanager
     def aside(self) -> Iterator[None]:
         """Leave the ambient generators as they were."""

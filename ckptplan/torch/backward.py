@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 
-from ckptplan.torch.discovery import Parameters, hooks_suspended
 from ckptplan.torch.gradients import Gradient
 
 
@@ -16,7 +16,7 @@ def gradients_through(
     gradients: Sequence[Gradient],
     wanted: Sequence[torch.Tensor],
     *,
-    parameters: Parameters,
+    parameters: Sequence[torch.Tensor],
 ) -> tuple[Gradient, ...]:
     """Return the gradients of ``wanted``, then of the parameters; None where nothing reaches them."""
     live = [
@@ -29,7 +29,7 @@ def gradients_through(
         return (None,) * len(everything)
     # As a scalar, whose gradient need not be given: PyTorch checks given ones with its symbolic shapes,
     # which brings 38 MiB of modules into the process and takes ten microseconds for each.
-    with torch.enable_grad(), hooks_suspended(parameters):
+    with torch.enable_grad(), _hooks_suspended(parameters):
         root = _Given.apply([gradient for _, gradient in live], *(output for output, _ in live))  # type: ignore[no-untyped-call]
         return torch.autograd.grad(root, everything, allow_unused=True)
 
@@ -48,3 +48,16 @@ class _Given(torch.autograd.Function):
         """Hand the gradients over, and keep none."""
         gradients, ctx.gradients = ctx.gradients, None
         return None, *gradients
+
+
+@contextmanager
+def _hooks_suspended(parameters: Sequence[torch.Tensor]) -> Iterator[None]:
+    """Keep hooks of parameters from firing for every chunk: they fire once, for the whole gradient."""
+    hooked: list[tuple[Any, Any]] = [(one, one._backward_hooks) for one in parameters if one._backward_hooks]
+    for one, _ in hooked:
+        one._backward_hooks = None
+    try:
+        yield
+    finally:
+        for one, hooks in hooked:
+            one._backward_hooks = hooks

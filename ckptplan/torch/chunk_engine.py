@@ -12,18 +12,19 @@ import torch
 
 from ckptplan.torch.backward import gradients_through
 from ckptplan.torch.chunk_cell import ChunkCell, SavedOutputs
-from ckptplan.torch.discovery import Parameters, begin
 from ckptplan.torch.engine import Engine, Incoming, Tape
 from ckptplan.torch.gradients import Gradient, Gradients
+from ckptplan.torch.graphs import begin
 from ckptplan.torch.inputs import Sequence
 from ckptplan.torch.losses import Outputs, Terms
 from ckptplan.torch.pages import Pages
+from ckptplan.torch.probe import Parameters, check_reached
 from ckptplan.torch.trees import Leaves, byte_size, flattened
 
-#: Steps whose outputs and adjoints are alive at a time: they should not show beside the memory of a plan.
-_WORKING = 16
-#: Most steps run at a time.
-_MOST = 64
+#: Most steps run at a time, and most whose outputs and adjoints are alive at a time.
+_MOST, _MOST_WORKING = 64, 16
+#: Of the states that a plan has room for, about this share may be worked on beside them.
+_SHARE = 8
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,13 +111,15 @@ class ChunkEngine(Engine):
         input_gradients: tuple[bool, ...],
         device: torch.device,
         chunk: int,
+        room: int,
     ) -> None:
         self.cell, self.inputs, self.steps, self.outputs = cell, inputs, steps, outputs
         self.parameters, self.gradients = parameters, gradients
         self.wants_inputs = any(input_gradients)
         self.device = device
-        # What runs at a time becomes the tape, or goes: it need not be less than the tapes of the plan.
-        self.piece = min(max(chunk, _WORKING), _MOST)
+        self.working = min(max(room // _SHARE, 4), _MOST_WORKING)
+        # What runs at a time becomes the tape, or goes: it may be as much as the tapes of the plan.
+        self.piece = min(max(chunk, self.working), _MOST)
         self.log = SavedLog()
         self._pages = Pages()
         self._before: Any = None
@@ -142,6 +145,7 @@ class ChunkEngine(Engine):
             with torch.enable_grad():
                 end = begin(leaves)
                 final = self.outputs.finish(structure.filled(end))
+            check_reached(tuple(final), end, parameters=self.parameters)
         return Membranes(start=start, stop=stop, pieces=pieces, end=end, final=final), state
 
     @contextmanager
@@ -171,8 +175,8 @@ class ChunkEngine(Engine):
             self._before = self.cell.last(saved)
         if self.again:
             self.log.add(start, stop, saved)
-        for first in range(start, stop, _WORKING):
-            last = min(stop, first + _WORKING)
+        for first in range(start, stop, self.working):
+            last = min(stop, first + self.working)
             with self._plain():
                 outputs = _each(self.cell.dense(saved.part(first - start, last - start)))
             with torch.no_grad():
@@ -184,8 +188,8 @@ class ChunkEngine(Engine):
         self._reverse_final(tape, incoming)
         while tape.pieces:
             piece = tape.pieces.pop()
-            for first in range(piece.start, piece.stop, _WORKING)[::-1]:
-                self._reverse_piece(piece.part(first, min(piece.stop, first + _WORKING)), incoming)
+            for first in range(piece.start, piece.stop, self.working)[::-1]:
+                self._reverse_piece(piece.part(first, min(piece.stop, first + self.working)), incoming)
         self.log.forget(tape.start)
 
     def _reverse_final(self, tape: Membranes, incoming: Incoming) -> None:
@@ -227,6 +231,7 @@ class ChunkEngine(Engine):
         with torch.enable_grad():
             leaves = begin(leaves)
             terms = self._take(piece.start, _each(structure.filled(leaves)), first_time=False)
+        check_reached(tuple(terms), leaves, parameters=self.parameters)
         gradients = self.outputs.gradients(piece.start, piece.stop, incoming, terms=len(terms))
         found = self._grad(terms, gradients, leaves)
         return structure.filled(found)  # type: ignore[arg-type]

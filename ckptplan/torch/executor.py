@@ -20,7 +20,7 @@ from ckptplan.torch.gradients import Gradient
 from ckptplan.torch.lookahead import Lookahead
 from ckptplan.torch.losses import Outputs
 from ckptplan.torch.stores import Checkpoint, Store
-from ckptplan.torch.trees import Leaves, Structure, flattened
+from ckptplan.torch.trees import Leaves, flattened
 
 #: Is told each action when it is done.
 Observer = Callable[[Action, "Executor"], None]
@@ -47,8 +47,6 @@ class Executor:
         #: Steps that have run at least once.
         self.frontier = 0
         self.state: Any = state
-        self._first = flattened(state)[1]
-        self._later: Structure | None = None
         #: When the present action began, for an observer that takes times.
         self.began = 0.0
         self.final: Leaves = ()
@@ -109,7 +107,7 @@ class Executor:
             case Save(number, tier):
                 self.stores[tier].put(number, self._checkpoint())
             case Load(number, tier):
-                self._resume(number, self.stores[tier].get(number))
+                self._resume(self.stores[tier].get(number))
             case Free(number, tier):
                 self.stores[tier].drop(number)
             case Transfer(numbers, source, target):
@@ -122,12 +120,11 @@ class Executor:
     # Checkpoints
 
     def _checkpoint(self) -> Checkpoint:
-        leaves, _ = flattened(self.state)
-        return Checkpoint(tuple(leaf.detach() for leaf in leaves), self.generators.state())
+        leaves, structure = flattened(self.state)
+        return Checkpoint(tuple(leaf.detach() for leaf in leaves), structure, self.generators.state())
 
-    def _resume(self, number: int, checkpoint: Checkpoint) -> None:
-        structure = self._first if number == 0 or self._later is None else self._later
-        self.state = structure.filled(checkpoint.leaves)
+    def _resume(self, checkpoint: Checkpoint) -> None:
+        self.state = checkpoint.structure.filled(checkpoint.leaves)
         self.generators.restore(checkpoint.random)
 
     # Steps
@@ -145,10 +142,8 @@ class Executor:
 
     def _ran(self, stop: int) -> None:
         self.frontier = max(self.frontier, stop)
-        leaves, structure = flattened(self.state)
-        self._later = structure
         if stop == self.steps:
-            self.final = tuple(leaf.detach() for leaf in leaves)
+            self.final = tuple(leaf.detach() for leaf in flattened(self.state)[0])
 
     def _backward(self, start: int, stop: int) -> None:
         self.state = None

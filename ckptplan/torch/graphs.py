@@ -7,11 +7,14 @@ from typing import Any
 
 import torch
 
+from ckptplan.torch.trees import Leaves, is_differentiable
 
-def nodes(outputs: Iterable[torch.Tensor]) -> Iterator[Any]:
-    """Return the operations behind some tensors, each once."""
-    waiting = [tensor.grad_fn for tensor in outputs if tensor.grad_fn is not None]
-    met = set(waiting)
+
+def nodes(outputs: Iterable[torch.Tensor], *, until: Iterable[torch.Tensor] = ()) -> Iterator[Any]:
+    """Return the operations behind some tensors, each once; not those behind ``until``."""
+    ends = {tensor.grad_fn for tensor in until if tensor.grad_fn is not None}
+    waiting = list({tensor.grad_fn for tensor in outputs if tensor.grad_fn is not None} - ends)
+    met = {*waiting, *ends}
     while waiting:
         node: Any = waiting.pop()
         yield node
@@ -21,9 +24,26 @@ def nodes(outputs: Iterable[torch.Tensor]) -> Iterator[Any]:
                 waiting.append(following)
 
 
-def graph_leaves(outputs: Iterable[torch.Tensor]) -> Iterator[torch.Tensor]:
+def graph_leaves(
+    outputs: Iterable[torch.Tensor], *, until: Iterable[torch.Tensor] = ()
+) -> Iterator[torch.Tensor]:
     """Return the leaves that require a gradient, of the graphs behind some tensors."""
-    yield from (node.variable for node in nodes(outputs) if hasattr(node, "variable"))
+    yield from (node.variable for node in nodes(outputs, until=until) if hasattr(node, "variable"))
+
+
+def sequence_number() -> int:
+    """Return the number that autograd gives the next operation it records."""
+    return int(torch.autograd._get_sequence_nr())  # type: ignore[attr-defined]
+
+
+def outer_node(
+    outputs: Iterable[torch.Tensor], *, before: int, until: Iterable[torch.Tensor] = ()
+) -> str | None:
+    """Return the name of an operation that was recorded before a moment (a sequence number of autograd)."""
+    for node in nodes(outputs, until=until):
+        if not hasattr(node, "variable") and node._sequence_nr() < before:
+            return str(node.name())
+    return None
 
 
 def saved_bytes(
@@ -61,3 +81,12 @@ def saved_tensors(outputs: Iterable[torch.Tensor]) -> Iterator[torch.Tensor]:
                 value = getattr(node, name)
                 values = value if isinstance(value, tuple | list) else (value,)
                 yield from (one for one in values if isinstance(one, torch.Tensor))
+
+
+def begin(leaves: Leaves) -> Leaves:
+    """Return a state that a graph begins with: every float requires a gradient, the first one, too."""
+    detached = tuple(leaf.detach() for leaf in leaves)
+    for leaf in detached:
+        if is_differentiable(leaf):
+            leaf.requires_grad_()
+    return detached

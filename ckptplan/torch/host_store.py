@@ -1,24 +1,25 @@
 """Remote checkpoints in host memory: buffers used again and again, copies beside compute on an accelerator.
 
-On CUDA buffers are pinned, writes and reads have a stream of their own each, and events order them: a write
-waits for the compute that made the state, a read for the write of its buffer, compute for the read. Where a
-plan's transfers run beside compute the next read is begun as soon as it is known (one at a time, the buffer
-that docs/equations.md counts). On a CPU the same buffers are filled at once.
+On CUDA buffers are pinned, and writes and reads have a stream of their own each, ordered by events: a write
+waits for the compute that made the state, a read for the write of its buffer, compute for the read. One
+write and one read are under way at most, the buffers that docs/equations.md counts: the host waits for the
+one before. Where a plan's transfers do not run beside compute, compute waits for each; where they do, the
+next read is begun as soon as it is known. On a CPU the same buffers are filled at once.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
 from dataclasses import dataclass
+from functools import cache
 
 import torch
 
-from ckptplan.torch.ambient import RandomState
 from ckptplan.torch.stores import Checkpoint, Store
 from ckptplan.torch.trees import Leaves
 
-#: What tells buffers apart: shapes and types of a state's leaves.
-Kind = tuple[tuple[torch.Size, torch.dtype], ...]
+#: What tells buffers apart: shapes, types and devices of a state's leaves.
+Kind = tuple[tuple[torch.Size, torch.dtype, torch.device], ...]
 
 
 @dataclass
@@ -44,14 +45,16 @@ class HostStore(Store):
 
     def __init__(self, device: torch.device, *, ahead: bool) -> None:
         super().__init__()
-        self.device = device
-        self._lanes = _Lanes(device) if device.type == "cuda" else None
+        self._lanes = _Lanes(device, beside=ahead) if device.type == "cuda" else None
         self.ahead = ahead and self._lanes is not None
-        self._kept: dict[int, tuple[_Buffer, RandomState]] = {}
+        self._kept: dict[int, tuple[_Buffer, Checkpoint]] = {}
         self._free: defaultdict[Kind, list[_Buffer]] = defaultdict(list)
         self._fetched: _Fetched | None = None
-        #: Buffers made so far.
-        self.made = 0
+
+    @property
+    def buffers(self) -> int:
+        """The number of buffers made so far, full or not."""
+        return len(self._kept) + sum(len(free) for free in self._free.values())
 
     def expect(self, state: int) -> None:
         if self.ahead and self._fetched is None and state in self._kept:
@@ -64,22 +67,23 @@ class HostStore(Store):
                 kept.copy_(leaf)
         else:
             buffer.copied = self._lanes.write(checkpoint.leaves, buffer.leaves, after=buffer.copied)
-        self._kept[state] = buffer, checkpoint.random
+        self._kept[state] = buffer, checkpoint.with_leaves(())
 
     def _get(self, state: int) -> Checkpoint:
-        buffer, random = self._kept[state]
+        buffer, checkpoint = self._kept[state]
         if self._lanes is None:
-            return Checkpoint(tuple(leaf.clone() for leaf in buffer.leaves), random)
+            return checkpoint.with_leaves(tuple(leaf.clone() for leaf in buffer.leaves))
         fetched, self._fetched = self._fetched, None
         if fetched is None or fetched.state != state:
             fetched = self._fetch(state)
         self._lanes.arrive(fetched)
-        return Checkpoint(fetched.leaves, random)
+        return checkpoint.with_leaves(fetched.leaves)
 
     def _fetch(self, state: int) -> _Fetched:
         buffer, _ = self._kept[state]
         assert self._lanes is not None  # noqa: S101 - asked for on an accelerator only
-        leaves, buffer.copied = self._lanes.read(buffer.leaves, after=buffer.copied)
+        devices = tuple(device for _, _, device in buffer.kind)
+        leaves, buffer.copied = self._lanes.read(buffer.leaves, devices, after=buffer.copied)
         return _Fetched(state, leaves, buffer.copied)
 
     def _drop(self, state: int) -> None:
@@ -87,10 +91,9 @@ class HostStore(Store):
         self._free[buffer.kind].append(buffer)
 
     def _buffer(self, leaves: Leaves) -> _Buffer:
-        kind = tuple((leaf.shape, leaf.dtype) for leaf in leaves)
+        kind = tuple((leaf.shape, leaf.dtype, leaf.device) for leaf in leaves)
         if self._free[kind]:
             return self._free[kind].pop()
-        self.made += 1
         pinned = self._lanes is not None
         made = tuple(torch.empty(leaf.shape, dtype=leaf.dtype, pin_memory=pinned) for leaf in leaves)
         return _Buffer(kind, made)
@@ -106,40 +109,66 @@ class HostStore(Store):
 class _Lanes:
     """A stream for each direction between a CUDA device and the host."""
 
-    def __init__(self, device: torch.device) -> None:
-        self.device = device
-        self.writes = torch.cuda.Stream(device)
-        self.reads = torch.cuda.Stream(device)
+    def __init__(self, device: torch.device, *, beside: bool) -> None:
+        self.device, self.beside = device, beside
+        self.writes, self.reads = _streams(device)
+        self._written: torch.cuda.Event | None = None
+        self._read: torch.cuda.Event | None = None
 
     def write(self, leaves: Leaves, buffer: Leaves, *, after: torch.cuda.Event | None) -> torch.cuda.Event:
         """Copy a state to the host when compute has made it and the buffer is free."""
-        self.writes.wait_stream(torch.cuda.current_stream(self.device))
+        compute = torch.cuda.current_stream(self.device)
+        if self._written is not None:
+            self._written.synchronize()
+        self.writes.wait_stream(compute)
         if after is not None:
             self.writes.wait_event(after)
         with torch.cuda.stream(self.writes):
             for kept, leaf in zip(buffer, leaves, strict=True):
                 kept.copy_(leaf, non_blocking=True)
-                # The state may be let go before the copy is done.
-                leaf.record_stream(self.writes)
+                if leaf.is_cuda:
+                    # The state may be let go before the copy is done.
+                    leaf.record_stream(self.writes)
         done: torch.cuda.Event = self.writes.record_event()
+        if not self.beside:
+            compute.wait_event(done)
+        self._written = done
         return done
 
-    def read(self, buffer: Leaves, *, after: torch.cuda.Event | None) -> tuple[Leaves, torch.cuda.Event]:
-        """Copy a state to the device when the buffer has been written."""
+    def read(
+        self, buffer: Leaves, devices: tuple[torch.device, ...], *, after: torch.cuda.Event | None
+    ) -> tuple[Leaves, torch.cuda.Event]:
+        """Copy a state to its devices when the buffer has been written."""
+        if self._read is not None:
+            self._read.synchronize()
         if after is not None:
             self.reads.wait_event(after)
+            if any(device.type == "cpu" for device in devices):
+                after.synchronize()
         with torch.cuda.stream(self.reads):
-            leaves = tuple(leaf.to(self.device, non_blocking=True) for leaf in buffer)
-        return leaves, self.reads.record_event()
+            leaves = tuple(
+                leaf.to(device, non_blocking=True, copy=True)
+                for leaf, device in zip(buffer, devices, strict=True)
+            )
+        done: torch.cuda.Event = self.reads.record_event()
+        self._read = done
+        return leaves, done
 
     def arrive(self, fetched: _Fetched) -> None:
         """Let compute wait for a state."""
         compute = torch.cuda.current_stream(self.device)
         compute.wait_event(fetched.arrived)
         for leaf in fetched.leaves:
-            leaf.record_stream(compute)
+            if leaf.is_cuda:
+                leaf.record_stream(compute)
 
     def finish(self) -> None:
         """Wait for what is under way: its buffers go."""
         self.writes.synchronize()
         self.reads.synchronize()
+
+
+@cache
+def _streams(device: torch.device) -> tuple[torch.cuda.Stream, torch.cuda.Stream]:
+    """Return the streams of a device, the same for all runs: memory that is free belongs to its stream."""
+    return torch.cuda.Stream(device), torch.cuda.Stream(device)

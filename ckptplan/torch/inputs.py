@@ -62,6 +62,18 @@ class Made(Sequence):
 
     def piece(self, start: int, stop: int) -> tuple[Leaves, Structure]:
         leaves, structure = flattened(self.make(start, stop))
+        if not leaves:
+            raise InputError(
+                f"returned no tensor for steps {start} to {stop}",
+                field="inputs",
+                accepted="a callable (start, stop) -> tensors with time as the first axis",
+            )
+        if any(leaf.requires_grad for leaf in leaves):
+            raise InputError(
+                "returned a tensor that requires a gradient, which would not reach what made it",
+                field="inputs",
+                accepted="inputs as tensors, or what makes them (an embedding) within the cell",
+            )
         for leaf in leaves:
             if leaf.dim() == 0 or leaf.shape[0] != stop - start:
                 raise InputError(

@@ -102,6 +102,11 @@ class LIF(ChunkCell):
         self, state: torch.Tensor, inputs: torch.Tensor, before: Spikes | None
     ) -> tuple[torch.Tensor, LIFOutputs]:
         """Run steps for the first time: dense products, then what fired is packed."""
+        self._check_weights()
+        if self.spiking_inputs and not bool(((inputs == 0) | (inputs == 1)).all()):
+            raise InputError(
+                "are not all zeros and ones", field="inputs", accepted="spikes, or spiking_inputs=False"
+            )
         feedback = self._feedback()
         states = torch.nn.functional.linear(inputs, self.weight, self.bias)
         fired = torch.empty(len(inputs) + 1, *state.shape, dtype=torch.bool, device=state.device)
@@ -202,6 +207,18 @@ class LIF(ChunkCell):
     def _steps(self, states: torch.Tensor) -> tuple[torch.Tensor, ...]:
         """Return the rows of each step; memory is shared."""
         return states.view(len(states), -1, self.neurons).unbind(0)
+
+    def _check_weights(self) -> None:
+        """Raise InputError if a weight is computed from others, which would get no gradient."""
+        for name in ("weight", "bias", "recurrent_weight"):
+            value = getattr(self, name)
+            if value is not None and value is not self._parameters.get(name):
+                raise InputError(
+                    f"{name} is computed from other tensors (a parametrization, pruning), whose gradients a "
+                    "backward pass of its own does not reach",
+                    field="cell",
+                    accepted="plain parameters; or cell=lambda state, x: lif(state, x), step by step",
+                )
 
     def _feedback(self) -> torch.Tensor:
         """Return what a spike adds to all membranes one step later, its own reset included."""

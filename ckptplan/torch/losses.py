@@ -58,11 +58,25 @@ class Stacked(Outputs):
             if self.structure is None:
                 self.structure = structure
                 self.leaves = tuple(leaf.new_empty((self.steps, *leaf.shape)) for leaf in leaves)
+            self._check(leaves, structure, step)
             if first_time:
                 for kept, leaf in zip(self.leaves, leaves, strict=True):
                     kept[step].copy_(leaf.detach())
             terms += leaves
         return terms
+
+    def _check(self, leaves: Leaves, structure: Structure, step: int) -> None:
+        assert self.structure is not None  # noqa: S101 - set with the first outputs
+        if not self.leaves or (
+            [leaf.shape for leaf in leaves] == [kept.shape[1:] for kept in self.leaves]
+            and structure.plain == self.structure.plain
+        ):
+            return
+        raise InputError(
+            f"returned an output of another shape, or other numbers, at step {step} than at the first",
+            field="cell",
+            accepted="outputs of the same structure and shapes at every step: they are stacked over time",
+        )
 
     def release(self) -> Leaves:
         leaves, self.leaves = self.leaves, ()
@@ -148,6 +162,6 @@ def _scalar(value: object, field: str) -> torch.Tensor:
         raise InputError(
             f"returned {got}",
             field=field,
-            accepted="a single float: a loss is a sum over time (docs/runtime.md tells what to do with others)",
+            accepted="a tensor of one float: a loss is a sum over time (docs/runtime.md has recipes)",
         )
     return value.reshape(())

@@ -62,7 +62,9 @@ def explained(plan: Plan, device: torch.device) -> Iterator[None]:
 def _is_exhausted(error: BaseException) -> bool:
     if isinstance(error, OutOfMemory):
         return False
-    return isinstance(error, MemoryError | torch.OutOfMemoryError) or "can't allocate memory" in str(error)
+    return isinstance(error, MemoryError | torch.OutOfMemoryError) or any(
+        text in str(error) for text in ("can't allocate memory", "CUDA error: out of memory")
+    )
 
 
 def available_bytes(device: torch.device) -> int | None:
@@ -107,7 +109,7 @@ def _field(file: str, name: str) -> int:
 def _suggestion(plan: Plan, available: int | None) -> str:
     """Return which plan would fit, by the model."""
     budget = plan.predicted.local_peak_bytes - 1
-    budget = int(_SHARE * (budget if available is None else min(available, budget)))
+    budget = max(1, int(_SHARE * (budget if available is None else min(available, budget))))
     try:
         found = ckptplan.optimize(plan.workload, plan.profile, strategies=["closed"], local_bytes=budget)
     except Infeasible as error:

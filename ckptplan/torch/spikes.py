@@ -10,7 +10,7 @@ from typing import Literal
 import numpy as np
 import torch
 
-#: Above this share of ones a dense product is faster than a sparse one (docs/runtime.md).
+#: Above about this share of ones a dense product is faster than a sparse one, on a CPU.
 _DENSE = 0.3
 
 
@@ -100,8 +100,7 @@ class Spikes:
 
     def product(self, table: torch.Tensor) -> torch.Tensor:
         """Return spikes @ table, shape (steps, *batch, columns), for a table of shape (neurons, columns)."""
-        total = self.steps * self.neurons * max(1, len(self.counts) // max(1, self.steps))
-        if self.form == "bits" and self.bounds[-1] > _DENSE * total:
+        if self.form == "bits" and self.bounds[-1] > _DENSE * len(self.data) * self.neurons:
             found = self.dense(table.dtype).view(-1, self.neurons) @ table
         else:
             indices, offsets = self._indices()

@@ -6,14 +6,13 @@ from typing import Any
 
 import torch
 
-from ckptplan.errors import InputError
 from ckptplan.torch.backward import gradients_through
-from ckptplan.torch.discovery import Parameters, begin, check_result
 from ckptplan.torch.engine import Cell, Engine, Incoming, Tape
 from ckptplan.torch.gradients import Gradient, Gradients
-from ckptplan.torch.graphs import graph_leaves, saved_bytes
+from ckptplan.torch.graphs import begin, saved_bytes
 from ckptplan.torch.inputs import Sequence, as_graph_leaves, each_step
 from ckptplan.torch.losses import Outputs, Terms
+from ckptplan.torch.probe import Parameters, check_reached, check_result
 from ckptplan.torch.trees import Leaves, flattened, is_differentiable
 
 #: Steps whose inputs are taken apart, or made, at a time where nothing is recorded.
@@ -48,10 +47,11 @@ class StepEngine(Engine):
         parameters: Parameters,
         gradients: Gradients,
         input_gradients: tuple[bool, ...],
+        temporary: int,
     ) -> None:
         self.cell, self.inputs, self.steps, self.outputs = cell, inputs, steps, outputs
         self.parameters, self.gradients, self.input_gradients = parameters, gradients, input_gradients
-        self._checked = False
+        self.temporary = temporary
 
     def advance(self, state: Any, start: int, stop: int, *, known: int) -> Any:
         with torch.no_grad():
@@ -99,21 +99,13 @@ class StepEngine(Engine):
         return state, terms
 
     def _check(self, tape: Graph) -> None:
-        """See once that no parameter is missing that the graph of a chunk reaches."""
-        if self._checked:
-            return
-        self._checked = True
-        known = {id(one) for one in (*self.parameters, *tape.begin, *tape.inputs)}
-        missing = [
-            leaf for leaf in graph_leaves((*tape.end, *tape.terms, *tape.final)) if id(leaf) not in known
-        ]
-        if missing:
-            raise InputError(
-                f"the cell or the loss uses {len(missing)} tensors that require a gradient and were not found "
-                f"in the first step, the first one of shape {tuple(missing[0].shape)}",
-                field="parameters",
-                accepted="parameters=[...] with all of them",
-            )
+        """See that no parameter is missing that the graph of a chunk reaches."""
+        check_reached(
+            (*tape.end, *tape.terms, *tape.final),
+            (*tape.begin, *tape.inputs),
+            parameters=self.parameters,
+            temporary=self.temporary * (tape.stop - tape.start),
+        )
 
     def reverse(self, tape: Tape, incoming: Incoming) -> None:
         assert isinstance(tape, Graph)  # noqa: S101 - this engine's own

@@ -14,7 +14,7 @@ import torch
 
 from ckptplan.errors import InputError
 from ckptplan.torch.ambient import RandomState
-from ckptplan.torch.trees import Leaves, byte_size, compact
+from ckptplan.torch.trees import Leaves, Structure, byte_size, compact
 
 
 @dataclass(frozen=True)
@@ -22,7 +22,13 @@ class Checkpoint:
     """A state and the generators at that moment; both are needed to run on from there."""
 
     leaves: Leaves
+    #: How the leaves nest, and what stands beside them: None, numbers.
+    structure: Structure
     random: RandomState
+
+    def with_leaves(self, leaves: Leaves) -> Checkpoint:
+        """Return the same with its tensors elsewhere."""
+        return Checkpoint(leaves, self.structure, self.random)
 
 
 class Store(ABC):
@@ -80,7 +86,7 @@ class LocalStore(Store):
 
     def _put(self, state: int, checkpoint: Checkpoint) -> None:
         leaves = tuple(compact(leaf) for leaf in checkpoint.leaves)
-        self._kept[state] = Checkpoint(leaves, checkpoint.random), tuple(leaf._version for leaf in leaves)
+        self._kept[state] = checkpoint.with_leaves(leaves), tuple(leaf._version for leaf in leaves)
 
     def _get(self, state: int) -> Checkpoint:
         checkpoint, versions = self._kept[state]
@@ -100,9 +106,9 @@ class LocalStore(Store):
 class FileStore(Store):
     """Files in a folder of their own, which goes when the run ends."""
 
-    def __init__(self, folder: str | os.PathLike[str], device: torch.device) -> None:
+    def __init__(self, folder: str | os.PathLike[str]) -> None:
         super().__init__()
-        self.device = device
+        self._kept: dict[int, tuple[Checkpoint, tuple[torch.device, ...]]] = {}
         try:
             Path(folder).mkdir(parents=True, exist_ok=True)
             self._folder = Path(tempfile.mkdtemp(prefix="ckptplan-", dir=folder))
@@ -114,25 +120,29 @@ class FileStore(Store):
 
     def _put(self, state: int, checkpoint: Checkpoint) -> None:
         try:
-            torch.save(
-                [[leaf.detach().cpu() for leaf in checkpoint.leaves], list(checkpoint.random)],
-                self._path(state),
-            )
+            # Of a view the whole storage would be written.
+            torch.save([compact(leaf.detach()).cpu() for leaf in checkpoint.leaves], self._path(state))
         except (OSError, RuntimeError) as error:
             self._path(state).unlink(missing_ok=True)
             raise self._trouble(
                 f"cannot take a checkpoint of {byte_size(checkpoint.leaves):,} bytes", self._given, error
             ) from error
+        devices = tuple(leaf.device for leaf in checkpoint.leaves)
+        self._kept[state] = checkpoint.with_leaves(()), devices
 
     def _get(self, state: int) -> Checkpoint:
         try:
-            leaves, random = torch.load(self._path(state), weights_only=True)
+            leaves = torch.load(self._path(state), weights_only=True)
         except OSError as error:
             raise self._trouble(f"has lost the checkpoint of state {state}", self._given, error) from None
-        return Checkpoint(tuple(leaf.to(self.device) for leaf in leaves), tuple(random))
+        checkpoint, devices = self._kept[state]
+        return checkpoint.with_leaves(
+            tuple(leaf.to(device) for leaf, device in zip(leaves, devices, strict=True))
+        )
 
     def _drop(self, state: int) -> None:
         self._path(state).unlink(missing_ok=True)
+        del self._kept[state]
 
     def close(self) -> None:
         """Remove the folder."""

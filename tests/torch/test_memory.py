@@ -17,6 +17,7 @@ from ckptplan.torch.ambient import RandomState
 from ckptplan.torch.host_store import HostStore
 from ckptplan.torch.lookahead import Lookahead
 from ckptplan.torch.stores import Checkpoint
+from ckptplan.torch.trees import flattened
 from tests.torch.support import plan_of
 
 NO_RANDOM: RandomState = ()
@@ -82,7 +83,8 @@ def test_other_errors_stay_what_they_are() -> None:
 
 
 def checkpoint(value: float, *, size: int = 5) -> Checkpoint:
-    return Checkpoint((torch.full((size,), value),), NO_RANDOM)
+    leaves, structure = flattened(torch.full((size,), value))
+    return Checkpoint(leaves, structure, NO_RANDOM)
 
 
 def test_host_memory_is_used_again() -> None:
@@ -94,9 +96,9 @@ def test_host_memory_is_used_again() -> None:
         assert [store.get(state).leaves[0][0].item() for state in range(3)] == [10 * turn + i for i in range(3)]
         for state in range(3):
             store.drop(state)
-    assert store.made == 3
+    assert store.buffers == 3
     store.put(9, checkpoint(1.0, size=6))
-    assert store.made == 4
+    assert store.buffers == 4
     assert store.bytes == 24
 
 

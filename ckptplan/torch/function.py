@@ -1,0 +1,101 @@
+"""A whole planned sequence as one operation of autograd."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.autograd.function import once_differentiable
+
+from ckptplan.model.plan import Plan
+from ckptplan.schedule.actions import Backward
+from ckptplan.torch.executor import Executor
+from ckptplan.torch.gradients import Gradient
+from ckptplan.torch.lookahead import Lookahead
+from ckptplan.torch.losses import Outputs
+from ckptplan.torch.memory import explained
+from ckptplan.torch.modules import Fingerprint
+from ckptplan.torch.trees import is_differentiable
+
+
+@dataclass(kw_only=True)
+class Run:
+    """One sweep and its reversal."""
+
+    executor: Executor
+    actions: Lookahead
+    outputs: Outputs
+    modules: tuple[torch.nn.Module, ...]
+    #: Leaves of the initial state.
+    states: int
+    plan: Plan
+    device: torch.device
+    first: Backward | None = None
+
+
+class Planned(torch.autograd.Function):
+    """Its arguments are the run, the initial state, the inputs, the parameters."""
+
+    @staticmethod
+    def forward(ctx: Any, run: Run, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        """Carry the first sweep out."""
+        ctx.set_materialize_grads(False)
+        ctx.run = run
+        ctx.versions = [tensor._version for tensor in tensors]
+        ctx.tensors = [tensor.detach() for tensor in tensors]
+        with explained(run.plan, run.device):
+            try:
+                run.first = run.executor.sweep(run.actions)
+            except BaseException:
+                run.executor.close()
+                raise
+        # Steps that ran may have replaced buffers, as neurons do that keep their last state.
+        ctx.modules = Fingerprint(run.modules)
+        # What is returned holds this function, so that the run must not hold it.
+        final, run.executor.final = run.executor.final, ()
+        ctx.states = len(final)
+        results = (*run.outputs.release(), *(leaf.clone() for leaf in final))
+        # Only floats have gradients.
+        ctx.mark_non_differentiable(*(leaf for leaf in results if not is_differentiable(leaf)))
+        return results
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *gradients: torch.Tensor | None) -> Any:
+        """Carry the rest out; what was held goes, gradients included: autograd is to have the only ones."""
+        run: Run | None = ctx.run
+        if run is None:
+            raise RuntimeError(
+                "a planned sequence is reversed once: its checkpoints were freed on the way. Call bptt or "
+                "unroll again for another backward; retain_graph keeps nothing of it"
+            )
+        ctx.run = None
+        with closing(run.executor):
+            if [tensor._version for tensor in ctx.tensors] != ctx.versions:
+                raise RuntimeError(
+                    "a parameter, an input or the initial state was changed in place between the forward and "
+                    "the backward pass, so that steps cannot be run again as they were"
+                )
+            ctx.modules.check()
+            ctx.tensors = None
+            _reverse(run, gradients, outputs=len(gradients) - ctx.states)
+        found = run.executor.engine.gradients
+        states: list[Gradient] = (found.state or [None] * run.states)[: run.states]
+        states += [None] * (run.states - len(states))
+        return (None, *states, *found.inputs, *found.parameters)
+
+
+def _reverse(run: Run, gradients: tuple[torch.Tensor | None, ...], *, outputs: int) -> None:
+    if run.first is None:
+        return
+    with explained(run.plan, run.device):
+        try:
+            run.executor.reverse(
+                run.first, run.actions, final=list(gradients[outputs:]), incoming=tuple(gradients[:outputs])
+            )
+        except BaseException:
+            # Before it is explained: what is available is what is free by then.
+            run.executor.close()
+            raise

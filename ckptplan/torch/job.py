@@ -1,0 +1,164 @@
+"""What ``bptt`` and ``unroll`` were called with, checked, and the parts that carry it out."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from contextlib import closing
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from ckptplan.errors import InputError, shown
+from ckptplan.model.plan import Plan
+from ckptplan.playback import actions
+from ckptplan.schedule.actions import Action, Tier
+from ckptplan.torch.ambient import Autocast, Generators
+from ckptplan.torch.chunk_cell import ChunkCell
+from ckptplan.torch.chunk_engine import ChunkEngine
+from ckptplan.torch.engine import Cell, Engine
+from ckptplan.torch.executor import Executor, Observer
+from ckptplan.torch.function import Planned, Run
+from ckptplan.torch.gradients import Gradients
+from ckptplan.torch.host_store import HostStore
+from ckptplan.torch.inputs import Sequence, sequence
+from ckptplan.torch.lookahead import Lookahead
+from ckptplan.torch.losses import Outputs, Summed
+from ckptplan.torch.memory import explained
+from ckptplan.torch.probe import Parameters, Probed, probe
+from ckptplan.torch.step_engine import StepEngine
+from ckptplan.torch.stores import FileStore, LocalStore, Store
+from ckptplan.torch.trees import flattened, no_inference_tensors
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """A call. Raises InputError."""
+
+    cell: Cell
+    inputs: Any
+    state: Any
+    plan: Plan
+    losses: tuple[object, ...]
+    parameters: Parameters
+    remote_dir: str | os.PathLike[str] | None
+    replay_randomness: bool
+    schedule: Iterable[Action] | None
+    observer: Observer | None
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.plan, Plan):
+            raise InputError(
+                f"{shown(self.plan)} is not a plan",
+                field="plan",
+                value=self.plan,
+                accepted="a Plan, as ckptplan.optimize and ckptplan.load_plan return",
+            )
+        if not callable(self.cell):
+            raise InputError(f"{shown(self.cell)} cannot be called", field="cell", accepted="cell(state, x)")
+        for one in self.parameters:
+            if not isinstance(one, torch.Tensor):
+                raise InputError(
+                    f"holds {shown(type(one).__name__)}",
+                    field="parameters",
+                    accepted="tensors, as module.parameters() gives them",
+                )
+        if self.remote_dir is not None and not isinstance(self.remote_dir, str | os.PathLike):
+            raise InputError(f"is {shown(self.remote_dir)}", field="remote_dir", accepted="a folder")
+
+    @property
+    def sequence(self) -> Sequence:
+        """The inputs."""
+        return sequence(self.inputs, steps=self.plan.steps)
+
+    def probe(self, losses: Summed | None) -> Probed:
+        """Look at the first step."""
+        inputs = self.sequence
+        if torch.is_grad_enabled():
+            no_inference_tensors(flattened(self.state)[0], field="state")
+            no_inference_tensors(inputs.leaves, field="inputs")
+        return probe(
+            self.cell,
+            self.state,
+            inputs,
+            things=(self.cell, *self.losses),
+            named=self.parameters,
+            losses=losses,
+            device=self._likely_device(inputs),
+            replays_randomness=self.replay_randomness,
+        )
+
+    def _likely_device(self, inputs: Sequence) -> torch.device:
+        """Return where the cell will run, as far as its arguments tell."""
+        modules = [one for one in (self.cell, *self.losses) if isinstance(one, torch.nn.Module)]
+        tensors = [
+            *flattened(self.state)[0],
+            *inputs.leaves,
+            *self.parameters,
+            *(parameter for module in modules for parameter in module.parameters()),
+        ]
+        devices = [tensor.device for tensor in tensors]
+        accelerators = [device for device in devices if device.type != "cpu"]
+        return (accelerators or devices or [torch.device("cpu")])[0]
+
+    def run(self, outputs: Outputs, probed: Probed) -> tuple[torch.Tensor, ...]:
+        """Return what came of the outputs, then the leaves of the final state."""
+        state, inputs = flattened(self.state)[0], self.sequence.leaves
+        wanted = any(one.requires_grad for one in (*state, *inputs, *probed.parameters))
+        executor = self._executor(outputs, probed)
+        if not (wanted and torch.is_grad_enabled()):
+            # Nothing to reverse, nothing to keep.
+            with explained(self.plan, probed.device), closing(executor):
+                executor.forward_only()
+            return (*outputs.release(), *executor.final)
+        run = Run(
+            executor=executor,
+            actions=Lookahead(iter(actions(self.plan) if self.schedule is None else self.schedule)),
+            outputs=outputs,
+            modules=probed.modules,
+            states=len(state),
+            plan=self.plan,
+            device=probed.device,
+        )
+        found: tuple[torch.Tensor, ...] = Planned.apply(  # type: ignore[no-untyped-call]
+            run, *state, *inputs, *probed.parameters
+        )
+        return found
+
+    def _executor(self, outputs: Outputs, probed: Probed) -> Executor:
+        remote: Store
+        if self.remote_dir is None:
+            remote = HostStore(probed.device, ahead=self.plan.profile.overlaps_compute)
+        else:
+            remote = FileStore(self.remote_dir)
+        leaves, structure = flattened(self.state)
+        return Executor(
+            engine=self._engine(outputs, probed),
+            outputs=outputs,
+            steps=self.plan.steps,
+            state=structure.filled([leaf.detach() for leaf in leaves]),
+            stores={Tier.LOCAL: LocalStore(), Tier.REMOTE: remote},
+            generators=Generators(probed.device, wanted=self.replay_randomness),
+            autocast=Autocast.present(probed.device),
+            observer=self.observer,
+        )
+
+    def _engine(self, outputs: Outputs, probed: Probed) -> Engine:
+        inputs = self.sequence
+        wanted = tuple(leaf.requires_grad for leaf in inputs.leaves)
+        shared: dict[str, Any] = {
+            "cell": self.cell,
+            "inputs": inputs,
+            "steps": self.plan.steps,
+            "outputs": outputs,
+            "parameters": probed.parameters,
+            "gradients": Gradients(parameters=len(probed.parameters), inputs=inputs.leaves, wanted=wanted),
+            "input_gradients": wanted,
+        }
+        if isinstance(self.cell, ChunkCell):
+            workload, predicted = self.plan.workload, self.plan.predicted
+            chunk = dict(self.plan.parameters).get("chunk_size", 1)
+            room = predicted.local_peak_bytes // max(1, workload.state_bytes)
+            return ChunkEngine(**shared, device=probed.device, chunk=chunk, room=room)
+        return StepEngine(**shared, temporary=probed.temporary)

@@ -1,0 +1,109 @@
+"""The modules behind a cell and a loss: their buffers, and whether they stay what they were."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch.nn.modules.module import register_module_forward_pre_hook
+
+from ckptplan.errors import InputError
+
+
+class Watched:
+    """Modules given, and those that are called while it is entered, with their buffers as they were."""
+
+    def __init__(self, things: Iterable[object]) -> None:
+        self._modules: dict[int, torch.nn.Module] = {}
+        self._buffers: dict[int, tuple[str, torch.Tensor, int, torch.Tensor]] = {}
+        for thing in things:
+            if isinstance(thing, torch.nn.Module):
+                self._meet(thing)
+
+    @property
+    def modules(self) -> tuple[torch.nn.Module, ...]:
+        """Those met so far."""
+        return tuple(self._modules.values())
+
+    def _meet(self, module: torch.nn.Module) -> None:
+        if id(module) in self._modules:
+            return
+        self._modules[id(module)] = module
+        for name, buffer in module.named_buffers():
+            self._buffers.setdefault(id(buffer), (name, buffer, buffer._version, buffer.clone()))
+
+    @contextmanager
+    def entered(self) -> Iterator[None]:
+        """Watch; buffers are as they were afterwards.
+
+        Raises InputError if a buffer has changed, by its name: a step that is run again would change it again,
+        and running statistics would count it twice.
+        """
+        hook = register_module_forward_pre_hook(lambda module, _: self._meet(module))
+        try:
+            yield
+        finally:
+            hook.remove()
+            changed = self._restored()
+        if changed:
+            raise InputError(
+                f"changes the buffer{'s' if len(changed) > 1 else ''} {', '.join(changed)} in each step, and "
+                "steps are run again",
+                field="cell",
+                accepted="a cell without running statistics: BatchNorm in eval() or with "
+                "track_running_stats=False, or LayerNorm",
+            )
+
+    def _restored(self) -> list[str]:
+        """Put buffers back; return the names of those that had changed."""
+        changed = []
+        for name, buffer, version, value in self._buffers.values():
+            # Some kernels write into a buffer without counting it as a change.
+            if buffer._version != version or not torch.equal(_numbers(buffer), _numbers(value)):
+                changed.append(name)
+                with torch.no_grad():
+                    buffer.copy_(value)
+        return changed
+
+
+def _numbers(tensor: torch.Tensor) -> torch.Tensor:
+    """Return values that equal themselves."""
+    return torch.nan_to_num(tensor, nan=1e30) if tensor.is_floating_point() else tensor
+
+
+class Fingerprint:
+    """Weights, buffers and modes of modules, which must be as they were when steps are run again."""
+
+    def __init__(self, modules: tuple[torch.nn.Module, ...]) -> None:
+        self._modules = modules
+        self._tensors, self._training = _tensors(modules), _training(modules)
+
+    def check(self) -> None:
+        """Raise RuntimeError if something is not what it was."""
+        now = _tensors(self._modules)
+        changed = [name for name in {**now, **self._tensors} if now.get(name) != self._tensors.get(name)]
+        if changed:
+            raise RuntimeError(
+                f"{changed[0].partition('.')[2]} was changed in place or replaced between the forward and the "
+                "backward pass (by an optimizer, an assignment, functional_call), so that steps cannot be run "
+                "again as they were"
+            )
+        if _training(self._modules) != self._training:
+            raise RuntimeError(
+                "train() or eval() was called between the forward and the backward pass, so that steps cannot "
+                "be run again as they were"
+            )
+
+
+def _tensors(modules: tuple[torch.nn.Module, ...]) -> dict[str, tuple[int, int]]:
+    found: dict[str, Any] = {}
+    for number, module in enumerate(modules):
+        for name, tensor in (*module.named_parameters(), *module.named_buffers()):
+            found[f"{number}.{name}"] = id(tensor), tensor._version
+    return found
+
+
+def _training(modules: tuple[torch.nn.Module, ...]) -> list[bool]:
+    return [one.training for module in modules for one in module.modules()]

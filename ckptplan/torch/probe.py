@@ -1,0 +1,268 @@
+"""Runs the first step aside: what it uses, and whether steps can be run again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ckptplan.errors import InputError, shown
+from ckptplan.torch.ambient import Autocast, Generators
+from ckptplan.torch.chunk_cell import ChunkCell
+from ckptplan.torch.graphs import graph_leaves, outer_node, sequence_number
+from ckptplan.torch.inputs import Sequence, each_step
+from ckptplan.torch.losses import Summed
+from ckptplan.torch.modules import Watched
+from ckptplan.torch.trees import Leaves, Structure, flattened
+
+Parameters = tuple[torch.Tensor, ...]
+Modules = tuple[torch.nn.Module, ...]
+_ACCEPTED = (
+    "cell(state, x) -> (state, output); ckptplan.torch.adapters has those of torch.nn, snnTorch, Norse and "
+    "SpikingJelly"
+)
+#: Kernels may round otherwise when no graph is recorded; what is hidden shows more.
+_ROUNDING = 1e-3
+
+
+@dataclass(frozen=True, kw_only=True)
+class Probed:
+    """What the first step showed."""
+
+    parameters: Parameters
+    #: Tensors that require a gradient and that a step makes anew each time.
+    temporary: int
+    #: The cell and the losses, if they are modules, and all modules that were called.
+    modules: Modules
+    state: Structure
+    output: Structure
+    device: torch.device
+
+
+def probe(
+    cell: Callable[..., Any],
+    state: Any,
+    inputs: Sequence,
+    *,
+    things: Iterable[object],
+    named: Parameters,
+    losses: Summed | None,
+    device: torch.device,
+    replays_randomness: bool,
+) -> Probed:
+    """Take the first step, twice, and its loss; leave everything as it was. Raises InputError."""
+    leaves, structure = flattened(state)
+    generators, watched = Generators(device, wanted=True), Watched(things)
+    casts = Autocast.present(device).casting_anew()
+    with generators.aside(), torch.enable_grad(), casts, watched.entered():
+        pieces, nest = inputs.piece(0, 1)
+        first, steps = _copies(leaves), _copies(pieces)
+        begun, drawn = sequence_number(), generators.state()
+        x = next(each_step(steps, nest, 1))
+        after, output = _stepped(cell, structure.filled(first), x, leaves=(*first, *steps))
+        generators.restore(drawn)
+        again = _repeated(cell, structure.filled(_copies(leaves)), nest, _copies(pieces), (after, output))
+        if isinstance(cell, ChunkCell):
+            _check_chunk(cell, structure.filled(_copies(leaves)), nest, _copies(pieces))
+        watch = generators if replays_randomness else None
+        terms = [] if losses is None else _losses(losses, after, output, watch)
+        results = (*flattened(after)[0], *flattened(output)[0])
+        reached = [*results, *terms]
+    _check_outer(reached, begun=begun, named=named)
+    inner = {id(leaf) for leaf in (*first, *steps)}
+    found = [leaf for leaf in graph_leaves(reached, until=named) if id(leaf) not in inner]
+    # A cell may make tensors that require a gradient, as initial states; they are others each time.
+    lasting = {id(leaf) for leaf in graph_leaves(again, until=named)}
+    lasting |= {id(leaf) for leaf in graph_leaves(terms, until=(*named, *results))}
+    temporary = [leaf for leaf in found if id(leaf) not in lasting]
+    found = [leaf for leaf in found if id(leaf) in lasting]
+    return Probed(
+        parameters=_parameters(watched.modules, named, found),
+        temporary=len(temporary),
+        modules=watched.modules,
+        state=flattened(after)[1],
+        output=flattened(output)[1],
+        device=_device(flattened(after)[0], flattened(output)[0], default=device),
+    )
+
+
+def _copies(leaves: Leaves) -> Leaves:
+    return tuple(leaf.detach().clone() for leaf in leaves)
+
+
+def _stepped(cell: Callable[..., Any], state: Any, x: Any, *, leaves: Leaves) -> tuple[Any, Any]:
+    """Take a step. Raises InputError if it changes its arguments, or returns another structure."""
+    versions = [leaf._version for leaf in leaves]
+    given = len(flattened(state)[0])
+    after, output = check_result(_called(cell, state, x))
+    if versions != [leaf._version for leaf in leaves]:
+        which = "state" if versions[:given] != [leaf._version for leaf in leaves[:given]] else "input"
+        raise InputError(
+            f"changes its {which} in place, so that nothing could be run again from a checkpoint",
+            field="cell",
+            accepted="a cell that returns a new state, and leaves its input alone",
+        )
+    returned = len(flattened(after)[0])
+    if given and returned != given:
+        raise InputError(
+            f"takes a state of {given} tensors and returns one of {returned}",
+            field="cell",
+            accepted="a state that is the same structure at every step",
+        )
+    return after, output
+
+
+def _called(cell: Callable[..., Any], state: Any, x: Any) -> Any:
+    try:
+        return cell(state, x)
+    except TypeError as error:
+        if "argument" not in str(error) or not _is_of_the_call(error):
+            raise
+        raise InputError(
+            f"cannot be called as cell(state, x): {error}", field="cell", accepted=_ACCEPTED
+        ) from error
+
+
+def _is_of_the_call(error: TypeError) -> bool:
+    """Whether an error was raised by the call itself, and not by what the cell does."""
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    file = "" if trace is None else trace.tb_frame.f_code.co_filename
+    return file == __file__ or Path(file).parts[-3:] == ("nn", "modules", "module.py")
+
+
+def check_result(result: object) -> tuple[Any, Any]:
+    """Return what a cell returned. Raises InputError if it is not (state, output)."""
+    if not isinstance(result, tuple) or len(result) != 2:
+        raise InputError(
+            f"returned {shown(type(result).__name__)}"
+            + (f" of {len(result)}" if isinstance(result, tuple) else ""),
+            field="cell",
+            accepted=_ACCEPTED,
+        )
+    return result
+
+
+def check_reached(outputs: Leaves, inner: Leaves, *, parameters: Parameters, temporary: int = 0) -> None:
+    """Raise InputError if a recorded graph reaches a tensor that is no known parameter.
+
+    ``inner`` are where the graph begins: a state and inputs. So many as ``temporary`` may be unknown.
+    """
+    known = {id(one) for one in (*parameters, *inner)}
+    computed = tuple(one for one in parameters if one.grad_fn is not None)
+    missing = [leaf for leaf in graph_leaves(outputs, until=computed) if id(leaf) not in known]
+    if len(missing) > temporary:
+        raise InputError(
+            f"the cell or the loss uses {len(missing)} tensors that require a gradient and were not found "
+            f"in the first step, the first one of shape {tuple(missing[0].shape)}",
+            field="parameters",
+            accepted="parameters=[...] with all of them",
+        )
+
+
+def _repeated(
+    cell: Callable[..., Any], state: Any, nest: Structure, pieces: Leaves, seen: tuple[Any, Any]
+) -> Leaves:
+    """Take the same step again and return its tensors. Raises InputError if it has another result."""
+    again = check_result(cell(state, next(each_step(pieces, nest, 1))))
+    (ones, structure), (others, nested) = flattened(seen), flattened(again)
+    if not _equal(ones, others) or structure.plain != nested.plain:
+        raise InputError(
+            "returned something else when its first step was taken again: it keeps a state, or a random "
+            "generator, to itself",
+            field="cell",
+            accepted="a cell whose result depends on its state, its input and PyTorch's default generators",
+        )
+    return others
+
+
+def _check_chunk(cell: ChunkCell, state: Any, nest: Structure, pieces: Leaves) -> None:
+    """Raise InputError if a cell's chunk is not what its step is, as where a subclass changes the step."""
+    with torch.no_grad(), torch.autocast(device_type=pieces[0].device.type, enabled=False):
+        states, saved = cell.run(state, nest.filled(pieces), None)
+        after, output = cell(state, next(each_step(pieces, nest, 1)))
+        chunk = [leaf[0] for leaf in flattened((states, cell.dense(saved)))[0]]
+    if not _equal(flattened((after, output))[0], chunk):
+        raise InputError(
+            f"{type(cell).__name__}: a chunk of one step, by run, is not what its step returns, by forward",
+            field="cell",
+            accepted="a ChunkCell whose methods say the same; wrap a cell in a function to change its outputs",
+        )
+
+
+def _equal(ones: Any, others: Any) -> bool:
+    """Whether tensors are the same but for rounding."""
+    if len(ones) != len(others):
+        return False
+    for one, other in zip(ones, others, strict=True):
+        if one.shape != other.shape:
+            return False
+        difference = (one.detach().double() - other.detach().double()).abs().nan_to_num(0.0, posinf=0.0)
+        scale = one.detach().double().abs().nan_to_num(0.0, posinf=0.0)
+        if one.numel() and float(difference.max()) > _ROUNDING * float(scale.max()):
+            return False
+    return True
+
+
+def _losses(losses: Summed, state: Any, output: Any, generators: Generators | None) -> list[torch.Tensor]:
+    """Take the losses of the first step. Raises InputError for what could not be taken again."""
+    leaves = flattened(output)[0]
+    versions = [leaf._version for leaf in leaves]
+    drawn = None if generators is None else generators.state()
+    fresh = Summed(loss=losses.loss, chunk_loss=losses.chunk_loss, final_loss=losses.final_loss)
+    terms = fresh.take(0, [output], first_time=True)
+    field = "loss" if losses.loss is not None else "chunk_loss"
+    if versions != [leaf._version for leaf in leaves]:
+        raise InputError(
+            "changes an output in place, which may be the state that goes on",
+            field=field,
+            accepted="a loss that leaves outputs alone",
+        )
+    if generators is not None and drawn is not None and generators.moved_since(drawn):
+        raise InputError(
+            "draws random numbers, and it is not taken again where steps are run again",
+            field=field,
+            accepted="a loss without dropout or noise; a cell may have them, and draws the same again",
+        )
+    return terms + fresh.probe_final(state)
+
+
+def _check_outer(reached: list[torch.Tensor], *, begun: int, named: Parameters) -> None:
+    """Raise InputError if a graph from outside is used, which each chunk would run backward through again."""
+    node = outer_node(reached, before=begun, until=named)
+    if node is not None:
+        raise InputError(
+            f"the cell or the loss uses a tensor that was computed outside (by {node}) and has its own graph",
+            field="parameters",
+            accepted="parameters=[...] with that tensor, or the tensor as an input or in the state",
+        )
+    for one in named:
+        behind = {id(leaf) for leaf in graph_leaves([one])} if one.grad_fn is not None else set()
+        if behind & {id(leaf) for leaf in graph_leaves(reached, until=named)}:
+            raise InputError(
+                "names a tensor that was computed from a parameter which the cell or the loss uses, too",
+                field="parameters",
+                accepted="one of both, so that no gradient is counted twice",
+            )
+
+
+def _parameters(modules: Modules, named: Parameters, found: list[torch.Tensor]) -> Parameters:
+    """Return trainable parameters of modules, those named, and what the first step reached, each once."""
+    behind = {id(leaf) for one in named if one.grad_fn is not None for leaf in graph_leaves([one])}
+    own = (one for module in modules for one in module.parameters() if id(one) not in behind)
+    return tuple({id(one): one for one in (*own, *named, *found) if one.requires_grad}.values())
+
+
+def _device(*groups: Leaves, default: torch.device) -> torch.device:
+    """Return the accelerator that a step's results are on, if any is."""
+    devices = {leaf.device for leaves in groups for leaf in leaves}
+    for device in devices:
+        if device.type not in ("cpu", "cuda"):
+            raise InputError(
+                f"is on {device.type}, which is not supported", field="state", accepted="tensors on cpu or cuda"
+            )
+    return next((device for device in devices if device.type == "cuda"), default)
