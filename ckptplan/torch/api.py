@@ -64,10 +64,10 @@ def unroll(
         observer=observer,
     )
     probed = job.probe(None)
-    tensors = job.run(Stacked(steps=plan.steps), probed)
+    tensors, end = job.run(Stacked(steps=plan.steps), probed)
     structure = probed.output
     count = sum(structure.is_tensor)
-    return structure.filled(tensors[:count]), probed.state.filled(tensors[count:])
+    return structure.filled(tensors[:count]), end.filled(tensors[count:])
 
 
 def bptt(
@@ -116,8 +116,8 @@ def bptt(
     )
     outputs = Summed(loss=loss, chunk_loss=chunk_loss, final_loss=final_loss)
     probed = job.probe(outputs)
-    value, *final = job.run(outputs, probed)
-    return Result(loss=value, state=probed.state.filled([leaf.detach() for leaf in final]))
+    (value, *final), end = job.run(outputs, probed)
+    return Result(loss=value, state=end.filled([leaf.detach() for leaf in final]))
 
 
 def _named(parameters: object) -> tuple[torch.Tensor, ...]:

@@ -49,7 +49,9 @@ class Executor:
         self.state: Any = state
         #: When the present action began, for an observer that takes times.
         self.began = 0.0
+        #: The final state, and how it nests.
         self.final: Leaves = ()
+        self.end = flattened(state)[1]
         self._incoming: Incoming = ()
 
     def sweep(self, actions: Lookahead) -> Backward | None:
@@ -143,7 +145,8 @@ class Executor:
     def _ran(self, stop: int) -> None:
         self.frontier = max(self.frontier, stop)
         if stop == self.steps:
-            self.final = tuple(leaf.detach() for leaf in flattened(self.state)[0])
+            leaves, self.end = flattened(self.state)
+            self.final = tuple(leaf.detach() for leaf in leaves)
 
     def _backward(self, start: int, stop: int) -> None:
         self.state = None

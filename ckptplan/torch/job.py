@@ -29,7 +29,7 @@ from ckptplan.torch.memory import explained
 from ckptplan.torch.probe import Parameters, Probed, probe
 from ckptplan.torch.step_engine import StepEngine
 from ckptplan.torch.stores import FileStore, LocalStore, Store
-from ckptplan.torch.trees import flattened, no_inference_tensors
+from ckptplan.torch.trees import Structure, flattened, no_inference_tensors
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,8 +102,8 @@ class Job:
         accelerators = [device for device in devices if device.type != "cpu"]
         return (accelerators or devices or [torch.device("cpu")])[0]
 
-    def run(self, outputs: Outputs, probed: Probed) -> tuple[torch.Tensor, ...]:
-        """Return what came of the outputs, then the leaves of the final state."""
+    def run(self, outputs: Outputs, probed: Probed) -> tuple[tuple[torch.Tensor, ...], Structure]:
+        """Return what came of the outputs, then the leaves of the final state; and how that nests."""
         state, inputs = flattened(self.state)[0], self.sequence.leaves
         wanted = any(one.requires_grad for one in (*state, *inputs, *probed.parameters))
         executor = self._executor(outputs, probed)
@@ -111,7 +111,7 @@ class Job:
             # Nothing to reverse, nothing to keep.
             with explained(self.plan, probed.device), closing(executor):
                 executor.forward_only()
-            return (*outputs.release(), *executor.final)
+            return (*outputs.release(), *executor.final), executor.end
         run = Run(
             executor=executor,
             actions=Lookahead(iter(actions(self.plan) if self.schedule is None else self.schedule)),
@@ -124,7 +124,7 @@ class Job:
         found: tuple[torch.Tensor, ...] = Planned.apply(  # type: ignore[no-untyped-call]
             run, *state, *inputs, *probed.parameters
         )
-        return found
+        return found, executor.end
 
     def _executor(self, outputs: Outputs, probed: Probed) -> Executor:
         remote: Store

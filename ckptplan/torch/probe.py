@@ -37,7 +37,6 @@ class Probed:
     temporary: int
     #: The cell and the losses, if they are modules, and all modules that were called.
     modules: Modules
-    state: Structure
     output: Structure
     device: torch.device
 
@@ -83,7 +82,6 @@ def probe(
         parameters=_parameters(watched.modules, named, found),
         temporary=len(temporary),
         modules=watched.modules,
-        state=flattened(after)[1],
         output=flattened(output)[1],
         device=_device(flattened(after)[0], flattened(output)[0], default=device),
     )
@@ -93,13 +91,18 @@ def _copies(leaves: Leaves) -> Leaves:
     return tuple(leaf.detach().clone() for leaf in leaves)
 
 
+def _versions(leaves: Leaves) -> list[int]:
+    """Return what counts changes in place; tensors of inference mode do not count theirs."""
+    return [0 if leaf.is_inference() else leaf._version for leaf in leaves]
+
+
 def _stepped(cell: Callable[..., Any], state: Any, x: Any, *, leaves: Leaves) -> tuple[Any, Any]:
     """Take a step. Raises InputError if it changes its arguments, or returns another structure."""
-    versions = [leaf._version for leaf in leaves]
+    versions = _versions(leaves)
     given = len(flattened(state)[0])
     after, output = check_result(_called(cell, state, x))
-    if versions != [leaf._version for leaf in leaves]:
-        which = "state" if versions[:given] != [leaf._version for leaf in leaves[:given]] else "input"
+    if versions != _versions(leaves):
+        which = "state" if versions[:given] != _versions(leaves[:given]) else "input"
         raise InputError(
             f"changes its {which} in place, so that nothing could be run again from a checkpoint",
             field="cell",
@@ -211,12 +214,12 @@ def _equal(ones: Any, others: Any) -> bool:
 def _losses(losses: Summed, state: Any, output: Any, generators: Generators | None) -> list[torch.Tensor]:
     """Take the losses of the first step. Raises InputError for what could not be taken again."""
     leaves = flattened(output)[0]
-    versions = [leaf._version for leaf in leaves]
+    versions = _versions(leaves)
     drawn = None if generators is None else generators.state()
     fresh = Summed(loss=losses.loss, chunk_loss=losses.chunk_loss, final_loss=losses.final_loss)
     terms = fresh.take(0, [output], first_time=True)
     field = "loss" if losses.loss is not None else "chunk_loss"
-    if versions != [leaf._version for leaf in leaves]:
+    if versions != _versions(leaves):
         raise InputError(
             "changes an output in place, which may be the state that goes on",
             field=field,

@@ -1,0 +1,382 @@
+"""What could give wrong gradients in silence is right, or refused by name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from importlib import import_module
+from typing import Any
+
+import pytest
+import torch
+
+from ckptplan import InputError
+from ckptplan.torch import LIF, bptt, unroll
+from ckptplan.torch.adapters import SnnTorchCell
+from tests.torch.support import assert_close, gradients, gru, job, plain, plan_of
+
+STEPS = 24
+STRATEGIES = ["base", "standard", "double", "revolve", "optimal"]
+every_strategy = pytest.mark.parametrize("strategy", STRATEGIES)
+
+
+def plan(strategy: str = "revolve") -> Any:
+    return plan_of(STEPS, strategy, states=100 if strategy == "base" else 16)
+
+
+def squares(_: int, output: torch.Tensor) -> Any:
+    return output.square().sum()
+
+
+def lif() -> LIF:
+    torch.manual_seed(0)
+    return LIF(5, 7, dtype=torch.float64, threshold=0.3)
+
+
+def reversed_(cell: Any, loss: Any = squares, *, inputs: Any = None, state: Any = None, **more: Any) -> None:
+    """Run forward and backward."""
+    given, begun = job(STEPS)
+    bptt(
+        cell,
+        given if inputs is None else inputs,
+        begun if state is None else state,
+        loss,
+        plan=plan(),
+        **more,
+    ).loss.backward()
+
+
+@every_strategy
+@pytest.mark.parametrize("place", ["first", "middle", "last"])
+def test_a_parameter_that_only_some_steps_use_is_missed_aloud(strategy: str, place: str) -> None:
+    """Whichever chunk it is in; named, it has its gradient."""
+    late = torch.ones((), dtype=torch.float64, requires_grad=True)
+    steps = {"first": range(1, 3), "middle": range(10, 12), "last": range(STEPS - 2, STEPS)}[place]
+
+    def loss(step: int, output: torch.Tensor) -> Any:
+        return output.square().sum() * (late if step in steps else 1)
+
+    cell, _ = gru()
+    inputs, state = job(STEPS)
+    with pytest.raises(InputError, match=r"parameters: .* 1 tensors .* not found in the first step"):
+        bptt(cell, inputs, state, loss, plan=plan(strategy)).loss.backward()
+    outputs, _ = plain(cell, inputs, state, STEPS)
+    theirs = gradients(sum(loss(step, one) for step, one in enumerate(outputs)), [late])
+    result = bptt(cell, inputs, state, loss, plan=plan(strategy), parameters=[late])
+    assert_close(gradients(result.loss, [late]), theirs, relative=1e-12)
+
+
+def test_so_it_is_for_a_cell_that_runs_chunks() -> None:
+    late = torch.ones((), dtype=torch.float64, requires_grad=True)
+    with pytest.raises(InputError, match="not found in the first step"):
+        reversed_(lif(), lambda step, one: one.sum() * (late if step > 3 else 1))
+
+
+@every_strategy
+def test_numbers_in_the_state_go_with_the_checkpoint(strategy: str) -> None:
+    """Here a step counter."""
+    inner, parameters = gru()
+
+    def cell(state: Any, x: torch.Tensor) -> Any:
+        hidden, output = inner(state[0], x)
+        return (hidden, state[1] + 1), output * (1 + state[1])
+
+    inputs, state = job(STEPS)
+    wanted = [state, inputs, *parameters]
+    outputs, _ = plain(cell, inputs, (state, 0), STEPS)
+    theirs = gradients(torch.stack(outputs).square().sum(), wanted)
+    result = bptt(cell, inputs, (state, 0), squares, plan=plan(strategy))
+    assert_close(gradients(result.loss, wanted), theirs, relative=1e-12)
+    assert result.state[1] == STEPS
+
+
+def test_numbers_in_outputs_are_the_same_at_every_step() -> None:
+    inner, _ = gru()
+
+    def cell(state: Any, x: torch.Tensor) -> Any:
+        hidden, output = inner(state[0], x)
+        return (hidden, state[1] + 1), (output, state[1])
+
+    inputs, state = job(STEPS)
+    with pytest.raises(InputError, match="at step 1 than at the first"):
+        unroll(cell, inputs, (state, 0), plan=plan())
+
+
+@pytest.mark.parametrize("kind", ["loss", "chunk_loss"])
+@pytest.mark.parametrize("make", [lambda: gru()[0], lif])
+def test_a_loss_that_draws_is_refused(kind: str, make: Callable[[], Any]) -> None:
+    inputs, state = job(STEPS)
+    loss: dict[str, Any] = {kind: lambda _, one: torch.nn.functional.dropout(one).square().sum()}
+    with pytest.raises(InputError, match=f"{kind}: draws random numbers"):
+        bptt(make(), inputs, state, plan=plan(), **loss)
+
+
+def test_made_inputs_have_no_graph() -> None:
+    embedding, tokens = torch.nn.Embedding(10, 5).double(), torch.randint(10, (STEPS, 3))
+    with pytest.raises(InputError, match="inputs: returned a tensor that requires a gradient"):
+        reversed_(gru()[0], inputs=lambda start, stop: embedding(tokens[start:stop]))
+
+
+def test_inputs_that_are_called_spikes_are_spikes() -> None:
+    cell = LIF(5, 7, dtype=torch.float64, spiking_inputs=True)
+    with pytest.raises(InputError, match="inputs: are not all zeros and ones"):
+        reversed_(cell)
+
+
+def test_computed_weights_of_a_lif_are_refused_and_run_step_by_step() -> None:
+    cell = lif()
+    torch.nn.utils.parametrizations.weight_norm(cell, "weight")
+    with pytest.raises(InputError, match="weight is computed from other tensors"):
+        reversed_(cell)
+    inputs, state = job(STEPS)
+    wanted = list(cell.parameters())
+    outputs, _ = plain(cell, inputs, state, STEPS)
+    theirs = gradients(torch.stack(outputs).square().sum(), wanted)
+    result = bptt(lambda one, x: cell(one, x), inputs, state, squares, plan=plan())  # noqa: PLW0108 - no ChunkCell
+    assert_close(gradients(result.loss, wanted), theirs, relative=1e-12)
+
+
+class Net(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = torch.nn.GRUCell(5, 7).double()
+
+    def forward(self, state: torch.Tensor, x: torch.Tensor) -> Any:
+        state = self.inner(torch.nn.functional.dropout(x, 0.1, self.training), state)
+        return state, state
+
+
+@pytest.mark.parametrize("closure", [False, True])
+@pytest.mark.parametrize("change", ["frozen", "mode", "swapped"])
+def test_what_steps_are_run_again_with_must_be_what_they_ran_with(change: str, closure: bool) -> None:
+    """A frozen weight changed, a mode, weights swapped for the forward pass only."""
+    net = Net()
+    inputs, state = job(STEPS)
+    cell: Any = (lambda one, x: net(one, x)) if closure else net  # noqa: PLW0108 - modules are found behind it
+    if change == "frozen":
+        net.inner.weight_ih.requires_grad = False
+    if change == "swapped":
+        swapped = {name: value.detach().clone() for name, value in net.named_parameters()}
+
+        class Call(torch.nn.Module):
+            def __init__(self) -> None:
+                super().__init__()
+                self.net = net
+
+            def forward(self) -> Any:
+                return bptt(cell, inputs, state, squares, plan=plan()).loss
+
+        loss = torch.func.functional_call(Call(), {f"net.{name}": one for name, one in swapped.items()}, ())
+    else:
+        loss = bptt(cell, inputs, state, squares, plan=plan()).loss
+    if change == "frozen":
+        with torch.no_grad():
+            net.inner.weight_ih.mul_(2)
+    if change == "mode":
+        net.eval()
+    with pytest.raises(RuntimeError, match="between the forward and the backward pass"):
+        loss.backward()
+
+
+@every_strategy
+def test_a_tensor_computed_outside_is_refused_or_named(strategy: str) -> None:
+    """Each chunk would run backward through its graph again."""
+    raw = torch.zeros(7, dtype=torch.float64, requires_grad=True)
+    decay = torch.sigmoid(raw)
+    inner, _ = gru()
+
+    def cell(state: torch.Tensor, x: torch.Tensor) -> Any:
+        state = decay * inner(state, x)[0]
+        return state, state
+
+    inputs, state = job(STEPS)
+    with pytest.raises(InputError, match=r"computed outside \(by SigmoidBackward0\)"):
+        bptt(cell, inputs, state, squares, plan=plan(strategy))
+    outputs, _ = plain(cell, inputs, state, STEPS)
+    (theirs,) = torch.autograd.grad(torch.stack(outputs).square().sum(), raw, retain_graph=True)
+    result = bptt(cell, inputs, state, squares, plan=plan(strategy), parameters=[decay])
+    assert_close(gradients(result.loss, [raw]), [theirs], relative=1e-12)
+
+
+def test_no_gradient_counts_twice() -> None:
+    """A transposed weight that is named, beside the weight itself."""
+    weight = torch.randn(7, 7, dtype=torch.float64, requires_grad=True)
+    turned = weight.t()
+    inputs, state = job(STEPS)
+    wide = torch.randn(5, 7, dtype=torch.float64)
+
+    def cell(one: torch.Tensor, x: torch.Tensor) -> Any:
+        one = torch.tanh(one @ turned + x @ wide)
+        return one, one
+
+    outputs, _ = plain(cell, inputs, state, STEPS)
+    theirs = gradients(torch.stack(outputs).square().sum(), [weight])
+    result = bptt(cell, inputs, state, squares, plan=plan(), parameters=[turned])
+    assert_close(gradients(result.loss, [weight]), theirs, relative=1e-12)
+
+    def both(one: torch.Tensor, x: torch.Tensor) -> Any:
+        one = torch.tanh(one @ turned @ weight + x @ wide)
+        return one, one
+
+    with pytest.raises(InputError, match="computed from a parameter"):
+        bptt(both, inputs, state, squares, plan=plan(), parameters=[turned])
+
+
+class Counting(torch.nn.Module):
+    """BatchNorm that is reached in other ways than as the cell itself."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = torch.nn.BatchNorm1d(7).double()
+
+    def step(self, state: torch.Tensor, x: torch.Tensor) -> Any:
+        state = self.norm(torch.tanh(state + x.sum()))
+        return state, state
+
+
+@pytest.mark.parametrize("how", ["method", "lambda", "loss"])
+def test_running_statistics_are_found_wherever_they_are(how: str) -> None:
+    net = Counting()
+    head = torch.nn.BatchNorm1d(7).double()
+    behind = lambda one, x: net.step(one, x)  # noqa: E731, PLW0108 - modules are found behind it
+    cell: Any = {"method": net.step, "lambda": behind, "loss": gru()[0]}[how]
+    loss: Any = (lambda _, one: head(one).sum()) if how == "loss" else squares
+    with pytest.raises(InputError, match=r"changes the buffers .*num_batches_tracked"):
+        reversed_(cell, loss)
+    for norm in (net.norm, head):
+        assert norm.num_batches_tracked == 0
+        assert norm.running_mean is not None
+        assert not norm.running_mean.any()
+
+
+def test_a_buffer_without_a_number_is_no_change() -> None:
+    class Marked(Net):
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("mark", torch.tensor(float("nan")))
+
+    reversed_(Marked().eval())
+
+
+def test_a_state_of_its_own_is_found_out() -> None:
+    """An attribute that steps change, and a generator that is not PyTorch's own."""
+
+    class Clock(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.time = 0
+
+        def forward(self, state: torch.Tensor, x: torch.Tensor) -> Any:
+            self.time += 1
+            state = torch.tanh(state + x.sum()) * self.time
+            return state, state
+
+    generator = torch.Generator()
+
+    def noisy(state: torch.Tensor, x: torch.Tensor) -> Any:
+        state = torch.tanh(state + x.sum()) * torch.rand((), generator=generator)
+        return state, state
+
+    for cell in (Clock(), noisy):
+        with pytest.raises(InputError, match="returned something else when its first step was taken again"):
+            reversed_(cell)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_neurons_that_hide_their_state_are_found_in_layers() -> None:
+    snntorch = import_module("snntorch")
+    layer = torch.nn.Sequential(torch.nn.Linear(5, 7), snntorch.Leaky(beta=0.9, init_hidden=True))
+    with pytest.raises(InputError, match="keeps its state to itself"):
+        SnnTorchCell(snntorch.Leaky(beta=0.9), layer)
+
+
+def test_changes_in_place_are_refused_and_leave_what_they_changed() -> None:
+    """Of an output by the loss, of an input by the cell."""
+    inner, _ = gru()
+    with pytest.raises(InputError, match="loss: changes an output in place"):
+        reversed_(inner, lambda _, one: one.mul_(0.9).sum())
+
+    def cell(state: torch.Tensor, x: torch.Tensor) -> Any:
+        return inner(state, x.mul_(0.5))
+
+    inputs, state = job(STEPS)
+    data = inputs.detach().clone()
+    before = data.clone()
+    with pytest.raises(InputError, match="cell: changes its input in place"):
+        bptt(cell, data, state, squares, plan=plan())
+    assert torch.equal(data, before)
+
+
+def test_a_cell_whose_chunk_is_another_thing_than_its_step_is_refused() -> None:
+    class Halved(LIF):
+        def forward(self, state: torch.Tensor, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+            state, spikes = super().forward(state, x)
+            return state * 0.5, spikes
+
+    with pytest.raises(InputError, match="Halved: a chunk of one step"):
+        reversed_(Halved(5, 7, dtype=torch.float64))
+
+
+def test_a_learned_initial_state_may_be_used_in_the_loss_too() -> None:
+    cell, _ = gru()
+    inputs, state = job(STEPS)
+    outputs, _ = plain(cell, inputs, state, STEPS)
+    theirs = gradients(sum((one - state).square().sum() for one in outputs), [state])
+    result = bptt(cell, inputs, state, lambda _, one: (one - state).square().sum(), plan=plan())
+    assert_close(gradients(result.loss, [state]), theirs, relative=1e-12)
+
+
+def test_gradients_are_not_held_when_they_are_handed_over() -> None:
+    """Autograd takes them over: the memory of one gradient each, not of two."""
+    cell, _ = gru()
+    inputs, state = job(STEPS)
+    result = bptt(cell, inputs, state, squares, plan=plan())
+    result.loss.backward()
+    function: Any = result.loss.grad_fn
+    assert function.run is None
+
+
+@pytest.mark.parametrize(
+    ("change", "field"),
+    [
+        ({"parameters": 3}, "parameters: is 'int'"),
+        ({"parameters": [1]}, "parameters: holds 'int'"),
+        ({"parameters": [("name", torch.zeros(1))]}, "parameters: holds 'tuple'"),
+        ({"loss": 3}, "loss: 3 cannot be called"),
+        ({"loss": lambda *_: 0.0}, "loss: returned 0.0 .*a tensor of one float"),
+        ({"inputs": lambda *_: None}, "inputs: returned no tensor for steps 0 to 1"),
+        ({"remote_dir": 3}, "remote_dir: is 3"),
+    ],
+)
+def test_bad_arguments_are_named(change: dict[str, Any], field: str) -> None:
+    inputs, state = job(STEPS)
+    arguments: dict[str, Any] = {"inputs": inputs, "state": state, "loss": squares, "plan": plan(), **change}
+    with pytest.raises(InputError, match=field):
+        bptt(gru()[0], **arguments)
+
+
+def test_parameters_may_be_a_module_and_frozen_ones_are_left_out() -> None:
+    cell, parameters = gru()
+    parameters[0].requires_grad = False
+    reversed_(cell, parameters=parameters)
+    reversed_(cell, parameters=torch.nn.Linear(2, 2))
+
+
+def test_errors_within_a_cell_stay_what_they_are() -> None:
+    """Only what the call itself says is about the cell's signature."""
+
+    def cell(state: torch.Tensor, x: torch.Tensor) -> Any:
+        return torch.clamp(state, foo=1), x  # type: ignore[call-overload]
+
+    with pytest.raises(TypeError, match="foo"):
+        reversed_(cell)
+    with pytest.raises(InputError, match=r"cell: cannot be called as cell\(state, x\)"):
+        reversed_(torch.nn.Linear(5, 7).double())
+
+
+def test_inference_mode_evaluates() -> None:
+    """Where nothing is stored, tensors of inference mode are as good as others."""
+    cell, _ = gru()
+    with torch.inference_mode():
+        inputs, state = torch.randn(STEPS, 3, 5).double(), torch.zeros(3, 7).double()
+        result = bptt(cell, inputs, state, squares, plan=plan())
+    assert not result.loss.requires_grad
