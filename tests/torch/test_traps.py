@@ -6,19 +6,29 @@ import gc
 import subprocess
 import sys
 import weakref
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from ckptplan import InputError
-from ckptplan.torch import bptt, unroll
+from ckptplan.schedule.actions import Action, Backward, Record, Save
+from ckptplan.torch import LIF, bptt, unroll
+from ckptplan.torch.chunk_engine import Membranes
+from ckptplan.torch.engine import Tape
+from ckptplan.torch.executor import Executor
+from ckptplan.torch.meters import LiveBytes
+from ckptplan.torch.step_engine import Graph
 from tests.torch.support import assert_close, gradients, gru, job, plain, plan_of
 
 STEPS = 24
 PLAN = plan_of(STEPS, "double", states=8)
+#: Checkpoints of the states 0, 6, 12 in local memory, chunks of six steps.
+LOCAL_PLAN = plan_of(STEPS, "standard", states=16)
 
 
 class State(NamedTuple):
@@ -26,6 +36,27 @@ class State(NamedTuple):
 
     v: torch.Tensor
     i: torch.Tensor
+
+
+class Made(TorchDispatchMode):
+    """Counts the tensors that operations make, by bytes; views are not made."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.sizes: Counter[int] = Counter()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        if isinstance(result, torch.Tensor) and not any(one.alias_info for one in func._schema.returns):
+            self.sizes[result.untyped_storage().nbytes()] += 1
+        return result
+
+
+def lif() -> tuple[Any, list[torch.Tensor]]:
+    """A LIF cell of the size of ``gru()``, and its parameters."""
+    torch.manual_seed(0)
+    cell = LIF(5, 7, dtype=torch.float64, threshold=0.3)
+    return cell, list(cell.parameters())
 
 
 def squares(_: int, output: torch.Tensor) -> torch.Tensor:
@@ -233,14 +264,31 @@ def test_autocast_of_the_forward_pass_is_entered_again() -> None:
     assert_close(ours, theirs, relative=2e-2)
 
 
-def test_a_checkpoint_that_was_changed_in_place_is_found_out() -> None:
-    """8. The caller's initial state, between forward and backward."""
+def test_a_checkpoint_that_was_changed_in_place_is_found_out(tmp_path: Path) -> None:
+    """8. The caller's initial state, between forward and backward; no files are left, either."""
     cell, _ = gru()
     inputs, state = job(STEPS)
-    result = bptt(cell, inputs, state, squares, plan=PLAN)
+    result = bptt(cell, inputs, state, squares, plan=PLAN, remote_dir=tmp_path)
     with torch.no_grad():
         state += 1
     with pytest.raises(RuntimeError, match="changed in place between the forward and the backward"):
+        result.loss.backward()
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_stored_state_that_a_later_step_changes_in_place_is_found_out() -> None:
+    """8. The first step does no such thing; run again from what was changed, gradients would be wrong."""
+
+    def resetting(state: torch.Tensor, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        if x == 12:
+            with torch.no_grad():
+                state.mul_(0.5)
+        state = 0.9 * state + x
+        return state, 2 * state
+
+    _, state = job(STEPS)
+    result = bptt(resetting, torch.arange(STEPS), state, squares, plan=LOCAL_PLAN)
+    with pytest.raises(InputError, match="cell: state 12 was changed in place after it was stored"):
         result.loss.backward()
 
 
@@ -257,42 +305,73 @@ def test_a_cell_that_changes_its_state_in_place_is_refused() -> None:
 
 
 def test_a_state_that_is_a_view_does_not_keep_its_storage() -> None:
-    """9. Stored as it is, a slice would keep all of what it is a slice of."""
-    from ckptplan.torch.trees import compact
+    """9. Stored as it is, a slice would keep all of what it is a slice of: only the present state does."""
+    cell, _ = gru()
+    whole_bytes = 1000 * 3 * 7 * 8
+    seen: list[int] = []
 
-    whole = torch.zeros(1000, 7)
-    assert compact(whole[3]).untyped_storage().nbytes() == 7 * 4
-    assert compact(whole) is whole
+    def sliced(state: torch.Tensor, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        whole = cell(state, x)[0].repeat(1000, 1)
+        return whole[:3], whole[:3]
+
+    def observe(action: Action, _: Executor) -> None:
+        if isinstance(action, Save):
+            seen.append(live.now // whole_bytes)
+
+    inputs, state = job(STEPS)
+    with LiveBytes() as live:
+        bptt(sliced, inputs, state, squares, plan=LOCAL_PLAN, observer=observe)
+    assert seen == [0, 1, 1]
 
 
 def test_inputs_have_one_gradient_of_their_own_size() -> None:
-    """10. Indexed step by step, each step's gradient would be as large as all inputs."""
+    """10. Indexed step by step, each step's gradient would be as large as all inputs of its chunk."""
     cell, _ = gru()
     inputs, state = job(STEPS)
-    result = bptt(cell, inputs, state, squares, plan=PLAN)
-    result.loss.backward()
-    assert inputs.grad is not None
-    assert inputs.grad.shape == inputs.shape
+    everything = plan_of(STEPS, "base", states=60)
+    result = bptt(cell, inputs, state, squares, plan=everything)
+    with Made() as made:
+        result.loss.backward()
+    # That of the only chunk, where those of all chunks are put together, and what autograd makes of that.
+    assert made.sizes[inputs.nbytes] <= 3
 
 
-def test_what_was_reversed_is_freed_on_the_way() -> None:
-    """11. And nothing is left when the backward pass is done, or the result is dropped before."""
+@pytest.mark.parametrize("make", [gru, lif])
+def test_what_was_reversed_is_freed_on_the_way(make: Callable[[], Any]) -> None:
+    """11. One tape at a time; once its steps are reversed neither it nor its tensors are alive."""
+    cell, _ = make()
+    inputs, state = job(STEPS)
+    recorded: list[weakref.ref[Any]] = []
+    left: list[int] = []
+
+    def tensors(tape: Tape) -> list[torch.Tensor]:
+        if isinstance(tape, Membranes):
+            return [piece.states for piece in tape.pieces]
+        assert isinstance(tape, Graph)
+        return [*tape.end, *tape.inputs, *tape.terms]
+
+    def observe(action: Action, executor: Executor) -> None:
+        if isinstance(action, Record):
+            [tape] = executor.tapes
+            recorded.extend(weakref.ref(one) for one in (tape, *tensors(tape)))
+        if isinstance(action, Backward):
+            left.append(sum(one() is not None for one in recorded))
+
+    bptt(cell, inputs, state, squares, plan=PLAN, observer=observe).loss.backward()
+    assert len(recorded) >= 2 * len(left)
+    assert left == [0] * (STEPS // PLAN.parameters.chunk_size)
+
+
+def test_a_result_that_is_dropped_leaves_no_tensors() -> None:
+    """11. Also where nobody ever asked for gradients."""
     cell, _ = gru()
     inputs, state = job(STEPS)
-    peaks: list[int] = []
-    alive: list[weakref.ref[torch.Tensor]] = []
-
-    def observe(_: object, executor: Any) -> None:
-        peaks.append(len(executor.tapes))
-        alive.extend(weakref.ref(leaf) for tape in executor.tapes for leaf in tape.end)
-
-    result = bptt(cell, inputs, state, squares, plan=PLAN, observer=observe)
-    result.loss.backward()
-    del result
-    gc.collect()
-    assert max(peaks) == 1
-    assert alive
-    assert not any(one() is not None for one in alive)
+    with LiveBytes() as live:
+        result = bptt(cell, inputs, state, squares, plan=LOCAL_PLAN)
+        assert live.now > 0
+        del result
+        gc.collect()
+    assert live.now == 0
 
 
 def test_a_second_and_a_double_backward_are_refused() -> None:
@@ -310,14 +389,16 @@ def test_a_second_and_a_double_backward_are_refused() -> None:
         gradient.sum().backward()
 
 
-def test_tensors_of_inference_mode_are_refused() -> None:
-    """14."""
+@pytest.mark.parametrize("field", ["state", "inputs"])
+def test_tensors_of_inference_mode_are_refused(field: str) -> None:
+    """14. By name, and before anything runs."""
     cell, _ = gru()
-    inputs, _ = job(STEPS)
+    inputs, state = job(STEPS)
+    given: dict[str, Any] = {"inputs": inputs, "state": state}
     with torch.inference_mode():
-        state = torch.zeros(3, 7, dtype=torch.float64)
-    with pytest.raises(InputError, match=r"state: was made in torch\.inference_mode"):
-        bptt(cell, inputs, state, squares, plan=PLAN)
+        given[field] = given[field].detach().clone()
+    with pytest.raises(InputError, match=rf"{field}: was made in torch\.inference_mode"):
+        bptt(cell, loss=squares, plan=PLAN, **given)
 
 
 def test_an_initial_state_of_nothing() -> None:
@@ -383,22 +464,75 @@ def test_without_gradients_nothing_is_stored() -> None:
     assert torch.equal(last, final)
 
 
-def test_an_exception_leaves_nothing_behind(tmp_path: Path) -> None:
-    """In the first sweep and while steps are run again; files go, too."""
-    cell, _ = gru()
-    inputs, state = job(STEPS)
-    left: Iterator[int] = iter(())
+def peak_without_gradients(cell: Any, steps: int, *, batch: int, width: int) -> int:
+    """The most that is alive while a loss is taken under no_grad, in states; inputs are not counted."""
+    inputs, state = torch.randn(steps, batch, 5), torch.zeros(batch, width)
+    with torch.no_grad(), LiveBytes() as live:
+        bptt(cell, inputs, state, squares, plan=plan_of(steps, "double", states=50))
+    return int(live.peak // state.nbytes)
 
-    def failing(state: torch.Tensor, x: torch.Tensor) -> Any:
-        if next(left, None) is None:
+
+def test_without_gradients_a_few_states_are_alive() -> None:
+    """Those of the operations of a single step, for any number of steps."""
+    cell = torch.nn.GRUCell(5, 64)
+
+    def step(state: torch.Tensor, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        state = cell(x, state)
+        return state, state
+
+    few, many = (peak_without_gradients(step, steps, batch=32, width=64) for steps in (STEPS, 10 * STEPS))
+    assert few == many < 16
+
+
+def test_without_gradients_spikes_are_not_saved() -> None:
+    """A LIF cell runs pieces of a few steps, and lets the spikes of each go: they lie in a page or two.
+
+    Kept, those of 1,024 steps would be five pages of 8 states each.
+    """
+    torch.manual_seed(0)
+    cell = LIF(5, 512, threshold=0.1)
+    few, many = (peak_without_gradients(cell, steps, batch=16, width=512) for steps in (128, 1024))
+    assert many <= few + 8
+
+
+class Failing:
+    """A GRU that works a number of times, the trial of the first step included, and fails then."""
+
+    def __init__(self, works: int) -> None:
+        self.left, (self.cell, _) = works, gru()
+
+    def __call__(self, state: torch.Tensor, x: torch.Tensor) -> Any:
+        if not self.left:
             raise ValueError("the cell has had enough")
-        return cell(state, x)
+        self.left -= 1
+        return self.cell(state, x)
 
-    for limit in (STEPS - 2, STEPS + 3):
-        left = iter(range(limit))
-        with pytest.raises(ValueError, match="had enough"):
-            bptt(failing, inputs, state, squares, plan=PLAN, remote_dir=tmp_path).loss.backward()
-        assert not list(tmp_path.iterdir())
+
+@pytest.mark.parametrize("works", [STEPS - 2, STEPS + 3])
+def test_an_exception_leaves_no_tensors(works: int) -> None:
+    """In the first sweep and while steps are run again; if it is kept, its frames hold one state."""
+    stored: list[weakref.ref[torch.UntypedStorage]] = []
+
+    def observe(action: Action, executor: Executor) -> None:
+        if isinstance(action, Save) and action.state:
+            stored.append(weakref.ref(executor.state.untyped_storage()))
+
+    inputs, state = job(STEPS)
+    with pytest.raises(ValueError, match="had enough") as kept:
+        bptt(Failing(works), inputs, state, squares, plan=LOCAL_PLAN, observer=observe).loss.backward()
+    assert kept.traceback
+    assert len(stored) == 2
+    assert sum(one() is not None for one in stored) <= 1
+
+
+@pytest.mark.parametrize(("works", "gradient"), [(STEPS - 2, True), (STEPS + 3, True), (STEPS - 2, False)])
+def test_an_exception_leaves_no_files(tmp_path: Path, *, works: int, gradient: bool) -> None:
+    """Nor do runs without gradients, which need none."""
+    inputs, state = job(STEPS)
+    with pytest.raises(ValueError, match="had enough") as kept, torch.set_grad_enabled(gradient):
+        bptt(Failing(works), inputs, state, squares, plan=PLAN, remote_dir=tmp_path).loss.backward()
+    assert kept.traceback
+    assert not list(tmp_path.iterdir())
 
 
 def test_remote_checkpoints_in_files(tmp_path: Path) -> None:
@@ -462,6 +596,27 @@ def test_nested_inputs_and_outputs() -> None:
     stacked, _ = unroll(nested, {"a": inputs, "b": (other,)}, state, plan=PLAN)
     assert stacked["n"][0].shape == (STEPS,)
     assert_close(gradients(stacked["h"].square().sum(), wanted), theirs, relative=1e-12)
+
+
+@pytest.mark.parametrize("strategy", ["double", "revolve"])
+@pytest.mark.parametrize("make", [gru, lif])
+def test_a_loss_is_taken_twice_at_most(make: Callable[[], Any], strategy: str) -> None:
+    """When a step first runs and where it is reversed; never where steps are only run again on the way."""
+    cell, _ = make()
+    taken: Counter[tuple[int, bool]] = Counter()
+
+    def counted(step: int, output: torch.Tensor) -> torch.Tensor:
+        taken[step, torch.is_grad_enabled()] += 1
+        return squares(step, output)
+
+    inputs, state = job(STEPS)
+    plan = plan_of(STEPS, strategy, states=8)
+    # Revolve runs steps again on its way to others.
+    assert (plan.predicted.recomputed_steps > STEPS) == (strategy == "revolve")
+    bptt(cell, inputs, state, counted, plan=plan).loss.backward()
+    # The first step is tried once before.
+    taken[0, True] -= 1
+    assert all(1 == taken[step, True] >= taken[step, False] for step in range(STEPS))
 
 
 def test_scaling_clipping_and_accumulation_work_as_people_know_them() -> None:
