@@ -16,7 +16,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from ckptplan import InputError
-from ckptplan.schedule.actions import Action, Backward, Record, Save
+from ckptplan.schedule.actions import Action, Advance, Backward, Record, Save
 from ckptplan.torch import LIF, bptt, unroll
 from ckptplan.torch.chunk_engine import Membranes
 from ckptplan.torch.engine import Tape
@@ -262,6 +262,26 @@ def test_autocast_of_the_forward_pass_is_entered_again() -> None:
     # Weight gradients are summed in another order, in bfloat16.
     assert torch.equal(ours[0], theirs[0])
     assert_close(ours, theirs, relative=2e-2)
+
+
+def test_weights_are_cast_anew_by_each_action() -> None:
+    """7. In older PyTorch a cast that was cached without a graph has no gradient where one is recorded."""
+    module = torch.nn.Linear(12, 7)
+    casts: list[int] = []
+
+    def cell(state: torch.Tensor, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        state = torch.tanh(module(torch.cat([x, state], dim=1))).float()
+        return state, state
+
+    def observe(action: Action, _: Executor) -> None:
+        if isinstance(action, Advance | Record):
+            casts.append(made.sizes[module.weight.nbytes // 2])
+        made.sizes.clear()
+
+    inputs, state = job(STEPS, dtype=torch.float32)
+    with torch.autocast("cpu", dtype=torch.bfloat16), Made() as made:
+        bptt(cell, inputs, state, squares, plan=LOCAL_PLAN, observer=observe).loss.backward()
+    assert all(casts)
 
 
 def test_a_checkpoint_that_was_changed_in_place_is_found_out(tmp_path: Path) -> None:
