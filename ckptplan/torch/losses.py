@@ -106,8 +106,6 @@ class Summed(Outputs):
         self.total: torch.Tensor | None = None
 
     def take(self, start: int, outputs: Sequence[Any], *, first_time: bool) -> Terms:
-        if not first_time and not torch.is_grad_enabled():
-            return []
         values = self._values(start, outputs)
         for value in values:
             self._count(value, first_time=first_time)
