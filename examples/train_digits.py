@@ -62,7 +62,8 @@ def digits(samples, seed):
     try:
         from sklearn.datasets import load_digits
     except ImportError:
-        sys.exit("train_digits.py: scikit-learn is not installed; install it with: pip install scikit-learn")
+        print("scikit-learn is not installed; install it with: pip install scikit-learn", file=sys.stderr)
+        sys.exit(2)
     images, target = (torch.as_tensor(one) for one in load_digits(return_X_y=True))
     order = torch.randperm(len(images), generator=torch.Generator().manual_seed(seed))
     images, target = images[order].float().view(-1, ROWS, ROWS) / 16, target[order]
@@ -119,8 +120,8 @@ def live_peak(network, batch, plan):
     return meter.peak
 
 
-def train(network, plan, options):
-    images, target, test_images, test_target = digits(options.samples, options.seed)
+def train(network, plan, options, data):
+    images, target, test_images, test_target = data
     generator = torch.Generator().manual_seed(options.seed)
     optimizer = torch.optim.Adam(network.parameters(), lr=1e-2)
     batches = options.epochs * -(-len(images) // options.batch)
@@ -146,12 +147,17 @@ def train(network, plan, options):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--plan", metavar="FILE", help="carry out this plan, for 512 steps")
-    parser.add_argument("--plain", action="store_true", help="plain backpropagation through time")
+    how = parser.add_mutually_exclusive_group()
+    how.add_argument("--plan", metavar="FILE", help="carry out this plan, for 512 steps")
+    how.add_argument("--plain", action="store_true", help="plain backpropagation through time")
     parser.add_argument("--local-bytes", default="4 MB", help="the budget (default: 4 MB)")
     for name, default in (("epochs", 16), ("batch", 64), ("neurons", 96), ("samples", 1437), ("seed", 0)):
         parser.add_argument(f"--{name}", type=int, default=default)
     options = parser.parse_args()
+    for name in ("epochs", "batch", "neurons", "samples"):
+        if getattr(options, name) < 1:
+            parser.error(f"--{name}: is {getattr(options, name)} (accepted: a whole number from 1)")
+    data = digits(options.samples, options.seed)
     torch.manual_seed(options.seed)
     network = Network(options.neurons)
     try:
@@ -170,7 +176,7 @@ def main():
         peak = live_peak(network, options.batch, plan)
         print(f"measured peak of live tensors, gradients included: {format_bytes(peak)}", flush=True)
         start = time.perf_counter()
-        train(network, plan, options)
+        train(network, plan, options, data)
     except ckptplan.CkptplanError as error:
         parser.error(str(error))
     print(f"{time.perf_counter() - start:.0f} s")

@@ -44,7 +44,8 @@ def unroll(
     tensors of shape (T, ...), a nest of such, or a callable (start, stop) -> chunk, called again where steps
     are run again. Gradients reach the inputs, the initial state, the parameters of ``cell``, and what else its
     first step is seen to use; name in ``parameters`` what only later steps use. Checkpoints that the plan
-    keeps in remote memory wait in host memory, or in files under ``remote_dir``. ``schedule`` is carried out
+    keeps in remote memory wait in host memory, or in files under ``remote_dir``. Random numbers are drawn again
+    where steps are run again, unless ``replay_randomness`` is False. ``schedule`` is carried out
     instead of the plan's own, as ``ckptplan.load_schedule`` returns one (``ckptplan.simulate`` says whether
     it is legal). ``observer`` is told each action when it is done.
 

@@ -5,6 +5,7 @@ With decay d, threshold h, spikes z(t) = [v(t) > h]:
     v(t) = d v(t-1) + W x(t) + R z(t-1) + b - h z(t-1)
 
 The spike has the derivative 1 / (1 + s |v - h|)^2 (Zenke and Ganguli 2018); the reset, the last term, none.
+A small slope s lets gradients grow over hundreds of steps: 10 explodes where 25 to 60 train.
 """
 
 from __future__ import annotations
@@ -58,7 +59,7 @@ class LIF(ChunkCell):
         *,
         decay: float = 0.9,
         threshold: float = 1.0,
-        slope: float = 10.0,
+        slope: float = 25.0,
         recurrent: bool = True,
         spiking_inputs: bool = False,
         device: torch.device | str | None = None,

@@ -49,6 +49,9 @@ def test_a_plan_learns_what_plain_backpropagation_learns_in_a_fraction_of_its_me
         (["--local-bytes", "15 kB"], "fits: needs local_bytes"),
         (["--local-bytes", "much"], "local_bytes"),
         (["--plan", "no-such-plan.json"], "no-such-plan.json"),
+        (["--plan", "plan.json", "--plain"], "not allowed with argument"),
+        (["--neurons", "0"], "--neurons: is 0"),
+        (["--epochs", "-1"], "--epochs: is -1"),
     ],
 )
 def test_what_cannot_be_done_is_said(arguments: list[str], message: str, tmp_path: Path) -> None:
@@ -74,5 +77,5 @@ def test_without_scikit_learn_it_says_what_to_install() -> None:
         f"runpy.run_path({str(FILE)!r}, run_name='__main__')"
     )
     done = python("-c", script)
-    assert done.returncode == 1
+    assert done.returncode == 2
     assert "scikit-learn is not installed; install it with: pip install scikit-learn" in done.stderr
