@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import ckptplan
+from benchmarks.runtime_report import document
 from ckptplan.cost import paper
 from ckptplan.strategies.registry import all_strategies
 from tests.cost import test_paper
@@ -165,6 +166,12 @@ def test_figures_for_optimal_schedules_are_those_measured() -> None:
         assert f"{case['median_seconds'] * 1e3:,.1f} ms" in page
     for peer in measured["peers"]:
         assert f"{peer['peer_seconds']:.2f} s | {peer['optimal_seconds'] * 1e3:.1f} ms" in page
+
+
+def test_figures_for_executed_plans_are_those_measured() -> None:
+    """The whole section, as the benchmark writes it."""
+    results = json.loads((ROOT / "benchmarks/results/runtime.json").read_text())["results"]
+    assert document(results) in (ROOT / "docs/runtime.md").read_text()
 
 
 def test_figures_for_fronts_are_those_measured() -> None:

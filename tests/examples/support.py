@@ -13,7 +13,13 @@ EXAMPLES = ROOT / "examples"
 
 def python(*arguments: str | Path, seconds: float = 120, cwd: Path = ROOT) -> subprocess.CompletedProcess[str]:
     """Run Python in ``cwd`` with ckptplan to import, on one core: tests run side by side."""
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    # Processes meet on the loopback interface, whatever else a machine has, or lacks.
+    environment = {
+        **os.environ,
+        "PYTHONPATH": str(ROOT),
+        "OMP_NUM_THREADS": "1",
+        "GLOO_SOCKET_IFNAME": "lo",
+    }
     with subprocess.Popen(
         [sys.executable, *map(str, arguments)],
         stdout=subprocess.PIPE,

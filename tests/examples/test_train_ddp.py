@@ -17,7 +17,7 @@ from tests.examples.support import EXAMPLES, losses, python
 from tests.torch.support import assert_close, plan_of
 
 SCRIPT = EXAMPLES / "train_ddp.py"
-TWO = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
+TWO = ("-m", "torch.distributed.run", "--standalone", "--local-addr", "127.0.0.1", "--nproc-per-node", "2")
 
 
 @pytest.fixture
