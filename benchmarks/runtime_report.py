@@ -35,8 +35,8 @@ def document(results: dict[str, Any]) -> str:
     parts.append(
         "\n".join(
             f"Replay of a chunk of 64 steps, inputs {one['inputs']}, {one['activity']:.1%} of neurons active: "
-            f"{one['replay_seconds'] * 1e3:.2f} ms, or {one['replay_after_forward_seconds'] * 1e3:.2f} ms after "
-            "a forward pass, which leaves other data in the caches; the forward pass takes "
+            f"{one['replay_seconds'] * 1e3:.2f} ms, or {one['replay_after_forward_seconds'] * 1e3:.2f} ms "
+            "after a forward pass, which leaves other data in the caches; the forward pass takes "
             f"{one['forward_seconds'] * 1e3:.2f} ms."
             for one in results["replay"]
         )
