@@ -24,8 +24,17 @@ class _Adapter(torch.nn.Module):
 class TorchCell(_Adapter):
     """``torch.nn.RNNCell``, ``GRUCell`` and ``LSTMCell``: the output is the (hidden) state.
 
-    The initial state may be None, for zeros.
+    The initial state may be None, for zeros. Raises InputError for another module.
     """
+
+    def __init__(self, module: torch.nn.Module) -> None:
+        super().__init__(module)
+        if not isinstance(module, torch.nn.RNNCellBase):
+            raise InputError(
+                f"{type(module).__name__} is none of them",
+                field="module",
+                accepted="torch.nn.RNNCell, GRUCell or LSTMCell",
+            )
 
     def forward(self, state: Any, x: torch.Tensor) -> tuple[Any, torch.Tensor]:
         """Take a step."""
@@ -47,6 +56,12 @@ class SnnTorchCell(_Adapter):
         #: Neurons that feed their spikes back take them with the state.
         self.recurrent = hasattr(neuron, "recurrent")
         inner = layer.modules() if layer is not None else ()
+        if not hasattr(neuron, "reset_mem"):
+            raise InputError(
+                f"{type(neuron).__name__} is no neuron of snnTorch",
+                field="neuron",
+                accepted="SnnTorchCell(neuron, layer); for several layers, a cell whose state has one for each",
+            )
         if any(getattr(one, "init_hidden", False) for one in (neuron, *inner)):
             raise InputError(
                 "keeps its state to itself (init_hidden=True), so that no step can be run again",

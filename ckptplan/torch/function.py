@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch.autograd.function import once_differentiable
 
 from ckptplan.model.plan import Plan
 from ckptplan.schedule.actions import Backward
@@ -62,9 +61,13 @@ class Planned(torch.autograd.Function):
         return results
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, *gradients: torch.Tensor | None) -> Any:
         """Carry the rest out; what was held goes, gradients included: autograd is to have the only ones."""
+        if torch.is_grad_enabled():
+            # As for a penalty on gradients: they would have no graph, and count for nothing in silence.
+            raise RuntimeError(
+                "gradients of a planned sequence have no graph of their own: create_graph=True is not supported"
+            )
         run: Run | None = ctx.run
         if run is None:
             raise RuntimeError(

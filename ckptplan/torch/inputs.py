@@ -34,14 +34,15 @@ class Given(Sequence):
         self.leaves, self.structure = flattened(inputs)
         if not self.leaves:
             raise InputError(
-                f"{shown(inputs)} holds no tensor",
+                f"{shown(type(inputs).__name__)} holds no tensor",
                 field="inputs",
                 accepted="tensors with time as the first axis, or a callable (start, stop) -> chunk",
             )
         for leaf in self.leaves:
             if leaf.dim() == 0 or leaf.shape[0] != steps:
                 raise InputError(
-                    f"has {leaf.shape[0] if leaf.dim() else 'no'} steps, the plan has {steps:,}",
+                    f"has {leaf.shape[0] if leaf.dim() else 'no'} steps, the plan has {steps:,}"
+                    f"{_guess(inputs, leaf, steps)}",
                     field="inputs",
                     value=tuple(leaf.shape),
                     accepted=f"tensors of shape ({steps:,}, ...), or a plan for as many steps",
@@ -52,6 +53,15 @@ class Given(Sequence):
 
     def device(self) -> torch.device:
         return self.leaves[0].device
+
+
+def _guess(inputs: Any, leaf: torch.Tensor, steps: int) -> str:
+    """Return what may be meant."""
+    if isinstance(inputs, list | tuple) and len(inputs) == steps:
+        return f": a list of {steps:,} tensors is a nest of so many inputs, torch.stack makes one of them"
+    if leaf.dim() > 1 and leaf.shape[1] == steps:
+        return f": axis 1 has {steps:,}, is the batch first?"
+    return ""
 
 
 class Made(Sequence):

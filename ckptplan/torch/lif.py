@@ -69,6 +69,8 @@ class LIF(ChunkCell):
         for name, value in (("inputs", inputs), ("neurons", neurons)):
             if value < 1:
                 raise InputError(f"is {value}", field=name, value=value, accepted="a whole number from 1")
+        if not slope > 0:
+            raise InputError(f"is {slope}", field="slope", value=slope, accepted="a number above 0")
         if not 0 <= decay <= 1:
             raise InputError(f"is {decay}", field="decay", value=decay, accepted="from 0 to 1")
         self.inputs, self.neurons, self.decay = inputs, neurons, decay

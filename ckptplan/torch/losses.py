@@ -160,6 +160,6 @@ def _scalar(value: object, field: str) -> torch.Tensor:
         raise InputError(
             f"returned {got}",
             field=field,
-            accepted="a tensor of one float: a loss is a sum over time (docs/runtime.md has recipes)",
+            accepted="a tensor of one float, as .sum() or .mean() returns: the loss is their sum over time",
         )
     return value.reshape(())

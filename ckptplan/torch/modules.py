@@ -49,11 +49,11 @@ class Watched:
             changed = self._restored()
         if changed:
             raise InputError(
-                f"changes the buffer{'s' if len(changed) > 1 else ''} {', '.join(changed)} in each step, and "
-                "steps are run again",
-                field="cell",
-                accepted="a cell without running statistics: BatchNorm in eval() or with "
-                "track_running_stats=False, or LayerNorm",
+                f"a step changes the buffer{'s' if len(changed) > 1 else ''} {', '.join(changed)}, and is run "
+                "again",
+                field="cell or loss",
+                accepted="no running statistics: BatchNorm in eval() or with track_running_stats=False, or "
+                "LayerNorm",
             )
 
     def _restored(self) -> list[str]:

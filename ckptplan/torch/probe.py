@@ -123,10 +123,29 @@ def _called(cell: Callable[..., Any], state: Any, x: Any) -> Any:
         return cell(state, x)
     except TypeError as error:
         if "argument" not in str(error) or not _is_of_the_call(error):
+            _explain(error, state, x)
             raise
         raise InputError(
             f"cannot be called as cell(state, x): {error}", field="cell", accepted=_ACCEPTED
         ) from error
+    except Exception as error:
+        _explain(error, state, x)
+        raise
+
+
+def _explain(error: Exception, state: Any, x: Any) -> None:
+    """Add to a cell's own error what it was called with."""
+    error.add_note(
+        f"ckptplan: raised by the first step, cell(state, x) with state {_described(state)} and x "
+        f"{_described(x)}. Accepted: {_ACCEPTED}"
+    )
+
+
+def _described(tree: Any) -> str:
+    leaves = flattened(tree)[0]
+    if not leaves:
+        return shown(tree)
+    return ", ".join(f"{str(leaf.dtype).removeprefix('torch.')} {tuple(leaf.shape)}" for leaf in leaves)
 
 
 def _is_of_the_call(error: TypeError) -> bool:
@@ -163,7 +182,8 @@ def check_reached(outputs: Leaves, inner: Leaves, *, parameters: Parameters, tem
             f"the cell or the loss uses {len(missing)} tensors that require a gradient and were not found "
             f"in the first step, the first one of shape {tuple(missing[0].shape)}",
             field="parameters",
-            accepted="parameters=[...] with all of them",
+            accepted="parameters=[...] with all of them; for the last step alone, final_loss; what a step "
+            "needs of an earlier one goes through the state",
         )
 
 
@@ -229,7 +249,8 @@ def _losses(losses: Summed, state: Any, output: Any, generators: Generators | No
         raise InputError(
             "draws random numbers, and it is not taken again where steps are run again",
             field=field,
-            accepted="a loss without dropout or noise; a cell may have them, and draws the same again",
+            accepted="a loss without dropout or noise; within the cell, whose output may be that of a readout, "
+            "the same is drawn again",
         )
     return terms + fresh.probe_final(state)
 

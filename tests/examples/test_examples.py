@@ -15,7 +15,7 @@ HERE = Path(__file__).parent
 SHORTEST = [EXAMPLES / "train_gru.py", EXAMPLES / "train_snntorch.py"]
 ADAPTERS = sorted((EXAMPLES / "adapters").glob("*.py"))
 #: What packages are known to say on the error stream, and no fault of an example.
-KNOWN = re.compile(r"W\d.* torch/_library/triton.py:.* Triton not available")
+KNOWN = re.compile(r"W\d.*torch/_library/triton\.py:.* Triton not available")
 
 
 def name(file: Path) -> str:

@@ -11,7 +11,7 @@ import torch
 
 from ckptplan import InputError
 from ckptplan.torch import LIF, bptt, unroll
-from ckptplan.torch.adapters import SnnTorchCell
+from ckptplan.torch.adapters import SnnTorchCell, TorchCell
 from tests.torch.support import assert_close, gradients, gru, job, plain, plan_of
 
 STEPS = 24
@@ -371,6 +371,46 @@ def test_errors_within_a_cell_stay_what_they_are() -> None:
         reversed_(cell)
     with pytest.raises(InputError, match=r"cell: cannot be called as cell\(state, x\)"):
         reversed_(torch.nn.Linear(5, 7).double())
+
+
+@pytest.mark.parametrize(
+    ("inputs", "hint"),
+    [
+        ([torch.zeros(3, 5)] * STEPS, "torch.stack"),
+        (torch.zeros(3, STEPS, 5), "is the batch first"),
+    ],
+)
+def test_inputs_of_another_length_come_with_a_guess(inputs: Any, hint: str) -> None:
+    with pytest.raises(InputError, match=f"has 3 steps, the plan has {STEPS}: .*{hint}"):
+        reversed_(gru()[0], inputs=inputs)
+
+
+def test_errors_of_the_first_step_say_what_it_was_called_with() -> None:
+    with pytest.raises(RuntimeError) as raised:
+        reversed_(gru()[0], inputs=torch.zeros(STEPS, 3, 4))
+    (note,) = raised.value.__notes__
+    assert "cell(state, x) with state float64 (3, 7) and x float32 (3, 4). Accepted: " in note
+
+
+def test_adapters_take_what_they_are_for() -> None:
+    with pytest.raises(InputError, match="module: GRU is none of them"):
+        TorchCell(torch.nn.GRU(5, 7))
+    with pytest.raises(InputError, match="neuron: Linear is no neuron of snnTorch"):
+        SnnTorchCell(torch.nn.Linear(5, 7))
+
+
+@pytest.mark.parametrize("callable_", [False, True])
+def test_sizes_are_counted(callable_: bool) -> None:
+    """Those of the plan that then keeps them; spikes at most a bit each."""
+    from ckptplan.torch import measured_sizes
+
+    inputs, state = torch.randn(40, 3, 5), torch.zeros(3, 8)
+    given: Any = (lambda start, stop: inputs[start:stop]) if callable_ else inputs
+    tanh = measured_sizes(TorchCell(torch.nn.RNNCell(5, 8)), given, state)
+    assert vars(tanh) == {"state_bytes": 96, "tape_bytes": 96, "resident_bytes_per_step": 0}
+    spiking = measured_sizes(LIF(5, 8), given, state, lambda _, one: one.sum())
+    assert (spiking.state_bytes, spiking.tape_bytes) == (96, 96)
+    assert 0 < spiking.resident_bytes_per_step <= 2 * 3 * (1 + 8)
 
 
 def test_inference_mode_evaluates() -> None:

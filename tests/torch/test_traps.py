@@ -208,7 +208,7 @@ def test_running_statistics_are_refused_by_name_and_left_as_they_were() -> None:
 
     net = Normed()
     inputs, state = job(STEPS)
-    with pytest.raises(InputError, match=r"cell: changes the buffers norm\.running_mean, norm\.running_var"):
+    with pytest.raises(InputError, match=r"a step changes the buffers norm\.running_mean, norm\.running_var"):
         bptt(net, inputs, state, squares, plan=PLAN)
     assert net.norm.num_batches_tracked is not None
     assert net.norm.num_batches_tracked.item() == 0
@@ -402,11 +402,9 @@ def test_a_second_and_a_double_backward_are_refused() -> None:
     result.loss.backward(retain_graph=True)
     with pytest.raises(RuntimeError, match="reversed once: its checkpoints were freed"):
         result.loss.backward()
-    scale = torch.tensor(2.0, dtype=torch.float64, requires_grad=True)
-    loss = scale * bptt(cell, inputs, state, squares, plan=PLAN).loss
-    [gradient] = torch.autograd.grad(loss, parameters[:1], create_graph=True)
-    with pytest.raises(RuntimeError, match="once_differentiable"):
-        gradient.sum().backward()
+    loss = bptt(cell, inputs, state, squares, plan=PLAN).loss
+    with pytest.raises(RuntimeError, match="create_graph=True is not supported"):
+        torch.autograd.grad(loss, parameters[:1], create_graph=True)
 
 
 @pytest.mark.parametrize("field", ["state", "inputs"])
@@ -666,7 +664,7 @@ def test_scaling_clipping_and_accumulation_work_as_people_know_them() -> None:
         ({"cell": lambda state, x: (state, x, x)}, "cell: returned 'tuple' of 3"),
         ({"cell": lambda state: state}, r"cell: cannot be called as cell\(state, x\)"),
         ({"cell": lambda state, x: ((state, state), x)}, "takes a state of 1 tensors and returns one of 2"),
-        ({"inputs": None}, "inputs: None holds no tensor"),
+        ({"inputs": None}, "inputs: 'NoneType' holds no tensor"),
         ({"loss": None}, "loss: is missing"),
         ({"loss": lambda _, output: output}, r"loss: returned shape \(3, 7\)"),
         ({"chunk_loss": lambda *_: 0}, "chunk_loss: is given beside loss"),

@@ -1,0 +1,79 @@
+"""Sizes of a cell, counted on its first steps: what a workload needs to know of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+import ckptplan
+from ckptplan.model.plan import Plan
+from ckptplan.torch.api import bptt
+from ckptplan.torch.chunk_engine import ChunkEngine
+from ckptplan.torch.executor import Executor
+from ckptplan.torch.inputs import Given, Made
+from ckptplan.torch.trees import byte_size, flattened
+
+#: So many steps are counted, if there are so many.
+_STEPS = 16
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sizes:
+    """Bytes as the fields of a ``Workload`` of one unit have them."""
+
+    state_bytes: int
+    tape_bytes: int
+    #: Outputs that a cell saves for the whole sequence, as spikes; zero for most cells.
+    resident_bytes_per_step: int
+
+
+def measured_sizes(cell: Any, inputs: Any, state: Any, loss: Any = None, **more: Any) -> Sizes:
+    """Run the first steps under autograd and count the storages that they keep. Takes what ``bptt`` takes.
+
+    ``Workload(**vars(measured_sizes(...)), name=..., steps=..., units=1, ...)`` needs times besides, of which
+    only the ratios decide between plans that move nothing. Spikes are counted as they fire in the first
+    steps; they are at most a bit for each neuron. Raises InputError.
+    """
+    steps = 2 if callable(inputs) else min(_STEPS, len(flattened(inputs)[0][0]))
+    taken = Made(inputs) if callable(inputs) else Given(inputs, steps=len(flattened(inputs)[0][0]))
+    pieces, nest = taken.piece(0, steps)
+    seen: list[tuple[int, int]] = []
+
+    def observe(_: object, executor: Executor) -> None:
+        saved = executor.engine.log.bytes if isinstance(executor.engine, ChunkEngine) else 0
+        seen.append((sum(tape.bytes for tape in executor.tapes), saved))
+
+    first = nest.filled([piece.detach() for piece in pieces])
+    if loss is None and not any(name.endswith("loss") for name in more):
+        loss = _sum
+    with torch.enable_grad():
+        result = bptt(cell, first, state, loss, plan=_recorded(steps), observer=observe, **more)
+    tape, saved = max(seen)
+    return Sizes(
+        state_bytes=byte_size(flattened(result.state)[0]),
+        tape_bytes=-(-tape // steps),
+        resident_bytes_per_step=-(-saved // steps),
+    )
+
+
+def _sum(_: int, output: Any) -> torch.Tensor:
+    return torch.stack([leaf.float().sum() for leaf in flattened(output)[0]]).sum()
+
+
+def _recorded(steps: int) -> Plan:
+    """Return the plan that records all steps at once; its numbers do not matter."""
+    machine = ckptplan.HardwareProfile(
+        name="any", local_bytes=2**20, write_bytes_per_second=1, read_bytes_per_second=1
+    )
+    workload = ckptplan.Workload(
+        name="any",
+        steps=steps,
+        state_bytes=1,
+        tape_bytes=1,
+        forward_seconds=1,
+        backward_seconds=1,
+        recompute_seconds=1,
+    )
+    return ckptplan.optimize(workload, machine, strategies=["base"])
