@@ -27,8 +27,8 @@ def gradients_through(
     everything = (*wanted, *parameters)
     if not live or not everything:
         return (None,) * len(everything)
-    # As a scalar, whose gradient need not be given: PyTorch checks given ones with its symbolic shapes,
-    # which brings 38 MiB of modules into the process and takes ten microseconds for each.
+    # As a scalar, whose gradient need not be given: PyTorch checks given ones, one by one, with its symbolic
+    # shapes, which bring sympy into the process.
     with torch.enable_grad(), _hooks_suspended(parameters):
         root = _Given.apply([gradient for _, gradient in live], *(output for output, _ in live))  # type: ignore[no-untyped-call]
         return torch.autograd.grad(root, everything, allow_unused=True)

@@ -45,7 +45,7 @@ class LiveBytes(TorchDispatchMode):
     def _meet(self, storage: torch.UntypedStorage) -> None:
         key = storage._cdata
         if key not in self._alive and key not in self._known:
-            self._known[key] = weakref.ref(storage, lambda _: self._known.pop(key, None) and None)
+            self._known[key] = weakref.ref(storage, lambda _: self._known.pop(key))
 
     def _count(self, storage: torch.UntypedStorage) -> None:
         key = storage._cdata

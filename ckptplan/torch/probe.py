@@ -24,7 +24,7 @@ _ACCEPTED = (
     "cell(state, x) -> (state, output); ckptplan.torch.adapters has those of torch.nn, snnTorch, Norse and "
     "SpikingJelly"
 )
-#: Kernels may round otherwise when no graph is recorded; what is hidden shows more.
+#: Kernels may round otherwise from call to call, or for a chunk; what is hidden shows more.
 _ROUNDING = 1e-3
 
 
