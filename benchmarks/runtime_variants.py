@@ -15,7 +15,7 @@ import ckptplan
 from ckptplan import HardwareProfile, Plan, Workload
 from ckptplan.torch import bptt
 from ckptplan.torch.adapters import TorchCell
-from ckptplan.torch.lif import LIF
+from ckptplan.torch.lif import LIF, Spike
 
 BATCH, INPUTS, NEURONS = 32, 64, 256
 MIB = 2**20
@@ -47,21 +47,8 @@ class AutogradLIF(torch.nn.Module):
         assert model.recurrent_weight is not None  # noqa: S101 - for the type checker
         current = current + torch.nn.functional.linear(spikes, model.recurrent_weight)
         membranes = model.decay * membranes + current - model.threshold * spikes.detach()
-        spikes = _Spike.apply(membranes - model.threshold, model.slope)  # type: ignore[no-untyped-call]
+        spikes = Spike.apply(membranes - model.threshold, model.slope)  # type: ignore[no-untyped-call]
         return (membranes, spikes), spikes
-
-
-class _Spike(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, distance: torch.Tensor, slope: float) -> torch.Tensor:
-        ctx.save_for_backward(distance)
-        ctx.slope = slope
-        return (distance > 0).float()
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
-        (distance,) = ctx.saved_tensors
-        return gradients[0] / (1 + ctx.slope * distance.abs()) ** 2, None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -46,7 +46,7 @@ class _Piece:
         )
 
 
-class Membranes(Tape):
+class ChunkTape(Tape):
     """States of a recorded chunk, piece by piece."""
 
     def __init__(self, *, start: int, stop: int, pieces: list[_Piece], end: Leaves, final: Terms) -> None:
@@ -58,42 +58,43 @@ class Membranes(Tape):
         return sum(byte_size(flattened(piece.states)[0]) for piece in self.pieces)
 
 
+@dataclass(frozen=True)
+class _Block:
+    start: int
+    stop: int
+    saved: SavedOutputs
+
+
 class SavedLog:
     """Outputs of all steps that have run, as a cell saved them, piece by piece."""
 
     def __init__(self) -> None:
-        self.starts: list[int] = []
-        self.stops: list[int] = []
-        self.saved: list[SavedOutputs] = []
+        self._blocks: list[_Block] = []
 
     def add(self, start: int, stop: int, saved: SavedOutputs) -> None:
         """Keep the outputs of the next steps."""
-        self.starts.append(start)
-        self.stops.append(stop)
-        self.saved.append(saved)
+        self._blocks.append(_Block(start, stop, saved))
 
-    def block(self, step: int) -> int:
-        """Return the number of the block that a step is in."""
-        return bisect_right(self.starts, step) - 1
+    def block(self, step: int) -> _Block:
+        """Return the block that a step is in."""
+        return self._blocks[bisect_right(self._blocks, step, key=lambda block: block.start) - 1]
 
     def part(self, start: int, stop: int) -> Any:
         """Return the outputs of steps of one block."""
         block = self.block(start)
-        if (start, stop) == (self.starts[block], self.stops[block]):
-            return self.saved[block]
-        return self.saved[block].part(start - self.starts[block], stop - self.starts[block])
+        if (start, stop) == (block.start, block.stop):
+            return block.saved
+        return block.saved.part(start - block.start, stop - block.start)
 
     def forget(self, step: int) -> None:
         """Drop blocks that begin at a step or later."""
-        while self.starts and self.starts[-1] >= step:
-            self.starts.pop()
-            self.stops.pop()
-            self.saved.pop()
+        while self._blocks and self._blocks[-1].start >= step:
+            self._blocks.pop()
 
     @property
     def bytes(self) -> int:
         """What they take."""
-        return sum(saved.bytes for saved in self.saved)
+        return sum(block.saved.bytes for block in self._blocks)
 
 
 class ChunkEngine(Engine):
@@ -146,7 +147,7 @@ class ChunkEngine(Engine):
                 end = begin(leaves)
                 final = self.outputs.finish(structure.filled(end))
             check_reached(tuple(final), end, parameters=self.parameters)
-        return Membranes(start=start, stop=stop, pieces=pieces, end=end, final=final), state
+        return ChunkTape(start=start, stop=stop, pieces=pieces, end=end, final=final), state
 
     @contextmanager
     def _plain(self) -> Iterator[None]:
@@ -159,7 +160,7 @@ class ChunkEngine(Engine):
         while start < stop:
             end = min(stop, start + self.piece)
             if start < known:
-                end = min(end, known, self.log.stops[self.log.block(start)])
+                end = min(end, known, self.log.block(start).stop)
             yield start, end
             start = end
 
@@ -184,7 +185,7 @@ class ChunkEngine(Engine):
         return states
 
     def reverse(self, tape: Tape, incoming: Incoming) -> None:
-        assert isinstance(tape, Membranes)  # noqa: S101 - this engine's own
+        assert isinstance(tape, ChunkTape)  # noqa: S101 - this engine's own
         self._reverse_final(tape, incoming)
         while tape.pieces:
             piece = tape.pieces.pop()
@@ -192,7 +193,7 @@ class ChunkEngine(Engine):
                 self._reverse_piece(piece.part(first, min(piece.stop, first + self.working)), incoming)
         self.log.forget(tape.start)
 
-    def _reverse_final(self, tape: Membranes, incoming: Incoming) -> None:
+    def _reverse_final(self, tape: ChunkTape, incoming: Incoming) -> None:
         """Add what the loss of the final state gives."""
         if not tape.final or not incoming or incoming[0] is None:
             return
@@ -253,6 +254,10 @@ class ChunkEngine(Engine):
         self.gradients.add(found[len(wanted) :])
         parts = iter(found)
         return [next(parts) if leaf.requires_grad else None for leaf in leaves]
+
+    @property
+    def saved_bytes(self) -> int:
+        return self.log.bytes
 
     def close(self) -> None:
         self.log.forget(0)

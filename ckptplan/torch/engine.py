@@ -34,6 +34,11 @@ class Engine(ABC):
     #: Whether steps may be run again, or reversed.
     again = True
 
+    @property
+    def saved_bytes(self) -> int:
+        """Outputs kept for the whole sequence, in bytes."""
+        return 0
+
     @abstractmethod
     def advance(self, state: Any, start: int, stop: int, *, known: int) -> Any:
         """Run steps and keep nothing; the first ``known`` of all have run before. Returns the state after."""

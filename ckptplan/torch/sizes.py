@@ -8,11 +8,11 @@ from typing import Any
 import torch
 
 import ckptplan
+from ckptplan.errors import InputError
 from ckptplan.model.plan import Plan
 from ckptplan.torch.api import bptt
-from ckptplan.torch.chunk_engine import ChunkEngine
 from ckptplan.torch.executor import Executor
-from ckptplan.torch.inputs import Given, Made
+from ckptplan.torch.inputs import sequence
 from ckptplan.torch.trees import byte_size, flattened
 
 #: So many steps are counted, if there are so many.
@@ -36,20 +36,26 @@ def measured_sizes(cell: Any, inputs: Any, state: Any, loss: Any = None, **more:
     only the ratios decide between plans that move nothing. Spikes are counted as they fire in the first
     steps; they are at most a bit for each neuron. Raises InputError.
     """
-    steps = 2 if callable(inputs) else min(_STEPS, len(flattened(inputs)[0][0]))
-    taken = Made(inputs) if callable(inputs) else Given(inputs, steps=len(flattened(inputs)[0][0]))
-    pieces, nest = taken.piece(0, steps)
+    leaves = () if callable(inputs) else flattened(inputs)[0]
+    length = len(leaves[0]) if leaves and leaves[0].dim() else 2
+    steps = min(_STEPS, length)
+    pieces, nest = sequence(inputs, steps=length).piece(0, steps)
     seen: list[tuple[int, int]] = []
 
     def observe(_: object, executor: Executor) -> None:
-        saved = executor.engine.log.bytes if isinstance(executor.engine, ChunkEngine) else 0
-        seen.append((sum(tape.bytes for tape in executor.tapes), saved))
+        seen.append((sum(tape.bytes for tape in executor.tapes), executor.engine.saved_bytes))
 
     first = nest.filled([piece.detach() for piece in pieces])
     if loss is None and not any(name.endswith("loss") for name in more):
         loss = _sum
     with torch.enable_grad():
         result = bptt(cell, first, state, loss, plan=_recorded(steps), observer=observe, **more)
+    if not seen:
+        raise InputError(
+            "has nothing that requires a gradient, so that no tape is kept",
+            field="cell",
+            accepted="a cell with parameters, or parameters=[...]",
+        )
     tape, saved = max(seen)
     return Sizes(
         state_bytes=byte_size(flattened(result.state)[0]),

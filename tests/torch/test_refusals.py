@@ -413,6 +413,21 @@ def test_sizes_are_counted(callable_: bool) -> None:
     assert 0 < spiking.resident_bytes_per_step <= 2 * 3 * (1 + 8)
 
 
+@pytest.mark.parametrize(
+    ("inputs", "message"),
+    [
+        (torch.zeros(4, 3, 7), "cell: has nothing that requires a gradient"),
+        (3, "inputs: 'int' holds no tensor"),
+        (torch.zeros(()), "inputs: has no steps"),
+    ],
+)
+def test_sizes_of_nothing_are_refused(inputs: Any, message: str) -> None:
+    from ckptplan.torch import measured_sizes
+
+    with pytest.raises(InputError, match=message):
+        measured_sizes(lambda state, x: (state + x, x), inputs, torch.zeros(3, 7))
+
+
 def test_inference_mode_evaluates() -> None:
     """Where nothing is stored, tensors of inference mode are as good as others."""
     cell, _ = gru()

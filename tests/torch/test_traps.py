@@ -18,7 +18,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from ckptplan import InputError
 from ckptplan.schedule.actions import Action, Advance, Backward, Record, Save
 from ckptplan.torch import LIF, bptt, unroll
-from ckptplan.torch.chunk_engine import Membranes
+from ckptplan.torch.chunk_engine import ChunkTape
 from ckptplan.torch.engine import Tape
 from ckptplan.torch.executor import Executor
 from ckptplan.torch.meters import LiveBytes
@@ -365,7 +365,7 @@ def test_what_was_reversed_is_freed_on_the_way(make: Callable[[], Any]) -> None:
     left: list[int] = []
 
     def tensors(tape: Tape) -> list[torch.Tensor]:
-        if isinstance(tape, Membranes):
+        if isinstance(tape, ChunkTape):
             return [piece.states for piece in tape.pieces]
         assert isinstance(tape, Graph)
         return [*tape.end, *tape.inputs, *tape.terms]
