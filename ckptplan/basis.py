@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Literal
 
 from ckptplan.model.plan import BasisEntry, Goal
 from ckptplan.model.profile import GRADES, NUMBERS, HardwareProfile
@@ -10,6 +11,8 @@ from ckptplan.model.workload import TIMES, Workload
 
 #: No prediction uses these.
 _NOT_ESTIMATED = ("power_watts", "idle_power_watts")
+#: Grades that are no published sources.
+_KINDS: dict[str, Literal["derived", "measured"]] = {"D": "derived", "M": "measured"}
 
 
 def estimate_basis(workload: Workload, profile: HardwareProfile, goal: Goal) -> tuple[BasisEntry, ...]:
@@ -39,9 +42,7 @@ def _of_profile(profile: HardwareProfile, goal: Goal) -> Iterator[BasisEntry]:
         else:
             text = f"{source.source} (grade {source.grade}, {GRADES[source.grade]})"
             note = f"; {source.note}" if source.note else ""
-            yield BasisEntry(
-                field=name, kind="derived" if source.grade == "D" else "sourced", text=f"{text}{note}"
-            )
+            yield BasisEntry(field=name, kind=_KINDS.get(source.grade, "sourced"), text=f"{text}{note}")
     if not profile.sources:
         yield BasisEntry(field="profile", kind="stated", text="numbers given without sources")
 

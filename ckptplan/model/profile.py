@@ -8,12 +8,13 @@ from ckptplan.errors import InputError, did_you_mean
 from ckptplan.model.checked import Checked, digest
 from ckptplan.model.quantities import Count, Limit, Name, PositiveBytes, Rate, Seconds, Watts
 
-Grade = Literal["A", "B", "C", "D", "X"]
+Grade = Literal["A", "B", "C", "D", "M", "X"]
 GRADES: dict[str, str] = {
     "A": "vendor",
     "B": "measured by others",
     "C": "secondary source",
     "D": "derived",
+    "M": "measured on the machine itself",
     "X": "unknown, assumed",
 }
 

@@ -5,6 +5,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from ckptplan.errors import InputError, did_you_mean, shown
+from ckptplan.model.calibration import Calibration
 from ckptplan.model.checked import Checked, digest
 from ckptplan.model.network import Network
 from ckptplan.model.quantities import Bytes, Count, Name, PositiveBytes, PositiveSeconds, Seconds, Steps
@@ -57,6 +58,9 @@ class Workload(Checked):
     ] = 0.0
     timed_on: Annotated[str | None, Field(description="the profile that the times belong to")] = None
     cell: Annotated[str | None, Field(description="the cell that `validate` runs")] = None
+    calibration: Annotated[
+        Calibration | None, Field(description="how `calibrate` measured it; none: it did not")
+    ] = None
     basis: dict[str, Basis] = Field(
         default_factory=dict, description="field -> assumed, derived or measured, and why"
     )
@@ -134,7 +138,7 @@ class Workload(Checked):
 
     def numbers(self) -> dict[str, Any]:
         """Return the canonical numbers: what plans depend on, without texts."""
-        texts = ("name", "description", "timed_on", "cell", "basis", "network")
+        texts = ("name", "description", "timed_on", "cell", "calibration", "basis", "network")
         return {field: getattr(self, field) for field in type(self).model_fields if field not in texts}
 
     @property

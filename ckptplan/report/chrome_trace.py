@@ -11,7 +11,7 @@ import json
 from collections.abc import Mapping
 from typing import IO, Any
 
-from ckptplan.report.timeline import BARS, kind_of
+from ckptplan.schedule.kinds import BARS, kind_of
 from ckptplan.schedule.simulator import COMPUTE, READ, WRITE, Event
 from ckptplan.storage.schedules import action_fields
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from ckptplan.errors import InputError, did_you_mean, shown
-from ckptplan.model.profile import NUMBERS, HardwareProfile
+from ckptplan.model.profile import GRADES, NUMBERS, HardwareProfile
 from ckptplan.storage.files import parse_toml, read_text
 from ckptplan.storage.library import locate
 from ckptplan.storage.versions import without_version
@@ -59,7 +59,7 @@ def _number(field: str, entry: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
     if "value" not in entry:
         raise InputError("is missing", field=f"{field}.value", accepted="a number, or text with a unit")
     if "grade" not in entry:
-        raise InputError("is missing", field=f"{field}.grade", accepted="A, B, C, D or X")
+        raise InputError("is missing", field=f"{field}.grade", accepted=", ".join(GRADES))
     date = entry.get("date")
     if date is not None and not isinstance(date, (str, datetime.date)):
         raise InputError(f"{shown(date)} is not a date", field=f"{field}.date", accepted="as 2026-11-21")

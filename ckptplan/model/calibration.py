@@ -1,0 +1,42 @@
+"""What a calibration says of itself: where it was measured, how often, and how far it can be trusted."""
+
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+
+class Measured(BaseModel):
+    """How a number of a workload was measured."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+    repeats: Annotated[int, Field(ge=1, description="rounds that it is the median of")]
+    spread: Annotated[float, Field(ge=0, description="half the range between quartiles, as a share")]
+    fit: Annotated[
+        float | None, Field(le=1, description="R^2 of the straight line over several chunk sizes; none: no fit")
+    ] = None
+
+
+class Calibration(BaseModel):
+    """The conditions of ``ckptplan calibrate``, and what its times are worth."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+    machine: Annotated[str, Field(min_length=1, description="processor, or accelerator, that was measured")]
+    device: Literal["cpu", "cuda"]
+    threads: Annotated[int, Field(ge=1, description="threads of PyTorch on the processor")]
+    torch: Annotated[str, Field(description="version of PyTorch")]
+    date: Annotated[str, Field(description="UTC, ISO 8601")]
+    seed: int
+    uncertainty: Annotated[
+        float, Field(ge=0, description="times of plans are known to within this share: spread and misfit")
+    ]
+    shortest_chunk: Annotated[
+        int, Field(ge=1, description="steps; shorter chunks take longer than predicted, beyond the tolerance")
+    ]
+    chunk_overhead_seconds: Annotated[
+        float, Field(ge=0, description="what each chunk takes beside its steps; not in the model")
+    ]
+    measured: Annotated[
+        dict[str, Measured], Field(description="field -> repeats, spread and fit of its measurement")
+    ] = Field(default_factory=dict)
