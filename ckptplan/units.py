@@ -154,6 +154,11 @@ def format_percent(value: float) -> str:
     return f"{percent:+.3g} %" if abs(percent) < 0.1 else f"{percent:+,.1f} %"
 
 
+def format_share(value: float) -> str:
+    """Return a share for people, without a sign for what has none: '1.2 %'."""
+    return f"{_significant(round(value * 100, 2 if value < 0.01 else 1))} %"
+
+
 def format_count(value: int) -> str:
     """Return a count for people: '1,472'."""
     return f"{value:,}"

@@ -15,12 +15,13 @@ class Timeline:
     """An observer of ``bptt`` and ``unroll`` that keeps when each action began and ended.
 
     Actions are told one after the other: on a device each is waited for, so that copies do not run beside
-    compute while they are measured. What the caller does between forward and backward is left out.
+    compute while they are measured. What the caller does between forward and backward is left out. Without
+    ``counts_bytes`` no bytes are counted: a look into a recorded graph slows its backward pass down.
     """
 
-    def __init__(self, device: torch.device, *, resident_bytes: int = 0) -> None:
+    def __init__(self, device: torch.device, *, resident_bytes: int = 0, counts_bytes: bool = True) -> None:
         self.events: list[Event] = []
-        self._device, self._resident = device, resident_bytes
+        self._device, self._resident, self._counts = device, resident_bytes, counts_bytes
         self._known = 0
         self._elapsed = 0.0
 
@@ -29,7 +30,10 @@ class Timeline:
         if self._device.type == "cuda":
             torch.cuda.synchronize(self._device)
         start, self._elapsed = self._elapsed, self._elapsed + perf_counter() - executor.began
-        local = executor.stores[Tier.LOCAL].bytes + sum(tape.bytes for tape in executor.tapes)
+        local = remote = 0
+        if self._counts:
+            local = executor.stores[Tier.LOCAL].bytes + sum(tape.bytes for tape in executor.tapes)
+            remote = executor.stores[Tier.REMOTE].bytes
         self.events.append(
             Event(
                 start=start,
@@ -38,7 +42,7 @@ class Timeline:
                 action=action,
                 held_at=self._elapsed,
                 local_bytes=self._resident + local,
-                remote_bytes=executor.stores[Tier.REMOTE].bytes,
+                remote_bytes=remote,
                 recomputed_steps=self._recomputed(action),
             )
         )

@@ -11,8 +11,8 @@ import pytest
 import ckptplan
 from ckptplan import Plan, Trace
 from ckptplan.report.chrome_trace import ChromeTrace
-from ckptplan.schedule.kinds import kind_of
 from ckptplan.schedule.actions import Advance, Backward, Free, Load, Record, Save, Tier
+from ckptplan.schedule.kinds import kind_of
 from ckptplan.schedule.simulator import Event, play
 from tests.support import plain_costs, small_plan
 

@@ -1,0 +1,265 @@
+"""A cell on a machine, measured: a workload and a profile that say how they were obtained."""
+
+from __future__ import annotations
+
+import datetime
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, ClassVar, TypeVar
+
+import torch
+
+from ckptplan.calibration import footprint, step_times, transfer_times
+from ckptplan.calibration.cells import CellSpec, Network, build
+from ckptplan.calibration.footprint import Footprint
+from ckptplan.calibration.machine import machine_name, memory_bytes, threads
+from ckptplan.calibration.step_times import StepTimes
+from ckptplan.calibration.transfer_times import TransferTimes
+from ckptplan.errors import CkptplanError
+from ckptplan.model.calibration import Calibration, Measured
+from ckptplan.model.profile import HardwareProfile, Source
+from ckptplan.model.workload import Basis, Workload
+from ckptplan.schedule.simulator import READ, WRITE
+from ckptplan.units import format_bytes, format_share
+
+#: Is told the runs done and the runs in all.
+Progress = Callable[[int, int], None]
+_Found = TypeVar("_Found")
+
+
+class Noisy(CkptplanError):  # noqa: N818 - what the machine is
+    """The machine was too busy for what was measured to be within the tolerance asked for."""
+
+    exit_code: ClassVar[int] = 4
+    kind: ClassVar[str] = "noisy"
+
+    def __init__(self, *, field: str, spread: float, most: float) -> None:
+        self.field, self.spread, self.most = field, spread, most
+        super().__init__(
+            f"the machine is too noisy: rounds of {field} differ by {format_share(spread)} about their median, "
+            f"and a tolerance of {format_share(2 * most)} needs {format_share(most)} at most. Close what "
+            "else runs, use fewer --threads or more --repeats, allow a larger --tolerance, or --force it; "
+            "nothing was written"
+        )
+
+    def details(self) -> dict[str, Any]:
+        """Return the quantity, its spread and the most that would do."""
+        return {"field": self.field, "spread": self.spread, "most": self.most}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Calibrated:
+    """What was found, and whether the machine was quiet enough."""
+
+    workload: Workload
+    profile: HardwareProfile
+    footprint: Footprint
+    steps: StepTimes
+    transfers: TransferTimes
+    noisy: Noisy | None
+
+
+def calibrate(
+    spec: CellSpec,
+    *,
+    batch: int,
+    steps: int,
+    name: str = "my-workload",
+    profile_name: str = "my-machine",
+    device: str = "cpu",
+    thread_count: int | None = None,
+    repeats: int = 5,
+    tolerance: float = 0.1,
+    seed: int = 0,
+    progress: Progress | None = None,
+) -> Calibrated:
+    """Measure the cell ``spec`` with ``batch`` samples; ``steps`` is the T of the workload.
+
+    Bytes are counted in real storages. Times are medians of ``repeats`` rounds, fitted over several chunk
+    sizes, and messages over several numbers of states. ``noisy`` of the result says where the rounds of a time
+    differ by more than half of ``tolerance`` about their median. ``thread_count`` is PyTorch's own number
+    unless given. Raises InputError.
+    """
+    with threads(thread_count or torch.get_num_threads()):
+        network = build(spec, batch=batch, device=device, seed=seed)
+        todo = footprint.RUNS + step_times.runs(repeats) + repeats
+        counter = _Counter(todo, progress)
+        sizes = counter.last(footprint.measure(network))
+        times = counter.last(step_times.measure(network, repeats=repeats))
+        transfers = counter.last(transfer_times.measure(network, repeats=repeats))
+        calibration = _conditions(network, times, repeats=repeats, tolerance=tolerance, seed=seed)
+    return Calibrated(
+        workload=_workload(
+            spec,
+            sizes,
+            times,
+            calibration,
+            batch=batch,
+            steps=steps,
+            name=name,
+            timed_on=profile_name,
+        ),
+        profile=_profile(network, sizes, transfers, calibration, name=profile_name),
+        footprint=sizes,
+        steps=times,
+        transfers=transfers,
+        noisy=_noisy(times, tolerance=tolerance),
+    )
+
+
+class _Counter:
+    """Counts runs for a progress bar."""
+
+    def __init__(self, total: int, progress: Progress | None) -> None:
+        self._done, self._total, self._progress = 0, total, progress
+
+    def last(self, runs: Iterator[_Found | None]) -> _Found:
+        """Go through the runs of a measurement; return its result."""
+        found: _Found | None = None
+        for found in runs:
+            self._done += found is None
+            if self._progress is not None:
+                self._progress(self._done, self._total)
+        assert found is not None  # noqa: S101 - measurements end with their result
+        return found
+
+
+def _noisy(times: StepTimes, *, tolerance: float) -> Noisy | None:
+    # What recording adds is the difference of two others, and judged with them.
+    field, spread = max(times.spread.items(), key=lambda item: item[1])
+    return Noisy(field=field, spread=spread, most=tolerance / 2) if spread > tolerance / 2 else None
+
+
+def _conditions(
+    network: Network, times: StepTimes, *, repeats: int, tolerance: float, seed: int
+) -> Calibration:
+    return Calibration(
+        machine=machine_name(network.device),
+        device="cuda" if network.device.type == "cuda" else "cpu",
+        threads=torch.get_num_threads(),
+        torch=torch.__version__,
+        date=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        seed=seed,
+        uncertainty=_rounded(math.hypot(times.misfit, max(times.spread.values()))),
+        shortest_chunk=times.shortest_chunk(tolerance=tolerance / 2),
+        chunk_overhead_seconds=_rounded(times.chunk_overhead_seconds),
+        measured={
+            field: Measured(repeats=repeats, spread=_rounded(spread), fit=_rounded(times.fit[field], digits=5))
+            for field, spread in times.spread.items()
+        },
+    )
+
+
+def _workload(
+    spec: CellSpec,
+    sizes: Footprint,
+    times: StepTimes,
+    calibration: Calibration,
+    *,
+    batch: int,
+    steps: int,
+    name: str,
+    timed_on: str,
+) -> Workload:
+    fields = ("forward_seconds", "recompute_seconds", "record_overhead_seconds", "backward_seconds")
+    return Workload(
+        name=name,
+        description=f"{spec}, batch {batch}, measured on {calibration.machine}",
+        steps=steps,
+        batch=batch,
+        units=1,
+        state_bytes=sizes.state_bytes,
+        tape_bytes=sizes.tape_bytes,
+        resident_bytes=sizes.resident_bytes,
+        resident_bytes_per_step=sizes.resident_bytes_per_step,
+        workspace_bytes=sizes.workspace_bytes,
+        # A time of zero is none: what is run again takes at least a nanosecond.
+        **{field: _rounded(max(getattr(times, field), _LEAST.get(field, 0.0))) for field in fields},
+        timed_on=timed_on,
+        cell=str(spec),
+        calibration=calibration,
+        basis={**_size_basis(sizes), **_time_basis(calibration, times)},
+    )
+
+
+_LEAST = dict.fromkeys(("forward_seconds", "recompute_seconds", "backward_seconds"), 1e-9)
+
+
+def _size_basis(sizes: Footprint) -> dict[str, Basis]:
+    texts = {
+        "state_bytes": "counted: the tensors of a state",
+        "tape_bytes": "counted in real storages, in chunks of up to 32 steps: as much for each step",
+        "resident_bytes": "counted: parameters and buffers",
+        "resident_bytes_per_step": "counted: inputs, and outputs that the cell saves (spikes as they fired)",
+        "workspace_bytes": "live tensors at the peak beside what was counted: gradients, working states, scratch; "
+        f"its range over four runs is {format_share(sizes.residual)} of the peak",
+    }
+    return {field: Basis(kind="measured", why=text) for field, text in texts.items()}
+
+
+def _time_basis(calibration: Calibration, times: StepTimes) -> dict[str, Basis]:
+    chunks = ", ".join(str(chunk) for chunk in times.chunks)
+    return {
+        field: Basis(
+            kind="measured",
+            why=f"fit over chunks of {chunks} steps, medians of {found.repeats} rounds that spread by "
+            f"{format_share(found.spread)}, on {_threads(calibration)}",
+        )
+        for field, found in calibration.measured.items()
+    }
+
+
+def _profile(
+    network: Network, sizes: Footprint, transfers: TransferTimes, calibration: Calibration, *, name: str
+) -> HardwareProfile:
+    state = format_bytes(sizes.state_bytes)
+    today = calibration.date[:10]
+    measured = f"messages of 1, 2, 4 and 8 states of {state}, in the middle of a schedule"
+    both = f"off by {format_share(transfers.misfit)} (root mean square)"
+
+    def source(text: str, note: str | None = None) -> Source:
+        return Source(grade="M", source=text, date=today, note=note)
+
+    memory = memory_bytes(network.device)
+    host = torch.device("cpu")
+    return HardwareProfile(
+        name=name,
+        description=f"{calibration.machine}, {_threads(calibration)}, PyTorch {calibration.torch}; "
+        + (
+            "remote memory is pinned host memory" if calibration.device == "cuda" else "remote memory is a copy"
+        ),
+        local_bytes=memory,
+        remote_bytes=memory_bytes(host),
+        write_bytes_per_second=_rate(sizes.state_bytes, transfers.write_seconds),
+        read_bytes_per_second=_rate(sizes.state_bytes, transfers.read_seconds),
+        latency_seconds=_rounded(transfers.message_seconds),
+        synchronisation_seconds=0.0,
+        overlaps_compute=calibration.device == "cuda",
+        sources={
+            "local_bytes": source("what the system says it has"),
+            "remote_bytes": source("host memory, as the system says"),
+            "write_bytes_per_second": source(
+                measured, f"effective at this size; spread {format_share(transfers.spread[WRITE])}, fit {both}"
+            ),
+            "read_bytes_per_second": source(
+                measured, f"effective at this size; spread {format_share(transfers.spread[READ])}, fit {both}"
+            ),
+            "latency_seconds": source(measured, f"once a message, either way; fit {both}"),
+            "synchronisation_seconds": source(measured, "contained in the latency"),
+        },
+    )
+
+
+def _rate(size_bytes: int, seconds: float) -> float:
+    """Return bytes a second; what took no time that could be measured took a picosecond."""
+    return _rounded(size_bytes / max(seconds, 1e-12))
+
+
+def _rounded(value: float, *, digits: int = 4) -> float:
+    """Return a number with the digits that a measurement has."""
+    return float(f"{value:.{digits}g}")
+
+
+def _threads(calibration: Calibration) -> str:
+    return "one thread" if calibration.threads == 1 else f"{calibration.threads} threads"

@@ -1,0 +1,201 @@
+"""The cells that can be named on a command line, and those of anybody's own modules."""
+
+from __future__ import annotations
+
+import inspect
+import os
+import re
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any
+
+import torch
+
+from ckptplan.errors import InputError, did_you_mean, shown
+from ckptplan.model.workload import Workload
+from ckptplan.torch.adapters import TorchCell
+from ckptplan.torch.lif import LIF
+from ckptplan.torch.trees import byte_size, flattened
+
+_TEXT = re.compile(r"(?P<name>[\w.:]+)\s*(\((?P<settings>[^()]*)\))?")
+_SETTINGS = ("inputs", "neurons")
+#: What a cell reads in each step where nothing else is said.
+INPUTS = 64
+_FORM = "NAME(inputs=N, neurons=N), where NAME is {names} or package.module:factory"
+_FACTORY = (
+    "a factory that returns (cell, state), or (cell, state, inputs) where inputs(steps) returns tensors, "
+    "time first; it is called with those of batch, inputs, neurons and device that it takes"
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class CellSpec:
+    """A cell and its sizes, as ``cell`` in a workload has them: ``gru(inputs=64, neurons=256)``."""
+
+    name: str
+    inputs: int
+    neurons: int
+
+    def __str__(self) -> str:
+        return f"{self.name}(inputs={self.inputs}, neurons={self.neurons})"
+
+    @classmethod
+    def parse(cls, text: str, *, neurons: int | None = None) -> CellSpec:
+        """Read what ``str`` writes; a bare name has ``neurons``. Raises InputError."""
+        accepted = _FORM.format(names=", ".join(_BUILT_IN))
+        match = _TEXT.fullmatch(text.strip())
+        if match is None:
+            raise InputError(f"{shown(text)} is no cell", field="cell", value=text, accepted=accepted)
+        given: dict[str, int] = {} if neurons is None else {"neurons": neurons}
+        for part in filter(None, (match["settings"] or "").replace(" ", "").split(",")):
+            name, _, value = part.partition("=")
+            if name not in _SETTINGS or not (value.isascii() and value.isdecimal()) or int(value) < 1:
+                raise InputError(
+                    f"{shown(part)} is no setting of a cell", field="cell", value=text, accepted=accepted
+                )
+            given[name] = int(value)
+        if "neurons" not in given:
+            raise InputError(
+                f"{shown(text)} does not say how many neurons", field="cell", value=text, accepted=accepted
+            )
+        return cls(name=match["name"], **{"inputs": INPUTS, **given})
+
+    @classmethod
+    def of(cls, workload: Workload) -> CellSpec:
+        """Return the cell that a workload names. Raises InputError."""
+        if workload.cell is None:
+            raise InputError(
+                f"workload {workload.name!r} names no cell, so that there is nothing to run",
+                field="workload.cell",
+                accepted="a workload that `ckptplan calibrate` wrote, or --cell",
+            )
+        try:
+            return cls.parse(
+                workload.cell, neurons=None if workload.network is None else workload.network.neurons
+            )
+        except InputError as error:
+            raise error.inside(prefix="workload") from None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Network:
+    """A cell with its initial state, and inputs of any length: the same ones from the same seed."""
+
+    cell: Any
+    state: Any
+    device: torch.device
+    make_inputs: Callable[[int], Any]
+    parameters: tuple[torch.nn.Parameter, ...]
+    seed: int
+
+    def inputs(self, steps: int) -> Any:
+        """Return inputs, time first."""
+        torch.manual_seed(self.seed + 1)
+        return self.make_inputs(steps)
+
+    def bytes_before(self, inputs: Any) -> int:
+        """Return what stands in memory before a run: parameters, inputs and the initial state."""
+        buffers = tuple(self.cell.buffers()) if isinstance(self.cell, torch.nn.Module) else ()
+        tensors = (*self.parameters, *buffers, *flattened(self.state)[0], *flattened(inputs)[0])
+        return byte_size(tensors)
+
+    @staticmethod
+    def loss(_: int, output: Any) -> torch.Tensor:
+        """Return the loss of a step: a mean of squares, next to nothing beside a step."""
+        return flattened(output)[0][0].square().mean()
+
+
+def build(spec: CellSpec, *, batch: int, device: str, seed: int) -> Network:
+    """Return the network that a spec names; weights and data follow from the seed. Raises InputError."""
+    if device == "cuda" and not torch.cuda.is_available():
+        raise InputError("there is no CUDA device here", field="device", value=device, accepted="cpu")
+    make = _BUILT_IN.get(spec.name) or _imported(spec.name)
+    torch.manual_seed(seed)
+    cell, state, make_inputs = _made(spec, make, batch=batch, device=device)
+    parameters = tuple(cell.parameters()) if isinstance(cell, torch.nn.Module) else ()
+    return Network(
+        cell=cell,
+        state=state,
+        device=torch.device(device),
+        make_inputs=make_inputs
+        or (lambda steps: torch.randn(steps, batch, spec.inputs).to(torch.device(device))),
+        parameters=tuple(one for one in parameters if one.requires_grad),
+        seed=seed,
+    )
+
+
+def _made(spec: CellSpec, make: Callable[..., Any], *, batch: int, device: str) -> tuple[Any, Any, Any]:
+    """Call a factory with what it takes."""
+    settings = {"batch": batch, "inputs": spec.inputs, "neurons": spec.neurons, "device": device}
+    try:
+        takes = inspect.signature(make).parameters
+    except (TypeError, ValueError):
+        takes = inspect.signature(lambda **_: None).parameters
+    if not any(one.kind is inspect.Parameter.VAR_KEYWORD for one in takes.values()):
+        settings = {name: value for name, value in settings.items() if name in takes}
+    try:
+        made = make(**settings)
+    except Exception as error:
+        raise InputError(
+            f"{spec.name} raised {type(error).__name__}: {error}", field="cell", accepted=_FACTORY
+        ) from error
+    if not isinstance(made, tuple) or len(made) not in (2, 3) or not callable(made[0]):
+        raise InputError(f"{spec.name} returned {shown(type(made).__name__)}", field="cell", accepted=_FACTORY)
+    cell, state, *rest = made
+    return cell, state, rest[0] if rest else None
+
+
+def _lif(*, batch: int, inputs: int, neurons: int, device: str) -> tuple[Any, Any]:
+    cell = LIF(inputs, neurons, device=device)
+    with torch.no_grad():
+        # About 7 % of the neurons fire at a time, whatever the number of inputs.
+        cell.weight.mul_(1.15)
+    return cell, cell.initial_state(batch)
+
+
+def _of_torch(kind: Callable[..., torch.nn.Module], states: int) -> Callable[..., tuple[Any, Any]]:
+    def make(*, batch: int, inputs: int, neurons: int, device: str) -> tuple[Any, Any]:
+        zeros = torch.zeros(batch, neurons, device=device)
+        cell = TorchCell(kind(inputs, neurons, device=device))
+        return cell, (zeros, zeros.clone()) if states == 2 else zeros
+
+    return make
+
+
+_BUILT_IN: dict[str, Callable[..., Any]] = {
+    "gru": _of_torch(torch.nn.GRUCell, 1),
+    "lif": _lif,
+    "lstm": _of_torch(torch.nn.LSTMCell, 2),
+    "rnn": _of_torch(torch.nn.RNNCell, 1),
+}
+
+
+def _imported(name: str) -> Callable[..., Any]:
+    """Return a factory from ``package.module:factory``; modules of the present folder are found, too."""
+    module, _, attribute = name.partition(":")
+    accepted = f"{', '.join(_BUILT_IN)}, or package.module:factory"
+    if not attribute:
+        raise InputError(
+            f"there is no cell {shown(name)}.{did_you_mean(name, _BUILT_IN)}",
+            field="cell",
+            value=name,
+            accepted=accepted,
+        )
+    if os.getcwd() not in sys.path:  # noqa: PTH109 - as Python itself puts it there
+        # A program that was installed does not look where it was started.
+        sys.path.insert(0, os.getcwd())  # noqa: PTH109
+    try:
+        found = getattr(import_module(module), attribute)
+    except Exception as error:
+        # A module may raise anything while it is imported.
+        raise InputError(
+            f"{shown(name)} cannot be imported: {type(error).__name__}: {error}",
+            field="cell",
+            value=name,
+            accepted=accepted,
+        ) from error
+    if not callable(found):
+        raise InputError(f"{shown(name)} cannot be called", field="cell", value=name, accepted=_FACTORY)
+    return found  # type: ignore[no-any-return]

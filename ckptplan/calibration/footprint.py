@@ -1,0 +1,85 @@
+"""Bytes of a cell, counted in real storages: a state, a tape, what stays, and what a run needs besides."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from ckptplan.calibration.cells import Network
+from ckptplan.calibration.runs import held, live_peak, setting
+from ckptplan.errors import InputError
+from ckptplan.torch.trees import byte_size, flattened
+from ckptplan.units import format_share
+
+#: Chunks whose tapes are compared, in steps.
+_CHUNKS = (1, 2, 3, 5, 8, 16, 32)
+#: (T, chunk) of the runs whose live peaks are compared with what was counted.
+_PEAKS = ((64, 16), (96, 32), (192, 64), (128, 16))
+#: A tape may be so far off a straight line: what a byte or two of alignment makes.
+_STRAIGHT = 1e-3
+
+
+@dataclass(frozen=True, kw_only=True)
+class Footprint:
+    """Bytes as the fields of a workload of one unit have them, and how far the peaks disagree on the last."""
+
+    state_bytes: int
+    tape_bytes: int
+    resident_bytes: int
+    resident_bytes_per_step: int
+    workspace_bytes: int
+    #: Range of the workspaces found, as a share of the peaks that they were found in.
+    residual: float
+
+
+def measure(network: Network) -> Iterator[Footprint | None]:
+    """Count; yields None after each run, for a progress bar, and the result in the end. Raises InputError."""
+    tapes = []
+    for chunk in _CHUNKS:
+        found = held(network, network.inputs(chunk), plan=setting("base", steps=chunk))
+        tapes.append(found.local_bytes)
+        yield None
+    tape = _linear(tapes)
+    residents: list[int] = []
+    workspaces: list[int] = []
+    peaks: list[int] = []
+    for steps, chunk in _PEAKS:
+        plan, inputs = setting("standard", steps=steps, chunk_size=chunk), network.inputs(steps)
+        counted = held(network, inputs, plan=plan)
+        peaks.append(live_peak(network, inputs, plan=plan))
+        residents.append(-(-(byte_size(flattened(inputs)[0]) + counted.saved_bytes) // steps))
+        beside = counted.local_bytes + residents[-1] * steps + _fixed_bytes(network)
+        workspaces.append(max(0, peaks[-1] - beside))
+        yield None
+    yield Footprint(
+        state_bytes=byte_size(flattened(network.state)[0]),
+        tape_bytes=tape,
+        resident_bytes=_fixed_bytes(network),
+        resident_bytes_per_step=max(residents),
+        workspace_bytes=max(workspaces),
+        residual=(max(workspaces) - min(workspaces)) / max(peaks),
+    )
+
+
+#: Runs that ``measure`` makes.
+RUNS = len(_CHUNKS) + len(_PEAKS)
+
+
+def _fixed_bytes(network: Network) -> int:
+    """Return what stands there before a run beside inputs and state: parameters and buffers."""
+    return network.bytes_before(()) - byte_size(flattened(network.state)[0])
+
+
+def _linear(tapes: list[int]) -> int:
+    """Return the tape of one step, if those of more steps are multiples of it. Raises InputError."""
+    each = tapes[-1] / _CHUNKS[-1]
+    residual = max(abs(tape - each * chunk) / tape for chunk, tape in zip(_CHUNKS, tapes, strict=True))
+    if residual > _STRAIGHT:
+        shown = ", ".join(f"{chunk}: {tape:,}" for chunk, tape in zip(_CHUNKS, tapes, strict=True))
+        raise InputError(
+            "its tape is not linear in the steps of a chunk, as every plan takes it to be: it is off by up to "
+            f"{format_share(residual)} (bytes by steps: {shown})",
+            field="cell",
+            accepted="a cell whose every step keeps as much, and whose state keeps its size",
+        )
+    return -(-tapes[-1] // _CHUNKS[-1])

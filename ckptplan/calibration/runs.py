@@ -1,0 +1,189 @@
+"""Runs a network under a plan: for its time, its timeline, its memory or its gradients.
+
+Each is a run of its own. Meters cost time, and a look into graphs for the bytes they hold slows the backward
+pass down, so that nothing is timed while anything else is measured.
+"""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterable
+from time import perf_counter
+from typing import Any
+
+import torch
+
+import ckptplan
+from ckptplan.calibration.cells import Network
+from ckptplan.model.plan import Plan
+from ckptplan.model.profile import HardwareProfile
+from ckptplan.model.record import Parameters
+from ckptplan.model.workload import Workload
+from ckptplan.schedule.actions import Action
+from ckptplan.schedule.simulator import Event
+from ckptplan.torch import bptt
+from ckptplan.torch.executor import Executor, Observer
+from ckptplan.torch.meters import LiveBytes
+from ckptplan.torch.timeline import Timeline
+
+#: Numbers do not matter where a schedule is handed over.
+_MACHINE = HardwareProfile(
+    name="any", local_bytes=2**50, write_bytes_per_second=1, read_bytes_per_second=1, latency_seconds=1
+)
+
+
+def setting(strategy: str, *, steps: int, **parameters: int) -> Plan:
+    """Return a plan with given parameters, chosen by nobody, whose predictions mean nothing."""
+    workload = Workload(
+        name="any",
+        steps=steps,
+        state_bytes=1,
+        tape_bytes=1,
+        resident_bytes=2**40,
+        forward_seconds=1,
+        backward_seconds=1,
+        recompute_seconds=1,
+    )
+    plan = ckptplan.optimize(workload, _MACHINE, strategies=["base"])
+    return plan.model_copy(update={"strategy": strategy, "parameters": Parameters(parameters)})
+
+
+def seconds(network: Network, inputs: Any, *, plan: Plan) -> float:
+    """Return the time of a forward and a backward pass, all that belongs to them included."""
+    _prepare(network)
+    began = perf_counter()
+    _execute(network, inputs, plan=plan)
+    _wait(network)
+    return perf_counter() - began
+
+
+def timeline(
+    network: Network, inputs: Any, *, plan: Plan, schedule: Iterable[Action] | None = None
+) -> list[Event]:
+    """Return when each action began and ended. The bytes in the events are not counted."""
+    _prepare(network)
+    observer = Timeline(network.device, counts_bytes=False)
+    _execute(network, inputs, plan=plan, schedule=schedule, observer=observer)
+    return observer.events
+
+
+class Held:
+    """An observer that keeps what was held when each action was done, by kind."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._timeline = Timeline(device)
+        #: Most bytes that the cell had saved for the whole sequence.
+        self.saved_bytes = 0
+
+    def __call__(self, action: Action, executor: Executor) -> None:
+        """Take an action that is done."""
+        self._timeline(action, executor)
+        self.saved_bytes = max(self.saved_bytes, executor.engine.saved_bytes)
+
+    @property
+    def events(self) -> list[Event]:
+        """The actions, with the bytes of checkpoints and tapes in real storages."""
+        return self._timeline.events
+
+    @property
+    def local_bytes(self) -> int:
+        """The most bytes of checkpoints and tapes at a time."""
+        return max(event.local_bytes for event in self.events)
+
+    @property
+    def remote_bytes(self) -> int:
+        """The most bytes of remote checkpoints at a time."""
+        return max(event.remote_bytes for event in self.events)
+
+
+def held(network: Network, inputs: Any, *, plan: Plan) -> Held:
+    """Return what was held after each action, counted in real storages."""
+    _prepare(network)
+    observer = Held(network.device)
+    _execute(network, inputs, plan=plan, observer=observer)
+    if not observer.events:
+        raise ckptplan.InputError(
+            "has nothing that requires a gradient, so that there is nothing to plan",
+            field="cell",
+            accepted="a cell with parameters",
+        )
+    return observer
+
+
+def live_peak(network: Network, inputs: Any, *, plan: Plan) -> int:
+    """Return the most bytes of tensors alive at once, what stood there before included.
+
+    On a CPU that is counted storage by storage; on a CUDA device by PyTorch's allocator.
+    """
+    _prepare(network)
+    before = network.bytes_before(inputs)
+    if network.device.type == "cuda":
+        present = torch.cuda.memory_allocated(network.device)
+        torch.cuda.reset_peak_memory_stats(network.device)
+        _execute(network, inputs, plan=plan)
+        return before + torch.cuda.max_memory_allocated(network.device) - present
+    meter = LiveBytes()
+    with meter:
+        _execute(network, inputs, plan=plan)
+    return before + meter.peak
+
+
+def gradients(network: Network, inputs: Any, *, plan: Plan | None) -> list[torch.Tensor]:
+    """Return the gradients of the parameters: under a plan, or by plain BPTT in PyTorch alone."""
+    _prepare(network)
+    if plan is None:
+        _plain(network, inputs)
+    else:
+        _execute(network, inputs, plan=plan)
+    found = [
+        torch.zeros_like(one) if one.grad is None else one.grad.detach().clone() for one in network.parameters
+    ]
+    _prepare(network)
+    return found
+
+
+def _plain(network: Network, inputs: Any) -> None:
+    from ckptplan.torch.inputs import each_step
+    from ckptplan.torch.trees import flattened
+
+    leaves, structure = flattened(inputs)
+    state, total = network.state, torch.zeros((), device=network.device)
+    for step, x in enumerate(each_step(leaves, structure, len(leaves[0]))):
+        state, output = network.cell(state, x)
+        total = total + network.loss(step, output)
+    total.backward()  # type: ignore[no-untyped-call]
+
+
+def _execute(
+    network: Network,
+    inputs: Any,
+    *,
+    plan: Plan,
+    schedule: Iterable[Action] | None = None,
+    observer: Observer | None = None,
+) -> None:
+    result = bptt(
+        network.cell,
+        inputs,
+        network.state,
+        network.loss,
+        plan=plan,
+        parameters=network.parameters,
+        schedule=schedule,
+        observer=observer,
+    )
+    if result.loss.requires_grad:
+        result.loss.backward()  # type: ignore[no-untyped-call]
+
+
+def _prepare(network: Network) -> None:
+    """Begin every run alike: no gradients, no garbage."""
+    for parameter in network.parameters:
+        parameter.grad = None
+    gc.collect()
+    _wait(network)
+
+
+def _wait(network: Network) -> None:
+    if network.device.type == "cuda":
+        torch.cuda.synchronize(network.device)

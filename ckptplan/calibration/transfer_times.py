@@ -1,0 +1,104 @@
+"""Seconds of messages to remote memory and back, by a fit over several numbers of states a message."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import accumulate, pairwise
+
+from ckptplan.calibration.cells import Network
+from ckptplan.calibration.runs import setting, timeline
+from ckptplan.calibration.samples import Sample, relative_least_squares
+from ckptplan.schedule.actions import Action, Advance, Backward, Free, Load, Record, Save, Tier, Transfer
+from ckptplan.schedule.simulator import READ, WRITE, Event
+
+#: States of the messages that are timed, the first message first; a saved or loaded state is one of one.
+_GROUPS = (8, 4, 2, 1)
+#: Steps between two states, so that caches hold what they hold in a plan.
+_CHUNK = 8
+
+
+@dataclass(frozen=True, kw_only=True)
+class TransferTimes:
+    """What a message costs, and each state in it, either way."""
+
+    message_seconds: float
+    write_seconds: float
+    read_seconds: float
+    #: 'write' or 'read' -> how far the rounds spread, as a share.
+    spread: dict[str, float]
+    #: The root mean square of measured over modelled seconds of a message, less one.
+    misfit: float
+
+
+@dataclass
+class _Timed:
+    """Seconds of messages: each way, by the number of states, round by round."""
+
+    rounds: dict[tuple[str, int], list[float]] = field(default_factory=lambda: defaultdict(list))
+
+    def add(self, events: Sequence[Event]) -> None:
+        """Take a run."""
+        found: dict[tuple[str, int], list[float]] = defaultdict(list)
+        for event in events:
+            if event.track in (WRITE, READ):
+                states = len(event.action.states) if isinstance(event.action, Transfer) else 1
+                found[event.track, states].append(event.end - event.start)
+        for key, values in found.items():
+            self.rounds[key].append(Sample(values=tuple(values)).median)
+
+
+def measure(network: Network, *, repeats: int) -> Iterator[TransferTimes | None]:
+    """Time; yields None after each run, for a progress bar, and the result in the end."""
+    steps = _CHUNK * (sum(_GROUPS) + 1)
+    inputs, timed = network.inputs(steps), _Timed()
+    remote = setting("remote", steps=steps, chunk_size=_CHUNK)
+    any_plan = setting("base", steps=steps)
+    timeline(network, inputs, plan=remote)
+    for _ in range(repeats):
+        timed.add(timeline(network, inputs, plan=remote))
+        timed.add(timeline(network, inputs, plan=any_plan, schedule=grouped(_GROUPS, chunk=_CHUNK)))
+        yield None
+    yield _times(timed)
+
+
+def grouped(groups: Sequence[int], *, chunk: int) -> Iterator[Action]:
+    """Return a legal schedule that moves its checkpoints out, and back, in messages of so many states."""
+    states = [chunk * number for number in range(sum(groups))]
+    messages = [tuple(states[low:high]) for low, high in pairwise(accumulate(groups, initial=0))]
+    for state in states:
+        yield Save(state, Tier.LOCAL)
+        yield Advance(state, state + chunk)
+    for message in messages:
+        yield Transfer(message, Tier.LOCAL, Tier.REMOTE)
+    last = states[-1] + chunk
+    yield Record(last, last + chunk)
+    yield Backward(last, last + chunk)
+    for message in reversed(messages):
+        yield Transfer(message, Tier.REMOTE, Tier.LOCAL)
+        for state in reversed(message):
+            yield Load(state, Tier.LOCAL)
+            yield Free(state, Tier.LOCAL)
+            yield Record(state, state + chunk)
+            yield Backward(state, state + chunk)
+
+
+def _times(timed: _Timed) -> TransferTimes:
+    samples = {key: Sample(values=tuple(values)) for key, values in timed.rounds.items()}
+    rows = [(1, states * (way == WRITE), states * (way == READ)) for way, states in samples]
+    message, write, read = relative_least_squares(rows, [one.median for one in samples.values()])
+    spread = {
+        way: Sample(values=tuple(one.spread for (name, _), one in samples.items() if name == way)).median
+        for way in (WRITE, READ)
+    }
+    model = [message * one + write * out + read * back for one, out, back in rows]
+    shares = [sample.median / one - 1 for sample, one in zip(samples.values(), model, strict=True)]
+    return TransferTimes(
+        message_seconds=message,
+        write_seconds=write,
+        read_seconds=read,
+        spread=spread,
+        misfit=math.sqrt(sum(share**2 for share in shares) / len(shares)),
+    )

@@ -1,0 +1,97 @@
+"""Workloads and profiles written as TOML: what ``load_workload`` and ``load_profile`` read back as equal."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from ckptplan.errors import InputError, MissingExtra
+from ckptplan.model.profile import NUMBERS, HardwareProfile
+from ckptplan.model.workload import Workload
+from ckptplan.storage.files import write_text
+from ckptplan.storage.versions import SCHEMA_VERSION
+from ckptplan.units import (
+    format_bytes,
+    format_rate,
+    format_seconds,
+    parse_bytes,
+    parse_rate,
+    parse_seconds,
+)
+
+_Form = tuple[Callable[[float], str], Callable[[object], float]]
+#: What a field's name ends in -> how people write its values.
+_FORMS: dict[str, _Form] = {
+    "_bytes_per_second": (format_rate, parse_rate),
+    "_bytes": (format_bytes, parse_bytes),
+    "_bytes_per_step": (format_bytes, parse_bytes),
+    "_seconds": (format_seconds, parse_seconds),
+}
+
+
+def save_workload(workload: Workload, path: str | Path) -> None:
+    """Write a workload; a file that is there is replaced whole. Raises InputError and MissingExtra."""
+    write_text(path, workload_text(workload))
+
+
+def save_profile(profile: HardwareProfile, path: str | Path) -> None:
+    """Write a profile; a file that is there is replaced whole. Raises InputError and MissingExtra."""
+    write_text(path, profile_text(profile))
+
+
+def workload_text(workload: Workload) -> str:
+    """Return a workload as TOML. Raises MissingExtra."""
+    document: dict[str, Any] = {}
+    given = workload.model_dump(exclude_none=True, exclude_defaults=True)
+    if workload.network is not None:
+        from ckptplan.model.workload import DERIVED
+
+        # The network says them.
+        given = {field: value for field, value in given.items() if field not in (*DERIVED, "batch")}
+    for field, value in given.items():
+        document[field] = _human(field, value)
+    return _text("What a training job is, for ckptplan (docs/workloads.md).", document)
+
+
+def profile_text(profile: HardwareProfile) -> str:
+    """Return a profile as TOML, each number with its source. Raises MissingExtra."""
+    given = profile.model_dump(exclude_none=True, exclude_defaults=True, exclude={"sources"})
+    # What is none by default and what is zero are said all the same where their source is.
+    given |= {field: getattr(profile, field) for field in profile.sources}
+    document: dict[str, Any] = {}
+    for field in type(profile).model_fields:
+        if field not in given:
+            continue
+        value = "unbounded" if given[field] is None else _human(field, given[field])
+        source = profile.sources.get(field)
+        document[field] = value if source is None else {"value": value, **source.model_dump(exclude_none=True)}
+    assert set(document) <= {"name", "description", *NUMBERS}  # noqa: S101 - sources stand beside numbers
+    return _text("A machine and its memory, for ckptplan (docs/profiles.md).", document)
+
+
+def _text(comment: str, document: dict[str, Any]) -> str:
+    try:
+        import tomli_w
+    except ImportError as error:
+        raise MissingExtra("torch", package="tomli-w") from error
+    return f"# {comment}\n" + tomli_w.dumps({"schema_version": SCHEMA_VERSION, **document})
+
+
+def _human(field: str, value: Any) -> Any:
+    """Return a value as people write it where that is the same number, else as it is."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return value
+    for suffix, (form, parse) in _FORMS.items():
+        if field.endswith(suffix):
+            text = form(value).replace(",", "")
+            return text if _reads_as(text, parse, value) else value
+    return value
+
+
+def _reads_as(text: str, parse: Callable[[object], float], value: float) -> bool:
+    try:
+        return parse(text) == value
+    except InputError:
+        # Rounded, it is a fraction of a byte.
+        return False
