@@ -294,7 +294,7 @@ class ParetoFront(Sequence[Plan]):
         place = self.knee_place
         if self._read_off and place is not None:
             return self._plan(place, budget=self.budget_bytes)
-        return self._searched(self.budget_bytes, objective="balanced").best()
+        return self._searched(self.budget_bytes, objective="balanced").first()
 
     def at(self, local_bytes: int | str) -> Plan:
         """Return the quickest plan within a budget of one unit. Raises InputError and Infeasible.
@@ -305,7 +305,7 @@ class ParetoFront(Sequence[Plan]):
         place = self.place_within(budget)
         if self._read_off and place is not None:
             return self._plan(place, budget=budget)
-        return self._searched(budget).best()
+        return self._searched(budget).first()
 
     def lacks(self, local_bytes: int | str) -> Infeasible | None:
         """Return why no plan is within a budget of one unit; None where one is. Raises InputError."""
@@ -333,7 +333,7 @@ class ParetoFront(Sequence[Plan]):
 
     def _plan(self, place: int, *, budget: int) -> Plan:
         which, index = self._origins[:, place].tolist()
-        return self._ranking(budget, answers=[self._fronts[which].answer(index)]).best()
+        return self._ranking(budget, answers=[self._fronts[which].answer(index)]).first()
 
     def _searched(self, budget: int, *, objective: str = "time") -> Ranking:
         ranking = self._ranking(budget, answers=[], objective=objective)

@@ -75,9 +75,7 @@ def _planned(question: Question, answers: Sequence[Answer]) -> Row:
         "strategy": strategy.name,
         **best.parameters,
         **{name: predicted[name] for name in predicted if name != "paper"},
-        "regular": solution.regular
-        if solution
-        else strategy.regular(best.parameters, steps=question.costs.steps),
+        "regular": answers[0].regular(steps=question.costs.steps),
         "least_seconds": least_seconds,
         "gap": None if least_seconds is None else _gap(predicted.seconds, least_seconds),
         **{f"paper_{name}": paper.get(name) for name in ("seconds", "overhead", "local_peak_bytes")},

@@ -25,6 +25,7 @@ from ckptplan.search.question import Answer, Question
 from ckptplan.strategies.protocol import Strategy
 from ckptplan.strategies.registry import named
 from ckptplan.strategies.solved import Progress
+from ckptplan.units import format_percent
 from ckptplan.version import __version__
 
 #: Share of a time that sums of floats, formed in another order, may differ by.
@@ -54,6 +55,10 @@ def optimize(
     'thorough': how much work the search for optimal schedules may be (docs/optimality.md); ``progress`` is
     told the work done and the work in all. ``command`` is noted in the plan's provenance.
 
+    A calibrated workload has times known within an uncertainty. Where least time is asked for, and the model
+    is 'exact', the quickest regular plan that it cannot tell from the quickest is then returned instead, and
+    its ``estimate_basis`` says so (docs/search.md).
+
     Raises InputError, and Infeasible (need, have, binding limit, verified suggestions).
     """
     return ranking(
@@ -77,7 +82,8 @@ def compare(
     """Return the best plan of each strategy, or why it has none; the best first.
 
     Keyword arguments are those of ``optimize``. With the objective 'balanced', each strategy is judged
-    by the knee of all. Raises InputError.
+    by the knee of all. The order is that of the predictions, whatever a calibration says of their
+    uncertainty. Raises InputError.
     """
     return ranking(workload, profile, command=command, **wishes).by_strategy()
 
@@ -154,7 +160,7 @@ def asked(
 
 @dataclass(frozen=True, kw_only=True)
 class Ranking:
-    """The strategies that fit, best first, and how to make plans of them."""
+    """The strategies that fit, the best by prediction first, and how to make plans of them."""
 
     workload: Workload
     profile: HardwareProfile
@@ -169,7 +175,21 @@ class Ranking:
         return bool(self.question.interruptions)
 
     def best(self) -> Plan:
-        """Return the best plan. Raises Infeasible, with suggestions that were each found to fit."""
+        """Return the plan to run: the first, or a regular one that a calibration cannot tell from it.
+
+        Raises Infeasible, with suggestions that were each found to fit.
+        """
+        calibration = self.workload.calibration
+        times_decide = (self.goal.objective, self.goal.model) == ("time", "exact")
+        if calibration is None or not times_decide or not self.answers:
+            return self.first()
+        return self._best_within(calibration.uncertainty)
+
+    def first(self) -> Plan:
+        """Return the best plan by its prediction alone.
+
+        Raises Infeasible, with suggestions that were each found to fit.
+        """
         if self.answers:
             return self._plan(self.answers[0])
         from ckptplan.suggestions import with_suggestions  # needed in this case only
@@ -180,6 +200,20 @@ class Ranking:
             workload=self.workload,
             profile=self.profile,
         )
+
+    def _best_within(self, uncertainty: float) -> Plan:
+        """Return the quickest regular plan whose time cannot be told from the least, else the quickest.
+
+        Executed, each chunk has a cost of its own, which no model here counts, and irregular schedules have
+        many chunks. So a gain that is within the error of the measurements is no reason to take one.
+        """
+        first = self.answers[0]
+        most = (1 + uncertainty) * first.best.key[0]
+        close = (answer for answer in self.answers if answer.best.key[0] <= most)
+        chosen = next((answer for answer in close if answer.regular(steps=self.workload.steps)), first)
+        if chosen is first:
+            return self._plan(first)
+        return self._plan(chosen, _not_told_apart(first, chosen, uncertainty=uncertainty))
 
     def _nothing_fits(self) -> str:
         asked = self.question.strategies
@@ -200,7 +234,7 @@ class Ranking:
                 result[strategy.name] = alone.infeasible(subject=f"{strategy.name} does not fit")
         return result
 
-    def _plan(self, answer: Answer) -> Plan:
+    def _plan(self, answer: Answer, *notes: BasisEntry) -> Plan:
         parameters, solution = answer.best.parameters, answer.best.solution
         predicted = (
             predict(answer.strategy, parameters, costs=self.question.costs)
@@ -214,13 +248,15 @@ class Ranking:
             goal=self.goal,
             predicted=predicted,
             splits=None if solution is None else solution.splits,
-            regular=solution.regular
-            if solution
-            else answer.strategy.regular(parameters, steps=self.workload.steps),
+            regular=answer.regular(steps=self.workload.steps),
             bound=self._bound(predicted.seconds),
             workload=self.workload,
             profile=self.profile,
-            estimate_basis=(*estimate_basis(self.workload, self.profile, self.goal), *_unproved(answer)),
+            estimate_basis=(
+                *estimate_basis(self.workload, self.profile, self.goal),
+                *_unproved(answer),
+                *notes,
+            ),
             provenance=self.provenance,
         )
 
@@ -253,6 +289,22 @@ def _unproved(answer: Answer) -> Iterator[BasisEntry]:
             kind="stated",
             text=f"thousands of settings tie; this one is proved within {answer.best.gap:.1g} of the best",
         )
+
+
+def _not_told_apart(first: Answer, chosen: Answer, *, uncertainty: float) -> BasisEntry:
+    """Return why a regular plan is taken, where another one is predicted to be better."""
+    gain = 1 - first.best.key[0] / chosen.best.key[0]
+    known = format_percent(uncertainty).lstrip("+")
+    told = (
+        f"{format_percent(gain).lstrip('+')} quicker, which the calibration (known within {known}) cannot tell"
+        if gain > _ROUNDING
+        else "as quick"
+    )
+    return BasisEntry(
+        field="search",
+        kind="stated",
+        text=f"{first.strategy.name} is predicted {told}, so that the quickest regular plan was taken",
+    )
 
 
 def predict(strategy: Strategy, parameters: Parameters, *, costs: StepCosts) -> Predicted:

@@ -141,7 +141,7 @@ class _Search:
             value=value,
             plan=replace(
                 self.source, workload=self._job(value), question=self._question(value), answers=[answer]
-            ).best(),
+            ).first(),
             bound_by=self._missing(value + 1).binding if value < most else None,
             proved=self._is_monotone,
         )

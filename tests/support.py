@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 import ckptplan
 from ckptplan.cost.exact import Cost
+from ckptplan.model.calibration import Calibration
 from ckptplan.model.plan import Plan
 from ckptplan.model.record import Parameters
 from ckptplan.model.step_costs import StepCosts
@@ -184,6 +185,21 @@ def small_plan(strategy: str = "double", *, profile: str = "ipu-mk2", local_byte
     workload = ckptplan.load_workload("paper-snn").with_steps(64)
     return ckptplan.optimize(
         workload, ckptplan.load_profile(profile), strategies=[strategy], local_bytes=local_bytes
+    )
+
+
+def calibration(uncertainty: float) -> Calibration:
+    """What a calibration says that knows times within a share."""
+    return Calibration(
+        machine="a machine",
+        device="cpu",
+        threads=1,
+        torch="2.13.0",
+        date="2026-01-01T00:00:00+00:00",
+        seed=0,
+        uncertainty=uncertainty,
+        shortest_chunk=1,
+        chunk_overhead_seconds=0.0,
     )
 
 

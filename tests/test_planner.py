@@ -13,7 +13,7 @@ from ckptplan.model.budget import Budget
 from ckptplan.model.record import Parameters
 from ckptplan.search.question import Question
 from ckptplan.strategies.registry import all_strategies, named
-from tests.support import columns_of, settings_of
+from tests.support import calibration, columns_of, settings_of
 
 #: The paper's strategies and nested, which what follows is about; tests/strategies has the others.
 SIX = ("base", "standard", "remote", "hierarchical", "double", "nested")
@@ -397,3 +397,112 @@ def test_dates_can_be_fixed(monkeypatch: pytest.MonkeyPatch) -> None:
     plan = optimize(SNN, MK2)
     assert plan.provenance.date == "1970-01-01T00:00:00+00:00"
     assert plan.provenance.version == ckptplan.__version__
+
+
+def calibrated(workload: Workload, uncertainty: float) -> Workload:
+    """The same job, its times known within a share."""
+    return Workload(**{**dict(workload), "calibration": calibration(uncertainty)})
+
+
+def search_notes(plan: Plan) -> list[str]:
+    return [entry.text for entry in plan.estimate_basis if entry.field == "search"]
+
+
+#: At 4,096 steps revolve is predicted 4.4 % quicker than double, which takes 4.6 % longer, and is irregular.
+IRREGULAR_FIRST = ("double", "revolve")
+
+
+@given(
+    steps=st.integers(1, 60),
+    tapes=st.integers(2, 12),
+    recompute=st.sampled_from([0.05, 0.5, 1.0]),
+    uncertainty=st.sampled_from([0.0, 0.001, 0.01, 0.05, 0.2, 1.0]),
+)
+def test_of_plans_that_a_calibration_cannot_tell_apart_the_quickest_regular_one_is_chosen(
+    steps: int, tapes: int, recompute: float, uncertainty: float
+) -> None:
+    """At most (1 + uncertainty) times the least: the quickest regular one if there is any, else the first."""
+    job = calibrated(tiny_workload(steps, recompute_seconds=recompute), uncertainty)
+    machine = tiny_profile(20 * tapes)
+    names = ("standard", "double", "nested", "growing", "revolve", "optimal")
+    ranked = [
+        result
+        for result in ckptplan.compare(job, machine, strategies=names).values()
+        if isinstance(result, Plan)
+    ]
+    most = (1 + uncertainty) * ranked[0].predicted.seconds
+    close = [plan for plan in ranked if plan.predicted.seconds <= most]
+    expected = next((plan for plan in close if plan.regular), ranked[0])
+    chosen = ckptplan.optimize(job, machine, strategies=names)
+    assert (chosen.strategy, chosen.predicted) == (expected.strategy, expected.predicted)
+    assert len(search_notes(chosen)) == len(search_notes(expected)) + (expected is not ranked[0])
+
+
+def test_a_gain_within_the_uncertainty_is_no_reason_for_an_irregular_plan() -> None:
+    plan = optimize(calibrated(SNN.with_steps(4096), 0.05), MK2, strategies=IRREGULAR_FIRST)
+    assert (plan.strategy, plan.regular) == ("double", True)
+    assert search_notes(plan) == [
+        "revolve is predicted 4.4 % quicker, which the calibration (known within 5.0 %) cannot tell, "
+        "so that the quickest regular plan was taken"
+    ]
+
+
+def test_a_gain_beyond_the_uncertainty_is_taken() -> None:
+    plan = optimize(calibrated(SNN.with_steps(4096), 0.04), MK2, strategies=IRREGULAR_FIRST)
+    assert (plan.strategy, plan.regular) == ("revolve", False)
+    assert search_notes(plan) == []
+
+
+def test_without_a_calibration_any_gain_is_taken() -> None:
+    """Assumed times have no uncertainty that is known: the prediction is all there is to choose by."""
+    plan = optimize(SNN.with_steps(3000), MK2, strategies=("standard", "growing"))
+    standard = optimize(SNN.with_steps(3000), MK2, strategies=["standard"])
+    assert plan.strategy == "growing"
+    assert 0 < 1 - plan.predicted.seconds / standard.predicted.seconds < 1e-4
+    assert search_notes(plan) == []
+
+
+def test_where_no_plan_is_regular_the_quickest_is_taken() -> None:
+    plan = optimize(calibrated(SNN.with_steps(4096), 1.0), MK2, strategies=["revolve", "double-growing"])
+    assert plan.strategy == "revolve"
+    assert search_notes(plan) == []
+
+
+def test_a_regular_plan_as_quick_as_an_irregular_one_is_said_to_be() -> None:
+    """Steps that are run again for nothing: each plan takes as long as base, the smallest comes first."""
+    free = tiny_workload(30, recompute_seconds=1e-30)
+    names = ["standard", "revolve"]
+    assert not optimize(free, tiny_profile(400), strategies=names).regular
+    plan = optimize(calibrated(free, 0.0), tiny_profile(400), strategies=names)
+    assert plan.strategy == "standard"
+    assert search_notes(plan) == ["revolve is predicted as quick, so that the quickest regular plan was taken"]
+
+
+@pytest.mark.parametrize("wishes", [{"objective": "memory"}, {"objective": "balanced"}, {"model": "paper"}])
+def test_a_calibration_decides_about_exact_times_only(wishes: dict[str, Any]) -> None:
+    names = ("standard", "double") if "model" in wishes else IRREGULAR_FIRST
+    known = optimize(calibrated(SNN, 1.0), MK2, strategies=names, **wishes)
+    plain = optimize(SNN, MK2, strategies=names, **wishes)
+    assert (known.strategy, known.predicted) == (plain.strategy, plain.predicted)
+    assert search_notes(known) == search_notes(plain)
+
+
+def test_the_plan_chosen_for_its_regularity_keeps_what_is_proved() -> None:
+    """The bound is that of all schedules, the gap that of the plan itself."""
+    plan = optimize(calibrated(SNN.with_steps(4096), 0.07), MK2, strategies=["double", "optimal"])
+    quickest = optimize(SNN.with_steps(4096), MK2, strategies=["double", "optimal"])
+    assert (plan.strategy, quickest.strategy) == ("double", "optimal")
+    assert plan.bound is not None
+    assert quickest.bound is not None
+    assert plan.bound.least_seconds == quickest.bound.least_seconds
+    assert plan.bound.gap == pytest.approx(1 - plan.bound.least_seconds / plan.predicted.seconds)
+
+
+def test_rankings_and_fronts_go_by_predicted_time_alone() -> None:
+    """What is compared is compared by its numbers; only the plan to run is chosen with care."""
+    job = calibrated(SNN.with_steps(4096), 1.0)
+    assert next(iter(compare(job, MK2, strategies=IRREGULAR_FIRST))) == "revolve"
+    front = ckptplan.pareto(job, MK2, strategies=IRREGULAR_FIRST)
+    coarse = ckptplan.pareto(job, MK2, strategies=IRREGULAR_FIRST, resolution=0.1)
+    assert front.best.strategy == coarse.best.strategy == "revolve"
+    assert search_notes(front.best) == search_notes(coarse.best) == []

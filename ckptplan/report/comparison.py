@@ -15,7 +15,7 @@ from ckptplan.model.plan import Plan, Predicted
 from ckptplan.model.profile import HardwareProfile
 from ckptplan.model.workload import Workload
 from ckptplan.report.infeasible import verdict
-from ckptplan.report.plan_table import PARAMETERS, PROVED, plan_row, print_basis, print_title
+from ckptplan.report.plan_table import PARAMETERS, PROVED, passed_over, plan_row, print_basis, print_title
 from ckptplan.storage.plans import plan_document
 from ckptplan.units import format_bytes, format_percent, format_seconds
 
@@ -122,6 +122,8 @@ def _why_not(plan: Plan, best: Plan) -> str:
     if plan.goal.objective == "balanced":
         return "farther from the knee"
     slower = plan.predicted.seconds / best.predicted.seconds - 1
+    if passed_over(plan, best):
+        return f"{format_percent(slower)} time, irregular"
     larger = plan.predicted.local_peak_bytes / best.predicted.local_peak_bytes - 1
     reasons = [(slower, f"{format_percent(slower)} time"), (larger, f"{format_percent(larger)} memory")]
     if plan.goal.objective == "memory":

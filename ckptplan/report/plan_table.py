@@ -25,6 +25,9 @@ def plan_table(console: Console, plan: Plan, results: Mapping[str, Plan | Infeas
     """Print the plan, its runners-up and its basis."""
     from ckptplan.report.comparison import strategies_table
 
+    # The plan to run need not be the first by prediction (Ranking.best), but is the one others are measured by.
+    others = {name: result for name, result in results.items() if name != plan.strategy}
+    results = {plan.strategy: plan, **others}
     print_title(console, workload=plan.workload, profile=plan.profile)
     console.print(_facts(plan, results, unicode=console.encoding.startswith("utf")))
     console.print()
@@ -121,11 +124,25 @@ def _beside(plan: Plan, results: Mapping[str, Plan | Infeasible]) -> dict[str, s
         found["schedule"] = "irregular: it needs a loop over its list of actions"
         if regular is not None:
             found["best regular"] = _price(regular, plan)
+    elif any(passed_over(one, plan) for one in plans):
+        notes = [entry.text for entry in plan.estimate_basis if entry.field == "search"]
+        found["schedule"] = f"regular: {'; '.join(notes)}"
     if paper is not None and paper not in (plan, regular if not plan.regular else None):
         found["paper's best"] = _price(paper, plan)
     elif paper is not None and paper is regular and not plan.regular:
         found["best regular"] += ", the best of the paper's"
     return found
+
+
+def passed_over(other: Plan, plan: Plan) -> bool:
+    """Return whether another plan is predicted to be better, and only lacks the regularity of this one."""
+    if (plan.goal.objective, plan.goal.model) != ("time", "exact"):
+        return False
+    mine, others = (
+        (one.predicted.seconds, one.predicted.local_peak_bytes, one.predicted.remote_peak_bytes)
+        for one in (plan, other)
+    )
+    return others < mine
 
 
 def _price(other: Plan, plan: Plan) -> str:

@@ -30,6 +30,12 @@ class Answer:
     strategy: Strategy
     best: Best
 
+    def regular(self, *, steps: int) -> bool:
+        """Return whether loops with fixed strides, or a static graph, can run the schedule."""
+        if self.best.solution is not None:
+            return self.best.solution.regular
+        return self.strategy.regular(self.best.parameters, steps=steps)
+
 
 @dataclass(frozen=True, kw_only=True)
 class Question:
