@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import datetime
 import math
-from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar
 
 import torch
 
 from ckptplan.calibration import footprint, step_times, transfer_times
 from ckptplan.calibration.cells import CellSpec, Network, build
+from ckptplan.calibration.counter import Counter, Progress
 from ckptplan.calibration.footprint import Footprint
 from ckptplan.calibration.machine import machine_name, memory_bytes, threads
 from ckptplan.calibration.step_times import StepTimes
@@ -23,9 +23,7 @@ from ckptplan.model.workload import Basis, Workload
 from ckptplan.schedule.simulator import READ, WRITE
 from ckptplan.units import format_bytes, format_share
 
-#: Is told the runs done and the runs in all.
-Progress = Callable[[int, int], None]
-_Found = TypeVar("_Found")
+_LEAST_SECONDS = 1e-9
 
 
 class Noisy(CkptplanError):  # noqa: N818 - what the machine is
@@ -36,11 +34,13 @@ class Noisy(CkptplanError):  # noqa: N818 - what the machine is
 
     def __init__(self, *, field: str, spread: float, most: float) -> None:
         self.field, self.spread, self.most = field, spread, most
+        self.text = (
+            f"the machine is noisy: rounds of {field} differ by {format_share(spread)} about their median, "
+            f"and a tolerance of {format_share(2 * most)} needs {format_share(most)} at most"
+        )
         super().__init__(
-            f"the machine is too noisy: rounds of {field} differ by {format_share(spread)} about their median, "
-            f"and a tolerance of {format_share(2 * most)} needs {format_share(most)} at most. Close what "
-            "else runs, use fewer --threads or more --repeats, allow a larger --tolerance, or --force it; "
-            "nothing was written"
+            f"{self.text}. Nothing was written: close what else runs, use fewer --threads or more --repeats, "
+            "allow a larger --tolerance, or --force it"
         )
 
     def details(self) -> dict[str, Any]:
@@ -84,7 +84,7 @@ def calibrate(
     with threads(thread_count or torch.get_num_threads()):
         network = build(spec, batch=batch, device=device, seed=seed)
         todo = footprint.RUNS + step_times.runs(repeats) + repeats
-        counter = _Counter(todo, progress)
+        counter = Counter(total=todo, progress=progress)
         sizes = counter.last(footprint.measure(network))
         times = counter.last(step_times.measure(network, repeats=repeats))
         transfers = counter.last(transfer_times.measure(network, repeats=repeats))
@@ -106,23 +106,6 @@ def calibrate(
         transfers=transfers,
         noisy=_noisy(times, tolerance=tolerance),
     )
-
-
-class _Counter:
-    """Counts runs for a progress bar."""
-
-    def __init__(self, total: int, progress: Progress | None) -> None:
-        self._done, self._total, self._progress = 0, total, progress
-
-    def last(self, runs: Iterator[_Found | None]) -> _Found:
-        """Go through the runs of a measurement; return its result."""
-        found: _Found | None = None
-        for found in runs:
-            self._done += found is None
-            if self._progress is not None:
-                self._progress(self._done, self._total)
-        assert found is not None  # noqa: S101 - measurements end with their result
-        return found
 
 
 def _noisy(times: StepTimes, *, tolerance: float) -> Noisy | None:
@@ -162,7 +145,6 @@ def _workload(
     name: str,
     timed_on: str,
 ) -> Workload:
-    fields = ("forward_seconds", "recompute_seconds", "record_overhead_seconds", "backward_seconds")
     return Workload(
         name=name,
         description=f"{spec}, batch {batch}, measured on {calibration.machine}",
@@ -174,16 +156,16 @@ def _workload(
         resident_bytes=sizes.resident_bytes,
         resident_bytes_per_step=sizes.resident_bytes_per_step,
         workspace_bytes=sizes.workspace_bytes,
-        # A time of zero is none: what is run again takes at least a nanosecond.
-        **{field: _rounded(max(getattr(times, field), _LEAST.get(field, 0.0))) for field in fields},
+        # A time of zero is none: what is run takes at least a nanosecond.
+        forward_seconds=_rounded(max(times.forward_seconds, _LEAST_SECONDS)),
+        recompute_seconds=_rounded(max(times.recompute_seconds, _LEAST_SECONDS)),
+        record_overhead_seconds=_rounded(times.record_overhead_seconds),
+        backward_seconds=_rounded(max(times.backward_seconds, _LEAST_SECONDS)),
         timed_on=timed_on,
         cell=str(spec),
         calibration=calibration,
         basis={**_size_basis(sizes), **_time_basis(calibration, times)},
     )
-
-
-_LEAST = dict.fromkeys(("forward_seconds", "recompute_seconds", "backward_seconds"), 1e-9)
 
 
 def _size_basis(sizes: Footprint) -> dict[str, Basis]:
@@ -192,8 +174,8 @@ def _size_basis(sizes: Footprint) -> dict[str, Basis]:
         "tape_bytes": "counted in real storages, in chunks of up to 32 steps: as much for each step",
         "resident_bytes": "counted: parameters and buffers",
         "resident_bytes_per_step": "counted: inputs, and outputs that the cell saves (spikes as they fired)",
-        "workspace_bytes": "live tensors at the peak beside what was counted: gradients, working states, scratch; "
-        f"its range over four runs is {format_share(sizes.residual)} of the peak",
+        "workspace_bytes": "live tensors at the peak beside what was counted: gradients, working states, "
+        f"scratch; its range over four runs is {format_share(sizes.residual)} of the peak",
     }
     return {field: Basis(kind="measured", why=text) for field, text in texts.items()}
 

@@ -15,7 +15,8 @@ def machine_name(device: torch.device) -> str:
     """Return the accelerator, or the processor and how many cores of it this process may use."""
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)
-    return f"{_processor()}, {len(os.sched_getaffinity(0)) if hasattr(os, 'sched_getaffinity') else os.cpu_count()} cores"
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    return f"{_processor()}, {cores} cores"
 
 
 def memory_bytes(device: torch.device) -> int:

@@ -1,7 +1,8 @@
-"""A plan carried out beside plain backpropagation: was the prediction true?"""
+"""A plan carried out beside plain backpropagation: whether the prediction was true."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -9,9 +10,9 @@ from typing import Any
 import torch
 
 import ckptplan
-from ckptplan.calibration import runs
-from ckptplan.calibration.calibrate import Progress
+from ckptplan.calibration import runs, transfer_times
 from ckptplan.calibration.cells import CellSpec, Network, build
+from ckptplan.calibration.counter import Counter, Progress
 from ckptplan.calibration.machine import machine_name, threads
 from ckptplan.calibration.regret import contenders, measured_regret
 from ckptplan.calibration.samples import Sample
@@ -22,6 +23,7 @@ from ckptplan.calibration.validation import (
     Verdict,
     beside,
     counted,
+    rate,
     seconds_by_kind,
     timed,
 )
@@ -38,6 +40,7 @@ from ckptplan.units import format_bytes, format_seconds
 KINDS = ("forward", "recompute", "record", "backward", "write", "read")
 #: Kinds that take next to no time, and none in the model.
 _BOOKKEEPING = ("save", "load", "free")
+_TRANSFER_ROUNDS = 3
 #: Of the memory that is available, what a run may be predicted to take.
 _SHARE = 0.7
 
@@ -66,7 +69,7 @@ def validate(
     with threads(job.threads):
         network = build(job.spec, batch=job.batch, device=job.device, seed=job.seed)
         rivals = contenders(plan) if regret else []
-        counter = _Counter(total=4 + repeats * (3 + len(rivals)), progress=progress)
+        counter = Counter(total=5 + _TRANSFER_ROUNDS + repeats * (3 + len(rivals)), progress=progress)
         return _Runs(
             job=job, network=network, inputs=network.inputs(plan.steps), repeats=repeats, counter=counter
         ).validation(rivals=rivals, tolerance=tolerance, memory_tolerance=memory_tolerance)
@@ -116,21 +119,6 @@ class _Job:
         return None
 
 
-@dataclass
-class _Counter:
-    """Counts runs for a progress bar."""
-
-    total: int
-    progress: Progress | None
-    done: int = 0
-
-    def one(self) -> None:
-        """Count a run."""
-        self.done += 1
-        if self.progress is not None:
-            self.progress(self.done, self.total)
-
-
 @dataclass(kw_only=True)
 class _Runs:
     """Carries out what there is to measure."""
@@ -139,16 +127,17 @@ class _Runs:
     network: Network
     inputs: Any
     repeats: int
-    counter: _Counter
+    counter: Counter
     notes: list[str] = field(default_factory=list)
 
     def validation(self, *, rivals: list[Plan], tolerance: float, memory_tolerance: float) -> Validation:
         """Measure and compare."""
-        plan, machine = self.job.plan, machine_name(self.network.device)
+        machine = machine_name(self.network.device)
         not_comparable = self.job.not_comparable(machine)
         base = self._base()
         sizes = self._sizes(memory_tolerance=memory_tolerance)
         gradient = self._gradient(plain=base is not None)
+        rates = self._rates() if not_comparable is None else []
         times, regret, timeline = self._times(
             base, rivals, tolerance=tolerance, comparable=not_comparable is None
         )
@@ -163,7 +152,7 @@ class _Runs:
             tolerance=tolerance,
             memory_tolerance=memory_tolerance,
             not_comparable=not_comparable,
-            rows=(*sizes, *times, gradient),
+            rows=(*sizes, *rates, *times, gradient),
             notes=tuple(self.notes),
             regret=regret,
             timeline=tuple(timeline),
@@ -233,7 +222,9 @@ class _Runs:
                 counted("local peak", predicted=predicted, measured=peak, unit="bytes", slack=memory_tolerance)
             )
         if rows[0].verdict is Verdict.OFF:
-            self.notes.append("the states differ in size: was the plan made for another cell, or batch?")
+            self.notes.append(
+                "the states differ in size: the plan may have been made for another cell, or batch"
+            )
         return rows
 
     def _gradient(self, *, plain: bool) -> Row:
@@ -251,7 +242,7 @@ class _Runs:
             digits.append(torch.finfo(one.dtype).eps)
         # Sums in another order: half of the digits agree at least.
         allowed = max(digits) ** 0.5
-        worst = max(shares) if all(share == share for share in shares) else float("inf")
+        worst = float("inf") if any(map(math.isnan, shares)) else max(shares)
         return Row(
             quantity="gradient difference",
             unit="share",
@@ -261,6 +252,23 @@ class _Runs:
         )
 
     # Times
+
+    def _rates(self) -> list[Row]:
+        """Return the machine's bandwidths, measured anew: a plan that moves little says little about them."""
+        plan = self.job.plan
+        costs = step_costs(plan.workload, plan.profile)
+        # What transfers really move, in case the plan is wrong about it.
+        size = byte_size(flattened(self.network.state)[0])
+        found = self.counter.last(transfer_times.measure(self.network, repeats=_TRANSFER_ROUNDS))
+        ways = (
+            ("write", costs.write_seconds, found.write_seconds),
+            ("read", costs.read_seconds, found.read_seconds),
+        )
+        return [
+            rate(f"{way} bandwidth", predicted=costs.remote_state_bytes / planned, measured=size / measured)
+            for way, planned, measured in ways
+            if planned and measured
+        ]
 
     def _times(
         self, base: Plan | None, rivals: list[Plan], *, tolerance: float, comparable: bool
@@ -302,8 +310,8 @@ class _Runs:
         if short > 1:
             beside_steps = format_seconds(len(chunks) * calibration.chunk_overhead_seconds)
             self.notes.append(
-                f"{short:,} of {len(chunks):,} chunks are shorter than {calibration.shortest_chunk} steps, which "
-                f"the calibration holds for; chunks take about {beside_steps} beside their steps"
+                f"{short:,} of {len(chunks):,} chunks are shorter than {calibration.shortest_chunk} steps, "
+                f"which the calibration holds for; chunks take about {beside_steps} beside their steps"
             )
 
 

@@ -12,7 +12,9 @@ from ckptplan.schedule.simulator import Event
 
 #: A part of a run that takes less than this share of it is shown, but not judged: a millisecond in a second.
 SMALL = 0.005
-Unit = Literal["bytes", "seconds", "count", "share"]
+#: What the bandwidth of copies may differ by from one minute to the next.
+RATE_FACTOR = 2.0
+Unit = Literal["bytes", "bytes per second", "seconds", "count", "share"]
 
 
 class Verdict(enum.StrEnum):
@@ -107,6 +109,18 @@ def counted(quantity: str, *, predicted: float, measured: float, unit: Unit, sla
     return Row(
         quantity=quantity,
         unit=unit,
+        predicted=predicted,
+        measured=measured,
+        verdict=Verdict.OK if agrees else Verdict.OFF,
+    )
+
+
+def rate(quantity: str, *, predicted: float, measured: float) -> Row:
+    """Return the row of a bandwidth: within a factor, since copies are as quick as caches let them."""
+    agrees = max(predicted / measured, measured / predicted) <= RATE_FACTOR
+    return Row(
+        quantity=quantity,
+        unit="bytes per second",
         predicted=predicted,
         measured=measured,
         verdict=Verdict.OK if agrees else Verdict.OFF,

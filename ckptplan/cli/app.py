@@ -5,6 +5,7 @@ from typing import Annotated
 import typer
 
 from ckptplan.cli import (
+    calibrate,
     compare,
     largest,
     optimize,
@@ -16,6 +17,7 @@ from ckptplan.cli import (
     sensitivity,
     simulate,
     sweep,
+    validate,
     workloads,
 )
 from ckptplan.version import __version__
@@ -52,6 +54,8 @@ app.command("pareto")(pareto.command)
 app.command("largest")(largest.command)
 app.command("sweep")(sweep.command)
 app.command("sensitivity")(sensitivity.command)
+app.command("calibrate")(calibrate.command)
+app.command("validate")(validate.command)
 app.command("simulate")(simulate.command)
 app.command("schedule")(schedule.command)
 app.command("paper")(paper.command)

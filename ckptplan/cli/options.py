@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ckptplan.errors import InputError, shown
+from ckptplan.errors import InputError, MissingExtra, shown
 from ckptplan.units import MAX_STEPS, parse_bytes, parse_fraction
 
 if TYPE_CHECKING:
@@ -99,6 +99,11 @@ MaxOverhead = Annotated[
 PlanFile = Annotated[
     str, typer.Argument(metavar="PLAN", help="A plan file, as optimize -o writes it; '-' for standard input.")
 ]
+Threads = Annotated[
+    str | None,
+    typer.Option("--threads", metavar="INTEGER", help="Threads of PyTorch (default: its own number)."),
+]
+Repeats = Annotated[str, typer.Option("--repeats", metavar="INTEGER", help="Rounds; times are their medians.")]
 FormatOption = Annotated[Format, typer.Option("--format", help="How the result is written.")]
 
 
@@ -137,6 +142,29 @@ def plain_integer(text: str, *, option: str, most: int) -> int:
     if not 1 <= value <= most:
         raise InputError(f"{shown(text)} is out of range", field=option, value=text, accepted=accepted)
     return value
+
+
+def thread_count(text: str | None) -> int | None:
+    """Return a number of threads, None where it is not given. Raises InputError."""
+    return None if text is None else plain_integer(text, option="--threads", most=4096)
+
+
+def tolerance(text: str, *, option: str) -> float:
+    """Return a share of at most 1. Raises InputError."""
+    share: float = parsed(option, parse_fraction, text)
+    if not 0 < share <= 1:
+        raise InputError(
+            f"{shown(text)} is out of range", field=option, value=text, accepted="more than 0 %, up to 100 %"
+        )
+    return share
+
+
+def need_torch() -> None:
+    """Raise MissingExtra where PyTorch is not installed."""
+    from importlib.util import find_spec
+
+    if find_spec("torch") is None:
+        raise MissingExtra("torch", package="torch")
 
 
 def job(
@@ -207,6 +235,8 @@ def named_by_option() -> Iterator[None]:
 
 
 _OPTIONS = (
+    "--cell",
+    "--device",
     "--batch",
     "--neurons",
     "--local-bytes",

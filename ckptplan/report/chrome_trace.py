@@ -21,22 +21,27 @@ _TRACKS = {COMPUTE: (1, "compute"), WRITE: (2, "copy engine: write"), READ: (3, 
 class ChromeTrace:
     """Writes a timeline to an open file, event by event; ``close`` completes the JSON.
 
-    ``process`` names the timeline and ``number`` parts it from others in the same viewer;
-    ``resident_bytes`` is what local memory holds from the start.
+    ``process`` names the timeline; ``resident_bytes`` is what local memory holds from the start. ``beside``
+    begins another timeline, which the viewer shows below.
     """
 
-    def __init__(
-        self, file: IO[str], *, process: str, about: Mapping[str, Any], resident_bytes: int, number: int = 1
-    ) -> None:
+    def __init__(self, file: IO[str], *, process: str, about: Mapping[str, Any], resident_bytes: int) -> None:
         self._file = file
-        self._number = number
+        self._number = 0
         self._held: dict[str, int] = {}
         head = json.dumps({"displayTimeUnit": "ms", "otherData": about})
-        file.write(f'{head[:-1]}, "traceEvents": [\n')
-        file.write(self._metadata(1, "process_name", {"name": process}))
+        file.write(f'{head[:-1]}, "traceEvents": [')
+        self.beside(process=process, resident_bytes=resident_bytes)
+
+    def beside(self, *, process: str, resident_bytes: int) -> None:
+        """Begin the next timeline, from time zero."""
+        self._number += 1
+        self._held.clear()
+        self._file.write("\n" if self._number == 1 else ",\n")
+        self._file.write(self._metadata(1, "process_name", {"name": process}))
         for track, name in _TRACKS.values():
-            file.write(",\n" + self._metadata(track, "thread_name", {"name": name}))
-            file.write(",\n" + self._metadata(track, "thread_sort_index", {"sort_index": track}))
+            self._file.write(",\n" + self._metadata(track, "thread_name", {"name": name}))
+            self._file.write(",\n" + self._metadata(track, "thread_sort_index", {"sort_index": track}))
         self._count("local memory", resident_bytes, 0.0)
         self._count("remote memory", 0, 0.0)
 

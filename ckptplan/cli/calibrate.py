@@ -1,0 +1,140 @@
+"""``ckptplan calibrate``: measure a cell on this machine; a workload and a profile come of it."""
+
+import enum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from ckptplan.cli import options
+from ckptplan.cli.options import Format
+from ckptplan.cli.output import emit, enveloped, note
+from ckptplan.errors import InputError
+from ckptplan.units import MAX_STEPS
+
+if TYPE_CHECKING:
+    from ckptplan.calibration.calibrate import Calibrated
+
+
+class Device(enum.StrEnum):
+    """Where PyTorch runs."""
+
+    cpu = "cpu"
+    cuda = "cuda"
+
+
+def command(
+    cell: Annotated[
+        str,
+        typer.Option(
+            "--cell",
+            metavar="NAME|MODULE:FACTORY",
+            help="lif, gru, lstm, rnn, or a factory of your own (docs/accuracy.md).",
+        ),
+    ],
+    batch: Annotated[str, typer.Option("--batch", metavar="INTEGER", help="Samples trained at once.")] = "32",
+    neurons: Annotated[str, typer.Option("--neurons", metavar="INTEGER", help="Neurons, or units.")] = "256",
+    inputs: Annotated[str, typer.Option("--inputs", metavar="INTEGER", help="Inputs of a step.")] = "64",
+    steps: Annotated[
+        str, typer.Option("--T", "--steps", metavar="INTEGER", help="Time steps T of the workload.")
+    ] = "4096",
+    device: Annotated[Device, typer.Option("--device", help="Where to run.")] = Device.cpu,
+    threads: options.Threads = None,
+    repeats: options.Repeats = "5",
+    tolerance: Annotated[
+        str,
+        typer.Option(
+            "--tolerance",
+            metavar="SHARE",
+            help="What validations will allow; rounds may differ by half of it.",
+        ),
+    ] = "10%",
+    seed: Annotated[int, typer.Option("--seed", help="Of weights and data.", min=0)] = 0,
+    force: Annotated[
+        bool, typer.Option("--force", help="Write what was measured on a noisy machine, too.")
+    ] = False,
+    format_: options.FormatOption = Format.table,
+    output: Annotated[
+        str,
+        typer.Option("-o", "--output", metavar="FILE", help="The workload.", callback=options.named_file),
+    ] = "my-workload.toml",
+    profile_out: Annotated[
+        str,
+        typer.Option("--profile-out", metavar="FILE", help="The profile.", callback=options.named_file),
+    ] = "my-machine.toml",
+) -> None:
+    """Measure a cell on this machine: bytes are counted, times fitted over several sizes.
+
+    Writes a workload and a profile to plan with. Exits 4, and writes nothing, if the machine is too noisy.
+    """
+    from ckptplan.cli.progress import progress_bar
+
+    options.keep_inputs({"--output": output, "--profile-out": profile_out})
+    names = {"--output": _stem(output, "--output"), "--profile-out": _stem(profile_out, "--profile-out")}
+    counts = {
+        option: options.plain_integer(text, option=f"--{option}", most=most)
+        for option, text, most in (
+            ("batch", batch, 10**9),
+            ("inputs", inputs, 10**9),
+            ("neurons", neurons, 10**9),
+            ("T", steps, MAX_STEPS),
+            ("repeats", repeats, 1000),
+        )
+    }
+    thread_count = options.thread_count(threads)
+    share = options.tolerance(tolerance, option="--tolerance")
+    options.need_torch()
+    from ckptplan.calibration.calibrate import calibrate
+    from ckptplan.calibration.cells import CellSpec
+    from ckptplan.report.calibration_table import (
+        calibration_csv_rows,
+        calibration_document,
+        calibration_table,
+    )
+
+    with options.named_by_option(), progress_bar("measuring") as progress:
+        found = calibrate(
+            CellSpec(name=cell, inputs=counts["inputs"], neurons=counts["neurons"]),
+            batch=counts["batch"],
+            steps=counts["T"],
+            repeats=counts["repeats"],
+            thread_count=thread_count,
+            tolerance=share,
+            name=names["--output"],
+            profile_name=names["--profile-out"],
+            device=device.value,
+            seed=seed,
+            progress=progress,
+        )
+    if found.noisy is not None:
+        if not force:
+            raise found.noisy
+        note(f"ckptplan: warning: {found.noisy.text}; written all the same (--force)")
+    _write(found, output, profile_out)
+    emit(
+        format_=format_,
+        output=None,
+        table=lambda console: calibration_table(console, found),
+        document=lambda: enveloped("calibration", calibration_document(found)),
+        rows=lambda: calibration_csv_rows(found),
+    )
+
+
+def _stem(path: str, option: str) -> str:
+    """Return the name that a file gives what is in it. Raises InputError."""
+    stem = Path(path).name.removesuffix(".toml")
+    if path == "-" or not stem:
+        raise InputError("is no file", field=option, value=path, accepted="a file, as my-workload.toml")
+    return stem
+
+
+def _write(found: "Calibrated", output: str, profile_out: str) -> None:
+    """Write both files, or neither."""
+    from ckptplan.storage.files import replacing
+    from ckptplan.storage.toml_files import profile_text, workload_text
+
+    workload, profile = workload_text(found.workload), profile_text(found.profile)
+    with replacing(output) as first, replacing(profile_out) as second:
+        first.write(workload)
+        second.write(profile)
+    note(f"workload written to {output}, profile to {profile_out}")

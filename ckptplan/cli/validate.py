@@ -1,0 +1,123 @@
+"""``ckptplan validate``: carry a plan out, and see whether its predictions are true."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from ckptplan.cli import options
+from ckptplan.cli.calibrate import Device
+from ckptplan.cli.options import Format
+from ckptplan.cli.output import emit, enveloped, note
+from ckptplan.errors import InputError
+
+if TYPE_CHECKING:
+    from ckptplan.model.plan import Plan
+    from ckptplan.report.chrome_trace import ChromeTrace
+
+#: A prediction that is outside its tolerance.
+OUTSIDE = 4
+
+
+def command(
+    plan: options.PlanFile,
+    tolerance: Annotated[
+        str, typer.Option("--tolerance", metavar="SHARE", help="What times may be off by, beside the noise.")
+    ] = "10%",
+    memory_tolerance: Annotated[
+        str, typer.Option("--memory-tolerance", metavar="SHARE", help="What the live peak may be off by.")
+    ] = "5%",
+    regret: Annotated[
+        bool, typer.Option("--regret", help="Run the best plan of each other strategy, too.")
+    ] = False,
+    repeats: options.Repeats = "5",
+    cell: Annotated[
+        str | None,
+        typer.Option(
+            "--cell", metavar="NAME(...)", help="Run this cell, not the workload's: 'gru(neurons=256)'."
+        ),
+    ] = None,
+    device: Annotated[
+        Device | None, typer.Option("--device", help="Where to run (default: where it was calibrated).")
+    ] = None,
+    threads: options.Threads = None,
+    trace: Annotated[
+        str | None,
+        typer.Option(
+            "--trace",
+            metavar="FILE",
+            help="Write the simulated and the measured timeline for Perfetto, as JSON.",
+            callback=options.named_file,
+        ),
+    ] = None,
+    format_: options.FormatOption = Format.table,
+    output: options.Output = None,
+) -> None:
+    """Run a plan and base on the same weights and data: predicted against measured, part by part.
+
+    Exits 4 if anything is outside the tolerance, and names it.
+    """
+    from ckptplan.cli.progress import progress_bar
+    from ckptplan.storage.plans import load_plan
+
+    if trace == "-":
+        raise InputError("standard output carries the result", field="--trace", value="-", accepted="a file")
+    options.keep_inputs({"--output": output, "--trace": trace}, plan)
+    times = options.tolerance(tolerance, option="--tolerance")
+    peaks = options.tolerance(memory_tolerance, option="--memory-tolerance")
+    rounds = options.plain_integer(repeats, option="--repeats", most=1000)
+    thread_count = options.thread_count(threads)
+    planned = load_plan(plan)
+    options.need_torch()
+    from ckptplan.calibration.validate import validate
+    from ckptplan.report.validation_table import validation_document, validation_rows, validation_table
+
+    with progress_bar("running") as progress:
+        found = validate(
+            planned,
+            cell=cell,
+            device=None if device is None else device.value,
+            regret=regret,
+            tolerance=times,
+            memory_tolerance=peaks,
+            repeats=rounds,
+            thread_count=thread_count,
+            progress=progress,
+        )
+    emit(
+        format_=format_,
+        output=output,
+        table=lambda console: validation_table(console, planned, found),
+        document=lambda: enveloped("validation", validation_document(planned, found)),
+        rows=lambda: validation_rows(found),
+    )
+    if trace is not None:
+        with _traced(planned, trace) as chrome:
+            chrome.beside(process=f"{planned.strategy} on {found.machine}, measured", resident_bytes=0)
+            for event in found.timeline:
+                chrome.add(event)
+    if found.off:
+        note(f"ckptplan: outside the tolerance: {', '.join(found.off)}")
+        raise typer.Exit(OUTSIDE)
+
+
+@contextmanager
+def _traced(plan: "Plan", path: str) -> "Iterator[ChromeTrace]":
+    """Write the simulated timeline to a trace, to which another one is added."""
+    from ckptplan.cost.derive import step_costs
+    from ckptplan.playback import schedule_head, simulate
+    from ckptplan.report.chrome_trace import ChromeTrace
+    from ckptplan.storage.files import replacing
+
+    with replacing(path) as file:
+        chrome = ChromeTrace(
+            file,
+            process=f"{plan.strategy} on {plan.profile.name}, simulated",
+            about={**schedule_head(plan, command=options.command_line()), "kind": "ckptplan.trace"},
+            resident_bytes=step_costs(plan.workload, plan.profile).resident_bytes,
+        )
+        simulate(plan, sink=chrome.add)
+        yield chrome
+        chrome.close()
+    note(f"trace written to {path}; open it at ui.perfetto.dev or chrome://tracing")

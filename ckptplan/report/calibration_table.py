@@ -1,0 +1,114 @@
+"""What a calibration found, for people."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from ckptplan.calibration.calibrate import Calibrated
+from ckptplan.model.calibration import Calibration
+from ckptplan.units import format_bytes, format_rate, format_seconds, format_share
+
+_SIZES = {
+    "state_bytes": "state",
+    "tape_bytes": "tape of a step",
+    "resident_bytes": "parameters",
+    "resident_bytes_per_step": "kept for each step",
+    "workspace_bytes": "workspace",
+}
+_TIMES = {
+    "forward_seconds": "forward",
+    "recompute_seconds": "recompute",
+    "record_overhead_seconds": "recording adds",
+    "backward_seconds": "backward",
+}
+
+
+def calibration_table(console: Console, found: Calibrated) -> None:
+    """Print sizes, times with their spread and fit, transfers, and how far to trust them."""
+    calibration = _of(found)
+    console.print(f"{found.workload.cell}, batch {found.workload.batch}", style="bold", soft_wrap=True)
+    threads = "one thread" if calibration.threads == 1 else f"{calibration.threads} threads"
+    console.print(f"on {calibration.machine}, {threads}, PyTorch {calibration.torch}", soft_wrap=True)
+    console.print()
+    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
+    table.add_column("")
+    for heading in ("measured", "spread"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    table.add_column("fit R²" if console.encoding.startswith("utf") else "fit R2", no_wrap=True)
+    for row in calibration_rows(found):
+        table.add_row(
+            row["name"],
+            row["text"],
+            "" if row["spread"] is None else format_share(row["spread"]),
+            "" if row["fit"] is None else f"{row['fit']:.4f}",
+        )
+    console.print(table)
+    console.print()
+    console.print(
+        f"Times of plans are known to about {format_share(calibration.uncertainty)}, for chunks of "
+        f"{calibration.shortest_chunk} steps or more (each chunk takes "
+        f"{format_seconds(calibration.chunk_overhead_seconds)} beside its steps). Error bars of a decision: "
+        f"ckptplan sensitivity --uncertainty {calibration.uncertainty * 100:.2g}%"
+    )
+
+
+def calibration_rows(found: Calibrated) -> list[dict[str, Any]]:
+    """Return a row for each number: field, SI value, and the same for people."""
+    return [*_size_rows(found), *_time_rows(found), *_transfer_rows(found)]
+
+
+def _size_rows(found: Calibrated) -> Iterator[dict[str, Any]]:
+    for field, name in _SIZES.items():
+        value = getattr(found.workload, field)
+        yield _row(field, name, value, format_bytes(value))
+
+
+def _time_rows(found: Calibrated) -> Iterator[dict[str, Any]]:
+    measured = _of(found).measured
+    for field, name in _TIMES.items():
+        value = getattr(found.workload, field)
+        one = measured[field]
+        yield _row(field, name, value, format_seconds(value), spread=one.spread, fit=one.fit)
+
+
+def _transfer_rows(found: Calibrated) -> Iterator[dict[str, Any]]:
+    profile = found.profile
+    for way in ("write", "read"):
+        value = getattr(profile, f"{way}_bytes_per_second")
+        name = f"{way}, effective"
+        spread = found.transfers.spread[way]
+        yield _row(f"{way}_bytes_per_second", name, value, format_rate(value), spread=spread)
+    latency = profile.latency_seconds
+    yield _row("latency_seconds", "latency of a message", latency, format_seconds(latency))
+
+
+def _row(
+    field: str, name: str, value: float, text: str, *, spread: float | None = None, fit: float | None = None
+) -> dict[str, Any]:
+    return {"field": field, "name": name, "value": value, "text": text, "spread": spread, "fit": fit}
+
+
+def calibration_csv_rows(found: Calibrated) -> list[dict[str, Any]]:
+    """Return the rows without what is for people."""
+    return [{key: row[key] for key in ("field", "value", "spread", "fit")} for row in calibration_rows(found)]
+
+
+def calibration_document(found: Calibrated) -> dict[str, Any]:
+    """Return all of it as JSON data."""
+    return {
+        "workload": {"hash": found.workload.hash, **found.workload.model_dump(mode="json")},
+        "profile": {"hash": found.profile.hash, **found.profile.model_dump(mode="json")},
+        "noisy": found.noisy is not None,
+        "workspace_residual": found.footprint.residual,
+        "transfer_misfit": found.transfers.misfit,
+    }
+
+
+def _of(found: Calibrated) -> Calibration:
+    calibration = found.workload.calibration
+    assert calibration is not None  # noqa: S101 - a calibrated workload has one
+    return calibration

@@ -1,0 +1,188 @@
+"""What was predicted and what was measured, for people, and as data."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from ckptplan.calibration.validation import Regret, Row, Unit, Validation, Verdict
+from ckptplan.model.plan import Plan
+from ckptplan.report.comparison import parameters_text
+from ckptplan.report.plan_table import print_title
+from ckptplan.units import format_bytes, format_count, format_percent, format_rate, format_seconds, format_share
+
+_STYLES = {
+    Verdict.OK: "green",
+    Verdict.OFF: "bold red",
+    Verdict.SMALL: "dim",
+    Verdict.OTHER_MACHINE: "yellow",
+    Verdict.NOT_MODELLED: "dim",
+}
+
+
+def _number(value: float) -> str:
+    return format_count(round(value))
+
+
+def _ratio(value: float) -> str:
+    return f"{value:.3f}" if value > 0.01 or value == 0 else f"{value:.1e}"
+
+
+_FORMS: dict[Unit, Callable[[float], str]] = {
+    "bytes per second": format_rate,
+    "bytes": format_bytes,
+    "seconds": format_seconds,
+    "count": _number,
+    "share": _ratio,
+}
+
+
+def validation_table(console: Console, plan: Plan, found: Validation) -> None:
+    """Print each quantity with its verdict, the regret, and what limits the comparison."""
+    print_title(console, workload=plan.workload, profile=plan.profile)
+    threads = "one thread" if found.threads == 1 else f"{found.threads} threads"
+    console.print(f"plan  {plan.strategy}  {parameters_text(plan)}".rstrip(), soft_wrap=True)
+    console.print(f"ran   {found.cell}, batch {plan.workload.batch}", soft_wrap=True)
+    console.print(
+        f"on    {found.machine}, {threads}; medians of {found.repeats} rounds in turn", soft_wrap=True
+    )
+    console.print()
+    console.print(_rows_table(found))
+    if found.not_comparable is not None:
+        console.print()
+        console.print(f"Times are not comparable: {found.not_comparable}.")
+    if found.regret is not None:
+        console.print()
+        _print_regret(console, found.regret)
+    for note in found.notes:
+        console.print()
+        console.print(f"Note: {note}.")
+    console.print()
+    console.print(_conclusion(found))
+
+
+def _rows_table(found: Validation) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
+    table.add_column("")
+    for heading in ("predicted", "measured", "bias", "noise"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    table.add_column("", no_wrap=True)
+    for row in found.rows:
+        form = _FORMS[row.unit]
+        table.add_row(
+            row.quantity,
+            "" if row.predicted is None else form(row.predicted),
+            form(row.measured),
+            _bias(row),
+            "" if row.noise is None else format_share(row.noise),
+            Text(row.verdict.value, style=_STYLES[row.verdict]),
+        )
+    return table
+
+
+def _bias(row: Row) -> str:
+    if row.bias is None or row.predicted == 0 or row.measured == 0:
+        return "equal" if row.predicted == row.measured else ""
+    return "equal" if row.bias == 0 else format_percent(row.bias)
+
+
+def _print_regret(console: Console, regret: Regret) -> None:
+    console.print(
+        Text.assemble(
+            ("Decision regret  ", "bold"),
+            f"{regret.ratio:.3f}: the plan took {format_percent(regret.ratio - 1)} of the quickest measured"
+            if regret.ratio != 1
+            else "1.000: nothing that was measured is quicker",
+        )
+    )
+    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
+    table.add_column("strategy")
+    table.add_column("parameters")
+    for heading in ("predicted", "measured", "noise"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    table.add_column("")
+    for one in sorted(regret.contenders, key=lambda one: one.seconds.median):
+        values = one.seconds.values
+        parameters = [
+            f"{name} {value:,}" for name, value in one.parameters.items() if not name.endswith("units")
+        ]
+        table.add_row(
+            one.strategy,
+            ", ".join(parameters),
+            format_seconds(one.predicted_seconds),
+            format_seconds(one.seconds.median),
+            format_share((max(values) - min(values)) / 2 / one.seconds.median),
+            "chosen" if one.strategy == regret.chosen else "",
+        )
+    console.print(table)
+
+
+def _conclusion(found: Validation) -> Text:
+    allowed = f"times within {format_share(found.tolerance)} and noise, live peak within "
+    allowed += f"{format_share(found.memory_tolerance)}, counts exactly"
+    if found.off:
+        return Text(f"Outside the tolerance ({allowed}): {', '.join(found.off)}", style="bold red")
+    return Text(f"The prediction holds ({allowed}).", style="green")
+
+
+def validation_document(plan: Plan, found: Validation) -> dict[str, Any]:
+    """Return it as JSON data, in SI base units."""
+    return {
+        "strategy": plan.strategy,
+        "parameters": dict(plan.parameters),
+        "steps": plan.steps,
+        "workload": {"name": plan.workload.name, "hash": plan.workload.hash},
+        "profile": {"name": plan.profile.name, "hash": plan.profile.hash},
+        "cell": found.cell,
+        "machine": found.machine,
+        "device": found.device,
+        "threads": found.threads,
+        "repeats": found.repeats,
+        "tolerance": found.tolerance,
+        "memory_tolerance": found.memory_tolerance,
+        "holds": not found.off,
+        "off": found.off,
+        "not_comparable": found.not_comparable,
+        "quantities": validation_rows(found),
+        "regret": None if found.regret is None else _regret_document(found.regret),
+        "notes": list(found.notes),
+        "estimate_basis": [dict(entry) for entry in plan.estimate_basis],
+    }
+
+
+def _regret_document(regret: Regret) -> dict[str, Any]:
+    return {
+        "ratio": regret.ratio,
+        "chosen": regret.chosen,
+        "best": regret.best.strategy,
+        "contenders": [
+            {
+                "strategy": one.strategy,
+                "parameters": one.parameters,
+                "predicted_seconds": one.predicted_seconds,
+                "measured_seconds": one.seconds.median,
+                "rounds_seconds": list(one.seconds.values),
+            }
+            for one in regret.contenders
+        ],
+    }
+
+
+def validation_rows(found: Validation) -> list[dict[str, Any]]:
+    """Return a row for each quantity."""
+    return [
+        {
+            "quantity": row.quantity,
+            "unit": row.unit,
+            "predicted": row.predicted,
+            "measured": row.measured,
+            "bias": None if row.bias is None or row.bias == float("inf") else row.bias,
+            "noise": row.noise,
+            "verdict": row.verdict.value,
+        }
+        for row in found.rows
+    ]
