@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -146,7 +147,9 @@ def one_cost(strategy: Strategy, costs: StepCosts, parameters: Mapping[str, int]
     return strategy.cost(Parameters(parameters), costs=costs)
 
 
-def run(*arguments: str, stdin: str | None = None, **environment: str) -> subprocess.CompletedProcess[str]:
+def run(
+    *arguments: str, stdin: str | None = None, cwd: Path | None = None, **environment: str
+) -> subprocess.CompletedProcess[str]:
     """Run the program as its users do: a real process."""
     return subprocess.run(
         [sys.executable, "-m", "ckptplan", *arguments],
@@ -154,6 +157,7 @@ def run(*arguments: str, stdin: str | None = None, **environment: str) -> subpro
         capture_output=True,
         text=True,
         input=stdin,
+        cwd=cwd,
         timeout=120,
         # As wide as by default, whatever runs the tests.
         env={**{name: value for name, value in os.environ.items() if name != "COLUMNS"}, **environment},

@@ -13,7 +13,7 @@ from ckptplan.calibration import footprint, step_times, transfer_times
 from ckptplan.calibration.cells import CellSpec, Network, build
 from ckptplan.calibration.counter import Counter, Progress
 from ckptplan.calibration.footprint import Footprint
-from ckptplan.calibration.machine import machine_name, memory_bytes, threads
+from ckptplan.calibration.machine import machine_name, measuring, memory_bytes
 from ckptplan.calibration.step_times import StepTimes
 from ckptplan.calibration.transfer_times import TransferTimes
 from ckptplan.errors import CkptplanError
@@ -81,7 +81,7 @@ def calibrate(
     differ by more than half of ``tolerance`` about their median. ``thread_count`` is PyTorch's own number
     unless given. Raises InputError.
     """
-    with threads(thread_count or torch.get_num_threads()):
+    with measuring(threads=thread_count or torch.get_num_threads()):
         network = build(spec, batch=batch, device=device, seed=seed)
         todo = footprint.RUNS + step_times.runs(repeats) + repeats
         counter = Counter(total=todo, progress=progress)

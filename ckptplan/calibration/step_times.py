@@ -55,7 +55,7 @@ class StepTimes:
 
 
 @dataclass
-class _Timed:
+class Timed:
     """Seconds a step: of each kind, at each size, round by round."""
 
     rounds: dict[tuple[str, int], list[float]] = field(default_factory=lambda: defaultdict(list))
@@ -90,12 +90,12 @@ def measure(network: Network, *, repeats: int) -> Iterator[StepTimes | None]:
     chunks = _chunks(network)
     plans = _plans(chunks)
     inputs = network.inputs(max(plan.steps for plan in plans))
-    timed = _Timed()
+    timed = Timed()
     for _ in range(repeats):
         for plan in plans:
             timed.add(timeline(network, first_steps(inputs, plan.steps), plan=plan))
             yield None
-    yield _times(timed, chunks=chunks)
+    yield fitted(timed, chunks=chunks)
 
 
 def runs(repeats: int) -> int:
@@ -129,7 +129,8 @@ def first_steps(inputs: Any, steps: int) -> Any:
     return structure.filled([leaf[:steps] for leaf in leaves])
 
 
-def _times(timed: _Timed, *, chunks: tuple[int, ...]) -> StepTimes:
+def fitted(timed: Timed, *, chunks: tuple[int, ...]) -> StepTimes:
+    """Return the times of a step that come closest to what was timed, by their shares."""
     samples = {kind: timed.samples(kind) for kind in (*_ROWS, BACKWARD)}
     rows, values = [], []
     for kind, row in _ROWS.items():

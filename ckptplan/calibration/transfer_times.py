@@ -34,7 +34,7 @@ class TransferTimes:
 
 
 @dataclass
-class _Timed:
+class Timed:
     """Seconds of messages: each way, by the number of states, round by round."""
 
     rounds: dict[tuple[str, int], list[float]] = field(default_factory=lambda: defaultdict(list))
@@ -53,7 +53,7 @@ class _Timed:
 def measure(network: Network, *, repeats: int) -> Iterator[TransferTimes | None]:
     """Time; yields None after each run, for a progress bar, and the result in the end."""
     steps = _CHUNK * (sum(_GROUPS) + 1)
-    inputs, timed = network.inputs(steps), _Timed()
+    inputs, timed = network.inputs(steps), Timed()
     remote = setting("remote", steps=steps, chunk_size=_CHUNK)
     any_plan = setting("base", steps=steps)
     timeline(network, inputs, plan=remote)
@@ -61,7 +61,7 @@ def measure(network: Network, *, repeats: int) -> Iterator[TransferTimes | None]
         timed.add(timeline(network, inputs, plan=remote))
         timed.add(timeline(network, inputs, plan=any_plan, schedule=grouped(_GROUPS, chunk=_CHUNK)))
         yield None
-    yield _times(timed)
+    yield fitted(timed)
 
 
 def grouped(groups: Sequence[int], *, chunk: int) -> Iterator[Action]:
@@ -85,7 +85,8 @@ def grouped(groups: Sequence[int], *, chunk: int) -> Iterator[Action]:
             yield Backward(state, state + chunk)
 
 
-def _times(timed: _Timed) -> TransferTimes:
+def fitted(timed: Timed) -> TransferTimes:
+    """Return the times of a message and of a state that come closest to what was timed, by their shares."""
     samples = {key: Sample(values=tuple(values)) for key, values in timed.rounds.items()}
     rows = [(1, states * (way == WRITE), states * (way == READ)) for way, states in samples]
     message, write, read = relative_least_squares(rows, [one.median for one in samples.values()])

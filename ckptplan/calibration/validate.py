@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -13,7 +13,7 @@ import ckptplan
 from ckptplan.calibration import runs, transfer_times
 from ckptplan.calibration.cells import CellSpec, Network, build
 from ckptplan.calibration.counter import Counter, Progress
-from ckptplan.calibration.machine import machine_name, threads
+from ckptplan.calibration.machine import machine_name, measuring
 from ckptplan.calibration.regret import contenders, measured_regret
 from ckptplan.calibration.samples import Sample
 from ckptplan.calibration.validation import (
@@ -66,12 +66,22 @@ def validate(
     workload says. Raises InputError.
     """
     job = _Job.of(plan, cell=cell, device=device, thread_count=thread_count)
-    with threads(job.threads):
+    with measuring(threads=job.threads):
         network = build(job.spec, batch=job.batch, device=job.device, seed=job.seed)
         rivals = contenders(plan) if regret else []
-        counter = Counter(total=5 + _TRANSFER_ROUNDS + repeats * (3 + len(rivals)), progress=progress)
+        not_comparable = job.not_comparable(machine_name(network.device))
+        base, notes = _base(plan, network)
+        runs_in_all = 4 + repeats * (2 + (base is not None) + len(rivals))
+        runs_in_all += _TRANSFER_ROUNDS if not_comparable is None else 0
         return _Runs(
-            job=job, network=network, inputs=network.inputs(plan.steps), repeats=repeats, counter=counter
+            job=job,
+            network=network,
+            inputs=network.inputs(plan.steps),
+            repeats=repeats,
+            counter=Counter(total=runs_in_all, progress=progress),
+            not_comparable=not_comparable,
+            base=base,
+            notes=notes,
         ).validation(rivals=rivals, tolerance=tolerance, memory_tolerance=memory_tolerance)
 
 
@@ -128,50 +138,34 @@ class _Runs:
     inputs: Any
     repeats: int
     counter: Counter
-    notes: list[str] = field(default_factory=list)
+    not_comparable: str | None
+    #: None where it does not fit here.
+    base: Plan | None
+    notes: list[str]
 
     def validation(self, *, rivals: list[Plan], tolerance: float, memory_tolerance: float) -> Validation:
         """Measure and compare."""
-        machine = machine_name(self.network.device)
-        not_comparable = self.job.not_comparable(machine)
-        base = self._base()
+        comparable = self.not_comparable is None
         sizes = self._sizes(memory_tolerance=memory_tolerance)
-        gradient = self._gradient(plain=base is not None)
-        rates = self._rates() if not_comparable is None else []
-        times, regret, timeline = self._times(
-            base, rivals, tolerance=tolerance, comparable=not_comparable is None
-        )
-        if not_comparable is None:
+        gradient = self._gradient()
+        rates = self._rates() if comparable else []
+        times, regret, timeline = self._times(rivals, tolerance=tolerance, comparable=comparable)
+        if comparable:
             self._note_short_chunks(timeline)
         return Validation(
             cell=str(self.job.spec),
             device=self.job.device,
-            machine=machine,
+            machine=machine_name(self.network.device),
             threads=self.job.threads,
             repeats=self.repeats,
             tolerance=tolerance,
             memory_tolerance=memory_tolerance,
-            not_comparable=not_comparable,
+            not_comparable=self.not_comparable,
             rows=(*sizes, *rates, *times, gradient),
             notes=tuple(self.notes),
             regret=regret,
             timeline=tuple(timeline),
         )
-
-    def _base(self) -> Plan | None:
-        """Return the plan of base, None where it does not fit here."""
-        base = ckptplan.optimize(
-            self.job.plan.workload, self.job.plan.profile, strategies=["base"], local_bytes=2**60
-        )
-        need = base.predicted.local_peak_bytes * self.job.plan.profile.units
-        available = available_bytes(self.network.device)
-        if available is not None and need > _SHARE * available:
-            self.notes.append(
-                f"base needs {format_bytes(need)}, more than {format_bytes(available)} here: it was not run, "
-                "and gradients were compared with those of another plan"
-            )
-            return None
-        return base
 
     # Bytes and counts
 
@@ -222,14 +216,14 @@ class _Runs:
                 counted("local peak", predicted=predicted, measured=peak, unit="bytes", slack=memory_tolerance)
             )
         if rows[0].verdict is Verdict.OFF:
-            self.notes.append(
-                "the states differ in size: the plan may have been made for another cell, or batch"
-            )
+            self.notes.append("the states differ in size: the plan was made for another cell, or batch")
         return rows
 
-    def _gradient(self, *, plain: bool) -> Row:
+    def _gradient(self) -> Row:
         """Return the largest difference between gradients, over the largest gradient of each parameter."""
-        reference = None if plain else runs.setting("standard", steps=self.job.plan.steps, chunk_size=32)
+        reference = None
+        if self.base is None:
+            reference = runs.setting("standard", steps=self.job.plan.steps, chunk_size=32)
         expected = runs.gradients(self.network, self.inputs, plan=reference)
         self.counter.one()
         found = runs.gradients(self.network, self.inputs, plan=self.job.plan)
@@ -271,9 +265,9 @@ class _Runs:
         ]
 
     def _times(
-        self, base: Plan | None, rivals: list[Plan], *, tolerance: float, comparable: bool
+        self, rivals: list[Plan], *, tolerance: float, comparable: bool
     ) -> tuple[list[Row], Regret | None, list[Event]]:
-        plan = self.job.plan
+        plan, base = self.job.plan, self.base
         totals: list[float] = []
         bases: list[float] = []
         lines: list[list[Event]] = []
@@ -313,6 +307,19 @@ class _Runs:
                 f"{short:,} of {len(chunks):,} chunks are shorter than {calibration.shortest_chunk} steps, "
                 f"which the calibration holds for; chunks take about {beside_steps} beside their steps"
             )
+
+
+def _base(plan: Plan, network: Network) -> tuple[Plan | None, list[str]]:
+    """Return the plan of base, None where it does not fit here, and what is to be said about that."""
+    base = ckptplan.optimize(plan.workload, plan.profile, strategies=["base"], local_bytes=2**60)
+    need = base.predicted.local_peak_bytes * plan.profile.units
+    available = available_bytes(network.device)
+    if available is None or need <= _SHARE * available:
+        return base, []
+    return None, [
+        f"base needs {format_bytes(need)}, too much for the {format_bytes(available)} that are free here: it "
+        "was not run, and gradients were compared with those of another plan"
+    ]
 
 
 def _counts(plan: Plan, events: list[Event]) -> Iterator[Row]:

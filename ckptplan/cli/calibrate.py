@@ -121,10 +121,13 @@ def command(
 
 
 def _stem(path: str, option: str) -> str:
-    """Return the name that a file gives what is in it. Raises InputError."""
+    """Return the name that a file gives what is in it. Raises InputError if there can be no such file."""
     stem = Path(path).name.removesuffix(".toml")
     if path == "-" or not stem:
         raise InputError("is no file", field=option, value=path, accepted="a file, as my-workload.toml")
+    if not Path(path).parent.is_dir():
+        # Told now, and not when everything was measured.
+        raise InputError("cannot be written: there is no such folder", source=path)
     return stem
 
 

@@ -1,0 +1,158 @@
+"""Predicted against measured, on plans that calibration did not see: python -m benchmarks.accuracy.
+
+For each network: a fresh calibration, then the best plan of every strategy within several budgets and for
+several lengths. All plans of a budget run in turn, several rounds of them; times are medians. Then peers:
+torch.utils.checkpoint, chunked and nested, predicted by the same simulator. One thread.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+
+import ckptplan
+from benchmarks.accuracy_peers import peers
+from benchmarks.accuracy_report import document, summary, write_document
+from benchmarks.record import write
+from ckptplan import Plan
+from ckptplan.calibration import runs
+from ckptplan.calibration.calibrate import Calibrated, calibrate
+from ckptplan.calibration.cells import CellSpec, Network, build
+from ckptplan.calibration.samples import Sample
+from ckptplan.schedule.actions import Record
+
+#: Networks, and what calibrates them; batch 32 and 64 inputs, as in docs/runtime.md.
+CELLS = ("gru(inputs=64, neurons=256)", "lif(inputs=64, neurons=256)", "lstm(inputs=64, neurons=128)")
+BATCH, LENGTHS = 32, (512, 1280)
+#: Budgets, as shares of the checkpoints and tapes of base, beside what stays resident.
+BUDGETS = (0.1, 0.3)
+CALIBRATION_ROUNDS, ROUNDS = 7, 5
+#: A plan is in the range of the calibration where at most this share of its steps is in shorter chunks.
+SHORT_SHARE = 0.1
+
+
+@dataclass(frozen=True, kw_only=True)
+class Point:
+    """A plan, predicted and measured."""
+
+    cell: str
+    steps: int
+    budget_bytes: int
+    strategy: str
+    #: Strategies whose best plan has the same schedule.
+    same: tuple[str, ...]
+    parameters: dict[str, int]
+    #: Whether its chunks are those that the calibration holds for.
+    in_range: bool
+    chosen: bool
+    predicted_seconds: float
+    measured_seconds: float
+    noise: float
+    predicted_bytes: int
+    measured_bytes: int
+    counted_equal: bool
+
+
+def points_of(cell: str) -> tuple[Calibrated, list[Point]]:
+    """Calibrate a cell, then run plans for it."""
+    spec = CellSpec.parse(cell)
+    found = calibrate(spec, batch=BATCH, steps=LENGTHS[0], repeats=CALIBRATION_ROUNDS, thread_count=1)
+    network = build(spec, batch=BATCH, device="cpu", seed=0)
+    points: list[Point] = []
+    for steps in LENGTHS:
+        for share in BUDGETS:
+            points += decision(found, network, steps=steps, share=share)
+            print(f"{cell}, T = {steps:,}, budget {share:.0%}: {len(points)} plans so far", file=sys.stderr)
+    return found, points
+
+
+def decision(found: Calibrated, network: Network, *, steps: int, share: float) -> Iterator[Point]:
+    """Run the plans that could have been chosen for a budget, and base."""
+    workload = found.workload.with_steps(steps)
+    resident = workload.resident_bytes + workload.resident_bytes_per_step * steps + workload.workspace_bytes
+    budget = resident + int(share * steps * workload.tape_bytes)
+    chosen = ckptplan.optimize(workload, found.profile, local_bytes=budget)
+    base = ckptplan.optimize(workload, found.profile, strategies=["base"])
+    candidates = ckptplan.compare(workload, found.profile, local_bytes=budget).values()
+    plans = unique([chosen, base, *(one for one in candidates if isinstance(one, Plan))])
+    inputs = network.inputs(steps)
+    times: list[list[float]] = [[] for _ in plans]
+    for number in range(ROUNDS + 1):
+        for (plan, *_), values in zip(plans, times, strict=True):
+            seconds = runs.seconds(network, inputs, plan=plan)
+            if number:
+                # The first round warms up.
+                values.append(seconds)
+    for (plan, *same), values in zip(plans, times, strict=True):
+        sample = Sample(values=tuple(values))
+        yield Point(
+            cell=str(found.workload.cell),
+            steps=steps,
+            budget_bytes=budget,
+            strategy=plan.strategy,
+            same=tuple(sorted({one.strategy for one in same} - {plan.strategy})),
+            parameters={name: value for name, value in plan.parameters.items() if not name.endswith("units")},
+            in_range=in_range(plan),
+            chosen=plan is chosen,
+            predicted_seconds=plan.predicted.seconds,
+            measured_seconds=sample.median,
+            noise=(max(values) - min(values)) / 2 / sample.median,
+            predicted_bytes=plan.predicted.local_peak_bytes,
+            measured_bytes=runs.live_peak(network, inputs, plan=plan),
+            counted_equal=counts_are_equal(plan, network, inputs),
+        )
+
+
+def unique(plans: Sequence[Plan]) -> list[list[Plan]]:
+    """Return plans, those with the same schedule together."""
+    found: dict[tuple[Any, ...], list[Plan]] = {}
+    for plan in plans:
+        found.setdefault(tuple(ckptplan.actions(plan)), []).append(plan)
+    return list(found.values())
+
+
+def in_range(plan: Plan) -> bool:
+    """Return whether (nearly) all steps are in chunks that the calibration holds for."""
+    calibration = plan.workload.calibration
+    assert calibration is not None  # noqa: S101 - made above
+    chunks = [one.stop - one.start for one in ckptplan.actions(plan) if isinstance(one, Record)]
+    short = sum(chunk for chunk in chunks if chunk < calibration.shortest_chunk)
+    return short <= SHORT_SHARE * plan.steps
+
+
+def counts_are_equal(plan: Plan, network: Network, inputs: Any) -> bool:
+    """Return whether checkpoints and tapes, counted in real storages, are what was predicted."""
+    held = runs.held(network, inputs, plan=plan)
+    workload = plan.workload
+    resident = workload.resident_bytes + workload.workspace_bytes
+    resident += workload.resident_bytes_per_step * plan.steps
+    predicted = plan.predicted
+    return (held.local_bytes, held.remote_bytes) == (
+        predicted.local_peak_bytes - resident,
+        predicted.remote_peak_bytes,
+    )
+
+
+def main() -> None:
+    """Measure, print the tables and write them into docs/accuracy.md."""
+    torch.set_num_threads(1)
+    calibrations: list[dict[str, Any]] = []
+    points: list[dict[str, Any]] = []
+    for cell in CELLS:
+        found, measured = points_of(cell)
+        calibrations.append(found.workload.model_dump(mode="json"))
+        points += [asdict(point) for point in measured]
+    others = peers()
+    results = {"calibrations": calibrations, "points": points, "peers": others}
+    results["summary"] = summary(results)
+    print(document(results))
+    write("accuracy", results)
+    write_document(results)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,122 @@
+"""Cells by name, and factories of one's own: what is taken, and what is told where it cannot be."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+import ckptplan
+from ckptplan import InputError
+from ckptplan.calibration.cells import CellSpec, build
+from ckptplan.torch.trees import byte_size, flattened
+
+FACTORIES = """
+import torch
+from ckptplan.torch.adapters import TorchCell
+
+def plain(batch, neurons):
+    return TorchCell(torch.nn.RNNCell(64, neurons)), torch.zeros(batch, neurons)
+
+def all_of_it(**settings):
+    assert set(settings) == {"batch", "inputs", "neurons", "device"}
+    return TorchCell(torch.nn.RNNCell(3, 5)), torch.zeros(2, 5), lambda steps: torch.ones(steps, 2, 3)
+
+def broken(batch):
+    raise KeyError("no such layer")
+
+def other():
+    return torch.nn.Linear(2, 2)
+
+number = 7
+"""
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "factories.py").write_text(FACTORIES)
+    (tmp_path / "unfinished.py").write_text("import nowhere_to_be_found\n")
+    monkeypatch.chdir(tmp_path)
+    # Each test has a folder, and modules, of its own.
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.delitem(__import__("sys").modules, "factories", raising=False)
+
+
+@pytest.mark.parametrize("name", ["gru", "lif", "lstm", "rnn"])
+def test_cells_that_are_there_are_made_from_their_names(name: str) -> None:
+    network = build(CellSpec.parse(f"{name}(inputs=3, neurons=5)"), batch=2, device="cpu", seed=1)
+    state, _ = network.cell(network.state, network.inputs(4)[0])
+    assert flattened(state)[0][0].shape == (2, 5)
+    assert byte_size(flattened(network.state)[0]) == 2 * 5 * 4 * (2 if name == "lstm" else 1)
+
+
+def test_weights_and_data_follow_from_the_seed() -> None:
+    """And data from how many steps there are: the first ones are not the same for another length."""
+    spec = CellSpec.parse("gru(inputs=3, neurons=5)")
+    one, same, other = (build(spec, batch=2, device="cpu", seed=seed) for seed in (1, 1, 2))
+    assert all(torch.equal(a, b) for a, b in zip(one.parameters, same.parameters, strict=True))
+    assert torch.equal(one.inputs(7), same.inputs(7))
+    assert not torch.equal(one.parameters[0], other.parameters[0])
+    assert not torch.equal(one.inputs(7), other.inputs(7))
+
+
+@pytest.mark.parametrize("text", ["gru(inputs=3, neurons=5)", "package.module:make(inputs=1, neurons=1)"])
+def test_a_cell_is_written_as_it_is_read(text: str) -> None:
+    assert str(CellSpec.parse(text)) == text
+
+
+def test_what_is_not_said_of_a_cell() -> None:
+    """Inputs are 64; neurons are those of the workload's network, if it has one."""
+    assert CellSpec.parse("lif(neurons=5)") == CellSpec(name="lif", inputs=64, neurons=5)
+    assert CellSpec.of(ckptplan.load_workload("paper-snn")).neurons == 2944
+
+
+@pytest.mark.parametrize("text", ["", "gru(", "gru(neurons=0)", "gru(layers=2)", "gru(neurons=x)", "g u"])
+def test_what_is_no_cell_is_refused(text: str) -> None:
+    with pytest.raises(InputError, match="cell"):
+        CellSpec.parse(text)
+
+
+def test_a_factory_is_called_with_what_it_takes() -> None:
+    network = build(CellSpec(name="factories:plain", inputs=64, neurons=5), batch=2, device="cpu", seed=0)
+    assert network.state.shape == (2, 5)
+    assert network.inputs(3).shape == (3, 2, 64)
+    own = build(CellSpec(name="factories:all_of_it", inputs=1, neurons=1), batch=9, device="cpu", seed=0)
+    assert torch.equal(own.inputs(4), torch.ones(4, 2, 3))
+
+
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        ("gruu", "Did you mean 'gru'"),
+        ("nowhere:make", "No module named 'nowhere'"),
+        ("unfinished:make", "No module named 'nowhere_to_be_found'"),
+        ("factories:nothing", "has no attribute 'nothing'"),
+        ("factories:number", "cannot be called"),
+        ("factories:broken", "KeyError: 'no such layer'"),
+        ("factories:other", "returned 'Linear'"),
+    ],
+)
+def test_what_makes_no_cell_is_told_by_name(name: str, told: str) -> None:
+    with pytest.raises(InputError, match="cell") as caught:
+        build(CellSpec(name=name, inputs=2, neurons=2), batch=2, device="cpu", seed=0)
+    assert told in str(caught.value)
+
+
+def test_a_workload_without_a_cell_says_where_one_comes_from() -> None:
+    workload = ckptplan.Workload(
+        name="w",
+        steps=2,
+        state_bytes=1,
+        tape_bytes=1,
+        forward_seconds=1,
+        backward_seconds=1,
+        recompute_seconds=1,
+    )
+    with pytest.raises(InputError, match="ckptplan calibrate"):
+        CellSpec.of(workload)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
+def test_a_device_that_is_not_there_is_refused() -> None:
+    with pytest.raises(InputError, match="no CUDA device"):
+        build(CellSpec.parse("gru(neurons=2)"), batch=2, device="cuda", seed=0)

@@ -1,0 +1,216 @@
+"""A validation finds what is wrong with a plan, and names it; what it cannot judge it does not."""
+
+from typing import Any
+
+import pytest
+
+import ckptplan
+from ckptplan import HardwareProfile, InputError, Plan, Workload
+from ckptplan.calibration.calibrate import Calibrated, calibrate
+from ckptplan.calibration.cells import CellSpec
+from ckptplan.calibration.samples import Sample
+from ckptplan.calibration.validate import validate
+from ckptplan.calibration.validation import Row, Validation, Verdict, counted, rate, timed
+
+STEPS = 120
+#: What is counted, whatever the machine does meanwhile.
+EXACT = (
+    "state",
+    "checkpoints and tapes",
+    "remote peak",
+    "steps run again",
+    "states written",
+    "states read",
+    "messages",
+)
+
+
+@pytest.fixture(scope="module", params=["gru", "lif"])
+def calibrated(request: Any) -> Calibrated:
+    return calibrate(
+        CellSpec(name=request.param, inputs=8, neurons=16), batch=4, steps=STEPS, repeats=2, thread_count=1
+    )
+
+
+def plan_for(
+    found: Calibrated, *, strategies: tuple[str, ...] = ("double",), share: float = 0.3, **changes: Any
+) -> Plan:
+    """A plan with room for a share of base's tapes; the workload changed."""
+    workload = Workload(**{**dict(found.workload), **changes})
+    beside = workload.resident_bytes + workload.workspace_bytes + workload.resident_bytes_per_step * STEPS
+    room = beside + int(share * STEPS * workload.tape_bytes)
+    return ckptplan.optimize(workload, found.profile, strategies=strategies, local_bytes=room)
+
+
+def row(found: Validation, quantity: str) -> Row:
+    return next(one for one in found.rows if one.quantity == quantity)
+
+
+@pytest.mark.parametrize("strategy", ["base", "standard", "remote", "hierarchical", "double", "optimal"])
+def test_bytes_counts_and_gradients_of_a_right_plan_hold(calibrated: Calibrated, strategy: str) -> None:
+    plan = plan_for(calibrated, strategies=(strategy,), share=1 if strategy == "base" else 0.3)
+    found = validate(plan, repeats=1, memory_tolerance=0.1)
+    for quantity in (*EXACT, "local peak", "gradient difference"):
+        assert row(found, quantity).verdict is Verdict.OK, row(found, quantity)
+    assert all(row(found, quantity).bias == 0 for quantity in EXACT)
+    assert found.not_comparable is None
+    assert row(found, "total").measured > 0
+    assert row(found, "base").noise is not None
+
+
+def test_half_the_bytes_of_a_state_are_named(calibrated: Calibrated) -> None:
+    state = calibrated.workload.state_bytes
+    found = validate(plan_for(calibrated, strategies=("remote",), state_bytes=state // 2), repeats=1)
+    assert {"state", "remote peak"} <= set(found.off)
+    assert row(found, "state").bias == -0.5
+    assert any("another cell" in note for note in found.notes)
+
+
+def test_a_tape_of_another_size_is_named(calibrated: Calibrated) -> None:
+    tape = calibrated.workload.tape_bytes
+    found = validate(plan_for(calibrated, tape_bytes=2 * tape), repeats=1)
+    assert "checkpoints and tapes" in found.off
+    assert row(found, "state").verdict is Verdict.OK
+
+
+def test_a_hundred_times_the_bandwidth_is_named(calibrated: Calibrated) -> None:
+    """Though the plan itself moves next to nothing."""
+    profile = calibrated.profile
+    wrong = HardwareProfile(
+        **{
+            **dict(profile),
+            "write_bytes_per_second": 100 * profile.write_bytes_per_second,
+            "read_bytes_per_second": 100 * profile.read_bytes_per_second,
+        }
+    )
+    plan = ckptplan.optimize(calibrated.workload, wrong, strategies=["remote"])
+    assert {"write bandwidth", "read bandwidth"} <= set(validate(plan, repeats=1).off)
+
+
+def test_times_of_other_hardware_are_not_compared() -> None:
+    """The plan is carried out all the same, for its counts, bytes and gradients."""
+    workload = ckptplan.load_workload("paper-snn").with_batch(2).with_neurons(64).with_steps(40)
+    plan = ckptplan.optimize(workload, ckptplan.load_profile("nvidia-h200"), strategies=["remote"])
+    found = validate(plan, repeats=1)
+    assert found.off == []
+    assert found.not_comparable is not None
+    for quantity in ("record", "total", "base", "local peak"):
+        assert row(found, quantity).verdict is Verdict.OTHER_MACHINE
+    assert all(one.quantity != "write bandwidth" for one in found.rows)
+
+
+def test_bytes_of_many_units_are_those_of_all_of_them() -> None:
+    workload = ckptplan.load_workload("paper-snn").with_batch(2).with_steps(20)
+    plan = ckptplan.optimize(workload, ckptplan.load_profile("ipu-mk2"), strategies=["standard"])
+    found = validate(plan, repeats=1)
+    assert row(found, "state").measured == 2 * 2944 * 4
+    assert found.off == []
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({"timed_on": "other"}, "its times belong to other"),
+        ({"calibration": None}, "not measured by `ckptplan calibrate`"),
+    ],
+)
+def test_why_times_are_not_compared(calibrated: Calibrated, changes: dict[str, Any], told: str) -> None:
+    found = validate(plan_for(calibrated, **changes), repeats=1)
+    assert told in str(found.not_comparable)
+
+
+def test_another_machine_or_number_of_threads_is_not_the_same(calibrated: Calibrated) -> None:
+    workload = calibrated.workload
+    assert workload.calibration is not None
+    elsewhere = workload.calibration.model_copy(update={"machine": "another one"})
+    found = validate(plan_for(calibrated, calibration=elsewhere), repeats=1)
+    assert "another machine (another one" in str(found.not_comparable)
+    assert "runs with 2" in str(validate(plan_for(calibrated), repeats=1, thread_count=2).not_comparable)
+
+
+def test_the_regret_is_over_all_that_could_have_been_chosen(calibrated: Calibrated) -> None:
+    plan = plan_for(calibrated, strategies=("standard", "remote", "double", "base"))
+    found = validate(plan, repeats=2, regret=True).regret
+    assert found is not None
+    assert {one.strategy for one in found.contenders} == {"standard", "remote", "double"}
+    assert found.ratio >= 1
+    best = min(one.seconds.median for one in found.contenders)
+    chosen = next(one for one in found.contenders if one.strategy == plan.strategy)
+    assert found.ratio == chosen.seconds.median / best
+
+
+def test_without_a_choice_there_is_no_regret(calibrated: Calibrated) -> None:
+    with pytest.raises(InputError, match="nothing was decided"):
+        validate(plan_for(calibrated), regret=True)
+
+
+def test_short_chunks_are_told(calibrated: Calibrated) -> None:
+    calibration = calibrated.workload.calibration
+    assert calibration is not None
+    picky = calibration.model_copy(update={"shortest_chunk": 1000, "chunk_overhead_seconds": 0.001})
+    found = validate(plan_for(calibrated, calibration=picky), repeats=1)
+    assert any("chunks are shorter than 1000 steps" in note for note in found.notes)
+
+
+def test_a_workload_without_batch_cannot_be_run(calibrated: Calibrated) -> None:
+    with pytest.raises(InputError, match="has no batch"):
+        validate(plan_for(calibrated, batch=None))
+
+
+def test_another_cell_can_be_run_and_is_found_out(calibrated: Calibrated) -> None:
+    found = validate(plan_for(calibrated), cell="gru(inputs=8, neurons=32)", repeats=1)
+    assert found.cell == "gru(inputs=8, neurons=32)"
+    assert "state" in found.off
+
+
+def test_progress_ends_where_it_was_said_to(calibrated: Calibrated) -> None:
+    seen: list[tuple[int, int]] = []
+    validate(plan_for(calibrated), repeats=2, progress=lambda *one: seen.append(one))
+    assert seen[-1][0] == seen[-1][1] == len(seen)
+
+
+def sample(*values: float) -> Sample:
+    return Sample(values=values)
+
+
+def test_what_is_counted_is_equal_or_off() -> None:
+    assert counted("q", predicted=10, measured=10, unit="bytes").verdict is Verdict.OK
+    assert counted("q", predicted=10, measured=11, unit="bytes").verdict is Verdict.OFF
+    assert counted("q", predicted=105, measured=100, unit="bytes", slack=0.05).verdict is Verdict.OK
+    assert counted("q", predicted=94, measured=100, unit="bytes", slack=0.05).verdict is Verdict.OFF
+
+
+@pytest.mark.parametrize(
+    ("predicted", "values", "verdict"),
+    [
+        (1.09, (1.0, 1.0, 1.0), Verdict.OK),
+        (1.11, (1.0, 1.0, 1.0), Verdict.OFF),
+        (0.89, (1.0, 1.0, 1.0), Verdict.OFF),
+        # What the rounds differ by themselves is no fault of the model.
+        (1.15, (0.9, 1.0, 1.1), Verdict.OK),
+        (1.25, (0.9, 1.0, 1.1), Verdict.OFF),
+        # Half a percent of the run and less.
+        (0.04, (0.001, 0.001, 0.001), Verdict.SMALL),
+        # Small as measured, but not as predicted.
+        (0.06, (0.001, 0.001, 0.001), Verdict.OFF),
+    ],
+)
+def test_a_time_is_judged_by_tolerance_and_noise(
+    predicted: float, values: tuple[float, ...], verdict: Verdict
+) -> None:
+    found = timed("q", predicted=predicted, sample=sample(*values), tolerance=0.1, whole=10, comparable=True)
+    assert found.verdict is verdict
+    other = timed("q", predicted=predicted, sample=sample(*values), tolerance=0.1, whole=10, comparable=False)
+    assert other.verdict is Verdict.OTHER_MACHINE
+
+
+def test_a_bandwidth_is_judged_within_a_factor_of_two() -> None:
+    assert rate("q", predicted=1.9, measured=1.0).verdict is Verdict.OK
+    assert rate("q", predicted=0.55, measured=1.0).verdict is Verdict.OK
+    assert rate("q", predicted=2.1, measured=1.0).verdict is Verdict.OFF
+    assert rate("q", predicted=0.45, measured=1.0).verdict is Verdict.OFF
+
+
+def test_the_bias_is_above_zero_where_too_much_was_predicted() -> None:
+    found = timed("q", predicted=1.2, sample=sample(1.0), tolerance=0.1, whole=1, comparable=True)
+    assert found.bias == pytest.approx(0.2)

@@ -1,0 +1,192 @@
+"""``ckptplan calibrate`` and ``ckptplan validate`` as processes: files, tables, JSON, exit codes."""
+
+import csv
+import io
+import json
+import tomllib
+from pathlib import Path
+
+import pytest
+
+import ckptplan
+from tests.support import run
+
+SMALL = ("--cell", "gru", "--batch", "4", "--neurons", "16", "--inputs", "8", "--T", "100", "--threads", "1")
+#: Machines that run tests are busy: what is measured is written all the same.
+FORCED = (*SMALL, "--repeats", "1", "--force")
+
+
+@pytest.fixture(scope="module")
+def calibrated(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a calibration and a plan."""
+    folder = tmp_path_factory.mktemp("calibrated")
+    done = run("calibrate", *FORCED, "-o", "my-gru.toml", "--profile-out", "here.toml", cwd=folder)
+    assert done.returncode == 0, done.stderr
+    job = ("--workload", "./my-gru.toml", "--profile", "./here.toml")
+    done = run(
+        "optimize", *job, "--local-bytes", "170 kB", "--strategies", "regular", "-o", "plan.json", cwd=folder
+    )
+    assert done.returncode == 0, done.stderr
+    return folder
+
+
+def test_a_calibration_is_a_workload_and_a_profile_by_the_names_of_their_files(calibrated: Path) -> None:
+    workload = ckptplan.load_workload(calibrated / "my-gru.toml")
+    profile = ckptplan.load_profile(calibrated / "here.toml")
+    assert (workload.name, profile.name, workload.timed_on) == ("my-gru", "here", "here")
+    assert (workload.steps, workload.batch, workload.state_bytes) == (100, 4, 256)
+    assert sorted(path.name for path in calibrated.iterdir()) == ["here.toml", "my-gru.toml", "plan.json"]
+
+
+def test_json_and_csv_hold_si_numbers(tmp_path: Path) -> None:
+    document = json.loads(run("calibrate", *FORCED, "--format", "json", cwd=tmp_path).stdout)
+    assert document["kind"] == "ckptplan.calibration"
+    assert document["workload"]["tape_bytes"] == 7 * 256
+    assert document["profile"]["sources"]["latency_seconds"]["grade"] == "M"
+    rows = list(csv.DictReader(io.StringIO(run("calibrate", *FORCED, "--format", "csv", cwd=tmp_path).stdout)))
+    assert next(row["value"] for row in rows if row["field"] == "state_bytes") == "256"
+
+
+def test_a_noisy_machine_writes_nothing_unless_forced(tmp_path: Path) -> None:
+    """No machine is as quiet as a tolerance of a billionth needs."""
+    strict = (*SMALL, "--repeats", "2", "--tolerance", "1e-9")
+    done = run("calibrate", *strict, "--format", "json", cwd=tmp_path)
+    assert done.returncode == 4
+    assert "the machine is noisy: rounds of" in done.stderr
+    assert "--force" in done.stderr
+    error = json.loads(done.stdout)
+    assert (error["error"], error["exit_code"], error["most"]) == ("noisy", 4, 5e-10)
+    assert list(tmp_path.iterdir()) == []
+    done = run("calibrate", *strict, "--force", cwd=tmp_path)
+    assert done.returncode == 0
+    assert "warning: the machine is noisy" in done.stderr
+    assert "workload written to my-workload.toml, profile to my-machine.toml" in done.stderr
+    for text in ("state", "tape of a step", "1.75 KiB", "forward", "spread", "sensitivity --uncertainty"):
+        assert text in done.stdout
+
+
+NOT_LINEAR = """
+import torch
+
+class Cell(torch.nn.Module):
+    def __init__(self, neurons):
+        super().__init__()
+        self.layer = torch.nn.Linear(neurons, neurons)
+
+    def forward(self, state, x):
+        values, count = state
+        for _ in range(int(count)):
+            values = values.sin()
+        values = self.layer(values)
+        return (values, count + 1), values
+
+def make(batch, neurons):
+    return Cell(neurons), (torch.zeros(batch, neurons), torch.zeros((), dtype=torch.long))
+"""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (("--cell", "gruu"), "Did you mean 'gru'"),
+        (("--cell", "nowhere.at_all:make"), "cannot be imported: ModuleNotFoundError"),
+        (("--cell", "cells:make"), "not linear in the steps of a chunk"),
+        (("--cell", "gru", "--batch", "0"), "--batch"),
+        (("--cell", "gru", "--tolerance", "0"), "--tolerance"),
+        (("--cell", "gru", "--threads", "none"), "--threads"),
+        (("--cell", "gru", "-o", "same.toml", "--profile-out", "same.toml"), "--profile-out"),
+        (("--cell", "gru", "-o", "nowhere/w.toml"), "nowhere/w.toml"),
+        (("--cell", "gru", "-o", "-"), "--output"),
+        ((), "--cell"),
+    ],
+)
+def test_bad_input_is_told_and_leaves_nothing(arguments: tuple[str, ...], told: str, tmp_path: Path) -> None:
+    (tmp_path / "cells.py").write_text(NOT_LINEAR)
+    done = run("calibrate", *arguments, cwd=tmp_path)
+    assert done.returncode == 2, done.stderr
+    assert told in done.stderr
+    assert "Traceback" not in done.stderr
+    assert [path.name for path in tmp_path.glob("*.*")] == ["cells.py"]
+
+
+def test_a_validation_shows_each_quantity_on_its_own(calibrated: Path) -> None:
+    done = run("validate", "plan.json", "--repeats", "1", cwd=calibrated)
+    assert done.returncode in (0, 4), done.stderr
+    for quantity in ("checkpoints and tapes", "local peak", "forward", "backward", "total", "base", "gradient"):
+        assert quantity in done.stdout
+    # Times are what a busy machine makes of them.
+    assert ("The prediction holds" in done.stdout) == (done.returncode == 0)
+
+
+def test_the_exit_code_is_what_the_json_says(calibrated: Path) -> None:
+    done = run("validate", "plan.json", "--repeats", "2", "--regret", "--format", "json", cwd=calibrated)
+    document = json.loads(done.stdout)
+    assert document["kind"] == "ckptplan.validation"
+    assert done.returncode == (0 if document["holds"] else 4)
+    exact = {one["quantity"]: one for one in document["quantities"] if one["unit"] in ("bytes", "count")}
+    assert exact["state"]["predicted"] == exact["state"]["measured"] == 256
+    assert exact["checkpoints and tapes"]["bias"] == 0
+    assert document["regret"]["ratio"] >= 1
+    assert document["regret"]["chosen"] == document["strategy"]
+    assert "not_comparable" in document
+    assert document["not_comparable"] is None
+
+
+def test_a_wrong_profile_is_found_out_and_named(calibrated: Path) -> None:
+    """Half the bytes of a state, many times the bandwidth."""
+    text = (calibrated / "my-gru.toml").read_text()
+    (calibrated / "half.toml").write_text(text.replace('state_bytes = "256 B"', "state_bytes = 128"))
+    profile = tomllib.loads((calibrated / "here.toml").read_text())
+    rate = profile["write_bytes_per_second"]["value"]
+    text = (calibrated / "here.toml").read_text().replace(f'value = "{rate}"', 'value = "1000 GB/s"', 1)
+    (calibrated / "fast.toml").write_text(text)
+    for workload, machine, named in (
+        ("./half.toml", "./here.toml", "state"),
+        ("./my-gru.toml", "./fast.toml", "write bandwidth"),
+    ):
+        job = ("--workload", workload, "--profile", machine, "--local-bytes", "170 kB")
+        assert run("optimize", *job, "--strategies", "remote", "-o", "w.json", cwd=calibrated).returncode == 0
+        done = run("validate", "w.json", "--repeats", "1", cwd=calibrated)
+        assert done.returncode == 4
+        assert named in done.stderr.partition("outside the tolerance: ")[2]
+
+
+def test_a_trace_has_both_timelines(calibrated: Path) -> None:
+    done = run("validate", "plan.json", "--repeats", "1", "--trace", "both.json", cwd=calibrated)
+    assert done.returncode in (0, 4)
+    events = json.loads((calibrated / "both.json").read_text())["traceEvents"]
+    names = {one["pid"]: one["args"]["name"] for one in events if one["name"] == "process_name"}
+    assert len(names) == 2
+    assert "simulated" in names[1]
+    assert "measured" in names[2]
+    kinds = {pid: [one["name"] for one in events if one["pid"] == pid and one["ph"] in "Xi"] for pid in names}
+    assert kinds[1] == kinds[2]
+
+
+def test_a_plan_for_other_hardware_is_carried_out(tmp_path: Path) -> None:
+    """A spiking network on an IPU: counts, bytes and gradients hold, times are shown as not comparable."""
+    job = ("--T", "30", "--batch", "2", "--neurons", "1472", "--profile", "ipu-mk2")
+    assert run("optimize", *job, "--strategies", "standard", "-o", "plan.json", cwd=tmp_path).returncode == 0
+    done = run("validate", "plan.json", "--repeats", "1", "--threads", "1", cwd=tmp_path)
+    assert done.returncode == 0, done.stdout
+    assert "Times are not comparable" in done.stdout
+
+
+def test_what_cannot_be_validated_is_told(tmp_path: Path) -> None:
+    (tmp_path / "w.toml").write_text(
+        'name = "w"\nsteps = 8\nunits = 1\nbatch = 2\nstate_bytes = 8\ntape_bytes = 8\n'
+        "forward_seconds = 1\nbackward_seconds = 1\nrecompute_seconds = 1\n"
+    )
+    job = ("--workload", "./w.toml", "--profile", "nvidia-h200")
+    assert run("optimize", *job, "-o", "plan.json", cwd=tmp_path).returncode == 0
+    for arguments, told in (
+        (("plan.json",), "names no cell"),
+        (("plan.json", "--cell", "gruu(neurons=2)"), "Did you mean 'gru'"),
+        (("nowhere.json",), "nowhere.json"),
+        (("plan.json", "--tolerance", "-1"), "--tolerance"),
+        (("plan.json", "-o", "plan.json"), "would be lost"),
+    ):
+        done = run("validate", *arguments, cwd=tmp_path)
+        assert done.returncode == 2, done.stderr
+        assert told in done.stderr
+        assert "Traceback" not in done.stderr
