@@ -16,7 +16,7 @@ import torch
 
 import ckptplan
 from benchmarks.accuracy_peers import peers
-from benchmarks.accuracy_report import document, summary, write_document
+from benchmarks.accuracy_report import document, put_section, summary
 from benchmarks.record import write
 from ckptplan import Plan
 from ckptplan.calibration import runs
@@ -151,7 +151,7 @@ def main() -> None:
     results["summary"] = summary(results)
     print(document(results))
     write("accuracy", results)
-    write_document(results)
+    put_section("accuracy", document(results))
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 PAGE = Path(__file__).parent.parent / "docs/accuracy.md"
-BEGIN, END = "<!-- benchmarks.accuracy -->\n", "<!-- end -->\n"
+END = "<!-- end -->\n"
 MIB = 2**20
 Line = dict[str, Any]
 
@@ -118,13 +118,15 @@ def document(results: dict[str, Any]) -> str:
     )
 
 
-def write_document(results: dict[str, Any]) -> None:
-    """Put the tables into the page."""
-    before, rest = PAGE.read_text().split(BEGIN)
-    PAGE.write_text(before + BEGIN + document(results) + END + rest.split(END)[1])
+def put_section(benchmark: str, text: str) -> None:
+    """Put what a benchmark measured into the page, between its marks."""
+    begin = f"<!-- benchmarks.{benchmark} -->\n"
+    before, rest = PAGE.read_text().split(begin)
+    PAGE.write_text(before + begin + text + END + rest.split(END, 1)[1])
 
 
-def _table(head: list[str], rows: Iterable[list[str]]) -> str:
+def table(head: list[str], rows: Iterable[list[str]]) -> str:
+    """Return a table of Markdown."""
     lines = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
     return "\n".join([*lines, *("| " + " | ".join(row) + " |" for row in rows)])
 
@@ -153,7 +155,7 @@ def _conditions(calibrations: list[Line]) -> str:
             ]
         )
     columns = ["network", "forward", "recompute", "recording adds", "backward", "largest spread"]
-    return f"{head}\n\n" + _table([*columns, "uncertainty", "holds from", "a chunk adds"], rows)
+    return f"{head}\n\n" + table([*columns, "uncertainty", "holds from", "a chunk adds"], rows)
 
 
 def _summary_table(lines: list[Line]) -> str:
@@ -167,11 +169,11 @@ def _summary_table(lines: list[Line]) -> str:
             text = f"{one['reached']:+.2%}"
         limit = "" if bound is None else f"{bound}" if whole or ratio else f"{bound:.0%}"
         rows.append([one["what"], limit, text + ("" if one["met"] else " (missed)")])
-    return _table(["what", "bound", "reached"], rows)
+    return table(["what", "bound", "reached"], rows)
 
 
 def _decisions_table(lines: list[Line]) -> str:
-    return _table(
+    return table(
         ["network", "T", "budget", "chosen", "quickest measured", "regret", "slowest over quickest"],
         (
             [
@@ -209,7 +211,7 @@ def _points_table(lines: list[Line]) -> str:
         parameters = ", ".join(f"{name} {value}" for name, value in one["parameters"].items())
         strategy = one["strategy"] + ("" if one["in_range"] else " *")
         rows.append([one["cell"].partition("(")[0], f"{one['steps']:,}", strategy, parameters, *_numbers(one)])
-    return _table(["network", "T", "strategy", "parameters", *_COLUMNS], rows)
+    return table(["network", "T", "strategy", "parameters", *_COLUMNS], rows)
 
 
 def _peers_table(lines: list[Line]) -> str:
@@ -217,4 +219,4 @@ def _peers_table(lines: list[Line]) -> str:
     for one in lines:
         chunks = " / ".join(str(chunk) for chunk in one["chunks"])
         rows.append([one["network"], f"{one['steps']:,}", chunks, *_numbers(one)])
-    return _table(["network", "T", "chunk", *_COLUMNS], rows)
+    return table(["network", "T", "chunk", *_COLUMNS], rows)

@@ -203,6 +203,7 @@ def calibration(uncertainty: float) -> Calibration:
         seed=0,
         uncertainty=uncertainty,
         shortest_chunk=1,
+        transfer_uncertainty=0.0,
         chunk_overhead_seconds=0.0,
     )
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import ckptplan
+from benchmarks import accuracy_report, wrong_profiles
 from benchmarks.runtime_report import document
 from ckptplan.cost import paper
 from ckptplan.strategies.registry import all_strategies
@@ -19,7 +20,7 @@ from tests.support import run
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()
 #: Pages whose commands are run.
-PAGES = ("README.md", "docs/schedule-format.md", "docs/trade-offs.md")
+PAGES = ("README.md", "docs/schedule-format.md", "docs/trade-offs.md", "docs/accuracy.md")
 
 
 def stripped(text: str) -> str:
@@ -60,6 +61,11 @@ def test_commands_of_the_documents_run(page: str, workplace: Path) -> None:
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     for command in commands:
         line = "set -o pipefail; " + command.replace(".venv/bin/ckptplan", program)
+        if " calibrate " in command:
+            # Machines that run tests are busy, and what is measured there is not what matters.
+            line += " --force --repeats 1"
+        elif " validate " in command:
+            line += " --repeats 1"
         done = subprocess.run(
             ["/bin/bash", "-c", line],
             check=False,
@@ -68,8 +74,9 @@ def test_commands_of_the_documents_run(page: str, workplace: Path) -> None:
             cwd=workplace,
             env=environment,
         )
-        # 141: the reader of a pipe has seen enough.
-        assert done.returncode in ((0, 141) if "|" in command else (0,)), (command, done.stderr)
+        # 141: the reader of a pipe has seen enough. 4: times are not what they were a minute before.
+        accepted = (0, 141) if "|" in command else (0, 4) if " validate " in command else (0,)
+        assert done.returncode in accepted, (command, done.stderr)
         assert "Traceback" not in done.stderr
 
 
@@ -193,3 +200,13 @@ def test_pages_that_the_code_refers_to_exist() -> None:
     assert len(named) >= 4
     for page in named:
         assert (ROOT / page).exists() or (ROOT / "docs" / page).exists(), page
+
+
+def test_the_page_on_accuracy_is_what_was_measured() -> None:
+    """Tables and summary are generated, none is typed."""
+    results = json.loads((ROOT / "benchmarks/results/accuracy.json").read_text())["results"]
+    assert results["summary"] == accuracy_report.summary(results)
+    page = (ROOT / "docs/accuracy.md").read_text()
+    assert accuracy_report.document(results) in page
+    results = json.loads((ROOT / "benchmarks/results/wrong_profiles.json").read_text())["results"]
+    assert wrong_profiles.section(results) in page

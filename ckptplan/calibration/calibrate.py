@@ -88,7 +88,7 @@ def calibrate(
         sizes = counter.last(footprint.measure(network))
         times = counter.last(step_times.measure(network, repeats=repeats))
         transfers = counter.last(transfer_times.measure(network, repeats=repeats))
-        calibration = _conditions(network, times, repeats=repeats, tolerance=tolerance, seed=seed)
+        calibration = _conditions(network, times, transfers, repeats=repeats, tolerance=tolerance, seed=seed)
     return Calibrated(
         workload=_workload(
             spec,
@@ -115,7 +115,13 @@ def _noisy(times: StepTimes, *, tolerance: float) -> Noisy | None:
 
 
 def _conditions(
-    network: Network, times: StepTimes, *, repeats: int, tolerance: float, seed: int
+    network: Network,
+    times: StepTimes,
+    transfers: TransferTimes,
+    *,
+    repeats: int,
+    tolerance: float,
+    seed: int,
 ) -> Calibration:
     return Calibration(
         machine=machine_name(network.device),
@@ -125,6 +131,7 @@ def _conditions(
         date=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         seed=seed,
         uncertainty=_rounded(math.hypot(times.misfit, max(times.spread.values()))),
+        transfer_uncertainty=_rounded(math.hypot(transfers.misfit, max(transfers.spread.values()))),
         shortest_chunk=times.shortest_chunk(tolerance=tolerance / 2),
         chunk_overhead_seconds=_rounded(times.chunk_overhead_seconds),
         measured={

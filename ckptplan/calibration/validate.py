@@ -30,8 +30,8 @@ from ckptplan.calibration.validation import (
 from ckptplan.cost.derive import step_costs
 from ckptplan.errors import InputError
 from ckptplan.model.plan import Plan
-from ckptplan.schedule.actions import Record
-from ckptplan.schedule.simulator import Event
+from ckptplan.schedule.actions import Record, Transfer
+from ckptplan.schedule.simulator import READ, WRITE, Event
 from ckptplan.torch.memory import available_bytes
 from ckptplan.torch.trees import byte_size, flattened
 from ckptplan.units import format_bytes, format_seconds
@@ -324,9 +324,6 @@ def _base(plan: Plan, network: Network) -> tuple[Plan | None, list[str]]:
 
 def _counts(plan: Plan, events: list[Event]) -> Iterator[Row]:
     """Return what the executed actions come to, beside what the plan says."""
-    from ckptplan.schedule.actions import Transfer
-    from ckptplan.schedule.simulator import READ, WRITE
-
     moved = [
         (event.track, len(event.action.states) if isinstance(event.action, Transfer) else 1)
         for event in events
@@ -355,12 +352,15 @@ def _time_rows(
     ckptplan.simulate(plan, sink=played.append)
     predicted = seconds_by_kind(played)
     measured = [seconds_by_kind(line) for line in lines]
+    calibration = plan.workload.calibration
+    # Messages are small, and know their own uncertainty.
+    transfers = calibration.transfer_uncertainty if calibration is not None else 0.0
     rows = [
         timed(
             kind,
             predicted=predicted.get(kind, 0.0),
             sample=Sample(values=tuple(one.get(kind, 0.0) for one in measured)),
-            tolerance=tolerance,
+            tolerance=tolerance + (transfers if kind in (WRITE, READ) else 0.0),
             whole=total.median,
             comparable=comparable,
         )

@@ -31,6 +31,9 @@ class Calibration(BaseModel):
     uncertainty: Annotated[
         float, Field(ge=0, description="times of plans are known to within this share: spread and misfit")
     ]
+    transfer_uncertainty: Annotated[
+        float, Field(ge=0, description="times of messages are known to within this share: spread and misfit")
+    ]
     shortest_chunk: Annotated[
         int, Field(ge=1, description="steps; shorter chunks take longer than predicted, beyond the tolerance")
     ]

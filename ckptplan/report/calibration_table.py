@@ -51,7 +51,8 @@ def calibration_table(console: Console, found: Calibrated) -> None:
     console.print(
         f"Times of plans are known to about {format_share(calibration.uncertainty)}, for chunks of "
         f"{calibration.shortest_chunk} steps or more (each chunk takes "
-        f"{format_seconds(calibration.chunk_overhead_seconds)} beside its steps). Error bars of a decision: "
+        f"{format_seconds(calibration.chunk_overhead_seconds)} beside its steps), messages to about "
+        f"{format_share(calibration.transfer_uncertainty)}. Error bars of a decision: "
         f"ckptplan sensitivity --uncertainty {calibration.uncertainty * 100:.2g}%"
     )
 

@@ -9,6 +9,7 @@ from statistics import mean
 
 import pytest
 
+import ckptplan
 from tests.examples.support import EXAMPLES, ROOT, losses, python
 
 HERE = Path(__file__).parent
@@ -64,3 +65,26 @@ def test_every_example_has_its_row_with_its_command() -> None:
     for file in EXAMPLES.rglob("*.py"):
         row = next(row for row in rows if row.startswith(f"| `{name(file)}` |"))
         assert f" examples/{name(file)}" in row.split("|")[3]
+
+
+def test_training_under_a_plan_file_learns(tmp_path: Path) -> None:
+    """With a plan for a GRU, as `ckptplan calibrate` and `ckptplan optimize` would give it."""
+    batch, neurons = 8, 16
+    state = 4 * batch * neurons
+    workload = ckptplan.Workload(
+        name="gru",
+        steps=64,
+        batch=batch,
+        units=1,
+        state_bytes=state,
+        tape_bytes=7 * state,
+        forward_seconds=1,
+        backward_seconds=2,
+        recompute_seconds=1,
+    )
+    plan = ckptplan.optimize(workload, ckptplan.load_profile("nvidia-h200"), local_bytes=100 * state)
+    ckptplan.save_plan(plan, tmp_path / "plan.json")
+    done = python(EXAMPLES / "train_plan.py", tmp_path / "plan.json")
+    assert done.returncode == 0, done.stderr
+    (training,) = losses(done.stdout)
+    assert mean(training[-3:]) < 0.9 * mean(training[:3]), training

@@ -1,0 +1,118 @@
+"""Fresh calibrations, right and made wrong on purpose: python -m benchmarks.wrong_profiles.
+
+For a GRU and spiking neurons: calibrate, plan, validate. Then the same with four times the bandwidth, half
+the bytes of a state, half the tape, half the backward time: what `ckptplan validate` answers, and names.
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from benchmarks.accuracy_report import put_section, table
+from benchmarks.record import write
+
+#: Cell -> local budget of its plan.
+CELLS = {"gru": "24 MiB", "lif": "16 MiB"}
+#: What is wrong -> file, field and the factor that it is wrong by.
+WRONG: dict[str, tuple[str, tuple[str, ...], float]] = {
+    "nothing": ("workload", (), 1),
+    "bandwidth x 4": ("profile", ("write_bytes_per_second", "read_bytes_per_second"), 4),
+    "state bytes / 2": ("workload", ("state_bytes",), 0.5),
+    "tape bytes / 2": ("workload", ("tape_bytes",), 0.5),
+    "backward seconds / 2": ("workload", ("backward_seconds",), 0.5),
+}
+
+
+def program(*arguments: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    """Run ckptplan as its users do."""
+    command = [sys.executable, "-m", "ckptplan", *arguments]
+    return subprocess.run(command, check=False, capture_output=True, text=True, cwd=folder)
+
+
+def lines_of(cell: str, budget: str) -> list[dict[str, Any]]:
+    """Return a line for each thing that is wrong."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        done = program(
+            *(
+                "calibrate",
+                "--cell",
+                cell,
+                "--batch",
+                "32",
+                "--neurons",
+                "256",
+                "--T",
+                "1024",
+                "--threads",
+                "1",
+            ),
+            *("-o", "workload.toml", "--profile-out", "profile.toml"),
+            folder=folder,
+        )
+        if done.returncode:
+            raise SystemExit(done.stderr)
+        return [one(cell, budget, what, folder) for what in WRONG]
+
+
+def one(cell: str, budget: str, what: str, folder: Path) -> dict[str, Any]:
+    """Plan with something wrong, and validate."""
+    kind, fields, factor = WRONG[what]
+    texts = {name: (folder / f"{name}.toml").read_text() for name in ("workload", "profile")}
+    for field in fields:
+        texts[kind] = multiplied(texts[kind], field, factor)
+    # Files have the same name, since times belong to the profile of that name.
+    wrong = folder / "wrong"
+    wrong.mkdir(exist_ok=True)
+    for name, text in texts.items():
+        (wrong / f"{name}.toml").write_text(text)
+    job = ("--workload", "./workload.toml", "--profile", "./profile.toml", "--local-bytes", budget)
+    planned = program("optimize", *job, "--strategies", "regular", "-o", "plan.json", folder=wrong)
+    if planned.returncode:
+        raise SystemExit(planned.stderr)
+    done = program("validate", "plan.json", folder=wrong)
+    named = done.stderr.partition("outside the tolerance: ")[2].strip()
+    print(f"{cell}, wrong: {what}: exit {done.returncode} {named}", file=sys.stderr)
+    return {"cell": cell, "wrong": what, "exit_code": done.returncode, "named": named}
+
+
+def multiplied(text: str, field: str, factor: float) -> str:
+    """Return a file with a number that is wrong by a factor."""
+    pattern = rf'(?m)^(\[{field}\]\nvalue|{field}) = "?([\d.]+)'
+    changed, count = re.subn(pattern, lambda found: _changed(found, factor), text)
+    if count != 1:
+        raise ValueError(f"{field} was not found")
+    return changed
+
+
+def _changed(found: re.Match[str], factor: float) -> str:
+    quote = '"' if found[0].partition(" = ")[2].startswith('"') else ""
+    return f"{found[1]} = {quote}{float(found[2]) * factor:.6g}"
+
+
+def section(results: list[dict[str, Any]]) -> str:
+    """Return the table."""
+    return (
+        table(
+            ["cell", "what is wrong", "exit code", "what `ckptplan validate` names"],
+            ([line["cell"], line["wrong"], str(line["exit_code"]), line["named"]] for line in results),
+        )
+        + "\n"
+    )
+
+
+def main() -> None:
+    """Run, print the table and write it into docs/accuracy.md."""
+    results = [line for cell, budget in CELLS.items() for line in lines_of(cell, budget)]
+    print(section(results))
+    write("wrong_profiles", results)
+    put_section("wrong_profiles", section(results))
+
+
+if __name__ == "__main__":
+    main()

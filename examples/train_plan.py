@@ -1,0 +1,28 @@
+"""Training under a plan file: `ckptplan calibrate --cell gru`, `ckptplan optimize -o plan.json`, then this."""
+
+import sys
+
+import torch
+from torch.nn.functional import cross_entropy, one_hot
+
+import ckptplan
+from ckptplan.torch import bptt
+from ckptplan.torch.adapters import TorchCell
+
+torch.manual_seed(0)
+torch.set_num_threads(1)  # as it was calibrated
+plan = ckptplan.load_plan(sys.argv[1])
+batch, inputs = plan.workload.batch, 64
+neurons = plan.workload.state_bytes // (4 * batch)
+cell, readout = TorchCell(torch.nn.GRUCell(inputs, neurons)), torch.nn.Linear(neurons, inputs)
+optimizer = torch.optim.Adam([*cell.parameters(), *readout.parameters()], lr=3e-3)
+print(f"{plan.strategy}, T = {plan.steps:,}: {plan.predicted.local_peak_bytes:,} bytes predicted")
+for step in range(20):
+    target = torch.randint(4, (batch,))
+    signal = torch.randn(plan.steps, batch, inputs) + 2 * one_hot(target, inputs)
+    result = bptt(cell, signal, None, lambda t, output: cross_entropy(readout(output), target), plan=plan)
+    optimizer.zero_grad()
+    result.loss.backward()
+    torch.nn.utils.clip_grad_norm_(cell.parameters(), 1.0)
+    optimizer.step()
+    print(f"{step:3d}  loss {result.loss.item() / plan.steps:.3f}")
