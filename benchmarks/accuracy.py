@@ -22,6 +22,7 @@ from ckptplan import Plan
 from ckptplan.calibration import runs
 from ckptplan.calibration.calibrate import Calibrated, calibrate
 from ckptplan.calibration.cells import CellSpec, Network, build
+from ckptplan.calibration.machine import measuring
 from ckptplan.calibration.samples import Sample
 from ckptplan.schedule.actions import Record
 
@@ -63,10 +64,12 @@ def points_of(cell: str) -> tuple[Calibrated, list[Point]]:
     found = calibrate(spec, batch=BATCH, steps=LENGTHS[0], repeats=CALIBRATION_ROUNDS, thread_count=1)
     network = build(spec, batch=BATCH, device="cpu", seed=0)
     points: list[Point] = []
-    for steps in LENGTHS:
-        for share in BUDGETS:
-            points += decision(found, network, steps=steps, share=share)
-            print(f"{cell}, T = {steps:,}, budget {share:.0%}: {len(points)} plans so far", file=sys.stderr)
+    with measuring(threads=1):
+        for steps in LENGTHS:
+            for share in BUDGETS:
+                points += decision(found, network, steps=steps, share=share)
+                told = f"{cell}, T = {steps:,}, budget {share:.0%}: {len(points)} plans so far"
+                print(told, file=sys.stderr, flush=True)
     return found, points
 
 

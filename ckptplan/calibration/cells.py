@@ -104,7 +104,8 @@ class Network:
     @staticmethod
     def loss(_: int, output: Any) -> torch.Tensor:
         """Return the loss of a step: a mean of squares, next to nothing beside a step."""
-        return flattened(output)[0][0].square().mean()
+        values = flattened(output)[0][0]
+        return (values if values.is_floating_point() else values.float()).square().mean()
 
 
 def build(spec: CellSpec, *, batch: int, device: str, seed: int) -> Network:
@@ -144,6 +145,12 @@ def _made(spec: CellSpec, make: Callable[..., Any], *, batch: int, device: str) 
     if not isinstance(made, tuple) or len(made) not in (2, 3) or not callable(made[0]):
         raise InputError(f"{spec.name} returned {shown(type(made).__name__)}", field="cell", accepted=_FACTORY)
     cell, state, *rest = made
+    if not flattened(state)[0]:
+        raise InputError(
+            f"{spec.name} returned a state without tensors, {shown(state)}, whose size nobody knows",
+            field="cell",
+            accepted="the state that the first step begins with, as tensors: zeros of their shapes",
+        )
     return cell, state, rest[0] if rest else None
 
 

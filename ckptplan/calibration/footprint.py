@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from ckptplan.calibration.cells import Network
 from ckptplan.calibration.runs import held, live_peak, setting
 from ckptplan.errors import InputError
+from ckptplan.torch.sizes import measured_sizes
 from ckptplan.torch.trees import byte_size, flattened
 from ckptplan.units import format_share
 
@@ -40,6 +41,7 @@ def measure(network: Network) -> Iterator[Footprint | None]:
         tapes.append(found.local_bytes)
         yield None
     tape = _linear(tapes)
+    _check_state(network)
     residents: list[int] = []
     workspaces: list[int] = []
     peaks: list[int] = []
@@ -68,6 +70,19 @@ RUNS = len(_CHUNKS) + len(_PEAKS)
 def _fixed_bytes(network: Network) -> int:
     """Return what stands there before a run beside inputs and state: parameters and buffers."""
     return network.bytes_before(()) - byte_size(flattened(network.state)[0])
+
+
+def _check_state(network: Network) -> None:
+    """Raise InputError for a state that has another size after a step."""
+    sizes = measured_sizes(network.cell, network.inputs(2), network.state, network.loss)
+    first = byte_size(flattened(network.state)[0])
+    if sizes.state_bytes != first:
+        raise InputError(
+            f"its state takes {first:,} bytes before the first step and {sizes.state_bytes:,} after it, and a "
+            "plan takes all states to be as large",
+            field="cell",
+            accepted="an initial state of the size that it keeps",
+        )
 
 
 def _linear(tapes: list[int]) -> int:

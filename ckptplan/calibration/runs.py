@@ -24,6 +24,7 @@ from ckptplan.schedule.actions import Action
 from ckptplan.schedule.simulator import Event
 from ckptplan.torch import bptt
 from ckptplan.torch.executor import Executor, Observer
+from ckptplan.torch.inputs import each_step, sequence
 from ckptplan.torch.meters import LiveBytes
 from ckptplan.torch.timeline import Timeline
 
@@ -130,11 +131,11 @@ def live_peak(network: Network, inputs: Any, *, plan: Plan) -> int:
     return before + meter.peak
 
 
-def gradients(network: Network, inputs: Any, *, plan: Plan | None) -> list[torch.Tensor]:
+def gradients(network: Network, inputs: Any, *, steps: int, plan: Plan | None) -> list[torch.Tensor]:
     """Return the gradients of the parameters: under a plan, or by plain BPTT in PyTorch alone."""
     _prepare(network)
     if plan is None:
-        _plain(network, inputs)
+        _plain(network, inputs, steps=steps)
     else:
         _execute(network, inputs, plan=plan)
     found = [
@@ -144,13 +145,10 @@ def gradients(network: Network, inputs: Any, *, plan: Plan | None) -> list[torch
     return found
 
 
-def _plain(network: Network, inputs: Any) -> None:
-    from ckptplan.torch.inputs import each_step
-    from ckptplan.torch.trees import flattened
-
-    leaves, structure = flattened(inputs)
+def _plain(network: Network, inputs: Any, *, steps: int) -> None:
+    leaves, structure = sequence(inputs, steps=steps).piece(0, steps)
     state, total = network.state, torch.zeros((), device=network.device)
-    for step, x in enumerate(each_step(leaves, structure, len(leaves[0]))):
+    for step, x in enumerate(each_step(leaves, structure, steps)):
         state, output = network.cell(state, x)
         total = total + network.loss(step, output)
     total.backward()

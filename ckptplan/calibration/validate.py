@@ -221,12 +221,12 @@ class _Runs:
 
     def _gradient(self) -> Row:
         """Return the largest difference between gradients, over the largest gradient of each parameter."""
-        reference = None
+        reference, steps = None, self.job.plan.steps
         if self.base is None:
-            reference = runs.setting("standard", steps=self.job.plan.steps, chunk_size=32)
-        expected = runs.gradients(self.network, self.inputs, plan=reference)
+            reference = runs.setting("standard", steps=steps, chunk_size=32)
+        expected = runs.gradients(self.network, self.inputs, steps=steps, plan=reference)
         self.counter.one()
-        found = runs.gradients(self.network, self.inputs, plan=self.job.plan)
+        found = runs.gradients(self.network, self.inputs, steps=steps, plan=self.job.plan)
         self.counter.one()
         shares, digits = [0.0], [torch.finfo(torch.float64).eps]
         for one, other in zip(expected, found, strict=True):

@@ -115,6 +115,49 @@ def test_a_tape_that_is_not_linear_is_refused_with_its_residual() -> None:
         measured(one)
 
 
+class Widening(torch.nn.Module):
+    """Begins with an empty state, as some packages' neurons do."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = torch.nn.Linear(NEURONS, NEURONS)
+
+    def forward(self, state: torch.Tensor, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        state = self.layer(x) + (state if len(state) else 0)
+        return state, state
+
+
+def test_a_state_that_changes_its_size_is_refused() -> None:
+    cell = Widening()
+    one = Network(
+        cell=cell,
+        state=torch.zeros(0, NEURONS),
+        device=torch.device("cpu"),
+        make_inputs=lambda steps: torch.randn(steps, BATCH, NEURONS),
+        parameters=tuple(cell.parameters()),
+        seed=0,
+    )
+    with pytest.raises(InputError, match=r"takes 0 bytes before the first step and 256 after it"):
+        measured(one)
+
+
+def test_inputs_may_be_made_chunk_by_chunk() -> None:
+    """A function of (start, stop): they are in nobody's memory, and gradients are those of plain BPTT."""
+    one = network("gru")
+    whole = one.inputs(20)
+    plan = runs.setting("standard", steps=20, chunk_size=6)
+
+    def chunk(start: int, stop: int) -> torch.Tensor:
+        return whole[start:stop]  # type: ignore[no-any-return]
+
+    expected = runs.gradients(one, chunk, steps=20, plan=None)
+    for found in (
+        runs.gradients(one, whole, steps=20, plan=None),
+        runs.gradients(one, chunk, steps=20, plan=plan),
+    ):
+        assert all(torch.allclose(a, b, rtol=1e-4, atol=1e-7) for a, b in zip(expected, found, strict=True))
+
+
 def test_a_cell_without_parameters_is_refused() -> None:
     one = Network(
         cell=lambda state, x: (state + x, state),

@@ -24,6 +24,9 @@ def all_of_it(**settings):
 def broken(batch):
     raise KeyError("no such layer")
 
+def stateless():
+    return TorchCell(torch.nn.RNNCell(64, 3)), None
+
 def other():
     return torch.nn.Linear(2, 2)
 
@@ -94,6 +97,7 @@ def test_a_factory_is_called_with_what_it_takes() -> None:
         ("factories:number", "cannot be called"),
         ("factories:broken", "KeyError: 'no such layer'"),
         ("factories:other", "returned 'Linear'"),
+        ("factories:stateless", "a state without tensors, None"),
     ],
 )
 def test_what_makes_no_cell_is_told_by_name(name: str, told: str) -> None:
