@@ -13,9 +13,10 @@ from typing import Any
 
 import torch
 
-from ckptplan.errors import InputError, did_you_mean, shown
+from ckptplan.errors import CkptplanError, InputError, did_you_mean, shown
 from ckptplan.model.workload import Workload
 from ckptplan.torch.adapters import TorchCell
+from ckptplan.torch.inputs import sequence
 from ckptplan.torch.lif import LIF
 from ckptplan.torch.trees import byte_size, flattened
 
@@ -91,15 +92,24 @@ class Network:
     seed: int
 
     def inputs(self, steps: int) -> Any:
-        """Return inputs, time first."""
+        """Return inputs, time first. Raises InputError if the factory's function does not make them."""
         torch.manual_seed(self.seed + 1)
-        return self.make_inputs(steps)
+        try:
+            return self.make_inputs(steps)
+        except Exception as error:
+            raise InputError(
+                f"its inputs for {steps} steps raised {type(error).__name__}: {error}",
+                field="cell",
+                accepted=_FACTORY,
+            ) from error
 
     def bytes_before(self, inputs: Any) -> int:
         """Return what stands in memory before a run: parameters, inputs and the initial state."""
-        buffers = tuple(self.cell.buffers()) if isinstance(self.cell, torch.nn.Module) else ()
-        tensors = (*self.parameters, *buffers, *flattened(self.state)[0], *flattened(inputs)[0])
-        return byte_size(tensors)
+        weights: tuple[torch.Tensor, ...] = self.parameters
+        if isinstance(self.cell, torch.nn.Module):
+            # Frozen ones, too.
+            weights = (*self.cell.parameters(), *self.cell.buffers())
+        return byte_size((*weights, *flattened(self.state)[0], *flattened(inputs)[0]))
 
     @staticmethod
     def loss(_: int, output: Any) -> torch.Tensor:
@@ -115,16 +125,39 @@ def build(spec: CellSpec, *, batch: int, device: str, seed: int) -> Network:
     make = _BUILT_IN.get(spec.name) or _imported(spec.name)
     torch.manual_seed(seed)
     cell, state, make_inputs = _made(spec, make, batch=batch, device=device)
-    parameters = tuple(cell.parameters()) if isinstance(cell, torch.nn.Module) else ()
-    return Network(
+    network = Network(
         cell=cell,
         state=state,
         device=torch.device(device),
         make_inputs=make_inputs
         or (lambda steps: torch.randn(steps, batch, spec.inputs).to(torch.device(device))),
-        parameters=tuple(one for one in parameters if one.requires_grad),
+        parameters=tuple(one for one in cell.parameters() if one.requires_grad),
         seed=seed,
     )
+    _check_step(network)
+    return network
+
+
+def _check_step(network: Network) -> None:
+    """Take a step, and its loss: what goes wrong is the cell's. Raises InputError."""
+    leaves, structure = sequence(network.inputs(1), steps=1).piece(0, 1)
+    try:
+        with torch.no_grad():
+            _, output = network.cell(network.state, structure.filled([leaf[0] for leaf in leaves]))
+            network.loss(0, output)
+    except CkptplanError:
+        raise
+    except Exception as error:
+        shapes = ", ".join(
+            f"{str(leaf.dtype).removeprefix('torch.')} {tuple(leaf.shape[1:])}" for leaf in leaves
+        )
+        raise InputError(
+            f"its first step, or the mean square of its first output, raised {type(error).__name__}: {error} "
+            f"(inputs of a step: {shapes})",
+            field="cell",
+            accepted="cell(state, x) -> (state, output), the output floats first; other inputs come from "
+            "the factory",
+        ) from error
 
 
 def _made(spec: CellSpec, make: Callable[..., Any], *, batch: int, device: str) -> tuple[Any, Any, Any]:
@@ -150,6 +183,19 @@ def _made(spec: CellSpec, make: Callable[..., Any], *, batch: int, device: str) 
             f"{spec.name} returned a state without tensors, {shown(state)}, whose size nobody knows",
             field="cell",
             accepted="the state that the first step begins with, as tensors: zeros of their shapes",
+        )
+    if not isinstance(cell, torch.nn.Module):
+        # Its parameters could not be counted, nor their gradients compared.
+        raise InputError(
+            f"{spec.name} returned {shown(type(cell).__name__)} as its cell, whose parameters cannot be found",
+            field="cell",
+            accepted="a torch.nn.Module; what is a function goes into the forward of one",
+        )
+    if rest and rest[0] is not None and not callable(rest[0]):
+        raise InputError(
+            f"{spec.name} returned {shown(type(rest[0]).__name__)} as its inputs",
+            field="cell",
+            accepted=_FACTORY,
         )
     return cell, state, rest[0] if rest else None
 

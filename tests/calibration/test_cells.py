@@ -30,6 +30,38 @@ def stateless():
 def other():
     return torch.nn.Linear(2, 2)
 
+class Frozen(torch.nn.Module):
+    def __init__(self, neurons):
+        super().__init__()
+        self.frozen = torch.nn.Linear(64, 10).requires_grad_(False)
+        self.cell = torch.nn.RNNCell(10, neurons)
+
+    def forward(self, state, x):
+        state = self.cell(self.frozen(x), state)
+        return state, state
+
+def frozen(batch, neurons):
+    return Frozen(neurons), torch.zeros(batch, neurons)
+
+def function(batch, neurons):
+    cell = TorchCell(torch.nn.RNNCell(64, neurons))
+    return (lambda state, x: cell(state, x)), torch.zeros(batch, neurons)
+
+def narrow(batch, neurons):
+    return TorchCell(torch.nn.RNNCell(3, neurons)), torch.zeros(batch, neurons)
+
+def doubles(batch, neurons):
+    return TorchCell(torch.nn.RNNCell(64, neurons).double()), torch.zeros(batch, neurons).double()
+
+def ready_inputs(batch, neurons):
+    return *plain(batch, neurons), torch.ones(7, batch, 64)
+
+def lost_inputs(batch, neurons):
+    def make(steps):
+        raise FileNotFoundError("data.npy")
+
+    return *plain(batch, neurons), make
+
 number = 7
 """
 
@@ -87,6 +119,13 @@ def test_a_factory_is_called_with_what_it_takes() -> None:
     assert torch.equal(own.inputs(4), torch.ones(4, 2, 3))
 
 
+def test_weights_that_are_not_trained_take_memory_all_the_same() -> None:
+    network = build(CellSpec(name="factories:frozen", inputs=64, neurons=5), batch=2, device="cpu", seed=0)
+    trained = 5 * (10 + 5 + 2)
+    assert sum(one.numel() for one in network.parameters) == trained
+    assert network.bytes_before(()) == 4 * (trained + 10 * (64 + 1) + 2 * 5)
+
+
 @pytest.mark.parametrize(
     ("name", "told"),
     [
@@ -98,11 +137,16 @@ def test_a_factory_is_called_with_what_it_takes() -> None:
         ("factories:broken", "KeyError: 'no such layer'"),
         ("factories:other", "returned 'Linear'"),
         ("factories:stateless", "a state without tensors, None"),
+        ("factories:function", "'function' as its cell, whose parameters cannot be found"),
+        ("factories:narrow", "first step, or the mean square of its first output, raised RuntimeError"),
+        ("factories:doubles", "(inputs of a step: float32 (2, 64))"),
+        ("factories:ready_inputs", "returned 'Tensor' as its inputs"),
+        ("factories:lost_inputs", "its inputs for 1 steps raised FileNotFoundError: data.npy"),
     ],
 )
 def test_what_makes_no_cell_is_told_by_name(name: str, told: str) -> None:
     with pytest.raises(InputError, match="cell") as caught:
-        build(CellSpec(name=name, inputs=2, neurons=2), batch=2, device="cpu", seed=0)
+        build(CellSpec(name=name, inputs=64, neurons=2), batch=2, device="cpu", seed=0)
     assert told in str(caught.value)
 
 
