@@ -134,6 +134,8 @@ def live_peak(network: Network, inputs: Any, *, plan: Plan) -> int:
 def gradients(network: Network, inputs: Any, *, steps: int, plan: Plan | None) -> list[torch.Tensor]:
     """Return the gradients of the parameters: under a plan, or by plain BPTT in PyTorch alone."""
     _prepare(network)
+    # What a cell draws, as dropout does, is the same in both.
+    torch.manual_seed(network.seed + 2)
     if plan is None:
         _plain(network, inputs, steps=steps)
     else:

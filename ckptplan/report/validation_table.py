@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -179,8 +180,9 @@ def validation_rows(found: Validation) -> list[dict[str, Any]]:
             "quantity": row.quantity,
             "unit": row.unit,
             "predicted": row.predicted,
-            "measured": row.measured,
-            "bias": None if row.bias is None or row.bias == float("inf") else row.bias,
+            # Gradients that are no numbers: JSON has none for them.
+            "measured": row.measured if math.isfinite(row.measured) else None,
+            "bias": row.bias if row.bias is not None and math.isfinite(row.bias) else None,
             "noise": row.noise,
             "verdict": row.verdict.value,
         }

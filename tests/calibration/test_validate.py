@@ -1,16 +1,21 @@
 """A validation finds what is wrong with a plan, and names it; what it cannot judge it does not."""
 
+import json
 from typing import Any
 
 import pytest
+import torch
 
 import ckptplan
 from ckptplan import HardwareProfile, InputError, Plan, Workload
+from ckptplan.calibration import runs
 from ckptplan.calibration.calibrate import Calibrated, calibrate
-from ckptplan.calibration.cells import CellSpec
+from ckptplan.calibration.cells import CellSpec, Network
 from ckptplan.calibration.samples import Sample
 from ckptplan.calibration.validate import validate
 from ckptplan.calibration.validation import Row, Validation, Verdict, counted, rate, timed
+from ckptplan.cli.output import json_text
+from ckptplan.report.validation_table import validation_document
 
 STEPS = 120
 #: What is counted, whatever the machine does meanwhile.
@@ -161,6 +166,50 @@ def test_another_cell_can_be_run_and_is_found_out(calibrated: Calibrated) -> Non
     found = validate(plan_for(calibrated), cell="gru(inputs=8, neurons=32)", repeats=1)
     assert found.cell == "gru(inputs=8, neurons=32)"
     assert "state" in found.off
+
+
+class Dropping(torch.nn.Module):
+    """Draws random numbers in each step."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.cell = torch.nn.GRUCell(8, 16)
+
+    def forward(self, state: torch.Tensor, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        state = self.cell(torch.nn.functional.dropout(x), state)
+        return state, state
+
+
+def test_a_cell_that_draws_random_numbers_draws_the_same_in_plain_backpropagation() -> None:
+    torch.manual_seed(0)
+    cell = Dropping()
+    network = Network(
+        cell=cell,
+        state=torch.zeros(4, 16),
+        device=torch.device("cpu"),
+        make_inputs=lambda steps: torch.randn(steps, 4, 8),
+        parameters=tuple(cell.parameters()),
+        seed=0,
+    )
+    inputs, plan = network.inputs(30), runs.setting("standard", steps=30, chunk_size=7)
+    for one, other in zip(
+        runs.gradients(network, inputs, steps=30, plan=None),
+        runs.gradients(network, inputs, steps=30, plan=plan),
+        strict=True,
+    ):
+        assert one.abs().max() > 0
+        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-6)
+
+
+def test_gradients_that_are_no_numbers_are_off_and_can_be_written_as_json(
+    calibrated: Calibrated, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(runs, "gradients", lambda *_, **__: [torch.tensor([float("nan")])])
+    plan = plan_for(calibrated)
+    found = validate(plan, repeats=1)
+    assert row(found, "gradient difference").verdict is Verdict.OFF
+    quantities = json.loads(json_text(validation_document(plan, found)))["quantities"]
+    assert next(one["measured"] for one in quantities if one["quantity"] == "gradient difference") is None
 
 
 def test_progress_ends_where_it_was_said_to(calibrated: Calibrated) -> None:
