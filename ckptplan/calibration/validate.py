@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -142,6 +142,8 @@ class _Runs:
     #: None where it does not fit here.
     base: Plan | None
     notes: list[str]
+    #: What was held after each action, from a run of its own.
+    held: list[Event] = field(default_factory=list)
 
     def validation(self, *, rivals: list[Plan], tolerance: float, memory_tolerance: float) -> Validation:
         """Measure and compare."""
@@ -164,7 +166,10 @@ class _Runs:
             rows=(*sizes, *rates, *times, gradient),
             notes=tuple(self.notes),
             regret=regret,
-            timeline=tuple(timeline),
+            timeline=tuple(
+                replace(timed_, local_bytes=held.local_bytes, remote_bytes=held.remote_bytes)
+                for timed_, held in zip(timeline, self.held, strict=True)
+            ),
         )
 
     # Bytes and counts
@@ -173,6 +178,7 @@ class _Runs:
         plan, units = self.job.plan, self.job.plan.profile.units
         costs = step_costs(plan.workload, plan.profile)
         held = runs.held(self.network, self.inputs, plan=plan)
+        self.held = held.events
         self.counter.one()
         # A unit's share is rounded up to whole bytes.
         slack = 0.0 if units == 1 else 0.01

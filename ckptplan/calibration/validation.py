@@ -94,7 +94,7 @@ class Validation:
     rows: tuple[Row, ...]
     notes: tuple[str, ...]
     regret: Regret | None
-    #: One run of the plan, action by action.
+    #: One run of the plan, action by action; bytes are those of checkpoints and tapes, from another run.
     timeline: tuple[Event, ...]
 
     @property

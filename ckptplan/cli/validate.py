@@ -94,7 +94,10 @@ def command(
     )
     if trace is not None:
         with _traced(planned, trace) as chrome:
-            chrome.beside(process=f"{planned.strategy} on {found.machine}, measured", resident_bytes=0)
+            chrome.beside(
+                process=f"{planned.strategy} on {found.machine}, measured (checkpoints and tapes)",
+                resident_bytes=0,
+            )
             for event in found.timeline:
                 chrome.add(event)
     if found.off:

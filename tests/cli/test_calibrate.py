@@ -161,6 +161,13 @@ def test_a_trace_has_both_timelines(calibrated: Path) -> None:
     assert "measured" in names[2]
     kinds = {pid: [one["name"] for one in events if one["pid"] == pid and one["ph"] in "Xi"] for pid in names}
     assert kinds[1] == kinds[2]
+    held = {
+        pid: [one["args"]["bytes"] for one in events if one["name"] == "local memory" and one["pid"] == pid]
+        for pid in names
+    }
+    # What stays resident, which the simulated timeline begins with, is not in the measured one.
+    predicted = ckptplan.load_plan(calibrated / "plan.json").predicted.local_peak_bytes
+    assert max(held[2]) == predicted - held[1][0] > 0
 
 
 def test_a_plan_for_other_hardware_is_carried_out(tmp_path: Path) -> None:
