@@ -8,7 +8,7 @@ torch.utils.checkpoint, chunked and nested, predicted by the same simulator. One
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -23,6 +23,7 @@ from ckptplan.calibration import runs
 from ckptplan.calibration.calibrate import Calibrated, calibrate
 from ckptplan.calibration.cells import CellSpec, Network, build
 from ckptplan.calibration.machine import measuring
+from ckptplan.calibration.regret import distinct
 from ckptplan.calibration.samples import Sample
 from ckptplan.schedule.actions import Record
 
@@ -62,6 +63,9 @@ def points_of(cell: str) -> tuple[Calibrated, list[Point]]:
     """Calibrate a cell, then run plans for it."""
     spec = CellSpec.parse(cell)
     found = calibrate(spec, batch=BATCH, steps=LENGTHS[0], repeats=CALIBRATION_ROUNDS, thread_count=1)
+    if found.noisy is not None:
+        # Nothing would follow from what comes now.
+        raise found.noisy
     network = build(spec, batch=BATCH, device="cpu", seed=0)
     points: list[Point] = []
     with measuring(threads=1):
@@ -79,43 +83,36 @@ def decision(found: Calibrated, network: Network, *, steps: int, share: float) -
     resident = workload.resident_bytes + workload.resident_bytes_per_step * steps + workload.workspace_bytes
     budget = resident + int(share * steps * workload.tape_bytes)
     chosen = ckptplan.optimize(workload, found.profile, local_bytes=budget)
-    base = ckptplan.optimize(workload, found.profile, strategies=["base"])
+    # It fits no budget: once is enough.
+    bases = [ckptplan.optimize(workload, found.profile, strategies=["base"])] if share == BUDGETS[0] else []
     candidates = ckptplan.compare(workload, found.profile, local_bytes=budget).values()
-    plans = unique([chosen, base, *(one for one in candidates if isinstance(one, Plan))])
+    plans = distinct([chosen, *bases, *(one for one in candidates if isinstance(one, Plan))])
     inputs = network.inputs(steps)
     times: list[list[float]] = [[] for _ in plans]
     for number in range(ROUNDS + 1):
-        for (plan, *_), values in zip(plans, times, strict=True):
-            seconds = runs.seconds(network, inputs, plan=plan)
+        for one, values in zip(plans, times, strict=True):
+            seconds = runs.seconds(network, inputs, plan=one.plan)
             if number:
                 # The first round warms up.
                 values.append(seconds)
-    for (plan, *same), values in zip(plans, times, strict=True):
-        sample = Sample(values=tuple(values))
+    for one, values in zip(plans, times, strict=True):
+        plan, sample = one.plan, Sample(values=tuple(values))
         yield Point(
             cell=str(found.workload.cell),
             steps=steps,
             budget_bytes=budget,
             strategy=plan.strategy,
-            same=tuple(sorted({one.strategy for one in same} - {plan.strategy})),
+            same=tuple(sorted(set(one.same) - {plan.strategy})),
             parameters={name: value for name, value in plan.parameters.items() if not name.endswith("units")},
             in_range=in_range(plan),
             chosen=plan is chosen,
             predicted_seconds=plan.predicted.seconds,
             measured_seconds=sample.median,
-            noise=(max(values) - min(values)) / 2 / sample.median,
+            noise=sample.noise,
             predicted_bytes=plan.predicted.local_peak_bytes,
             measured_bytes=runs.live_peak(network, inputs, plan=plan),
             counted_equal=counts_are_equal(plan, network, inputs),
         )
-
-
-def unique(plans: Sequence[Plan]) -> list[list[Plan]]:
-    """Return plans, those with the same schedule together."""
-    found: dict[tuple[Any, ...], list[Plan]] = {}
-    for plan in plans:
-        found.setdefault(tuple(ckptplan.actions(plan)), []).append(plan)
-    return list(found.values())
 
 
 def in_range(plan: Plan) -> bool:

@@ -35,6 +35,10 @@ def summary(results: dict[str, Any]) -> list[Line]:
     for name, lines in (("plans", inside), ("torch.utils.checkpoint", peers)):
         found += _errors(name, lines, "bytes", "peak", median=0.02, worst=0.05)
         found += _errors(name, lines, "seconds", "time", median=0.05, worst=0.10)
+    times = [abs(bias(line, "seconds")) for line in points]
+    for statistic, value in (("median", statistics.median(times)), ("worst", max(times))):
+        what = f"all {len(points)} plans, those with * included, time, {statistic}"
+        found.append({"what": what, "bound": None, "reached": value, "met": True})
     regrets = [one["regret"] for one in decisions(points)]
     found.append(
         {
@@ -165,7 +169,7 @@ def _summary_table(lines: list[Line]) -> str:
         whole = isinstance(bound, int)
         ratio = bound is not None and bound > 1 and not whole
         text = f"{one['reached']}" if whole else f"{one['reached']:.3f}" if ratio else f"{one['reached']:.2%}"
-        if bound is None:
+        if bound is None and "bias" in one["what"]:
             text = f"{one['reached']:+.2%}"
         limit = "" if bound is None else f"{bound}" if whole or ratio else f"{bound:.0%}"
         rows.append([one["what"], limit, text + ("" if one["met"] else " (missed)")])

@@ -8,6 +8,7 @@ from typing import Literal
 from ckptplan.model.plan import BasisEntry, Goal
 from ckptplan.model.profile import GRADES, NUMBERS, HardwareProfile
 from ckptplan.model.workload import TIMES, Workload
+from ckptplan.units import format_share
 
 #: No prediction uses these.
 _NOT_ESTIMATED = ("power_watts", "idle_power_watts")
@@ -50,6 +51,14 @@ def _of_profile(profile: HardwareProfile, goal: Goal) -> Iterator[BasisEntry]:
 def _of_workload(workload: Workload) -> Iterator[BasisEntry]:
     for field, basis in workload.basis.items():
         yield BasisEntry(field=f"workload.{field}", kind=basis.kind, text=basis.why)
+    calibration = workload.calibration
+    if calibration is not None:
+        yield BasisEntry(
+            field="workload.times",
+            kind="measured",
+            text=f"times of plans are known to within {format_share(calibration.uncertainty)}, for chunks of "
+            f"{calibration.shortest_chunk} steps or more, on {calibration.machine}",
+        )
     if not workload.basis:
         yield BasisEntry(field="workload", kind="stated", text="numbers given without a basis")
 

@@ -15,6 +15,7 @@ from ckptplan.cost.derive import step_costs
 from ckptplan.cost.exact import overhead
 from ckptplan.errors import CkptplanError, Infeasible, InputError, shown
 from ckptplan.model.budget import Budget
+from ckptplan.model.calibration import Calibration
 from ckptplan.model.plan import BasisEntry, Bound, Goal, PaperPrediction, Plan, Predicted, Provenance
 from ckptplan.model.profile import HardwareProfile
 from ckptplan.model.record import Parameters
@@ -183,7 +184,7 @@ class Ranking:
         times_decide = (self.goal.objective, self.goal.model) == ("time", "exact")
         if calibration is None or not times_decide or not self.answers:
             return self.first()
-        return self._best_within(calibration.uncertainty)
+        return self._best_within(calibration)
 
     def first(self) -> Plan:
         """Return the best plan by its prediction alone.
@@ -201,19 +202,30 @@ class Ranking:
             profile=self.profile,
         )
 
-    def _best_within(self, uncertainty: float) -> Plan:
-        """Return the quickest regular plan whose time cannot be told from the least, else the quickest.
+    def _best_within(self, calibration: Calibration) -> Plan:
+        """Return the best regular plan whose time cannot be told from the least, else the quickest.
 
         Executed, each chunk has a cost of its own, which no model here counts, and irregular schedules have
-        many chunks. So a gain that is within the error of the measurements is no reason to take one.
+        many chunks. So a gain that is within the error of the measurements is no reason to take one. Of
+        regular plans that is the quickest when its chunks are charged with what the calibration found.
         """
-        first = self.answers[0]
-        most = (1 + uncertainty) * first.best.key[0]
-        close = (answer for answer in self.answers if answer.best.key[0] <= most)
-        chosen = next((answer for answer in close if answer.regular(steps=self.workload.steps)), first)
+        first, steps = self.answers[0], self.workload.steps
+        most = (1 + calibration.uncertainty) * first.best.key[0]
+        close = [one for one in self.answers if one.best.key[0] <= most and one.regular(steps=steps)]
+
+        def charged(answer: Answer) -> float:
+            chunks = -(-steps // dict(answer.best.parameters).get("chunk_size", steps))
+            return answer.best.key[0] + chunks * calibration.chunk_overhead_seconds
+
+        chosen = min(close, key=charged, default=first)
         if chosen is first:
             return self._plan(first)
-        return self._plan(chosen, _not_told_apart(first, chosen, uncertainty=uncertainty))
+        return self._plan(
+            chosen,
+            _not_told_apart(
+                first, chosen, uncertainty=calibration.uncertainty, regular=first.regular(steps=steps)
+            ),
+        )
 
     def _nothing_fits(self) -> str:
         asked = self.question.strategies
@@ -291,7 +303,7 @@ def _unproved(answer: Answer) -> Iterator[BasisEntry]:
         )
 
 
-def _not_told_apart(first: Answer, chosen: Answer, *, uncertainty: float) -> BasisEntry:
+def _not_told_apart(first: Answer, chosen: Answer, *, uncertainty: float, regular: bool) -> BasisEntry:
     """Return why a regular plan is taken, where another one is predicted to be better."""
     gain = 1 - first.best.key[0] / chosen.best.key[0]
     known = format_percent(uncertainty).lstrip("+")
@@ -300,10 +312,12 @@ def _not_told_apart(first: Answer, chosen: Answer, *, uncertainty: float) -> Bas
         if gain > _ROUNDING
         else "as quick"
     )
+    # A regular plan gives way only to one whose chunks cost less.
+    what = "regular plan of fewer chunks" if regular else "quickest regular plan"
     return BasisEntry(
         field="search",
         kind="stated",
-        text=f"{first.strategy.name} is predicted {told}, so that the quickest regular plan was taken",
+        text=f"{first.strategy.name} is predicted {told}, so that the {what} was taken",
     )
 
 

@@ -1,5 +1,6 @@
 """Training under a plan file: `ckptplan calibrate --cell gru`, `ckptplan optimize -o plan.json`, then this."""
 
+import re
 import sys
 
 import torch
@@ -9,11 +10,18 @@ import ckptplan
 from ckptplan.torch import bptt
 from ckptplan.torch.adapters import TorchCell
 
+if len(sys.argv) != 2:
+    sys.exit("usage: train_plan.py PLAN")
+try:
+    plan = ckptplan.load_plan(sys.argv[1])
+except ckptplan.InputError as error:
+    sys.exit(f"train_plan.py: {error}")
+sizes = re.fullmatch(r"gru\(inputs=(\d+), neurons=(\d+)\)", plan.workload.cell or "")
+if sizes is None:
+    sys.exit(f"train_plan.py: trains gru(...), and the plan is for the cell {plan.workload.cell}")
 torch.manual_seed(0)
 torch.set_num_threads(1)  # as it was calibrated
-plan = ckptplan.load_plan(sys.argv[1])
-batch, inputs = plan.workload.batch, 64
-neurons = plan.workload.state_bytes // (4 * batch)
+batch, inputs, neurons = plan.workload.batch, int(sizes[1]), int(sizes[2])
 cell, readout = TorchCell(torch.nn.GRUCell(inputs, neurons)), torch.nn.Linear(neurons, inputs)
 optimizer = torch.optim.Adam([*cell.parameters(), *readout.parameters()], lr=3e-3)
 print(f"{plan.strategy}, T = {plan.steps:,}: {plan.predicted.local_peak_bytes:,} bytes predicted")

@@ -210,3 +210,18 @@ def test_the_page_on_accuracy_is_what_was_measured() -> None:
     assert accuracy_report.document(results) in page
     results = json.loads((ROOT / "benchmarks/results/wrong_profiles.json").read_text())["results"]
     assert wrong_profiles.section(results) in page
+    for line in results:
+        named = line["named"].split(", ") if line["named"] else []
+        assert line["exit_code"] == (4 if named else 0), line
+        assert set(NAMED[line["wrong"]]) <= set(named), line
+        assert bool(named) == (line["wrong"] != "nothing"), line
+
+
+#: What is wrong -> what a validation must name.
+NAMED = {
+    "nothing": (),
+    "bandwidth x 4": ("write bandwidth", "read bandwidth"),
+    "state bytes / 2": ("state",),
+    "tape bytes / 2": ("checkpoints and tapes",),
+    "backward seconds / 2": ("backward", "total"),
+}

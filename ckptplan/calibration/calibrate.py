@@ -109,7 +109,6 @@ def calibrate(
 
 
 def _noisy(times: StepTimes, *, tolerance: float) -> Noisy | None:
-    # What recording adds is the difference of two others, and judged with them.
     field, spread = max(times.spread.items(), key=lambda item: item[1])
     return Noisy(field=field, spread=spread, most=tolerance / 2) if spread > tolerance / 2 else None
 
@@ -130,7 +129,7 @@ def _conditions(
         torch=torch.__version__,
         date=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         seed=seed,
-        uncertainty=_rounded(math.hypot(times.misfit, max(times.spread.values()))),
+        uncertainty=_rounded(times.uncertainty),
         transfer_uncertainty=_rounded(math.hypot(transfers.misfit, max(transfers.spread.values()))),
         shortest_chunk=times.shortest_chunk(tolerance=tolerance / 2),
         chunk_overhead_seconds=_rounded(times.chunk_overhead_seconds),
@@ -189,14 +188,17 @@ def _size_basis(sizes: Footprint) -> dict[str, Basis]:
 
 def _time_basis(calibration: Calibration, times: StepTimes) -> dict[str, Basis]:
     chunks = ", ".join(str(chunk) for chunk in times.chunks)
-    return {
-        field: Basis(
-            kind="measured",
-            why=f"fit over chunks of {chunks} steps, medians of {found.repeats} rounds that spread by "
-            f"{format_share(found.spread)}, on {_threads(calibration)}",
-        )
-        for field, found in calibration.measured.items()
+    conditions = f"medians of rounds, on {calibration.threads_text}"
+    found = {
+        field: f"fit over chunks of {chunks} steps, {conditions}; rounds spread by {format_share(one.spread)}"
+        for field, one in calibration.measured.items()
+        if field != "recorded_seconds"
     }
+    spread = format_share(calibration.measured["recorded_seconds"].spread)
+    found["record_overhead_seconds"] = (
+        f"the difference of steps with and without a tape, {conditions}; recorded steps spread by {spread}"
+    )
+    return {field: Basis(kind="measured", why=text) for field, text in found.items()}
 
 
 def _profile(
@@ -214,20 +216,23 @@ def _profile(
     host = torch.device("cpu")
     return HardwareProfile(
         name=name,
-        description=f"{calibration.machine}, {_threads(calibration)}, PyTorch {calibration.torch}; "
+        description=f"{calibration.machine}, {calibration.threads_text}, PyTorch {calibration.torch}; "
         + (
             "remote memory is pinned host memory" if calibration.device == "cuda" else "remote memory is a copy"
         ),
         local_bytes=memory,
         remote_bytes=memory_bytes(host),
-        write_bytes_per_second=_rate(sizes.state_bytes, transfers.write_seconds),
-        read_bytes_per_second=_rate(sizes.state_bytes, transfers.read_seconds),
+        write_bytes_per_second=_rounded(transfers.rate(WRITE, state_bytes=sizes.state_bytes)),
+        read_bytes_per_second=_rounded(transfers.rate(READ, state_bytes=sizes.state_bytes)),
         latency_seconds=_rounded(transfers.message_seconds),
         synchronisation_seconds=0.0,
         overlaps_compute=calibration.device == "cuda",
         sources={
             "local_bytes": source("what the system says it has"),
-            "remote_bytes": source("host memory, as the system says"),
+            "remote_bytes": source(
+                "host memory, as the system says",
+                None if calibration.device == "cuda" else "the local memory once more: both count together",
+            ),
             "write_bytes_per_second": source(
                 measured, f"effective at this size; spread {format_share(transfers.spread[WRITE])}, fit {both}"
             ),
@@ -240,15 +245,6 @@ def _profile(
     )
 
 
-def _rate(size_bytes: int, seconds: float) -> float:
-    """Return bytes a second; what took no time that could be measured took a picosecond."""
-    return _rounded(size_bytes / max(seconds, 1e-12))
-
-
 def _rounded(value: float, *, digits: int = 4) -> float:
     """Return a number with the digits that a measurement has."""
     return float(f"{value:.{digits}g}")
-
-
-def _threads(calibration: Calibration) -> str:
-    return "one thread" if calibration.threads == 1 else f"{calibration.threads} threads"

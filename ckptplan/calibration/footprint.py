@@ -18,6 +18,10 @@ _CHUNKS = (1, 2, 3, 5, 8, 16, 32)
 _PEAKS = ((64, 16), (96, 32), (192, 64), (128, 16))
 #: A tape may be so far off a straight line: what a byte or two of alignment makes.
 _STRAIGHT = 1e-3
+#: A workspace may range over this share of the peak: what validations allow peaks by default.
+_CONSTANT = 0.05
+#: In networks as small as toys a few tensors are a large share of the peak.
+_SMALL_BYTES = 2**16
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,13 +57,23 @@ def measure(network: Network) -> Iterator[Footprint | None]:
         beside = counted.local_bytes + residents[-1] * steps + _fixed_bytes(network)
         workspaces.append(max(0, peaks[-1] - beside))
         yield None
+    residual = (max(workspaces) - min(workspaces)) / max(peaks)
+    if residual > _CONSTANT and max(workspaces) - min(workspaces) > _SMALL_BYTES:
+        shown = ", ".join(f"{one}: {size:,}" for one, size in zip(_PEAKS, workspaces, strict=True))
+        raise InputError(
+            "its live memory is not linear in the steps of a chunk, as every plan takes it to be: what a run "
+            f"needs beside checkpoints and tapes ranges over {format_share(residual)} of the peak (bytes by "
+            f"(T, chunk): {shown})",
+            field="cell",
+            accepted="a cell whose scratch memory is the same for every chunk",
+        )
     yield Footprint(
         state_bytes=byte_size(flattened(network.state)[0]),
         tape_bytes=tape,
         resident_bytes=_fixed_bytes(network),
         resident_bytes_per_step=max(residents),
         workspace_bytes=max(workspaces),
-        residual=(max(workspaces) - min(workspaces)) / max(peaks),
+        residual=residual,
     )
 
 

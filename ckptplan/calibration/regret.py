@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
+
 import ckptplan
 from ckptplan.calibration.samples import Sample
 from ckptplan.calibration.validation import Contender, Regret
@@ -9,10 +12,19 @@ from ckptplan.errors import InputError
 from ckptplan.model.plan import Plan
 
 
-def contenders(plan: Plan) -> list[Plan]:
+@dataclass(frozen=True, kw_only=True)
+class Rival:
+    """A plan that could have been chosen, and strategies whose best plan has the same schedule."""
+
+    plan: Plan
+    same: tuple[str, ...] = ()
+
+
+def rivals_of(plan: Plan) -> list[Rival]:
     """Return the best plan of each other strategy that was compared when ``plan`` was chosen.
 
-    Raises InputError where none was: there was no decision to regret.
+    Those with the same schedule come once, and not at all if it is that of ``plan``. Raises InputError where
+    there was no other strategy, so no decision to regret.
     """
     goal = plan.goal
     others = tuple(name for name in goal.strategies if name != plan.strategy)
@@ -33,24 +45,30 @@ def contenders(plan: Plan) -> list[Plan]:
         remote_bytes="unbounded" if goal.remote_bytes is None else goal.remote_bytes,
         effort=goal.effort,
     )
-    return [one for one in found.values() if isinstance(one, Plan)]
+    first, *rest = distinct([plan, *(one for one in found.values() if isinstance(one, Plan))])
+    return [Rival(plan=plan, same=first.same), *rest]
 
 
-def measured_regret(plan: Plan, chosen: Sample, rivals: list[Plan], times: list[list[float]]) -> Regret:
-    """Return the regret of ``plan``, whose time is ``chosen``."""
+def distinct(plans: Sequence[Plan]) -> list[Rival]:
+    """Return plans of which no two have the same schedule, each with the strategies of those that do."""
+    groups: dict[tuple[object, ...], list[Plan]] = {}
+    for plan in plans:
+        groups.setdefault(tuple(ckptplan.actions(plan)), []).append(plan)
+    return [Rival(plan=first, same=tuple(one.strategy for one in same)) for first, *same in groups.values()]
+
+
+def measured_regret(chosen: Sample, rivals: Sequence[Rival], times: Sequence[Sample]) -> Regret:
+    """Return the regret of the first rival, which is the chosen plan itself and took ``chosen``."""
     return Regret(
-        chosen=plan.strategy,
-        contenders=(
-            _contender(plan, chosen),
-            *(_contender(one, Sample(values=tuple(found))) for one, found in zip(rivals, times, strict=True)),
+        chosen=rivals[0].plan.strategy,
+        contenders=tuple(
+            Contender(
+                strategy=one.plan.strategy,
+                parameters=dict(one.plan.parameters),
+                predicted_seconds=one.plan.predicted.seconds,
+                seconds=seconds,
+                same=one.same,
+            )
+            for one, seconds in zip(rivals, (chosen, *times), strict=True)
         ),
-    )
-
-
-def _contender(plan: Plan, seconds: Sample) -> Contender:
-    return Contender(
-        strategy=plan.strategy,
-        parameters=dict(plan.parameters),
-        predicted_seconds=plan.predicted.seconds,
-        seconds=seconds,
     )

@@ -19,6 +19,8 @@ from ckptplan.torch.trees import flattened
 #: Chunks that are timed, in steps: around what plans for a few MiB of memory come to. Where steps take long,
 #: what a chunk adds is little beside them, and short chunks do.
 _CHUNKS, _CHUNKS_OF_LONG_STEPS, _LONG_SECONDS = (16, 32, 64, 128), (4, 8, 16, 32), 4e-3
+#: A shorter one, of a quarter of their steps, is timed for what it adds; step times are not fitted to it.
+_SHORT = 4
 FORWARD, RECOMPUTE, FIRST, AGAIN, BACKWARD = "forward", "recompute", "record first", "record again", "backward"
 #: What a kind of action costs a step, in terms of f, r and o.
 _ROWS = {FORWARD: (1, 0, 0), RECOMPUTE: (0, 1, 0), FIRST: (1, 0, 1), AGAIN: (0, 1, 1)}
@@ -45,13 +47,21 @@ class StepTimes:
     #: Measured over modelled seconds of such a step, less one: the root mean square over the chunks.
     misfit: float
 
+    @property
+    def uncertainty(self) -> float:
+        """The share within which times of plans are known: misfit and spread together."""
+        return math.hypot(self.misfit, max(self.spread.values()))
+
     def shortest_chunk(self, *, tolerance: float) -> int:
         """Return the steps of the shortest chunk that costs no more than predicted and the tolerance."""
         model = (
             self.forward_seconds + self.recompute_seconds + self.record_overhead_seconds + self.backward_seconds
         )
         room = model * (1 + tolerance) - self.slope_seconds
-        return max(1, int(-(-self.chunk_overhead_seconds // room))) if room > 0 else max(self.chunks)
+        if room <= 0:
+            return max(self.chunks)
+        # Nothing is claimed of chunks that are shorter than those that were timed.
+        return max(self.chunks[0] // _SHORT, math.ceil(self.chunk_overhead_seconds / room))
 
 
 @dataclass
@@ -117,8 +127,9 @@ def _plans(chunks: tuple[int, ...]) -> list[Plan]:
     Two segments of four chunks, one size after the other, and all steps recorded at once, as plain
     backpropagation does.
     """
+    sizes = (chunks[0] // _SHORT, *chunks)
     nested = [
-        setting("nested", steps=8 * chunk, chunk_size=chunk, remote_chunk_size=4 * chunk) for chunk in chunks
+        setting("nested", steps=8 * chunk, chunk_size=chunk, remote_chunk_size=4 * chunk) for chunk in sizes
     ]
     return [*nested, setting("base", steps=3 * chunks[-1])]
 
@@ -131,7 +142,10 @@ def first_steps(inputs: Any, steps: int) -> Any:
 
 def fitted(timed: Timed, *, chunks: tuple[int, ...]) -> StepTimes:
     """Return the times of a step that come closest to what was timed, by their shares."""
-    samples = {kind: timed.samples(kind) for kind in (*_ROWS, BACKWARD)}
+    every = {kind: timed.samples(kind) for kind in (*_ROWS, BACKWARD)}
+    samples = {
+        kind: {size: one for size, one in found.items() if size >= chunks[0]} for kind, found in every.items()
+    }
     rows, values = [], []
     for kind, row in _ROWS.items():
         for sample in samples[kind].values():
@@ -141,7 +155,7 @@ def fitted(timed: Timed, *, chunks: tuple[int, ...]) -> StepTimes:
     backward = relative_least_squares(
         [(1,)] * len(samples[BACKWARD]), [sample.median for sample in samples[BACKWARD].values()]
     )[0]
-    lines = {kind: _line(found) for kind, found in samples.items()}
+    lines = {kind: _line(found) for kind, found in every.items()}
     model = forward + recompute + overhead + backward
     chunked = (FORWARD, AGAIN, BACKWARD)
     measured = [sum(samples[kind][chunk].median for kind in chunked) for chunk in chunks]
@@ -159,11 +173,12 @@ def fitted(timed: Timed, *, chunks: tuple[int, ...]) -> StepTimes:
     )
 
 
-#: The field of a workload -> the kind of action that tells most of it.
+#: The field of a workload, or what is measured in its place -> the kind of action that tells most of it.
 _FIELDS = {
     "forward_seconds": FORWARD,
     "recompute_seconds": RECOMPUTE,
-    "record_overhead_seconds": AGAIN,
+    # What recording adds is the difference of these and of steps that are run again.
+    "recorded_seconds": AGAIN,
     "backward_seconds": BACKWARD,
 }
 

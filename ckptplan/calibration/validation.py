@@ -8,12 +8,13 @@ from dataclasses import dataclass
 from typing import Literal
 
 from ckptplan.calibration.samples import Sample
+from ckptplan.schedule.kinds import kind_of
 from ckptplan.schedule.simulator import Event
 
 #: A part of a run that takes less than this share of it is shown, but not judged: a millisecond in a second.
 SMALL = 0.005
 #: What the bandwidth of copies may differ by from one minute to the next.
-RATE_FACTOR = 2.0
+FACTOR = 2.0
 Unit = Literal["bytes", "bytes per second", "seconds", "count", "share"]
 
 
@@ -22,8 +23,10 @@ class Verdict(enum.StrEnum):
 
     OK = "ok"
     OFF = "off"
+    NOISY = "too noisy to judge"
     SMALL = "too small to judge"
     OTHER_MACHINE = "not comparable"
+    UNCHECKED = "not against plain BPTT"
     NOT_MODELLED = "not in the model"
 
 
@@ -36,17 +39,20 @@ class Row:
     predicted: float | None
     measured: float
     verdict: Verdict
-    #: Half the range of the rounds, as a share of their median; None where it was counted, not timed.
+    #: The share that it may be off by; None where nothing is compared.
+    allowed: float | None = None
+    #: How far the rounds spread (half the range between quartiles); None where it was counted, not timed.
     noise: float | None = None
 
     @property
     def bias(self) -> float | None:
-        """Predicted over measured, less one: above zero where the model says too much."""
-        if self.predicted is None:
-            return None
-        if self.measured == self.predicted:
+        """Predicted over measured, less one: above zero where too much was predicted.
+
+        None where nothing was predicted, or zero, or measured as zero.
+        """
+        if self.predicted is not None and self.measured == self.predicted:
             return 0.0
-        return self.predicted / self.measured - 1 if self.measured else float("inf")
+        return self.predicted / self.measured - 1 if self.predicted and self.measured else None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,6 +63,8 @@ class Contender:
     parameters: dict[str, int]
     predicted_seconds: float
     seconds: Sample
+    #: Strategies whose best plan has the same schedule; it ran once for all of them.
+    same: tuple[str, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,6 +84,12 @@ class Regret:
         """Measured time of the chosen plan over the best measured one; 1 where nothing was missed."""
         chosen = next(one for one in self.contenders if one.strategy == self.chosen)
         return chosen.seconds.median / self.best.seconds.median
+
+    @property
+    def noise(self) -> float:
+        """How far the rounds of the chosen and of the quickest plan spread: less than that nobody can tell."""
+        chosen = next(one for one in self.contenders if one.strategy == self.chosen)
+        return chosen.seconds.spread + self.best.seconds.spread
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,6 +116,11 @@ class Validation:
         """The quantities that are outside the tolerance."""
         return [row.quantity for row in self.rows if row.verdict is Verdict.OFF]
 
+    @property
+    def noisy(self) -> list[str]:
+        """The quantities whose rounds differ by more than the tolerance, so that nothing is said of them."""
+        return [row.quantity for row in self.rows if row.verdict is Verdict.NOISY]
+
 
 def counted(quantity: str, *, predicted: float, measured: float, unit: Unit, slack: float = 0.0) -> Row:
     """Return the row of what can be counted: equal, but for a share of ``slack``."""
@@ -111,63 +130,75 @@ def counted(quantity: str, *, predicted: float, measured: float, unit: Unit, sla
         unit=unit,
         predicted=predicted,
         measured=measured,
+        allowed=slack,
         verdict=Verdict.OK if agrees else Verdict.OFF,
     )
 
 
-def rate(quantity: str, *, predicted: float, measured: float) -> Row:
-    """Return the row of a bandwidth: within a factor, since copies are as quick as caches let them."""
-    agrees = max(predicted / measured, measured / predicted) <= RATE_FACTOR
+def of_machine(quantity: str, *, predicted: float, measured: float, unit: Unit) -> Row:
+    """Return the row of a bandwidth or a message: within a factor, as caches let them.
+
+    Both are above zero.
+    """
+    agrees = max(predicted / measured, measured / predicted) <= FACTOR
     return Row(
         quantity=quantity,
-        unit="bytes per second",
+        unit=unit,
         predicted=predicted,
         measured=measured,
+        allowed=FACTOR - 1,
         verdict=Verdict.OK if agrees else Verdict.OFF,
     )
 
 
 def timed(
-    quantity: str, *, predicted: float, sample: Sample, tolerance: float, whole: float, comparable: bool
+    quantity: str,
+    *,
+    predicted: float,
+    sample: Sample,
+    tolerance: float,
+    whole: float,
+    comparable: bool,
+    unit: Unit = "seconds",
 ) -> Row:
     """Return the row of a time; ``whole`` is the run that it is part of.
 
-    It may be off by the tolerance, and by what the rounds themselves differ.
+    It may be off by the tolerance and by what the rounds spread, which must not be more than the tolerance.
     """
-    measured = sample.median
-    noise = (max(sample.values) - min(sample.values)) / 2 / measured if measured else 0.0
+    measured, noise = sample.median, sample.spread
+    allowed = tolerance + noise
     if not comparable:
         verdict = Verdict.OTHER_MACHINE
     elif max(predicted, measured) < SMALL * whole:
         verdict = Verdict.SMALL
+    elif noise > tolerance:
+        verdict = Verdict.NOISY
     else:
-        agrees = abs(predicted - measured) <= (tolerance + noise) * measured
-        verdict = Verdict.OK if agrees else Verdict.OFF
+        verdict = Verdict.OK if abs(predicted - measured) <= allowed * measured else Verdict.OFF
     return Row(
         quantity=quantity,
-        unit="seconds",
+        unit=unit,
         predicted=predicted,
         measured=measured,
         verdict=verdict,
+        allowed=allowed if comparable else None,
         noise=noise,
     )
 
 
-def beside(quantity: str, *, sample: Sample) -> Row:
+def beside(quantity: str, *, seconds: float) -> Row:
     """Return the row of a time that nothing predicts."""
     return Row(
         quantity=quantity,
         unit="seconds",
         predicted=None,
-        measured=sample.median,
+        measured=seconds,
         verdict=Verdict.NOT_MODELLED,
     )
 
 
 def seconds_by_kind(events: Iterable[Event]) -> dict[str, float]:
     """Return the seconds of each kind of action: forward, recompute, record, backward, write, read, ..."""
-    from ckptplan.schedule.kinds import kind_of
-
     found: dict[str, float] = {}
     for event in events:
         kind = kind_of(event)

@@ -10,10 +10,15 @@ from ckptplan.cli import options
 from ckptplan.cli.options import Format
 from ckptplan.cli.output import emit, enveloped, note
 from ckptplan.errors import InputError
-from ckptplan.units import MAX_STEPS
+from ckptplan.model.quantities import checked_name
+from ckptplan.units import MAX_STEPS, format_share
 
 if TYPE_CHECKING:
     from ckptplan.calibration.calibrate import Calibrated
+
+
+#: Quartiles of fewer rounds are no quartiles.
+LEAST_REPEATS = 3
 
 
 class Device(enum.StrEnum):
@@ -70,6 +75,7 @@ def command(
     from ckptplan.cli.progress import progress_bar
 
     options.keep_inputs({"--output": output, "--profile-out": profile_out})
+    options.check_folders({"--output": output, "--profile-out": profile_out})
     names = {"--output": _stem(output, "--output"), "--profile-out": _stem(profile_out, "--profile-out")}
     counts = {
         option: options.plain_integer(text, option=f"--{option}", most=most)
@@ -81,6 +87,13 @@ def command(
             ("repeats", repeats, 1000),
         )
     }
+    if counts["repeats"] < LEAST_REPEATS and not force:
+        raise InputError(
+            f"{counts['repeats']} rounds say nothing of how far they spread",
+            field="--repeats",
+            value=repeats,
+            accepted=f"{LEAST_REPEATS} or more, or fewer with --force",
+        )
     thread_count = options.thread_count(threads)
     share = options.tolerance(tolerance, option="--tolerance")
     options.need_torch()
@@ -111,6 +124,12 @@ def command(
             raise found.noisy
         note(f"ckptplan: warning: {found.noisy.text}; written all the same (--force)")
     _write(found, output, profile_out)
+    uncertainty = found.steps.uncertainty
+    if uncertainty > share:
+        note(
+            f"ckptplan: warning: times of plans are known to {format_share(uncertainty)} only, more than the "
+            f"tolerance of {format_share(share)}: a step takes longer in some chunks than in others"
+        )
     emit(
         format_=format_,
         output=None,
@@ -125,9 +144,15 @@ def _stem(path: str, option: str) -> str:
     stem = Path(path).name.removesuffix(".toml")
     if path == "-" or not stem:
         raise InputError("is no file", field=option, value=path, accepted="a file, as my-workload.toml")
-    if not Path(path).parent.is_dir():
-        # Told now, and not when everything was measured.
-        raise InputError("cannot be written: there is no such folder", source=path)
+    try:
+        checked_name(stem)
+    except InputError as error:
+        raise InputError(
+            f"its name is what it holds is called, and {error.message}",
+            field=option,
+            value=path,
+            accepted=error.accepted,
+        ) from None
     return stem
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import os
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -160,11 +161,12 @@ def tolerance(text: str, *, option: str) -> float:
 
 
 def need_torch() -> None:
-    """Raise MissingExtra where PyTorch is not installed."""
+    """Raise MissingExtra where PyTorch, or what writes TOML, is not installed."""
     from importlib.util import find_spec
 
-    if find_spec("torch") is None:
-        raise MissingExtra("torch", package="torch")
+    for name in ("torch", "tomli_w"):
+        if find_spec(name) is None:
+            raise MissingExtra("torch", package=name.replace("_", "-"))
 
 
 def job(
@@ -267,6 +269,17 @@ def keep_inputs(outputs: Mapping[str, str | None], *inputs: str | None) -> None:
         if path in written:
             raise InputError(f"is also what {written[path]} writes", field=option, value=name)
         written[path] = option
+
+
+def check_folders(outputs: Mapping[str, str | None]) -> None:
+    """Raise InputError where a file cannot be written: told now, and not when everything was measured."""
+    for option, name in outputs.items():
+        if name and name != "-" and not (Path(name).parent.is_dir() and os.access(Path(name).parent, os.W_OK)):
+            raise InputError(
+                f"cannot be written: there is no such folder for {shown(name)}, or no right to",
+                field=option,
+                value=name,
+            )
 
 
 def command_line() -> str:

@@ -64,6 +64,7 @@ def command(
     if trace == "-":
         raise InputError("standard output carries the result", field="--trace", value="-", accepted="a file")
     options.keep_inputs({"--output": output, "--trace": trace}, plan)
+    options.check_folders({"--output": output, "--trace": trace})
     times = options.tolerance(tolerance, option="--tolerance")
     peaks = options.tolerance(memory_tolerance, option="--memory-tolerance")
     rounds = options.plain_integer(repeats, option="--repeats", most=1000)
@@ -102,6 +103,9 @@ def command(
                 chrome.add(event)
     if found.off:
         note(f"ckptplan: outside the tolerance: {', '.join(found.off)}")
+    if found.noisy:
+        note(f"ckptplan: too noisy to judge: {', '.join(found.noisy)}")
+    if found.off or found.noisy:
         raise typer.Exit(OUTSIDE)
 
 

@@ -41,5 +41,11 @@ class Calibration(BaseModel):
         float, Field(ge=0, description="what each chunk takes beside its steps; not in the model")
     ]
     measured: Annotated[
-        dict[str, Measured], Field(description="field -> repeats, spread and fit of its measurement")
+        dict[str, Measured],
+        Field(description="field, or recorded_seconds (a recorded step) -> repeats, spread and fit"),
     ] = Field(default_factory=dict)
+
+    @property
+    def threads_text(self) -> str:
+        """The number of threads in words."""
+        return "one thread" if self.threads == 1 else f"{self.threads} threads"

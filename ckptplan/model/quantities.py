@@ -20,7 +20,8 @@ from ckptplan.units import (
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,99}")
 
 
-def _name(value: object) -> object:
+def checked_name(value: object) -> object:
+    """Return a name that is one. Raises InputError."""
     if isinstance(value, str) and not _NAME.fullmatch(value):
         raise InputError(
             f"{shown(value)} is not a name",
@@ -54,4 +55,4 @@ Watts = Annotated[float, Field(gt=0, strict=True)]
 Steps = Annotated[Annotated[int, Field(strict=True, ge=1, le=MAX_STEPS)], BeforeValidator(_whole)]
 #: A count of things (units, neurons, layers, samples).
 Count = Annotated[Annotated[int, Field(strict=True, ge=1, le=10**9)], BeforeValidator(_whole)]
-Name = Annotated[str, BeforeValidator(_name)]
+Name = Annotated[str, BeforeValidator(checked_name)]

@@ -139,7 +139,12 @@ class Workload(Checked):
     def numbers(self) -> dict[str, Any]:
         """Return the canonical numbers: what plans depend on, without texts."""
         texts = ("name", "description", "timed_on", "cell", "calibration", "basis", "network")
-        return {field: getattr(self, field) for field in type(self).model_fields if field not in texts}
+        found = {field: getattr(self, field) for field in type(self).model_fields if field not in texts}
+        if self.calibration is not None:
+            # They decide between plans, and what a validation allows.
+            found["uncertainty"] = self.calibration.uncertainty
+            found["transfer_uncertainty"] = self.calibration.transfer_uncertainty
+        return found
 
     @property
     def hash(self) -> str:
@@ -149,7 +154,8 @@ class Workload(Checked):
     def _with_network(self, field: str, value: int) -> "Workload":
         if self.network is None:
             raise InputError(
-                f"workload {self.name!r} has no network description, so its sizes cannot follow {field}",
+                f"workload {self.name!r} has no network description, so its sizes cannot follow {field}"
+                + ("" if self.cell is None else f"; calibrate it again with --{field} {value}"),
                 field=field,
                 value=value,
             )

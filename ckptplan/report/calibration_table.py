@@ -31,8 +31,9 @@ def calibration_table(console: Console, found: Calibrated) -> None:
     """Print sizes, times with their spread and fit, transfers, and how far to trust them."""
     calibration = _of(found)
     console.print(f"{found.workload.cell}, batch {found.workload.batch}", style="bold", soft_wrap=True)
-    threads = "one thread" if calibration.threads == 1 else f"{calibration.threads} threads"
-    console.print(f"on {calibration.machine}, {threads}, PyTorch {calibration.torch}", soft_wrap=True)
+    console.print(
+        f"on {calibration.machine}, {calibration.threads_text}, PyTorch {calibration.torch}", soft_wrap=True
+    )
     console.print()
     table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
     table.add_column("")
@@ -72,8 +73,13 @@ def _time_rows(found: Calibrated) -> Iterator[dict[str, Any]]:
     measured = _of(found).measured
     for field, name in _TIMES.items():
         value = getattr(found.workload, field)
-        one = measured[field]
-        yield _row(field, name, value, format_seconds(value), spread=one.spread, fit=one.fit)
+        one = measured.get(field)
+        spread, fit = (None, None) if one is None else (one.spread, one.fit)
+        yield _row(field, name, value, format_seconds(value), spread=spread, fit=fit)
+    recorded = found.steps.record_overhead_seconds + found.steps.recompute_seconds
+    one = measured["recorded_seconds"]
+    name = "a recorded step"
+    yield _row("recorded_seconds", name, recorded, format_seconds(recorded), spread=one.spread, fit=one.fit)
 
 
 def _transfer_rows(found: Calibrated) -> Iterator[dict[str, Any]]:

@@ -56,10 +56,12 @@ def print_basis(console: Console, plan: Plan) -> None:
         line = Text.assemble((", ".join(fields), "yellow"), f": {text}")
         console.print(Padding(line, (0, 0, 0, 4)))
     others = len(plan.estimate_basis) - len(assumed)
+    origin = "each with its origin: --format json"
     console.print(
         Padding(
-            f"{others} more inputs are sourced, derived, measured or stated; "
-            f"each with its origin: --format json",
+            f"{others} more inputs are sourced, derived, measured or stated; {origin}"
+            if assumed
+            else f"nothing is assumed: {others} inputs are sourced, derived, measured or stated; {origin}",
             (0, 0, 0, 2),
         )
     )

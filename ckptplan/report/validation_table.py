@@ -10,17 +10,19 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from ckptplan.calibration.validation import Regret, Row, Unit, Validation, Verdict
+from ckptplan.calibration.validation import FACTOR, Regret, Row, Unit, Validation, Verdict
 from ckptplan.model.plan import Plan
 from ckptplan.report.comparison import parameters_text
 from ckptplan.report.plan_table import print_title
-from ckptplan.units import format_bytes, format_count, format_percent, format_rate, format_seconds, format_share
+from ckptplan.units import format_bytes, format_count, format_rate, format_seconds, format_share
 
 _STYLES = {
     Verdict.OK: "green",
     Verdict.OFF: "bold red",
+    Verdict.NOISY: "bold red",
     Verdict.SMALL: "dim",
     Verdict.OTHER_MACHINE: "yellow",
+    Verdict.UNCHECKED: "yellow",
     Verdict.NOT_MODELLED: "dim",
 }
 
@@ -53,6 +55,8 @@ def validation_table(console: Console, plan: Plan, found: Validation) -> None:
     )
     console.print()
     console.print(_rows_table(found))
+    console.print()
+    console.print("bias: predicted over measured, less one; below zero it took longer, or more, than predicted")
     if found.not_comparable is not None:
         console.print()
         console.print(f"Times are not comparable: {found.not_comparable}.")
@@ -69,9 +73,9 @@ def validation_table(console: Console, plan: Plan, found: Validation) -> None:
 def _rows_table(found: Validation) -> Table:
     table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
     table.add_column("")
-    for heading in ("predicted", "measured", "bias", "noise"):
+    for heading in ("predicted", "measured", "bias", "allowed", "noise"):
         table.add_column(heading, justify="right", no_wrap=True)
-    table.add_column("", no_wrap=True)
+    table.add_column("verdict", no_wrap=True)
     for row in found.rows:
         form = _FORMS[row.unit]
         table.add_row(
@@ -79,6 +83,7 @@ def _rows_table(found: Validation) -> Table:
             "" if row.predicted is None else form(row.predicted),
             form(row.measured),
             _bias(row),
+            _allowed(row),
             "" if row.noise is None else format_share(row.noise),
             Text(row.verdict.value, style=_STYLES[row.verdict]),
         )
@@ -86,16 +91,23 @@ def _rows_table(found: Validation) -> Table:
 
 
 def _bias(row: Row) -> str:
-    if row.bias is None or row.predicted == 0 or row.measured == 0:
-        return "equal" if row.predicted == row.measured else ""
-    return "equal" if row.bias == 0 else format_percent(row.bias)
+    if row.bias is None:
+        return ""
+    return "equal" if row.bias == 0 else f"{row.bias * 100:+.1f} %"
+
+
+def _allowed(row: Row) -> str:
+    if row.allowed is None:
+        return ""
+    return "exact" if row.allowed == 0 else "x 2" if row.allowed == FACTOR - 1 else f"{row.allowed:.1%}"
 
 
 def _print_regret(console: Console, regret: Regret) -> None:
     console.print(
         Text.assemble(
             ("Decision regret  ", "bold"),
-            f"{regret.ratio:.3f}: the plan took {format_percent(regret.ratio - 1)} of the quickest measured"
+            f"{regret.ratio:.3f}: the plan took {format_share(regret.ratio - 1)} longer than the quickest "
+            f"measured (noise {format_share(regret.noise)})"
             if regret.ratio != 1
             else "1.000: nothing that was measured is quicker",
         )
@@ -103,11 +115,11 @@ def _print_regret(console: Console, regret: Regret) -> None:
     table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
     table.add_column("strategy")
     table.add_column("parameters")
-    for heading in ("predicted", "measured", "noise"):
+    for heading in ("predicted", "measured", "bias", "noise"):
         table.add_column(heading, justify="right", no_wrap=True)
     table.add_column("")
+    table.add_column("the same schedule as")
     for one in sorted(regret.contenders, key=lambda one: one.seconds.median):
-        values = one.seconds.values
         parameters = [
             f"{name} {value:,}" for name, value in one.parameters.items() if not name.endswith("units")
         ]
@@ -116,18 +128,25 @@ def _print_regret(console: Console, regret: Regret) -> None:
             ", ".join(parameters),
             format_seconds(one.predicted_seconds),
             format_seconds(one.seconds.median),
-            format_share((max(values) - min(values)) / 2 / one.seconds.median),
+            f"{(one.predicted_seconds / one.seconds.median - 1) * 100:+.1f} %",
+            format_share(one.seconds.spread),
             "chosen" if one.strategy == regret.chosen else "",
+            ", ".join(one.same),
         )
     console.print(table)
 
 
 def _conclusion(found: Validation) -> Text:
-    allowed = f"times within {format_share(found.tolerance)} and noise, live peak within "
-    allowed += f"{format_share(found.memory_tolerance)}, counts exactly"
+    wrong = []
     if found.off:
-        return Text(f"Outside the tolerance ({allowed}): {', '.join(found.off)}", style="bold red")
-    return Text(f"The prediction holds ({allowed}).", style="green")
+        wrong.append(f"Outside what is allowed: {', '.join(found.off)}")
+    if found.noisy:
+        wrong.append(f"Too noisy to judge: {', '.join(found.noisy)}; more --repeats may help")
+    if wrong:
+        return Text(f"{'. '.join(wrong)}.", style="bold red")
+    if found.not_comparable is not None:
+        return Text("Counts, bytes and gradients hold; times were not compared.", style="green")
+    return Text("The prediction holds.", style="green")
 
 
 def validation_document(plan: Plan, found: Validation) -> dict[str, Any]:
@@ -145,8 +164,9 @@ def validation_document(plan: Plan, found: Validation) -> dict[str, Any]:
         "repeats": found.repeats,
         "tolerance": found.tolerance,
         "memory_tolerance": found.memory_tolerance,
-        "holds": not found.off,
+        "holds": not found.off and not found.noisy,
         "off": found.off,
+        "noisy": found.noisy,
         "not_comparable": found.not_comparable,
         "quantities": validation_rows(found),
         "regret": None if found.regret is None else _regret_document(found.regret),
@@ -158,6 +178,7 @@ def validation_document(plan: Plan, found: Validation) -> dict[str, Any]:
 def _regret_document(regret: Regret) -> dict[str, Any]:
     return {
         "ratio": regret.ratio,
+        "noise": regret.noise,
         "chosen": regret.chosen,
         "best": regret.best.strategy,
         "contenders": [
@@ -167,6 +188,7 @@ def _regret_document(regret: Regret) -> dict[str, Any]:
                 "predicted_seconds": one.predicted_seconds,
                 "measured_seconds": one.seconds.median,
                 "rounds_seconds": list(one.seconds.values),
+                "same_schedule": list(one.same),
             }
             for one in regret.contenders
         ],
@@ -182,7 +204,8 @@ def validation_rows(found: Validation) -> list[dict[str, Any]]:
             "predicted": row.predicted,
             # Gradients that are no numbers: JSON has none for them.
             "measured": row.measured if math.isfinite(row.measured) else None,
-            "bias": row.bias if row.bias is not None and math.isfinite(row.bias) else None,
+            "bias": row.bias,
+            "allowed": row.allowed,
             "noise": row.noise,
             "verdict": row.verdict.value,
         }

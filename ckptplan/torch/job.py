@@ -129,7 +129,9 @@ class Job:
     def _executor(self, outputs: Outputs, probed: Probed) -> Executor:
         remote: Store
         if self.remote_dir is None:
-            remote = HostStore(probed.device, ahead=self.plan.profile.overlaps_compute)
+            # What an observer is told took its time alone.
+            ahead = self.plan.profile.overlaps_compute and self.observer is None
+            remote = HostStore(probed.device, ahead=ahead)
         else:
             remote = FileStore(self.remote_dir)
         leaves, structure = flattened(self.state)

@@ -47,7 +47,8 @@ def test_step_times_that_follow_the_model_are_found(
     assert found.misfit < 1e-6
     assert all(spread == 0 for spread in found.spread.values())
     assert all(fit > 1 - 1e-9 for fit in found.fit.values())
-    assert found.shortest_chunk(tolerance=0.05) == 1
+    # Nothing is claimed of chunks that were not timed.
+    assert found.shortest_chunk(tolerance=0.05) == CHUNKS[0] // 4
 
 
 @given(beside=st.floats(1e-4, 1e-2))
@@ -66,7 +67,7 @@ def test_what_a_chunk_takes_beside_its_steps_is_found_and_bounds_the_chunks(besi
     model = found.forward_seconds + found.recompute_seconds + found.record_overhead_seconds
     model += found.backward_seconds
     assert 4e-3 + 3 * beside / shortest <= 1.05 * model * (1 + 1e-9)
-    assert shortest == 1 or 4e-3 + 3 * beside / (shortest - 1) > 1.05 * model * (1 - 1e-9)
+    assert shortest == CHUNKS[0] // 4 or 4e-3 + 3 * beside / (shortest - 1) > 1.05 * model * (1 - 1e-9)
 
 
 def longer(event: Event, seconds: float) -> Event:

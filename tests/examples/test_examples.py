@@ -73,6 +73,7 @@ def test_training_under_a_plan_file_learns(tmp_path: Path) -> None:
     state = 4 * batch * neurons
     workload = ckptplan.Workload(
         name="gru",
+        cell="gru(inputs=8, neurons=16)",
         steps=64,
         batch=batch,
         units=1,
@@ -88,3 +89,14 @@ def test_training_under_a_plan_file_learns(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     (training,) = losses(done.stdout)
     assert mean(training[-3:]) < 0.9 * mean(training[:3]), training
+    other = ckptplan.load_workload("paper-snn").with_steps(64)
+    ckptplan.save_plan(ckptplan.optimize(other, ckptplan.load_profile("ipu-mk2")), tmp_path / "other.json")
+    for arguments, told in (
+        ((), "usage: train_plan.py PLAN"),
+        ((tmp_path / "nowhere.json",), "cannot be read"),
+        ((tmp_path / "other.json",), "the plan is for the cell lif"),
+    ):
+        done = python(EXAMPLES / "train_plan.py", *arguments)
+        assert done.returncode == 1
+        assert told in done.stderr
+        assert "Traceback" not in done.stderr

@@ -1,0 +1,110 @@
+"""Predicted and counted: bytes, what was moved and run again, and gradients."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+
+import torch
+
+import ckptplan
+from ckptplan.calibration.cells import Network
+from ckptplan.calibration.runs import Held
+from ckptplan.calibration.validation import Row, Verdict, counted
+from ckptplan.cost.derive import step_costs
+from ckptplan.model.plan import Plan
+from ckptplan.schedule.actions import Transfer
+from ckptplan.schedule.simulator import READ, WRITE, Event, play
+from ckptplan.torch.trees import byte_size, flattened
+
+#: Field of ``Predicted`` -> name.
+_COUNTS = {
+    "recomputed_steps": "steps run again",
+    "remote_writes": "states written",
+    "remote_reads": "states read",
+    "messages": "messages",
+}
+
+
+def byte_rows(
+    plan: Plan, network: Network, *, held: Held, live_peak: int, memory_tolerance: float
+) -> list[Row]:
+    """Return sizes, peaks and counts. What is counted is that of one action after the other.
+
+    Where a plan's transfers run beside compute, their buffers are no checkpoints, and are left out.
+    """
+    units = plan.profile.units
+    costs = step_costs(plan.workload, plan.profile).model_copy(update={"overlaps_compute": False})
+    trace = play(ckptplan.actions(plan), costs=costs, budget=None)
+    # A unit's share of a state, or of a tape, is rounded up to whole bytes.
+    slack = 0.0 if units == 1 else 1 / min(costs.state_bytes, costs.tape_bytes)
+    quantities = {
+        "state": (costs.state_bytes * units, byte_size(flattened(network.state)[0])),
+        "checkpoints and tapes": (
+            (trace.local_peak_bytes - costs.resident_bytes) * units,
+            held.local_bytes,
+        ),
+        "remote peak": (trace.remote_peak_bytes, held.remote_bytes),
+    }
+    return [
+        *(
+            counted(name, predicted=predicted, measured=measured, unit="bytes", slack=slack)
+            for name, (predicted, measured) in quantities.items()
+        ),
+        *_count_rows(plan, held.events),
+        _peak_row(plan, live_peak, memory_tolerance=memory_tolerance),
+    ]
+
+
+def _count_rows(plan: Plan, events: Sequence[Event]) -> Iterator[Row]:
+    """Return what the executed actions come to, beside what the plan says."""
+    moved = [
+        (event.track, len(event.action.states) if isinstance(event.action, Transfer) else 1)
+        for event in events
+        if event.track in (WRITE, READ)
+    ]
+    measured = {
+        "recomputed_steps": sum(event.recomputed_steps for event in events),
+        "remote_writes": sum(states for way, states in moved if way == WRITE),
+        "remote_reads": sum(states for way, states in moved if way == READ),
+        "messages": len(moved),
+    }
+    for name, found in measured.items():
+        yield counted(_COUNTS[name], predicted=plan.predicted[name], measured=found, unit="count")
+
+
+def _peak_row(plan: Plan, live_peak: int, *, memory_tolerance: float) -> Row:
+    predicted = plan.predicted.local_peak_bytes * plan.profile.units
+    if plan.workload.calibration is not None:
+        return counted(
+            "local peak", predicted=predicted, measured=live_peak, unit="bytes", slack=memory_tolerance
+        )
+    # What stays resident on another machine is not what stays here.
+    return Row(
+        quantity="local peak",
+        unit="bytes",
+        predicted=predicted,
+        measured=live_peak,
+        verdict=Verdict.OTHER_MACHINE,
+    )
+
+
+def gradient_row(expected: Sequence[torch.Tensor], found: Sequence[torch.Tensor], *, plain: bool) -> Row:
+    """Return the largest difference of gradients, over the largest gradient of the same parameter.
+
+    Sums are formed in another order, so that half of the digits of its type agree at least. Without ``plain``
+    the expected ones are not those of PyTorch alone, and nothing is said of them.
+    """
+    shares = [0.0]
+    agree = True
+    for one, other in zip(expected, found, strict=True):
+        scale = one.abs().max().item()
+        difference = (one - other).abs().max().item()
+        share = difference / scale if scale else difference
+        shares.append(share)
+        agree &= share <= torch.finfo(one.dtype).eps ** 0.5
+    worst = math.inf if any(map(math.isnan, shares)) else max(shares)
+    verdict = Verdict.OK if agree and worst < math.inf else Verdict.OFF
+    if not plain and verdict is Verdict.OK:
+        verdict = Verdict.UNCHECKED
+    return Row(quantity="gradient difference", unit="share", predicted=0.0, measured=worst, verdict=verdict)

@@ -1,0 +1,123 @@
+"""Predicted and timed: the machine, each kind of action, the whole run, and base."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import ckptplan
+from ckptplan.calibration.cells import Network
+from ckptplan.calibration.samples import Sample
+from ckptplan.calibration.transfer_times import TransferTimes
+from ckptplan.calibration.validation import Row, beside, of_machine, seconds_by_kind, timed
+from ckptplan.cost.derive import step_costs
+from ckptplan.model.plan import Plan
+from ckptplan.schedule.simulator import READ, WRITE, Event
+from ckptplan.torch.trees import byte_size, flattened
+
+#: Kinds of actions that a plan predicts the time of.
+KINDS = ("forward", "recompute", "record", "backward", WRITE, READ)
+#: Kinds that take next to no time, and none in the model.
+_BOOKKEEPING = ("save", "load", "free")
+#: What parts of a run may be off by beside the tolerance, at most, however unsure a calibration is.
+_MOST_UNCERTAIN = 0.5
+
+
+def machine_rows(plan: Plan, network: Network, found: TransferTimes) -> list[Row]:
+    """Return bandwidths and messages, measured anew: a plan that moves little says little about them."""
+    costs = step_costs(plan.workload, plan.profile)
+    # What transfers really move, in case the plan is wrong about it.
+    size = byte_size(flattened(network.state)[0])
+    rows = []
+    for way, planned, measured in (
+        (WRITE, costs.write_seconds, found.write_seconds),
+        (READ, costs.read_seconds, found.read_seconds),
+    ):
+        if planned:
+            rows.append(
+                of_machine(
+                    f"{way} bandwidth",
+                    predicted=costs.remote_state_bytes / planned,
+                    measured=found.rate(way, state_bytes=size),
+                    unit="bytes per second",
+                )
+            )
+        if planned + costs.message_seconds:
+            rows.append(
+                of_machine(
+                    f"{way} of one state",
+                    predicted=costs.message_seconds + planned,
+                    measured=max(found.message_seconds + measured, 1e-9),
+                    unit="seconds",
+                )
+            )
+    return rows
+
+
+def time_rows(
+    plan: Plan, lines: Sequence[Sequence[Event]], total: Sample, *, tolerance: float, comparable: bool
+) -> list[Row]:
+    """Return each kind of action, what is not in the model, and the whole run.
+
+    Parts may be off by what the calibration says of itself, beside the tolerance; the whole may not.
+    """
+    played: list[Event] = []
+    ckptplan.simulate(plan, sink=played.append)
+    predicted = seconds_by_kind(played)
+    measured = [seconds_by_kind(line) for line in lines]
+    calibration = plan.workload.calibration
+    unsure = dict.fromkeys(KINDS, calibration.uncertainty if calibration else 0.0)
+    unsure |= dict.fromkeys((WRITE, READ), calibration.transfer_uncertainty if calibration else 0.0)
+    rows = [
+        timed(
+            kind,
+            predicted=predicted.get(kind, 0.0),
+            sample=Sample(values=tuple(one.get(kind, 0.0) for one in measured)),
+            tolerance=tolerance + min(unsure[kind], _MOST_UNCERTAIN),
+            whole=total.median,
+            comparable=comparable,
+        )
+        for kind in KINDS
+        if kind in predicted or kind in measured[0]
+    ]
+    keeping = Sample(values=tuple(sum(one.get(kind, 0.0) for kind in _BOOKKEEPING) for one in measured))
+    inside = Sample(values=tuple(sum(one.values()) for one in measured))
+    return [
+        *rows,
+        beside("saving and loading locally", seconds=keeping.median),
+        # Where actions are waited for one by one, as on a device, they may take longer than the run.
+        beside("before, between and after", seconds=total.median - inside.median),
+        timed(
+            "total",
+            predicted=plan.predicted.seconds,
+            sample=total,
+            tolerance=tolerance,
+            whole=total.median,
+            comparable=comparable,
+        ),
+    ]
+
+
+def base_rows(
+    plan: Plan, base: Plan, total: Sample, bases: Sample, *, tolerance: float, comparable: bool
+) -> list[Row]:
+    """Return the time of base, and the plan's over it, round by round."""
+    ratio = Sample(values=tuple(one / other for one, other in zip(total.values, bases.values, strict=True)))
+    return [
+        timed(
+            "base",
+            predicted=base.predicted.seconds,
+            sample=bases,
+            tolerance=tolerance,
+            whole=bases.median,
+            comparable=comparable,
+        ),
+        timed(
+            "time over base",
+            predicted=1 + plan.predicted.overhead,
+            sample=ratio,
+            tolerance=tolerance,
+            whole=1,
+            comparable=comparable,
+            unit="share",
+        ),
+    ]
