@@ -447,6 +447,21 @@ def test_a_gain_within_the_uncertainty_is_no_reason_for_an_irregular_plan() -> N
     ]
 
 
+def test_of_regular_plans_that_cannot_be_told_apart_chunks_are_charged() -> None:
+    """At 4,096 steps double has 256 chunks and hierarchical 137; a chunk is measured to take a millisecond."""
+    job = calibrated(SNN.with_steps(4096), 1.0)
+    assert job.calibration is not None
+    dear = job.calibration.model_copy(update={"chunk_overhead_seconds": 1e-3})
+    names = ("double", "hierarchical")
+    assert optimize(job, MK2, strategies=names).strategy == "double"
+    plan = optimize(Workload(**{**dict(job), "calibration": dear}), MK2, strategies=names)
+    assert plan.strategy == "hierarchical"
+    assert search_notes(plan) == [
+        "double is predicted 31.8 % quicker, which the calibration (known within 100.0 %) cannot tell, "
+        "so that the regular plan of fewer chunks was taken"
+    ]
+
+
 def test_a_gain_beyond_the_uncertainty_is_taken() -> None:
     plan = optimize(calibrated(SNN.with_steps(4096), 0.04), MK2, strategies=IRREGULAR_FIRST)
     assert (plan.strategy, plan.regular) == ("revolve", False)

@@ -65,7 +65,7 @@ def validate(
             )
         notes: list[str] = []
         rivals = rivals_of(plan) if regret else []
-        comparison = _Comparison(
+        return _Comparison(
             job=job,
             network=network,
             inputs=network.inputs(plan.steps),
@@ -75,10 +75,8 @@ def validate(
             plain=room.holds_autograd(plan, network),
             rivals=[one for one in rivals if room.holds(one.plan)],
             notes=notes,
-            counter=Counter(total=0, progress=progress),
-        )
-        comparison.counter = Counter(total=comparison.runs, progress=progress)
-        return comparison.validation(tolerance=tolerance, memory_tolerance=memory_tolerance)
+            progress=progress,
+        ).validation(tolerance=tolerance, memory_tolerance=memory_tolerance)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -184,16 +182,16 @@ class _Comparison:
     #: The plan itself, and what else could have been chosen; empty where nobody asked.
     rivals: list[Rival]
     notes: list[str]
-    counter: Counter
+    progress: Progress | None
+    counter: Counter = field(init=False)
     #: What was held after each action, from a run of its own.
     held: list[Event] = field(default_factory=list)
 
-    @property
-    def runs(self) -> int:
-        """All runs that are made."""
+    def __post_init__(self) -> None:
         variants = 1 + (self.base is not None) + len(self.rivals[1:])
         beside = 4 + (_TRANSFER_ROUNDS if self.not_comparable is None else 0)
-        return beside + variants * (self.repeats + 1) + self.repeats
+        runs_in_all = beside + variants * (self.repeats + 1) + self.repeats
+        self.counter = Counter(total=runs_in_all, progress=self.progress)
 
     def validation(self, *, tolerance: float, memory_tolerance: float) -> Validation:
         """Measure and compare."""
@@ -275,11 +273,12 @@ class _Comparison:
         """Say where chunks are shorter than the calibration holds for."""
         calibration = self.job.plan.workload.calibration
         assert calibration is not None  # noqa: S101 - what is comparable was calibrated
-        chunks = [one.action.stop - one.action.start for one in timeline if isinstance(one.action, Record)]
-        short = sum(chunk < calibration.shortest_chunk for chunk in chunks)
-        if short > 1:
-            beside_steps = format_seconds(len(chunks) * calibration.chunk_overhead_seconds)
+        chunks = sum(isinstance(one.action, Record) for one in timeline)
+        mean = self.job.plan.steps / chunks
+        if mean < calibration.shortest_chunk:
+            beside_steps = format_seconds(chunks * calibration.chunk_overhead_seconds)
             self.notes.append(
-                f"{short:,} of {len(chunks):,} chunks are shorter than {calibration.shortest_chunk} steps, "
-                f"which the calibration holds for; chunks take about {beside_steps} beside their steps"
+                f"its {chunks:,} chunks have {mean:.3g} steps on average, and the calibration holds for "
+                f"{calibration.shortest_chunk} or more: they take about {beside_steps} beside their steps, which "
+                "is not predicted"
             )
