@@ -108,9 +108,9 @@ def document(results: dict[str, Any]) -> str:
                 "### Decisions",
                 _decisions_table(decisions(results["points"])),
                 "### Plans",
-                "Noise is half the range of the rounds. The chunks of a plan with * are on average shorter than "
-                "the calibration holds for: it is not in the summary of errors but in the lines that say so, and "
-                "in the decisions.",
+                "Noise is half the range of the rounds. The chunks of a plan with * are on average shorter "
+                "than the calibration holds for: it is not in the summary of errors but in the lines that say "
+                "so, and in the decisions.",
                 _points_table(results["points"]),
                 "### torch.utils.checkpoint",
                 "Non-reentrant; two numbers are the outer and the inner chunk of nested checkpointing. Live "

@@ -279,6 +279,6 @@ class _Comparison:
             beside_steps = format_seconds(chunks * calibration.chunk_overhead_seconds)
             self.notes.append(
                 f"its {chunks:,} chunks have {mean:.3g} steps on average, and the calibration holds for "
-                f"{calibration.shortest_chunk} or more: they take about {beside_steps} beside their steps, which "
-                "is not predicted"
+                f"{calibration.shortest_chunk} or more: they take about {beside_steps} beside their steps, "
+                "which is not predicted"
             )
