@@ -159,6 +159,11 @@ def format_share(value: float) -> str:
     return f"{_significant(round(value * 100, 2 if value < 0.01 else 1))} %"
 
 
+def format_threads(value: int) -> str:
+    """Return a number of threads for people: 'one thread', '4 threads'."""
+    return "one thread" if value == 1 else f"{value:,} threads"
+
+
 def format_count(value: int) -> str:
     """Return a count for people: '1,472'."""
     return f"{value:,}"

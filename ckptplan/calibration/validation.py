@@ -80,16 +80,19 @@ class Regret:
         return min(self.contenders, key=lambda one: one.seconds.median)
 
     @property
+    def own(self) -> Contender:
+        """The plan that was chosen."""
+        return next(one for one in self.contenders if one.strategy == self.chosen)
+
+    @property
     def ratio(self) -> float:
         """Measured time of the chosen plan over the best measured one; 1 where nothing was missed."""
-        chosen = next(one for one in self.contenders if one.strategy == self.chosen)
-        return chosen.seconds.median / self.best.seconds.median
+        return self.own.seconds.median / self.best.seconds.median
 
     @property
     def noise(self) -> float:
         """How far the rounds of the chosen and of the quickest plan spread: less than that nobody can tell."""
-        chosen = next(one for one in self.contenders if one.strategy == self.chosen)
-        return chosen.seconds.spread + self.best.seconds.spread
+        return self.own.seconds.spread + self.best.seconds.spread
 
 
 @dataclass(frozen=True, kw_only=True)

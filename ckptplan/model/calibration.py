@@ -4,6 +4,8 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from ckptplan.units import format_threads
+
 
 class Measured(BaseModel):
     """How a number of a workload was measured."""
@@ -48,4 +50,4 @@ class Calibration(BaseModel):
     @property
     def threads_text(self) -> str:
         """The number of threads in words."""
-        return "one thread" if self.threads == 1 else f"{self.threads} threads"
+        return format_threads(self.threads)

@@ -14,7 +14,7 @@ from ckptplan.calibration.validation import FACTOR, Regret, Row, Unit, Validatio
 from ckptplan.model.plan import Plan
 from ckptplan.report.comparison import parameters_text
 from ckptplan.report.plan_table import print_title
-from ckptplan.units import format_bytes, format_count, format_rate, format_seconds, format_share
+from ckptplan.units import format_bytes, format_count, format_rate, format_seconds, format_share, format_threads
 
 _STYLES = {
     Verdict.OK: "green",
@@ -47,7 +47,7 @@ _FORMS: dict[Unit, Callable[[float], str]] = {
 def validation_table(console: Console, plan: Plan, found: Validation) -> None:
     """Print each quantity with its verdict, the regret, and what limits the comparison."""
     print_title(console, workload=plan.workload, profile=plan.profile)
-    threads = "one thread" if found.threads == 1 else f"{found.threads} threads"
+    threads = format_threads(found.threads)
     console.print(f"plan  {plan.strategy}  {parameters_text(plan)}".rstrip(), soft_wrap=True)
     console.print(f"ran   {found.cell}, batch {plan.workload.batch}", soft_wrap=True)
     console.print(
