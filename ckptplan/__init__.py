@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from ckptplan.storage.plans import load_plan, save_plan
     from ckptplan.storage.profiles import load_profile
     from ckptplan.storage.schedules import load_schedule
+    from ckptplan.storage.toml_files import save_profile, save_workload
     from ckptplan.storage.workloads import load_workload
     from ckptplan.sweeps import sweep
 
@@ -52,7 +53,9 @@ __all__ = [
     "optimize",
     "pareto",
     "save_plan",
+    "save_profile",
     "save_schedule",
+    "save_workload",
     "sensitivity",
     "simulate",
     "sweep",
@@ -80,7 +83,9 @@ _HOMES = {
     "optimize": "ckptplan.planner",
     "pareto": "ckptplan.fronts",
     "save_plan": "ckptplan.storage.plans",
+    "save_profile": "ckptplan.storage.toml_files",
     "save_schedule": "ckptplan.playback",
+    "save_workload": "ckptplan.storage.toml_files",
     "sensitivity": "ckptplan.sensitivities",
     "simulate": "ckptplan.playback",
     "sweep": "ckptplan.sweeps",

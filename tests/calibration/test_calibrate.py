@@ -13,7 +13,6 @@ from ckptplan.calibration import footprint, runs
 from ckptplan.calibration.calibrate import Calibrated, calibrate
 from ckptplan.calibration.cells import CellSpec, Network, build
 from ckptplan.calibration.footprint import Footprint
-from ckptplan.storage.toml_files import save_profile, save_workload
 
 BATCH, NEURONS = 4, 16
 STATE = BATCH * NEURONS * 4
@@ -190,8 +189,8 @@ def test_a_calibration_says_how_it_was_obtained(calibrated: Calibrated) -> None:
 
 
 def test_files_are_read_back_as_they_were_written(calibrated: Calibrated, tmp_path: Path) -> None:
-    save_workload(calibrated.workload, tmp_path / "w.toml")
-    save_profile(calibrated.profile, tmp_path / "p.toml")
+    ckptplan.save_workload(calibrated.workload, tmp_path / "w.toml")
+    ckptplan.save_profile(calibrated.profile, tmp_path / "p.toml")
     assert ckptplan.load_workload(tmp_path / "w.toml") == calibrated.workload
     assert ckptplan.load_profile(tmp_path / "p.toml") == calibrated.profile
     assert 'state_bytes = "256 B"' in (tmp_path / "w.toml").read_text()
@@ -201,14 +200,14 @@ def test_files_are_read_back_as_they_were_written(calibrated: Calibrated, tmp_pa
 def test_any_workload_can_be_written(name: str, tmp_path: Path) -> None:
     """One with a network, too: what the network says is not said again."""
     workload = ckptplan.load_workload(name)
-    save_workload(workload, tmp_path / "w.toml")
+    ckptplan.save_workload(workload, tmp_path / "w.toml")
     assert ckptplan.load_workload(tmp_path / "w.toml") == workload
 
 
 @pytest.mark.parametrize("name", ["ipu-mk2", "nvidia-h200"])
 def test_any_profile_can_be_written(name: str, tmp_path: Path) -> None:
     profile = ckptplan.load_profile(name)
-    save_profile(profile, tmp_path / "p.toml")
+    ckptplan.save_profile(profile, tmp_path / "p.toml")
     assert ckptplan.load_profile(tmp_path / "p.toml") == profile
 
 
