@@ -11,7 +11,7 @@ from typing import Any
 
 import ckptplan
 from benchmarks.record import median_of, write
-from ckptplan.cost.derive import step_costs
+from ckptplan.cost.case import step_costs
 from ckptplan.model.budget import Budget
 from ckptplan.search.box import Limits
 from ckptplan.search.front import front_of, merged

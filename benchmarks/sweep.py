@@ -11,7 +11,7 @@ from collections import Counter
 from pathlib import Path
 
 from benchmarks.record import write
-from ckptplan.workers import all_cores
+from ckptplan.studies.workers import all_cores
 
 #: 25 lengths x 20 budgets x 20 bandwidths; from what fits as it is to what fits in no way.
 GRID = ("T=256:16384:n25", "local-bytes=256KiB:4MiB:n20", "bandwidth=2GB/s:200GB/s:n20")

@@ -13,22 +13,22 @@ from ckptplan.version import __version__
 
 if TYPE_CHECKING:
     from ckptplan.errors import CkptplanError, Infeasible, InputError, MissingExtra
-    from ckptplan.fronts import ParetoFront, pareto
     from ckptplan.model.plan import Plan
     from ckptplan.model.profile import HardwareProfile
     from ckptplan.model.workload import Workload
-    from ckptplan.planner import compare, optimize
-    from ckptplan.playback import actions, save_schedule, simulate
-    from ckptplan.reach import Reach, largest
+    from ckptplan.planning.optimize import compare, optimize
+    from ckptplan.planning.playback import actions, save_schedule, simulate
     from ckptplan.schedule.illegal import IllegalAction
     from ckptplan.schedule.simulator import Trace
-    from ckptplan.sensitivities import sensitivity
     from ckptplan.storage.plans import load_plan, save_plan
     from ckptplan.storage.profiles import load_profile
     from ckptplan.storage.schedules import load_schedule
     from ckptplan.storage.toml_files import save_profile, save_workload
     from ckptplan.storage.workloads import load_workload
-    from ckptplan.sweeps import sweep
+    from ckptplan.studies.largest import Reach, largest
+    from ckptplan.studies.pareto import ParetoFront, pareto
+    from ckptplan.studies.sensitivity import sensitivity
+    from ckptplan.studies.sweep import sweep
 
 __all__ = [
     "CkptplanError",
@@ -68,27 +68,27 @@ _HOMES = {
     "Infeasible": "ckptplan.errors",
     "InputError": "ckptplan.errors",
     "MissingExtra": "ckptplan.errors",
-    "ParetoFront": "ckptplan.fronts",
+    "ParetoFront": "ckptplan.studies.pareto",
     "Plan": "ckptplan.model.plan",
-    "Reach": "ckptplan.reach",
+    "Reach": "ckptplan.studies.largest",
     "Trace": "ckptplan.schedule.simulator",
     "Workload": "ckptplan.model.workload",
-    "actions": "ckptplan.playback",
-    "compare": "ckptplan.planner",
-    "largest": "ckptplan.reach",
+    "actions": "ckptplan.planning.playback",
+    "compare": "ckptplan.planning.optimize",
+    "largest": "ckptplan.studies.largest",
     "load_plan": "ckptplan.storage.plans",
     "load_profile": "ckptplan.storage.profiles",
     "load_schedule": "ckptplan.storage.schedules",
     "load_workload": "ckptplan.storage.workloads",
-    "optimize": "ckptplan.planner",
-    "pareto": "ckptplan.fronts",
+    "optimize": "ckptplan.planning.optimize",
+    "pareto": "ckptplan.studies.pareto",
     "save_plan": "ckptplan.storage.plans",
     "save_profile": "ckptplan.storage.toml_files",
-    "save_schedule": "ckptplan.playback",
+    "save_schedule": "ckptplan.planning.playback",
     "save_workload": "ckptplan.storage.toml_files",
-    "sensitivity": "ckptplan.sensitivities",
-    "simulate": "ckptplan.playback",
-    "sweep": "ckptplan.sweeps",
+    "sensitivity": "ckptplan.studies.sensitivity",
+    "simulate": "ckptplan.planning.playback",
+    "sweep": "ckptplan.studies.sweep",
 }
 
 

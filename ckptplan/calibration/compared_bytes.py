@@ -11,7 +11,7 @@ import ckptplan
 from ckptplan.calibration.cells import Network
 from ckptplan.calibration.runs import Held
 from ckptplan.calibration.validation import Row, Verdict, counted
-from ckptplan.cost.derive import step_costs
+from ckptplan.cost.case import step_costs
 from ckptplan.model.plan import Plan
 from ckptplan.schedule.actions import Transfer
 from ckptplan.schedule.simulator import READ, WRITE, Event, play

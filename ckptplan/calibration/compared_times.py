@@ -9,7 +9,7 @@ from ckptplan.calibration.cells import Network
 from ckptplan.calibration.samples import Sample
 from ckptplan.calibration.transfer_times import TransferTimes
 from ckptplan.calibration.validation import Row, beside, of_machine, seconds_by_kind, timed
-from ckptplan.cost.derive import step_costs
+from ckptplan.cost.case import step_costs
 from ckptplan.model.plan import Plan
 from ckptplan.schedule.simulator import READ, WRITE, Event
 from ckptplan.torch.trees import byte_size, flattened

@@ -31,7 +31,7 @@ def command(
 ) -> None:
     """Show the best plan of each strategy, or why it has none; exits 3 if none has one."""
     from ckptplan.cli.progress import progress_bar
-    from ckptplan.planner import ranking
+    from ckptplan.planning.optimize import ranking
     from ckptplan.report.comparison import comparison_document, comparison_rows, comparison_table
 
     options.keep_inputs({"--output": output}, profile, workload)

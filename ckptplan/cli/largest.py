@@ -32,8 +32,8 @@ def command(
     What fits at twenty times base's time helps nobody: set --max-overhead. Exits 3 if nothing fits at all.
     """
     from ckptplan.cli.progress import progress_bar
-    from ckptplan.reach import largest
     from ckptplan.report.reach_table import reach_document, reach_rows, reach_table
+    from ckptplan.studies.largest import largest
 
     given = {"T": steps, "batch": batch, "neurons": neurons}
     if given.get(quantity) is not None:

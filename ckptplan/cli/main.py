@@ -21,14 +21,14 @@ INTERRUPTED, TERMINATED = 130, 143
 _EARLY = {
     **dict.fromkeys(
         ("optimize", "compare"),
-        ("numpy", "ckptplan.model.plan", "ckptplan.planner", "ckptplan.report.comparison"),
+        ("numpy", "ckptplan.model.plan", "ckptplan.planning.optimize", "ckptplan.report.comparison"),
     ),
-    "pareto": ("numpy", "ckptplan.model.plan", "ckptplan.fronts"),
-    "largest": ("numpy", "ckptplan.model.plan", "ckptplan.reach"),
+    "pareto": ("numpy", "ckptplan.model.plan", "ckptplan.studies.pareto"),
+    "largest": ("numpy", "ckptplan.model.plan", "ckptplan.studies.largest"),
     "paper": ("numpy", "ckptplan.model.plan", "ckptplan.replication.claims"),
-    "sensitivity": ("numpy", "ckptplan.model.plan", "ckptplan.sensitivities"),
-    "sweep": ("numpy", "ckptplan.model.plan", "ckptplan.sweeps"),
-    **dict.fromkeys(("simulate", "schedule"), ("numpy", "ckptplan.model.plan", "ckptplan.playback")),
+    "sensitivity": ("numpy", "ckptplan.model.plan", "ckptplan.studies.sensitivity"),
+    "sweep": ("numpy", "ckptplan.model.plan", "ckptplan.studies.sweep"),
+    **dict.fromkeys(("simulate", "schedule"), ("numpy", "ckptplan.model.plan", "ckptplan.planning.playback")),
 }
 #: What a shell reports for a program that a closed pipe ended.
 PIPE_CLOSED = 141

@@ -27,7 +27,7 @@ def command(
     the plan is written.
     """
     from ckptplan.cli.progress import progress_bar
-    from ckptplan.planner import ranking
+    from ckptplan.planning.optimize import ranking
     from ckptplan.report.plan_table import plan_row, plan_table
     from ckptplan.storage.plans import plan_document, save_plan
 

@@ -10,7 +10,7 @@ from ckptplan.cli.output import emit, enveloped, note
 from ckptplan.errors import Infeasible, InputError
 
 if TYPE_CHECKING:
-    from ckptplan.fronts import ParetoFront
+    from ckptplan.studies.pareto import ParetoFront
 
 
 def command(
@@ -54,8 +54,8 @@ def command(
     solved budget by budget, which takes longer. With --at, the plan is printed, and written with -o.
     """
     from ckptplan.cli.progress import progress_bar
-    from ckptplan.fronts import pareto
     from ckptplan.report.style import picture_format
+    from ckptplan.studies.pareto import pareto
     from ckptplan.units import parse_bytes
 
     if plot:

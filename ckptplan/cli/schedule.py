@@ -28,7 +28,7 @@ def command(
 ) -> None:
     """Write the actions of a plan, one a line (docs/schedule-format.md)."""
     from ckptplan.cli.progress import progress_bar
-    from ckptplan.playback import save_schedule
+    from ckptplan.planning.playback import save_schedule
     from ckptplan.storage.plans import load_plan
 
     options.keep_inputs({"--output": output}, plan)

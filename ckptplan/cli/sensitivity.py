@@ -48,7 +48,7 @@ def command(
     from ckptplan.cli.progress import progress_bar
     from ckptplan.report.sensitivity_table import sensitivity_document, sensitivity_rows, sensitivity_table
     from ckptplan.report.style import picture_format
-    from ckptplan.sensitivities import sensitivity
+    from ckptplan.studies.sensitivity import sensitivity
 
     if plot:
         picture_format(plot, option="--plot")

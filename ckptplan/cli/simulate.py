@@ -56,7 +56,7 @@ def command(
     Exits 4 if the plan's own schedule costs something else than predicted.
     """
     from ckptplan.cli.progress import progress_bar
-    from ckptplan.playback import simulate
+    from ckptplan.planning.playback import simulate
     from ckptplan.report.simulation import comparisons, simulation_document, simulation_rows, simulation_table
     from ckptplan.storage.plans import load_plan
 
@@ -108,8 +108,8 @@ def _each(sinks: "list[Sink]") -> "Sink | None":
 @contextmanager
 def _traced(plan: "Plan", schedule: str | None, path: str) -> "Iterator[Sink]":
     """Stream events to a trace, which is there once the schedule was played."""
-    from ckptplan.cost.derive import step_costs
-    from ckptplan.playback import schedule_head
+    from ckptplan.cost.case import step_costs
+    from ckptplan.planning.playback import schedule_head
     from ckptplan.report.chrome_trace import ChromeTrace
     from ckptplan.storage.files import replacing
 
@@ -132,7 +132,7 @@ def _traced(plan: "Plan", schedule: str | None, path: str) -> "Iterator[Sink]":
 @contextmanager
 def _drawn(plan: "Plan", schedule: str | None, path: str) -> "Iterator[Sink]":
     """Collect events, and draw them once the schedule was played."""
-    from ckptplan.cost.derive import step_costs
+    from ckptplan.cost.case import step_costs
     from ckptplan.report.gantt import Gantt
     from ckptplan.report.style import save_picture, styled
 

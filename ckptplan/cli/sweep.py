@@ -18,7 +18,7 @@ from ckptplan.errors import InputError
 
 if TYPE_CHECKING:
     from ckptplan.storage.rows import Lines, RowFile
-    from ckptplan.sweeps import Sweep
+    from ckptplan.studies.sweep import Sweep
 
 
 class RowFormat(enum.StrEnum):
@@ -125,7 +125,7 @@ def _prepared(
     wishes: dict[str, Any],
     output: str | None,
 ) -> Sweep:
-    from ckptplan.sweeps import prepared
+    from ckptplan.studies.sweep import prepared
 
     machines, tasks = _names(profiles), _names(workloads)
     options.keep_inputs({"--output": output}, *machines, *tasks)
@@ -159,7 +159,7 @@ def _names(given: list[str]) -> list[str]:
 
 def _as_table(sweep: Sweep, jobs: int | None) -> None:
     from ckptplan.report.sweep_table import Summary
-    from ckptplan.sweeps import rows_of
+    from ckptplan.studies.sweep import rows_of
 
     summary = Summary(sweep)
     with _watched(sweep, 0) as told:
@@ -172,7 +172,7 @@ def _as_table(sweep: Sweep, jobs: int | None) -> None:
 def _as_stream(sweep: Sweep, jobs: int | None, chosen: RowFormat, output: str | None) -> None:
     """Write to standard output, a device or a pipe: what cannot be continued."""
     from ckptplan.storage.files import replacing
-    from ckptplan.sweeps import rows_of
+    from ckptplan.studies.sweep import rows_of
 
     lines = _lines(sweep, chosen)
     with (
@@ -242,7 +242,7 @@ def _rows_in(path: str, sweep: Sweep, chosen: RowFormat, *, restart: bool) -> Ab
 
 def _fill(file: RowFile, sweep: Sweep, jobs: int | None, *, named: str) -> None:
     """Add the rows that a file lacks; ``named`` is what it is called, or becomes."""
-    from ckptplan.sweeps import rows_of
+    from ckptplan.studies.sweep import rows_of
 
     if file.done:
         note(f"{named} has {file.done:,} of {len(sweep):,} rows; continuing")

@@ -112,8 +112,8 @@ def command(
 @contextmanager
 def _traced(plan: "Plan", path: str) -> "Iterator[ChromeTrace]":
     """Write the simulated timeline to a trace, to which another one is added."""
-    from ckptplan.cost.derive import step_costs
-    from ckptplan.playback import schedule_head, simulate
+    from ckptplan.cost.case import step_costs
+    from ckptplan.planning.playback import schedule_head, simulate
     from ckptplan.report.chrome_trace import ChromeTrace
     from ckptplan.storage.files import replacing
 

@@ -28,7 +28,7 @@ from checkpoint_schedules import (
 
 from ckptplan.errors import InputError
 from ckptplan.model.plan import Plan
-from ckptplan.playback import actions
+from ckptplan.planning.playback import actions
 from ckptplan.schedule.actions import Action, Advance, Backward, Free, Load, Record, Save, Tier, Transfer
 
 Translated: TypeAlias = Copy | EndForward | EndReverse | Forward | Move | Reverse

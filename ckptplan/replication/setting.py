@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from ckptplan.cost.derive import step_costs
+from ckptplan.cost.case import step_costs
 from ckptplan.errors import InputError
 from ckptplan.model.budget import Budget
 from ckptplan.model.profile import HardwareProfile

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ckptplan.errors import Infeasible
-from ckptplan.fronts import ParetoFront
 from ckptplan.report import style
 from ckptplan.report.comparison import parameters_text
+from ckptplan.studies.pareto import ParetoFront
 from ckptplan.units import format_bytes, format_count, format_percent, format_seconds
 
 if TYPE_CHECKING:

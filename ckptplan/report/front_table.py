@@ -14,10 +14,10 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from ckptplan.fronts import ParetoFront
 from ckptplan.report.comparison import parameters_text
 from ckptplan.report.plan_table import PARAMETERS, print_basis, print_title
 from ckptplan.strategies.solved import SolvedStrategy
+from ckptplan.studies.pareto import ParetoFront
 from ckptplan.units import format_bytes, format_count, format_percent, format_seconds
 
 #: Said where strategies that are solved were not asked for.

@@ -11,11 +11,11 @@ from rich.text import Text
 
 from ckptplan.model.profile import HardwareProfile
 from ckptplan.model.workload import Workload
-from ckptplan.reach import Reach
 from ckptplan.report.comparison import parameters_text
 from ckptplan.report.infeasible import verdict
 from ckptplan.report.plan_table import plan_row, print_basis
 from ckptplan.storage.plans import plan_document
+from ckptplan.studies.largest import Reach
 from ckptplan.units import format_count, format_percent, format_seconds
 
 _BOUND = {

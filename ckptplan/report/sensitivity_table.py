@@ -10,10 +10,10 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from ckptplan.axes import Axis, Value
 from ckptplan.report.plan_table import PARAMETERS, print_title
-from ckptplan.sensitivities import FACTORS, Best, BreakEven, Influence, Replanned, Sensitivity
-from ckptplan.uncertainty import ErrorBars
+from ckptplan.studies.axes import Axis, Value
+from ckptplan.studies.error_bars import ErrorBars
+from ckptplan.studies.sensitivity import FACTORS, Best, BreakEven, Influence, Replanned, Sensitivity
 from ckptplan.units import format_percent, format_seconds
 
 #: Changes of strategy that are told of one input, the nearest to its value.

@@ -10,9 +10,9 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from ckptplan.axes import Axis
 from ckptplan.report.plan_table import PARAMETERS
-from ckptplan.sweeps import Sweep
+from ckptplan.studies.axes import Axis
+from ckptplan.studies.sweep import Sweep
 from ckptplan.units import format_bytes, format_count, format_percent, format_seconds
 
 #: Rows that are shown; the others only count.

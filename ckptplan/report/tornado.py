@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from ckptplan.report import style
 from ckptplan.report.sensitivity_table import by_effect, change, shown
-from ckptplan.sensitivities import Influence, Replanned, Sensitivity
+from ckptplan.studies.sensitivity import Influence, Replanned, Sensitivity
 from ckptplan.units import format_count, format_seconds
 
 if TYPE_CHECKING:

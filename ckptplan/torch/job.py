@@ -12,7 +12,7 @@ import torch
 
 from ckptplan.errors import InputError, shown
 from ckptplan.model.plan import Plan
-from ckptplan.playback import actions
+from ckptplan.planning.playback import actions
 from ckptplan.schedule.actions import Action, Tier
 from ckptplan.torch.ambient import Autocast, Generators
 from ckptplan.torch.chunk_cell import ChunkCell

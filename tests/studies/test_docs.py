@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from ckptplan.axes import all_axes
+from ckptplan.studies.axes import all_axes
 from tests.support import run
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 PAGES = ("sweep", "sensitivity")
 
 

@@ -3,7 +3,7 @@
 import pytest
 
 from ckptplan import HardwareProfile, InputError, Workload
-from ckptplan.cost.derive import step_costs
+from ckptplan.cost.case import step_costs
 from ckptplan.model.step_costs import StepCosts
 
 WORKLOAD = Workload(

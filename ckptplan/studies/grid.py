@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
-from ckptplan.axes import Axis, Value, all_axes, axis_named
 from ckptplan.errors import InputError, shown
+from ckptplan.studies.axes import Axis, Value, all_axes, axis_named
 
 #: More points than this are no sweep that anybody waits for.
 MOST_POINTS = 10_000_000

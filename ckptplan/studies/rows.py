@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, TypeAlias
 
-from ckptplan.planner import predict, predicted_by
+from ckptplan.planning.optimize import predict, predicted_by
 from ckptplan.search.question import Answer, Question
 from ckptplan.strategies.solved import SolvedStrategy
 

@@ -6,15 +6,15 @@ import numpy as np
 import pytest
 
 import ckptplan
-from ckptplan.axes import Case, axis_named, with_numbers
-from ckptplan.cost.derive import step_costs
+from ckptplan.cost.case import step_costs
 from ckptplan.errors import InputError
-from ckptplan.kept import kept_plan
 from ckptplan.model.budget import Budget
 from ckptplan.search.question import Question
-from ckptplan.sensitivities import FACTORS, INPUTS, Influence, Sensitivity
 from ckptplan.strategies.registry import named
-from ckptplan.uncertainty import SEED, _varied, error_bars
+from ckptplan.studies.axes import Case, axis_named, with_numbers
+from ckptplan.studies.error_bars import SEED, _varied, error_bars
+from ckptplan.studies.fixed_plan import kept_plan
+from ckptplan.studies.sensitivity import FACTORS, INPUTS, Influence, Sensitivity
 
 SNN = ckptplan.load_workload("paper-snn")
 IPU = ckptplan.load_profile("ipu-mk2")

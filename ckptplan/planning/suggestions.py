@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any
 
-from ckptplan.cost.derive import step_costs
+from ckptplan.cost.case import step_costs
 from ckptplan.cost.exact import overhead
 from ckptplan.errors import Infeasible, InputError
 from ckptplan.model.profile import HardwareProfile

@@ -20,7 +20,7 @@ from ckptplan.model.plan import Plan
 from ckptplan.model.profile import HardwareProfile
 from ckptplan.model.record import Parameters
 from ckptplan.model.workload import Workload
-from ckptplan.planner import Ranking, asked
+from ckptplan.planning.optimize import Ranking, asked
 from ckptplan.search.box import Best, Limits
 from ckptplan.search.front import COARSE, Front, front_of, merged
 from ckptplan.search.objective import Knee

@@ -7,22 +7,22 @@ from dataclasses import dataclass
 from itertools import product
 from typing import Any
 
-from ckptplan.axes import Case, Value, with_numbers
-from ckptplan.cost.derive import step_costs
+from ckptplan.cost.case import step_costs
 from ckptplan.errors import InputError
-from ckptplan.grid import MOST_POINTS, Grid, grid_of, in_order
 from ckptplan.model.budget import Budget
 from ckptplan.model.checked import digest
 from ckptplan.model.plan import Goal
 from ckptplan.model.profile import HardwareProfile
 from ckptplan.model.workload import Workload
-from ckptplan.plan_rows import PLAN_COLUMNS, Row, Type, plan_row
-from ckptplan.planner import check_kind
+from ckptplan.planning.optimize import check_kind
 from ckptplan.search.question import Question
 from ckptplan.strategies.registry import named
+from ckptplan.studies.axes import Case, Value, with_numbers
+from ckptplan.studies.grid import MOST_POINTS, Grid, grid_of, in_order
+from ckptplan.studies.rows import PLAN_COLUMNS, Row, Type, plan_row
+from ckptplan.studies.workers import all_cores
+from ckptplan.studies.workers import in_order as worked
 from ckptplan.version import __version__
-from ckptplan.workers import all_cores
-from ckptplan.workers import in_order as worked
 
 #: Values of an axis, and corners of the grid, that are looked at before it is begun.
 _MOST_CHECKED, _MOST_CORNERS = 1000, 4096

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 import ckptplan
 from ckptplan import Infeasible, InputError, Workload
 from ckptplan.model.network import Network
-from ckptplan.planner import asked
+from ckptplan.planning.optimize import asked
 from tests.support import CLOSED
 
 PAPER = ckptplan.load_workload("paper-snn")

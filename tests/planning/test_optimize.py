@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 import ckptplan
 from ckptplan import HardwareProfile, Infeasible, InputError, Plan, Workload
-from ckptplan.cost.derive import step_costs
+from ckptplan.cost.case import step_costs
 from ckptplan.model.budget import Budget
 from ckptplan.model.record import Parameters
 from ckptplan.search.question import Question

@@ -9,9 +9,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from ckptplan.basis import estimate_basis
 from ckptplan.cost import paper
-from ckptplan.cost.derive import step_costs
+from ckptplan.cost.case import step_costs
 from ckptplan.cost.exact import overhead
 from ckptplan.errors import CkptplanError, Infeasible, InputError, shown
 from ckptplan.model.budget import Budget
@@ -21,6 +20,7 @@ from ckptplan.model.profile import HardwareProfile
 from ckptplan.model.record import Parameters
 from ckptplan.model.step_costs import StepCosts
 from ckptplan.model.workload import Workload
+from ckptplan.planning.basis import estimate_basis
 from ckptplan.schedule.simulator import Trace
 from ckptplan.search.question import Answer, Question
 from ckptplan.strategies.protocol import Strategy
@@ -193,7 +193,7 @@ class Ranking:
         """
         if self.answers:
             return self._plan(self.answers[0])
-        from ckptplan.suggestions import with_suggestions  # needed in this case only
+        from ckptplan.planning.suggestions import with_suggestions  # needed in this case only
 
         raise with_suggestions(
             self.question.infeasible(subject=self._nothing_fits()),

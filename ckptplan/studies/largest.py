@@ -7,12 +7,12 @@ from dataclasses import dataclass, replace
 from functools import cache
 from math import inf, isqrt
 
-from ckptplan.cost.derive import step_costs
+from ckptplan.cost.case import step_costs
 from ckptplan.errors import Infeasible, InputError, did_you_mean
 from ckptplan.model.plan import Plan
 from ckptplan.model.profile import HardwareProfile
 from ckptplan.model.workload import Workload
-from ckptplan.planner import Ranking, asked
+from ckptplan.planning.optimize import Ranking, asked
 from ckptplan.search.question import Answer, Question
 from ckptplan.strategies.protocol import Strategy
 from ckptplan.strategies.solved import Progress, SolvedStrategy

@@ -11,20 +11,20 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from ckptplan.axes import Axis, Case, Value, axis_named, with_numbers
-from ckptplan.cost.derive import step_costs
+from ckptplan.cost.case import step_costs
 from ckptplan.errors import InputError, shown
-from ckptplan.kept import KeptPlan, kept_plan
 from ckptplan.model.budget import Budget
 from ckptplan.model.plan import Goal
 from ckptplan.model.profile import HardwareProfile
 from ckptplan.model.record import Parameters
 from ckptplan.model.workload import Workload
-from ckptplan.planner import check_kind, optimize
+from ckptplan.planning.optimize import check_kind, optimize
 from ckptplan.search.question import Answer, Question
 from ckptplan.strategies.registry import named
 from ckptplan.strategies.solved import Progress
-from ckptplan.uncertainty import SAMPLES, ErrorBars, error_bars
+from ckptplan.studies.axes import Axis, Case, Value, axis_named, with_numbers
+from ckptplan.studies.error_bars import SAMPLES, ErrorBars, error_bars
+from ckptplan.studies.fixed_plan import KeptPlan, kept_plan
 from ckptplan.units import parse_fraction
 
 #: What is varied, as axes of a sweep.

@@ -12,15 +12,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import ckptplan
-from ckptplan.axes import BYTES, COUNT, LIMIT, RATE, STEPS, Case, all_axes, axis_named
 from ckptplan.errors import CkptplanError, InputError, shown
-from ckptplan.grid import Grid, grid_of, values_of
 from ckptplan.model.network import Network
 from ckptplan.model.workload import DERIVED
 from ckptplan.report.plan_table import plan_row
 from ckptplan.strategies.registry import strategy_of
-from ckptplan.sweeps import prepared
-from ckptplan.workers import in_order
+from ckptplan.studies.axes import BYTES, COUNT, LIMIT, RATE, STEPS, Case, all_axes, axis_named
+from ckptplan.studies.grid import Grid, grid_of, values_of
+from ckptplan.studies.sweep import prepared
+from ckptplan.studies.workers import in_order
 
 SNN = ckptplan.load_workload("paper-snn")
 IPU = ckptplan.load_profile("ipu-mk2")
@@ -76,7 +76,7 @@ def test_a_range_of_any_numbers_is_values_or_an_error(start: float, stop: float,
     told: InputError | None = None
     values: Sequence[float | None] = []
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("ckptplan.grid.MOST_POINTS", 5_000)
+        patch.setattr("ckptplan.studies.grid.MOST_POINTS", 5_000)
         try:
             values = values_of(axis_named("recompute-ratio"), text)
         except InputError as error:

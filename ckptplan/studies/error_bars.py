@@ -15,11 +15,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ckptplan.kept import KeptPlan, kept_plan
 from ckptplan.model.profile import HardwareProfile
 from ckptplan.model.step_costs import StepCosts
 from ckptplan.search.question import Question
 from ckptplan.strategies.protocol import Model, Strategy
+from ckptplan.studies.fixed_plan import KeptPlan, kept_plan
 
 SAMPLES, SEED = 300, 20241216
 #: Differences below this share are rounding.

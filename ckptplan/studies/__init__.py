@@ -1,0 +1,1 @@
+"""What is asked beyond one plan: fronts, limits, grids and sensitivities."""
