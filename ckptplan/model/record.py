@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
+
+from pydantic import ConfigDict
 
 from ckptplan.errors import InputError, shown
 from ckptplan.units import MAX_STEPS
@@ -53,3 +55,25 @@ class Parameters(Mapping[str, int]):
 
     def __repr__(self) -> str:
         return f"Parameters({', '.join(f'{name}={value}' for name, value in self._values.items())})"
+
+
+class Record:
+    """What records share: they also read as mappings, and unknown fields are refused on loading."""
+
+    __pydantic_config__ = ConfigDict(extra="forbid", allow_inf_nan=False)
+
+    def keys(self) -> Iterable[str]:
+        """Return the names of the fields."""
+        return self.__dict__.keys()
+
+    def __getitem__(self, name: str) -> Any:
+        return self.__dict__[name]
+
+    def __contains__(self, name: object) -> bool:
+        return name in self.__dict__
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.__dict__)
+
+    def __len__(self) -> int:
+        return len(self.__dict__)

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Literal
 
-from ckptplan.model.plan import BasisEntry, Goal
+from ckptplan.model.goal import Goal
+from ckptplan.model.prediction import BasisEntry
 from ckptplan.model.profile import GRADES, NUMBERS, HardwareProfile
 from ckptplan.model.workload import TIMES, Workload
 from ckptplan.units import format_share

@@ -15,7 +15,9 @@ from ckptplan.cost.exact import overhead
 from ckptplan.errors import CkptplanError, Infeasible, InputError, shown
 from ckptplan.model.budget import Budget
 from ckptplan.model.calibration import Calibration
-from ckptplan.model.plan import BasisEntry, Bound, Goal, PaperPrediction, Plan, Predicted, Provenance
+from ckptplan.model.goal import Goal
+from ckptplan.model.plan import Plan, Provenance
+from ckptplan.model.prediction import BasisEntry, Bound, PaperPrediction, Predicted
 from ckptplan.model.profile import HardwareProfile
 from ckptplan.model.record import Parameters
 from ckptplan.model.step_costs import StepCosts

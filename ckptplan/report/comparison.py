@@ -11,7 +11,8 @@ from rich.table import Table
 from rich.text import Text
 
 from ckptplan.errors import Infeasible
-from ckptplan.model.plan import Plan, Predicted
+from ckptplan.model.plan import Plan
+from ckptplan.model.prediction import Predicted
 from ckptplan.model.profile import HardwareProfile
 from ckptplan.model.workload import Workload
 from ckptplan.report.infeasible import verdict

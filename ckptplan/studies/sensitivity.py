@@ -14,7 +14,7 @@ from typing import Any
 from ckptplan.cost.case import step_costs
 from ckptplan.errors import InputError, shown
 from ckptplan.model.budget import Budget
-from ckptplan.model.plan import Goal
+from ckptplan.model.goal import Goal
 from ckptplan.model.profile import HardwareProfile
 from ckptplan.model.record import Parameters
 from ckptplan.model.workload import Workload

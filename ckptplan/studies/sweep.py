@@ -11,7 +11,7 @@ from ckptplan.cost.case import step_costs
 from ckptplan.errors import InputError
 from ckptplan.model.budget import Budget
 from ckptplan.model.checked import digest
-from ckptplan.model.plan import Goal
+from ckptplan.model.goal import Goal
 from ckptplan.model.profile import HardwareProfile
 from ckptplan.model.workload import Workload
 from ckptplan.planning.optimize import check_kind

@@ -1,0 +1,34 @@
+"""What a plan is chosen for: the objective, the limits, and the strategies that may serve."""
+
+from typing import Annotated, ClassVar, Literal, TypeAlias
+
+from pydantic import Field
+
+from ckptplan.model.checked import Checked
+from ckptplan.model.quantities import Limit, PositiveBytes, Share
+
+#: What is made least; 'balanced' is the knee of the front of time and memory.
+ObjectiveName: TypeAlias = Literal["time", "memory", "balanced"]
+#: The cost model that chooses: exact, or the paper's printed equations.
+Model: TypeAlias = Literal["exact", "paper"]
+#: How much work the search for optimal schedules may be.
+EffortName: TypeAlias = Literal["quick", "thorough"]
+
+
+class Goal(Checked):
+    """What a plan is chosen for. Raises InputError."""
+
+    noun: ClassVar[str] = "goal"
+
+    objective: ObjectiveName = "time"
+    model: Annotated[
+        Model,
+        Field(description="the cost model that chose: exact, or the printed equations"),
+    ] = "exact"
+    max_overhead: Annotated[Share | None, Field(description="largest overhead allowed, as a share")] = None
+    local_bytes: Annotated[PositiveBytes | None, Field(description="local budget of one unit")] = None
+    remote_bytes: Annotated[Limit, Field(description="remote budget in all; none: unbounded")] = None
+    strategies: Annotated[tuple[str, ...], Field(description="the strategies that were compared")] = ()
+    effort: Annotated[EffortName, Field(description="how much work the search for optimal schedules is")] = (
+        "quick"
+    )

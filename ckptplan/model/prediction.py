@@ -1,0 +1,55 @@
+"""What a plan will cost, what is proved of that, and why it is believed."""
+
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from ckptplan.model.quantities import Bytes, Seconds
+from ckptplan.model.record import Record
+from ckptplan.units import MAX_BYTES
+
+_Events = Annotated[int, Field(strict=True, ge=0, le=MAX_BYTES)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class PaperPrediction(Record):
+    """What the paper's printed equations say of the same strategy and parameters."""
+
+    seconds: Annotated[Seconds, Field(description="time of one batch, eq. (5), (7), (9) or (12)")]
+    overhead: Annotated[float, Field(description="share of base's time that is added")]
+    local_peak_bytes: Annotated[Bytes, Field(description="per unit, eq. (2), (4), (6), (8) or (11), bytes")]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Predicted(Record):
+    """What the plan will cost. Local bytes are per unit, remote bytes in all."""
+
+    seconds: Annotated[Seconds, Field(description="time of one batch: forward, recompute, transfer, backward")]
+    overhead: Annotated[float, Field(ge=0, description="seconds over those of base, less one")]
+    local_peak_bytes: Annotated[Bytes, Field(description="peak on one unit, resident and workspace included")]
+    remote_peak_bytes: Annotated[Bytes, Field(description="peak of remote memory, all units together")]
+    recomputed_steps: Annotated[_Events, Field(description="steps run a second or third time")]
+    remote_writes: Annotated[_Events, Field(description="states written to remote memory")]
+    remote_reads: Annotated[_Events, Field(description="states read from remote memory")]
+    messages: Annotated[_Events, Field(description="messages to and from remote memory, both ways together")]
+    paper: Annotated[
+        PaperPrediction | None, Field(description="the printed equations; none where the paper has none")
+    ] = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bound(Record):
+    """What is proved of the time of every legal schedule within the same budget."""
+
+    least_seconds: Annotated[Seconds, Field(description="no schedule takes less than this")]
+    gap: Annotated[float, Field(ge=0, description="share of the plan's seconds that lies above")]
+
+
+@dataclass(frozen=True, kw_only=True)
+class BasisEntry(Record):
+    """One reason to believe, or to doubt, a predicted number."""
+
+    field: Annotated[str, Field(description="the number meant, as 'profile.local_bytes'")]
+    kind: Literal["sourced", "derived", "measured", "assumed", "stated"]
+    text: str
