@@ -19,9 +19,9 @@ from benchmarks.record import spread, write
 from ckptplan.cost.exact import Cost
 from ckptplan.model.budget import Budget
 from ckptplan.model.step_costs import StepCosts
-from ckptplan.recursion import ask, classical
+from ckptplan.recursion import classical, table_problem
 from ckptplan.strategies.registry import all_strategies
-from ckptplan.strategies.solved import SolvedStrategy
+from ckptplan.strategies.solved import Solved
 
 #: Name, strategy, steps, units, tape, effort, repeats.
 CASES: list[tuple[str, str, int, int, int, str, int]] = [
@@ -49,10 +49,10 @@ def first(cost: Cost) -> int:
     return int(np.lexsort((cost.local_peak_bytes, cost.seconds))[0])
 
 
-def solved(name: str) -> SolvedStrategy:
+def solved(name: str) -> Solved:
     """Return a strategy that is solved decision by decision."""
     strategy = all_strategies()[name]
-    if not isinstance(strategy, SolvedStrategy):
+    if not isinstance(strategy, Solved):
         raise TypeError(name)
     return strategy
 
@@ -76,8 +76,8 @@ def timed(repeats: int, action: Callable[[], Any]) -> tuple[dict[str, float], An
     """Time an action, each time without what the last one kept."""
     times, result = [], None
     for _ in range(repeats):
-        ask.forget()
-        classical.forget()
+        table_problem.clear_caches()
+        classical.clear_caches()
         start = time.perf_counter()
         result = action()
         times.append(time.perf_counter() - start)
@@ -95,7 +95,7 @@ def ours() -> list[dict[str, Any]]:
             repeats,
             lambda: strategy.solve(costs=costs, budget=budget, choose=first, effort=effort),  # noqa: B023
         )
-        seconds, least = solution.trace.seconds, solution.least_seconds
+        seconds, least = solution.totals.seconds, solution.least_seconds
         gap = None if least is None else (seconds - least) / seconds
         shown = "" if gap is None else f"{gap:.2%}"
         print(

@@ -11,29 +11,32 @@ from typing import Any
 
 import ckptplan
 from benchmarks.record import median_of, write
-from ckptplan.cost.case import step_costs
+from ckptplan.cost.case import Case
 from ckptplan.model.budget import Budget
 from ckptplan.search.box import Limits
 from ckptplan.search.front import front_of, merged
-from ckptplan.strategies.registry import named
+from ckptplan.strategies.registry import closed_form_of, select_strategies
 
 
 def measured(steps: int, *, repeats: int) -> list[dict[str, Any]]:
     """Return a line for each strategy, for merging their fronts, and for groups of strategies."""
     workload, profile = ckptplan.load_workload("paper-snn"), ckptplan.load_profile("ipu-mk2")
-    costs = step_costs(workload.with_steps(steps), profile)
+    costs = Case(workload=workload.with_steps(steps), profile=profile).costs
     limits = Limits(budget=Budget())
     fronts = {}
     lines: list[dict[str, Any]] = []
-    for strategy in named(["closed"]):
-        search = partial(front_of, strategy, costs=costs, limits=limits)
+    for strategy in select_strategies(["closed"]):
+        search = partial(front_of, closed_form_of(strategy.name), costs=costs, limits=limits)
         fronts[strategy.name] = search()
         timing = median_of(repeats, search)
         lines.append({"strategy": strategy.name, "points": len(fronts[strategy.name]), **timing})
     several = list(fronts.values())
     merging = median_of(repeats, lambda: merged(several))
     lines.append({"strategy": "(merging all)", "points": len(merged(several)[0]), **merging})
-    groups = {group: {strategy.name for strategy in named([group])} for group in ("paper", "regular", "closed")}
+    groups = {
+        group: {strategy.name for strategy in select_strategies([group])}
+        for group in ("paper", "regular", "closed")
+    }
     for group, names in groups.items():
         own = [line for line in lines if line["strategy"] in names]
         totals = {key: sum(line[key] for line in own) for key in ("points", "median_seconds", "least", "most")}

@@ -8,10 +8,9 @@ time and in time added to base's. Not a timing: the numbers are the same on ever
 from __future__ import annotations
 
 from benchmarks.record import write
-from ckptplan.model.budget import Budget
 from ckptplan.model.step_costs import StepCosts
+from ckptplan.planning.request import make_goal
 from ckptplan.search.question import Question
-from ckptplan.strategies.registry import named
 
 STEPS = 4096
 RHOS, TRANSFERS, UNITS = (0.1, 0.3, 1.0), (1, 5, 20), (4, 8, 16, 32)
@@ -32,14 +31,12 @@ def best(names: list[str], *, units: int, transfer: float, rho: float) -> tuple[
     )
     question = Question(
         costs=costs,
-        budget=Budget(local_bytes=units),
-        strategies=tuple(named(names)),
-        effort="thorough",
+        goal=make_goal(strategies=names, local_bytes=units, effort="thorough"),
     )
-    winner = question.winner()
+    winner = question.best()
     if winner is None:
         raise ValueError("nothing fits")
-    return winner.strategy.name, winner.best.key[0]
+    return winner.strategy.name, winner.key[0]
 
 
 def main() -> None:

@@ -7,10 +7,10 @@ elementary actions are those of paper-snn on ipu-mk2.
 from __future__ import annotations
 
 from benchmarks.record import median_of, write
-from ckptplan.model.budget import Budget
+from ckptplan.model.goal import ObjectiveName
 from ckptplan.model.step_costs import StepCosts
-from ckptplan.search.question import ObjectiveName, Question
-from ckptplan.strategies.registry import named
+from ckptplan.planning.request import make_goal
+from ckptplan.search.question import Question
 
 STATE = 960
 OBJECTIVES: tuple[ObjectiveName, ...] = ("time", "memory", "balanced")
@@ -31,28 +31,26 @@ def question(steps: int, states: int | None, objective: ObjectiveName) -> Questi
             read_seconds=70.656e-6,
             message_seconds=1.5e-6,
         ),
-        budget=Budget(local_bytes=None if states is None else states * STATE),
-        strategies=tuple(named(["paper", "nested"])),
-        objective=objective,
+        goal=make_goal(
+            strategies=["paper", "nested"],
+            local_bytes=None if states is None else states * STATE,
+            objective=objective,
+        ),
     )
 
 
 def main() -> None:
     """Print a line for each length, budget and objective."""
     results = []
-    question(64, 31, "time").answers()
+    question(64, 31, "time").rank()
     print(f"{'T':>14} {'budget':>10} {'objective':>10} {'median':>9} {'most':>9}  best")
     for steps in (4096, 10**6, 10**9):
         for states in (31, 10**4, None):
             for objective in OBJECTIVES:
                 asked = question(steps, states, objective)
-                timing = median_of(7, asked.answers)
-                winner = asked.winner()
-                best = (
-                    "nothing fits"
-                    if winner is None
-                    else f"{winner.strategy.name} {dict(winner.best.parameters)}"
-                )
+                timing = median_of(7, asked.rank)
+                winner = asked.best()
+                best = "nothing fits" if winner is None else f"{winner.strategy.name} {dict(winner.parameters)}"
                 budget = "unbounded" if states is None else f"{states:,}"
                 print(
                     f"{steps:>14,} {budget:>10} {objective:>10} {timing['median_seconds'] * 1e3:6.1f} ms "

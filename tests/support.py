@@ -6,7 +6,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -16,16 +16,21 @@ from hypothesis import strategies as st
 
 import ckptplan
 from ckptplan.cost.exact import Cost
+from ckptplan.model.budget import Budget
 from ckptplan.model.calibration import Calibration
+from ckptplan.model.goal import Goal, Model
 from ckptplan.model.plan import Plan
 from ckptplan.model.record import Parameters
 from ckptplan.model.step_costs import StepCosts
 from ckptplan.recursion.growing import growth
+from ckptplan.search.answer import Answer, SolvedAnswer
 from ckptplan.search.box import Limits
 from ckptplan.search.objective import Objective
-from ckptplan.strategies.protocol import Columns, Model, Strategy
+from ckptplan.search.question import Question
+from ckptplan.strategies.closed_form import ClosedForm
+from ckptplan.strategies.protocol import Columns, Strategy
 from ckptplan.strategies.registry import all_strategies
-from ckptplan.strategies.solved import SolvedStrategy
+from ckptplan.strategies.solved import Solution, Solved
 
 #: Time costs: zero, small whole numbers (which make ties) and any positive number.
 seconds = st.one_of(
@@ -83,8 +88,28 @@ def plain_costs(steps: int, **changes: Any) -> StepCosts:
 
 
 #: Strategies that a few parameters determine, and those that are solved decision by decision.
-CLOSED = {name: one for name, one in all_strategies().items() if not isinstance(one, SolvedStrategy)}
-SOLVED = {name: one for name, one in all_strategies().items() if isinstance(one, SolvedStrategy)}
+CLOSED = {name: one for name, one in all_strategies().items() if isinstance(one, ClosedForm)}
+SOLVED = {name: one for name, one in all_strategies().items() if isinstance(one, Solved)}
+
+
+def ask(
+    *,
+    costs: StepCosts,
+    budget: Budget | None = None,
+    strategies: Iterable[Strategy | str] = tuple(CLOSED),
+    **more: Any,
+) -> Question:
+    """A question about any costs, within any budget, zero included."""
+    names = tuple(one if isinstance(one, str) else one.name for one in strategies)
+    wishes = {name: more.pop(name) for name in tuple(more) if name in Goal.model_fields}
+    asked = Question(costs=costs, goal=Goal(strategies=names, **wishes), **more)
+    return asked if budget is None else asked.replace(**vars(budget))
+
+
+def solution_of(answer: Answer | None) -> Solution:
+    """The schedule behind an answer of a strategy that is solved."""
+    assert isinstance(answer, SolvedAnswer)
+    return answer.solution
 
 
 def fixed(strategy: Strategy, *, state_bytes: int, tape_bytes: int) -> dict[str, int]:
@@ -130,7 +155,7 @@ def columns_of(settings: list[dict[str, int]]) -> Columns:
 
 
 def brute_force(
-    strategy: Strategy, *, costs: StepCosts, limits: Limits, objective: Objective, model: Model
+    strategy: ClosedForm, *, costs: StepCosts, limits: Limits, objective: Objective, model: Model
 ) -> tuple[float, ...] | None:
     """The key and parameters of the best of all settings, each evaluated; None if none keeps the limits."""
     sizes = {"state_bytes": costs.state_bytes, "tape_bytes": costs.tape_bytes}
@@ -142,7 +167,7 @@ def brute_force(
     return min(((*(column[i].item() for column in keys), *settings[i].values()) for i in fitting), default=None)
 
 
-def one_cost(strategy: Strategy, costs: StepCosts, parameters: Mapping[str, int]) -> Cost:
+def one_cost(strategy: ClosedForm, costs: StepCosts, parameters: Mapping[str, int]) -> Cost:
     """The cost of one setting."""
     return strategy.cost(Parameters(parameters), costs=costs)
 

@@ -11,7 +11,7 @@ import ckptplan
 from ckptplan.calibration.cells import Network
 from ckptplan.calibration.runs import Held
 from ckptplan.calibration.validation import Row, Verdict, counted
-from ckptplan.cost.case import step_costs
+from ckptplan.cost.case import Case
 from ckptplan.model.plan import Plan
 from ckptplan.schedule.actions import Transfer
 from ckptplan.schedule.simulator import READ, WRITE, Event, play
@@ -34,7 +34,9 @@ def byte_rows(
     Where a plan's transfers run beside compute, their buffers are no checkpoints, and are left out.
     """
     units = plan.profile.units
-    costs = step_costs(plan.workload, plan.profile).model_copy(update={"overlaps_compute": False})
+    costs = Case(workload=plan.workload, profile=plan.profile).costs.model_copy(
+        update={"overlaps_compute": False}
+    )
     trace = play(ckptplan.actions(plan), costs=costs, budget=None)
     # A unit's share of a state, or of a tape, is rounded up to whole bytes.
     slack = 0.0 if units == 1 else 1 / min(costs.state_bytes, costs.tape_bytes)

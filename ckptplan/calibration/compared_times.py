@@ -9,7 +9,7 @@ from ckptplan.calibration.cells import Network
 from ckptplan.calibration.samples import Sample
 from ckptplan.calibration.transfer_times import TransferTimes
 from ckptplan.calibration.validation import Row, beside, of_machine, seconds_by_kind, timed
-from ckptplan.cost.case import step_costs
+from ckptplan.cost.case import Case
 from ckptplan.model.plan import Plan
 from ckptplan.schedule.simulator import READ, WRITE, Event
 from ckptplan.torch.trees import byte_size, flattened
@@ -24,7 +24,7 @@ _MOST_UNCERTAIN = 0.5
 
 def machine_rows(plan: Plan, network: Network, found: TransferTimes) -> list[Row]:
     """Return bandwidths and messages, measured anew: a plan that moves little says little about them."""
-    costs = step_costs(plan.workload, plan.profile)
+    costs = Case(workload=plan.workload, profile=plan.profile).costs
     # What transfers really move, in case the plan is wrong about it.
     size = byte_size(flattened(network.state)[0])
     rows = []

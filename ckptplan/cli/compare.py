@@ -31,7 +31,8 @@ def command(
 ) -> None:
     """Show the best plan of each strategy, or why it has none; exits 3 if none has one."""
     from ckptplan.cli.progress import progress_bar
-    from ckptplan.planning.optimize import ranking
+    from ckptplan.planning.ranking import rank_strategies
+    from ckptplan.planning.request import Request
     from ckptplan.report.comparison import comparison_document, comparison_rows, comparison_table
 
     options.keep_inputs({"--output": output}, profile, workload)
@@ -49,7 +50,7 @@ def command(
             effort=effort,
         )
         with progress_bar("looking for the optimum") as progress:
-            ranked = ranking(task, hardware, **wishes, progress=progress)
+            ranked = rank_strategies(Request.of(task, hardware, **wishes, progress=progress))
     if ranked.interrupted:
         note("interrupted: the strategies found so far, without a bound")
     results = ranked.by_strategy()

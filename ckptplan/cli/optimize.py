@@ -27,7 +27,8 @@ def command(
     the plan is written.
     """
     from ckptplan.cli.progress import progress_bar
-    from ckptplan.planning.optimize import ranking
+    from ckptplan.planning.ranking import rank_strategies
+    from ckptplan.planning.request import Request
     from ckptplan.report.plan_table import plan_row, plan_table
     from ckptplan.storage.plans import plan_document, save_plan
 
@@ -46,7 +47,7 @@ def command(
             effort=effort,
         )
         with progress_bar("looking for the optimum") as progress:
-            ranked = ranking(task, hardware, **wishes, progress=progress)
+            ranked = rank_strategies(Request.of(task, hardware, **wishes, progress=progress))
     if ranked.interrupted:
         note("interrupted: the best plan so far, without a bound")
     plan = ranked.best()

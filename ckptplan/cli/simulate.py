@@ -108,7 +108,7 @@ def _each(sinks: "list[Sink]") -> "Sink | None":
 @contextmanager
 def _traced(plan: "Plan", schedule: str | None, path: str) -> "Iterator[Sink]":
     """Stream events to a trace, which is there once the schedule was played."""
-    from ckptplan.cost.case import step_costs
+    from ckptplan.cost.case import Case
     from ckptplan.planning.playback import schedule_head
     from ckptplan.report.chrome_trace import ChromeTrace
     from ckptplan.storage.files import replacing
@@ -122,7 +122,7 @@ def _traced(plan: "Plan", schedule: str | None, path: str) -> "Iterator[Sink]":
                 "kind": "ckptplan.trace",
                 "schedule": schedule,
             },
-            resident_bytes=step_costs(plan.workload, plan.profile).resident_bytes,
+            resident_bytes=Case(workload=plan.workload, profile=plan.profile).costs.resident_bytes,
         )
         yield chrome.add
         chrome.close()
@@ -132,11 +132,11 @@ def _traced(plan: "Plan", schedule: str | None, path: str) -> "Iterator[Sink]":
 @contextmanager
 def _drawn(plan: "Plan", schedule: str | None, path: str) -> "Iterator[Sink]":
     """Collect events, and draw them once the schedule was played."""
-    from ckptplan.cost.case import step_costs
+    from ckptplan.cost.case import Case
     from ckptplan.report.gantt import Gantt
     from ckptplan.report.style import save_picture, styled
 
-    resident = step_costs(plan.workload, plan.profile).resident_bytes
+    resident = Case(workload=plan.workload, profile=plan.profile).costs.resident_bytes
     picture = Gantt(plan, resident_bytes=resident, schedule=schedule)
     yield picture.add
     with styled():

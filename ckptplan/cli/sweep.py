@@ -87,7 +87,6 @@ def command(
             remote_bytes=remote_bytes,
             effort=effort,
         )
-        del wishes["command"]
         sweep = _prepared(over or [], profile, workload, (steps, batch, neurons), wishes, output)
     if chosen is None:
         _as_table(sweep, processes)
@@ -125,12 +124,12 @@ def _prepared(
     wishes: dict[str, Any],
     output: str | None,
 ) -> Sweep:
-    from ckptplan.studies.sweep import prepared
+    from ckptplan.studies.sweep import make_sweep
 
     machines, tasks = _names(profiles), _names(workloads)
     options.keep_inputs({"--output": output}, *machines, *tasks)
     steps, batch, neurons = job
-    sweep = prepared(
+    sweep = make_sweep(
         over,
         profiles=[options.machine(name) for name in machines],
         workloads=[options.task(steps=steps, batch=batch, neurons=neurons, workload=name) for name in tasks],

@@ -112,7 +112,7 @@ def command(
 @contextmanager
 def _traced(plan: "Plan", path: str) -> "Iterator[ChromeTrace]":
     """Write the simulated timeline to a trace, to which another one is added."""
-    from ckptplan.cost.case import step_costs
+    from ckptplan.cost.case import Case
     from ckptplan.planning.playback import schedule_head, simulate
     from ckptplan.report.chrome_trace import ChromeTrace
     from ckptplan.storage.files import replacing
@@ -122,7 +122,7 @@ def _traced(plan: "Plan", path: str) -> "Iterator[ChromeTrace]":
             file,
             process=f"{plan.strategy} on {plan.profile.name}, simulated",
             about={**schedule_head(plan, command=options.command_line()), "kind": "ckptplan.trace"},
-            resident_bytes=step_costs(plan.workload, plan.profile).resident_bytes,
+            resident_bytes=Case(workload=plan.workload, profile=plan.profile).costs.resident_bytes,
         )
         simulate(plan, sink=chrome.add)
         yield chrome

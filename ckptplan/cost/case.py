@@ -1,39 +1,94 @@
-"""Profile and workload to step costs: the only place where physics meets combinatorics."""
+"""A workload on a profile, and its step costs: the only place where physics meets combinatorics."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, TypeVar
+
 from ckptplan.model.profile import HardwareProfile
 from ckptplan.model.step_costs import StepCosts
-from ckptplan.model.workload import Workload
+from ckptplan.model.workload import DERIVED, Workload
+
+_Numbers = TypeVar("_Numbers", Workload, HardwareProfile)
 
 
-def step_costs(workload: Workload, profile: HardwareProfile) -> StepCosts:
-    """Return what each action of ``workload`` costs on ``profile``.
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    """A workload on a profile: what one plan is made for."""
 
-    T_c of one state is its bytes on all units over the bandwidth of the direction, unless the profile
-    pins it. A message costs T_s and the latency once, whatever it carries (docs/schedule-format.md).
-    Raises InputError where the job is too large to be counted exactly.
+    workload: Workload
+    profile: HardwareProfile
+
+    @cached_property
+    def costs(self) -> StepCosts:
+        """What each action costs.
+
+        A message costs T_s and the latency once, whatever it carries (docs/schedule-format.md). Raises
+        InputError where the job is too large to be counted exactly.
+        """
+        spread = self.spread()
+        write, read = self.transfer_seconds
+        return StepCosts(
+            steps=spread.steps,
+            state_bytes=spread.state_bytes,
+            tape_bytes=spread.tape_bytes,
+            resident_bytes=(
+                spread.resident_bytes + spread.resident_bytes_per_step * spread.steps + spread.workspace_bytes
+            ),
+            remote_state_bytes=spread.state_bytes * self.profile.units,
+            forward_seconds=spread.forward_seconds,
+            backward_seconds=spread.backward_seconds,
+            recompute_seconds=spread.recompute_seconds,
+            record_overhead_seconds=spread.record_overhead_seconds,
+            write_seconds=write,
+            read_seconds=read,
+            overlaps_compute=self.profile.overlaps_compute,
+            message_seconds=self.profile.synchronisation_seconds + self.profile.latency_seconds,
+        )
+
+    @cached_property
+    def transfer_seconds(self) -> tuple[float, float]:
+        """T_c of one state to remote memory and back: its bytes on all units over the bandwidth each way.
+
+        A profile may pin either instead.
+        """
+        profile = self.profile
+        size = self.spread().state_bytes * profile.units
+        write, read = profile.transfer_write_seconds, profile.transfer_read_seconds
+        return (
+            size / profile.write_bytes_per_second if write is None else write,
+            size / profile.read_bytes_per_second if read is None else read,
+        )
+
+    def with_workload(self, **changes: Any) -> Case:
+        """Return the case with other numbers of the workload. Raises InputError."""
+        return Case(workload=with_numbers(self.workload, changes), profile=self.profile)
+
+    def with_profile(self, **changes: Any) -> Case:
+        """Return the case with other numbers of the profile. Raises InputError."""
+        return Case(workload=self.workload, profile=with_numbers(self.profile, changes))
+
+    def with_sizes(self, **changes: Any) -> Case:
+        """Return the case with other bytes per unit of the profile; a network no longer derives them."""
+        spread = Case(workload=self.spread(), profile=self.profile)
+        return spread.with_workload(network=None, **changes)
+
+    def spread(self) -> Workload:
+        """Return the workload with its bytes per unit of the profile."""
+        return self.workload.spread_over(self.profile.units)
+
+
+def with_numbers(model: _Numbers, changes: Mapping[str, Any]) -> _Numbers:
+    """Return a model with other numbers, checked as a fresh one; the origins of the old ones go.
+
+    Raises InputError.
     """
-    spread = workload.spread_over(profile.units)
-    state_in_all = spread.state_bytes * profile.units
-    return StepCosts(
-        steps=spread.steps,
-        state_bytes=spread.state_bytes,
-        tape_bytes=spread.tape_bytes,
-        resident_bytes=(
-            spread.resident_bytes + spread.resident_bytes_per_step * spread.steps + spread.workspace_bytes
-        ),
-        remote_state_bytes=state_in_all,
-        forward_seconds=spread.forward_seconds,
-        backward_seconds=spread.backward_seconds,
-        recompute_seconds=spread.recompute_seconds,
-        record_overhead_seconds=spread.record_overhead_seconds,
-        write_seconds=_transfer(profile.transfer_write_seconds, state_in_all, profile.write_bytes_per_second),
-        read_seconds=_transfer(profile.transfer_read_seconds, state_in_all, profile.read_bytes_per_second),
-        overlaps_compute=profile.overlaps_compute,
-        message_seconds=profile.synchronisation_seconds + profile.latency_seconds,
-    )
-
-
-def _transfer(pinned: float | None, size_bytes: int, bytes_per_second: float) -> float:
-    return size_bytes / bytes_per_second if pinned is None else pinned
+    fields: dict[str, Any] = {name: getattr(model, name) for name in type(model).model_fields}
+    if fields.get("network") is not None and changes.get("network", model) is not None:
+        # The network derives them, of other units too.
+        fields = {name: value for name, value in fields.items() if name not in DERIVED}
+    origins = "sources" if "sources" in fields else "basis"
+    known = {name: origin for name, origin in fields[origins].items() if name not in changes}
+    return type(model)(**{**fields, origins: known, **changes})

@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from ckptplan.cost.arrays import Integers, Quantity
 from ckptplan.model.step_costs import StepCosts
+from ckptplan.model.totals import Totals
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -21,8 +22,8 @@ class Counts:
     """
 
     recomputed_steps: Integers
-    states_written: Integers
-    states_read: Integers
+    remote_writes: Integers
+    remote_reads: Integers
     messages: Integers
     largest_message: Integers
     tapes: Integers
@@ -39,6 +40,15 @@ class Cost:
     remote_peak_bytes: Integers
 
 
+def cost_of(totals: Totals) -> Cost:
+    """Return totals as arrays of one element."""
+    return Cost(
+        seconds=np.array([totals.seconds]),
+        local_peak_bytes=np.array([totals.local_peak_bytes], dtype=np.int64),
+        remote_peak_bytes=np.array([totals.remote_peak_bytes], dtype=np.int64),
+    )
+
+
 def price(counts: Counts, costs: StepCosts) -> Cost:
     """Return the cost of ``counts``, transfers and compute one after the other.
 
@@ -53,8 +63,8 @@ def price(counts: Counts, costs: StepCosts) -> Cost:
         seconds=serial_seconds(
             costs,
             recomputed_steps=counts.recomputed_steps,
-            states_written=counts.states_written,
-            states_read=counts.states_read,
+            remote_writes=counts.remote_writes,
+            remote_reads=counts.remote_reads,
             messages=counts.messages,
         ),
         local_peak_bytes=local + counts.tapes * costs.tape_bytes,
@@ -72,15 +82,15 @@ def serial_seconds(
     costs: StepCosts,
     *,
     recomputed_steps: Quantity,
-    states_written: Quantity,
-    states_read: Quantity,
+    remote_writes: Quantity,
+    remote_reads: Quantity,
     messages: Quantity,
 ) -> Any:
     """Return counts times their costs, for scalars and arrays (docs/equations.md)."""
     return (
         costs.base_seconds
         + recomputed_steps * costs.recompute_seconds
-        + states_written * costs.write_seconds
-        + states_read * costs.read_seconds
+        + remote_writes * costs.write_seconds
+        + remote_reads * costs.read_seconds
         + messages * costs.message_seconds
     )

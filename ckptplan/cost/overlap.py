@@ -24,7 +24,7 @@ Seconds: TypeAlias = npt.NDArray[np.floating[Any]]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Rhythm:
+class TransferTiming:
     """When transfers fall due: the compute between them, in seconds without any wait.
 
     Arrays of shape (n,). The first message out carries ``first_states`` (it is ragged), all others
@@ -42,29 +42,29 @@ class Rhythm:
     after_reads: Seconds
 
 
-def overlapped_seconds(rhythm: Rhythm, *, recomputed_steps: Integers, costs: StepCosts) -> Seconds:
+def overlapped_seconds(timing: TransferTiming, *, recomputed_steps: Integers, costs: StepCosts) -> Seconds:
     """Return the time of one batch; compute alone where nothing is moved."""
-    n = rhythm.messages
-    first_write = costs.message_seconds + rhythm.first_states * costs.write_seconds
-    write = costs.message_seconds + rhythm.states * costs.write_seconds
-    first_read = costs.message_seconds + rhythm.first_states * costs.read_seconds
-    read = costs.message_seconds + rhythm.states * costs.read_seconds
+    n = timing.messages
+    first_write = costs.message_seconds + timing.first_states * costs.write_seconds
+    write = costs.message_seconds + timing.states * costs.write_seconds
+    first_read = costs.message_seconds + timing.first_states * costs.read_seconds
+    read = costs.message_seconds + timing.states * costs.read_seconds
     several = n > 1
     last_write_starts = (
-        rhythm.before_writes
-        + np.where(several, np.maximum(rhythm.first_gap, first_write), 0)
-        + np.maximum(n - 2, 0) * np.maximum(rhythm.gap, write)
+        timing.before_writes
+        + np.where(several, np.maximum(timing.first_gap, first_write), 0)
+        + np.maximum(n - 2, 0) * np.maximum(timing.gap, write)
     )
     # What was written last is read first.
     there_and_back = np.where(several, write + read, first_write + first_read)
-    first_load = last_write_starts + np.maximum(rhythm.turn, there_and_back)
+    first_load = last_write_starts + np.maximum(timing.turn, there_and_back)
     last_load = (
         first_load
-        + np.maximum(n - 2, 0) * np.maximum(rhythm.between_reads, read)
-        + np.where(several, np.maximum(rhythm.between_reads, first_read), 0)
+        + np.maximum(n - 2, 0) * np.maximum(timing.between_reads, read)
+        + np.where(several, np.maximum(timing.between_reads, first_read), 0)
     )
     compute = costs.base_seconds + recomputed_steps * costs.recompute_seconds
-    seconds: Seconds = np.where(n > 0, last_load + rhythm.after_reads, compute)
+    seconds: Seconds = np.where(n > 0, last_load + timing.after_reads, compute)
     return seconds
 
 
@@ -75,8 +75,8 @@ def least_overlapped_seconds(counts: Counts, costs: StepCosts) -> Seconds:
     """
     compute = costs.base_seconds + counts.recomputed_steps * costs.recompute_seconds
     transfers = (
-        counts.states_written * costs.write_seconds
-        + counts.states_read * costs.read_seconds
+        counts.remote_writes * costs.write_seconds
+        + counts.remote_reads * costs.read_seconds
         + counts.messages * costs.message_seconds
     )
     # A hair less, since the sums of a point are rounded in another order.

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, get_args
 
-from ckptplan.cost.case import step_costs
+from ckptplan.cost.case import Case
 from ckptplan.errors import InputError, shown
 from ckptplan.model.budget import Budget
 from ckptplan.model.plan import Plan
@@ -33,7 +33,7 @@ def actions(plan: Plan) -> Iterator[Action]:
     _check(plan)
     strategy = strategy_of(plan.strategy)
     # Checks the names, so that the error comes now and not with the first action.
-    strategy.point(plan.parameters, steps=plan.steps)
+    strategy.check_names(plan.parameters)
     parameters = strategy.clamp(plan.parameters, steps=plan.steps)
     return strategy.actions(parameters, steps=plan.steps, splits=plan.splits)
 
@@ -67,7 +67,7 @@ def simulate(
     try:
         return play(
             played if progress is None else _watched(played, plan, progress),
-            costs=step_costs(plan.workload, plan.profile),
+            costs=Case(workload=plan.workload, profile=plan.profile).costs,
             # A plan by the printed equations keeps its budget by them, not by what it does.
             budget=budget if plan.goal.model == "exact" else None,
             sink=sink,

@@ -9,11 +9,11 @@ from math import inf
 import numpy as np
 
 from ckptplan.recursion import bounds, revolve
-from ckptplan.recursion.ask import Ask
 from ckptplan.recursion.disk_revolve import Segments, segments_tree
-from ckptplan.recursion.problem import Candidate, Solved
-from ckptplan.recursion.search import grown
+from ckptplan.recursion.problem import Candidate, SolvedProblem
+from ckptplan.recursion.schedule_tree import grow_tree
 from ckptplan.recursion.single_tape import SingleTape
+from ckptplan.recursion.table_problem import TableProblem
 from ckptplan.recursion.tree import Part, Sizes, Where
 
 #: Steps of the classical case: its work rises with T, and with T^2 but slowly.
@@ -27,87 +27,87 @@ _CLASSICAL_IN_ALL = {"glance": 30_000, "quick": 120_000, "thorough": 600_000}
 _cached = lru_cache(maxsize=64)(SingleTape)
 
 
-def is_short(ask: Ask) -> bool:
+def is_short(job: TableProblem) -> bool:
     """Return whether the classical problem can be solved: without remote memory there is a closed form."""
-    return ask.problem.write == inf or ask.problem.steps <= _CLASSICAL[ask.effort]
+    return job.problem.write == inf or job.problem.steps <= _CLASSICAL[job.effort]
 
 
-def classical(ask: Ask) -> Solved:
+def classical(job: TableProblem) -> SolvedProblem:
     """Return the optimum, with a single tape, for the budget or for each number of slots within it."""
-    problem, most = ask.problem, min(ask.problem.steps, _room_for_states(ask))
-    counts = _slot_counts(ask, most)
+    problem, most = job.problem, min(job.problem.steps, _room_for_states(job))
+    counts = _slot_counts(job, most)
     if problem.write == inf:
         again = revolve.again(problem.steps, chunk=1, slots=most)
-        return Solved(
-            candidates=list(_binomials(ask, counts)),
+        return SolvedProblem(
+            candidates=list(_binomials(job, counts)),
             least_extra=again * problem.recompute if most else inf,
-            exact=len(counts) > most or not ask.front,
+            exact=len(counts) > most or not job.front,
         )
-    optimum = float(_single_tape(ask, most).free[problem.steps])
-    return Solved(
-        candidates=list(_single_tapes(ask, counts)),
+    optimum = float(_single_tape(job, most).free[problem.steps])
+    return SolvedProblem(
+        candidates=list(_single_tapes(job, counts)),
         least_extra=bounds.of_optimum(problem, optimum),
-        exact=problem.covered and (len(counts) > most or not ask.front),
+        exact=problem.covered and (len(counts) > most or not job.front),
     )
 
 
-def _room_for_states(ask: Ask) -> int:
+def _room_for_states(job: TableProblem) -> int:
     """Return the states that there is room for beside one tape."""
-    return (ask.units - ask.sizes.tape) // ask.sizes.state
+    return (job.units - job.sizes.tape) // job.sizes.state
 
 
-def _slot_counts(ask: Ask, most: int) -> list[int]:
+def _slot_counts(job: TableProblem, most: int) -> list[int]:
     """Return the numbers of slots to look at: the most, and fewer where smaller memories are asked for."""
-    if not ask.front:
+    if not job.front:
         return [most]
-    few = _BINOMIALS if ask.problem.write == inf else _CLASSICAL_IN_ALL[ask.effort] // ask.problem.steps
+    few = _BINOMIALS if job.problem.write == inf else _CLASSICAL_IN_ALL[job.effort] // job.problem.steps
     if most < few:
         return list(range(most, -1, -1))
     spread = np.geomspace(1, most, max(few - 2, 1)).astype(int).tolist()
     return sorted({0, most, *spread}, reverse=True)
 
 
-def _binomials(ask: Ask, counts: list[int]) -> Iterator[Candidate]:
+def _binomials(job: TableProblem, counts: list[int]) -> Iterator[Candidate]:
     """Return binomial checkpointing in local memory alone, for any number of steps."""
-    steps = ask.problem.steps
+    steps = job.problem.steps
     for slots in counts:
         again = revolve.again(steps, chunk=1, slots=slots)
         if again < revolve.MOST and revolve.is_told(steps, slots):
             yield Candidate(
-                extra=again * ask.problem.recompute,
-                local_bytes=slots * ask.problem.state_bytes + ask.problem.tape_bytes,
+                extra=again * job.problem.recompute,
+                local_bytes=slots * job.problem.state_bytes + job.problem.tape_bytes,
                 build=partial(segments_tree, slots, Segments(0, 0, 0, steps, again), steps=steps),
             )
 
 
-def _single_tapes(ask: Ask, counts: list[int]) -> Iterator[Candidate]:
+def _single_tapes(job: TableProblem, counts: list[int]) -> Iterator[Candidate]:
     """Return the classical optimum for each number of slots."""
-    problem = ask.problem
+    problem = job.problem
     for slots in counts:
-        table = _single_tape(ask, slots)
+        table = _single_tape(job, slots)
         extra = float(table.free[problem.steps])
         if extra < inf:
             root = Part(Where.FREE, problem.steps, table.units)
             yield Candidate(
                 extra=extra,
                 local_bytes=slots * problem.state_bytes + problem.tape_bytes,
-                build=partial(grown, root, table.decide, sizes=table.sizes),
+                build=partial(grow_tree, root, table.decide, sizes=table.sizes),
             )
 
 
-def _single_tape(ask: Ask, slots: int) -> SingleTape:
+def _single_tape(job: TableProblem, slots: int) -> SingleTape:
     # A tape as large as a state and one slot each: slots alone are counted.
     return _cached(
-        steps=ask.problem.steps,
+        steps=job.problem.steps,
         units=slots + 1,
         sizes=Sizes(1, 1),
-        recompute=ask.problem.recompute,
-        write=ask.problem.write,
-        read=ask.problem.read,
-        progress=None if ask.front else ask.progress,
+        recompute=job.problem.recompute,
+        write=job.problem.write,
+        read=job.problem.read,
+        progress=None if job.front else job.progress,
     )
 
 
-def forget() -> None:
+def clear_caches() -> None:
     """Keep no table of earlier questions; for those who measure time."""
     _cached.cache_clear()

@@ -17,7 +17,7 @@ from ckptplan.model.budget import Budget
 from ckptplan.model.step_costs import StepCosts
 from ckptplan.recursion import revolve
 from ckptplan.recursion.problem import Candidate
-from ckptplan.recursion.search import Tree, grown
+from ckptplan.recursion.schedule_tree import Tree, grow_tree
 from ckptplan.recursion.single_tape import binomial_decision
 from ckptplan.recursion.tree import Choice, Decision, Part, Sizes, Where
 
@@ -172,4 +172,4 @@ def segments_tree(slots: int, segments: Segments, *, steps: int) -> Tree:
             return cuts[part.steps]
         return binomial_decision(part, sizes)
 
-    return grown(Part(Where.FREE, steps, units), decide, sizes=sizes)
+    return grow_tree(Part(Where.FREE, steps, units), decide, sizes=sizes)

@@ -18,7 +18,7 @@ from ckptplan.model.budget import Budget
 from ckptplan.model.step_costs import StepCosts
 from ckptplan.recursion import revolve
 from ckptplan.recursion.problem import Candidate
-from ckptplan.recursion.search import Tree, grown
+from ckptplan.recursion.schedule_tree import Tree, grow_tree
 from ckptplan.recursion.single_tape import binomial_decision
 from ckptplan.recursion.tree import Choice, Decision, Part, Sizes, Where
 
@@ -139,7 +139,7 @@ def period_tree(setting: Setting, *, steps: int) -> Tree:
             return cuts[part.steps]
         return binomial_decision(part, sizes)
 
-    return grown(
+    return grow_tree(
         Part(Where.FREE, pieces, setting.slots + 1),
         decide,
         sizes=sizes,

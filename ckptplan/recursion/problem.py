@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from ckptplan.recursion.search import Tree
+from ckptplan.recursion.schedule_tree import Tree
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,7 +48,7 @@ class Candidate:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Solved:
+class SolvedProblem:
     """Schedules to choose from, and what any schedule within the budget adds at least."""
 
     candidates: list[Candidate]

@@ -19,7 +19,7 @@ from math import comb
 import numpy as np
 
 from ckptplan.cost.arrays import Integers
-from ckptplan.recursion.search import Tree
+from ckptplan.recursion.schedule_tree import Tree
 from ckptplan.recursion.tree import Choice, Decision, Part, Sizes, Where
 
 #: Counts saturate here: more steps than can ever be priced.

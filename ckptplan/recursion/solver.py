@@ -16,18 +16,26 @@ from math import gcd, inf
 import numpy as np
 
 from ckptplan.recursion import bounds
-from ckptplan.recursion.ask import WORK, Ask, Progress, coarser, is_affordable, longest_table, tabled
 from ckptplan.recursion.classical import classical, is_short
-from ckptplan.recursion.problem import Candidate, Problem, Solved
-from ckptplan.recursion.search import Tree, grown
+from ckptplan.recursion.problem import Candidate, Problem, SolvedProblem
+from ckptplan.recursion.schedule_tree import Tree, grow_tree
 from ckptplan.recursion.single_tape import is_classical
+from ckptplan.recursion.table_problem import (
+    WORK,
+    Progress,
+    TableProblem,
+    cached_tables,
+    coarsen,
+    is_affordable,
+    longest_table,
+)
 from ckptplan.recursion.tables import Tables
 from ckptplan.recursion.tree import Choice, Decision, Part, Sizes, Where
 
 
 def solve(
     problem: Problem, *, effort: str, front: bool = False, progress: Progress | None = None
-) -> Solved | None:
+) -> SolvedProblem | None:
     """Return schedules for the budget; None where no schedule fits it.
 
     With ``front``, schedules for every budget below it, too: ``exact`` is said of all of them then.
@@ -39,68 +47,72 @@ def solve(
     units = most if problem.free_bytes is None else min(most, problem.free_bytes // unit)
     if units < sizes.tape:
         return None
-    ask = Ask(problem, units=units, unit=unit, sizes=sizes, effort=effort, front=front, progress=progress)
+    job = TableProblem(
+        problem, units=units, unit=unit, sizes=sizes, effort=effort, front=front, progress=progress
+    )
     if units == most:
-        return _all_tapes(ask)
-    if is_classical(units=units, sizes=sizes) and is_short(ask):
-        return classical(ask)
-    return _tables(ask)
+        return _all_tapes(job)
+    if is_classical(units=units, sizes=sizes) and is_short(job):
+        return classical(job)
+    return _tables(job)
 
 
-def _all_tapes(ask: Ask) -> Solved:
+def _all_tapes(job: TableProblem) -> SolvedProblem:
     """Return the schedule that runs nothing again, and what does with less where that is asked for."""
-    root, sizes = Part(Where.FREE, ask.problem.steps, ask.units), ask.sizes
+    root, sizes = Part(Where.FREE, job.problem.steps, job.units), job.sizes
     whole = Candidate(
         extra=0.0,
-        local_bytes=ask.units * ask.unit,
-        build=lambda: grown(root, lambda _: Decision(Choice.TAPE), sizes=sizes),
+        local_bytes=job.units * job.unit,
+        build=lambda: grow_tree(root, lambda _: Decision(Choice.TAPE), sizes=sizes),
     )
-    smaller = _tables(ask) if ask.front and root.steps > 1 else None
+    smaller = _tables(job) if job.front and root.steps > 1 else None
     if smaller is None:
-        return Solved(candidates=[whole], least_extra=0.0, exact=not ask.front or root.steps == 1)
+        return SolvedProblem(candidates=[whole], least_extra=0.0, exact=not job.front or root.steps == 1)
     return replace(smaller, candidates=[whole, *smaller.candidates], least_extra=0.0)
 
 
-def _tables(ask: Ask) -> Solved | None:
+def _tables(job: TableProblem) -> SolvedProblem | None:
     """Return what a table of the whole sequence gives, or one of a part of it."""
-    coarse, relaxed = coarser(ask), coarser(ask, down=True)
+    coarse, relaxed = coarsen(job), coarsen(job, down=True)
     found = (_exact if is_affordable(coarse, coarse.units) else _beyond)(coarse, relaxed)
-    if found.exact or not ask.front:
+    if found.exact or not job.front:
         return found
-    return replace(found, candidates=[*found.candidates, *_smaller(ask)])
+    return replace(found, candidates=[*found.candidates, *_smaller(job)])
 
 
-def _smaller(ask: Ask) -> Iterator[Candidate]:
+def _smaller(job: TableProblem) -> Iterator[Candidate]:
     """Return schedules for small budgets, in units that lose nothing: those of coarse units are few there."""
-    units = min(ask.units, WORK[ask.effort] // ask.problem.steps**2 - 1)
-    if units >= 2 * ask.sizes.tape and is_affordable(ask, units):
-        yield from _row(tabled(ask, steps=ask.problem.steps, units=units), ask.problem.steps, unit=ask.unit)
-    if is_short(ask):
-        yield from classical(ask).candidates
+    units = min(job.units, WORK[job.effort] // job.problem.steps**2 - 1)
+    if units >= 2 * job.sizes.tape and is_affordable(job, units):
+        yield from _row(
+            cached_tables(job, steps=job.problem.steps, units=units), job.problem.steps, unit=job.unit
+        )
+    if is_short(job):
+        yield from classical(job).candidates
 
 
-def _exact(ask: Ask, relaxed: Ask) -> Solved:
-    problem = ask.problem
-    tables = tabled(ask, steps=problem.steps, units=ask.units)
-    rounding = _rounding(ask)
-    return Solved(
-        candidates=list(_row(tables, problem.steps, unit=ask.unit)),
+def _exact(job: TableProblem, relaxed: TableProblem) -> SolvedProblem:
+    problem = job.problem
+    tables = cached_tables(job, steps=problem.steps, units=job.units)
+    rounding = _rounding(job)
+    return SolvedProblem(
+        candidates=list(_row(tables, problem.steps, unit=job.unit)),
         least_extra=_bound(relaxed),
         exact=problem.covered and not rounding,
         rounding=rounding,
     )
 
 
-def _bound(ask: Ask) -> float:
+def _bound(job: TableProblem) -> float:
     """Return what the optimum of the sequence, or of its parts, proves, in units that are rounded down."""
-    problem, units = ask.problem, ask.units
-    if is_affordable(ask, units):
-        optimum = float(tabled(ask, steps=problem.steps, units=units).free[problem.steps, units])
+    problem, units = job.problem, job.units
+    if is_affordable(job, units):
+        optimum = float(cached_tables(job, steps=problem.steps, units=units).free[problem.steps, units])
         return bounds.of_optimum(problem, optimum)
-    horizon = longest_table(ask)
+    horizon = longest_table(job)
     if horizon < 1:
         return bounds.unkept(problem)
-    least = bounds.first_state_at_hand(tabled(ask, steps=horizon, units=units))
+    least = bounds.first_state_at_hand(cached_tables(job, steps=horizon, units=units))
     return max(bounds.unkept(problem), bounds.of_blocks(least, steps=problem.steps) * bounds.share(problem))
 
 
@@ -116,23 +128,25 @@ def _row(
             root = Part(Where.FREE, pieces, int(units))
 
             def build(root: Part = root) -> Tree:
-                return grown(root, tables.decide, sizes=tables.sizes, chunk=chunk, steps=steps_in_all)
+                return grow_tree(root, tables.decide, sizes=tables.sizes, chunk=chunk, steps=steps_in_all)
 
             yield Candidate(extra=best, local_bytes=int(units) * unit, build=build)
 
 
-def _beyond(ask: Ask, relaxed: Ask) -> Solved:
-    horizon, candidates = longest_table(ask), list[Candidate]()
+def _beyond(job: TableProblem, relaxed: TableProblem) -> SolvedProblem:
+    horizon, candidates = longest_table(job), list[Candidate]()
     if horizon >= 1:
-        tables = tabled(ask, steps=horizon, units=ask.units)
-        candidates = [*_segments(ask.problem, tables, unit=ask.unit), *_chunks(ask, horizon)]
-    return Solved(candidates=candidates, least_extra=_bound(relaxed), exact=False, rounding=_rounding(ask))
+        tables = cached_tables(job, steps=horizon, units=job.units)
+        candidates = [*_segments(job.problem, tables, unit=job.unit), *_chunks(job, horizon)]
+    return SolvedProblem(
+        candidates=candidates, least_extra=_bound(relaxed), exact=False, rounding=_rounding(job)
+    )
 
 
-def _rounding(ask: Ask) -> str:
+def _rounding(job: TableProblem) -> str:
     """Tell what is lost where sizes are no whole numbers of units."""
-    problem, unit = ask.problem, ask.unit
-    state, tape = ask.sizes.state * unit - problem.state_bytes, ask.sizes.tape * unit - problem.tape_bytes
+    problem, unit = job.problem, job.unit
+    state, tape = job.sizes.state * unit - problem.state_bytes, job.sizes.tape * unit - problem.tape_bytes
     if not state and not tape:
         return ""
     return (
@@ -158,24 +172,24 @@ def _segments(problem: Problem, tables: Tables, *, unit: int) -> Iterator[Candid
         return Decision(Choice.SEGMENTS, length, count) if part == root else tables.decide(part)
 
     yield Candidate(
-        extra=extra, local_bytes=units * unit, build=lambda: grown(root, decide, sizes=tables.sizes)
+        extra=extra, local_bytes=units * unit, build=lambda: grow_tree(root, decide, sizes=tables.sizes)
     )
 
 
-def _chunks(ask: Ask, horizon: int) -> Iterator[Candidate]:
+def _chunks(job: TableProblem, horizon: int) -> Iterator[Candidate]:
     """Handle so many steps as one that a table of ``horizon`` pieces holds them all."""
-    problem = ask.problem
+    problem = job.problem
     chunk = -(-problem.steps // horizon)
     pieces = -(-problem.steps // chunk)
-    tape = chunk * ask.sizes.tape
-    if ask.units < 2 * tape:
+    tape = chunk * job.sizes.tape
+    if job.units < 2 * tape:
         return
     tables = Tables(
         steps=pieces,
-        units=ask.units,
-        sizes=Sizes(ask.sizes.state, tape),
+        units=job.units,
+        sizes=Sizes(job.sizes.state, tape),
         recompute=problem.recompute * chunk,
         write=problem.write,
         read=problem.read,
     )
-    yield from _row(tables, pieces, unit=ask.unit, chunk=chunk, steps_in_all=problem.steps)
+    yield from _row(tables, pieces, unit=job.unit, chunk=chunk, steps_in_all=problem.steps)

@@ -4,23 +4,22 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from ckptplan.recursion.search import Tree
+from ckptplan.recursion.schedule_tree import Tree
 from ckptplan.recursion.tree import Choice, Decision, Part, Where, parts_after
 
 
 class Tally(NamedTuple):
     """Counts of one part, beyond the first run of its steps.
 
-    ``again`` steps are run once more, ``writes`` and ``reads`` states moved. ``peak`` bytes of local memory
-    hold checkpoints and tapes at the worst moment, the part's own first state included; ``remote`` states
-    at most are in remote memory, that one included.
+    ``local_bytes`` hold checkpoints and tapes at the worst moment, the part's own first state included;
+    ``remote_states`` at most are in remote memory, that one included.
     """
 
-    again: int = 0
-    writes: int = 0
-    reads: int = 0
-    peak: int = 0
-    remote: int = 0
+    recomputed_steps: int = 0
+    remote_writes: int = 0
+    remote_reads: int = 0
+    local_bytes: int = 0
+    remote_states: int = 0
 
 
 class _Place(NamedTuple):
@@ -80,38 +79,41 @@ class _Counter:
         remote = 1 if part.where is Where.FAR else 0
         if choice is Choice.TAPE:
             tapes = part.steps * self.chunk - lacking
-            return Tally(peak=max(local, tapes * self.tape_bytes), remote=remote)
+            return Tally(local_bytes=max(local, tapes * self.tape_bytes), remote_states=remote)
         if choice is Choice.HOLD:
             return after[0]._replace(
-                peak=max(self.state_bytes, after[0].peak), remote=max(remote, after[0].remote)
+                local_bytes=max(self.state_bytes, after[0].local_bytes),
+                remote_states=max(remote, after[0].remote_states),
             )
         if choice is Choice.PUSH:
-            return after[0]._replace(writes=after[0].writes + 1)
+            return after[0]._replace(remote_writes=after[0].remote_writes + 1)
         if choice is Choice.RECORD:
             rest = after[0] if after else Tally()
             held = (self.chunk - lacking) * self.tape_bytes
-            return rest._replace(peak=max(local, held + rest.peak), remote=max(remote, rest.remote))
+            return rest._replace(
+                local_bytes=max(local, held + rest.local_bytes), remote_states=max(remote, rest.remote_states)
+            )
         if choice is Choice.SEGMENTS:
             rest, first, other = after
             return Tally(
-                again=rest.again + repeats * length * self.chunk - lacking
-                + first.again + (repeats - 1) * other.again,
-                writes=rest.writes + repeats + first.writes + (repeats - 1) * other.writes,
-                reads=rest.reads + repeats + first.reads + (repeats - 1) * other.reads,
-                peak=max(rest.peak, first.peak, other.peak if repeats > 1 else 0),
-                remote=max(
-                    repeats + rest.remote,
-                    first.remote,
-                    repeats - 1 + other.remote if repeats > 1 else 0,
+                recomputed_steps=rest.recomputed_steps + repeats * length * self.chunk - lacking
+                + first.recomputed_steps + (repeats - 1) * other.recomputed_steps,
+                remote_writes=rest.remote_writes + repeats + first.remote_writes + (repeats - 1) * other.remote_writes,
+                remote_reads=rest.remote_reads + repeats + first.remote_reads + (repeats - 1) * other.remote_reads,
+                local_bytes=max(rest.local_bytes, first.local_bytes, other.local_bytes if repeats > 1 else 0),
+                remote_states=max(
+                    repeats + rest.remote_states,
+                    first.remote_states,
+                    repeats - 1 + other.remote_states if repeats > 1 else 0,
                 ),
             )  # fmt: skip
         steps, held = (length, 0) if choice is Choice.SPLIT else (length - 1, self.chunk * self.tape_bytes)
         first = after[-1]
         rest = after[0] if len(after) == 2 else Tally()
         return Tally(
-            again=rest.again + steps * self.chunk - lacking + first.again,
-            writes=rest.writes + first.writes,
-            reads=rest.reads + first.reads + remote,
-            peak=max(local + held + rest.peak, first.peak),
-            remote=max(remote + rest.remote, first.remote),
+            recomputed_steps=rest.recomputed_steps + steps * self.chunk - lacking + first.recomputed_steps,
+            remote_writes=rest.remote_writes + first.remote_writes,
+            remote_reads=rest.remote_reads + first.remote_reads + remote,
+            local_bytes=max(local + held + rest.local_bytes, first.local_bytes),
+            remote_states=max(remote + rest.remote_states, first.remote_states),
         )

@@ -26,7 +26,7 @@ from ckptplan.replication.claim import (
 )
 from ckptplan.replication.figures import MODEL_SIZE_STEPS, figure_3, two_level_setting
 from ckptplan.replication.setting import Point, Setting, largest, nearest_root
-from ckptplan.strategies.registry import strategy_of
+from ckptplan.strategies.registry import closed_form_of
 from ckptplan.units import format_count, format_percent
 
 #: The lengths that section IV reports.
@@ -276,7 +276,7 @@ class Sizes:
         limit = self.setting.profile.local_bytes
 
         def fits(neurons: int) -> bool:
-            cost = strategy_of(strategy).cost(Parameters(smallest[strategy]), costs=self._costs(neurons))
+            cost = closed_form_of(strategy).cost(Parameters(smallest[strategy]), costs=self._costs(neurons))
             return bool(cost.local_peak_bytes[0] <= limit)
 
         return largest(fits)

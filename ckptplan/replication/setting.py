@@ -9,9 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from ckptplan.cost.case import step_costs
+from ckptplan.cost.case import Case
 from ckptplan.errors import InputError
 from ckptplan.model.budget import Budget
+from ckptplan.model.goal import Goal, Model
 from ckptplan.model.profile import HardwareProfile
 from ckptplan.model.record import Parameters
 from ckptplan.model.step_costs import StepCosts
@@ -20,8 +21,7 @@ from ckptplan.search.box import Limits
 from ckptplan.search.question import Question
 from ckptplan.storage.profiles import load_profile
 from ckptplan.storage.workloads import load_workload
-from ckptplan.strategies.protocol import Model
-from ckptplan.strategies.registry import strategy_of
+from ckptplan.strategies.registry import closed_form_of
 
 #: No sequence of the paper comes near it.
 _MOST = 2**24
@@ -64,7 +64,7 @@ class Setting:
     @property
     def costs(self) -> StepCosts:
         """Bytes and seconds of each action."""
-        return step_costs(self.workload, self.profile)
+        return Case(workload=self.workload, profile=self.profile).costs
 
     @property
     def neurons(self) -> int:
@@ -77,16 +77,17 @@ class Setting:
 
     def question(self, *strategies: str, **wishes: Any) -> Question:
         """Return the question which setting of ``strategies`` is best within the memory."""
-        chosen = tuple(strategy_of(name) for name in strategies)
-        return Question(**{"costs": self.costs, "budget": self.budget, "strategies": chosen, **wishes})
+        budget: Budget = wishes.pop("budget", self.budget)
+        wishes |= {"local_bytes": budget.local_bytes, "remote_bytes": budget.remote_bytes}
+        return Question(costs=self.costs, goal=Goal(strategies=strategies, **wishes))
 
     def best(self, *strategies: str, **wishes: Any) -> Point:
         """Return the best setting within the memory, or within the budget wished for. Raises Infeasible."""
         question = self.question(*strategies, **wishes)
-        winner = question.winner()
+        winner = question.best()
         if winner is None:
             raise question.infeasible(subject=f"{', '.join(strategies)} does not fit")
-        return self.point(winner.strategy.name, winner.best.parameters)
+        return self.point(winner.strategy.name, winner.parameters)
 
     def point(self, strategy: str, parameters: Mapping[str, int] | None = None, /, **more: int) -> Point:
         """Return what one setting costs, ``parameters`` being its own or keywords."""
@@ -94,7 +95,7 @@ class Setting:
 
     def points(self, name: str, settings: Sequence[Mapping[str, int]]) -> list[Point]:
         """Return what each setting costs, clamped as for execution; all are evaluated at once."""
-        costs, strategy = self.costs, strategy_of(name)
+        costs, strategy = self.costs, closed_form_of(name)
         clamped = [strategy.clamp(Parameters(setting), steps=costs.steps) for setting in settings]
         columns = {
             parameter: np.array([setting[parameter] for setting in clamped], dtype=np.int64)
@@ -120,7 +121,7 @@ class Setting:
 
     def printed(self, point: Point) -> tuple[float, int]:
         """Return seconds and local peak bytes by the paper's equations, for a point of this setting."""
-        cost = strategy_of(point.strategy).cost(point.parameters, costs=self.costs, model="paper")
+        cost = closed_form_of(point.strategy).cost(point.parameters, costs=self.costs, model="paper")
         return float(cost.seconds[0]), int(cost.local_peak_bytes[0])
 
     def largest_steps(self, strategy: str, *, model: Model = "exact") -> int:

@@ -16,7 +16,6 @@ from rich.text import Text
 
 from ckptplan.report.comparison import parameters_text
 from ckptplan.report.plan_table import PARAMETERS, print_basis, print_title
-from ckptplan.strategies.solved import SolvedStrategy
 from ckptplan.studies.pareto import ParetoFront
 from ckptplan.units import format_bytes, format_count, format_percent, format_seconds
 
@@ -43,7 +42,7 @@ def front_table(console: Console, front: ParetoFront) -> None:
 
 def notes(front: ParetoFront) -> Iterator[str]:
     """Say what is not seen at first sight."""
-    if not any(isinstance(strategy, SolvedStrategy) for strategy in front.compared):
+    if all(strategy.is_closed_form for strategy in front.compared):
         yield CLOSED_ONLY
     if front.resolution:
         yield f"points within {front.resolution:g} of a listed one in memory and time are left out"

@@ -13,6 +13,7 @@ from typing import Any
 
 from ckptplan.model.budget import Budget
 from ckptplan.model.step_costs import StepCosts
+from ckptplan.model.totals import Totals
 from ckptplan.schedule.actions import Action, Advance, Backward, Free, Load, Record, Save, Tier, Transfer
 from ckptplan.schedule.illegal import IllegalAction
 
@@ -45,17 +46,10 @@ Sink = Callable[[Event], None]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Trace:
-    """What a schedule was seen to cost. Local bytes are per unit, resident ones included."""
+class Trace(Totals):
+    """What a schedule was seen to cost: totals, how long compute waited, and how many actions there were."""
 
-    seconds: float
     stall_seconds: float
-    local_peak_bytes: int
-    remote_peak_bytes: int
-    recomputed_steps: int
-    remote_writes: int
-    remote_reads: int
-    messages: int
     actions: int
 
 

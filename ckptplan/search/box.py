@@ -16,12 +16,12 @@ import numpy.typing as npt
 
 from ckptplan.cost.exact import Cost, overhead
 from ckptplan.model.budget import Budget
+from ckptplan.model.goal import Model
 from ckptplan.model.record import Parameters
 from ckptplan.model.step_costs import StepCosts
 from ckptplan.search.boxes import Boxes, all_points, corners, joined
 from ckptplan.search.objective import Key, Objective
-from ckptplan.strategies.protocol import Model, Strategy
-from ckptplan.strategies.solved import Solution
+from ckptplan.strategies.closed_form import ClosedForm
 
 _Mask: TypeAlias = npt.NDArray[np.bool_]
 #: Boxes are cut in two, or in more parts as long as these are fewer than so many.
@@ -29,7 +29,7 @@ _FEW_BOXES = 512
 
 
 @dataclass(frozen=True, kw_only=True)
-class Effort:
+class SearchEffort:
     """How the search works; the answer depends on ``exact_boxes`` only, and says by how much.
 
     ``few_points`` are evaluated one by one, which is quicker than cutting boxes. ``at_once`` boxes are
@@ -70,8 +70,8 @@ class Limits:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Best:
-    """The best setting of one strategy: its parameters and the key that made it the best.
+class BestSetting:
+    """The best setting of one closed form: its parameters and the key that made it the best.
 
     ``gap`` is 0 where it is proved to be the optimum, else the share of the key's first entry by which
     another setting could at most be better.
@@ -80,8 +80,6 @@ class Best:
     parameters: Parameters
     key: tuple[float, ...]
     gap: float = 0.0
-    #: The schedule itself, where the strategy solved for it.
-    solution: Solution | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,7 +99,7 @@ class Rival:
 
 @dataclass(frozen=True, kw_only=True)
 class _Problem:
-    strategy: Strategy
+    strategy: ClosedForm
     costs: StepCosts
     model: Model
     objective: Objective
@@ -118,15 +116,15 @@ class _Problem:
 
 
 def best_setting(
-    strategy: Strategy,
+    strategy: ClosedForm,
     *,
     costs: StepCosts,
     limits: Limits,
     objective: Objective,
     model: Model = "exact",
-    effort: Effort | None = None,
+    effort: SearchEffort | None = None,
     rival: Rival | None = None,
-) -> Best | None:
+) -> BestSetting | None:
     """Return the optimum of ``strategy`` within ``limits``, None where nothing fits or beats ``rival``.
 
     Ties go to the smaller parameters. Raises InputError where the strategy lacks the cost model.
@@ -134,7 +132,7 @@ def best_setting(
     start = strategy.candidates(costs=costs, budget=limits.budget)
     if start is None:
         return None
-    effort = effort or Effort()
+    effort = effort or SearchEffort()
     problem = _Problem(strategy=strategy, costs=costs, model=model, objective=objective, limits=limits)
     boxes = Boxes.whole(start)
     best = beaten = None if rival is None else rival.best(strategy.parameter_names)
@@ -174,12 +172,12 @@ def _hopeful(boxes: Boxes, problem: _Problem, best: tuple[float, ...]) -> bool:
     return bool(np.any(useful & _below(keys, best)))
 
 
-def _answer(best: tuple[float, ...], least: float, names: tuple[str, ...]) -> Best:
+def _answer(best: tuple[float, ...], least: float, names: tuple[str, ...]) -> BestSetting:
     """Part the key from the parameters; ``least`` is the least bound of what was dropped unproved."""
     split = len(best) - len(names)
     gap = (best[0] - least) / abs(best[0]) if least < best[0] else 0.0
     parameters = Parameters(dict(zip(names, map(int, best[split:]), strict=True)))
-    return Best(parameters=parameters, key=best[:split], gap=gap)
+    return BestSetting(parameters=parameters, key=best[:split], gap=gap)
 
 
 def _below(keys: Key, best: tuple[float, ...] | None) -> _Mask:

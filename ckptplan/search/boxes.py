@@ -11,7 +11,8 @@ import numpy as np
 import numpy.typing as npt
 
 from ckptplan.cost.arrays import Integers
-from ckptplan.strategies.protocol import Box, Columns
+from ckptplan.strategies.closed_form import Box
+from ckptplan.strategies.protocol import Columns
 
 
 @dataclass(frozen=True, kw_only=True)

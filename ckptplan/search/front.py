@@ -20,10 +20,12 @@ import numpy.typing as npt
 from ckptplan.cost.arrays import Integers
 from ckptplan.cost.exact import Counts, price
 from ckptplan.cost.overlap import least_overlapped_seconds
+from ckptplan.model.goal import Model
 from ckptplan.model.step_costs import StepCosts
 from ckptplan.search.box import Limits
 from ckptplan.search.boxes import Boxes, all_points, corners, halves_across, joined, singles
-from ckptplan.strategies.protocol import Columns, Model, Strategy
+from ckptplan.strategies.closed_form import ClosedForm
+from ckptplan.strategies.protocol import Columns
 
 _Mask: TypeAlias = npt.NDArray[np.bool_]
 #: Columns that decide one after the other: local bytes, seconds, remote bytes, then the parameters.
@@ -64,7 +66,7 @@ class Front:
 
 
 def front_of(
-    strategy: Strategy,
+    strategy: ClosedForm,
     *,
     costs: StepCosts,
     limits: Limits,
@@ -136,7 +138,7 @@ def merged(fronts: Sequence[Front]) -> tuple[Front, Integers]:
 
 @dataclass(frozen=True, kw_only=True)
 class _Problem:
-    strategy: Strategy
+    strategy: ClosedForm
     costs: StepCosts
     model: Model
     limits: Limits
@@ -348,7 +350,7 @@ def _gains_by_row(boxes: Boxes, local: Integers, problem: _Problem, seen: _Seen)
     # Only what the time is made of is told apart; where nothing moves, nothing need be repeated.
     moved = {
         name: column[box] if (column := getattr(counts, name)).any() else np.zeros(1, dtype=np.int64)
-        for name in ("states_written", "states_read", "messages")
+        for name in ("remote_writes", "remote_reads", "messages")
     }
     again = (counts.recomputed_steps + lengths - 1)[box] - longer
     seconds = problem.least_seconds(replace(counts, recomputed_steps=again, **moved))

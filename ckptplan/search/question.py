@@ -2,92 +2,99 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
-from functools import lru_cache
-from typing import Any, Literal
+from dataclasses import dataclass, field
+from functools import cached_property, lru_cache
+from typing import Any
 
 import numpy as np
 
 from ckptplan.cost import paper
 from ckptplan.cost.exact import Cost, overhead
-from ckptplan.errors import Infeasible, InputError
+from ckptplan.errors import Infeasible
 from ckptplan.model.budget import Budget
+from ckptplan.model.goal import Goal, Model
 from ckptplan.model.step_costs import StepCosts
-from ckptplan.search.box import Best, Limits, Rival, best_setting
+from ckptplan.model.totals import Totals
+from ckptplan.search.answer import Answer, ClosedFormAnswer, SolvedAnswer
+from ckptplan.search.box import BestSetting, Limits, Rival, best_setting
 from ckptplan.search.objective import Knee, Objective, least_memory, least_remote_memory, least_time
-from ckptplan.strategies.protocol import Model, Strategy
+from ckptplan.strategies.closed_form import ClosedForm
+from ckptplan.strategies.protocol import Strategy, no_equation
 from ckptplan.strategies.registry import all_strategies
-from ckptplan.strategies.solved import Progress, SolvedStrategy
+from ckptplan.strategies.solved import Progress, Solved
 
-ObjectiveName = Literal["time", "memory", "balanced"]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Answer:
-    """A strategy at its best setting."""
-
-    strategy: Strategy
-    best: Best
-
-    def regular(self, *, steps: int) -> bool:
-        """Return whether loops with fixed strides, or a static graph, can run the schedule."""
-        if self.best.solution is not None:
-            return self.best.solution.regular
-        return self.strategy.regular(self.best.parameters, steps=steps)
+_OF_THE_GOAL = frozenset(Goal.model_fields)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Question:
-    """Asks which of ``strategies`` at which setting is best, within a budget and a largest overhead."""
+    """Asks which strategy at which setting is best at ``costs``: a goal, and how the search is watched.
+
+    Budgets of the goal that are None are unbounded.
+    """
 
     costs: StepCosts
-    budget: Budget
-    strategies: tuple[Strategy, ...]
-    objective: ObjectiveName = "time"
-    model: Model = "exact"
-    max_overhead: float | None = None
-    effort: str = "quick"
-    #: Is told the work done and the work in all of a long search.
+    goal: Goal
+    #: Called with the work done and the work in all of a long search.
     progress: Progress | None = None
-    #: Whether an interruption of a long search leaves what was found before; else it ends everything.
+    #: Whether Ctrl-C returns the best answers so far instead of raising.
     keeps_best: bool = True
-    #: Strategies whose search somebody interrupted; what was found before stands.
+    #: Strategies whose search was interrupted; what was found before stands.
     interruptions: list[str] = field(default_factory=list)
 
-    def changed(self, **changes: Any) -> Question:
-        """Return the same question with something else asked."""
-        return replace(self, **changes)
+    @cached_property
+    def strategies(self) -> tuple[Strategy, ...]:
+        """The strategies that may serve, as named by the goal."""
+        return tuple(all_strategies()[name] for name in self.goal.strategies)
 
-    def answers(self) -> list[Answer]:
+    @cached_property
+    def budget(self) -> Budget:
+        """The most bytes of each tier."""
+        return Budget(local_bytes=self.goal.local_bytes, remote_bytes=self.goal.remote_bytes)
+
+    def replace(self, **changes: Any) -> Question:
+        """Return the same question with other fields of its own or of its goal."""
+        of_goal = {name: value for name, value in changes.items() if name in _OF_THE_GOAL}
+        own = {name: value for name, value in changes.items() if name not in _OF_THE_GOAL}
+        # Checked when the goal was made; a search changes it thousands of times.
+        goal = self.goal.model_copy(update=of_goal) if of_goal else self.goal
+        return dataclasses.replace(self, goal=goal, **own)
+
+    def alone(self, strategy: Strategy) -> Question:
+        """Return the question for one strategy only."""
+        return self.replace(strategies=(strategy.name,))
+
+    def rank(self) -> list[Answer]:
         """Return each strategy at its best, best first; strategies that do not fit are left out."""
         return self._ranked(self._objective())
 
-    def winner(self, *, enough: float | None = None) -> Answer | None:
+    def best(self, *, enough: float | None = None) -> Answer | None:
         """Return the best strategy at its best setting, None where nothing fits.
 
-        It is the first of ``answers``, found sooner: no strategy is searched for what another one beats.
+        It is the first that ``rank`` returns, found sooner: no strategy is searched that another one beats.
         ``enough`` are seconds that something is known to fit in, which helps where the objective is time.
         """
-        if enough is None or self.objective != "time":
+        if enough is None or self.goal.objective != "time":
             return self._first(self._objective())
         # A hair more, so that what takes as long is found, too.
         rival = Rival(key=(enough * (1 + 1e-9), np.inf, np.inf), ties_win=True)
         return next(iter(self._ranked(least_time, only_first=True, rival=rival)), None)
 
-    def quicker_than(self, seconds: float) -> Answer | None:
-        """Return the quickest answer, None where none takes less than ``seconds``."""
+    def faster_than(self, seconds: float) -> Answer | None:
+        """Return the fastest answer, None where none takes less than ``seconds``."""
         rival = Rival(key=(seconds,), ties_win=False)
         found = self._ranked(lambda cost: least_time(cost)[:1], only_first=True, rival=rival)
-        return next((answer for answer in found if answer.best.key < rival.key), None)
+        return next((answer for answer in found if answer.key < rival.key), None)
 
     def closed_form(self) -> Question:
         """Return the question for closed forms only, which answer at once.
 
         They fit wherever anything does (Remote with a single tape), but for a limit of remote memory.
         """
-        closed = tuple(s for s in self.strategies if not isinstance(s, SolvedStrategy))
-        return self.changed(strategies=closed or _closed_forms())
+        closed = tuple(one.name for one in self.strategies if one.is_closed_form)
+        return self.replace(strategies=closed or _closed_forms())
 
     def fits(self) -> bool:
         """Return whether any strategy has a setting within the limits."""
@@ -99,13 +106,13 @@ class Question:
 
     def least_remote_bytes(self) -> int | None:
         """Return the remote memory that is needed within the other limits, None if none is enough."""
-        least = self.changed(budget=replace(self.budget, remote_bytes=None))._least("remote_bytes")
+        least = self.replace(remote_bytes=None)._least("remote_bytes")
         return None if least is None else int(least)
 
     @property
     def base_seconds(self) -> float:
         """The time that overhead is counted from."""
-        return self.costs.base_seconds if self.model == "exact" else paper.base_seconds(self.costs)
+        return self.costs.base_seconds if self.goal.model == "exact" else paper.base_seconds(self.costs)
 
     def infeasible(self, *, subject: str) -> Infeasible:
         """Return why nothing fits: the limit that binds, what it would have to be, what it is.
@@ -118,15 +125,15 @@ class Question:
             return unsolvable
         closed = self.closed_form()
         lifted = {
-            "max_overhead": self.changed(max_overhead=None),
-            "remote_bytes": closed.changed(budget=replace(self.budget, remote_bytes=None)),
-            "local_bytes": closed.changed(budget=replace(self.budget, local_bytes=None)),
+            "max_overhead": self.replace(max_overhead=None),
+            "remote_bytes": closed.replace(remote_bytes=None),
+            "local_bytes": closed.replace(local_bytes=None),
         }
-        free = closed.changed(budget=Budget(), max_overhead=None)
+        free = closed.replace(local_bytes=None, remote_bytes=None, max_overhead=None)
         limits: dict[str, float | None] = {
             "local_bytes": self.budget.local_bytes,
             "remote_bytes": self.budget.remote_bytes,
-            "max_overhead": self.max_overhead,
+            "max_overhead": self.goal.max_overhead,
         }
         for questions in (lifted, dict.fromkeys(lifted, free)):
             for binding, question in questions.items():
@@ -137,9 +144,9 @@ class Question:
         return self._unsolved(subject=subject)
 
     @property
-    def all_solved(self) -> list[SolvedStrategy]:
+    def all_solved(self) -> list[Solved]:
         """The strategies, where each is solved, so that what closed forms need does not speak for them."""
-        solved = [strategy for strategy in self.strategies if isinstance(strategy, SolvedStrategy)]
+        solved = [strategy for strategy in self.strategies if isinstance(strategy, Solved)]
         return solved if len(solved) == len(self.strategies) else []
 
     def _below_the_least(self, *, subject: str) -> Infeasible | None:
@@ -155,26 +162,25 @@ class Question:
 
         Where they break none, there are none: the sequence is too long for them.
         """
-        unlimited = replace(self.budget, remote_bytes=None)
         for lifted in (
-            self.changed(budget=unlimited),
-            self.changed(max_overhead=None),
-            self.changed(budget=unlimited, max_overhead=None),
+            self.replace(remote_bytes=None),
+            self.replace(max_overhead=None),
+            self.replace(remote_bytes=None, max_overhead=None),
         ):
-            found = lifted.winner()
-            if found is not None and found.best.solution is not None:
-                for binding, need, have in self._broken(found.best.solution.cost):
+            found = lifted.best()
+            if isinstance(found, SolvedAnswer):
+                for binding, need, have in self._broken(found.solution.totals):
                     return Infeasible(binding=binding, need=need, have=have, subject=subject)
         most = max((one.most_steps(self.costs, self.budget) or 0 for one in self.all_solved), default=0)
         have = self.costs.steps
         return Infeasible(binding="steps", need=min(most, have - 1), have=have, subject=subject)
 
-    def _broken(self, cost: Cost) -> Iterator[tuple[str, float, float]]:
+    def _broken(self, totals: Totals) -> Iterator[tuple[str, float, float]]:
         """Return the limits that a schedule breaks: which, what it needs, what there is."""
-        remote, most = self.budget.remote_bytes, self.max_overhead
-        if remote is not None and cost.remote_peak_bytes[0] > remote:
-            yield "remote_bytes", float(cost.remote_peak_bytes[0]), remote
-        seconds = float(overhead(cost.seconds[0], self.base_seconds))
+        remote, most = self.goal.remote_bytes, self.goal.max_overhead
+        if remote is not None and totals.remote_peak_bytes > remote:
+            yield "remote_bytes", float(totals.remote_peak_bytes), remote
+        seconds = float(overhead(totals.seconds, self.base_seconds))
         if most is not None and seconds > most:
             yield "max_overhead", seconds, most
 
@@ -189,22 +195,22 @@ class Question:
         found = self._first(lambda cost: objective(cost)[:1])
         if found is None:
             return None
-        least = found.best.key[0]
+        least = found.key[0]
         return float(overhead(least, self.base_seconds)) if limit == "max_overhead" else least
 
     def _objective(self) -> Objective:
-        if self.objective == "time":
+        if self.goal.objective == "time":
             return least_time
-        if self.objective == "memory":
+        if self.goal.objective == "memory":
             return least_memory
         fast, small = self._first(least_time), self._first(least_memory)
         if fast is None or small is None:
             return least_time
         knee = Knee(
-            fast_seconds=fast.best.key[0],
-            fast_bytes=int(fast.best.key[1]),
-            small_seconds=small.best.key[1],
-            small_bytes=int(small.best.key[0]),
+            fast_seconds=fast.key[0],
+            fast_bytes=int(fast.key[1]),
+            small_seconds=small.key[1],
+            small_bytes=int(small.key[0]),
         )
         # Where one plan is both the fastest and the smallest, there is nothing to balance. (A solved schedule
         # may turn out smaller or faster than what it was chosen for.)
@@ -221,29 +227,21 @@ class Question:
 
         They need not beat ``rival``, but are only searched for what does.
         """
-        limits = Limits(budget=self.budget, max_overhead=self.max_overhead, base_seconds=self.base_seconds)
+        limits = Limits(budget=self.budget, max_overhead=self.goal.max_overhead, base_seconds=self.base_seconds)
         answers: list[Answer] = []
         for strategy in sorted(self.strategies, key=_turn):
-            if isinstance(strategy, SolvedStrategy):
-                try:
-                    best = self._solved(strategy, limits, objective)
-                except KeyboardInterrupt:
-                    if not answers or not self.keeps_best:
-                        raise
-                    self.interruptions.append(strategy.name)
-                    break
-            else:
-                best = _searched(
-                    strategy,
-                    costs=self.costs,
-                    limits=limits,
-                    objective=objective,
-                    model=self.model,
-                    rival=_rival(answers, strategy, rival) if only_first else None,
+            try:
+                answer = self._answer(
+                    strategy, limits, objective, rival=_rival(answers, strategy, rival) if only_first else None
                 )
-            if best is not None:
-                answers.append(Answer(strategy=strategy, best=best))
-                if only_first and objective is least_time and self._unbeatable(answers[-1]):
+            except KeyboardInterrupt:
+                if strategy.is_closed_form or not answers or not self.keeps_best:
+                    raise
+                self.interruptions.append(strategy.name)
+                break
+            if answer is not None:
+                answers.append(answer)
+                if only_first and objective is least_time and self._unbeatable(answer):
                     break
         return sorted(answers, key=_place)
 
@@ -253,18 +251,47 @@ class Question:
         What is as quick then runs nothing again. So it holds each step's tape, and no less memory.
         """
         return (
-            self.model == "exact"
+            self.goal.model == "exact"
             and not answer.strategy.parameter_names
-            and answer.best.key[0] <= self.base_seconds
+            and answer.key[0] <= self.base_seconds
             # More than what rounding could hide.
             and self.costs.recompute_seconds > 1e-12 * self.base_seconds
         )
 
-    def _solved(self, strategy: SolvedStrategy, limits: Limits, objective: Objective) -> Best | None:
-        if self.model == "paper":
-            raise InputError(
-                "the paper prints no equation for this strategy", field="model", value=strategy.name
-            )
+    def _answer(
+        self, strategy: Strategy, limits: Limits, objective: Objective, *, rival: Rival | None
+    ) -> Answer | None:
+        """Return one strategy at its best, None where nothing fits or, of closed forms, beats ``rival``."""
+        if isinstance(strategy, Solved):
+            return self._solved(strategy, limits, objective)
+        if isinstance(strategy, ClosedForm):
+            return self._searched(strategy, limits, objective, rival=rival)
+        raise TypeError(f"{strategy.name} is neither a closed form nor solved")
+
+    def _searched(
+        self, strategy: ClosedForm, limits: Limits, objective: Objective, *, rival: Rival | None
+    ) -> Answer | None:
+        found = _best_setting(
+            strategy,
+            costs=self.costs,
+            limits=limits,
+            objective=objective,
+            model=self.goal.model,
+            rival=rival,
+        )
+        if found is None:
+            return None
+        return ClosedFormAnswer(
+            strategy=strategy,
+            parameters=found.parameters,
+            key=found.key,
+            gap=found.gap,
+            steps=self.costs.steps,
+        )
+
+    def _solved(self, strategy: Solved, limits: Limits, objective: Objective) -> Answer | None:
+        if self.goal.model == "paper":
+            raise no_equation(strategy.name)
 
         def choose(cost: Cost) -> int | None:
             kept = np.flatnonzero(limits.kept(cost))
@@ -277,32 +304,38 @@ class Question:
             costs=self.costs,
             budget=self.budget,
             choose=choose,
-            effort=self.effort,
+            effort=self.goal.effort,
             front=objective is not least_time,
             progress=self.progress,
         )
         if solution is None or not limits.kept(solution.cost)[0]:
             return None
-        key = tuple(column[0].item() for column in objective(solution.cost))
-        return Best(parameters=solution.parameters, key=key, solution=solution)
+        return SolvedAnswer(
+            strategy=strategy,
+            parameters=solution.parameters,
+            key=tuple(column[0].item() for column in objective(solution.cost)),
+            steps=self.costs.steps,
+            solution=solution,
+            solved_at=self.costs,
+        )
 
 
 #: Searches remembered: those of the points of a sweep that differ in transfers only.
 _remembered = lru_cache(maxsize=512)(best_setting)
 
 
-def _searched(
-    strategy: Strategy,
+def _best_setting(
+    strategy: ClosedForm,
     *,
     costs: StepCosts,
     limits: Limits,
     objective: Objective,
     model: Model,
     rival: Rival | None,
-) -> Best | None:
+) -> BestSetting | None:
     """Return what ``best_setting`` does; where nothing is moved, the costs of moving do not matter."""
     wishes: dict[str, Any] = {"limits": limits, "objective": objective, "model": model, "rival": rival}
-    if strategy.moves or model != "exact":
+    if strategy.transfers is not None or model != "exact":
         return best_setting(strategy, costs=costs, **wishes)
     return _remembered(strategy, costs=costs.model_copy(update=_NOTHING_MOVES), **wishes)
 
@@ -316,12 +349,12 @@ def _turn(strategy: Strategy) -> tuple[bool, int]:
     Closed forms first: a long search that is interrupted leaves the best of them. Of these the simple ones
     first, which are soon searched, and often good enough to spare most of the others' search.
     """
-    return isinstance(strategy, SolvedStrategy), strategy.rank
+    return not strategy.is_closed_form, strategy.rank
 
 
 def _place(answer: Answer) -> tuple[tuple[float, ...], int]:
     """Return what ranks answers: ties go by the order of the strategies."""
-    return answer.best.key, answer.strategy.rank
+    return answer.key, answer.strategy.rank
 
 
 def _rival(answers: list[Answer], strategy: Strategy, rival: Rival | None) -> Rival | None:
@@ -331,10 +364,10 @@ def _rival(answers: list[Answer], strategy: Strategy, rival: Rival | None) -> Ri
     if not answers:
         return rival
     best = min(answers, key=_place)
-    if rival is not None and rival.key <= best.best.key:
+    if rival is not None and rival.key <= best.key:
         return rival
-    return Rival(key=best.best.key, ties_win=strategy.rank < best.strategy.rank)
+    return Rival(key=best.key, ties_win=strategy.rank < best.strategy.rank)
 
 
-def _closed_forms() -> tuple[Strategy, ...]:
-    return tuple(s for s in all_strategies().values() if not isinstance(s, SolvedStrategy))
+def _closed_forms() -> tuple[str, ...]:
+    return tuple(name for name, strategy in all_strategies().items() if strategy.is_closed_form)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import replace
 
 import numpy as np
 
+from ckptplan.model.step_costs import StepCosts
+from ckptplan.search.answer import Answer
 from ckptplan.search.front import Front, undominated
-from ckptplan.search.question import Answer, Question
+from ckptplan.search.question import Question
 
 #: With so many levels of memory at most, every budget is asked for; with more, some.
 _EVERY, _SOME = 256, 24
@@ -26,10 +27,11 @@ def solved_front(question: Question) -> tuple[Front, tuple[Answer, ...], bool]:
     costs = question.costs
     levels = costs.steps * costs.tape_bytes // math.gcd(costs.state_bytes, costs.tape_bytes)
     answers = list(_walk(question) if levels <= _EVERY else _spread(question))
+    totals = [answer.totals(costs) for answer in answers]
     keys = (
-        np.array([_bytes(answer) for answer in answers], dtype=np.int64),
-        np.array([_cost(answer)[0] for answer in answers]),
-        np.array([_cost(answer)[2] for answer in answers], dtype=np.int64),
+        np.array([one.local_peak_bytes for one in totals], dtype=np.int64),
+        np.array([one.seconds for one in totals]),
+        np.array([one.remote_peak_bytes for one in totals], dtype=np.int64),
         np.arange(len(answers)),
     )
     local, seconds, remote, places = undominated(keys)
@@ -40,34 +42,20 @@ def solved_front(question: Question) -> tuple[Front, tuple[Answer, ...], bool]:
         seconds=seconds,
         remote_peak_bytes=remote,
         parameters={
-            name: np.array([answer.best.parameters[name] for answer in kept], dtype=np.int64) for name in names
+            name: np.array([answer.parameters[name] for answer in kept], dtype=np.int64) for name in names
         },
     )
-    return front, kept, levels <= _EVERY and all(_is_proved(answer) for answer in answers)
+    return front, kept, levels <= _EVERY and all(_is_proved(answer, costs) for answer in answers)
 
 
-def _cost(answer: Answer) -> tuple[float, int, int]:
-    solution = answer.best.solution
-    if solution is None:
-        raise TypeError(f"{answer.strategy.name} is searched, not solved")
-    cost = solution.cost
-    return float(cost.seconds[0]), int(cost.local_peak_bytes[0]), int(cost.remote_peak_bytes[0])
-
-
-def _is_proved(answer: Answer) -> bool:
-    """Whether no legal schedule is quicker than the one found."""
-    solution = answer.best.solution
-    least = None if solution is None else solution.least_seconds
-    return solution is not None and least is not None and solution.trace.seconds <= least * (1 + 1e-9)
-
-
-def _bytes(answer: Answer) -> int:
-    return _cost(answer)[1]
+def _is_proved(answer: Answer, costs: StepCosts) -> bool:
+    """Return whether no legal schedule is quicker than the one found."""
+    least = answer.least_seconds
+    return least is not None and answer.totals(costs).seconds <= least * (1 + 1e-9)
 
 
 def _within(question: Question, local_bytes: int) -> Answer | None:
-    budget = replace(question.budget, local_bytes=local_bytes)
-    return question.changed(budget=budget, objective="time", interruptions=[]).winner()
+    return question.replace(local_bytes=local_bytes, objective="time", interruptions=[]).best()
 
 
 def _most(question: Question) -> int:
@@ -79,16 +67,16 @@ def _walk(question: Question) -> Iterator[Answer]:
     answer = _within(question, _most(question))
     while answer is not None:
         yield answer
-        answer = _within(question, _bytes(answer) - 1)
+        answer = _within(question, answer.totals(question.costs).local_peak_bytes - 1)
 
 
 def _spread(question: Question) -> Iterator[Answer]:
     resident = question.costs.resident_bytes
     free = np.geomspace(question.costs.tape_bytes, _most(question) - resident, _SOME)
     budgets = {resident + round(size) for size in free.tolist()}
-    budgets |= {question.budget.local_bytes} if question.budget.local_bytes is not None else set()
+    budgets |= {question.goal.local_bytes} if question.goal.local_bytes is not None else set()
     for place, budget in enumerate(sorted(budgets, reverse=True)):
-        answer = _within(question.changed(progress=None), budget)
+        answer = _within(question.replace(progress=None), budget)
         if question.progress is not None:
             question.progress(place + 1, len(budgets))
         if answer is not None:

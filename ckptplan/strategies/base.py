@@ -14,40 +14,43 @@ from ckptplan.model.split import Split
 from ckptplan.model.step_costs import StepCosts
 from ckptplan.schedule.actions import Action
 from ckptplan.schedule.segments import reverse_locally
-from ckptplan.strategies.protocol import Box, Columns, Room, Strategy
+from ckptplan.strategies.closed_form import Box, Capacity, ClosedForm
+from ckptplan.strategies.protocol import Columns
 
 
-class Base(Strategy):
+def _printed(*, low: Columns, high: Columns, costs: StepCosts) -> Cost:
+    return Cost(
+        seconds=np.array([paper.base_seconds(costs)]),
+        local_peak_bytes=np.array(
+            [paper.memory_base(T=costs.steps, M_a=costs.tape_bytes, M_others=costs.resident_bytes)]
+        ),
+        remote_peak_bytes=np.zeros(1, dtype=np.int64),
+    )
+
+
+class Base(ClosedForm):
     """Section III-A of the paper."""
 
     name = "base"
     rank = 0
     parameter_names = ()
+    printed = staticmethod(_printed)
 
     def candidates(self, *, costs: StepCosts, budget: Budget) -> Box | None:
-        room = Room.within(budget, costs=costs)
-        return Box(low={}, high={}) if room.tapes >= costs.steps else None
+        capacity = Capacity.within(budget, costs=costs)
+        return Box(low={}, high={}) if capacity.tapes >= costs.steps else None
 
     def counts(self, *, low: Columns, high: Columns, steps: int) -> Counts:
         none = np.zeros(1, dtype=np.int64)
         return Counts(
             recomputed_steps=none,
-            states_written=none,
-            states_read=none,
+            remote_writes=none,
+            remote_reads=none,
             messages=none,
             largest_message=none,
             tapes=none + steps,
             local_checkpoints=none,
             remote_checkpoints=none,
-        )
-
-    def paper(self, *, low: Columns, high: Columns, costs: StepCosts) -> Cost:
-        return Cost(
-            seconds=np.array([paper.base_seconds(costs)]),
-            local_peak_bytes=np.array(
-                [paper.memory_base(T=costs.steps, M_a=costs.tape_bytes, M_others=costs.resident_bytes)]
-            ),
-            remote_peak_bytes=np.zeros(1, dtype=np.int64),
         )
 
     def actions(

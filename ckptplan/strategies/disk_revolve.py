@@ -5,10 +5,11 @@ from __future__ import annotations
 from ckptplan.model.budget import Budget
 from ckptplan.model.step_costs import StepCosts
 from ckptplan.recursion.disk_revolve import MOST_STEPS, segment_candidates
-from ckptplan.strategies.solved import Choose, Progress, Solution, SolvedStrategy, best_of, ways
+from ckptplan.recursion.pricing import memory_variants
+from ckptplan.strategies.solved import Choose, Progress, Solution, Solved, best_of
 
 
-class DiskRevolve(SolvedStrategy):
+class DiskRevolve(Solved):
     """Aupy, Herrmann, Hovland and Robert 2016, one tape at a time; its recurrence in closed form."""
 
     name = "disk-revolve"
@@ -24,7 +25,7 @@ class DiskRevolve(SolvedStrategy):
         front: bool = False,
         progress: Progress | None = None,
     ) -> Solution | None:
-        groups = [list(segment_candidates(costs, budget, remote=remote)) for remote in ways(costs)]
+        groups = [list(segment_candidates(costs, budget, remote=remote)) for remote in memory_variants(costs)]
         return best_of(groups, costs=costs, choose=choose)
 
     def least_local_bytes(self, costs: StepCosts) -> int:

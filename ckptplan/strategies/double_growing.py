@@ -9,7 +9,6 @@ import numpy.typing as npt
 
 from ckptplan.cost.arrays import ceil_div
 from ckptplan.cost.exact import Counts
-from ckptplan.cost.overlap import Rhythm
 from ckptplan.model.budget import Budget
 from ckptplan.model.record import Parameters
 from ckptplan.model.split import Split
@@ -17,27 +16,29 @@ from ckptplan.model.step_costs import StepCosts
 from ckptplan.recursion import growing
 from ckptplan.schedule.actions import Action, Advance, Free, Load, Save, Tier
 from ckptplan.schedule.segments import cuts, reverse_between
-from ckptplan.strategies.protocol import Box, Columns, Room, Strategy
-from ckptplan.strategies.two_levels import chunk_within_segment, clamp_two_levels, levels, segment_rhythm
+from ckptplan.strategies.closed_form import Box, Capacity, ClosedForm
+from ckptplan.strategies.protocol import Columns
+from ckptplan.strategies.two_levels import chunk_within_segment, clamp_two_levels, levels, segment_timing
 
 
-class DoubleGrowing(Strategy):
+class DoubleGrowing(ClosedForm):
     """Segments of ``remote_chunk_size`` steps as Double's; within each, chunks as those of Growing."""
 
     name = "double-growing"
     rank = 7
     parameter_names = ("chunk_size", "remote_chunk_size", "state_units", "tape_units")
+    transfers = staticmethod(segment_timing)
 
     def candidates(self, *, costs: StepCosts, budget: Budget) -> Box | None:
-        room = Room.within(budget, costs=costs)
-        least = ceil_div(costs.steps, room.remote_checkpoints + 1)
-        if room.tapes < 1:
+        capacity = Capacity.within(budget, costs=costs)
+        least = ceil_div(costs.steps, capacity.remote_checkpoints + 1)
+        if capacity.tapes < 1:
             return None
         p, q = growing.growth(state=costs.state_bytes, tape=costs.tape_bytes)
         fixed = {"state_units": p, "tape_units": q}
         return Box(
             low={"chunk_size": 1, "remote_chunk_size": least, **fixed},
-            high={"chunk_size": room.tapes, "remote_chunk_size": costs.steps, **fixed},
+            high={"chunk_size": capacity.tapes, "remote_chunk_size": costs.steps, **fixed},
         )
 
     def counts(self, *, low: Columns, high: Columns, steps: int) -> Counts:
@@ -53,8 +54,8 @@ class DoubleGrowing(Strategy):
         )
         return Counts(
             recomputed_steps=two.recomputed_steps,
-            states_written=two.outer,
-            states_read=two.outer,
+            remote_writes=two.outer,
+            remote_reads=two.outer,
             messages=2 * two.outer,
             largest_message=np.minimum(1, two.outer),
             tapes=low["chunk_size"],
@@ -67,9 +68,6 @@ class DoubleGrowing(Strategy):
 
     def clamp(self, parameters: Parameters, *, steps: int) -> Parameters:
         return Parameters({**parameters, **clamp_two_levels(parameters, steps=steps)})
-
-    def rhythm(self, point: Columns, *, costs: StepCosts) -> Rhythm:
-        return segment_rhythm(point, costs=costs)
 
     def regular(self, parameters: Parameters, *, steps: int) -> bool:
         return parameters["chunk_size"] >= parameters["remote_chunk_size"]

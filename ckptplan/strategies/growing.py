@@ -14,10 +14,11 @@ from ckptplan.model.step_costs import StepCosts
 from ckptplan.recursion import growing
 from ckptplan.schedule.actions import Action
 from ckptplan.schedule.segments import reverse_between
-from ckptplan.strategies.protocol import Box, Columns, Room, Strategy
+from ckptplan.strategies.closed_form import Box, Capacity, ClosedForm
+from ckptplan.strategies.protocol import Columns
 
 
-class Growing(Strategy):
+class Growing(ClosedForm):
     """The last chunk has ``chunk_size`` steps, the j-th before it floor(j state_units / tape_units) more."""
 
     name = "growing"
@@ -25,12 +26,12 @@ class Growing(Strategy):
     parameter_names = ("chunk_size", "state_units", "tape_units")
 
     def candidates(self, *, costs: StepCosts, budget: Budget) -> Box | None:
-        room = Room.within(budget, costs=costs)
-        if room.tapes < 1:
+        capacity = Capacity.within(budget, costs=costs)
+        if capacity.tapes < 1:
             return None
         p, q = growing.growth(state=costs.state_bytes, tape=costs.tape_bytes)
         fixed = {"state_units": p, "tape_units": q}
-        return Box(low={"chunk_size": 1, **fixed}, high={"chunk_size": room.tapes, **fixed})
+        return Box(low={"chunk_size": 1, **fixed}, high={"chunk_size": capacity.tapes, **fixed})
 
     def counts(self, *, low: Columns, high: Columns, steps: int) -> Counts:
         total = np.full_like(high["chunk_size"], steps)
@@ -40,8 +41,8 @@ class Growing(Strategy):
         none = np.zeros_like(checkpoints)
         return Counts(
             recomputed_steps=steps - high["chunk_size"],
-            states_written=none,
-            states_read=none,
+            remote_writes=none,
+            remote_reads=none,
             messages=none,
             largest_message=none,
             tapes=low["chunk_size"],

@@ -10,30 +10,84 @@ import numpy.typing as npt
 from ckptplan.cost import paper
 from ckptplan.cost.arrays import ceil_div
 from ckptplan.cost.exact import Cost, Counts
-from ckptplan.cost.overlap import Rhythm
+from ckptplan.cost.overlap import TransferTiming
 from ckptplan.model.budget import Budget
 from ckptplan.model.record import Parameters
 from ckptplan.model.split import Split
 from ckptplan.model.step_costs import StepCosts
 from ckptplan.schedule.actions import Action, Advance, Backward, Free, Load, Record, Save, Tier, Transfer
 from ckptplan.schedule.segments import cuts
-from ckptplan.strategies.protocol import Box, Columns, Room, Strategy
+from ckptplan.strategies.closed_form import Box, Capacity, ClosedForm
+from ckptplan.strategies.protocol import Columns
 
 
-class Hierarchical(Strategy):
+def _printed(*, low: Columns, high: Columns, costs: StepCosts) -> Cost:
+    checkpoints = paper.nb_checkpoints(T=costs.steps, chunk_size=high["chunk_size"])
+    states = paper.states_hierarchical(nb_checkpoints=checkpoints, nb_local=high["nb_local"])
+    return Cost(
+        seconds=paper.time_hierarchical(
+            T_standard=paper.standard_seconds(costs),
+            T_c=paper.transfer_seconds(costs),
+            T_s=costs.message_seconds,
+            N_c=paper.communications_hierarchical(nb_checkpoints=checkpoints, nb_local=high["nb_local"]),
+            states=states,
+        ),
+        local_peak_bytes=paper.memory_hierarchical(
+            chunk_size=low["chunk_size"],
+            nb_local=low["nb_local"],
+            M_s=costs.state_bytes,
+            M_a=costs.tape_bytes,
+            M_others=costs.resident_bytes,
+        ),
+        remote_peak_bytes=states // 2 * costs.remote_state_bytes,
+    )
+
+
+def _transfers(point: Columns, *, costs: StepCosts) -> TransferTiming:
+    chunk, batch = point["chunk_size"], point["nb_local"]
+    checkpoints = ceil_div(costs.steps, chunk) - 1
+    first = costs.steps - checkpoints * chunk
+    moved = np.maximum(0, checkpoints - batch)
+    messages = ceil_div(moved, batch)
+    # States of the first, ragged batch; its last one is saved before chunk number first_states - 1.
+    first_states = np.maximum(1, moved - (messages - 1) * batch)
+    forward, reverse_seconds = (
+        costs.forward_seconds,
+        costs.recompute_seconds + costs.record_overhead_seconds + costs.backward_seconds,
+    )
+    last_seconds = chunk * (forward + costs.record_overhead_seconds + costs.backward_seconds)
+    whole_batch = batch * chunk
+    return TransferTiming(
+        messages=messages,
+        first_states=first_states,
+        states=batch,
+        before_writes=np.where(first_states == 1, 0, first + (first_states - 2) * chunk) * forward,
+        first_gap=np.where(first_states == 1, whole_batch - chunk + first, whole_batch) * forward,
+        gap=whole_batch * forward,
+        turn=(np.where(moved == 1, first, chunk) + whole_batch) * forward
+        + last_seconds
+        + whole_batch * reverse_seconds,
+        between_reads=whole_batch * reverse_seconds,
+        after_reads=(first + (first_states - 1) * chunk) * reverse_seconds,
+    )
+
+
+class Hierarchical(ClosedForm):
     """Section III-D of the paper; the last ``nb_local`` checkpoints never leave local memory."""
 
     name = "hierarchical"
     rank = 3
     parameter_names = ("chunk_size", "nb_local")
+    printed = staticmethod(_printed)
+    transfers = staticmethod(_transfers)
 
     def candidates(self, *, costs: StepCosts, budget: Budget) -> Box | None:
-        room = Room.within(budget, costs=costs)
-        if room.tapes < 1:
+        capacity = Capacity.within(budget, costs=costs)
+        if capacity.tapes < 1:
             return None
         return Box(
             low={"chunk_size": 1, "nb_local": 1},
-            high={"chunk_size": room.tapes, "nb_local": max(1, room.local_checkpoints)},
+            high={"chunk_size": capacity.tapes, "nb_local": max(1, capacity.local_checkpoints)},
         )
 
     def counts(self, *, low: Columns, high: Columns, steps: int) -> Counts:
@@ -42,34 +96,13 @@ class Hierarchical(Strategy):
         moved = np.maximum(0, checkpoints - high["nb_local"])
         return Counts(
             recomputed_steps=steps - high["chunk_size"],
-            states_written=moved,
-            states_read=moved,
+            remote_writes=moved,
+            remote_reads=moved,
             messages=2 * ceil_div(moved, high["nb_local"]),
             largest_message=np.minimum(low["nb_local"], moved),
             tapes=low["chunk_size"],
             local_checkpoints=np.minimum(low["nb_local"], checkpoints),
             remote_checkpoints=moved,
-        )
-
-    def paper(self, *, low: Columns, high: Columns, costs: StepCosts) -> Cost:
-        checkpoints = paper.nb_checkpoints(T=costs.steps, chunk_size=high["chunk_size"])
-        states = paper.states_hierarchical(nb_checkpoints=checkpoints, nb_local=high["nb_local"])
-        return Cost(
-            seconds=paper.time_hierarchical(
-                T_standard=paper.standard_seconds(costs),
-                T_c=paper.transfer_seconds(costs),
-                T_s=costs.message_seconds,
-                N_c=paper.communications_hierarchical(nb_checkpoints=checkpoints, nb_local=high["nb_local"]),
-                states=states,
-            ),
-            local_peak_bytes=paper.memory_hierarchical(
-                chunk_size=low["chunk_size"],
-                nb_local=low["nb_local"],
-                M_s=costs.state_bytes,
-                M_a=costs.tape_bytes,
-                M_others=costs.resident_bytes,
-            ),
-            remote_peak_bytes=states // 2 * costs.remote_state_bytes,
         )
 
     def admits(self, *, low: Columns, high: Columns, steps: int) -> npt.NDArray[np.bool_]:
@@ -81,34 +114,6 @@ class Hierarchical(Strategy):
     def clamp(self, parameters: Parameters, *, steps: int) -> Parameters:
         return Parameters(
             chunk_size=min(parameters["chunk_size"], steps), nb_local=min(parameters["nb_local"], steps)
-        )
-
-    def rhythm(self, point: Columns, *, costs: StepCosts) -> Rhythm:
-        chunk, batch = point["chunk_size"], point["nb_local"]
-        checkpoints = ceil_div(costs.steps, chunk) - 1
-        first = costs.steps - checkpoints * chunk
-        moved = np.maximum(0, checkpoints - batch)
-        messages = ceil_div(moved, batch)
-        # States of the first, ragged batch; its last one is saved before chunk number first_states - 1.
-        first_states = np.maximum(1, moved - (messages - 1) * batch)
-        forward, reverse_seconds = (
-            costs.forward_seconds,
-            costs.recompute_seconds + costs.record_overhead_seconds + costs.backward_seconds,
-        )
-        last_seconds = chunk * (forward + costs.record_overhead_seconds + costs.backward_seconds)
-        whole_batch = batch * chunk
-        return Rhythm(
-            messages=messages,
-            first_states=first_states,
-            states=batch,
-            before_writes=np.where(first_states == 1, 0, first + (first_states - 2) * chunk) * forward,
-            first_gap=np.where(first_states == 1, whole_batch - chunk + first, whole_batch) * forward,
-            gap=whole_batch * forward,
-            turn=(np.where(moved == 1, first, chunk) + whole_batch) * forward
-            + last_seconds
-            + whole_batch * reverse_seconds,
-            between_reads=whole_batch * reverse_seconds,
-            after_reads=(first + (first_states - 1) * chunk) * reverse_seconds,
         )
 
     def actions(

@@ -10,15 +10,15 @@ import numpy as np
 from ckptplan.cost.exact import Cost
 from ckptplan.model.budget import Budget
 from ckptplan.model.step_costs import StepCosts
-from ckptplan.recursion.ask import WORK
 from ckptplan.recursion.memorisation import Memorisation
-from ckptplan.recursion.search import grown
+from ckptplan.recursion.schedule_tree import grow_tree
+from ckptplan.recursion.table_problem import WORK
 from ckptplan.recursion.tables import CELLS
 from ckptplan.recursion.tree import Part, Sizes, Where
-from ckptplan.strategies.solved import Choose, Progress, Solution, SolvedStrategy, solution_of
+from ckptplan.strategies.solved import Choose, Progress, Solution, Solved, solution_of
 
 
-class Memorising(SolvedStrategy):
+class Memorising(Solved):
     """Local memory only; never better than ``optimal``, which is why they are not searched unasked."""
 
     by_default = False
@@ -60,7 +60,7 @@ class Memorising(SolvedStrategy):
         if place is None:
             return None
         root = Part(Where.FREE, costs.steps, int(places[place]))
-        return solution_of(grown(root, table.decide, sizes=sizes), costs=costs)
+        return solution_of(grow_tree(root, table.decide, sizes=sizes), costs=costs)
 
     def least_local_bytes(self, costs: StepCosts) -> int:
         first = costs.state_bytes if costs.steps > 1 else 0

@@ -15,11 +15,12 @@ from ckptplan.model.split import Split
 from ckptplan.model.step_costs import StepCosts
 from ckptplan.schedule.actions import Action, Advance, Free, Load, Save, Tier
 from ckptplan.schedule.segments import cuts, reverse_locally
-from ckptplan.strategies.protocol import Box, Columns, Room, Strategy
+from ckptplan.strategies.closed_form import Box, Capacity, ClosedForm
+from ckptplan.strategies.protocol import Columns
 from ckptplan.strategies.two_levels import chunk_within_segment, clamp_two_levels, levels
 
 
-class Nested(Strategy):
+class Nested(ClosedForm):
     """Not in the paper; what nested ``torch.utils.checkpoint`` calls execute."""
 
     name = "nested"
@@ -27,14 +28,14 @@ class Nested(Strategy):
     parameter_names = ("chunk_size", "remote_chunk_size")
 
     def candidates(self, *, costs: StepCosts, budget: Budget) -> Box | None:
-        room = Room.within(budget, costs=costs)
-        least = ceil_div(costs.steps, room.local_checkpoints + 1)
-        most = min(costs.steps, room.tapes * (room.local_checkpoints + 1))
-        if room.tapes < 1 or most < least:
+        capacity = Capacity.within(budget, costs=costs)
+        least = ceil_div(costs.steps, capacity.local_checkpoints + 1)
+        most = min(costs.steps, capacity.tapes * (capacity.local_checkpoints + 1))
+        if capacity.tapes < 1 or most < least:
             return None
         return Box(
             low={"chunk_size": 1, "remote_chunk_size": least},
-            high={"chunk_size": room.tapes, "remote_chunk_size": most},
+            high={"chunk_size": capacity.tapes, "remote_chunk_size": most},
         )
 
     def counts(self, *, low: Columns, high: Columns, steps: int) -> Counts:
@@ -42,8 +43,8 @@ class Nested(Strategy):
         none = np.zeros_like(two.outer)
         return Counts(
             recomputed_steps=two.recomputed_steps,
-            states_written=none,
-            states_read=none,
+            remote_writes=none,
+            remote_reads=none,
             messages=none,
             largest_message=none,
             tapes=low["chunk_size"],

@@ -11,22 +11,22 @@ from ckptplan.model.step_costs import StepCosts
 from ckptplan.recursion.bounds import unkept_tapes
 from ckptplan.recursion.disk_revolve import segment_candidates
 from ckptplan.recursion.periodic import period_candidates
-from ckptplan.recursion.problem import Problem, Solved
+from ckptplan.recursion.pricing import memory_variants
+from ckptplan.recursion.problem import Problem, SolvedProblem
 from ckptplan.recursion.solver import solve
 from ckptplan.strategies.solved import (
     Choose,
     Progress,
     Solution,
-    SolvedStrategy,
+    Solved,
     best_of,
-    better,
+    best_solution,
     chosen,
     solution_of,
-    ways,
 )
 
 
-class Optimal(SolvedStrategy):
+class Optimal(Solved):
     """Section 'The general problem' of docs/optimality.md; exact where transfers are serial, one state each."""
 
     name = "optimal"
@@ -44,13 +44,15 @@ class Optimal(SolvedStrategy):
     ) -> Solution | None:
         job = _Job(costs=costs, budget=budget, choose=choose, effort=effort, front=front, progress=progress)
         room = budget.remote_bytes is None or budget.remote_bytes >= costs.remote_state_bytes
-        solved = {remote: job.solved(remote=remote) for remote in (ways(costs) if room else (False,))}
+        solved = {
+            remote: job.solved(remote=remote) for remote in (memory_variants(costs) if room else (False,))
+        }
         whole = next(iter(solved.values()))
         found = [one for one in map(job.built, solved.values()) if one is not None]
         kept = [one for one in found if job.keeps(one)]
         if not (whole.exact and len(solved) == 1 and kept) or len(kept) < len(found):
             kept += job.others(found, without_remote=False not in solved)
-        best = better(choose, kept)
+        best = best_solution(choose, kept)
         if best is None:
             return None
         # What no schedule takes with remote memory without end, none takes with less of it. Transfers
@@ -74,7 +76,7 @@ class _Job:
     front: bool
     progress: Progress | None
 
-    def solved(self, *, remote: bool, price: float = 0.0) -> Solved:
+    def solved(self, *, remote: bool, price: float = 0.0) -> SolvedProblem:
         """Return the recursion's answer, with remote memory or without, with a price on top of each write."""
         problem = _problem(self.costs, self.budget, remote=remote)
         effort, front = self.effort, self.front
@@ -82,10 +84,10 @@ class _Job:
             problem, effort, front = replace(problem, write=problem.write + price), _LESS[effort], False
         found = solve(problem, effort=effort, front=front, progress=self.progress)
         if found is None:
-            return Solved(candidates=[], least_extra=_unkept(self.costs, self.budget), exact=False)
+            return SolvedProblem(candidates=[], least_extra=_unkept(self.costs, self.budget), exact=False)
         return found
 
-    def built(self, solved: Solved) -> Solution | None:
+    def built(self, solved: SolvedProblem) -> Solution | None:
         """Return the schedule that is liked best, whatever its remote memory."""
         notes = (solved.rounding,) if solved.rounding else ()
         return chosen(solved.candidates, costs=self.costs, choose=self.choose, notes=notes)
@@ -93,13 +95,13 @@ class _Job:
     def keeps(self, solution: Solution) -> bool:
         """Return whether the remote memory suffices."""
         limit = self.budget.remote_bytes
-        return limit is None or solution.trace.remote_peak_bytes <= limit
+        return limit is None or solution.totals.remote_peak_bytes <= limit
 
     def others(self, found: list[Solution], *, without_remote: bool) -> list[Solution]:
         """Return what else is legal: closed forms, and what uses less remote memory than the best found."""
         forms = [
             list(candidates(self.costs, self.budget, remote=remote))
-            for remote in ways(self.costs)
+            for remote in memory_variants(self.costs)
             for candidates in (segment_candidates, period_candidates)
         ]
         others = [best_of(forms, costs=self.costs, choose=self.choose)]
@@ -116,7 +118,7 @@ class _Job:
         Each price gives a legal schedule; the best of them need not be the best there is.
         """
         room = (self.budget.remote_bytes or 0) // self.costs.remote_state_bytes
-        saved = local.trace.seconds - greedy.trace.seconds if local is not None else self.costs.base_seconds
+        saved = local.totals.seconds - greedy.totals.seconds if local is not None else self.costs.base_seconds
         low, high, price = 0.0, inf, saved / room
         for _ in range(_PRICES):
             candidates = self.solved(remote=True, price=price).candidates
@@ -127,7 +129,7 @@ class _Job:
             if self.keeps(solution):
                 yield solution
                 high = price
-                if solution.trace.remote_peak_bytes > self.costs.remote_state_bytes * (room - 1):
+                if solution.totals.remote_peak_bytes > self.costs.remote_state_bytes * (room - 1):
                     return
             else:
                 low = price

@@ -5,10 +5,11 @@ from __future__ import annotations
 from ckptplan.model.budget import Budget
 from ckptplan.model.step_costs import StepCosts
 from ckptplan.recursion.periodic import period_candidates
-from ckptplan.strategies.solved import Choose, Progress, Solution, SolvedStrategy, best_of, ways
+from ckptplan.recursion.pricing import memory_variants
+from ckptplan.strategies.solved import Choose, Progress, Solution, Solved, best_of
 
 
-class Periodic(SolvedStrategy):
+class Periodic(Solved):
     """Aupy and Herrmann 2017; chunk and period are the best of a grid, both exact where they are short."""
 
     name = "periodic"
@@ -24,7 +25,7 @@ class Periodic(SolvedStrategy):
         front: bool = False,
         progress: Progress | None = None,
     ) -> Solution | None:
-        groups = [list(period_candidates(costs, budget, remote=remote)) for remote in ways(costs)]
+        groups = [list(period_candidates(costs, budget, remote=remote)) for remote in memory_variants(costs)]
         return best_of(groups, costs=costs, choose=choose)
 
 

@@ -9,8 +9,8 @@ from importlib import import_module
 
 import ckptplan.strategies
 from ckptplan.errors import InputError, did_you_mean, shown
+from ckptplan.strategies.closed_form import ClosedForm
 from ckptplan.strategies.protocol import Strategy
-from ckptplan.strategies.solved import SolvedStrategy
 
 
 @cache
@@ -37,7 +37,16 @@ def strategy_of(name: str) -> Strategy:
     return known[name]
 
 
-def named(names: Iterable[str] | None) -> list[Strategy]:
+def closed_form_of(name: str) -> ClosedForm:
+    """Return the closed form called ``name``. Raises InputError where it is not one."""
+    strategy = strategy_of(name)
+    if not isinstance(strategy, ClosedForm):
+        known = ", ".join(name for name, one in all_strategies().items() if one.is_closed_form)
+        raise InputError(f"{name} has no closed form", field="strategy", value=name, accepted=known)
+    return strategy
+
+
+def select_strategies(names: Iterable[str] | None) -> list[Strategy]:
     """Return the strategies called ``names`` (or the groups 'all', 'paper', 'regular', 'closed') in order.
 
     None is all but those that another one always equals or beats; 'closed' are those that a few
@@ -52,9 +61,9 @@ def named(names: Iterable[str] | None) -> list[Strategy]:
         names = [name.strip() for name in names.split(",")]
     groups = {
         "all": tuple(known),
-        "paper": tuple(name for name, strategy in known.items() if strategy.printed),
+        "paper": tuple(name for name, strategy in known.items() if strategy.printed is not None),
         "regular": tuple(name for name, strategy in known.items() if strategy.always_regular),
-        "closed": tuple(name for name, strategy in known.items() if not isinstance(strategy, SolvedStrategy)),
+        "closed": tuple(name for name, strategy in known.items() if strategy.is_closed_form),
     }
     wanted: set[str] = set()
     for name in names:

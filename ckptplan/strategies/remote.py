@@ -9,36 +9,78 @@ import numpy as np
 from ckptplan.cost import paper
 from ckptplan.cost.arrays import ceil_div
 from ckptplan.cost.exact import Cost, Counts
-from ckptplan.cost.overlap import Rhythm
+from ckptplan.cost.overlap import TransferTiming
 from ckptplan.model.budget import Budget
 from ckptplan.model.record import Parameters
 from ckptplan.model.split import Split
 from ckptplan.model.step_costs import StepCosts
 from ckptplan.schedule.actions import Action, Advance, Backward, Free, Load, Record, Save, Tier
 from ckptplan.schedule.segments import cuts
-from ckptplan.strategies.protocol import Box, Columns, Room, Strategy
+from ckptplan.strategies.closed_form import Box, Capacity, ClosedForm
+from ckptplan.strategies.protocol import Columns
 
 
-class Remote(Strategy):
+def _printed(*, low: Columns, high: Columns, costs: StepCosts) -> Cost:
+    checkpoints = paper.nb_checkpoints(T=costs.steps, chunk_size=high["chunk_size"])
+    return Cost(
+        seconds=paper.time_remote(
+            T_standard=paper.standard_seconds(costs),
+            T_c=paper.transfer_seconds(costs),
+            T_s=costs.message_seconds,
+            nb_checkpoints=checkpoints,
+        ),
+        local_peak_bytes=paper.memory_remote(
+            chunk_size=low["chunk_size"],
+            M_s=costs.state_bytes,
+            M_a=costs.tape_bytes,
+            M_others=costs.resident_bytes,
+        ),
+        remote_peak_bytes=checkpoints * costs.remote_state_bytes,
+    )
+
+
+def _transfers(point: Columns, *, costs: StepCosts) -> TransferTiming:
+    chunk = point["chunk_size"]
+    checkpoints = ceil_div(costs.steps, chunk) - 1
+    first = costs.steps - checkpoints * chunk
+    reverse_seconds = costs.recompute_seconds + costs.record_overhead_seconds + costs.backward_seconds
+    last_seconds = costs.forward_seconds + costs.record_overhead_seconds + costs.backward_seconds
+    one = np.ones_like(chunk)
+    return TransferTiming(
+        messages=checkpoints,
+        first_states=one,
+        states=one,
+        before_writes=0.0 * one,
+        first_gap=first * costs.forward_seconds,
+        gap=chunk * costs.forward_seconds,
+        turn=np.where(checkpoints == 1, first, chunk) * costs.forward_seconds + chunk * last_seconds,
+        between_reads=chunk * reverse_seconds,
+        after_reads=first * reverse_seconds,
+    )
+
+
+class Remote(ClosedForm):
     """Section III-C of the paper; a checkpoint a message, through the workspace."""
 
     name = "remote"
     rank = 2
     parameter_names = ("chunk_size",)
+    printed = staticmethod(_printed)
+    transfers = staticmethod(_transfers)
 
     def candidates(self, *, costs: StepCosts, budget: Budget) -> Box | None:
-        room = Room.within(budget, costs=costs)
-        least = ceil_div(costs.steps, room.remote_checkpoints + 1)
-        if room.tapes < least:
+        capacity = Capacity.within(budget, costs=costs)
+        least = ceil_div(costs.steps, capacity.remote_checkpoints + 1)
+        if capacity.tapes < least:
             return None
-        return Box(low={"chunk_size": least}, high={"chunk_size": room.tapes})
+        return Box(low={"chunk_size": least}, high={"chunk_size": capacity.tapes})
 
     def counts(self, *, low: Columns, high: Columns, steps: int) -> Counts:
         fewest_checkpoints = ceil_div(steps, high["chunk_size"]) - 1
         return Counts(
             recomputed_steps=steps - high["chunk_size"],
-            states_written=fewest_checkpoints,
-            states_read=fewest_checkpoints,
+            remote_writes=fewest_checkpoints,
+            remote_reads=fewest_checkpoints,
             messages=2 * fewest_checkpoints,
             largest_message=np.minimum(1, fewest_checkpoints),
             tapes=low["chunk_size"],
@@ -46,45 +88,8 @@ class Remote(Strategy):
             remote_checkpoints=fewest_checkpoints,
         )
 
-    def paper(self, *, low: Columns, high: Columns, costs: StepCosts) -> Cost:
-        checkpoints = paper.nb_checkpoints(T=costs.steps, chunk_size=high["chunk_size"])
-        return Cost(
-            seconds=paper.time_remote(
-                T_standard=paper.standard_seconds(costs),
-                T_c=paper.transfer_seconds(costs),
-                T_s=costs.message_seconds,
-                nb_checkpoints=checkpoints,
-            ),
-            local_peak_bytes=paper.memory_remote(
-                chunk_size=low["chunk_size"],
-                M_s=costs.state_bytes,
-                M_a=costs.tape_bytes,
-                M_others=costs.resident_bytes,
-            ),
-            remote_peak_bytes=checkpoints * costs.remote_state_bytes,
-        )
-
     def clamp(self, parameters: Parameters, *, steps: int) -> Parameters:
         return Parameters(chunk_size=min(parameters["chunk_size"], steps))
-
-    def rhythm(self, point: Columns, *, costs: StepCosts) -> Rhythm:
-        chunk = point["chunk_size"]
-        checkpoints = ceil_div(costs.steps, chunk) - 1
-        first = costs.steps - checkpoints * chunk
-        reverse_seconds = costs.recompute_seconds + costs.record_overhead_seconds + costs.backward_seconds
-        last_seconds = costs.forward_seconds + costs.record_overhead_seconds + costs.backward_seconds
-        one = np.ones_like(chunk)
-        return Rhythm(
-            messages=checkpoints,
-            first_states=one,
-            states=one,
-            before_writes=0.0 * one,
-            first_gap=first * costs.forward_seconds,
-            gap=chunk * costs.forward_seconds,
-            turn=np.where(checkpoints == 1, first, chunk) * costs.forward_seconds + chunk * last_seconds,
-            between_reads=chunk * reverse_seconds,
-            after_reads=first * reverse_seconds,
-        )
 
     def actions(
         self, parameters: Parameters, *, steps: int, splits: Sequence[Split] | None = None

@@ -15,10 +15,11 @@ from ckptplan.model.split import Split
 from ckptplan.model.step_costs import StepCosts
 from ckptplan.recursion import revolve
 from ckptplan.schedule.actions import Action
-from ckptplan.strategies.protocol import Box, Columns, Room, Strategy
+from ckptplan.strategies.closed_form import Box, Capacity, ClosedForm
+from ckptplan.strategies.protocol import Columns
 
 
-class Revolve(Strategy):
+class Revolve(ClosedForm):
     """Griewank and Walther 2000, with chunks of ``chunk_size`` steps in place of single ones."""
 
     name = "revolve"
@@ -26,12 +27,12 @@ class Revolve(Strategy):
     parameter_names = ("chunk_size", "nb_local")
 
     def candidates(self, *, costs: StepCosts, budget: Budget) -> Box | None:
-        room = Room.within(budget, costs=costs)
-        if room.tapes < 1:
+        capacity = Capacity.within(budget, costs=costs)
+        if capacity.tapes < 1:
             return None
         return Box(
             low={"chunk_size": 1, "nb_local": 1},
-            high={"chunk_size": room.tapes, "nb_local": max(1, room.local_checkpoints)},
+            high={"chunk_size": capacity.tapes, "nb_local": max(1, capacity.local_checkpoints)},
         )
 
     def counts(self, *, low: Columns, high: Columns, steps: int) -> Counts:
@@ -40,8 +41,8 @@ class Revolve(Strategy):
         none = np.zeros_like(again)
         return Counts(
             recomputed_steps=again,
-            states_written=none,
-            states_read=none,
+            remote_writes=none,
+            remote_reads=none,
             messages=none,
             largest_message=none,
             tapes=low["chunk_size"],

@@ -1,4 +1,4 @@
-"""Strategies whose schedule no few parameters determine: each problem is solved, decision by decision.
+"""Strategies that search for a full decision tree instead of a few parameters.
 
 What the search does for closed forms, such a strategy does itself: it returns one schedule for a budget,
 with what it costs and what any schedule costs at least. The decisions travel in the plan.
@@ -7,24 +7,23 @@ with what it costs and what any schedule costs at least. The decisions travel in
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from ckptplan.cost.exact import Cost, Counts, serial_seconds
-from ckptplan.errors import InputError
+from ckptplan.cost.exact import Cost, cost_of
 from ckptplan.model.budget import Budget
 from ckptplan.model.record import Parameters
 from ckptplan.model.split import Split
 from ckptplan.model.step_costs import StepCosts
+from ckptplan.model.totals import Totals
+from ckptplan.recursion.plan_data import parameters_of, splits_of, tree_of
+from ckptplan.recursion.pricing import price_tree
 from ckptplan.recursion.problem import Candidate
-from ckptplan.recursion.search import Tree
-from ckptplan.recursion.tally import tally
-from ckptplan.recursion.tree import Choice, Decision, Part, Sizes, Where, is_decision, parts_after
+from ckptplan.recursion.schedule_tree import Tree
 from ckptplan.schedule.actions import Action
-from ckptplan.schedule.simulator import Trace, play
-from ckptplan.strategies.protocol import Box, Columns, Strategy
+from ckptplan.strategies.protocol import Strategy
 
 #: Chooses among schedules with these costs: the index of the best, None where none will do.
 Choose = Callable[[Cost], int | None]
@@ -40,7 +39,7 @@ class Solution:
 
     parameters: Parameters
     splits: tuple[Split, ...]
-    trace: Trace
+    totals: Totals
     least_seconds: float | None
     regular: bool = False
     notes: tuple[str, ...] = ()
@@ -48,20 +47,15 @@ class Solution:
     @property
     def cost(self) -> Cost:
         """The cost as arrays of one element."""
-        return Cost(
-            seconds=np.array([self.trace.seconds]),
-            local_peak_bytes=np.array([self.trace.local_peak_bytes], dtype=np.int64),
-            remote_peak_bytes=np.array([self.trace.remote_peak_bytes], dtype=np.int64),
-        )
+        return cost_of(self.totals)
 
 
-class SolvedStrategy(Strategy):
+class Solved(Strategy):
     """A strategy that finds its schedule by itself."""
 
     parameter_names = ("chunk_size", "state_units", "tape_units", "local_units")
-
-    def regular(self, parameters: Parameters, *, steps: int) -> bool:
-        raise NotImplementedError("its solution tells")
+    is_closed_form = False
+    always_regular = False
 
     @abstractmethod
     def solve(
@@ -91,12 +85,6 @@ class SolvedStrategy(Strategy):
         """Return the longest sequence that it is solved for with a budget, None where there is no limit."""
         return None
 
-    def candidates(self, *, costs: StepCosts, budget: Budget) -> Box | None:
-        raise NotImplementedError(f"{self.name} is solved, not searched")
-
-    def counts(self, *, low: Columns, high: Columns, steps: int) -> Counts:
-        raise NotImplementedError(f"{self.name} is solved, not searched")
-
     def check(self, parameters: Parameters, *, steps: int, splits: Sequence[Split] | None = None) -> None:
         super().check(parameters, steps=steps)
         tree_of(parameters, splits or (), steps=steps)
@@ -105,65 +93,6 @@ class SolvedStrategy(Strategy):
         self, parameters: Parameters, *, steps: int, splits: Sequence[Split] | None = None
     ) -> Iterator[Action]:
         return tree_of(parameters, splits or (), steps=steps).actions()
-
-
-def tree_of(parameters: Parameters, splits: Sequence[Split], *, steps: int) -> Tree:
-    """Return the schedule that a plan tells. Raises InputError where its first decision is missing."""
-    decisions = {
-        Part(Where(split.where), split.steps, split.units): Decision(
-            Choice(split.choice), split.length, split.count
-        )
-        for split in splits
-    }
-    chunk = parameters["chunk_size"]
-    root = Part(Where.FREE, -(-steps // chunk), parameters["local_units"])
-    sizes = Sizes(parameters["state_units"], parameters["tape_units"])
-    _check(decisions, root, sizes)
-    return Tree(decisions=decisions, root=root, sizes=sizes, chunk=chunk, steps=steps)
-
-
-def _check(decisions: Mapping[Part, Decision], root: Part, sizes: Sizes) -> None:
-    """Raise InputError unless every part that is met has a decision that can be made."""
-    waiting, met = [root], {root}
-    while waiting:
-        part = waiting.pop()
-        decision = decisions.get(part)
-        if decision is None or not is_decision(part, decision):
-            raise InputError(
-                f"tell nothing that can be done with {part.steps} steps whose first state is {part.where}, "
-                f"with {part.units} units",
-                field="splits",
-                accepted="what ckptplan wrote: plan anew",
-            )
-        for one in parts_after(part, decision, sizes):
-            if one not in met:
-                met.add(one)
-                waiting.append(one)
-
-
-def splits_of(tree: Tree) -> tuple[Split, ...]:
-    """Return the decisions of a schedule as data."""
-    return tuple(
-        Split(
-            where=part.where.value,
-            steps=part.steps,
-            units=part.units,
-            choice=decision.choice.value,
-            length=decision.length,
-            count=decision.repeats,
-        )
-        for part, decision in tree.decisions.items()
-    )
-
-
-def parameters_of(tree: Tree) -> Parameters:
-    """Return the integers that decisions are read with."""
-    return Parameters(
-        chunk_size=tree.chunk,
-        state_units=tree.sizes.state,
-        tape_units=tree.sizes.tape,
-        local_units=tree.root.units,
-    )
 
 
 def solution_of(
@@ -175,11 +104,10 @@ def solution_of(
     notes: tuple[str, ...] = (),
 ) -> Solution:
     """Return a schedule as data, with what it costs."""
-    trace = seen(tree, costs=costs)
     return Solution(
         parameters=parameters_of(tree),
         splits=splits_of(tree),
-        trace=trace,
+        totals=price_tree(tree, costs=costs),
         least_seconds=least_seconds,
         regular=regular,
         notes=notes,
@@ -221,10 +149,10 @@ def _estimates(candidates: Sequence[Candidate], costs: StepCosts) -> Cost:
 def best_of(groups: Iterable[Sequence[Candidate]], *, costs: StepCosts, choose: Choose) -> Solution | None:
     """Return the best of each group's best, once they are built."""
     found = (chosen(group, costs=costs, choose=choose) for group in groups)
-    return better(choose, [one for one in found if one is not None])
+    return best_solution(choose, [one for one in found if one is not None])
 
 
-def better(choose: Choose, solutions: Sequence[Solution]) -> Solution | None:
+def best_solution(choose: Choose, solutions: Sequence[Solution]) -> Solution | None:
     """Return the solution that ``choose`` likes best by what its schedule was seen to cost."""
     if not solutions:
         return None
@@ -237,45 +165,3 @@ def better(choose: Choose, solutions: Sequence[Solution]) -> Solution | None:
         )
     )
     return None if place is None else solutions[place]
-
-
-#: Steps of the longest schedule that is played where its time can only be seen by playing it.
-MOST_PLAYED = 200_000
-
-
-def ways(costs: StepCosts) -> tuple[bool, ...]:
-    """Return what to look for apart: schedules that may use remote memory, and those that may not.
-
-    One after the other, what uses none is among what may use some. Beside compute, transfers need buffers,
-    and a schedule with them must be played to see its time, which is too much for a long one.
-    """
-    if not costs.overlaps_compute:
-        return (True,)
-    return (True, False) if costs.steps <= MOST_PLAYED else (False,)
-
-
-def seen(tree: Tree, *, costs: StepCosts) -> Trace:
-    """Return what a schedule costs: counted part by part, or played where transfers run beside compute."""
-    found = tally(tree, state_bytes=costs.state_bytes, tape_bytes=costs.tape_bytes)
-    if costs.overlaps_compute and found.writes + found.reads:
-        return play(tree.actions(), costs=costs)
-    messages = found.writes + found.reads
-    return Trace(
-        seconds=float(
-            serial_seconds(
-                costs,
-                recomputed_steps=found.again,
-                states_written=found.writes,
-                states_read=found.reads,
-                messages=messages,
-            )
-        ),
-        stall_seconds=0.0,
-        local_peak_bytes=found.peak + costs.resident_bytes,
-        remote_peak_bytes=found.remote * costs.remote_state_bytes,
-        recomputed_steps=found.again,
-        remote_writes=found.writes,
-        remote_reads=found.reads,
-        messages=messages,
-        actions=0,
-    )

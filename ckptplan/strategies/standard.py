@@ -15,23 +15,41 @@ from ckptplan.model.split import Split
 from ckptplan.model.step_costs import StepCosts
 from ckptplan.schedule.actions import Action
 from ckptplan.schedule.segments import reverse_locally
-from ckptplan.strategies.protocol import Box, Columns, Room, Strategy
+from ckptplan.strategies.closed_form import Box, Capacity, ClosedForm
+from ckptplan.strategies.protocol import Columns
 
 
-class Standard(Strategy):
+def _printed(*, low: Columns, high: Columns, costs: StepCosts) -> Cost:
+    checkpoints = paper.nb_checkpoints(T=costs.steps, chunk_size=high["chunk_size"])
+    seconds = paper.standard_seconds(costs)
+    return Cost(
+        seconds=np.full(len(checkpoints), seconds),
+        local_peak_bytes=paper.memory_standard(
+            chunk_size=low["chunk_size"],
+            nb_checkpoints=checkpoints,
+            M_s=costs.state_bytes,
+            M_a=costs.tape_bytes,
+            M_others=costs.resident_bytes,
+        ),
+        remote_peak_bytes=np.zeros_like(checkpoints),
+    )
+
+
+class Standard(ClosedForm):
     """Section III-B of the paper; chunks of ``chunk_size`` steps, the ragged one first."""
 
     name = "standard"
     rank = 1
     parameter_names = ("chunk_size",)
+    printed = staticmethod(_printed)
 
     def candidates(self, *, costs: StepCosts, budget: Budget) -> Box | None:
-        room = Room.within(budget, costs=costs)
+        capacity = Capacity.within(budget, costs=costs)
         # n - 1 checkpoints must have room: ceil(T/c) - 1 <= room.
-        least = ceil_div(costs.steps, room.local_checkpoints + 1)
-        if room.tapes < least:
+        least = ceil_div(costs.steps, capacity.local_checkpoints + 1)
+        if capacity.tapes < least:
             return None
-        return Box(low={"chunk_size": least}, high={"chunk_size": room.tapes})
+        return Box(low={"chunk_size": least}, high={"chunk_size": capacity.tapes})
 
     def counts(self, *, low: Columns, high: Columns, steps: int) -> Counts:
         # A longer chunk has a longer tape, but fewer checkpoints and less to run again.
@@ -39,28 +57,13 @@ class Standard(Strategy):
         none = np.zeros_like(fewest_checkpoints)
         return Counts(
             recomputed_steps=steps - high["chunk_size"],
-            states_written=none,
-            states_read=none,
+            remote_writes=none,
+            remote_reads=none,
             messages=none,
             largest_message=none,
             tapes=low["chunk_size"],
             local_checkpoints=fewest_checkpoints,
             remote_checkpoints=none,
-        )
-
-    def paper(self, *, low: Columns, high: Columns, costs: StepCosts) -> Cost:
-        checkpoints = paper.nb_checkpoints(T=costs.steps, chunk_size=high["chunk_size"])
-        seconds = paper.standard_seconds(costs)
-        return Cost(
-            seconds=np.full(len(checkpoints), seconds),
-            local_peak_bytes=paper.memory_standard(
-                chunk_size=low["chunk_size"],
-                nb_checkpoints=checkpoints,
-                M_s=costs.state_bytes,
-                M_a=costs.tape_bytes,
-                M_others=costs.resident_bytes,
-            ),
-            remote_peak_bytes=np.zeros_like(checkpoints),
         )
 
     def clamp(self, parameters: Parameters, *, steps: int) -> Parameters:

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ckptplan.cost.arrays import Integers, ceil_div
-from ckptplan.cost.overlap import Rhythm
+from ckptplan.cost.overlap import TransferTiming
 from ckptplan.model.record import Parameters
 from ckptplan.model.step_costs import StepCosts
 from ckptplan.strategies.protocol import Columns
@@ -97,7 +97,7 @@ def clamp_two_levels(parameters: Parameters, *, steps: int) -> Parameters:
     )
 
 
-def segment_rhythm(point: Columns, *, costs: StepCosts) -> Rhythm:
+def segment_timing(point: Columns, *, costs: StepCosts) -> TransferTiming:
     """Return when transfers fall due where each segment's first state is written and read once."""
     chunk, segment = point["chunk_size"], point["remote_chunk_size"]
     checkpoints = ceil_div(costs.steps, segment) - 1
@@ -107,7 +107,7 @@ def segment_rhythm(point: Columns, *, costs: StepCosts) -> Rhythm:
     # The last segment is part of the first sweep; all its chunks but the last are run again.
     last_seconds = segment * (forward + reverse_seconds) + (segment - chunk) * costs.recompute_seconds
     one = np.ones_like(chunk)
-    return Rhythm(
+    return TransferTiming(
         messages=checkpoints,
         first_states=one,
         states=one,

@@ -5,14 +5,14 @@ What is varied is a case, a workload on a profile; budgets are the profile's siz
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, TypeAlias
 
+from ckptplan.cost.case import Case
 from ckptplan.errors import InputError, did_you_mean, shown
-from ckptplan.model.profile import HardwareProfile
-from ckptplan.model.workload import DERIVED, Workload
+from ckptplan.model.workload import DERIVED
 from ckptplan.units import (
     ACCEPTED_BYTES,
     ACCEPTED_RATE,
@@ -29,50 +29,10 @@ from ckptplan.units import (
     parse_seconds,
 )
 
-Model = TypeVar("Model", Workload, HardwareProfile)
 #: A value of an axis in SI base units; None is 'unbounded'.
 Value: TypeAlias = int | float | None
 #: The largest value of any count.
 _MAX_COUNT = 10**9
-
-
-@dataclass(frozen=True, kw_only=True)
-class Case:
-    """What one plan is made for."""
-
-    workload: Workload
-    profile: HardwareProfile
-
-    def with_workload(self, **changes: Any) -> Case:
-        """Return the case with other numbers of the workload. Raises InputError."""
-        return Case(workload=with_numbers(self.workload, changes), profile=self.profile)
-
-    def with_profile(self, **changes: Any) -> Case:
-        """Return the case with other numbers of the profile. Raises InputError."""
-        return Case(workload=self.workload, profile=with_numbers(self.profile, changes))
-
-    def with_sizes(self, **changes: Any) -> Case:
-        """Return the case with other bytes per unit of the profile; a network no longer derives them."""
-        spread = Case(workload=self.spread(), profile=self.profile)
-        return spread.with_workload(network=None, **changes)
-
-    def spread(self) -> Workload:
-        """Return the workload with its bytes per unit of the profile."""
-        return self.workload.spread_over(self.profile.units)
-
-
-def with_numbers(model: Model, changes: Mapping[str, Any]) -> Model:
-    """Return a model with other numbers, checked as a fresh one; the origins of the old ones go.
-
-    Raises InputError.
-    """
-    fields: dict[str, Any] = {name: getattr(model, name) for name in type(model).model_fields}
-    if fields.get("network") is not None and changes.get("network", model) is not None:
-        # The network derives them, of other units too.
-        fields = {name: value for name, value in fields.items() if name not in DERIVED}
-    origins = "sources" if "sources" in fields else "basis"
-    known = {name: origin for name, origin in fields[origins].items() if name not in changes}
-    return type(model)(**{**fields, origins: known, **changes})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -221,20 +181,9 @@ def _of_network(field: str) -> Axis:
 _TRANSFERS = ("profile.transfer_write_seconds", "profile.transfer_read_seconds")
 
 
-def _transfers(case: Case) -> tuple[float, float]:
-    """Return T_c of one state each way, derived from the bytes where it is not pinned."""
-    profile = case.profile
-    size = case.spread().state_bytes * profile.units
-    write, read = profile.transfer_write_seconds, profile.transfer_read_seconds
-    return (
-        size / profile.write_bytes_per_second if write is None else write,
-        size / profile.read_bytes_per_second if read is None else read,
-    )
-
-
 def _pinned(*fields: str) -> Callable[[Case], tuple[Value, ...]]:
     chosen = [_TRANSFERS.index(field) for field in fields]
-    return lambda case: tuple(_transfers(case)[i] for i in chosen)
+    return lambda case: tuple(case.transfer_seconds[i] for i in chosen)
 
 
 def _transfer(name: str, *fields: str) -> Axis:

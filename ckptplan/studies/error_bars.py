@@ -15,11 +15,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from ckptplan.model.goal import Model
 from ckptplan.model.profile import HardwareProfile
 from ckptplan.model.step_costs import StepCosts
 from ckptplan.search.question import Question
-from ckptplan.strategies.protocol import Model, Strategy
-from ckptplan.studies.fixed_plan import KeptPlan, kept_plan
+from ckptplan.strategies.protocol import Strategy
+from ckptplan.studies.fixed_plan import FixedPlan
 
 SAMPLES, SEED = 300, 20241216
 #: Differences below this share are rounding.
@@ -59,7 +60,7 @@ class ErrorBars:
 
 def error_bars(
     question: Question,
-    kept: KeptPlan,
+    kept: FixedPlan,
     *,
     profile: HardwareProfile,
     share: float,
@@ -73,8 +74,8 @@ def error_bars(
         StepCosts(**{**dict(question.costs), **{name: float(column[i]) for name, column in columns.items()}})
         for i in range(samples)
     ]
-    asked = question.changed(strategies=_contenders(question, share))
-    own = asked.changed(strategies=(kept.strategy,))
+    asked = question.replace(strategies=_contenders(question, share))
+    own = asked.alone(kept.strategy)
     known = _Known(columns=columns, costs=costs, model=kept.model)
     ours = known.add(kept)
     best = np.empty(samples)
@@ -105,10 +106,10 @@ class _Known:
     columns: Mapping[str, npt.NDArray[Any]]
     costs: list[StepCosts]
     model: Model
-    plans: list[KeptPlan] = field(default_factory=list)
+    plans: list[FixedPlan] = field(default_factory=list)
     seconds: list[npt.NDArray[Any]] = field(default_factory=list)
 
-    def add(self, plan: KeptPlan) -> npt.NDArray[Any]:
+    def add(self, plan: FixedPlan) -> npt.NDArray[Any]:
         """Remember a plan; returns its seconds by sample."""
         self.plans.append(plan)
         self.seconds.append(plan.seconds_at(self.columns, self.costs))
@@ -119,26 +120,26 @@ class _Known:
         places = [place for place, plan in enumerate(self.plans) if plan.strategy in asked.strategies]
         first = min(places, key=lambda place: self.seconds[place][sample])
         least = float(self.seconds[first][sample])
-        found = asked.changed(costs=self.costs[sample]).quicker_than(least * (1 - _ROUNDING))
+        found = asked.replace(costs=self.costs[sample]).faster_than(least * (1 - _ROUNDING))
         if found is None:
             return self.plans[first].strategy, least
-        return found.strategy, float(self.add(kept_plan(found, model=self.model))[sample])
+        return found.strategy, float(self.add(FixedPlan(answer=found, model=self.model))[sample])
 
 
-def _contenders(question: Question, share: float) -> tuple[Strategy, ...]:
+def _contenders(question: Question, share: float) -> tuple[str, ...]:
     """Return the strategies that may be the best one in any sample.
 
     All share base's time. What they add to it is a sum of times, and so within (1 + share) of what it is
     for the unchanged times, whatever the sample. Beside compute, base's time hides some, and all may win.
     """
     if question.costs.overlaps_compute:
-        return question.strategies
+        return question.goal.strategies
     added = {
-        answer.strategy: answer.best.key[0] - question.base_seconds
-        for answer in question.changed(objective="time").answers()
+        answer.strategy.name: answer.key[0] - question.base_seconds
+        for answer in question.replace(objective="time").rank()
     }
     most = min(added.values()) * (1 + share) ** 2 + _ROUNDING * question.base_seconds
-    return tuple(strategy for strategy, seconds in added.items() if seconds <= most)
+    return tuple(name for name, seconds in added.items() if seconds <= most)
 
 
 def _varied(

@@ -11,30 +11,33 @@ import numpy as np
 import numpy.typing as npt
 
 from ckptplan.model.budget import Budget
-from ckptplan.model.record import Parameters
+from ckptplan.model.goal import Model
 from ckptplan.model.step_costs import StepCosts
 from ckptplan.schedule.simulator import play
-from ckptplan.search.question import Answer
-from ckptplan.strategies.protocol import Model, Strategy
-from ckptplan.strategies.solved import Solution, seen, tree_of
+from ckptplan.search.answer import Answer, ClosedFormAnswer
+from ckptplan.strategies.protocol import Strategy
 
 
 @dataclass(frozen=True, kw_only=True)
-class KeptPlan:
-    """A strategy with its parameters, and its decisions where it has some."""
+class FixedPlan:
+    """An answer whose parameters, and decisions where it has some, stay as they are."""
 
-    strategy: Strategy
-    parameters: Parameters
-    solution: Solution | None
+    answer: Answer
     model: Model
+
+    @property
+    def strategy(self) -> Strategy:
+        """The strategy of the plan."""
+        return self.answer.strategy
 
     def at(self, costs: StepCosts, budget: Budget) -> tuple[float, bool]:
         """Return the seconds at other costs, and whether it keeps the budgets there."""
-        seconds, local, remote = self._cost(costs)
+        cost = self.answer.cost(costs, self.model)
+        local = self._local_peak_bytes(costs, int(cost.local_peak_bytes[0]))
         fits = (budget.local_bytes is None or local <= budget.local_bytes) and (
-            budget.remote_bytes is None or remote <= budget.remote_bytes
+            budget.remote_bytes is None or int(cost.remote_peak_bytes[0]) <= budget.remote_bytes
         )
-        return seconds, fits
+        return float(cost.seconds[0]), fits
 
     def attained(self, costs: StepCosts, budget: Budget) -> float | None:
         """Return the seconds at other costs if a search there looks at this very setting, and it fits.
@@ -42,58 +45,42 @@ class KeptPlan:
         So the best plan there takes no longer. (Growing chunks are searched at one growth, which the sizes
         determine: what another growth attains, the search need not.)
         """
-        if self.solution is not None:
+        if not isinstance(self.answer, ClosedFormAnswer):
             return None
-        box = self.strategy.candidates(costs=costs, budget=budget)
-        setting = self.strategy.clamp(self.parameters, steps=costs.steps)
+        strategy = self.answer.strategy
+        box = strategy.candidates(costs=costs, budget=budget)
+        setting = strategy.clamp(self.answer.parameters, steps=costs.steps)
         if box is None or any(not box.low[name] <= value <= box.high[name] for name, value in setting.items()):
             return None
         seconds, fits = self.at(costs, budget)
         return seconds if fits else None
 
-    def _cost(self, costs: StepCosts) -> tuple[float, int, int]:
-        if self.solution is not None:
-            tree = tree_of(self.parameters, self.solution.splits, steps=costs.steps)
-            trace = seen(tree, costs=costs)
-            return trace.seconds, trace.local_peak_bytes, trace.remote_peak_bytes
-        cost = self.strategy.cost(self.parameters, costs=costs, model=self.model)
-        local = int(cost.local_peak_bytes[0])
-        if self._outgrown(costs):
-            actions = self.strategy.actions(self.parameters, steps=costs.steps)
-            local = play(actions, costs=costs).local_peak_bytes
-        return float(cost.seconds[0]), local, int(cost.remote_peak_bytes[0])
+    def _local_peak_bytes(self, costs: StepCosts, counted: int) -> int:
+        """Return the local peak; played where chunks grow faster than checkpoints make room for them.
 
-    def _outgrown(self, costs: StepCosts) -> bool:
-        """Return whether chunks grow faster than checkpoints make room, so that the closed form is too low."""
-        sizes: Mapping[str, int] = self.parameters
-        if "state_units" not in sizes:
-            return False
-        return Fraction(sizes["state_units"], sizes["tape_units"]) > Fraction(
-            costs.state_bytes, costs.tape_bytes
-        )
+        The closed form is too low then.
+        """
+        sizes: Mapping[str, int] = self.answer.parameters
+        if not self.strategy.is_closed_form or "state_units" not in sizes:
+            return counted
+        growth = Fraction(sizes["state_units"], sizes["tape_units"])
+        if growth <= Fraction(costs.state_bytes, costs.tape_bytes):
+            return counted
+        actions = self.strategy.actions(self.answer.parameters, steps=costs.steps)
+        return play(actions, costs=costs).local_peak_bytes
 
     def seconds_at(self, samples: Mapping[str, npt.NDArray[Any]], costs: list[StepCosts]) -> npt.NDArray[Any]:
         """Return the seconds for many costs of the elementary actions, given as columns and one by one."""
-        if self.solution is not None or self.model == "paper" or costs[0].overlaps_compute:
-            return np.array([self._cost(one)[0] for one in costs])
-        point = self.strategy.point(self.parameters, steps=costs[0].steps)
-        counts = self.strategy.counts(low=point, high=point, steps=costs[0].steps)
+        exact = self.strategy.is_closed_form and self.model == "exact"
+        if not exact or costs[0].overlaps_compute:
+            return np.array([float(self.answer.cost(one, self.model).seconds[0]) for one in costs])
+        totals = self.answer.totals(costs[0])
         seconds: npt.NDArray[Any] = (
             costs[0].steps
             * (samples["forward_seconds"] + samples["record_overhead_seconds"] + samples["backward_seconds"])
-            + counts.recomputed_steps[0] * samples["recompute_seconds"]
-            + counts.states_written[0] * samples["write_seconds"]
-            + counts.states_read[0] * samples["read_seconds"]
-            + counts.messages[0] * samples["message_seconds"]
+            + totals.recomputed_steps * samples["recompute_seconds"]
+            + totals.remote_writes * samples["write_seconds"]
+            + totals.remote_reads * samples["read_seconds"]
+            + totals.messages * samples["message_seconds"]
         )
         return seconds
-
-
-def kept_plan(answer: Answer, *, model: Model) -> KeptPlan:
-    """Return an answer as a plan that can be kept."""
-    return KeptPlan(
-        strategy=answer.strategy,
-        parameters=answer.best.parameters,
-        solution=answer.best.solution,
-        model=model,
-    )

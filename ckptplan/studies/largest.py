@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache
 from math import inf, isqrt
 
-from ckptplan.cost.case import step_costs
 from ckptplan.errors import Infeasible, InputError, did_you_mean
 from ckptplan.model.plan import Plan
 from ckptplan.model.profile import HardwareProfile
 from ckptplan.model.workload import Workload
-from ckptplan.planning.optimize import Ranking, asked
-from ckptplan.search.question import Answer, Question
+from ckptplan.planning.ranking import proven_bound
+from ckptplan.planning.request import Request
+from ckptplan.search.answer import Answer
+from ckptplan.search.question import Question
 from ckptplan.strategies.protocol import Strategy
-from ckptplan.strategies.solved import Progress, SolvedStrategy
+from ckptplan.strategies.registry import strategy_of
+from ckptplan.strategies.solved import Progress
 from ckptplan.units import MAX_STEPS
 
 #: The largest value of each that is looked at.
@@ -73,31 +75,26 @@ def largest(
             value=quantity,
             accepted=", ".join(_MOST),
         )
-    goal, question, provenance = asked(
+    request = Request.of(
         workload,
         profile,
         command=command,
-        strategies="closed" if strategies is None else strategies,
+        unless_named="closed",
+        strategies=strategies,
         local_bytes=local_bytes,
         remote_bytes=remote_bytes,
         max_overhead=max_overhead,
         effort=effort,
     )
+    strategies_asked = request.question().strategies
     found: list[Reach] = []
-    for place, strategy in enumerate(question.strategies):
+    for place, strategy in enumerate(strategies_asked):
         if progress is not None:
-            progress(place, len(question.strategies))
+            progress(place, len(strategies_asked))
         found.append(
             _Search(
                 quantity=quantity,
-                source=Ranking(
-                    workload=workload,
-                    profile=profile,
-                    goal=goal,
-                    question=question.changed(strategies=(strategy,)),
-                    answers=[],
-                    provenance=provenance,
-                ),
+                source=request.replace(strategies=(strategy.name,)),
             ).reach()
         )
     return {reach.strategy: reach for reach in sorted(found, key=lambda one: -one.value)}
@@ -116,7 +113,7 @@ class _Search:
     of overhead that is bisection; with one, what fits need not be all below some value.
     """
 
-    def __init__(self, *, quantity: str, source: Ranking) -> None:
+    def __init__(self, *, quantity: str, source: Request) -> None:
         self.quantity = quantity
         self.source = source
         self.extra_seconds = cache(self._extra_seconds)
@@ -139,9 +136,7 @@ class _Search:
         return Reach(
             strategy=name,
             value=value,
-            plan=replace(
-                self.source, workload=self._job(value), question=self._question(value), answers=[answer]
-            ).first(),
+            plan=self._request(value).plan(answer, bound=proven_bound([answer], answer.key[0])),
             bound_by=self._missing(value + 1).binding if value < most else None,
             proved=self._is_monotone,
         )
@@ -154,11 +149,11 @@ class _Search:
     @property
     def _is_monotone(self) -> bool:
         """Whether what is hopeless for one value is proved to be so for all beyond."""
-        return not isinstance(self.strategy, SolvedStrategy) and not self._grows_by_sizes
+        return self.strategy.is_closed_form and not self._grows_by_sizes
 
     def _beyond(self, value: int, answer: Answer, *, most: int) -> tuple[int, Answer]:
         for further in range(value + 1, min(most, value + _TRIED) + 1):
-            found = self._question(further).winner()
+            found = self._question(further).best()
             if found is not None:
                 value, answer = further, found
         return value, answer
@@ -166,16 +161,19 @@ class _Search:
     @property
     def strategy(self) -> Strategy:
         """The only one asked for."""
-        return self.source.question.strategies[0]
+        return strategy_of(self.source.goal.strategies[0])
 
     def _job(self, value: int) -> Workload:
-        workload = self.source.workload
+        workload = self.source.case.workload
         if self.quantity == "T":
             return workload.with_steps(value)
         return workload.with_batch(value) if self.quantity == "batch" else workload.with_neurons(value)
 
+    def _request(self, value: int) -> Request:
+        return self.source.for_workload(self._job(value))
+
     def _question(self, value: int) -> Question:
-        return self.source.question.changed(costs=step_costs(self._job(value), self.source.profile))
+        return self._request(value).question()
 
     def _missing(self, value: int) -> Infeasible:
         return self._question(value).infeasible(subject=f"{self.strategy.name} does not fit")
@@ -201,7 +199,7 @@ class _Search:
             if self._hopeless(low, high):
                 continue
             if low == high:
-                answer = self._question(low).winner()
+                answer = self._question(low).best()
                 if answer is not None:
                     return low, answer
                 continue
@@ -211,20 +209,20 @@ class _Search:
         return 0, None
 
     def _hopeless(self, low: int, high: int) -> bool:
-        extra, limit = self.extra_seconds(low), self.source.question.max_overhead
+        extra, limit = self.extra_seconds(low), self.source.goal.max_overhead
         if limit is None or extra == inf:
             return extra == inf
         longest = self._question(high).base_seconds
         added = extra
-        if self.source.question.costs.overlaps_compute:
+        if self.source.case.profile.overlaps_compute:
             # What a transfer is hidden behind may grow faster than the transfers: only the whole time rises.
             added = self._question(low).base_seconds + extra - longest
         return added > limit * longest + _ROUNDING * longest
 
     def _extra_seconds(self, value: int) -> float:
         """Return the least that is added to base's time within the memory; infinite where nothing fits."""
-        question = self._question(value).changed(max_overhead=None)
-        if self.source.question.max_overhead is None:
+        question = self._question(value).replace(max_overhead=None)
+        if self.source.goal.max_overhead is None:
             return 0.0 if question.fits() else inf
-        answer = question.winner()
-        return inf if answer is None else answer.best.key[0] - question.base_seconds
+        answer = question.best()
+        return inf if answer is None else answer.key[0] - question.base_seconds

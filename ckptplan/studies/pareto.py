@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import overload
 
@@ -20,14 +20,17 @@ from ckptplan.model.plan import Plan
 from ckptplan.model.profile import HardwareProfile
 from ckptplan.model.record import Parameters
 from ckptplan.model.workload import Workload
-from ckptplan.planning.optimize import Ranking, asked
-from ckptplan.search.box import Best, Limits
+from ckptplan.planning.ranking import proven_bound, rank_strategies
+from ckptplan.planning.request import Request
+from ckptplan.search.answer import Answer, ClosedFormAnswer
+from ckptplan.search.box import Limits
 from ckptplan.search.front import COARSE, Front, front_of, merged
 from ckptplan.search.objective import Knee
-from ckptplan.search.question import Answer, Question
+from ckptplan.search.question import Question
 from ckptplan.search.solved_front import solved_front
+from ckptplan.strategies.closed_form import ClosedForm
 from ckptplan.strategies.protocol import Strategy
-from ckptplan.strategies.solved import Progress, SolvedStrategy
+from ckptplan.strategies.solved import Progress
 from ckptplan.units import parse_bytes, parse_fraction
 
 #: A sequence up to so many steps has every point of its front listed, unless a resolution is asked for.
@@ -63,22 +66,21 @@ def pareto(
 
     Raises InputError.
     """
-    goal, question, provenance = asked(
+    request = Request.of(
         workload,
         profile,
         command=command,
-        strategies="closed" if strategies is None else strategies,
+        unless_named="closed",
+        strategies=strategies,
         local_bytes=local_bytes,
         remote_bytes=remote_bytes,
         max_overhead=max_overhead,
         effort=effort,
         progress=progress,
     )
-    source = Ranking(
-        workload=workload, profile=profile, goal=goal, question=question, answers=[], provenance=provenance
-    )
     fineness = _resolution(resolution, steps=workload.steps)
-    return ParetoFront(source, tuple(_fronts(question, resolution=fineness)), resolution=fineness)
+    fronts = _fronts(request.question(), resolution=fineness)
+    return ParetoFront(request, tuple(fronts), resolution=fineness)
 
 
 def _resolution(wanted: float | str | None, *, steps: int) -> float:
@@ -105,6 +107,7 @@ class StrategyFront:
 
     strategy: Strategy
     front: Front
+    steps: int
     #: The answers behind the points of a strategy that is solved; none for a closed form.
     solved: tuple[Answer, ...] = ()
     #: Whether every point of the front is there.
@@ -114,25 +117,32 @@ class StrategyFront:
         """Return the setting of a point."""
         if self.solved:
             return self.solved[index]
+        if not isinstance(self.strategy, ClosedForm):
+            raise TypeError(f"{self.strategy.name} has no point {index}")
         key = (self.front.seconds, self.front.local_peak_bytes, self.front.remote_peak_bytes)
         parameters = {name: int(column[index]) for name, column in self.front.parameters.items()}
-        best = Best(parameters=Parameters(parameters), key=tuple(column[index].item() for column in key))
-        return Answer(strategy=self.strategy, best=best)
+        return ClosedFormAnswer(
+            strategy=self.strategy,
+            parameters=Parameters(parameters),
+            key=tuple(column[index].item() for column in key),
+            steps=self.steps,
+        )
 
 
 def _fronts(question: Question, *, resolution: float) -> list[StrategyFront]:
+    steps = question.costs.steps
     limits = Limits(
         budget=Budget(remote_bytes=question.budget.remote_bytes),
-        max_overhead=question.max_overhead,
+        max_overhead=question.goal.max_overhead,
         base_seconds=question.base_seconds,
     )
 
     def front(strategy: Strategy) -> StrategyFront:
-        if isinstance(strategy, SolvedStrategy):
-            found, answers, exact = solved_front(question.changed(strategies=(strategy,)))
-            return StrategyFront(strategy=strategy, front=found, solved=answers, exact=exact)
-        found = front_of(strategy, costs=question.costs, limits=limits, resolution=resolution)
-        return StrategyFront(strategy=strategy, front=found, exact=not found.resolution)
+        if isinstance(strategy, ClosedForm):
+            found = front_of(strategy, costs=question.costs, limits=limits, resolution=resolution)
+            return StrategyFront(strategy=strategy, front=found, steps=steps, exact=not found.resolution)
+        found, answers, exact = solved_front(question.alone(strategy))
+        return StrategyFront(strategy=strategy, front=found, steps=steps, solved=answers, exact=exact)
 
     if question.costs.steps < _LONG:
         return [front(strategy) for strategy in question.strategies]
@@ -144,8 +154,9 @@ def _fronts(question: Question, *, resolution: float) -> list[StrategyFront]:
 class ParetoFront(Sequence[Plan]):
     """Plans that none of the strategies beats in local memory and time; columns at once, plans on demand."""
 
-    def __init__(self, source: Ranking, fronts: tuple[StrategyFront, ...], *, resolution: float) -> None:
-        self._source = source
+    def __init__(self, request: Request, fronts: tuple[StrategyFront, ...], *, resolution: float) -> None:
+        self._request = request
+        self._question = request.question()
         self._fronts = fronts
         self._together, self._origins = merged([one.front for one in fronts])
         #: 0 where every point is listed, else the share by which those left out may differ.
@@ -169,32 +180,32 @@ class ParetoFront(Sequence[Plan]):
     @property
     def compared(self) -> tuple[Strategy, ...]:
         """The strategies whose fronts these are."""
-        return self._source.question.strategies
+        return self._question.strategies
 
     @property
     def workload(self) -> Workload:
         """The job."""
-        return self._source.workload
+        return self._request.case.workload
 
     @property
     def profile(self) -> HardwareProfile:
         """The machine."""
-        return self._source.profile
+        return self._request.case.profile
 
     @property
     def budget_bytes(self) -> int:
         """The local budget of one unit that ``best`` and ``knee`` keep."""
-        return self._source.goal.local_bytes or self.profile.local_bytes
+        return self._request.goal.local_bytes or self.profile.local_bytes
 
     @property
     def resident_bytes(self) -> int:
         """What stays in local memory whatever the schedule is, on one unit."""
-        return self._source.question.costs.resident_bytes
+        return self._question.costs.resident_bytes
 
     @property
     def base_seconds(self) -> float:
         """The time of plain backpropagation, from which overhead is counted."""
-        return self._source.question.base_seconds
+        return self._question.base_seconds
 
     @property
     def local_peak_bytes(self) -> Integers:
@@ -239,7 +250,7 @@ class ParetoFront(Sequence[Plan]):
         """The front of each strategy that has one, by name."""
         return {
             one.strategy.name: ParetoFront(
-                replace(self._source, question=self._source.question.changed(strategies=(one.strategy,))),
+                self._request.replace(strategies=(one.strategy.name,)),
                 (one,),
                 resolution=one.front.resolution,
             )
@@ -294,7 +305,7 @@ class ParetoFront(Sequence[Plan]):
         place = self.knee_place
         if self._read_off and place is not None:
             return self._plan(place, budget=self.budget_bytes)
-        return self._searched(self.budget_bytes, objective="balanced").first()
+        return rank_strategies(self._within(self.budget_bytes, objective="balanced")).first()
 
     def at(self, local_bytes: int | str) -> Plan:
         """Return the quickest plan within a budget of one unit. Raises InputError and Infeasible.
@@ -305,19 +316,19 @@ class ParetoFront(Sequence[Plan]):
         place = self.place_within(budget)
         if self._read_off and place is not None:
             return self._plan(place, budget=budget)
-        return self._searched(budget).first()
+        return rank_strategies(self._within(budget)).first()
 
     def lacks(self, local_bytes: int | str) -> Infeasible | None:
         """Return why no plan is within a budget of one unit; None where one is. Raises InputError."""
         budget = _budget(local_bytes)
         if self.place_within(budget) is not None:
             return None
-        ranking = self._searched(budget)
-        if ranking.answers:
+        question = self._within(budget).question()
+        if question.fits():
             return None
         names = ", ".join(self.by_strategy) or "no strategy"
         several = len(self.by_strategy) > 1
-        return ranking.question.infeasible(subject=f"{names} {'do' if several else 'does'} not fit")
+        return question.infeasible(subject=f"{names} {'do' if several else 'does'} not fit")
 
     @property
     def best(self) -> Plan:
@@ -327,25 +338,16 @@ class ParetoFront(Sequence[Plan]):
     @property
     def _read_off(self) -> bool:
         """Whether plans can be read off the columns: every point of every front is there."""
-        return not self.resolution and not any(
-            isinstance(strategy, SolvedStrategy) for strategy in self._source.question.strategies
-        )
+        return not self.resolution and all(strategy.is_closed_form for strategy in self.compared)
 
     def _plan(self, place: int, *, budget: int) -> Plan:
         which, index = self._origins[:, place].tolist()
-        return self._ranking(budget, answers=[self._fronts[which].answer(index)]).first()
+        answer = self._fronts[which].answer(index)
+        seconds = answer.totals(self._question.costs).seconds
+        return self._within(budget).plan(answer, bound=proven_bound([answer], seconds))
 
-    def _searched(self, budget: int, *, objective: str = "time") -> Ranking:
-        ranking = self._ranking(budget, answers=[], objective=objective)
-        return replace(ranking, answers=ranking.question.answers())
-
-    def _ranking(self, budget: int, *, answers: list[Answer], objective: str = "time") -> Ranking:
-        source = self._source
-        goal = type(source.goal)(**{**dict(source.goal), "local_bytes": budget, "objective": objective})
-        question = source.question.changed(
-            budget=replace(source.question.budget, local_bytes=budget), objective=objective
-        )
-        return replace(source, goal=goal, question=question, answers=answers)
+    def _within(self, budget: int, *, objective: str = "time") -> Request:
+        return self._request.replace(local_bytes=budget, objective=objective)
 
 
 def _budget(local_bytes: int | str) -> int:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, TypeAlias
 
-from ckptplan.planning.optimize import predict, predicted_by
-from ckptplan.search.question import Answer, Question
-from ckptplan.strategies.solved import SolvedStrategy
+from ckptplan.planning.ranking import proven_bound
+from ckptplan.search.answer import Answer
+from ckptplan.search.question import Question
 
 #: A row by column; None where there is nothing to say.
 Row: TypeAlias = dict[str, Any]
@@ -44,11 +44,12 @@ PLAN_COLUMNS: Mapping[str, Type] = {
 
 def plan_row(question: Question) -> Row:
     """Return the columns of a plan, or of why there is none."""
-    if any(isinstance(strategy, SolvedStrategy) for strategy in question.strategies):
-        answers = question.answers()
+    if all(strategy.is_closed_form for strategy in question.strategies):
+        best = question.best()
+        answers = [] if best is None else [best]
     else:
-        winner = question.winner()
-        answers = [] if winner is None else [winner]
+        # What is proved of any strategy holds for the best one.
+        answers = question.rank()
     if answers:
         return _planned(question, answers)
     reason = question.infeasible(subject="nothing fits")
@@ -56,32 +57,17 @@ def plan_row(question: Question) -> Row:
 
 
 def _planned(question: Question, answers: Sequence[Answer]) -> Row:
-    best = answers[0].best
-    strategy = answers[0].strategy
-    solution = best.solution
-    predicted = (
-        predict(strategy, best.parameters, costs=question.costs)
-        if solution is None
-        else predicted_by(solution.trace, costs=question.costs)
-    )
+    best = answers[0]
+    predicted = best.predicted(question.costs)
+    bound = proven_bound(answers, predicted.seconds)
     paper = dict(predicted.paper or {})
-    least = [
-        answer.best.solution.least_seconds
-        for answer in answers
-        if answer.best.solution is not None and answer.best.solution.least_seconds is not None
-    ]
-    least_seconds = min(max(least), predicted.seconds) if least else None
     return {
-        "strategy": strategy.name,
+        "strategy": best.strategy.name,
         **best.parameters,
         **{name: predicted[name] for name in predicted if name != "paper"},
-        "regular": answers[0].regular(steps=question.costs.steps),
-        "least_seconds": least_seconds,
-        "gap": None if least_seconds is None else _gap(predicted.seconds, least_seconds),
+        "regular": best.regular,
+        "least_seconds": None if bound is None else bound.least_seconds,
+        "gap": None if bound is None else bound.gap,
         **{f"paper_{name}": paper.get(name) for name in ("seconds", "overhead", "local_peak_bytes")},
         "fits": True,
     }
-
-
-def _gap(seconds: float, least_seconds: float) -> float:
-    return 0.0 if seconds == 0 else (seconds - least_seconds) / seconds

@@ -6,25 +6,26 @@ was best before, kept as it is, would cost.
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from ckptplan.cost.case import step_costs
+from ckptplan.cost.case import Case, with_numbers
 from ckptplan.errors import InputError, shown
-from ckptplan.model.budget import Budget
 from ckptplan.model.goal import Goal
 from ckptplan.model.profile import HardwareProfile
 from ckptplan.model.record import Parameters
 from ckptplan.model.workload import Workload
-from ckptplan.planning.optimize import check_kind, optimize
-from ckptplan.search.question import Answer, Question
-from ckptplan.strategies.registry import named
+from ckptplan.planning.ranking import explain_infeasible
+from ckptplan.planning.request import Request, check_kind
+from ckptplan.search.answer import Answer
+from ckptplan.search.question import Question
 from ckptplan.strategies.solved import Progress
-from ckptplan.studies.axes import Axis, Case, Value, axis_named, with_numbers
+from ckptplan.studies.axes import Axis, Value, axis_named
 from ckptplan.studies.error_bars import SAMPLES, ErrorBars, error_bars
-from ckptplan.studies.fixed_plan import KeptPlan, kept_plan
+from ckptplan.studies.fixed_plan import FixedPlan
 from ckptplan.units import parse_fraction
 
 #: What is varied, as axes of a sweep.
@@ -128,6 +129,7 @@ def sensitivity(
     uncertainty: float | str | None = None,
     effort: str = "quick",
     progress: Progress | None = None,
+    command: str = "ckptplan.sensitivity",
 ) -> Sensitivity:
     """Return how the best plan and its time change with each input (docs/sensitivity.md).
 
@@ -139,22 +141,28 @@ def sensitivity(
     """
     check_kind(workload, Workload, name="workload", load="load_workload")
     check_kind(profile, HardwareProfile, name="profile", load="load_profile")
-    chosen = named(("closed",) if strategies is None else strategies)
-    if strategies is None and model == "paper":
-        chosen = [strategy for strategy in chosen if strategy.printed]
-    wishes: Mapping[str, Any] = {"model": model, "effort": effort}
-    goal = Goal(strategies=tuple(one.name for one in chosen), **wishes)
     share = None if uncertainty is None else _share(uncertainty)
     budgets: Mapping[str, Any] = {"local_bytes": local_bytes, "remote_bytes": remote_bytes}
-    machine = with_numbers(profile, {name: value for name, value in budgets.items() if value is not None})
-    study = _Study(case=Case(workload=workload, profile=machine), goal=goal)
-    nominal = study.question(study.case).winner()
+    wished = {name: value for name, value in budgets.items() if value is not None}
+    machine = with_numbers(profile, wished)
+    request = Request.of(
+        workload,
+        machine,
+        command=command,
+        unless_named="closed",
+        strategies=strategies,
+        model=model,
+        effort=effort,
+    )
+    study = _Study(request=dataclasses.replace(request, keeps_best=False))
+    goal = request.goal.model_copy(update={"local_bytes": None, "remote_bytes": None})
+    nominal = study.question(study.case).best()
     if nominal is None:
-        # The same once more, for the error and its suggestions.
-        optimize(workload, profile, strategies=goal.strategies, model=model, **budgets)
-        raise AssertionError("planned, and yet nothing fits")
+        raise explain_infeasible(
+            Request.of(workload, profile, command=command, strategies=goal.strategies, model=model, **wished)
+        )
     done = _Counter(progress, total=_WORK * len(INPUTS) + (SAMPLES if share is not None else 0))
-    kept = kept_plan(nominal, model=goal.model)
+    kept = FixedPlan(answer=nominal, model=goal.model)
     influences = []
     for name in INPUTS:
         influences.append(study.influence(axis_named(name), kept))
@@ -198,20 +206,23 @@ class _Counter:
 
 
 def _best(answer: Answer) -> Best:
-    return Best(strategy=answer.strategy.name, parameters=answer.best.parameters, seconds=answer.best.key[0])
+    return Best(strategy=answer.strategy.name, parameters=answer.parameters, seconds=answer.key[0])
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Study:
     """What is asked, with the inputs as they are."""
 
-    case: Case
-    goal: Goal
+    request: Request
     #: What was found so far, by what it was found for.
     known: dict[Any, Answer | None] = field(default_factory=dict)
 
-    def winner(
-        self, question: Question, *, near: KeptPlan | None, loyal_to: Iterable[str] = ()
+    @property
+    def case(self) -> Case:
+        return self.request.case
+
+    def best(
+        self, question: Question, *, near: FixedPlan | None, loyal_to: Iterable[str] = ()
     ) -> Answer | None:
         """Return the best answer; of equally quick ones, that of the first strategy in ``loyal_to``.
 
@@ -223,31 +234,23 @@ class _Study:
         for name in loyal_to:
             if name == best.strategy.name:
                 break
-            (strategy,) = named([name])
-            enough = best.best.key[0] * (1 + _ROUNDING)
-            alone = question.changed(strategies=(strategy,)).quicker_than(enough)
+            enough = best.key[0] * (1 + _ROUNDING)
+            alone = question.replace(strategies=(name,)).faster_than(enough)
             if alone is not None:
                 return alone
         return best
 
-    def _searched(self, question: Question, near: KeptPlan | None) -> Answer | None:
+    def _searched(self, question: Question, near: FixedPlan | None) -> Answer | None:
         key = (tuple(dict(question.costs).values()), question.budget)
         if key not in self.known:
             enough = None if near is None else near.attained(question.costs, question.budget)
-            self.known[key] = question.winner(enough=enough)
+            self.known[key] = question.best(enough=enough)
         return self.known[key]
 
     def question(self, case: Case) -> Question:
-        return Question(
-            costs=step_costs(case.workload, case.profile),
-            budget=Budget(local_bytes=case.profile.local_bytes, remote_bytes=case.profile.remote_bytes),
-            strategies=tuple(named(self.goal.strategies)),
-            model=self.goal.model,
-            effort=self.goal.effort,
-            keeps_best=False,
-        )
+        return self.request.for_case(case).question()
 
-    def influence(self, axis: Axis, kept: KeptPlan) -> Influence:
+    def influence(self, axis: Axis, kept: FixedPlan) -> Influence:
         """Return what one input does."""
         values = axis.now(self.case)
         reason = self._no_effect(axis, values)
@@ -265,15 +268,13 @@ class _Study:
         """Return why scaling changes nothing, None where it may."""
         if not any(values):
             return "is zero, which no factor changes"
-        same = step_costs(self.case.workload, self.case.profile)
-        scaled = axis.scaled(self.case, 2)
-        if axis.name == "bandwidth" and step_costs(scaled.workload, scaled.profile) == same:
+        if axis.name == "bandwidth" and axis.scaled(self.case, 2).costs == self.case.costs:
             return "the profile pins the time of a transfer"
         return None
 
-    def _replanned(self, axis: Axis, factor: float, kept: KeptPlan) -> Replanned:
+    def _replanned(self, axis: Axis, factor: float, kept: FixedPlan) -> Replanned:
         question = self.question(axis.scaled(self.case, factor))
-        found = self.winner(question, near=kept, loyal_to=[kept.strategy.name])
+        found = self.best(question, near=kept, loyal_to=[kept.strategy.name])
         seconds, fits = kept.at(question.costs, question.budget)
         return Replanned(
             factor=factor,
@@ -286,12 +287,13 @@ class _Study:
     def _at(self, axis: Axis, factor: float, *, near: _Scanned, far: _Scanned | None = None) -> _Scanned:
         """Return the best plan at a factor, with the strategy of a neighbour where that is as quick."""
         known = [one.strategy for one in (near, far) if one is not None and one.strategy is not None]
-        found = self.winner(
+        found = self.best(
             self.question(axis.scaled(self.case, factor)), near=near.plan, loyal_to=dict.fromkeys(known)
         )
-        return _Scanned(factor=factor, plan=None if found is None else kept_plan(found, model=self.goal.model))
+        plan = None if found is None else FixedPlan(answer=found, model=self.request.goal.model)
+        return _Scanned(factor=factor, plan=plan)
 
-    def _break_evens(self, axis: Axis, kept: KeptPlan) -> Iterator[BreakEven]:
+    def _break_evens(self, axis: Axis, kept: FixedPlan) -> Iterator[BreakEven]:
         """Scan a grid of factors outwards, and look closer wherever two neighbours differ."""
         for end in (_LEAST, _MOST):
             near = _Scanned(factor=1.0, plan=kept)
@@ -324,7 +326,7 @@ class _Scanned:
     """The best plan at a factor, None where nothing fits."""
 
     factor: float
-    plan: KeptPlan | None
+    plan: FixedPlan | None
 
     @property
     def strategy(self) -> str | None:

@@ -7,17 +7,17 @@ from dataclasses import dataclass
 from itertools import product
 from typing import Any
 
-from ckptplan.cost.case import step_costs
+from ckptplan.cost.case import Case, with_numbers
 from ckptplan.errors import InputError
-from ckptplan.model.budget import Budget
 from ckptplan.model.checked import digest
 from ckptplan.model.goal import Goal
+from ckptplan.model.plan import Provenance
 from ckptplan.model.profile import HardwareProfile
 from ckptplan.model.workload import Workload
-from ckptplan.planning.optimize import check_kind
+from ckptplan.planning.provenance import make_provenance
+from ckptplan.planning.request import Request, check_kind, make_goal
 from ckptplan.search.question import Question
-from ckptplan.strategies.registry import named
-from ckptplan.studies.axes import Case, Value, with_numbers
+from ckptplan.studies.axes import Value
 from ckptplan.studies.grid import MOST_POINTS, Grid, grid_of, in_order
 from ckptplan.studies.rows import PLAN_COLUMNS, Row, Type, plan_row
 from ckptplan.studies.workers import all_cores
@@ -40,6 +40,7 @@ class Sweep:
     profiles: tuple[HardwareProfile, ...]
     grid: Grid
     goal: Goal
+    provenance: Provenance
 
     def __len__(self) -> int:
         return len(self.workloads) * len(self.profiles) * len(self.grid)
@@ -106,21 +107,17 @@ class Sweep:
     def question(self, index: int) -> Question:
         """Return what is asked at a row. Raises InputError that names the point."""
         case = self.case(index)
-        try:
-            costs = step_costs(case.workload, case.profile)
-        except InputError as error:
-            raise self._at(error, case, self.place(index)[2]) from None
-        return Question(
-            costs=costs,
-            budget=Budget(local_bytes=case.profile.local_bytes, remote_bytes=case.profile.remote_bytes),
-            strategies=tuple(named(self.goal.strategies)),
-            objective=self.goal.objective,
-            model=self.goal.model,
-            max_overhead=self.goal.max_overhead,
-            effort=self.goal.effort,
+        request = Request(
+            case=case,
+            goal=self.goal,
+            provenance=self.provenance,
             # A row is the whole truth, or is not there.
             keeps_best=False,
         )
+        try:
+            return request.for_case(case).question()
+        except InputError as error:
+            raise self._at(error, case, self.place(index)[2]) from None
 
     def row(self, index: int, *, identity: str) -> Row:
         """Return one row: the best plan there, or what is in its way."""
@@ -161,7 +158,7 @@ def _ends(values: Sequence[Value]) -> list[int]:
     return sorted({by_size[0], by_size[-1]}) if by_size else [0]
 
 
-def prepared(
+def make_sweep(
     over: Mapping[str, object] | Iterable[str],
     *,
     workloads: Workload | Iterable[Workload],
@@ -173,6 +170,7 @@ def prepared(
     local_bytes: int | str | None = None,
     remote_bytes: int | str | None = None,
     effort: str = "quick",
+    command: str = "ckptplan.sweep",
 ) -> Sweep:
     """Return a sweep that was looked over, but not begun. Arguments and errors are those of ``sweep``."""
     budgets = {
@@ -182,20 +180,20 @@ def prepared(
     }
     grid = grid_of(over)
     _check_budgets(grid, budgets)
-    chosen = named(("closed",) if strategies is None else strategies)
-    if strategies is None and model == "paper":
-        chosen = [strategy for strategy in chosen if strategy.printed]
-    wishes: dict[str, Any] = {
-        "objective": objective,
-        "model": model,
-        "effort": effort,
-        "max_overhead": max_overhead,
-    }
+    goal = make_goal(
+        unless_named="closed",
+        strategies=strategies,
+        objective=objective,
+        model=model,
+        max_overhead=max_overhead,
+        effort=effort,
+    )
     sweep = Sweep(
         workloads=_several(workloads, Workload),
         profiles=tuple(with_numbers(one, budgets) for one in _several(profiles, HardwareProfile)),
         grid=grid,
-        goal=Goal(strategies=tuple(one.name for one in chosen), **wishes),
+        goal=goal,
+        provenance=make_provenance(command),
     )
     if len(sweep) > MOST_POINTS:
         raise InputError(
@@ -269,5 +267,5 @@ def sweep(
     Raises InputError before the first row for inputs that do not exist, values that are none, and a grid
     of more than 10 million rows.
     """
-    prepared_sweep = prepared(over, workloads=workloads, profiles=profiles, **wishes)
+    prepared_sweep = make_sweep(over, workloads=workloads, profiles=profiles, **wishes)
     return (row for rows in rows_of(prepared_sweep, jobs=jobs) for row in rows)

@@ -7,18 +7,19 @@ from hypothesis import strategies as st
 
 from ckptplan.cost.exact import Cost
 from ckptplan.model.budget import Budget
+from ckptplan.model.goal import Model
 from ckptplan.model.step_costs import StepCosts
 from ckptplan.search import front as searched
 from ckptplan.search.box import Limits
 from ckptplan.search.front import Front, front_of, merged
-from ckptplan.strategies.protocol import Model, Strategy
+from ckptplan.strategies.closed_form import ClosedForm
 from tests.support import CLOSED, columns_of, plain_costs, setting_of, settings_of, step_costs
 
 EVERY = pytest.mark.parametrize("strategy", CLOSED.values(), ids=CLOSED)
 FREE = Limits(budget=Budget())
 
 
-def all_settings(strategy: Strategy, costs: StepCosts, model: Model = "exact") -> Cost:
+def all_settings(strategy: ClosedForm, costs: StepCosts, model: Model = "exact") -> Cost:
     sizes = {"state_bytes": costs.state_bytes, "tape_bytes": costs.tape_bytes}
     points = columns_of(list(settings_of(strategy, costs.steps, **sizes)))
     return strategy.evaluate(low=points, high=points, costs=costs, model=model)
@@ -52,7 +53,7 @@ def points_of(front: Front) -> list[tuple[int, float]]:
 @EVERY
 @given(costs=step_costs(), share=st.floats(0, 1.5), overhead=st.none() | st.floats(0, 5))
 def test_a_front_equals_brute_force(
-    strategy: Strategy, costs: StepCosts, share: float, overhead: float | None
+    strategy: ClosedForm, costs: StepCosts, share: float, overhead: float | None
 ) -> None:
     """For every T up to 64, random and zero costs, with and without limits."""
     budget = Budget(
@@ -75,7 +76,7 @@ def test_a_front_equals_brute_force(
 
 @EVERY
 @given(costs=step_costs())
-def test_cutting_down_to_single_points_gives_the_same_front(strategy: Strategy, costs: StepCosts) -> None:
+def test_cutting_down_to_single_points_gives_the_same_front(strategy: ClosedForm, costs: StepCosts) -> None:
     """Small problems are evaluated point by point; cut instead, nothing is lost."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(searched, "_FEW_POINTS", 0)
@@ -89,7 +90,7 @@ def test_cutting_down_to_single_points_gives_the_same_front(strategy: Strategy, 
 @EVERY
 @given(costs=step_costs(), numbers=st.tuples(*[st.integers(1, 64)] * 6))
 def test_a_longer_chunk_takes_a_tape_and_saves_a_step(
-    strategy: Strategy, costs: StepCosts, numbers: tuple[int, ...]
+    strategy: ClosedForm, costs: StepCosts, numbers: tuple[int, ...]
 ) -> None:
     """What ``_gains_by_row`` prunes by: bounds of a box, told apart by chunk size, hold within it."""
     if "chunk_size" not in strategy.parameter_names:
@@ -132,7 +133,7 @@ def test_the_front_of_all_holds_what_no_strategy_beats(costs: StepCosts) -> None
 @EVERY
 @given(costs=step_costs(steps=st.integers(65, 10**7)), resolution=st.sampled_from([0.01, 0.1]))
 def test_a_coarse_front_is_near_every_point_of_the_exact_one(
-    strategy: Strategy, costs: StepCosts, resolution: float
+    strategy: ClosedForm, costs: StepCosts, resolution: float
 ) -> None:
     """No random setting needs less than (1 - resolution) of memory and time of all that are listed."""
     with pytest.MonkeyPatch.context() as patch:

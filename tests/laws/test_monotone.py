@@ -6,42 +6,42 @@ from hypothesis import strategies as st
 from ckptplan.model.budget import Budget
 from ckptplan.model.step_costs import StepCosts
 from ckptplan.search.question import Question
-from tests.support import CLOSED, changed, step_costs
+from tests.support import CLOSED, ask, changed, step_costs
 
 
 def question(costs: StepCosts, local_bytes: int | None, objective: str = "time") -> Question:
-    return Question(
+    return ask(
         costs=costs,
         budget=Budget(local_bytes=local_bytes),
         strategies=tuple(CLOSED.values()),
-        objective=objective,  # type: ignore[arg-type]
+        objective=objective,
     )
 
 
 @given(costs=step_costs(steps=st.integers(1, 200)), less=st.integers(1, 10**6), more=st.integers(0, 10**6))
 def test_more_memory_is_never_slower(costs: StepCosts, less: int, more: int) -> None:
-    small = question(costs, costs.resident_bytes + less).winner()
-    large = question(costs, costs.resident_bytes + less + more).winner()
+    small = question(costs, costs.resident_bytes + less).best()
+    large = question(costs, costs.resident_bytes + less + more).best()
     if small is not None:
         assert large is not None
-        assert large.best.key[0] <= small.best.key[0]
+        assert large.key[0] <= small.key[0]
 
 
 @given(costs=step_costs(steps=st.integers(1, 200)), more=st.integers(0, 200), local=st.integers(1, 10**6))
 def test_more_steps_are_never_faster(costs: StepCosts, more: int, local: int) -> None:
     short = question(costs, costs.resident_bytes + local)
-    long = short.changed(costs=changed(costs, steps=costs.steps + more))
-    best_short, best_long = short.winner(), long.winner()
+    long = short.replace(costs=changed(costs, steps=costs.steps + more))
+    best_short, best_long = short.best(), long.best()
     if best_long is not None:
         assert best_short is not None
-        assert best_short.best.key[0] <= best_long.best.key[0]
+        assert best_short.key[0] <= best_long.key[0]
 
 
 @given(costs=step_costs(steps=st.integers(1, 200)), more=st.integers(0, 200))
 def test_more_steps_never_need_less_memory(costs: StepCosts, more: int) -> None:
     """What lets the largest T be found by bisection."""
-    short = question(costs, None, "memory").winner()
-    long = question(changed(costs, steps=costs.steps + more), None, "memory").winner()
+    short = question(costs, None, "memory").best()
+    long = question(changed(costs, steps=costs.steps + more), None, "memory").best()
     assert short is not None
     assert long is not None
-    assert short.best.key[0] <= long.best.key[0]
+    assert short.key[0] <= long.key[0]

@@ -14,18 +14,18 @@ from hypothesis import strategies as st
 import ckptplan
 from ckptplan.errors import CkptplanError
 from ckptplan.model.budget import Budget
+from ckptplan.model.goal import ObjectiveName
 from ckptplan.model.step_costs import StepCosts
-from ckptplan.recursion import ask, solver
-from ckptplan.recursion.problem import Problem, Solved
+from ckptplan.recursion import pricing, solver, table_problem
+from ckptplan.recursion.plan_data import tree_of
+from ckptplan.recursion.problem import Problem, SolvedProblem
 from ckptplan.schedule.actions import Action
 from ckptplan.schedule.simulator import Trace, play
-from ckptplan.search.question import ObjectiveName, Question
-from ckptplan.strategies import solved
-from ckptplan.strategies.registry import named
-from ckptplan.strategies.solved import Progress, tree_of
-from tests.support import SOLVED, changed, plain_costs, step_costs
+from ckptplan.strategies.registry import select_strategies
+from ckptplan.strategies.solved import Progress
+from tests.support import SOLVED, ask, changed, plain_costs, solution_of, step_costs
 
-ALL = tuple(named(["all"]))
+ALL = tuple(select_strategies(["all"]))
 lengths = st.one_of(st.integers(1, 12), st.integers(13, 64))
 objectives = st.sampled_from(["time", "memory", "balanced"])
 
@@ -34,26 +34,25 @@ objectives = st.sampled_from(["time", "memory", "balanced"])
 def test_law_4_no_strategy_beats_the_optimum(costs: StepCosts, local: int) -> None:
     """Without synchronisation and without overlap, remote memory unbounded, all fifteen strategies."""
     costs = changed(costs, overlaps_compute=False, message_seconds=0.0)
-    question = Question(costs=costs, budget=Budget(local_bytes=costs.resident_bytes + local), strategies=ALL)
-    answers = question.answers()
+    question = ask(costs=costs, budget=Budget(local_bytes=costs.resident_bytes + local), strategies=ALL)
+    answers = question.rank()
     if not answers:
         return
     best = next(answer for answer in answers if answer.strategy.name == "optimal")
-    assert best.best.solution is not None
-    assert best.best.solution.least_seconds == pytest.approx(best.best.key[0], rel=1e-12)
+    assert best.least_seconds == pytest.approx(best.key[0], rel=1e-12)
     for answer in answers:
-        assert best.best.key[0] <= answer.best.key[0] * (1 + 1e-12)
+        assert best.key[0] <= answer.key[0] * (1 + 1e-12)
 
 
 @given(costs=step_costs(steps=lengths), local=st.integers(0, 40_000), remote=st.none() | st.integers(0, 40_000))
 def test_no_schedule_beats_the_bound(costs: StepCosts, local: int, remote: int | None) -> None:
     """Messages that carry several states, overlap and a limit of remote memory included."""
     budget = Budget(local_bytes=costs.resident_bytes + local, remote_bytes=remote)
-    answers = Question(costs=costs, budget=budget, strategies=ALL).answers()
-    bounds = [one.best.solution.least_seconds for one in answers if one.best.solution]
+    answers = ask(costs=costs, budget=budget, strategies=ALL).rank()
+    bounds = [one.least_seconds for one in answers if not one.strategy.is_closed_form]
     for answer in answers:
         for bound in bounds:
-            assert bound is None or bound <= answer.best.key[0] * (1 + 1e-12)
+            assert bound is None or bound <= answer.key[0] * (1 + 1e-12)
 
 
 def two_sizes(steps: int, state: int, tape: int, transfer: float) -> StepCosts:
@@ -72,15 +71,15 @@ def test_the_bound_holds_however_coarse_the_units_are(costs: StepCosts, share: f
     """Rounding and horizons forced: never above the optimum in bytes, nor above any strategy's time."""
     most = costs.steps * costs.tape_bytes
     budget = Budget(local_bytes=costs.tape_bytes + int(share * (most - costs.tape_bytes)))
-    exact = Question(costs=costs, budget=budget, strategies=(SOLVED["optimal"],), effort="thorough").winner()
+    exact = ask(costs=costs, budget=budget, strategies=(SOLVED["optimal"],), effort="thorough").best()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(ask.WORK, "quick", work)
-        answers = Question(costs=costs, budget=budget, strategies=ALL).answers()
-    bounds = [one.best.solution.least_seconds for one in answers if one.best.solution]
+        patch.setitem(table_problem.WORK, "quick", work)
+        answers = ask(costs=costs, budget=budget, strategies=ALL).rank()
+    bounds = [one.least_seconds for one in answers if not one.strategy.is_closed_form]
     least = max((bound for bound in bounds if bound is not None), default=0.0)
-    assert least <= (inf if exact is None else exact.best.key[0]) * (1 + 1e-12)
+    assert least <= (inf if exact is None else exact.key[0]) * (1 + 1e-12)
     for answer in answers:
-        assert least <= answer.best.key[0] * (1 + 1e-12)
+        assert least <= answer.key[0] * (1 + 1e-12)
 
 
 @pytest.mark.parametrize(
@@ -92,18 +91,20 @@ def test_memory_that_rounding_wastes_does_not_raise_the_bound(
 ) -> None:
     """There Remote was quicker than what no schedule was said to be."""
     costs = two_sizes(steps, state, tape, transfer)
-    strategies = tuple(named(["optimal", "standard", "remote"]))
-    answers = Question(costs=costs, budget=Budget(local_bytes=budget), strategies=strategies).answers()
-    bound = next(one.best.solution for one in answers if one.strategy.name == "optimal")
+    strategies = tuple(select_strategies(["optimal", "standard", "remote"]))
+    answers = ask(costs=costs, budget=Budget(local_bytes=budget), strategies=strategies).rank()
+    bound = next(solution_of(one) for one in answers if one.strategy.name == "optimal")
     assert bound is not None
     assert bound.least_seconds is not None
-    assert bound.least_seconds <= min(one.best.key[0] for one in answers) * (1 + 1e-12)
+    assert bound.least_seconds <= min(one.key[0] for one in answers) * (1 + 1e-12)
 
 
 def test_a_bound_above_a_plan_is_never_told_as_a_proof(monkeypatch: pytest.MonkeyPatch) -> None:
     """Not even by lowering it to the plan's time: a gap of 0 would be read as a proof."""
 
-    def wrongly(problem: Problem, *, effort: str, front: bool, progress: Progress | None) -> Solved | None:
+    def wrongly(
+        problem: Problem, *, effort: str, front: bool, progress: Progress | None
+    ) -> SolvedProblem | None:
         found = solver.solve(problem, effort=effort, front=front, progress=progress)
         return None if found is None else replace(found, least_extra=1e6)
 
@@ -119,8 +120,8 @@ def test_with_little_remote_memory_no_form_that_is_considered_beats_the_optimum(
     """Nor where transfers run beside compute: one remote period, segments read once, and what moves nothing."""
     budget = Budget(local_bytes=costs.resident_bytes + local, remote_bytes=remote)
     names = ["optimal", "disk-revolve", "periodic", "bptt-msm", "standard"]
-    answers = Question(costs=costs, budget=budget, strategies=tuple(named(names))).answers()
-    times = {answer.strategy.name: answer.best.key[0] for answer in answers}
+    answers = ask(costs=costs, budget=budget, strategies=tuple(select_strategies(names))).rank()
+    times = {answer.strategy.name: answer.key[0] for answer in answers}
     assert all(times["optimal"] <= seconds * (1 + 1e-12) for seconds in times.values())
 
 
@@ -128,13 +129,12 @@ def test_with_little_remote_memory_the_optimum_uses_what_there_is() -> None:
     """T = 1000, one byte each, transfers of 20 steps: 28 % were lost by doing without any remote memory."""
     costs = changed(two_sizes(1000, 1, 1, 20.0), remote_state_bytes=1)
     budget = Budget(local_bytes=6, remote_bytes=15)
-    winner = Question(costs=costs, budget=budget, strategies=ALL).winner()
+    winner = ask(costs=costs, budget=budget, strategies=ALL).best()
     assert winner is not None
-    assert winner.best.solution is not None
     assert winner.strategy.name == "optimal"
-    assert winner.best.solution.trace.remote_peak_bytes <= 15
-    assert winner.best.key[0] <= 6525
-    assert winner.best.solution.least_seconds == pytest.approx(6447)
+    assert solution_of(winner).totals.remote_peak_bytes <= 15
+    assert winner.key[0] <= 6525
+    assert winner.least_seconds == pytest.approx(6447)
 
 
 @pytest.mark.parametrize(("steps", "remote"), [(100_000, 0), (10**6, 0), (100_000, 3)])
@@ -142,10 +142,10 @@ def test_long_sequences_in_local_memory_are_revolve(steps: int, remote: int) -> 
     """Room for one tape and nine states: binomial checkpointing has no end at 30,000 steps."""
     costs = changed(two_sizes(steps, 1, 10, 1.0), remote_state_bytes=1)
     budget = Budget(local_bytes=19, remote_bytes=remote)
-    question = Question(costs=costs, budget=budget, strategies=tuple(named(["optimal", "revolve"])))
-    times = {answer.strategy.name: answer.best.key[0] for answer in question.answers()}
+    question = ask(costs=costs, budget=budget, strategies=tuple(select_strategies(["optimal", "revolve"])))
+    times = {answer.strategy.name: answer.key[0] for answer in question.rank()}
     assert times["optimal"] <= times["revolve"]
-    solution = question.changed(strategies=(SOLVED["optimal"],)).answers()[0].best.solution
+    solution = solution_of(question.replace(strategies=("optimal",)).rank()[0])
     assert solution is not None
     assert solution.least_seconds is not None
     if remote == 0:
@@ -162,19 +162,19 @@ def test_long_sequences_in_local_memory_are_revolve(steps: int, remote: int) -> 
 @example(costs=two_sizes(64, 1, 1, 1.0), local=64, most=0.3)
 def test_least_memory_is_the_least_there_is(costs: StepCosts, local: int, most: float) -> None:
     """With a byte less no schedule keeps the overhead, whatever there is room for: one tape, or all of them."""
-    question = Question(
+    question = ask(
         costs=costs,
         budget=Budget(local_bytes=local),
         strategies=(SOLVED["optimal"],),
         objective="memory",
         max_overhead=most,
     )
-    quickest = question.changed(objective="time")
-    winner = question.winner()
-    assert (winner is None) == (quickest.winner() is None)
+    quickest = question.replace(objective="time")
+    winner = question.best()
+    assert (winner is None) == (quickest.best() is None)
     if winner is not None:
-        less = Budget(local_bytes=int(winner.best.key[0]) - 1)
-        assert quickest.changed(budget=less).winner() is None
+        less = Budget(local_bytes=int(winner.key[0]) - 1)
+        assert quickest.replace(budget=less).best() is None
 
 
 @pytest.mark.parametrize("name", sorted(SOLVED))
@@ -187,19 +187,19 @@ def test_solved_schedules_are_played_at_their_cost_and_within_their_budget(
 ) -> None:
     """Laws 1 and 2 for schedules of decisions, which are read back from the data of a plan."""
     budget = Budget(local_bytes=costs.resident_bytes + local, remote_bytes=remote)
-    question = Question(costs=costs, budget=budget, strategies=(SOLVED[name],), objective=objective)
-    winner = question.winner()
+    question = ask(costs=costs, budget=budget, strategies=(SOLVED[name],), objective=objective)
+    winner = question.best()
     if winner is None:
         return
-    solution = winner.best.solution
+    solution = solution_of(winner)
     assert solution is not None
     tree = tree_of(solution.parameters, solution.splits, steps=costs.steps)
     trace = play(tree.actions(), costs=costs, budget=budget)
-    assert trace.seconds == pytest.approx(solution.trace.seconds, rel=1e-12)
-    assert trace.local_peak_bytes == solution.trace.local_peak_bytes
-    assert trace.remote_peak_bytes == solution.trace.remote_peak_bytes
+    assert trace.seconds == pytest.approx(solution.totals.seconds, rel=1e-12)
+    assert trace.local_peak_bytes == solution.totals.local_peak_bytes
+    assert trace.remote_peak_bytes == solution.totals.remote_peak_bytes
     for field in ("recomputed_steps", "remote_writes", "remote_reads", "messages"):
-        assert getattr(trace, field) == getattr(solution.trace, field)
+        assert getattr(trace, field) == getattr(solution.totals, field)
 
 
 @given(costs=step_costs(steps=lengths), less=st.integers(0, 20_000), more=st.integers(0, 20_000))
@@ -209,8 +209,8 @@ def test_more_memory_never_makes_the_optimum_slower(costs: StepCosts, less: int,
     seconds = []
     for local in (less, less + more):
         budget = Budget(local_bytes=costs.resident_bytes + local)
-        winner = Question(costs=costs, budget=budget, strategies=(SOLVED["optimal"],)).winner()
-        seconds.append(float("inf") if winner is None else winner.best.key[0])
+        winner = ask(costs=costs, budget=budget, strategies=(SOLVED["optimal"],)).best()
+        seconds.append(float("inf") if winner is None else winner.key[0])
     assert seconds[1] <= seconds[0] * (1 + 1e-12)
 
 
@@ -224,14 +224,14 @@ def test_what_has_no_schedule_has_a_reason(
 ) -> None:
     """A limit that is told, with what it would have to be, is one that is broken."""
     budget = Budget(local_bytes=costs.resident_bytes + local, remote_bytes=remote)
-    question = Question(costs=costs, budget=budget, strategies=(SOLVED[name],), max_overhead=most)
-    if question.winner() is not None:
+    question = ask(costs=costs, budget=budget, strategies=(SOLVED[name],), max_overhead=most)
+    if question.best() is not None:
         return
     reason = question.infeasible(subject=name)
     assert reason.need < reason.have if reason.binding == "steps" else reason.need > reason.have
     if reason.binding == "local_bytes":
-        enough = question.changed(budget=Budget(local_bytes=int(reason.need)), max_overhead=None)
-        assert enough.winner() is not None
+        enough = question.replace(budget=Budget(local_bytes=int(reason.need)), max_overhead=None)
+        assert enough.best() is not None
 
 
 @pytest.mark.parametrize("name", sorted(SOLVED))
@@ -240,9 +240,9 @@ def test_short_sequences_of_many_bytes_take_little_memory_to_plan(name: str) -> 
     for steps in (1, 2, 5):
         costs = two_sizes(steps, 10_000_019, 100_000_007, 1.0)
         budget = Budget(local_bytes=220_000_000)
-        question = Question(costs=costs, budget=budget, strategies=(SOLVED[name],))
+        question = ask(costs=costs, budget=budget, strategies=(SOLVED[name],))
         tracemalloc.start()
-        found = question.winner()
+        found = question.best()
         peak = tracemalloc.get_traced_memory()[1]
         tracemalloc.stop()
         assert peak < 10**9
@@ -258,23 +258,22 @@ def test_long_sequences_beside_compute_are_counted_and_not_played(
     played: list[int] = []
 
     def counted(actions: Iterable[Action], **given: Any) -> Trace:
-        some = list(islice(actions, solved.MOST_PLAYED + 1))
+        some = list(islice(actions, pricing.MOST_PLAYED + 1))
         played.append(len(some))
         return play(some, **given)
 
-    monkeypatch.setattr(solved, "play", counted)
+    monkeypatch.setattr(pricing, "play", counted)
     costs = changed(two_sizes(steps, 1, 3, 1.0), overlaps_compute=True)
-    winner = Question(costs=costs, budget=Budget(local_bytes=local), strategies=(SOLVED[name],)).winner()
-    assert sum(played) <= solved.MOST_PLAYED
+    winner = ask(costs=costs, budget=Budget(local_bytes=local), strategies=(SOLVED[name],)).best()
+    assert sum(played) <= pricing.MOST_PLAYED
     assert winner is not None
-    assert winner.best.solution is not None
-    assert winner.best.solution.trace.messages == 0
+    assert solution_of(winner).totals.messages == 0
 
 
 @pytest.mark.parametrize("name", ["disk-revolve", "optimal", "periodic"])
 def test_buffers_are_for_what_moves(name: str) -> None:
     """Beside compute, too: one step needs its tape and no more."""
     costs = plain_costs(1, tape_bytes=20, overlaps_compute=True)
-    winner = Question(costs=costs, budget=Budget(local_bytes=20), strategies=(SOLVED[name],)).winner()
+    winner = ask(costs=costs, budget=Budget(local_bytes=20), strategies=(SOLVED[name],)).best()
     assert winner is not None
-    assert winner.best.key == (3.0, 20, 0)
+    assert winner.key == (3.0, 20, 0)

@@ -36,8 +36,8 @@ def test_law_1_serial(name: str, costs: StepCosts, first: int, second: int) -> N
     counts = strategy.counts(low=point, high=point, steps=costs.steps)
     cost = strategy.cost(parameters, costs=costs)
     assert trace.recomputed_steps == counts.recomputed_steps[0]
-    assert trace.remote_writes == counts.states_written[0]
-    assert trace.remote_reads == counts.states_read[0]
+    assert trace.remote_writes == counts.remote_writes[0]
+    assert trace.remote_reads == counts.remote_reads[0]
     assert trace.messages == counts.messages[0]
     assert trace.local_peak_bytes == cost.local_peak_bytes[0]
     assert trace.remote_peak_bytes == cost.remote_peak_bytes[0]

@@ -5,18 +5,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ckptplan.model.budget import Budget
+from ckptplan.model.goal import Model, ObjectiveName
 from ckptplan.model.step_costs import StepCosts
-from ckptplan.search.box import Effort, Limits, best_setting
+from ckptplan.search.answer import ClosedFormAnswer
+from ckptplan.search.box import Limits, SearchEffort, best_setting
 from ckptplan.search.objective import Knee, Objective, least_memory, least_remote_memory, least_time
-from ckptplan.search.question import ObjectiveName, Question
-from ckptplan.strategies.protocol import Model
-from tests.support import CLOSED, brute_force, plain_costs, step_costs
+from tests.support import CLOSED, ask, brute_force, plain_costs, step_costs
 
 EFFORTS = [
-    Effort(few_points=1, at_once=1),
-    Effort(few_points=1, at_once=5),
-    Effort(few_points=20, at_once=3),
-    Effort(few_points=10**6),
+    SearchEffort(few_points=1, at_once=1),
+    SearchEffort(few_points=1, at_once=5),
+    SearchEffort(few_points=20, at_once=3),
+    SearchEffort(few_points=10**6),
 ]
 
 
@@ -43,7 +43,7 @@ objectives = st.one_of(
 @pytest.mark.parametrize("effort", EFFORTS, ids=str)
 @given(data=st.data(), costs=step_costs(), name=st.sampled_from(sorted(CLOSED)), objective=objectives)
 def test_search_equals_brute_force(
-    effort: Effort, data: st.DataObject, costs: StepCosts, name: str, objective: Objective
+    effort: SearchEffort, data: st.DataObject, costs: StepCosts, name: str, objective: Objective
 ) -> None:
     """Cutting boxes down to points, one or many at a time, and evaluating all give the same answer."""
     strategy = CLOSED[name]
@@ -72,7 +72,7 @@ def test_every_sequence_length_up_to_64(steps: int) -> None:
             for objective in (least_time, least_memory):
                 expected = brute_force(strategy, costs=costs, limits=within, objective=objective, model="exact")
                 found = best_setting(
-                    strategy, costs=costs, limits=within, objective=objective, effort=Effort(few_points=1)
+                    strategy, costs=costs, limits=within, objective=objective, effort=SearchEffort(few_points=1)
                 )
                 assert (None if found is None else (*found.key, *found.parameters.values())) == expected
 
@@ -101,7 +101,7 @@ def test_a_search_that_gives_up_tells_by_how_much_it_may_be_wrong(
     strategy = CLOSED[name]
     within = data.draw(limits(costs), label="limits")
     expected = brute_force(strategy, costs=costs, limits=within, objective=objective, model="exact")
-    hasty = Effort(few_points=1, at_once=1, exact_boxes=5)
+    hasty = SearchEffort(few_points=1, at_once=1, exact_boxes=5)
     found = best_setting(strategy, costs=costs, limits=within, objective=objective, effort=hasty)
     assert (found is None) == (expected is None)
     if found is not None and expected is not None:
@@ -116,10 +116,11 @@ def test_flat_fronts_are_answered(steps: int, overlaps: bool) -> None:
         steps, write_seconds=1e-9, read_seconds=1e-9, message_seconds=0.0, overlaps_compute=overlaps
     )
     strategies = tuple(CLOSED.values())
-    asked = Question(costs=costs, budget=Budget(), strategies=strategies, objective="balanced")
-    for answer in asked.answers():
+    asked = ask(costs=costs, budget=Budget(), strategies=strategies, objective="balanced")
+    for answer in asked.rank():
         # The front of revolve is flat in both of its parameters.
-        assert answer.best.gap < (2e-2 if answer.strategy.name == "revolve" else 2e-3)
+        assert isinstance(answer, ClosedFormAnswer)
+        assert answer.gap < (2e-2 if answer.strategy.name == "revolve" else 2e-3)
 
 
 @given(
@@ -133,7 +134,7 @@ def test_the_winner_is_the_first_of_all_answers(
 ) -> None:
     """What spares a search (a strategy that cannot win) changes no answer, ties included."""
     within = data.draw(limits(costs), label="limits")
-    asked = Question(
+    asked = ask(
         costs=costs,
         budget=within.budget,
         strategies=tuple(one for one in CLOSED.values() if model == "exact" or one.printed),
@@ -141,8 +142,8 @@ def test_the_winner_is_the_first_of_all_answers(
         model=model,
         max_overhead=within.max_overhead,
     )
-    first = next(iter(asked.answers()), None)
-    assert asked.winner() == first
+    first = next(iter(asked.rank()), None)
+    assert asked.best() == first
 
 
 @given(costs=step_costs(), data=st.data(), share=st.floats(0.5, 2))
@@ -151,13 +152,13 @@ def test_a_time_to_beat_changes_what_is_searched_and_not_what_is_found(
 ) -> None:
     """A time that is enough finds the winner; a time to beat finds what beats it, or that nothing does."""
     within = data.draw(limits(costs), label="limits")
-    asked = Question(costs=costs, budget=within.budget, strategies=tuple(CLOSED.values()))
-    first = next(iter(asked.answers()), None)
+    asked = ask(costs=costs, budget=within.budget, strategies=tuple(CLOSED.values()))
+    first = next(iter(asked.rank()), None)
     if first is None:
-        assert asked.quicker_than(1e300) is None
+        assert asked.faster_than(1e300) is None
         return
-    least = first.best.key[0]
-    assert asked.winner(enough=least * max(1.0, share)) == first
-    found = asked.quicker_than(share * least)
+    least = first.key[0]
+    assert asked.best(enough=least * max(1.0, share)) == first
+    found = asked.faster_than(share * least)
     assert (found is not None) == (least < share * least)
-    assert found is None or found.best.key[0] == least
+    assert found is None or found.key[0] == least

@@ -8,12 +8,12 @@ from hypothesis import strategies as st
 
 import ckptplan
 from ckptplan import HardwareProfile, Infeasible, InputError, Plan, Workload
-from ckptplan.cost.case import step_costs
+from ckptplan.cost.case import Case
 from ckptplan.model.budget import Budget
 from ckptplan.model.record import Parameters
 from ckptplan.search.question import Question
-from ckptplan.strategies.registry import all_strategies, named
-from tests.support import calibration, columns_of, settings_of
+from ckptplan.strategies.registry import closed_form_of, select_strategies
+from tests.support import ask, calibration, columns_of, settings_of
 
 #: The paper's strategies and nested, which what follows is about; tests/strategies has the others.
 SIX = ("base", "standard", "remote", "hierarchical", "double", "nested")
@@ -62,11 +62,11 @@ def test_largest_sequences_agree_with_the_paper(strategy: str, least: int, most:
 
 def test_double_at_a_useful_setting_reaches_over_4250_steps() -> None:
     """Double(8, 64), while the largest T needs c = rc = 1; 15 states and 4,256 steps of spikes fill a tile."""
-    double = all_strategies()["double"]
+    double = closed_form_of("double")
     setting = Parameters(chunk_size=8, remote_chunk_size=64)
 
     def peak(steps: int) -> int:
-        costs = step_costs(SNN.with_steps(steps), MK2)
+        costs = Case(workload=SNN.with_steps(steps), profile=MK2).costs
         return int(double.cost(setting, costs=costs).local_peak_bytes[0])
 
     assert peak(4256) <= MK2.local_bytes < peak(4257)
@@ -130,9 +130,9 @@ def test_balanced_is_the_point_farthest_below_the_chord(steps: int, local_bytes:
     """Draw the whole front of all strategies, scale both axes, and measure the distance of each point."""
     workload = tiny_workload(steps)
     profile = tiny_profile(local_bytes)
-    costs = step_costs(workload, profile)
+    costs = Case(workload=workload, profile=profile).costs
     points = []
-    for rank, strategy in enumerate(named(SIX)):
+    for rank, strategy in enumerate(map(closed_form_of, SIX)):
         columns = columns_of(list(settings_of(strategy, steps)))
         cost = strategy.evaluate(low=columns, high=columns, costs=costs, model="exact")
         points += [
@@ -228,11 +228,11 @@ def test_compare_tells_why_a_strategy_does_not_fit() -> None:
 
 
 def question(**changes: Any) -> Question:
-    return Question(
+    return ask(
         **{
-            "costs": step_costs(tiny_workload(30), tiny_profile(1)),
+            "costs": Case(workload=tiny_workload(30), profile=tiny_profile(1)).costs,
             "budget": Budget(),
-            "strategies": tuple(named(SIX)),
+            "strategies": tuple(select_strategies(SIX)),
             **changes,
         }
     )
@@ -254,7 +254,7 @@ def question(**changes: Any) -> Question:
     ],
 )
 def test_the_limit_that_binds_is_told_with_its_need(changes: dict[str, Any], binding: str, need: float) -> None:
-    error = question(strategies=tuple(named(["remote"])), **changes).infeasible(subject="remote")
+    error = question(strategies=tuple(select_strategies(["remote"])), **changes).infeasible(subject="remote")
     assert error.binding == binding
     assert error.need == pytest.approx(need, rel=1e-12)
     assert error.need > error.have
@@ -265,7 +265,7 @@ def test_infeasible_needs_are_exact_and_suggestions_hold(steps: int, local: int,
     """One byte less than the need does not fit, and each suggestion does."""
     workload, profile = tiny_workload(steps), tiny_profile(10**9)
     budgets: dict[str, Any] = {"local_bytes": local, "remote_bytes": remote}
-    costs = step_costs(workload, profile)
+    costs = Case(workload=workload, profile=profile).costs
     asked = question(costs=costs, budget=Budget(local_bytes=local, remote_bytes=remote))
     if asked.fits():
         optimize(workload, profile, **budgets)

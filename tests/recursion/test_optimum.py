@@ -9,13 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ckptplan.recursion import bounds
-from ckptplan.recursion.ask import WORK
 from ckptplan.recursion.memorisation import Memorisation, forward_operations
 from ckptplan.recursion.problem import Problem
 from ckptplan.recursion.revolve import again
-from ckptplan.recursion.search import grown
+from ckptplan.recursion.schedule_tree import grow_tree
 from ckptplan.recursion.single_tape import SingleTape, is_classical
 from ckptplan.recursion.solver import solve
+from ckptplan.recursion.table_problem import WORK
 from ckptplan.recursion.tables import Tables
 from ckptplan.recursion.tally import tally
 from ckptplan.recursion.tree import Part, Sizes, Where
@@ -61,18 +61,20 @@ def test_every_value_has_its_schedule(
     value = tables.value(root)
     if value == inf:
         return
-    tree = grown(root, tables.decide, sizes=sizes)
+    tree = grow_tree(root, tables.decide, sizes=sizes)
     counted = tally(tree, state_bytes=sizes.state, tape_bytes=sizes.tape)
-    moved = counted.writes * write if counted.writes else 0.0
-    assert counted.again * recompute + moved + counted.reads * read == pytest.approx(value, abs=1e-9)
+    moved = counted.remote_writes * write if counted.remote_writes else 0.0
+    assert counted.recomputed_steps * recompute + moved + counted.remote_reads * read == pytest.approx(
+        value, abs=1e-9
+    )
     costs = plain_costs(steps, state_bytes=sizes.state, tape_bytes=sizes.tape, remote_state_bytes=1)
     trace = play(tree.actions(), costs=costs)
-    assert trace.local_peak_bytes == counted.peak <= units
+    assert trace.local_peak_bytes == counted.local_bytes <= units
     assert (trace.recomputed_steps, trace.remote_writes, trace.remote_reads, trace.remote_peak_bytes) == (
-        counted.again,
-        counted.writes,
-        counted.reads,
-        counted.remote,
+        counted.recomputed_steps,
+        counted.remote_writes,
+        counted.remote_reads,
+        counted.remote_states,
     )
 
 
@@ -93,12 +95,12 @@ def test_the_classical_case_is_the_general_one(
     np.testing.assert_allclose(single.far[:reached], tables.far[:, units], rtol=1e-12)
     if single.free[steps] < inf:
         root = Part(Where.FREE, steps, units)
-        tree = grown(root, single.decide, sizes=sizes)
+        tree = grow_tree(root, single.decide, sizes=sizes)
         counted = tally(tree, state_bytes=sizes.state, tape_bytes=sizes.tape)
-        moved = counted.writes * write if counted.writes else 0.0
-        total = counted.again * recompute + moved + counted.reads * read
+        moved = counted.remote_writes * write if counted.remote_writes else 0.0
+        total = counted.recomputed_steps * recompute + moved + counted.remote_reads * read
         assert total == pytest.approx(single.free[steps], abs=1e-9)
-        assert counted.peak <= units
+        assert counted.local_bytes <= units
 
 
 def test_without_remote_memory_it_is_revolve() -> None:
@@ -219,7 +221,7 @@ def test_memorisation_is_executed_as_counted_and_never_beats_the_optimum(
     if steps == 1 or units < sizes.state or table.owned[steps, units - sizes.state] == inf:
         return
     root = Part(Where.FREE, steps, units)
-    tree = grown(root, table.decide, sizes=sizes)
+    tree = grow_tree(root, table.decide, sizes=sizes)
     trace = play(tree.actions(), costs=plain_costs(steps, state_bytes=sizes.state, tape_bytes=sizes.tape))
     assert trace.recomputed_steps == table.owned[steps, units - sizes.state]
     assert trace.local_peak_bytes <= units

@@ -9,8 +9,8 @@ from ckptplan.model.record import Parameters
 from ckptplan.recursion import revolve
 from ckptplan.recursion.disk_revolve import best_segments
 from ckptplan.recursion.growing import chunks, ends, growth
-from ckptplan.strategies.registry import all_strategies
-from tests.support import one_cost, plain_costs
+from ckptplan.strategies.registry import closed_form_of
+from tests.support import CLOSED, one_cost, plain_costs
 
 
 @pytest.mark.parametrize(
@@ -21,9 +21,9 @@ def test_known_counts(steps: int, slots: int, again: int) -> None:
     """Griewank and Walther's k T - C(s + k, s + 1), and the strategy's closed form."""
     assert revolve.again(steps, chunk=1, slots=slots) == again
     setting = Parameters(chunk_size=1, nb_local=slots)
-    counts = all_strategies()["revolve"].counts(
-        low=all_strategies()["revolve"].point(setting, steps=steps),
-        high=all_strategies()["revolve"].point(setting, steps=steps),
+    counts = closed_form_of("revolve").counts(
+        low=closed_form_of("revolve").point(setting, steps=steps),
+        high=closed_form_of("revolve").point(setting, steps=steps),
         steps=steps,
     )
     assert counts.recomputed_steps[0] == again
@@ -118,15 +118,14 @@ def test_growing_chunks_need_less_than_equal_ones(alpha: int, least: int) -> Non
 
 def test_growing_chunks_never_need_more_and_reach_standards_longest() -> None:
     """On the paper's tile Standard ends at 3,260 steps and growing chunks at 3,560."""
-    strategies = all_strategies()
     for steps in (5, 60, 333):
         for state, tape in ((1, 1), (3, 7), (5, 2)):
             costs = plain_costs(steps, state_bytes=state, tape_bytes=tape)
             p, q = growth(state=state, tape=tape)
             for chunk in range(1, steps + 1):
-                equal = one_cost(strategies["standard"], costs, {"chunk_size": chunk})
+                equal = one_cost(CLOSED["standard"], costs, {"chunk_size": chunk})
                 grown = one_cost(
-                    strategies["growing"], costs, {"chunk_size": chunk, "state_units": p, "tape_units": q}
+                    CLOSED["growing"], costs, {"chunk_size": chunk, "state_units": p, "tape_units": q}
                 )
                 assert grown.seconds[0] == equal.seconds[0]
                 assert grown.local_peak_bytes[0] <= equal.local_peak_bytes[0]

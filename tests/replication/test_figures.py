@@ -13,7 +13,7 @@ from ckptplan.replication.figures import (
     two_level_setting,
 )
 from ckptplan.replication.setting import paper_setting
-from ckptplan.strategies.registry import strategy_of
+from ckptplan.strategies.registry import closed_form_of
 
 PAPER = paper_setting()
 DRAWN = {one.number: one for one in figures(PAPER)}
@@ -31,7 +31,7 @@ def test_points_are_what_the_strategies_cost(number: int) -> None:
             for point in (series.points[0], series.points[-1]):
                 neurons = round(point.neurons_per_unit * PAPER.profile.units)
                 there = PAPER.changed(steps=point.steps, neurons=neurons, batch=point.batch)
-                cost = strategy_of(point.strategy).cost(point.parameters, costs=there.costs)
+                cost = closed_form_of(point.strategy).cost(point.parameters, costs=there.costs)
                 assert (point.seconds, point.local_peak_bytes) == (cost.seconds[0], cost.local_peak_bytes[0])
                 assert point.fits == (point.local_peak_bytes <= panel.budget_bytes)
 

@@ -26,7 +26,7 @@ def test_counts_and_peaks_of_all_settings(name: str, steps: int) -> None:
             counts = strategy.counts(low=point, high=point, steps=steps)
             cost = one_cost(strategy, costs, setting)
             assert counts.recomputed_steps[0] == done.runs - steps, setting
-            assert counts.states_written[0] == counts.states_read[0] == done.moved, setting
+            assert counts.remote_writes[0] == counts.remote_reads[0] == done.moved, setting
             assert counts.messages[0] == done.messages_out + done.messages_in, setting
             assert cost.local_peak_bytes[0] == done.local_peak, setting
             assert cost.remote_peak_bytes[0] == done.remote_peak * costs.remote_state_bytes, setting
@@ -44,7 +44,7 @@ def test_counts_and_peaks_of_long_sequences(data: st.DataObject, name: str, step
     counts = strategy.counts(low=point, high=point, steps=steps)
     cost = one_cost(strategy, plain_costs(steps, state_bytes=7, tape_bytes=20), setting)
     assert counts.recomputed_steps[0] == done.runs - steps
-    assert (counts.states_written[0], counts.messages[0]) == (done.moved, 2 * done.messages_out)
+    assert (counts.remote_writes[0], counts.messages[0]) == (done.moved, 2 * done.messages_out)
     assert (cost.local_peak_bytes[0], cost.remote_peak_bytes[0]) == (done.local_peak, done.remote_peak * 1000)
 
 

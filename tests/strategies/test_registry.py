@@ -4,7 +4,7 @@ import pytest
 
 from ckptplan.errors import InputError
 from ckptplan.model.record import Parameters
-from ckptplan.strategies.registry import all_strategies, named
+from ckptplan.strategies.registry import all_strategies, closed_form_of, select_strategies
 from tests.support import plain_costs
 
 
@@ -21,29 +21,35 @@ def test_ranks_are_unique() -> None:
 
 
 def test_names_and_groups() -> None:
-    assert [s.name for s in named(["double", "base", "double"])] == ["base", "double"]
-    assert [s.name for s in named(["paper"])] == ["base", "standard", "remote", "hierarchical", "double"]
-    assert [s.name for s in named(["closed"])] == list(all_strategies())[:9]
-    assert [s.name for s in named(["all"])] == list(all_strategies())
+    assert [s.name for s in select_strategies(["double", "base", "double"])] == ["base", "double"]
+    assert [s.name for s in select_strategies(["paper"])] == [
+        "base",
+        "standard",
+        "remote",
+        "hierarchical",
+        "double",
+    ]
+    assert [s.name for s in select_strategies(["closed"])] == list(all_strategies())[:9]
+    assert [s.name for s in select_strategies(["all"])] == list(all_strategies())
 
 
 @pytest.mark.parametrize("names", [["dobule"], ["", "base"], []])
 def test_unknown_or_no_names_are_refused(names: list[str]) -> None:
     with pytest.raises(InputError, match="strategies"):
-        named(names)
+        select_strategies(names)
 
 
 def test_a_misspelling_is_told() -> None:
     with pytest.raises(InputError, match="Did you mean 'double'"):
-        named(["dobule"])
+        select_strategies(["dobule"])
 
 
 def test_parameters_of_another_strategy_are_refused() -> None:
     with pytest.raises(InputError, match="standard takes chunk_size"):
-        all_strategies()["standard"].cost(Parameters(nb_local=3), costs=plain_costs(5))
+        closed_form_of("standard").cost(Parameters(nb_local=3), costs=plain_costs(5))
 
 
 def test_nested_is_not_in_the_paper() -> None:
-    nested = all_strategies()["nested"]
+    nested = closed_form_of("nested")
     with pytest.raises(InputError, match="prints no equation"):
         nested.cost(Parameters(chunk_size=1, remote_chunk_size=2), costs=plain_costs(5), model="paper")

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 import ckptplan
 from ckptplan import Infeasible, InputError, Workload
 from ckptplan.model.network import Network
-from ckptplan.planning.optimize import asked
+from ckptplan.planning.request import Request
 from tests.support import CLOSED
 
 PAPER = ckptplan.load_workload("paper-snn")
@@ -70,15 +70,15 @@ def test_no_larger_sequence_fits(
     longest = max(0, (local - workload.resident_bytes) // 200)
 
     def planned(steps: int) -> bool:
-        question = asked(
+        request = Request.of(
             workload.with_steps(steps),
             profile,
             command="",
             strategies=[name],
             max_overhead=overhead,
             local_bytes=local,
-        )[1]
-        return question.winner() is not None
+        )
+        return request.question().best() is not None
 
     expected = next((steps for steps in range(longest + 1, 0, -1) if planned(steps)), 0)
     assert reach.value == expected

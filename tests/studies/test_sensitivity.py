@@ -6,15 +6,15 @@ import numpy as np
 import pytest
 
 import ckptplan
-from ckptplan.cost.case import step_costs
+from ckptplan.cost.case import Case, with_numbers
 from ckptplan.errors import InputError
 from ckptplan.model.budget import Budget
-from ckptplan.search.question import Question
-from ckptplan.strategies.registry import named
-from ckptplan.studies.axes import Case, axis_named, with_numbers
+from ckptplan.strategies.registry import select_strategies
+from ckptplan.studies.axes import axis_named
 from ckptplan.studies.error_bars import SEED, _varied, error_bars
-from ckptplan.studies.fixed_plan import kept_plan
+from ckptplan.studies.fixed_plan import FixedPlan
 from ckptplan.studies.sensitivity import FACTORS, INPUTS, Influence, Sensitivity
+from tests.support import ask
 
 SNN = ckptplan.load_workload("paper-snn")
 IPU = ckptplan.load_profile("ipu-mk2")
@@ -71,7 +71,7 @@ def test_a_kept_plan_costs_what_its_schedule_costs(study: Sensitivity) -> None:
 def play_at(plan: ckptplan.Plan, case: Case) -> ckptplan.Trace:
     from ckptplan.schedule.simulator import play
 
-    return play(ckptplan.actions(plan), costs=step_costs(case.workload, case.profile))
+    return play(ckptplan.actions(plan), costs=case.costs)
 
 
 @pytest.mark.parametrize("name", ["growing", "double-growing"])
@@ -80,12 +80,14 @@ def test_growing_chunks_that_outgrow_their_checkpoints_are_seen(name: str, sizes
     """Their closed form holds for chunks that grow as fast as checkpoints make room, and no faster."""
     plan = ckptplan.optimize(SNN, IPU, strategies=[name], local_bytes="1 MiB")
     case = axis_named(sizes).scaled(Case(workload=SNN, profile=IPU), factor)
-    costs = step_costs(case.workload, case.profile)
-    answer = Question(
-        costs=step_costs(SNN, IPU), budget=Budget(local_bytes=2**20), strategies=tuple(named([name]))
-    ).winner()
+    costs = case.costs
+    answer = ask(
+        costs=Case(workload=SNN, profile=IPU).costs,
+        budget=Budget(local_bytes=2**20),
+        strategies=tuple(select_strategies([name])),
+    ).best()
     assert answer is not None
-    kept = kept_plan(answer, model="exact")
+    kept = FixedPlan(answer=answer, model="exact")
     peak = play_at(plan, case).local_peak_bytes
     assert [kept.at(costs, Budget(local_bytes=peak + more))[1] for more in (0, -1)] == [True, False]
 
@@ -132,12 +134,12 @@ def test_a_dearer_transfer_is_a_slower_bandwidth(study: Sensitivity) -> None:
 
 def test_error_bars_hold_what_they_say() -> None:
     """Against a plain search for each sample, where choices are close."""
-    costs = step_costs(SNN.with_steps(700), IPU)
+    costs = Case(workload=SNN.with_steps(700), profile=IPU).costs
     budget = Budget(local_bytes=300_000)
-    asked = Question(costs=costs, budget=budget, strategies=tuple(named(["closed"])))
-    answer = asked.winner()
+    asked = ask(costs=costs, budget=budget, strategies=tuple(select_strategies(["closed"])))
+    answer = asked.best()
     assert answer is not None
-    kept = kept_plan(answer, model="exact")
+    kept = FixedPlan(answer=answer, model="exact")
     bars = error_bars(asked, kept, profile=IPU, share=0.5, samples=60, seed=3)
     random = np.random.default_rng(3)
     names = ("forward_seconds", "backward_seconds", "recompute_seconds", "record_overhead_seconds",
@@ -147,12 +149,12 @@ def test_error_bars_hold_what_they_say() -> None:
     times, regrets, others = [], [], 0
     for i in range(60):
         changes = {name: getattr(costs, name) * float(factors[name][i]) for name in factors}
-        question = asked.changed(costs=type(costs)(**{**dict(costs), **changes}))
-        best = question.winner()
+        question = asked.replace(costs=type(costs)(**{**dict(costs), **changes}))
+        best = question.best()
         assert best is not None
         seconds, _ = kept.at(question.costs, budget)
         times.append(seconds)
-        regrets.append(seconds / best.best.key[0] - 1)
+        regrets.append(seconds / best.key[0] - 1)
         others += best.strategy.name != answer.strategy.name
     assert bars.low_seconds == pytest.approx(np.quantile(times, 0.05))
     assert bars.high_seconds == pytest.approx(np.quantile(times, 0.95))
@@ -184,17 +186,19 @@ def test_only_what_beats_every_setting_of_the_plans_strategy_is_better(
             "local_bytes": local_bytes,
         },
     )
-    costs = step_costs(SNN.with_steps(300), machine)
-    asked = Question(costs=costs, budget=Budget(local_bytes=local_bytes), strategies=tuple(named(strategies)))
-    answer = asked.winner()
+    costs = Case(workload=SNN.with_steps(300), profile=machine).costs
+    asked = ask(
+        costs=costs, budget=Budget(local_bytes=local_bytes), strategies=tuple(select_strategies(strategies))
+    )
+    answer = asked.best()
     assert answer is not None
-    kept = kept_plan(answer, model="exact")
+    kept = FixedPlan(answer=answer, model="exact")
     bars = error_bars(asked, kept, profile=machine, share=0.2, samples=80)
     columns = _varied(costs, machine, share=0.2, samples=80, seed=SEED)
     others = 0
     for i in range(80):
         here = type(costs)(**{**dict(costs), **{name: float(column[i]) for name, column in columns.items()}})
-        best = {one.strategy.name: one.best.key[0] for one in asked.changed(costs=here).answers()}
+        best = {one.strategy.name: one.key[0] for one in asked.replace(costs=here).rank()}
         own = best.pop(answer.strategy.name)
         others += any(own > seconds * (1 + 1e-9) for seconds in best.values())
     assert bars.better_chance == pytest.approx(others / 80)

@@ -12,14 +12,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import ckptplan
+from ckptplan.cost.case import Case
 from ckptplan.errors import CkptplanError, InputError, shown
 from ckptplan.model.network import Network
 from ckptplan.model.workload import DERIVED
 from ckptplan.report.plan_table import plan_row
 from ckptplan.strategies.registry import strategy_of
-from ckptplan.studies.axes import BYTES, COUNT, LIMIT, RATE, STEPS, Case, all_axes, axis_named
+from ckptplan.studies.axes import BYTES, COUNT, LIMIT, RATE, STEPS, all_axes, axis_named
 from ckptplan.studies.grid import Grid, grid_of, values_of
-from ckptplan.studies.sweep import prepared
+from ckptplan.studies.sweep import make_sweep
 from ckptplan.studies.workers import in_order
 
 SNN = ckptplan.load_workload("paper-snn")
@@ -219,7 +220,7 @@ def test_an_axis_reads_the_value_that_it_put(name: str) -> None:
 def test_what_is_derived_follows_what_it_is_derived_from() -> None:
     """The ratio is of the forward time beside it, whichever comes first."""
     over = {"recompute-ratio": [0.5], "forward-seconds": ["2 us"], "state-bytes": [10], "batch": [60]}
-    sweep = prepared(over, workloads=SNN, profiles=IPU)
+    sweep = make_sweep(over, workloads=SNN, profiles=IPU)
     workload = sweep.case(0).workload
     assert (workload.recompute_seconds, workload.state_bytes, workload.tape_bytes) == (1e-6, 10, 480)
 
@@ -234,14 +235,14 @@ def test_sweeps_that_differ_have_different_names() -> None:
     plain = {name: value for name, value in dict(SNN).items() if name not in (*DERIVED, "batch", "network")}
     other = ckptplan.Workload(**plain, network=Network(**network))
     grids: list[Any] = [{"T": [1, 2]}, {"T": [1, 3]}, {"T": [1]}, {"batch": [1, 2]}]
-    found = [prepared(over, workloads=SNN, profiles=IPU).identity for over in grids]
+    found = [make_sweep(over, workloads=SNN, profiles=IPU).identity for over in grids]
     found += [
-        prepared(grids[0], workloads=other, profiles=IPU).identity,
-        prepared(grids[0], workloads=SNN, profiles=IPU, objective="memory").identity,
-        prepared(grids[0], workloads=SNN, profiles=IPU, local_bytes=700_000).identity,
+        make_sweep(grids[0], workloads=other, profiles=IPU).identity,
+        make_sweep(grids[0], workloads=SNN, profiles=IPU, objective="memory").identity,
+        make_sweep(grids[0], workloads=SNN, profiles=IPU, local_bytes=700_000).identity,
     ]
     assert len(set(found)) == len(found)
-    assert prepared(["T=1:2:+1"], workloads=SNN, profiles=IPU).identity == found[0]
+    assert make_sweep(["T=1:2:+1"], workloads=SNN, profiles=IPU).identity == found[0]
 
 
 def _squares(shared: int, start: int, stop: int) -> list[int]:

@@ -38,7 +38,7 @@ class Tree:
         return max(0, self.steps - (self.root.steps - piece) * self.chunk)
 
 
-def grown(root: Part, decide: Decide, *, sizes: Sizes, chunk: int = 1, steps: int | None = None) -> Tree:
+def grow_tree(root: Part, decide: Decide, *, sizes: Sizes, chunk: int = 1, steps: int | None = None) -> Tree:
     """Return the schedule of ``root``: the decision of every part that it meets.
 
     Equal segments in a row are told once: a plan of a million steps stays small.

@@ -22,7 +22,7 @@ _SOME_STEPS = 1_000
 _LITTLE = 0.05
 
 
-class Ask(NamedTuple):
+class TableProblem(NamedTuple):
     """A problem in whole units of memory, and how much may be done about it."""
 
     problem: Problem
@@ -34,61 +34,61 @@ class Ask(NamedTuple):
     progress: Progress | None
 
 
-def is_affordable(ask: Ask, units: int) -> bool:
+def is_affordable(job: TableProblem, units: int) -> bool:
     """Return whether a table of all steps can be afforded."""
-    steps = ask.problem.steps
-    return steps**2 * (units + 1) <= WORK[ask.effort] and (steps + 1) * (units + 1) <= CELLS
+    steps = job.problem.steps
+    return steps**2 * (units + 1) <= WORK[job.effort] and (steps + 1) * (units + 1) <= CELLS
 
 
-def coarser(ask: Ask, *, down: bool = False) -> Ask:
+def coarsen(job: TableProblem, *, down: bool = False) -> TableProblem:
     """Make units so large that a table of a thousand steps can be afforded, and round sizes up to them.
 
     Or of all steps, where that loses little. What fits in rounded units fits in bytes; rounded ``down``, what
     fits in bytes fits in units.
     """
-    problem = ask.problem
-    if ask.units <= _most_units(ask, _SOME_STEPS):
-        return ask
-    state, tape, total = problem.state_bytes, problem.tape_bytes, ask.units * ask.unit
+    problem = job.problem
+    if job.units <= _most_units(job, _SOME_STEPS):
+        return job
+    state, tape, total = problem.state_bytes, problem.tape_bytes, job.units * job.unit
     lost, unit = inf, 0
     for steps in (problem.steps, _SOME_STEPS):
         if lost > _LITTLE:
-            most = _most_units(ask, steps)
+            most = _most_units(job, steps)
             lost, unit = least_lossy_unit(
                 state, tape, steps=problem.steps, total=total, most_units=most, down=down
             )
-    return ask._replace(sizes=rounded(state, tape, unit=unit, down=down), units=total // unit, unit=unit)
+    return job._replace(sizes=rounded(state, tape, unit=unit, down=down), units=total // unit, unit=unit)
 
 
-def _most_units(ask: Ask, steps: int) -> int:
+def _most_units(job: TableProblem, steps: int) -> int:
     """Return the units of a table of so many steps, or of all, that can be afforded."""
-    length = min(steps, ask.problem.steps)
-    return max(1, min(WORK[ask.effort] // length**2, CELLS // (length + 1)) - 1)
+    length = min(steps, job.problem.steps)
+    return max(1, min(WORK[job.effort] // length**2, CELLS // (length + 1)) - 1)
 
 
-def longest_table(ask: Ask) -> int:
+def longest_table(job: TableProblem) -> int:
     """Return the steps of the longest table that can be afforded, which are not all."""
-    width = ask.units + 1
-    return min(ask.problem.steps - 1, isqrt(WORK[ask.effort] // 2 // width), CELLS // width - 1)
+    width = job.units + 1
+    return min(job.problem.steps - 1, isqrt(WORK[job.effort] // 2 // width), CELLS // width - 1)
 
 
 #: A question asks for the same tables once for each objective.
 _cached = lru_cache(maxsize=3)(Tables)
 
 
-def tabled(ask: Ask, *, steps: int, units: int) -> Tables:
+def cached_tables(job: TableProblem, *, steps: int, units: int) -> Tables:
     """Return the table of so many steps and units."""
     return _cached(
         steps=steps,
         units=units,
-        sizes=ask.sizes,
-        recompute=ask.problem.recompute,
-        write=ask.problem.write,
-        read=ask.problem.read,
-        progress=ask.progress,
+        sizes=job.sizes,
+        recompute=job.problem.recompute,
+        write=job.problem.write,
+        read=job.problem.read,
+        progress=job.progress,
     )
 
 
-def forget() -> None:
+def clear_caches() -> None:
     """Keep no table of earlier questions; for those who measure time."""
     _cached.cache_clear()

@@ -1,0 +1,21 @@
+"""Which program made a plan, when and how."""
+
+from __future__ import annotations
+
+import datetime
+import os
+import time
+
+from ckptplan.model.plan import Provenance
+from ckptplan.version import __version__
+
+
+def make_provenance(command: str) -> Provenance:
+    """Return the provenance of a plan that ``command`` makes now.
+
+    The date is in UTC; SOURCE_DATE_EPOCH fixes it, so that builds of documents can be repeated.
+    """
+    epoch = os.environ.get("SOURCE_DATE_EPOCH", "")
+    seconds = int(epoch) if epoch.isdecimal() and len(epoch) < 11 else time.time()
+    date = datetime.datetime.fromtimestamp(seconds, datetime.UTC).isoformat(timespec="seconds")
+    return Provenance(version=__version__, command=command, date=date)

@@ -1,0 +1,144 @@
+"""A request: a case and what is wished for it. Every use case asks and plans through it."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, Self, TypedDict, Unpack
+
+from ckptplan.cost.case import Case
+from ckptplan.errors import Infeasible, InputError, shown
+from ckptplan.model.goal import Goal
+from ckptplan.model.plan import Plan, Provenance
+from ckptplan.model.prediction import BasisEntry, Bound
+from ckptplan.model.profile import HardwareProfile
+from ckptplan.model.workload import Workload
+from ckptplan.planning.basis import estimate_basis
+from ckptplan.planning.provenance import make_provenance
+from ckptplan.search.answer import Answer
+from ckptplan.search.question import Question
+from ckptplan.strategies.registry import select_strategies
+from ckptplan.strategies.solved import Progress
+
+
+class Wishes(TypedDict, total=False):
+    """What may be wished for a plan; all as for ``ckptplan.optimize``."""
+
+    strategies: Iterable[str] | str | None
+    objective: str
+    model: str
+    max_overhead: float | str | None
+    local_bytes: int | str | None
+    remote_bytes: int | str | None
+    effort: str
+
+
+def make_goal(*, unless_named: str | None = None, **wishes: Unpack[Wishes]) -> Goal:
+    """Return wishes as a goal: checked, in SI units, strategies by name.
+
+    ``unless_named`` is the group of strategies that serves where none is named; None is all that are
+    searched by default. Raises InputError.
+    """
+    named = wishes.pop("strategies", None)
+    chosen = select_strategies(unless_named if named is None else named)
+    if named is None and wishes.get("model") == "paper":
+        chosen = [strategy for strategy in chosen if strategy.printed is not None]
+    numbers: dict[str, Any] = {**wishes}
+    return Goal(strategies=tuple(strategy.name for strategy in chosen), **numbers)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Request:
+    """A case and what is wished for it; the goal's budgets that are None are unbounded."""
+
+    case: Case
+    goal: Goal
+    provenance: Provenance
+    #: Called with the work done and the work in all of a long search.
+    progress: Progress | None = None
+    #: Whether Ctrl-C returns the best answers so far instead of raising.
+    keeps_best: bool = True
+
+    @classmethod
+    def of(
+        cls,
+        workload: Workload,
+        profile: HardwareProfile,
+        *,
+        command: str,
+        unless_named: str | None = None,
+        progress: Progress | None = None,
+        **wishes: Unpack[Wishes],
+    ) -> Self:
+        """Return the request of a caller, the budgets those of the profile where none is wished for.
+
+        ``command`` is noted in the provenance, ``unless_named`` as in ``make_goal``. Raises InputError.
+        """
+        check_kind(workload, Workload, name="workload", load="load_workload")
+        check_kind(profile, HardwareProfile, name="profile", load="load_profile")
+        if wishes.get("local_bytes") is None:
+            wishes["local_bytes"] = profile.local_bytes
+        if wishes.get("remote_bytes") is None:
+            wishes["remote_bytes"] = profile.remote_bytes
+        return cls(
+            case=Case(workload=workload, profile=profile),
+            goal=make_goal(unless_named=unless_named, **wishes),
+            provenance=make_provenance(command),
+            progress=progress,
+        )
+
+    def question(self) -> Question:
+        """Return what the search is asked. Raises InputError where the case cannot be counted exactly."""
+        return Question(
+            costs=self.case.costs, goal=self.goal, progress=self.progress, keeps_best=self.keeps_best
+        )
+
+    def plan(self, answer: Answer, *notes: BasisEntry, bound: Bound | None = None) -> Plan:
+        """Return an answer as a plan; ``notes`` are added to what its numbers rest on."""
+        workload, profile = self.case.workload, self.case.profile
+        searched = (BasisEntry(field="search", kind="stated", text=note) for note in answer.notes)
+        return Plan(
+            strategy=answer.strategy.name,
+            parameters=answer.parameters,
+            steps=workload.steps,
+            goal=self.goal,
+            predicted=answer.predicted(self.case.costs),
+            splits=answer.splits,
+            regular=answer.regular,
+            bound=bound,
+            workload=workload,
+            profile=profile,
+            estimate_basis=(*estimate_basis(workload, profile, self.goal), *searched, *notes),
+            provenance=self.provenance,
+        )
+
+    def infeasible(self, subject: str) -> Infeasible:
+        """Return why nothing fits, of which ``subject`` is said."""
+        return self.question().infeasible(subject=subject)
+
+    def for_case(self, case: Case) -> Request:
+        """Return the same request for another case, its budgets those of the case's profile."""
+        profile = case.profile
+        return dataclasses.replace(self, case=case).replace(
+            local_bytes=profile.local_bytes, remote_bytes=profile.remote_bytes
+        )
+
+    def for_workload(self, workload: Workload) -> Request:
+        """Return the same request, budgets included, for another workload on the same profile."""
+        return dataclasses.replace(self, case=Case(workload=workload, profile=self.case.profile))
+
+    def replace(self, **wishes: Any) -> Request:
+        """Return the request with other wishes, given as the goal's fields hold them."""
+        return dataclasses.replace(self, goal=self.goal.model_copy(update=wishes))
+
+
+def check_kind(value: object, kind: type, *, name: str, load: str) -> None:
+    """Raise InputError unless a value is what ``ckptplan.<load>`` returns."""
+    if not isinstance(value, kind):
+        raise InputError(
+            f"{shown(value)} is not a {kind.__name__}",
+            field=name,
+            value=value,
+            accepted=f"a {kind.__name__}, as ckptplan.{load} returns",
+        )

@@ -1,0 +1,70 @@
+"""Decisions as data: how a tree is written into a plan, and read back and checked."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from ckptplan.errors import InputError
+from ckptplan.model.record import Parameters
+from ckptplan.model.split import Split
+from ckptplan.recursion.schedule_tree import Tree
+from ckptplan.recursion.tree import Choice, Decision, Part, Sizes, Where, is_decision, parts_after
+
+
+def tree_of(parameters: Parameters, splits: Sequence[Split], *, steps: int) -> Tree:
+    """Return the schedule that a plan tells. Raises InputError where its first decision is missing."""
+    decisions = {
+        Part(Where(split.where), split.steps, split.units): Decision(
+            Choice(split.choice), split.length, split.count
+        )
+        for split in splits
+    }
+    chunk = parameters["chunk_size"]
+    root = Part(Where.FREE, -(-steps // chunk), parameters["local_units"])
+    sizes = Sizes(parameters["state_units"], parameters["tape_units"])
+    _check(decisions, root, sizes)
+    return Tree(decisions=decisions, root=root, sizes=sizes, chunk=chunk, steps=steps)
+
+
+def _check(decisions: Mapping[Part, Decision], root: Part, sizes: Sizes) -> None:
+    """Raise InputError unless every part that is met has a decision that can be made."""
+    waiting, met = [root], {root}
+    while waiting:
+        part = waiting.pop()
+        decision = decisions.get(part)
+        if decision is None or not is_decision(part, decision):
+            raise InputError(
+                f"tell nothing that can be done with {part.steps} steps whose first state is {part.where}, "
+                f"with {part.units} units",
+                field="splits",
+                accepted="what ckptplan wrote: plan anew",
+            )
+        for one in parts_after(part, decision, sizes):
+            if one not in met:
+                met.add(one)
+                waiting.append(one)
+
+
+def splits_of(tree: Tree) -> tuple[Split, ...]:
+    """Return the decisions of a schedule as data."""
+    return tuple(
+        Split(
+            where=part.where.value,
+            steps=part.steps,
+            units=part.units,
+            choice=decision.choice.value,
+            length=decision.length,
+            count=decision.repeats,
+        )
+        for part, decision in tree.decisions.items()
+    )
+
+
+def parameters_of(tree: Tree) -> Parameters:
+    """Return the integers that decisions are read with."""
+    return Parameters(
+        chunk_size=tree.chunk,
+        state_units=tree.sizes.state,
+        tape_units=tree.sizes.tape,
+        local_units=tree.root.units,
+    )

@@ -1,0 +1,151 @@
+"""An answer: a strategy at its best, whether a setting of a closed form or a solved schedule."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, fields
+
+from ckptplan.cost import paper
+from ckptplan.cost.exact import Cost, cost_of, overhead
+from ckptplan.model.goal import Model
+from ckptplan.model.prediction import PaperPrediction, Predicted
+from ckptplan.model.record import Parameters
+from ckptplan.model.split import Split
+from ckptplan.model.step_costs import StepCosts
+from ckptplan.model.totals import Totals
+from ckptplan.recursion.plan_data import tree_of
+from ckptplan.recursion.pricing import price_tree
+from ckptplan.strategies.closed_form import ClosedForm
+from ckptplan.strategies.protocol import Strategy, no_equation
+from ckptplan.strategies.solved import Solution
+
+_TOTALS = tuple(field.name for field in fields(Totals))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Answer(ABC):
+    """A strategy at its best, for sequences of ``steps`` steps.
+
+    ``key`` holds the objective's numbers, which ranked it, the most important first.
+    """
+
+    strategy: Strategy
+    parameters: Parameters
+    key: tuple[float, ...]
+    steps: int
+
+    @property
+    @abstractmethod
+    def regular(self) -> bool:
+        """Whether loops with fixed strides, or a static graph, can run the schedule."""
+
+    @property
+    def splits(self) -> tuple[Split, ...] | None:
+        """The decisions of the schedule; None where the parameters determine it."""
+        return None
+
+    @property
+    def least_seconds(self) -> float | None:
+        """The seconds below which no schedule within the budget stays; None where nothing is proved."""
+        return None
+
+    @property
+    @abstractmethod
+    def notes(self) -> tuple[str, ...]:
+        """What the search left unproved, in words."""
+
+    @abstractmethod
+    def totals(self, costs: StepCosts) -> Totals:
+        """Return what this very schedule costs, by the exact model, at any costs of as many steps."""
+
+    @abstractmethod
+    def cost(self, costs: StepCosts, model: Model) -> Cost:
+        """Return what it costs by either cost model, as arrays of one element.
+
+        Raises InputError where the strategy lacks the model.
+        """
+
+    def predicted(self, costs: StepCosts) -> Predicted:
+        """Return the totals as a plan's prediction, with what the printed equations say."""
+        totals = self.totals(costs)
+        return Predicted(
+            **{name: getattr(totals, name) for name in _TOTALS},
+            overhead=max(0.0, float(overhead(totals.seconds, costs.base_seconds))),
+            paper=self._printed(costs),
+        )
+
+    def _printed(self, costs: StepCosts) -> PaperPrediction | None:
+        return None
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClosedFormAnswer(Answer):
+    """A setting of a closed form.
+
+    ``gap`` is 0 where it is proved to be the optimum, else the share of the key's first entry by which
+    another setting could at most be better.
+    """
+
+    strategy: ClosedForm
+    gap: float = 0.0
+
+    @property
+    def regular(self) -> bool:
+        return self.strategy.regular(self.parameters, steps=self.steps)
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        if not self.gap:
+            return ()
+        return (f"thousands of settings tie; this one is proved within {self.gap:.1g} of the best",)
+
+    def totals(self, costs: StepCosts) -> Totals:
+        return self.strategy.totals(self.parameters, costs=costs)
+
+    def cost(self, costs: StepCosts, model: Model) -> Cost:
+        return self.strategy.cost(self.parameters, costs=costs, model=model)
+
+    def _printed(self, costs: StepCosts) -> PaperPrediction | None:
+        if self.strategy.printed is None:
+            return None
+        cost = self.strategy.cost(self.parameters, costs=costs, model="paper")
+        seconds = float(cost.seconds[0])
+        return PaperPrediction(
+            seconds=seconds,
+            overhead=float(overhead(seconds, paper.base_seconds(costs))),
+            local_peak_bytes=int(cost.local_peak_bytes[0]),
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class SolvedAnswer(Answer):
+    """A schedule that a strategy solved for; ``solved_at`` are the costs at which it did."""
+
+    solution: Solution
+    solved_at: StepCosts
+
+    @property
+    def regular(self) -> bool:
+        return self.solution.regular
+
+    @property
+    def splits(self) -> tuple[Split, ...]:
+        return self.solution.splits
+
+    @property
+    def least_seconds(self) -> float | None:
+        return self.solution.least_seconds
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        return self.solution.notes
+
+    def totals(self, costs: StepCosts) -> Totals:
+        if costs is self.solved_at:
+            return self.solution.totals
+        return price_tree(tree_of(self.parameters, self.splits, steps=costs.steps), costs=costs)
+
+    def cost(self, costs: StepCosts, model: Model) -> Cost:
+        if model == "paper":
+            raise no_equation(self.strategy.name)
+        return cost_of(self.totals(costs))
