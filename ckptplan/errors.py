@@ -74,7 +74,7 @@ class MissingExtra(CkptplanError, ImportError):  # noqa: N818 - what it is, not 
     def __init__(self, extra: str, *, package: str) -> None:
         self.extra = extra
         self.package = package
-        super().__init__(f"{package} is not installed; install it with: pip install 'ckptplan[{extra}]'")
+        super().__init__(f"{package} is not installed; in ckptplan's folder, run: pip install '.[{extra}]'")
 
     def details(self) -> dict[str, Any]:
         """Return the extra and the package."""

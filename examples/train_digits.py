@@ -1,6 +1,6 @@
 """A recurrent spiking network learns handwritten digits, in a budget that plain BPTT cannot meet.
 
-    pip install "ckptplan[torch]" scikit-learn
+    pip install ".[torch]" scikit-learn
     python examples/train_digits.py            # under a plan
     python examples/train_digits.py --plain    # plain backpropagation through time
 

@@ -80,13 +80,12 @@ def test_commands_of_the_documents_run(page: str, workplace: Path) -> None:
         assert "Traceback" not in done.stderr
 
 
-@pytest.mark.parametrize("page", [*PAGES, "docs/runtime.md"])
+@pytest.mark.parametrize("page", [*PAGES[1:], "docs/runtime.md"])
 def test_python_of_the_documents_runs(page: str, workplace: Path) -> None:
+    """The README's is run by tests/test_packaging.py, with what the README installs."""
     blocks = re.findall(r"```python\n(.*?)```", (ROOT / page).read_text(), re.DOTALL)
     assert blocks
-    # Those that are examples, word for word, are run by tests/examples.
-    examples = {file.read_text() for file in (ROOT / "examples").glob("*.py")}
-    for code in (block for block in blocks if block not in examples):
+    for code in blocks:
         exec(compile(code, page, "exec"), {})  # noqa: S102
     assert (workplace / "plan.json").exists()
 

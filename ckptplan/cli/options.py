@@ -161,12 +161,11 @@ def tolerance(text: str, *, option: str) -> float:
 
 
 def need_torch() -> None:
-    """Raise MissingExtra where PyTorch, or what writes TOML, is not installed."""
+    """Raise MissingExtra where PyTorch is not installed."""
     from importlib.util import find_spec
 
-    for name in ("torch", "tomli_w"):
-        if find_spec(name) is None:
-            raise MissingExtra("torch", package=name.replace("_", "-"))
+    if find_spec("torch") is None:
+        raise MissingExtra("torch", package="torch")
 
 
 def job(

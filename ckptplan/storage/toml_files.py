@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from ckptplan.errors import InputError, MissingExtra
+from ckptplan.errors import InputError
 from ckptplan.model.profile import NUMBERS, HardwareProfile
 from ckptplan.model.workload import Workload
 from ckptplan.storage.files import write_text
@@ -31,17 +31,17 @@ _FORMS: dict[str, _Form] = {
 
 
 def save_workload(workload: Workload, path: str | Path) -> None:
-    """Write a workload; a file that is there is replaced whole. Raises InputError and MissingExtra."""
+    """Write a workload; a file that is there is replaced whole. Raises InputError."""
     write_text(path, workload_text(workload))
 
 
 def save_profile(profile: HardwareProfile, path: str | Path) -> None:
-    """Write a profile; a file that is there is replaced whole. Raises InputError and MissingExtra."""
+    """Write a profile; a file that is there is replaced whole. Raises InputError."""
     write_text(path, profile_text(profile))
 
 
 def workload_text(workload: Workload) -> str:
-    """Return a workload as TOML. Raises MissingExtra."""
+    """Return a workload as TOML."""
     document: dict[str, Any] = {}
     given = workload.model_dump(exclude_none=True, exclude_defaults=True)
     if workload.network is not None:
@@ -55,7 +55,7 @@ def workload_text(workload: Workload) -> str:
 
 
 def profile_text(profile: HardwareProfile) -> str:
-    """Return a profile as TOML, each number with its source. Raises MissingExtra."""
+    """Return a profile as TOML, each number with its source."""
     given = profile.model_dump(exclude_none=True, exclude_defaults=True, exclude={"sources"})
     # What is none by default and what is zero are said all the same where their source is.
     given |= {field: getattr(profile, field) for field in profile.sources}
@@ -71,10 +71,8 @@ def profile_text(profile: HardwareProfile) -> str:
 
 
 def _text(comment: str, document: dict[str, Any]) -> str:
-    try:
-        import tomli_w
-    except ImportError as error:
-        raise MissingExtra("torch", package="tomli-w") from error
+    import tomli_w  # what writes files only
+
     return f"# {comment}\n" + tomli_w.dumps({"schema_version": SCHEMA_VERSION, **document})
 
 

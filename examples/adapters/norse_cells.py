@@ -1,4 +1,4 @@
-"""Norse's LIF cells, feed-forward and recurrent. Install: pip install "ckptplan[torch]" norse."""
+"""Norse's LIF cells, feed-forward and recurrent. Install: pip install ".[torch]" norse."""
 
 import norse.torch as norse
 import torch

@@ -1,4 +1,4 @@
-"""Leaky neurons of snnTorch, feed-forward and recurrent. Install: pip install "ckptplan[torch]" snntorch."""
+"""Leaky neurons of snnTorch, feed-forward and recurrent. Install: pip install ".[snntorch]"."""
 
 import snntorch
 import torch

@@ -1,4 +1,4 @@
-"""A SpikingJelly network of LIF neurons. Install: pip install "ckptplan[torch]" "spikingjelly>=2.0"."""
+"""A SpikingJelly network of LIF neurons. Install: pip install ".[torch]" "spikingjelly>=2.0"."""
 
 import torch
 from spikingjelly.activation_based.neuron import LIFNode

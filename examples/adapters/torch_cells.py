@@ -1,4 +1,4 @@
-"""RNNCell, GRUCell and LSTMCell of torch.nn under plans. Install: pip install "ckptplan[torch]"."""
+"""RNNCell, GRUCell and LSTMCell of torch.nn under plans. Install: pip install ".[torch]"."""
 
 import torch
 from torch.nn.functional import cross_entropy, one_hot

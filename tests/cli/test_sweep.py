@@ -394,7 +394,8 @@ def test_missing_pyarrow_says_what_to_install(tmp_path: Path) -> None:
     done = subprocess.run([sys.executable, "-c", script], check=False, capture_output=True, text=True)
     assert done.returncode == 2
     assert (
-        done.stderr == "ckptplan: pyarrow is not installed; install it with: pip install 'ckptplan[parquet]'\n"
+        done.stderr
+        == "ckptplan: pyarrow is not installed; in ckptplan's folder, run: pip install '.[parquet]'\n"
     )
     assert not list(tmp_path.iterdir())
 

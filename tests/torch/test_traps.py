@@ -684,4 +684,6 @@ def test_without_torch_it_says_how_to_install_it() -> None:
     code = f"{blocked}\nimport ckptplan, ckptplan.planning.optimize\nimport ckptplan.torch"
     done = subprocess.run([sys.executable, "-c", code], check=False, capture_output=True, text=True)
     assert done.returncode == 1
-    assert "MissingExtra: torch is not installed; install it with: pip install 'ckptplan[torch]'" in done.stderr
+    assert (
+        "MissingExtra: torch is not installed; in ckptplan's folder, run: pip install '.[torch]'" in done.stderr
+    )
