@@ -25,7 +25,7 @@ _EARLY = {
     ),
     "pareto": ("numpy", "ckptplan.model.plan", "ckptplan.fronts"),
     "largest": ("numpy", "ckptplan.model.plan", "ckptplan.reach"),
-    "paper": ("numpy", "ckptplan.model.plan", "ckptplan.replication.claims"),
+    "paper": ("numpy", "ckptplan.model.plan", "ckptplan.paper.claims"),
     "sensitivity": ("numpy", "ckptplan.model.plan", "ckptplan.sensitivities"),
     "sweep": ("numpy", "ckptplan.model.plan", "ckptplan.sweeps"),
     **dict.fromkeys(("simulate", "schedule"), ("numpy", "ckptplan.model.plan", "ckptplan.playback")),

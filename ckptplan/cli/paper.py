@@ -14,8 +14,8 @@ from ckptplan.cli.output import emit, enveloped, note
 from ckptplan.errors import InputError, shown
 
 if TYPE_CHECKING:
-    from ckptplan.replication.figures import PaperFigure
-    from ckptplan.replication.setting import Setting
+    from ckptplan.paper.figures import PaperFigure
+    from ckptplan.paper.setting import Setting
 
 
 class PictureFormat(enum.StrEnum):
@@ -61,7 +61,7 @@ def command(
 
     With --pictures or --markdown the files are written, and the table only if -o or --format asks for it.
     """
-    from ckptplan.replication.setting import paper_setting
+    from ckptplan.paper.setting import paper_setting
 
     number = _number(figure, markdown)
     options.keep_inputs({"--output": output, "--markdown": markdown})
@@ -76,7 +76,7 @@ def command(
 
 def _number(figure: str | None, markdown: str | None) -> int | None:
     """Return the figure that is asked for. Raises InputError for none of the paper's with numbers."""
-    from ckptplan.replication.figures import FIGURES
+    from ckptplan.paper.figures import FIGURES
 
     if figure is None:
         return None
@@ -93,40 +93,40 @@ def _number(figure: str | None, markdown: str | None) -> int | None:
 
 
 def _emit(setting: "Setting", number: int | None, *, format_: Format, output: str | None) -> None:
-    from ckptplan.report import paper_table
+    from ckptplan.paper import table
 
     if number is None:
-        from ckptplan.replication.claims import claims
+        from ckptplan.paper.claims import claims
 
         found = claims(setting)
         emit(
             format_=format_,
             output=output,
-            table=lambda console: paper_table.claims_table(console, found, setting),
-            document=lambda: enveloped("paper_claims", paper_table.claims_document(found, setting)),
-            rows=lambda: [paper_table.claim_row(claim) for claim in found],
+            table=lambda console: table.claims_table(console, found, setting),
+            document=lambda: enveloped("paper_claims", table.claims_document(found, setting)),
+            rows=lambda: [table.claim_row(claim) for claim in found],
         )
         return
-    from ckptplan.replication.figures import figure
+    from ckptplan.paper.figures import figure
 
     drawn = figure(setting, number)
     emit(
         format_=format_,
         output=output,
-        table=lambda console: paper_table.figure_table(console, drawn),
-        document=lambda: enveloped("paper_figure", paper_table.figure_document(drawn, setting)),
-        rows=lambda: paper_table.figure_rows(drawn),
+        table=lambda console: table.figure_table(console, drawn),
+        document=lambda: enveloped("paper_figure", table.figure_document(drawn, setting)),
+        rows=lambda: table.figure_rows(drawn),
     )
 
 
 def _contents(setting: "Setting", number: int | None) -> "Sequence[PaperFigure]":
-    from ckptplan.replication.figures import figure, figures
+    from ckptplan.paper.figures import figure, figures
 
     return figures(setting) if number is None else (figure(setting, number),)
 
 
 def _draw(setting: "Setting", number: int | None, folder: str, format_: PictureFormat) -> None:
-    from ckptplan.report.paper_figures import paper_figure
+    from ckptplan.paper.pictures import paper_figure
     from ckptplan.report.style import save_picture, styled
 
     try:
@@ -150,8 +150,8 @@ def _file(number: int, format_: PictureFormat) -> str:
 
 
 def _write_page(setting: "Setting", path: str, folder: str | None, format_: PictureFormat) -> None:
-    from ckptplan.replication.claims import claims
-    from ckptplan.report.paper_page import paper_page
+    from ckptplan.paper.claims import claims
+    from ckptplan.paper.page import paper_page
     from ckptplan.storage.files import write_text
 
     contents = _contents(setting, None)

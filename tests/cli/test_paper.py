@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from ckptplan.cli.output import csv_text, json_text
-from ckptplan.replication.claims import claims
-from ckptplan.replication.figures import FIGURES
-from ckptplan.replication.setting import paper_setting
-from ckptplan.report.paper_table import claim_row, figure_document, figure_rows
+from ckptplan.paper.claims import claims
+from ckptplan.paper.figures import FIGURES
+from ckptplan.paper.setting import paper_setting
+from ckptplan.paper.table import claim_row, figure_document, figure_rows
 from tests.support import run
 
 ROOT = Path(__file__).parent.parent.parent

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from ckptplan.replication.claim import COMPUTE, TRANSFERS, Claim
-from ckptplan.replication.figures import PaperFigure
-from ckptplan.replication.setting import Setting
-from ckptplan.report.paper_table import model_text, reading_text, summary, value_text
+from ckptplan.paper.claim import COMPUTE, TRANSFERS, Claim
+from ckptplan.paper.figures import PaperFigure
+from ckptplan.paper.setting import Setting
+from ckptplan.paper.table import model_text, reading_text, summary, value_text
 
 _HEAD = """\
 # The paper's figures and claims, from the model

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from ckptplan.errors import InputError
-from ckptplan.replication.setting import Point, Setting, largest, nearest_root
+from ckptplan.paper.setting import Point, Setting, largest, nearest_root
 from ckptplan.units import format_bytes, format_count
 
 #: The length of the hyperparameter study, section V.

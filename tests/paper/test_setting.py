@@ -3,7 +3,7 @@
 import pytest
 
 import ckptplan
-from ckptplan.replication.setting import Setting, paper_setting
+from ckptplan.paper.setting import Setting, paper_setting
 
 PAPER = paper_setting()
 

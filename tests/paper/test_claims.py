@@ -5,11 +5,11 @@ from typing import Any
 import pytest
 
 from ckptplan.model.workload import Workload
-from ckptplan.replication import claim as readings
-from ckptplan.replication import methods, results, study
-from ckptplan.replication.claim import Claim
-from ckptplan.replication.claims import claims
-from ckptplan.replication.setting import Setting, largest, nearest_root, paper_setting
+from ckptplan.paper import claim as readings
+from ckptplan.paper import methods, results, study
+from ckptplan.paper.claim import Claim
+from ckptplan.paper.claims import claims
+from ckptplan.paper.setting import Setting, largest, nearest_root, paper_setting
 
 PAPER = paper_setting()
 FOUND = {claim.name: claim for claim in claims(PAPER)}

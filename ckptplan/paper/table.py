@@ -12,9 +12,9 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from ckptplan.replication.claim import Claim, Unit
-from ckptplan.replication.figures import PaperFigure, point_row
-from ckptplan.replication.setting import Setting
+from ckptplan.paper.claim import Claim, Unit
+from ckptplan.paper.figures import PaperFigure, point_row
+from ckptplan.paper.setting import Setting
 from ckptplan.units import format_bytes, format_count, format_percent, format_seconds
 
 #: Marks numbers that rest on inputs nobody published.

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from ckptplan.cost import paper
-from ckptplan.replication.claim import Claim, about, claim, exactly, less_than
-from ckptplan.replication.setting import Setting, nearest_root
+from ckptplan.paper.claim import Claim, about, claim, exactly, less_than
+from ckptplan.paper.setting import Setting, nearest_root
 from ckptplan.units import format_percent
 
 _RECOMPUTE = ("workload.forward_seconds", "workload.recompute_seconds")

@@ -3,7 +3,7 @@
 import pytest
 
 from ckptplan.errors import InputError
-from ckptplan.replication.figures import (
+from ckptplan.paper.figures import (
     FIGURES,
     MODEL_SIZE_STEPS,
     PaperFigure,
@@ -12,7 +12,7 @@ from ckptplan.replication.figures import (
     figures,
     two_level_setting,
 )
-from ckptplan.replication.setting import paper_setting
+from ckptplan.paper.setting import paper_setting
 from ckptplan.strategies.registry import strategy_of
 
 PAPER = paper_setting()

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from ckptplan.replication.setting import Setting
+from ckptplan.paper.setting import Setting
 
 #: How a value is shown. 'overhead' is a share with a sign, 'times' a ratio.
 Unit = Literal["steps", "overhead", "share", "times", "count", "states", "exponent"]

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from ckptplan.replication import methods, results, study
-from ckptplan.replication.claim import Claim
-from ckptplan.replication.setting import Setting
+from ckptplan.paper import methods, results, study
+from ckptplan.paper.claim import Claim
+from ckptplan.paper.setting import Setting
 
 
 def claims(setting: Setting) -> tuple[Claim, ...]:

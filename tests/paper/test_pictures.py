@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from ckptplan.replication.figures import FIGURES
-from ckptplan.replication.setting import paper_setting
-from ckptplan.report.paper_figures import paper_figure
+from ckptplan.paper.figures import FIGURES
+from ckptplan.paper.pictures import paper_figure
+from ckptplan.paper.setting import paper_setting
 from ckptplan.report.style import save_picture, styled
 
 PAPER = paper_setting()

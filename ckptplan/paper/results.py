@@ -8,7 +8,7 @@ from itertools import product
 
 from ckptplan.model.record import Parameters
 from ckptplan.model.step_costs import StepCosts
-from ckptplan.replication.claim import (
+from ckptplan.paper.claim import (
     COMPUTE,
     FITTED_MEMORY,
     MEMORY,
@@ -24,8 +24,8 @@ from ckptplan.replication.claim import (
     less_than,
     more_than,
 )
-from ckptplan.replication.figures import MODEL_SIZE_STEPS, figure_3, two_level_setting
-from ckptplan.replication.setting import Point, Setting, largest, nearest_root
+from ckptplan.paper.figures import MODEL_SIZE_STEPS, figure_3, two_level_setting
+from ckptplan.paper.setting import Point, Setting, largest, nearest_root
 from ckptplan.strategies.registry import strategy_of
 from ckptplan.units import format_count, format_percent
 

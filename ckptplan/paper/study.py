@@ -6,7 +6,7 @@ import math
 from itertools import pairwise
 
 from ckptplan.model.budget import Budget
-from ckptplan.replication.claim import (
+from ckptplan.paper.claim import (
     COMPUTE,
     MEMORY,
     SLIGHT,
@@ -20,8 +20,8 @@ from ckptplan.replication.claim import (
     less_than,
     more_than,
 )
-from ckptplan.replication.figures import CHUNK_SIZES, STUDY_STEPS
-from ckptplan.replication.setting import Point, Setting, nearest_root
+from ckptplan.paper.figures import CHUNK_SIZES, STUDY_STEPS
+from ckptplan.paper.setting import Point, Setting, nearest_root
 from ckptplan.units import format_bytes, format_percent, format_seconds
 
 #: The strategies of the paper that checkpoint.
