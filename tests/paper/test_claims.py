@@ -5,10 +5,18 @@ from typing import Any
 import pytest
 
 from ckptplan.model.workload import Workload
-from ckptplan.paper import claim as readings
-from ckptplan.paper import methods, results, study
-from ckptplan.paper.claim import Claim
-from ckptplan.paper.claims import claims
+from ckptplan.paper.claims import (
+    baselines,
+    claims,
+    double,
+    hierarchical,
+    lengths,
+    methods,
+    networks,
+    readings,
+    times,
+)
+from ckptplan.paper.claims.claim import Claim
 from ckptplan.paper.setting import Setting, largest, nearest_root, paper_setting
 
 PAPER = paper_setting()
@@ -66,7 +74,7 @@ def test_standard_costs_5_percent_by_the_printed_equation() -> None:
 
 
 @pytest.mark.parametrize(
-    ("assumption", "double", "remote"),
+    ("assumption", "double_ratio", "remote_ratio"),
     [
         ({}, 4.2, 4.4),
         ({"spikes_grow": False}, 5.0, 5.3),
@@ -74,11 +82,11 @@ def test_standard_costs_5_percent_by_the_printed_equation() -> None:
     ],
 )
 def test_larger_networks_rest_on_what_grows_with_them(
-    assumption: dict[str, Any], double: float, remote: float
+    assumption: dict[str, Any], double_ratio: float, remote_ratio: float
 ) -> None:
-    sizes = results.Sizes(setting=PAPER, **assumption)
-    assert sizes.ratio("double") == pytest.approx(double, abs=0.05)
-    assert sizes.ratio("remote") == pytest.approx(remote, abs=0.05)
+    sizes = networks.Sizes(setting=PAPER, **assumption)
+    assert sizes.ratio("double") == pytest.approx(double_ratio, abs=0.05)
+    assert sizes.ratio("remote") == pytest.approx(remote_ratio, abs=0.05)
 
 
 def test_all_on_chip_double_grows_as_the_third_root() -> None:
@@ -129,15 +137,15 @@ def test_a_reading_admits_a_range(
 @pytest.mark.parametrize(
     ("make", "changed"),
     [
-        (results.base_length, with_network(other_resident_bytes=300_000)),
-        (results.standard_length, with_network(activity=0.5)),
-        (results.standard_time, with_workload(recompute_seconds="1 us")),
-        (results.remote_time, with_workload(forward_seconds="9 us", backward_seconds="9 us")),
-        (results.larger_networks, with_network(activity=0.5)),
-        (study.standard_chunk_and_time, with_workload(recompute_seconds="3.6 us")),
-        (study.remote_chunk_of_double, with_profile(local_bytes="700 KiB")),
-        (study.bandwidth_binds, with_profile(synchronisation_seconds="100 us")),
-        (study.double_gains_from_local_checkpoints, with_profile(write_bytes_per_second="20 TB/s",
+        (lengths.base_length, with_network(other_resident_bytes=300_000)),
+        (lengths.standard_length, with_network(activity=0.5)),
+        (times.standard_time, with_workload(recompute_seconds="1 us")),
+        (times.remote_time, with_workload(forward_seconds="9 us", backward_seconds="9 us")),
+        (networks.larger_networks, with_network(activity=0.5)),
+        (baselines.standard_chunk_and_time, with_workload(recompute_seconds="3.6 us")),
+        (double.remote_chunk_of_double, with_profile(local_bytes="700 KiB")),
+        (hierarchical.bandwidth_binds, with_profile(synchronisation_seconds="100 us")),
+        (double.double_gains_from_local_checkpoints, with_profile(write_bytes_per_second="20 TB/s",
                                                                  read_bytes_per_second="20 TB/s")),
     ],
 )  # fmt: skip
@@ -154,8 +162,8 @@ def test_an_agreeing_claim_disagrees_when_its_inputs_change(make: Any, changed: 
     [
         (methods.recompute_share, with_workload(recompute_seconds="1.08 us")),
         (methods.recompute_small_share, with_workload(recompute_seconds="0.3 us")),
-        (results.double_time, with_workload(recompute_seconds="0.1 us")),
-        (study.double_near_standard, with_workload(recompute_seconds="0.1 us")),
+        (times.double_time, with_workload(recompute_seconds="0.1 us")),
+        (double.double_near_standard, with_workload(recompute_seconds="0.1 us")),
     ],
 )
 def test_a_disagreeing_claim_agrees_when_its_inputs_change(make: Any, changed: Setting) -> None:

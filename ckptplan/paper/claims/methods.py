@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from ckptplan.cost import paper
-from ckptplan.paper.claim import Claim, about, claim, exactly, less_than
+from ckptplan.paper.claims.claim import Claim, claim
+from ckptplan.paper.claims.readings import about, exactly, less_than
 from ckptplan.paper.setting import Setting, nearest_root
 from ckptplan.units import format_percent
 
@@ -108,6 +109,3 @@ def _passes(setting: Setting) -> float:
     """Return base's time in forward passes."""
     costs = setting.costs
     return costs.base_seconds / (costs.steps * costs.forward_seconds)
-
-
-CLAIMS = (usual_overhead, recompute_share, recompute_small_share, communications)

@@ -1,0 +1,126 @@
+"""Claims of section V on Standard and Remote, the baselines of the hyperparameter study at T = 4096."""
+
+from __future__ import annotations
+
+from ckptplan.model.budget import Budget
+from ckptplan.paper.claims.claim import COMPUTE, MEMORY, TRANSFERS, Claim, claim
+from ckptplan.paper.claims.readings import UNAFFECTED, at_most, exactly
+from ckptplan.paper.claims.study import count_states, describe_point, study_setting
+from ckptplan.paper.figures import CHUNK_SIZES, STUDY_STEPS
+from ckptplan.paper.setting import Setting, nearest_root
+from ckptplan.units import format_bytes, format_percent
+
+#: The strategies of the paper that checkpoint.
+_CHECKPOINTING = ("standard", "remote", "hierarchical", "double")
+
+
+def standard_is_quickest(setting: Setting) -> Claim:
+    """Section V: why Standard is a baseline; asked without a memory limit, as it needs more than there is."""
+    there = setting.changed(steps=STUDY_STEPS)
+    chunk = nearest_root(STUDY_STEPS)
+    standard = there.point("standard", chunk_size=chunk)
+    allowed = Budget(local_bytes=standard.local_peak_bytes)
+    quickest = there.best(*_CHECKPOINTING, budget=allowed)
+    return claim(
+        setting,
+        name="standard-quickest",
+        section="V",
+        quote="Standard Checkpointing is the most computationally efficient method",
+        subject=f"time of Standard at chunk_size {chunk} over the least of the four, in the same memory",
+        unit="times",
+        paper="least",
+        reading=exactly(1),
+        model=standard.seconds / quickest.seconds,
+        inputs=(*COMPUTE, *TRANSFERS),
+        why=f"The quickest is {describe_point(quickest)}.",
+    )
+
+
+def remote_is_smallest(setting: Setting) -> Claim:
+    """Section V: why Remote is the other baseline."""
+    there = setting.changed(steps=STUDY_STEPS)
+    remote = there.best("remote", objective="memory")
+    smallest = there.best("base", *_CHECKPOINTING, objective="memory", budget=Budget())
+    return claim(
+        setting,
+        name="remote-smallest",
+        section="V",
+        quote="Remote Checkpointing is optimal for memory usage",
+        subject="least local peak of Remote over the least of the five",
+        unit="times",
+        paper="least",
+        reading=exactly(1),
+        model=remote.local_peak_bytes / smallest.local_peak_bytes,
+        inputs=MEMORY,
+        why=f"At chunk_size {remote.parameters['chunk_size']}, which costs "
+        f"{format_percent(there.overhead(remote))} time.",
+    )
+
+
+def standard_chunk(setting: Setting) -> Claim:
+    """Section V: the square root of T."""
+    there = study_setting(setting)
+    best = there.best("standard", objective="memory", budget=Budget())
+    growing = there.best("growing", objective="memory", budget=Budget())
+    return claim(
+        setting,
+        name="standard-chunk",
+        section="V",
+        quote="chunk_size = sqrt(T) = 64, for the given T = 4096, optimally reduces memory usage",
+        subject=f"chunk_size of Standard's least memory at T = {STUDY_STEPS:,}",
+        unit="count",
+        paper="64",
+        reading=exactly(64),
+        model=best.parameters["chunk_size"],
+        equations=best.parameters["chunk_size"],
+        why=f"The best of chunks of one length, {count_states(there, best):,.0f} states. Chunks that grow "
+        f"towards the start (the strategy growing) need {count_states(there, growing):,.0f} states for the "
+        "same recomputation.",
+    )
+
+
+def standard_chunk_and_time(setting: Setting) -> Claim:
+    """Section V: whether Standard's chunk matters for its time."""
+    there = study_setting(setting)
+    points = there.points("standard", [{"chunk_size": chunk} for chunk in CHUNK_SIZES])
+    times = [point.seconds for point in points]
+    return claim(
+        setting,
+        name="standard-chunk-time",
+        section="V",
+        quote="training times are unaffected by the choice of chunk size",
+        subject=f"Standard's longest time over its shortest, chunk_size {CHUNK_SIZES[0]} to {CHUNK_SIZES[-1]}",
+        unit="overhead",
+        paper="unaffected",
+        reading=at_most(UNAFFECTED),
+        model=max(times) / min(times) - 1,
+        equations=0.0,
+        inputs=COMPUTE,
+        why="Equation (5) has no chunk_size. A schedule does not recompute its last chunk, so that longer "
+        "chunks are a little quicker.",
+    )
+
+
+def remote_chunk(setting: Setting) -> Claim:
+    """Section V: the largest chunk that fits."""
+    there = study_setting(setting)
+    best = there.best("remote")
+    fitting = [
+        point.parameters["chunk_size"]
+        for point in there.points("remote", [{"chunk_size": chunk} for chunk in range(1, STUDY_STEPS + 1)])
+        if point.fits
+    ]
+    return claim(
+        setting,
+        name="remote-chunk",
+        section="V",
+        quote="the optimal chunk_size is the largest size that can fit in local memory",
+        subject=f"quickest chunk_size of Remote at T = {STUDY_STEPS:,}",
+        unit="count",
+        paper="the largest that fits",
+        reading=exactly(max(fitting)),
+        model=best.parameters["chunk_size"],
+        inputs=MEMORY,
+        why=f"A longer chunk never has more checkpoints, and recomputes less. {max(fitting)} is the largest "
+        f"that fits {format_bytes(there.profile.local_bytes)}.",
+    )

@@ -1,0 +1,112 @@
+"""Claims of section IV and the abstract on sequence length: how many steps fit."""
+
+from __future__ import annotations
+
+from ckptplan.paper.claims.claim import FITTED_MEMORY, MEMORY, Claim, claim
+from ckptplan.paper.claims.readings import largest_on_a_grid, more_than
+from ckptplan.paper.setting import Point, Setting, largest
+from ckptplan.units import format_count, format_percent
+
+#: The lengths that section IV reports.
+BASE_STEPS, STANDARD_STEPS, REMOTE_STEPS = 400, 2000, 4000
+
+
+def base_length(setting: Setting) -> Claim:
+    """Section IV: how far plain backpropagation goes."""
+    return _length(
+        setting,
+        "base",
+        BASE_STEPS,
+        quote="the Base Implementation could only fit sequences of length T = 400",
+        why="The resident bytes were chosen so that this many steps fit and one more does not: no test of "
+        "the model.",
+    )
+
+
+def standard_length(setting: Setting) -> Claim:
+    """Section IV: how far local checkpoints go."""
+    return _length(
+        setting,
+        "standard",
+        STANDARD_STEPS,
+        quote="Standard Checkpointing demonstrated the ability to scale up to sequences of length 2000",
+        why=f"The spikes that stay of each step ({setting.workload.resident_bytes_per_step} B on a tile) "
+        "were chosen in the range that meets all three largest T, with the rest of the resident bytes fixed "
+        "by Base alone.",
+    )
+
+
+def remote_length(setting: Setting) -> Claim:
+    """Section IV: how far remote checkpoints go."""
+    longest = setting.largest_steps("remote")
+    there = setting.changed(steps=longest)
+    overhead = there.overhead(there.best("remote"))
+    return _length(
+        setting,
+        "remote",
+        REMOTE_STEPS,
+        quote="Remote Checkpointing and Double Checkpointing strategies were able to scale up to sequences "
+        "of length T = 4000",
+        why="The states of all but one step are away; what ends the sequence is the spikes of all steps, "
+        f"which stay. At the very end chunks are of one step, at {format_percent(overhead)} time.",
+    )
+
+
+def double_length(setting: Setting) -> Claim:
+    """Section IV: how far Double goes; its very last steps need it to be Remote."""
+    smallest = largest(lambda steps: _double(setting, steps, 8, 64).fits)
+    return _length(
+        setting,
+        "double",
+        REMOTE_STEPS,
+        quote="Remote Checkpointing and Double Checkpointing strategies were able to scale up to sequences "
+        "of length T = 4000",
+        why="The largest T needs chunk_size = remote_chunk_size = 1, where Double is Remote. With "
+        "remote_chunk_size between 64 and 256, as section V advises, it reaches T = "
+        f"{format_count(smallest)} (chunk_size 8, remote_chunk_size 64).",
+    )
+
+
+def _length(setting: Setting, strategy: str, steps: int, *, quote: str, why: str) -> Claim:
+    return claim(
+        setting,
+        name=f"{strategy}-length",
+        section="IV",
+        quote=quote,
+        subject=f"largest T of {strategy.capitalize()}",
+        unit="steps",
+        paper=f"{steps:,}",
+        reading=largest_on_a_grid(steps),
+        model=setting.largest_steps(strategy),
+        equations=setting.largest_steps(strategy, model="paper"),
+        inputs=MEMORY,
+        fitted=FITTED_MEMORY,
+        why=why,
+    )
+
+
+def longer_sequences(setting: Setting) -> Claim:
+    """Abstract: how many times longer."""
+    base, double = setting.largest_steps("base"), setting.largest_steps("double")
+    reported = REMOTE_STEPS / BASE_STEPS
+    advised = largest(lambda steps: _double(setting, steps, 8, 64).fits)
+    return claim(
+        setting,
+        name="longer-sequences",
+        section="abstract",
+        quote="enabling training on sequences over 10 times longer",
+        subject="largest T of Double over that of Base",
+        unit="times",
+        paper="over 10",
+        reading=more_than(10),
+        model=double / max(1, base),
+        equations=setting.largest_steps("double", model="paper") / max(1, setting.largest_steps("base")),
+        inputs=MEMORY,
+        fitted=FITTED_MEMORY,
+        why=f"The lengths that section IV reports give {reported:.0f} times, not over it. At "
+        f"remote_chunk_size 64 the model gives {advised / max(1, base):.1f} times.",
+    )
+
+
+def _double(setting: Setting, steps: int, chunk: int, segment: int) -> Point:
+    return setting.changed(steps=steps).point("double", chunk_size=chunk, remote_chunk_size=segment)
