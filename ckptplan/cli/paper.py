@@ -14,7 +14,7 @@ from ckptplan.cli.output import emit, enveloped, note
 from ckptplan.errors import InputError, shown
 
 if TYPE_CHECKING:
-    from ckptplan.paper.figures import PaperFigure
+    from ckptplan.paper.figures.content import PaperFigure
     from ckptplan.paper.setting import Setting
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from ckptplan.paper.claims.claim import COMPUTE, TRANSFERS, Claim
-from ckptplan.paper.figures import PaperFigure
+from ckptplan.paper.figures.content import PaperFigure
 from ckptplan.paper.setting import Setting
 from ckptplan.paper.table import model_text, reading_text, summary, value_text
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from ckptplan.paper.figures import Panel, PaperFigure, Series
+from ckptplan.paper.figures.content import Panel, PaperFigure, Series
 from ckptplan.report import style
 from ckptplan.report.style import Look
 from ckptplan.units import format_bytes

@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ckptplan.paper.claims.claim import Claim, Unit
-from ckptplan.paper.figures import PaperFigure, point_row
+from ckptplan.paper.figures.content import PaperFigure, point_row
 from ckptplan.paper.setting import Setting
 from ckptplan.units import format_bytes, format_count, format_percent, format_seconds
 

@@ -3,15 +3,10 @@
 import pytest
 
 from ckptplan.errors import InputError
-from ckptplan.paper.figures import (
-    FIGURES,
-    MODEL_SIZE_STEPS,
-    PaperFigure,
-    Series,
-    figure,
-    figures,
-    two_level_setting,
-)
+from ckptplan.paper.figures import FIGURES, figure, figures
+from ckptplan.paper.figures.content import PaperFigure, Series
+from ckptplan.paper.figures.growth import MODEL_SIZE_STEPS
+from ckptplan.paper.figures.rules import two_level_setting
 from ckptplan.paper.setting import paper_setting
 from ckptplan.strategies.registry import strategy_of
 

@@ -6,7 +6,7 @@ from ckptplan.model.budget import Budget
 from ckptplan.paper.claims.claim import COMPUTE, MEMORY, TRANSFERS, Claim, claim
 from ckptplan.paper.claims.readings import UNAFFECTED, at_most, exactly
 from ckptplan.paper.claims.study import count_states, describe_point, study_setting
-from ckptplan.paper.figures import CHUNK_SIZES, STUDY_STEPS
+from ckptplan.paper.figures.study import CHUNK_SIZES, STUDY_STEPS
 from ckptplan.paper.setting import Setting, nearest_root
 from ckptplan.units import format_bytes, format_percent
 

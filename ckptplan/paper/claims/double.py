@@ -9,7 +9,7 @@ from ckptplan.model.budget import Budget
 from ckptplan.paper.claims.claim import COMPUTE, MEMORY, TRANSFERS, Claim, claim
 from ckptplan.paper.claims.readings import SLIGHT, at_most, between, exactly, more_than
 from ckptplan.paper.claims.study import count_checkpoints, count_states, describe_point, study_setting
-from ckptplan.paper.figures import STUDY_STEPS
+from ckptplan.paper.figures.study import STUDY_STEPS
 from ckptplan.paper.setting import Point, Setting, nearest_root
 from ckptplan.units import format_percent, format_seconds
 

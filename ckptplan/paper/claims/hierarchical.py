@@ -5,7 +5,7 @@ from __future__ import annotations
 from ckptplan.paper.claims.claim import COMPUTE, MEMORY, TRANSFERS, Claim, claim
 from ckptplan.paper.claims.readings import SLIGHT, at_most, less_than
 from ckptplan.paper.claims.study import count_checkpoints, describe_point, study_setting
-from ckptplan.paper.figures import STUDY_STEPS
+from ckptplan.paper.figures.study import STUDY_STEPS
 from ckptplan.paper.setting import Setting, nearest_root
 from ckptplan.units import format_bytes, format_seconds
 

@@ -10,7 +10,8 @@ from ckptplan.model.record import Parameters
 from ckptplan.model.step_costs import StepCosts
 from ckptplan.paper.claims.claim import MEMORY, Claim, claim
 from ckptplan.paper.claims.readings import Reading, at_least, less_than, more_than
-from ckptplan.paper.figures import MODEL_SIZE_STEPS, figure_3, two_level_setting
+from ckptplan.paper.figures.growth import MODEL_SIZE_STEPS, figure_3
+from ckptplan.paper.figures.rules import two_level_setting
 from ckptplan.paper.setting import Setting, largest
 from ckptplan.strategies.registry import strategy_of
 

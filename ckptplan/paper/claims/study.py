@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ckptplan.paper.figures import STUDY_STEPS
+from ckptplan.paper.figures.study import STUDY_STEPS
 from ckptplan.paper.setting import Point, Setting
 from ckptplan.units import format_seconds
 
