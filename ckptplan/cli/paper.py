@@ -15,7 +15,7 @@ from ckptplan.errors import InputError, shown
 
 if TYPE_CHECKING:
     from ckptplan.paper.figures.content import PaperFigure
-    from ckptplan.paper.setting import Setting
+    from ckptplan.paper.setting import PaperSetting
 
 
 class PictureFormat(enum.StrEnum):
@@ -61,11 +61,11 @@ def command(
 
     With --pictures or --markdown the files are written, and the table only if -o or --format asks for it.
     """
-    from ckptplan.paper.setting import paper_setting
+    from ckptplan.paper.setting import load_paper_setting
 
     number = _number(figure, markdown)
     options.keep_inputs({"--output": output, "--markdown": markdown})
-    setting = paper_setting()
+    setting = load_paper_setting()
     if pictures is not None:
         _draw(setting, number, pictures, picture_format)
     if markdown is not None:
@@ -92,13 +92,13 @@ def _number(figure: str | None, markdown: str | None) -> int | None:
     return int(figure)
 
 
-def _emit(setting: "Setting", number: int | None, *, format_: Format, output: str | None) -> None:
+def _emit(setting: "PaperSetting", number: int | None, *, format_: Format, output: str | None) -> None:
     from ckptplan.paper import table
 
     if number is None:
-        from ckptplan.paper.claims import claims
+        from ckptplan.paper.claims import make_claims
 
-        found = claims(setting)
+        found = make_claims(setting)
         emit(
             format_=format_,
             output=output,
@@ -107,9 +107,9 @@ def _emit(setting: "Setting", number: int | None, *, format_: Format, output: st
             rows=lambda: [table.claim_row(claim) for claim in found],
         )
         return
-    from ckptplan.paper.figures import figure
+    from ckptplan.paper.figures import make_figure
 
-    drawn = figure(setting, number)
+    drawn = make_figure(setting, number)
     emit(
         format_=format_,
         output=output,
@@ -119,14 +119,14 @@ def _emit(setting: "Setting", number: int | None, *, format_: Format, output: st
     )
 
 
-def _contents(setting: "Setting", number: int | None) -> "Sequence[PaperFigure]":
-    from ckptplan.paper.figures import figure, figures
+def _contents(setting: "PaperSetting", number: int | None) -> "Sequence[PaperFigure]":
+    from ckptplan.paper.figures import make_figure, make_figures
 
-    return figures(setting) if number is None else (figure(setting, number),)
+    return make_figures(setting) if number is None else (make_figure(setting, number),)
 
 
-def _draw(setting: "Setting", number: int | None, folder: str, format_: PictureFormat) -> None:
-    from ckptplan.paper.pictures import paper_figure
+def _draw(setting: "PaperSetting", number: int | None, folder: str, format_: PictureFormat) -> None:
+    from ckptplan.paper.pictures import draw_figure
     from ckptplan.report.style import save_picture, styled
 
     try:
@@ -141,7 +141,7 @@ def _draw(setting: "Setting", number: int | None, folder: str, format_: PictureF
     with styled():
         for content in _contents(setting, number):
             path = str(Path(folder) / _file(content.number, format_))
-            save_picture(paper_figure(content), path, option="--pictures")
+            save_picture(draw_figure(content), path, option="--pictures")
             note(f"picture written to {path}")
 
 
@@ -149,15 +149,15 @@ def _file(number: int, format_: PictureFormat) -> str:
     return f"paper-figure-{number}.{format_.value}"
 
 
-def _write_page(setting: "Setting", path: str, folder: str | None, format_: PictureFormat) -> None:
-    from ckptplan.paper.claims import claims
-    from ckptplan.paper.page import paper_page
+def _write_page(setting: "PaperSetting", path: str, folder: str | None, format_: PictureFormat) -> None:
+    from ckptplan.paper.claims import make_claims
+    from ckptplan.paper.page import render_page
     from ckptplan.storage.files import write_text
 
     contents = _contents(setting, None)
     beside = "pictures" if folder is None else _relative(folder, path)
     files = [f"{beside}/{_file(content.number, format_)}" for content in contents]
-    write_text(path, paper_page(claims(setting), contents, setting, pictures=files))
+    write_text(path, render_page(make_claims(setting), contents, setting, pictures=files))
     if path != "-":
         note(f"page written to {path}")
 

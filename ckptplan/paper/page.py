@@ -6,8 +6,8 @@ from collections.abc import Iterator, Sequence
 
 from ckptplan.paper.claims.claim import COMPUTE, TRANSFERS, Claim
 from ckptplan.paper.figures.content import PaperFigure
-from ckptplan.paper.setting import Setting
-from ckptplan.paper.table import model_text, reading_text, summary, value_text
+from ckptplan.paper.setting import PaperSetting
+from ckptplan.paper.text import format_model, format_reading, format_value, summarize
 
 _HEAD = """\
 # The paper's figures and claims, from the model
@@ -39,24 +39,24 @@ The step times are `forward_seconds`, `backward_seconds` and `recompute_seconds`
 """
 
 
-def paper_page(
-    claims: Sequence[Claim], figures: Sequence[PaperFigure], setting: Setting, *, pictures: Sequence[str]
+def render_page(
+    claims: Sequence[Claim], figures: Sequence[PaperFigure], setting: PaperSetting, *, pictures: Sequence[str]
 ) -> str:
     """Return the page; ``pictures`` are the figures' files, as the page refers to them."""
-    head = _HEAD.format(workload=setting.workload.name, profile=setting.profile.name, summary=summary(claims))
+    head = _HEAD.format(workload=setting.workload.name, profile=setting.profile.name, summary=summarize(claims))
     parts = [
         head,
-        "\n".join(_table(claims)) + "\n",
+        "\n".join(_render_table(claims)) + "\n",
         "## Where they disagree\n",
-        "\n".join(_notes(claims, agreeing=False)) + "\n",
+        "\n".join(_render_notes(claims, agreeing=False)) + "\n",
         "## What the agreements are worth\n",
-        "\n".join(_notes(claims, agreeing=True)) + "\n",
-        *(_figure(figure, picture) for figure, picture in zip(figures, pictures, strict=True)),
+        "\n".join(_render_notes(claims, agreeing=True)) + "\n",
+        *(_render_figure(figure, picture) for figure, picture in zip(figures, pictures, strict=True)),
     ]
     return "\n".join(parts)
 
 
-def _table(claims: Sequence[Claim]) -> Iterator[str]:
+def _render_table(claims: Sequence[Claim]) -> Iterator[str]:
     yield "| | section | claim | paper | read as | model | equations | verdict |"
     yield "|---:|---|---|---|---|---:|---:|---|"
     for number, claim in enumerate(claims, start=1):
@@ -65,30 +65,30 @@ def _table(claims: Sequence[Claim]) -> Iterator[str]:
             claim.section,
             claim.subject,
             claim.paper,
-            reading_text(claim),
-            model_text(claim).replace("*", r"\*"),
-            "" if claim.equations is None else value_text(claim.equations, claim.unit),
+            format_reading(claim),
+            format_model(claim).replace("*", r"\*"),
+            "" if claim.equations is None else format_value(claim.equations, claim.unit),
             claim.verdict if claim.agrees else f"**{claim.verdict}**",
         )
         yield f"| {' | '.join(cells)} |"
 
 
-def _notes(claims: Sequence[Claim], *, agreeing: bool) -> Iterator[str]:
+def _render_notes(claims: Sequence[Claim], *, agreeing: bool) -> Iterator[str]:
     for number, claim in enumerate(claims, start=1):
         if claim.agrees is not agreeing:
             continue
         place = claim.section if claim.section == "abstract" else f"section {claim.section}"
         # Not a list of Markdown's, which would count anew.
-        yield f'**{number}.** *"{claim.quote}"* ({place}). {claim.why}{_rests_on(claim)}\n'
+        yield f'**{number}.** *"{claim.quote}"* ({place}). {claim.why}{_render_inputs(claim)}\n'
 
 
-def _rests_on(claim: Claim) -> str:
+def _render_inputs(claim: Claim) -> str:
     parts = []
     if claim.fitted:
-        parts.append(f"chosen so that it holds: {_fields(claim.fitted)}")
+        parts.append(f"chosen so that it holds: {_name_inputs(claim.fitted)}")
     others = [field for field in claim.assumed if field not in claim.fitted]
     if others:
-        parts.append(f"assumed, not published: {_fields(others)}")
+        parts.append(f"assumed, not published: {_name_inputs(others)}")
     return f" Inputs {'; '.join(parts)}." if parts else ""
 
 
@@ -96,14 +96,14 @@ def _rests_on(claim: Claim) -> str:
 _GROUPS = {"the step times": COMPUTE, "transfer rates, latency and T_s": TRANSFERS}
 
 
-def _fields(names: Sequence[str]) -> str:
+def _name_inputs(names: Sequence[str]) -> str:
     """Return the inputs, those that belong together by one name."""
     together = {group: fields for group, fields in _GROUPS.items() if set(fields) <= set(names)}
     alone = [name for name in names if not any(name in fields for fields in together.values())]
     return ", ".join([*together, *(f"`{name}`" for name in alone)])
 
 
-def _figure(figure: PaperFigure, picture: str) -> str:
+def _render_figure(figure: PaperFigure, picture: str) -> str:
     return (
         f"## Content of Figure {figure.number}. "
         f"{figure.title}\n\n![{figure.title}]({picture})\n\n{figure.caption} Data: `ckptplan paper --figure "

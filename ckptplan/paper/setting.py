@@ -43,7 +43,7 @@ class Point:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Setting:
+class PaperSetting:
     """A workload with a network, on a machine."""
 
     workload: Workload
@@ -54,12 +54,12 @@ class Setting:
         """The memory of the machine."""
         return Budget(local_bytes=self.profile.local_bytes, remote_bytes=self.profile.remote_bytes)
 
-    def changed(self, *, steps: int, neurons: int | None = None, batch: int | None = None) -> Setting:
+    def replace(self, *, steps: int, neurons: int | None = None, batch: int | None = None) -> PaperSetting:
         """Return the same job with another T, network size or batch; times are carried over."""
         workload = self.workload.with_steps(steps)
         workload = workload if neurons is None else workload.with_neurons(neurons)
         workload = workload if batch is None else workload.with_batch(batch)
-        return Setting(workload=workload, profile=self.profile)
+        return PaperSetting(workload=workload, profile=self.profile)
 
     @property
     def costs(self) -> StepCosts:
@@ -86,13 +86,13 @@ class Setting:
         winner = question.winner()
         if winner is None:
             raise question.infeasible(subject=f"{', '.join(strategies)} does not fit")
-        return self.point(winner.strategy.name, winner.best.parameters)
+        return self.evaluate(winner.strategy.name, winner.best.parameters)
 
-    def point(self, strategy: str, parameters: Mapping[str, int] | None = None, /, **more: int) -> Point:
+    def evaluate(self, strategy: str, parameters: Mapping[str, int] | None = None, /, **more: int) -> Point:
         """Return what one setting costs, ``parameters`` being its own or keywords."""
-        return self.points(strategy, [{**(parameters or {}), **more}])[0]
+        return self.evaluate_all(strategy, [{**(parameters or {}), **more}])[0]
 
-    def points(self, name: str, settings: Sequence[Mapping[str, int]]) -> list[Point]:
+    def evaluate_all(self, name: str, settings: Sequence[Mapping[str, int]]) -> list[Point]:
         """Return what each setting costs, clamped as for execution; all are evaluated at once."""
         costs, strategy = self.costs, strategy_of(name)
         clamped = [strategy.clamp(Parameters(setting), steps=costs.steps) for setting in settings]
@@ -118,21 +118,21 @@ class Setting:
             )
         ]
 
-    def printed(self, point: Point) -> tuple[float, int]:
+    def evaluate_printed(self, point: Point) -> tuple[float, int]:
         """Return seconds and local peak bytes by the paper's equations, for a point of this setting."""
         cost = strategy_of(point.strategy).cost(point.parameters, costs=self.costs, model="paper")
         return float(cost.seconds[0]), int(cost.local_peak_bytes[0])
 
-    def largest_steps(self, strategy: str, *, model: Model = "exact") -> int:
+    def find_largest_steps(self, strategy: str, *, model: Model = "exact") -> int:
         """Return the largest T that ``strategy`` has a setting for within the memory."""
-        return largest(lambda steps: self.changed(steps=steps).question(strategy, model=model).fits())
+        return find_largest(lambda steps: self.replace(steps=steps).question(strategy, model=model).fits())
 
     def overhead(self, point: Point) -> float:
         """Return the share of base's time that a point of this setting's steps adds."""
         return point.seconds / self.costs.base_seconds - 1
 
 
-def largest(fits: Callable[[int], bool]) -> int:
+def find_largest(fits: Callable[[int], bool]) -> int:
     """Return the largest number that fits, 0 if none does.
 
     What fits for a number must fit for all smaller ones: a plan for T steps or n neurons, its chunks
@@ -153,6 +153,6 @@ def nearest_root(number: int) -> int:
     return root + (number - root * root > root)
 
 
-def paper_setting() -> Setting:
+def load_paper_setting() -> PaperSetting:
     """Return batch 120, 3 layers, 2 neurons a tile, fp32 on one Mk2 IPU (section IV)."""
-    return Setting(workload=load_workload("paper-snn"), profile=load_profile("ipu-mk2"))
+    return PaperSetting(workload=load_workload("paper-snn"), profile=load_profile("ipu-mk2"))

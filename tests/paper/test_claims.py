@@ -7,39 +7,39 @@ import pytest
 from ckptplan.model.workload import Workload
 from ckptplan.paper.claims import (
     baselines,
-    claims,
     double,
     hierarchical,
     lengths,
+    make_claims,
     methods,
     networks,
     readings,
     times,
 )
 from ckptplan.paper.claims.claim import Claim
-from ckptplan.paper.setting import Setting, largest, nearest_root, paper_setting
+from ckptplan.paper.setting import PaperSetting, find_largest, load_paper_setting, nearest_root
 
-PAPER = paper_setting()
-FOUND = {claim.name: claim for claim in claims(PAPER)}
+PAPER = load_paper_setting()
+FOUND = {claim.name: claim for claim in make_claims(PAPER)}
 
 
-def with_workload(**changes: Any) -> Setting:
+def with_workload(**changes: Any) -> PaperSetting:
     """The paper's job with some of its numbers changed."""
     workload = PAPER.workload
     fields = {name: getattr(workload, name) for name in type(workload).model_fields}
     derived = ("state_bytes", "tape_bytes", "resident_bytes_per_step", "resident_bytes", "batch")
     kept = {name: value for name, value in fields.items() if name not in derived}
-    return Setting(workload=Workload(**{**kept, **changes}), profile=PAPER.profile)
+    return PaperSetting(workload=Workload(**{**kept, **changes}), profile=PAPER.profile)
 
 
-def with_network(**changes: Any) -> Setting:
+def with_network(**changes: Any) -> PaperSetting:
     return with_workload(network={**dict(PAPER.workload.network or {}), **changes})
 
 
-def with_profile(**changes: Any) -> Setting:
+def with_profile(**changes: Any) -> PaperSetting:
     profile = PAPER.profile
     fields = {name: getattr(profile, name) for name in type(profile).model_fields}
-    return Setting(workload=PAPER.workload, profile=type(profile)(**{**fields, **changes}))
+    return PaperSetting(workload=PAPER.workload, profile=type(profile)(**{**fields, **changes}))
 
 
 # The model's numbers
@@ -84,7 +84,7 @@ def test_standard_costs_5_percent_by_the_printed_equation() -> None:
 def test_larger_networks_rest_on_what_grows_with_them(
     assumption: dict[str, Any], double_ratio: float, remote_ratio: float
 ) -> None:
-    sizes = networks.Sizes(setting=PAPER, **assumption)
+    sizes = networks.NetworkSizes(setting=PAPER, **assumption)
     assert sizes.ratio("double") == pytest.approx(double_ratio, abs=0.05)
     assert sizes.ratio("remote") == pytest.approx(remote_ratio, abs=0.05)
 
@@ -149,7 +149,7 @@ def test_a_reading_admits_a_range(
                                                                  read_bytes_per_second="20 TB/s")),
     ],
 )  # fmt: skip
-def test_an_agreeing_claim_disagrees_when_its_inputs_change(make: Any, changed: Setting) -> None:
+def test_an_agreeing_claim_disagrees_when_its_inputs_change(make: Any, changed: PaperSetting) -> None:
     before, after = make(PAPER), make(changed)
     assert before.agrees
     assert not after.agrees
@@ -166,7 +166,7 @@ def test_an_agreeing_claim_disagrees_when_its_inputs_change(make: Any, changed: 
         (double.double_near_standard, with_workload(recompute_seconds="0.1 us")),
     ],
 )
-def test_a_disagreeing_claim_agrees_when_its_inputs_change(make: Any, changed: Setting) -> None:
+def test_a_disagreeing_claim_agrees_when_its_inputs_change(make: Any, changed: PaperSetting) -> None:
     assert not make(PAPER).agrees
     assert make(changed).agrees
 
@@ -202,5 +202,5 @@ def test_a_claim_that_an_input_was_chosen_for_agrees_by_fit_only() -> None:
 
 def test_the_largest_number_that_fits() -> None:
     for limit in (0, 1, 2, 7, 400):
-        assert largest(lambda value, limit=limit: value <= limit) == limit  # type: ignore[misc]
+        assert find_largest(lambda value, limit=limit: value <= limit) == limit  # type: ignore[misc]
     assert [nearest_root(number) for number in (1, 2, 3, 6, 7, 4096)] == [1, 1, 2, 2, 3, 64]

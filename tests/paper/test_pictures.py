@@ -5,16 +5,16 @@ from pathlib import Path
 import pytest
 
 from ckptplan.paper.figures import FIGURES
-from ckptplan.paper.pictures import paper_figure
-from ckptplan.paper.setting import paper_setting
+from ckptplan.paper.pictures import draw_figure
+from ckptplan.paper.setting import load_paper_setting
 from ckptplan.report.style import save_picture, styled
 
-PAPER = paper_setting()
+PAPER = load_paper_setting()
 
 
 def drawn(number: int, path: Path) -> bytes:
     with styled():
-        save_picture(paper_figure(FIGURES[number](PAPER)), str(path), option="--pictures")
+        save_picture(draw_figure(FIGURES[number](PAPER)), str(path), option="--pictures")
     return path.read_bytes()
 
 

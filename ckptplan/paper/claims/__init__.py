@@ -6,9 +6,9 @@ from collections.abc import Callable
 
 from ckptplan.paper.claims import baselines, double, hierarchical, lengths, methods, networks, times
 from ckptplan.paper.claims.claim import Claim
-from ckptplan.paper.setting import Setting
+from ckptplan.paper.setting import PaperSetting
 
-CLAIMS: tuple[Callable[[Setting], Claim], ...] = (
+CLAIMS: tuple[Callable[[PaperSetting], Claim], ...] = (
     # Sections I and III
     methods.usual_overhead,
     methods.recompute_share,
@@ -45,6 +45,6 @@ CLAIMS: tuple[Callable[[Setting], Claim], ...] = (
 )
 
 
-def claims(setting: Setting) -> tuple[Claim, ...]:
+def make_claims(setting: PaperSetting) -> tuple[Claim, ...]:
     """Return every claim with the model's number, computed for ``setting``."""
     return tuple(make(setting) for make in CLAIMS)

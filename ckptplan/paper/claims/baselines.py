@@ -3,25 +3,25 @@
 from __future__ import annotations
 
 from ckptplan.model.budget import Budget
-from ckptplan.paper.claims.claim import COMPUTE, MEMORY, TRANSFERS, Claim, claim
+from ckptplan.paper.claims.claim import COMPUTE, MEMORY, TRANSFERS, Claim, make_claim
 from ckptplan.paper.claims.readings import UNAFFECTED, at_most, exactly
-from ckptplan.paper.claims.study import count_states, describe_point, study_setting
+from ckptplan.paper.claims.study import count_states, describe_point
 from ckptplan.paper.figures.study import CHUNK_SIZES, STUDY_STEPS
-from ckptplan.paper.setting import Setting, nearest_root
+from ckptplan.paper.setting import PaperSetting, nearest_root
 from ckptplan.units import format_bytes, format_percent
 
 #: The strategies of the paper that checkpoint.
 _CHECKPOINTING = ("standard", "remote", "hierarchical", "double")
 
 
-def standard_is_quickest(setting: Setting) -> Claim:
+def standard_is_quickest(setting: PaperSetting) -> Claim:
     """Section V: why Standard is a baseline; asked without a memory limit, as it needs more than there is."""
-    there = setting.changed(steps=STUDY_STEPS)
+    there = setting.replace(steps=STUDY_STEPS)
     chunk = nearest_root(STUDY_STEPS)
-    standard = there.point("standard", chunk_size=chunk)
+    standard = there.evaluate("standard", chunk_size=chunk)
     allowed = Budget(local_bytes=standard.local_peak_bytes)
     quickest = there.best(*_CHECKPOINTING, budget=allowed)
-    return claim(
+    return make_claim(
         setting,
         name="standard-quickest",
         section="V",
@@ -36,12 +36,12 @@ def standard_is_quickest(setting: Setting) -> Claim:
     )
 
 
-def remote_is_smallest(setting: Setting) -> Claim:
+def remote_is_smallest(setting: PaperSetting) -> Claim:
     """Section V: why Remote is the other baseline."""
-    there = setting.changed(steps=STUDY_STEPS)
+    there = setting.replace(steps=STUDY_STEPS)
     remote = there.best("remote", objective="memory")
     smallest = there.best("base", *_CHECKPOINTING, objective="memory", budget=Budget())
-    return claim(
+    return make_claim(
         setting,
         name="remote-smallest",
         section="V",
@@ -57,12 +57,12 @@ def remote_is_smallest(setting: Setting) -> Claim:
     )
 
 
-def standard_chunk(setting: Setting) -> Claim:
+def standard_chunk(setting: PaperSetting) -> Claim:
     """Section V: the square root of T."""
-    there = study_setting(setting)
+    there = setting.replace(steps=STUDY_STEPS)
     best = there.best("standard", objective="memory", budget=Budget())
     growing = there.best("growing", objective="memory", budget=Budget())
-    return claim(
+    return make_claim(
         setting,
         name="standard-chunk",
         section="V",
@@ -79,12 +79,12 @@ def standard_chunk(setting: Setting) -> Claim:
     )
 
 
-def standard_chunk_and_time(setting: Setting) -> Claim:
+def standard_chunk_and_time(setting: PaperSetting) -> Claim:
     """Section V: whether Standard's chunk matters for its time."""
-    there = study_setting(setting)
-    points = there.points("standard", [{"chunk_size": chunk} for chunk in CHUNK_SIZES])
+    there = setting.replace(steps=STUDY_STEPS)
+    points = there.evaluate_all("standard", [{"chunk_size": chunk} for chunk in CHUNK_SIZES])
     times = [point.seconds for point in points]
-    return claim(
+    return make_claim(
         setting,
         name="standard-chunk-time",
         section="V",
@@ -101,16 +101,18 @@ def standard_chunk_and_time(setting: Setting) -> Claim:
     )
 
 
-def remote_chunk(setting: Setting) -> Claim:
+def remote_chunk(setting: PaperSetting) -> Claim:
     """Section V: the largest chunk that fits."""
-    there = study_setting(setting)
+    there = setting.replace(steps=STUDY_STEPS)
     best = there.best("remote")
     fitting = [
         point.parameters["chunk_size"]
-        for point in there.points("remote", [{"chunk_size": chunk} for chunk in range(1, STUDY_STEPS + 1)])
+        for point in there.evaluate_all(
+            "remote", [{"chunk_size": chunk} for chunk in range(1, STUDY_STEPS + 1)]
+        )
         if point.fits
     ]
-    return claim(
+    return make_claim(
         setting,
         name="remote-chunk",
         section="V",

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from ckptplan.paper.claims.readings import Reading
-from ckptplan.paper.setting import Setting
+from ckptplan.paper.setting import PaperSetting
 
 #: How a value is shown. 'overhead' is a share with a sign, 'times' a ratio.
 Unit = Literal["steps", "overhead", "share", "times", "count", "states", "exponent"]
@@ -65,13 +65,15 @@ TRANSFERS = (
 )
 
 
-def claim(setting: Setting, *, inputs: Iterable[str] = (), fitted: Iterable[str] = (), **fields: Any) -> Claim:
+def make_claim(
+    setting: PaperSetting, *, inputs: Iterable[str] = (), fitted: Iterable[str] = (), **fields: Any
+) -> Claim:
     """Return a claim whose model value depends on ``inputs``; which nobody published is looked up."""
     assumed = tuple(field for field in inputs if _is_assumed(setting, field))
     return Claim(**{"equations": None, **fields}, assumed=assumed, fitted=tuple(fitted))
 
 
-def _is_assumed(setting: Setting, field: str) -> bool:
+def _is_assumed(setting: PaperSetting, field: str) -> bool:
     if field in FITTED_MEMORY:
         return True
     owner, name = field.split(".")

@@ -6,24 +6,24 @@ import math
 from itertools import pairwise
 
 from ckptplan.model.budget import Budget
-from ckptplan.paper.claims.claim import COMPUTE, MEMORY, TRANSFERS, Claim, claim
+from ckptplan.paper.claims.claim import COMPUTE, MEMORY, TRANSFERS, Claim, make_claim
 from ckptplan.paper.claims.readings import SLIGHT, at_most, between, exactly, more_than
-from ckptplan.paper.claims.study import count_checkpoints, count_states, describe_point, study_setting
+from ckptplan.paper.claims.study import count_checkpoints, count_states, describe_point
 from ckptplan.paper.figures.study import STUDY_STEPS
-from ckptplan.paper.setting import Point, Setting, nearest_root
+from ckptplan.paper.setting import PaperSetting, Point, nearest_root
 from ckptplan.units import format_percent, format_seconds
 
 #: A chunk within the range of Figure 4, where Double's and Hierarchical's local checkpoints are compared.
 _CHUNK = 16
 
 
-def double_gains_from_local_checkpoints(setting: Setting) -> Claim:
+def double_gains_from_local_checkpoints(setting: PaperSetting) -> Claim:
     """Section V: what sets Double apart from Hierarchical."""
-    there = study_setting(setting)
+    there = setting.replace(steps=STUDY_STEPS)
     few, many = (
-        there.point("double", chunk_size=_CHUNK, remote_chunk_size=_CHUNK * local) for local in (1, _CHUNK)
+        there.evaluate("double", chunk_size=_CHUNK, remote_chunk_size=_CHUNK * local) for local in (1, _CHUNK)
     )
-    return claim(
+    return make_claim(
         setting,
         name="double-gains",
         section="V",
@@ -40,14 +40,14 @@ def double_gains_from_local_checkpoints(setting: Setting) -> Claim:
     )
 
 
-def double_near_standard(setting: Setting) -> Claim:
+def double_near_standard(setting: PaperSetting) -> Claim:
     """Section V: the two 'close' and 'almost' taken together."""
-    there = study_setting(setting)
-    standard = there.point("standard", chunk_size=nearest_root(STUDY_STEPS))
+    there = setting.replace(steps=STUDY_STEPS)
+    standard = there.evaluate("standard", chunk_size=nearest_root(STUDY_STEPS))
     double = there.best("double")
     least = there.best("remote", objective="memory")
     above = double.local_peak_bytes / least.local_peak_bytes - 1
-    return claim(
+    return make_claim(
         setting,
         name="double-near-standard",
         section="V",
@@ -58,20 +58,20 @@ def double_near_standard(setting: Setting) -> Claim:
         paper="almost as fast",
         reading=at_most(SLIGHT),
         model=double.seconds / standard.seconds - 1,
-        equations=there.printed(double)[0] / there.printed(standard)[0] - 1,
+        equations=there.evaluate_printed(double)[0] / there.evaluate_printed(standard)[0] - 1,
         inputs=(*COMPUTE, *TRANSFERS),
         why=f"{describe_point(double)}, with a local peak {format_percent(above)} above the least of Remote, "
-        f"runs {_again(there, double):.1f} steps again for each of the sequence, Standard one at most. "
-        "'Almost' is read as a tenth.",
+        f"runs {_count_recomputed(there, double):.1f} steps again for each of the sequence, Standard one at "
+        "most. 'Almost' is read as a tenth.",
     )
 
 
-def remote_chunk_of_double(setting: Setting) -> Claim:
+def remote_chunk_of_double(setting: PaperSetting) -> Claim:
     """Section V: the range of the optimum."""
-    there = study_setting(setting)
+    there = setting.replace(steps=STUDY_STEPS)
     double, knee = there.best("double"), there.best("double", objective="balanced")
     free = count_states(there, there.profile.local_bytes)
-    return claim(
+    return make_claim(
         setting,
         name="double-remote-chunk",
         section="V",
@@ -89,15 +89,15 @@ def remote_chunk_of_double(setting: Setting) -> Claim:
     )
 
 
-def chunk_of_double(setting: Setting) -> Claim:
+def chunk_of_double(setting: PaperSetting) -> Claim:
     """Section V: the square root of the remote chunk."""
-    there = study_setting(setting)
+    there = setting.replace(steps=STUDY_STEPS)
     segment = 256
-    points = there.points(
+    points = there.evaluate_all(
         "double", [{"chunk_size": chunk, "remote_chunk_size": segment} for chunk in range(1, segment + 1)]
     )
     best = min(points, key=lambda point: point.local_peak_bytes)
-    return claim(
+    return make_claim(
         setting,
         name="double-chunk",
         section="V",
@@ -112,11 +112,11 @@ def chunk_of_double(setting: Setting) -> Claim:
     )
 
 
-def larger_remote_chunks(setting: Setting) -> Claim:
+def larger_remote_chunks(setting: PaperSetting) -> Claim:
     """Section V and Figure 5: quicker, and larger."""
-    there = study_setting(setting)
+    there = setting.replace(steps=STUDY_STEPS)
     segments = [2**power for power in range(4, STUDY_STEPS.bit_length())]
-    points = there.points(
+    points = there.evaluate_all(
         "double",
         [{"chunk_size": nearest_root(segment), "remote_chunk_size": segment} for segment in segments],
     )
@@ -124,7 +124,7 @@ def larger_remote_chunks(setting: Setting) -> Claim:
         two.seconds < one.seconds and two.local_peak_bytes > one.local_peak_bytes
         for one, two in pairwise(points)
     )
-    return claim(
+    return make_claim(
         setting,
         name="larger-remote-chunks",
         section="V",
@@ -142,19 +142,19 @@ def larger_remote_chunks(setting: Setting) -> Claim:
     )
 
 
-def memory_growth(setting: Setting) -> Claim:
+def memory_growth(setting: PaperSetting) -> Claim:
     """Section VI: the fourth root of T, 'even for purely on-chip memory scenarios'."""
     long = STUDY_STEPS**2
     states = {}
     for steps in (STUDY_STEPS, long):
-        there = setting.changed(steps=steps)
+        there = setting.replace(steps=steps)
         states[steps] = count_states(there, there.best("nested", objective="memory", budget=Budget()))
-    there = study_setting(setting)
+    there = setting.replace(steps=STUDY_STEPS)
     root = nearest_root(nearest_root(STUDY_STEPS))
-    double = count_states(there, there.point("double", chunk_size=root, remote_chunk_size=root * root))
+    double = count_states(there, there.evaluate("double", chunk_size=root, remote_chunk_size=root * root))
     away = count_checkpoints(root * root)
     least = 3 * STUDY_STEPS ** (1 / 3)
-    return claim(
+    return make_claim(
         setting,
         name="memory-growth",
         section="VI",
@@ -172,7 +172,7 @@ def memory_growth(setting: Setting) -> Claim:
     )
 
 
-def _again(setting: Setting, point: Point) -> float:
+def _count_recomputed(setting: PaperSetting, point: Point) -> float:
     """Return the steps run again, for each step of the sequence."""
     costs = setting.costs
     messages = 2 * count_checkpoints(point.parameters["remote_chunk_size"])

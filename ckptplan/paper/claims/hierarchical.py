@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from ckptplan.paper.claims.claim import COMPUTE, MEMORY, TRANSFERS, Claim, claim
+from ckptplan.paper.claims.claim import COMPUTE, MEMORY, TRANSFERS, Claim, make_claim
 from ckptplan.paper.claims.readings import SLIGHT, at_most, less_than
-from ckptplan.paper.claims.study import count_checkpoints, describe_point, study_setting
+from ckptplan.paper.claims.study import count_checkpoints, describe_point
 from ckptplan.paper.figures.study import STUDY_STEPS
-from ckptplan.paper.setting import Setting, nearest_root
+from ckptplan.paper.setting import PaperSetting, nearest_root
 from ckptplan.units import format_bytes, format_seconds
 
 
-def hierarchical_in_the_same_memory(setting: Setting) -> Claim:
+def hierarchical_in_the_same_memory(setting: PaperSetting) -> Claim:
     """Section V, read as a choice within a budget."""
-    there = study_setting(setting)
+    there = setting.replace(steps=STUDY_STEPS)
     remote, hierarchical = there.best("remote"), there.best("hierarchical")
-    return claim(
+    return make_claim(
         setting,
         name="hierarchical-same-memory",
         section="V",
@@ -25,22 +25,22 @@ def hierarchical_in_the_same_memory(setting: Setting) -> Claim:
         paper="not significant",
         reading=at_most(SLIGHT),
         model=1 - hierarchical.seconds / remote.seconds,
-        equations=1 - there.printed(hierarchical)[0] / there.printed(remote)[0],
+        equations=1 - there.evaluate_printed(hierarchical)[0] / there.evaluate_printed(remote)[0],
         inputs=(*MEMORY, *COMPUTE, *TRANSFERS),
         why="A local checkpoint takes the place of a step of the chunk, and saves less: "
         f"{describe_point(hierarchical)} against {describe_point(remote)}.",
     )
 
 
-def hierarchical_at_the_same_chunk(setting: Setting) -> Claim:
+def hierarchical_at_the_same_chunk(setting: PaperSetting) -> Claim:
     """Section V, read as Figure 4 (top) shows it: the chunk stays, local checkpoints come on top."""
-    there = study_setting(setting)
+    there = setting.replace(steps=STUDY_STEPS)
     chunk = nearest_root(STUDY_STEPS)
     local = chunk // 2
-    remote = there.point("remote", chunk_size=chunk)
-    hierarchical = there.point("hierarchical", chunk_size=chunk, nb_local=local)
+    remote = there.evaluate("remote", chunk_size=chunk)
+    hierarchical = there.evaluate("hierarchical", chunk_size=chunk, nb_local=local)
     more = format_bytes(hierarchical.local_peak_bytes - remote.local_peak_bytes)
-    return claim(
+    return make_claim(
         setting,
         name="hierarchical-same-chunk",
         section="V",
@@ -53,21 +53,21 @@ def hierarchical_at_the_same_chunk(setting: Setting) -> Claim:
         reading=at_most(SLIGHT),
         model=1 - hierarchical.seconds / remote.seconds,
         inputs=(*COMPUTE, *TRANSFERS),
-        equations=1 - there.printed(hierarchical)[0] / there.printed(remote)[0],
+        equations=1 - there.evaluate_printed(hierarchical)[0] / there.evaluate_printed(remote)[0],
         why=f"A checkpoint that stays local is not transferred: with {local} of {count_checkpoints(chunk)} at "
         f"home {100 * local / count_checkpoints(chunk):.0f} % of the transfers go, for {more} more. With "
         "all of them at home Hierarchical is Standard.",
     )
 
 
-def hierarchical_memory(setting: Setting) -> Claim:
+def hierarchical_memory(setting: PaperSetting) -> Claim:
     """Section V says it both ways, in consecutive sentences."""
-    there = study_setting(setting)
+    there = setting.replace(steps=STUDY_STEPS)
     chunk = nearest_root(STUDY_STEPS)
-    few, many = (there.point("hierarchical", chunk_size=chunk, nb_local=local) for local in (1, 16))
+    few, many = (there.evaluate("hierarchical", chunk_size=chunk, nb_local=local) for local in (1, 16))
     model = (many.local_peak_bytes - few.local_peak_bytes) / there.costs.state_bytes
-    equations = (there.printed(many)[1] - there.printed(few)[1]) / there.costs.state_bytes
-    return claim(
+    equations = (there.evaluate_printed(many)[1] - there.evaluate_printed(few)[1]) / there.costs.state_bytes
+    return make_claim(
         setting,
         name="hierarchical-memory",
         section="V",
@@ -83,12 +83,12 @@ def hierarchical_memory(setting: Setting) -> Claim:
     )
 
 
-def bandwidth_binds(setting: Setting) -> Claim:
+def bandwidth_binds(setting: PaperSetting) -> Claim:
     """Section V: bandwidth rather than synchronisation."""
     costs = setting.costs
     both = costs.write_seconds + costs.read_seconds
     model = 2 * costs.message_seconds / (both + 2 * costs.message_seconds)
-    return claim(
+    return make_claim(
         setting,
         name="bandwidth-binds",
         section="V",

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from ckptplan.paper.claims.claim import FITTED_MEMORY, MEMORY, Claim, claim
+from ckptplan.paper.claims.claim import FITTED_MEMORY, MEMORY, Claim, make_claim
 from ckptplan.paper.claims.readings import largest_on_a_grid, more_than
-from ckptplan.paper.setting import Point, Setting, largest
+from ckptplan.paper.setting import PaperSetting, Point, find_largest
 from ckptplan.units import format_count, format_percent
 
 #: The lengths that section IV reports.
 BASE_STEPS, STANDARD_STEPS, REMOTE_STEPS = 400, 2000, 4000
 
 
-def base_length(setting: Setting) -> Claim:
+def base_length(setting: PaperSetting) -> Claim:
     """Section IV: how far plain backpropagation goes."""
-    return _length(
+    return _make_length_claim(
         setting,
         "base",
         BASE_STEPS,
@@ -23,9 +23,9 @@ def base_length(setting: Setting) -> Claim:
     )
 
 
-def standard_length(setting: Setting) -> Claim:
+def standard_length(setting: PaperSetting) -> Claim:
     """Section IV: how far local checkpoints go."""
-    return _length(
+    return _make_length_claim(
         setting,
         "standard",
         STANDARD_STEPS,
@@ -36,12 +36,12 @@ def standard_length(setting: Setting) -> Claim:
     )
 
 
-def remote_length(setting: Setting) -> Claim:
+def remote_length(setting: PaperSetting) -> Claim:
     """Section IV: how far remote checkpoints go."""
-    longest = setting.largest_steps("remote")
-    there = setting.changed(steps=longest)
+    longest = setting.find_largest_steps("remote")
+    there = setting.replace(steps=longest)
     overhead = there.overhead(there.best("remote"))
-    return _length(
+    return _make_length_claim(
         setting,
         "remote",
         REMOTE_STEPS,
@@ -52,10 +52,10 @@ def remote_length(setting: Setting) -> Claim:
     )
 
 
-def double_length(setting: Setting) -> Claim:
+def double_length(setting: PaperSetting) -> Claim:
     """Section IV: how far Double goes; its very last steps need it to be Remote."""
-    smallest = largest(lambda steps: _double(setting, steps, 8, 64).fits)
-    return _length(
+    smallest = find_largest(lambda steps: _evaluate_double(setting, steps, 8, 64).fits)
+    return _make_length_claim(
         setting,
         "double",
         REMOTE_STEPS,
@@ -67,8 +67,8 @@ def double_length(setting: Setting) -> Claim:
     )
 
 
-def _length(setting: Setting, strategy: str, steps: int, *, quote: str, why: str) -> Claim:
-    return claim(
+def _make_length_claim(setting: PaperSetting, strategy: str, steps: int, *, quote: str, why: str) -> Claim:
+    return make_claim(
         setting,
         name=f"{strategy}-length",
         section="IV",
@@ -77,20 +77,20 @@ def _length(setting: Setting, strategy: str, steps: int, *, quote: str, why: str
         unit="steps",
         paper=f"{steps:,}",
         reading=largest_on_a_grid(steps),
-        model=setting.largest_steps(strategy),
-        equations=setting.largest_steps(strategy, model="paper"),
+        model=setting.find_largest_steps(strategy),
+        equations=setting.find_largest_steps(strategy, model="paper"),
         inputs=MEMORY,
         fitted=FITTED_MEMORY,
         why=why,
     )
 
 
-def longer_sequences(setting: Setting) -> Claim:
+def longer_sequences(setting: PaperSetting) -> Claim:
     """Abstract: how many times longer."""
-    base, double = setting.largest_steps("base"), setting.largest_steps("double")
+    base, double = setting.find_largest_steps("base"), setting.find_largest_steps("double")
     reported = REMOTE_STEPS / BASE_STEPS
-    advised = largest(lambda steps: _double(setting, steps, 8, 64).fits)
-    return claim(
+    advised = find_largest(lambda steps: _evaluate_double(setting, steps, 8, 64).fits)
+    return make_claim(
         setting,
         name="longer-sequences",
         section="abstract",
@@ -100,7 +100,8 @@ def longer_sequences(setting: Setting) -> Claim:
         paper="over 10",
         reading=more_than(10),
         model=double / max(1, base),
-        equations=setting.largest_steps("double", model="paper") / max(1, setting.largest_steps("base")),
+        equations=setting.find_largest_steps("double", model="paper")
+        / max(1, setting.find_largest_steps("base")),
         inputs=MEMORY,
         fitted=FITTED_MEMORY,
         why=f"The lengths that section IV reports give {reported:.0f} times, not over it. At "
@@ -108,5 +109,5 @@ def longer_sequences(setting: Setting) -> Claim:
     )
 
 
-def _double(setting: Setting, steps: int, chunk: int, segment: int) -> Point:
-    return setting.changed(steps=steps).point("double", chunk_size=chunk, remote_chunk_size=segment)
+def _evaluate_double(setting: PaperSetting, steps: int, chunk: int, segment: int) -> Point:
+    return setting.replace(steps=steps).evaluate("double", chunk_size=chunk, remote_chunk_size=segment)

@@ -8,17 +8,17 @@ from itertools import product
 
 from ckptplan.model.record import Parameters
 from ckptplan.model.step_costs import StepCosts
-from ckptplan.paper.claims.claim import MEMORY, Claim, claim
+from ckptplan.paper.claims.claim import MEMORY, Claim, make_claim
 from ckptplan.paper.claims.readings import Reading, at_least, less_than, more_than
-from ckptplan.paper.figures.growth import MODEL_SIZE_STEPS, figure_3
+from ckptplan.paper.figures.growth import MODEL_SIZE_STEPS, make_figure_3
 from ckptplan.paper.figures.rules import two_level_setting
-from ckptplan.paper.setting import Setting, largest
+from ckptplan.paper.setting import PaperSetting, find_largest
 from ckptplan.strategies.registry import strategy_of
 
 
-def larger_networks(setting: Setting) -> Claim:
+def larger_networks(setting: PaperSetting) -> Claim:
     """Abstract and section IV: how many times larger."""
-    return _larger(
+    return _make_network_claim(
         setting,
         name="larger-networks",
         section="IV",
@@ -29,9 +29,9 @@ def larger_networks(setting: Setting) -> Claim:
     )
 
 
-def five_times_larger_networks(setting: Setting) -> Claim:
+def five_times_larger_networks(setting: PaperSetting) -> Claim:
     """Section VI: the same comparison with another number."""
-    return _larger(
+    return _make_network_claim(
         setting,
         name="five-times-larger-networks",
         section="VI",
@@ -41,12 +41,14 @@ def five_times_larger_networks(setting: Setting) -> Claim:
     )
 
 
-def _larger(setting: Setting, *, name: str, section: str, quote: str, paper: str, reading: Reading) -> Claim:
-    grow = Sizes(setting=setting)
+def _make_network_claim(
+    setting: PaperSetting, *, name: str, section: str, quote: str, paper: str, reading: Reading
+) -> Claim:
+    grow = NetworkSizes(setting=setting)
     stay = replace(grow, spikes_grow=False)
     twice = replace(stay, weight_copies=2)
     ratio = grow.ratio("double")
-    return claim(
+    return make_claim(
         setting,
         name=name,
         section=section,
@@ -61,27 +63,27 @@ def _larger(setting: Setting, *, name: str, section: str, quote: str, paper: str
         f"published: {ratio:.1f} times (Remote {grow.ratio('remote'):.1f}) if the spikes kept of each step "
         f"grow with the neurons; {stay.ratio('double'):.1f} (Remote {stay.ratio('remote'):.1f}) if they do "
         f"not, and then {twice.ratio('double'):.1f} (Remote {twice.ratio('remote'):.1f}) with a second copy "
-        f"of the weights. Double is at {_shown(two_level_setting(MODEL_SIZE_STEPS))}, Remote at chunk_size "
-        "1.",
+        f"of the weights. Double is at {_format_parameters(two_level_setting(MODEL_SIZE_STEPS))}, "
+        "Remote at chunk_size 1.",
     )
 
 
 @dataclass(frozen=True, kw_only=True)
-class Sizes:
+class NetworkSizes:
     """The largest networks at T = 300, by what is assumed to grow with the neurons besides the states.
 
     The model's own assumption is that the spikes kept of each step do, and that each weight is stored once.
     """
 
-    setting: Setting
+    setting: PaperSetting
     spikes_grow: bool = True
     weight_copies: int = 1
 
     def ratio(self, strategy: str) -> float:
         """Return the largest network of ``strategy`` over that of Base."""
-        return self.largest(strategy) / max(1, self.largest("base"))
+        return self.find_largest(strategy) / max(1, self.find_largest("base"))
 
-    def largest(self, strategy: str) -> int:
+    def find_largest(self, strategy: str) -> int:
         """Return the most neurons that fit, all units together."""
         smallest: dict[str, Mapping[str, int]] = {
             "base": {},
@@ -94,11 +96,11 @@ class Sizes:
             cost = strategy_of(strategy).cost(Parameters(smallest[strategy]), costs=self._costs(neurons))
             return bool(cost.local_peak_bytes[0] <= limit)
 
-        return largest(fits)
+        return find_largest(fits)
 
     def _costs(self, neurons: int) -> StepCosts:
-        here = self.setting.changed(steps=MODEL_SIZE_STEPS)
-        there = here.changed(steps=MODEL_SIZE_STEPS, neurons=neurons)
+        here = self.setting.replace(steps=MODEL_SIZE_STEPS)
+        there = here.replace(steps=MODEL_SIZE_STEPS, neurons=neurons)
         network = there.workload.network
         weights = there.workload.resident_bytes - (network.other_resident_bytes if network else 0)
         more = (self.weight_copies - 1) * weights
@@ -109,16 +111,16 @@ class Sizes:
         return StepCosts(**{**dict(costs), "resident_bytes": costs.resident_bytes + more})
 
 
-def memory_across_sizes(setting: Setting) -> Claim:
+def memory_across_sizes(setting: PaperSetting) -> Claim:
     """Figure 3: the caption claims efficiency across model sizes; no number is given."""
-    panels = figure_3(setting).panels
+    panels = make_figure_3(setting).panels
     ratios = [
         double.local_peak_bytes / base.local_peak_bytes
         for panel in panels
         for base, double in product(*(series.points for series in panel.series))
         if base.neurons_per_unit == double.neurons_per_unit
     ]
-    return claim(
+    return make_claim(
         setting,
         name="memory-across-sizes",
         section="IV, Figure 3",
@@ -134,5 +136,5 @@ def memory_across_sizes(setting: Setting) -> Claim:
     )
 
 
-def _shown(parameters: Mapping[str, int]) -> str:
+def _format_parameters(parameters: Mapping[str, int]) -> str:
     return ", ".join(f"{name} {value}" for name, value in parameters.items())

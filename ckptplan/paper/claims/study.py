@@ -3,16 +3,11 @@
 from __future__ import annotations
 
 from ckptplan.paper.figures.study import STUDY_STEPS
-from ckptplan.paper.setting import Point, Setting
+from ckptplan.paper.setting import PaperSetting, Point
 from ckptplan.units import format_seconds
 
 
-def study_setting(setting: Setting) -> Setting:
-    """Return the job at the length of the study."""
-    return setting.changed(steps=STUDY_STEPS)
-
-
-def count_states(setting: Setting, held: Point | int) -> float:
+def count_states(setting: PaperSetting, held: Point | int) -> float:
     """Return a point's local peak, or local bytes, without the resident ones, in states."""
     local = held if isinstance(held, int) else held.local_peak_bytes
     return (local - setting.costs.resident_bytes) / setting.costs.state_bytes

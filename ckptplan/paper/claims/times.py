@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from ckptplan.paper.claims.claim import COMPUTE, TRANSFERS, Claim, claim
+from ckptplan.paper.claims.claim import COMPUTE, TRANSFERS, Claim, make_claim
 from ckptplan.paper.claims.lengths import REMOTE_STEPS, STANDARD_STEPS
 from ckptplan.paper.claims.readings import SLIGHT, about, at_most, more_than
-from ckptplan.paper.setting import Point, Setting, nearest_root
+from ckptplan.paper.setting import PaperSetting, Point, nearest_root
 from ckptplan.units import format_percent
 
 
-def standard_time(setting: Setting) -> Claim:
+def standard_time(setting: PaperSetting) -> Claim:
     """Section IV: what Standard costs at the largest T reported for it."""
-    there = setting.changed(steps=STANDARD_STEPS)
+    there = setting.replace(steps=STANDARD_STEPS)
     chunk = nearest_root(STANDARD_STEPS)
-    point = there.point("standard", chunk_size=chunk)
-    return claim(
+    point = there.evaluate("standard", chunk_size=chunk)
+    return make_claim(
         setting,
         name="standard-time",
         section="IV",
@@ -32,11 +32,11 @@ def standard_time(setting: Setting) -> Claim:
     )
 
 
-def remote_time(setting: Setting) -> Claim:
+def remote_time(setting: PaperSetting) -> Claim:
     """Section IV: the penalty of Remote."""
-    there = setting.changed(steps=REMOTE_STEPS)
+    there = setting.replace(steps=REMOTE_STEPS)
     point = there.best("remote")
-    return claim(
+    return make_claim(
         setting,
         name="remote-time",
         section="IV",
@@ -55,14 +55,14 @@ def remote_time(setting: Setting) -> Claim:
     )
 
 
-def double_time(setting: Setting) -> Claim:
+def double_time(setting: PaperSetting) -> Claim:
     """Section IV and abstract: the word is 'significant', a number is not given."""
-    there = setting.changed(steps=REMOTE_STEPS)
+    there = setting.replace(steps=REMOTE_STEPS)
     point, costs = there.best("double"), there.costs
     twice = 2 * costs.recompute_seconds * costs.steps / costs.base_seconds
     remote = there.overhead(there.best("remote"))
     chunk, segment = point.parameters["chunk_size"], point.parameters["remote_chunk_size"]
-    return claim(
+    return make_claim(
         setting,
         name="double-time",
         section="IV",
@@ -80,7 +80,7 @@ def double_time(setting: Setting) -> Claim:
     )
 
 
-def _printed_overhead(setting: Setting, point: Point) -> float:
+def _printed_overhead(setting: PaperSetting, point: Point) -> float:
     """Return the overhead by the paper's equations."""
-    seconds, _ = setting.printed(point)
+    seconds, _ = setting.evaluate_printed(point)
     return seconds / setting.costs.base_seconds - 1

@@ -6,24 +6,24 @@ from collections.abc import Callable, Mapping
 
 from ckptplan.errors import InputError
 from ckptplan.paper.figures.content import PaperFigure
-from ckptplan.paper.figures.growth import figure_2, figure_3
-from ckptplan.paper.figures.study import figure_4, figure_5
-from ckptplan.paper.setting import Setting
+from ckptplan.paper.figures.growth import make_figure_2, make_figure_3
+from ckptplan.paper.figures.study import make_figure_4, make_figure_5
+from ckptplan.paper.setting import PaperSetting
 
-FIGURES: Mapping[int, Callable[[Setting], PaperFigure]] = {
-    2: figure_2,
-    3: figure_3,
-    4: figure_4,
-    5: figure_5,
+FIGURES: Mapping[int, Callable[[PaperSetting], PaperFigure]] = {
+    2: make_figure_2,
+    3: make_figure_3,
+    4: make_figure_4,
+    5: make_figure_5,
 }
 
 
-def figures(setting: Setting) -> tuple[PaperFigure, ...]:
+def make_figures(setting: PaperSetting) -> tuple[PaperFigure, ...]:
     """Return all figures."""
     return tuple(make(setting) for make in FIGURES.values())
 
 
-def figure(setting: Setting, number: int) -> PaperFigure:
+def make_figure(setting: PaperSetting, number: int) -> PaperFigure:
     """Return one figure. Raises InputError for a number that is none."""
     if number not in FIGURES:
         raise InputError(

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
-from ckptplan.paper.setting import Point, Setting
+from ckptplan.paper.setting import PaperSetting, Point
 from ckptplan.units import format_bytes
 
 X = Literal["steps", "neurons_per_unit", "chunk_size", "remote_chunk_size"]
@@ -68,7 +68,7 @@ def point_row(point: Point) -> dict[str, str | int | float | bool]:
 
 
 def make_panel(
-    setting: Setting,
+    setting: PaperSetting,
     name: str,
     title: str,
     *,
@@ -89,7 +89,7 @@ def make_panel(
     )
 
 
-def describe_budget(setting: Setting) -> str:
+def describe_budget(setting: PaperSetting) -> str:
     """Return the local memory in words: '624 KiB a tile'."""
     return f"{format_bytes(setting.profile.local_bytes)} a tile"
 

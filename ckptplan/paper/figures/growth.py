@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from ckptplan.paper.figures.content import PaperFigure, Series, describe_budget, make_panel
 from ckptplan.paper.figures.rules import RULES, Rule, fourth_root, two_level_setting
-from ckptplan.paper.setting import Point, Setting, largest
+from ckptplan.paper.setting import PaperSetting, Point, find_largest
 from ckptplan.units import format_count
 
 #: The length at which Figure 2 varies the model size.
@@ -15,13 +15,13 @@ MODEL_SIZE_STEPS = 300
 FIGURE_3_JOBS = ((128, 120), (500, 60), (900, 60))
 
 
-def figure_2(setting: Setting) -> PaperFigure:
+def make_figure_2(setting: PaperSetting) -> PaperFigure:
     """Return time and memory against T, and memory against model size."""
     lengths = tuple(
         Series(
             label=name.capitalize(),
             strategy=name,
-            points=_fitting(name, rule, _longer(setting), spacing=50),
+            points=_trace_curve(name, rule, _vary_steps(setting), spacing=50),
         )
         for name, rule in RULES.items()
     )
@@ -29,7 +29,9 @@ def figure_2(setting: Setting) -> PaperFigure:
         Series(
             label=name.capitalize(),
             strategy=name,
-            points=_fitting(name, rule, _wider(setting, MODEL_SIZE_STEPS), spacing=setting.profile.units // 4),
+            points=_trace_curve(
+                name, rule, _vary_neurons(setting, MODEL_SIZE_STEPS), spacing=setting.profile.units // 4
+            ),
         )
         for name, rule in {**RULES, "double": fourth_root}.items()
     )
@@ -71,7 +73,7 @@ def figure_2(setting: Setting) -> PaperFigure:
     )
 
 
-def figure_3(setting: Setting) -> PaperFigure:
+def make_figure_3(setting: PaperSetting) -> PaperFigure:
     """Return Double beside Base over model sizes, for three lengths and batches."""
     panels = []
     for name, (steps, batch) in zip(("left", "middle", "right"), FIGURE_3_JOBS, strict=True):
@@ -79,10 +81,10 @@ def figure_3(setting: Setting) -> PaperFigure:
             Series(
                 label=strategy.capitalize(),
                 strategy=strategy,
-                points=_fitting(
+                points=_trace_curve(
                     strategy,
                     RULES["base"] if strategy == "base" else fourth_root,
-                    _wider(setting, steps, batch=batch),
+                    _vary_neurons(setting, steps, batch=batch),
                     spacing=setting.profile.units // 4,
                 ),
             )
@@ -118,15 +120,19 @@ def figure_3(setting: Setting) -> PaperFigure:
     )
 
 
-def _longer(setting: Setting) -> Callable[[int], Setting]:
-    return lambda steps: setting.changed(steps=steps)
+def _vary_steps(setting: PaperSetting) -> Callable[[int], PaperSetting]:
+    return lambda steps: setting.replace(steps=steps)
 
 
-def _wider(setting: Setting, steps: int, *, batch: int | None = None) -> Callable[[int], Setting]:
-    return lambda neurons: setting.changed(steps=steps, neurons=neurons, batch=batch)
+def _vary_neurons(
+    setting: PaperSetting, steps: int, *, batch: int | None = None
+) -> Callable[[int], PaperSetting]:
+    return lambda neurons: setting.replace(steps=steps, neurons=neurons, batch=batch)
 
 
-def _fitting(name: str, rule: Rule, at: Callable[[int], Setting], *, spacing: int) -> tuple[Point, ...]:
+def _trace_curve(
+    name: str, rule: Rule, at: Callable[[int], PaperSetting], *, spacing: int
+) -> tuple[Point, ...]:
     """Return a curve at multiples of ``spacing`` and at the largest value that fits, where it ends."""
 
     def point(value: int) -> Point | None:
@@ -134,9 +140,9 @@ def _fitting(name: str, rule: Rule, at: Callable[[int], Setting], *, spacing: in
         parameters = rule(setting)
         if parameters is None:
             return None
-        found = setting.point(name, parameters)
+        found = setting.evaluate(name, parameters)
         return found if found.fits else None
 
-    end = largest(lambda value: point(value) is not None)
+    end = find_largest(lambda value: point(value) is not None)
     values = [*range(spacing, end, spacing), *([end] if end else [])]
     return tuple(found for value in values if (found := point(value)) is not None)

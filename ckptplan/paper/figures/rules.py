@@ -8,12 +8,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 
-from ckptplan.paper.setting import Setting, nearest_root
+from ckptplan.paper.setting import PaperSetting, nearest_root
 
 #: Section V's range of Double's remote chunk; squares of whole chunks.
 _SEGMENTS = tuple(chunk * chunk for chunk in range(16, 7, -1))
 #: Chooses a strategy's parameters; None where it has no setting.
-Rule = Callable[[Setting], Mapping[str, int] | None]
+Rule = Callable[[PaperSetting], Mapping[str, int] | None]
 
 
 def two_level_setting(steps: int) -> dict[str, int]:
@@ -22,16 +22,16 @@ def two_level_setting(steps: int) -> dict[str, int]:
     return {"chunk_size": chunk, "remote_chunk_size": chunk * chunk}
 
 
-def _standard(setting: Setting) -> Mapping[str, int]:
+def _standard(setting: PaperSetting) -> Mapping[str, int]:
     return {"chunk_size": nearest_root(setting.workload.steps)}
 
 
-def _remote(setting: Setting) -> Mapping[str, int] | None:
+def _remote(setting: PaperSetting) -> Mapping[str, int] | None:
     room = count_free_states(setting)
     return {"chunk_size": min(room, setting.workload.steps)} if room > 0 else None
 
 
-def _hierarchical(setting: Setting) -> Mapping[str, int] | None:
+def _hierarchical(setting: PaperSetting) -> Mapping[str, int] | None:
     """As Standard's chunk, or the largest that leaves room for a checkpoint; the rest is for checkpoints."""
     room, steps = count_free_states(setting), setting.workload.steps
     if room < 2:
@@ -40,14 +40,14 @@ def _hierarchical(setting: Setting) -> Mapping[str, int] | None:
     return {"chunk_size": chunk, "nb_local": min(room - chunk, steps)}
 
 
-def _double(setting: Setting) -> Mapping[str, int]:
+def _double(setting: PaperSetting) -> Mapping[str, int]:
     """Choose the largest advised segment that fits; the smallest, if none does."""
     settings = [{"chunk_size": nearest_root(segment), "remote_chunk_size": segment} for segment in _SEGMENTS]
-    points = setting.points("double", settings)
+    points = setting.evaluate_all("double", settings)
     return next((dict(point.parameters) for point in points if point.fits), settings[-1])
 
 
-def fourth_root(setting: Setting) -> Mapping[str, int]:
+def fourth_root(setting: PaperSetting) -> Mapping[str, int]:
     """Choose Double's setting of section VI for the setting's T."""
     return two_level_setting(setting.workload.steps)
 
@@ -62,7 +62,7 @@ RULES: Mapping[str, Rule] = {
 }
 
 
-def count_free_states(setting: Setting) -> int:
+def count_free_states(setting: PaperSetting) -> int:
     """Return how many states fit beside what is resident; a tape of the paper's network is a state."""
     costs = setting.costs
     free = setting.profile.local_bytes - costs.resident_bytes

@@ -11,7 +11,7 @@ from ckptplan.paper.figures.content import (
     make_panel,
 )
 from ckptplan.paper.figures.rules import count_free_states
-from ckptplan.paper.setting import Setting, nearest_root
+from ckptplan.paper.setting import PaperSetting, nearest_root
 from ckptplan.units import format_count
 
 #: The length of the hyperparameter study, section V.
@@ -20,14 +20,14 @@ STUDY_STEPS = 4096
 CHUNK_SIZES = tuple(2**power for power in range(2, 9))
 
 
-def figure_4(setting: Setting) -> PaperFigure:
+def make_figure_4(setting: PaperSetting) -> PaperFigure:
     """Return memory and time against the chunk, for local checkpoints of Hierarchical and of Double."""
-    there = setting.changed(steps=STUDY_STEPS)
+    there = setting.replace(steps=STUDY_STEPS)
     baselines = tuple(
         Series(
             label=name.capitalize(),
             strategy=name,
-            points=tuple(there.points(name, [{"chunk_size": chunk} for chunk in CHUNK_SIZES])),
+            points=tuple(there.evaluate_all(name, [{"chunk_size": chunk} for chunk in CHUNK_SIZES])),
             is_baseline=True,
         )
         for name in ("standard", "remote")
@@ -37,7 +37,7 @@ def figure_4(setting: Setting) -> PaperFigure:
             label=f"nb_local {local}",
             strategy="hierarchical",
             points=tuple(
-                there.points("hierarchical", [{"chunk_size": c, "nb_local": local} for c in CHUNK_SIZES])
+                there.evaluate_all("hierarchical", [{"chunk_size": c, "nb_local": local} for c in CHUNK_SIZES])
             ),
         )
         for local in (4, 16, 32)
@@ -47,7 +47,7 @@ def figure_4(setting: Setting) -> PaperFigure:
             label=f"remote_chunk_size = {chunks} chunks",
             strategy="double",
             points=tuple(
-                there.points(
+                there.evaluate_all(
                     "double", [{"chunk_size": c, "remote_chunk_size": chunks * c} for c in CHUNK_SIZES]
                 )
             ),
@@ -85,9 +85,9 @@ def figure_4(setting: Setting) -> PaperFigure:
     )
 
 
-def figure_5(setting: Setting) -> PaperFigure:
+def make_figure_5(setting: PaperSetting) -> PaperFigure:
     """Return memory and time of Double against its remote chunk."""
-    there = setting.changed(steps=STUDY_STEPS)
+    there = setting.replace(steps=STUDY_STEPS)
     segments = [2**power for power in range(3, STUDY_STEPS.bit_length())]
 
     def series(fixed: int | None) -> Series:
@@ -97,7 +97,7 @@ def figure_5(setting: Setting) -> PaperFigure:
             if fixed is None or fixed <= segment
         ]
         label = "chunk_size = square root" if fixed is None else f"chunk_size {fixed}"
-        return Series(label=label, strategy="double", points=tuple(there.points("double", settings)))
+        return Series(label=label, strategy="double", points=tuple(there.evaluate_all("double", settings)))
 
     curves = tuple(map(series, (None, 4, 16, 64)))
     return PaperFigure(

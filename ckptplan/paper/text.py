@@ -1,0 +1,55 @@
+"""Claims as text, the same in table and page: numbers, ranges, how many of each verdict."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+
+from ckptplan.paper.claims.claim import Claim, Unit
+from ckptplan.units import format_percent
+
+#: Marks numbers that rest on inputs nobody published.
+ASSUMED = "*"
+
+
+def summarize(claims: Sequence[Claim]) -> str:
+    """Return how many claims there are of each verdict."""
+    counts = Counter(claim.verdict for claim in claims)
+    return (
+        f"{len(claims)} claims: {counts['agrees']} agree, {counts['agrees by fit']} agree by fit, "
+        f"{counts['disagrees']} disagree"
+    )
+
+
+def format_model(claim: Claim) -> str:
+    """Return the model's number, marked where it rests on assumptions."""
+    return f"{format_value(claim.model, claim.unit)}{ASSUMED if claim.assumed else ''}"
+
+
+def format_reading(claim: Claim) -> str:
+    """Return the range of numbers that the paper's statement is read as."""
+    reading, unit = claim.reading, claim.unit
+    low, high = format_value(reading.low, unit), format_value(reading.high, unit)
+    if reading.low == reading.high:
+        return low
+    if math.isinf(reading.low):
+        return f"at most {high}" if reading.high_included else f"less than {high}"
+    if math.isinf(reading.high):
+        return f"at least {low}" if reading.low_included else f"more than {low}"
+    return f"{low} to {high}" if reading.high_included else f"from {low}, below {high}"
+
+
+def format_value(value: float, unit: Unit) -> str:
+    """Return a claim's number for people."""
+    if math.isinf(value):
+        return ""
+    if unit == "overhead":
+        return format_percent(value)
+    if unit == "share":
+        return f"{100 * value:.3g} %"
+    if unit == "times":
+        return f"{value:.2f}x"
+    if unit == "exponent":
+        return f"{value:.3g}"
+    return f"{value:,.10g} states" if unit == "states" else f"{value:,.10g}"
