@@ -1,1 +1,1 @@
-"""What the model gives for the figures and claims of Bencheikh, Finkbeiner, Neftci 2024."""
+"""The figures and claims of Bencheikh, Finkbeiner, Neftci 2024, compared with the model."""

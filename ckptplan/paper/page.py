@@ -1,4 +1,4 @@
-"""The page docs/paper.md: claims, figures and what they rest on, all of it computed."""
+"""The page docs/paper.md: claims, figures and the inputs behind them, all computed."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ _HEAD = """\
 # The paper's figures and claims, from the model
 
 The paper is Bencheikh, Finkbeiner, Neftci 2024, [arXiv 2412.11810](https://arxiv.org/abs/2412.11810). \
-This page sets what it says beside what the model gives for `{workload}` on `{profile}`. The figures are what \
-the model gives for the content of the paper's Figures 2 to 5; the paper's own were measured. Every number \
-below is computed, and this page is written by
+This page compares what it says with what the model computes for `{workload}` on `{profile}`. The figures \
+show the model's results for the content of the paper's Figures 2 to 5; the paper's own were measured. Every \
+number below is computed, and this page is written by
 
 ```sh
 ckptplan paper --markdown docs/paper.md --pictures docs/pictures
@@ -26,23 +26,23 @@ The claims as data: `ckptplan paper --format json` (or `csv`); the points of a f
 
 ## Claims
 
-{summary}. A verdict is computed: it says whether the model's number is in the range that the statement \
-is read as. **Agrees by fit** means that an input was chosen so that the claim holds, because what would \
-settle it is not published: such an agreement tests nothing. An asterisk marks numbers that rest on inputs \
-that are assumed, not published. Words without a number, such as "not significant" and "almost", are read as \
-up to a tenth, "unaffected" as up to 1 %. A largest T is read as: it fits, and twice as much does not, because \
-the paper reports few lengths (400, 2,000 and 4,000). The model is the exact one of \
-[equations](equations.md); where the paper prints an equation for the same quantity, its value stands beside. \
-The step times are `forward_seconds`, `backward_seconds` and `recompute_seconds` of the \
-[workload](workloads.md); all inputs with their origins: `ckptplan workloads show {workload}`, \
-`ckptplan profiles show {profile}`.
+{summary}. A verdict is computed: it says whether the model's number is in the range that the statement is \
+read as. **Agrees by fit** means that an input was chosen so that the claim holds, because the value that \
+would settle it is not published: such an agreement tests nothing. An asterisk marks numbers that depend on \
+inputs that are assumed, not published. Words without a number, such as "not significant" and "almost", are \
+read as up to 10 %, "unaffected" as up to 1 %. A largest T is read as: it fits, and twice as many steps do \
+not, because the paper reports few lengths (400, 2,000 and 4,000). The model is the exact one of \
+[equations](equations.md); where the paper prints an equation for the same quantity, its value is in the \
+column "equations". The step times are `forward_seconds`, `backward_seconds` and `recompute_seconds` of the \
+[workload](workloads.md); all inputs with their origins: `ckptplan workloads show {workload}`, `ckptplan \
+profiles show {profile}`.
 """
 
 
 def render_page(
     claims: Sequence[Claim], figures: Sequence[PaperFigure], setting: PaperSetting, *, pictures: Sequence[str]
 ) -> str:
-    """Return the page; ``pictures`` are the figures' files, as the page refers to them."""
+    """Return the page; ``pictures`` are links to the figures' files, one per figure."""
     head = _HEAD.format(workload=setting.workload.name, profile=setting.profile.name, summary=summarize(claims))
     parts = [
         head,
@@ -78,7 +78,7 @@ def _render_notes(claims: Sequence[Claim], *, agreeing: bool) -> Iterator[str]:
         if claim.agrees is not agreeing:
             continue
         place = claim.section if claim.section == "abstract" else f"section {claim.section}"
-        # Not a list of Markdown's, which would count anew.
+        # Not a Markdown list, which would renumber the claims.
         yield f'**{number}.** *"{claim.quote}"* ({place}). {claim.why}{_render_inputs(claim)}\n'
 
 
@@ -92,12 +92,12 @@ def _render_inputs(claim: Claim) -> str:
     return f" Inputs {'; '.join(parts)}." if parts else ""
 
 
-#: Inputs that are mostly needed together.
+#: Inputs that are usually named together.
 _GROUPS = {"the step times": COMPUTE, "transfer rates, latency and T_s": TRANSFERS}
 
 
 def _name_inputs(names: Sequence[str]) -> str:
-    """Return the inputs, those that belong together by one name."""
+    """Return the names of inputs, with one name for a whole group."""
     together = {group: fields for group, fields in _GROUPS.items() if set(fields) <= set(names)}
     alone = [name for name in names if not any(name in fields for fields in together.values())]
     return ", ".join([*together, *(f"`{name}`" for name in alone)])

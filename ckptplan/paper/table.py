@@ -1,4 +1,4 @@
-"""The paper's claims beside the model's numbers, and the numbers behind the figures."""
+"""Claims and figures as tables on a console, as JSON documents and as CSV rows."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _COLOURS = {"agrees": "green", "agrees by fit": "yellow", "disagrees": "red"}
 
 
 def claims_table(console: Console, claims: Sequence[Claim], setting: PaperSetting) -> None:
-    """Print a line a claim, then why those that disagree do."""
+    """Print one line per claim, then the reasons of those that disagree."""
     console.print(Text(title(setting), style="bold"))
     console.print()
     table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
@@ -46,30 +46,28 @@ def claims_table(console: Console, claims: Sequence[Claim], setting: PaperSettin
     for line in LEGEND:
         console.print(Padding(line, (0, 0, 0, 2)))
     console.print()
-    console.print(Text("Why not", style="bold"))
+    console.print(Text("Why claims disagree", style="bold"))
     for number, claim in enumerate(claims, start=1):
         if not claim.agrees:
             console.print(Padding(f"{number}. {claim.why}", (0, 0, 0, 2)))
 
 
 def title(setting: PaperSetting) -> str:
-    """Return what the model's numbers are for."""
-    return (
-        f"Claims of arXiv 2412.11810 beside what the model gives for {setting.workload.name} on "
-        f"{setting.profile.name}"
-    )
+    """Return the table's title, which names workload and machine."""
+    job = f"{setting.workload.name} on {setting.profile.name}"
+    return f"Claims of arXiv 2412.11810 and the model's numbers for {job}"
 
 
-#: What the words of the table mean.
+#: What the terms of the table mean.
 LEGEND = (
-    f"{ASSUMED} rests on inputs that are assumed, not published; --format json names them",
-    "agrees by fit: an input was chosen so that the claim holds, so that it tests nothing",
-    "words without a number ('not significant', 'almost') are read as up to a tenth, 'unaffected' as up to 1 %",
+    f"{ASSUMED} depends on inputs that are assumed, not published; --format json names them",
+    "agrees by fit: an input was chosen so that the claim holds; the agreement tests nothing",
+    "words without a number ('not significant', 'almost') are read as up to 10 %, 'unaffected' as up to 1 %",
 )
 
 
 def claim_row(claim: Claim) -> dict[str, Any]:
-    """Return a claim as flat data; shares are fractions, an open end of the reading is absent."""
+    """Return a claim as flat data; shares are fractions, an unbounded end of the reading is None."""
     reading = claim.reading
     return {
         "name": claim.name,
@@ -93,7 +91,7 @@ def claim_row(claim: Claim) -> dict[str, Any]:
 
 
 def claims_document(claims: Sequence[Claim], setting: PaperSetting) -> dict[str, Any]:
-    """Return the claims as JSON data, with what they were computed for."""
+    """Return the claims as JSON data, with the workload and the machine they are computed for."""
     return {**_job(setting), "claims": [claim_row(claim) for claim in claims]}
 
 
@@ -109,7 +107,7 @@ def _job(setting: PaperSetting) -> dict[str, Any]:
 
 
 def figure_table(console: Console, figure: PaperFigure) -> None:
-    """Print the ends of each curve, and what the figure shows."""
+    """Print the ends of each curve, and the caption."""
     console.print(Text(f"Figure {figure.number}: {figure.title}", style="bold"))
     console.print()
     table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
@@ -167,7 +165,7 @@ def figure_document(figure: PaperFigure, setting: PaperSetting) -> dict[str, Any
 
 
 def figure_rows(figure: PaperFigure) -> Iterable[dict[str, Any]]:
-    """Return a row a point; ``x`` and ``y`` name the columns that the panel draws."""
+    """Return one row per point; ``x`` and ``y`` name the columns that the panel draws."""
     for panel in figure.panels:
         for series in panel.series:
             head = {"figure": figure.number, "panel": panel.name, "series": series.label}

@@ -1,4 +1,4 @@
-"""Claims as text, the same in table and page: numbers, ranges, how many of each verdict."""
+"""Numbers of claims as text, shared by table and page."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from collections.abc import Sequence
 from ckptplan.paper.claims.claim import Claim, Unit
 from ckptplan.units import format_percent
 
-#: Marks numbers that rest on inputs nobody published.
+#: Marks numbers that depend on unpublished inputs.
 ASSUMED = "*"
 
 
 def summarize(claims: Sequence[Claim]) -> str:
-    """Return how many claims there are of each verdict."""
+    """Return the number of claims of each verdict: '30 claims: 13 agree, ...'."""
     counts = Counter(claim.verdict for claim in claims)
     return (
         f"{len(claims)} claims: {counts['agrees']} agree, {counts['agrees by fit']} agree by fit, "
@@ -23,12 +23,12 @@ def summarize(claims: Sequence[Claim]) -> str:
 
 
 def format_model(claim: Claim) -> str:
-    """Return the model's number, marked where it rests on assumptions."""
+    """Return the model's number, marked if it depends on assumptions."""
     return f"{format_value(claim.model, claim.unit)}{ASSUMED if claim.assumed else ''}"
 
 
 def format_reading(claim: Claim) -> str:
-    """Return the range of numbers that the paper's statement is read as."""
+    """Return the range that the paper's statement is read as."""
     reading, unit = claim.reading, claim.unit
     low, high = format_value(reading.low, unit), format_value(reading.high, unit)
     if reading.low == reading.high:
@@ -41,7 +41,7 @@ def format_reading(claim: Claim) -> str:
 
 
 def format_value(value: float, unit: Unit) -> str:
-    """Return a claim's number for people."""
+    """Return a claim's number in its unit; empty for infinity."""
     if math.isinf(value):
         return ""
     if unit == "overhead":

@@ -20,7 +20,7 @@ from ckptplan.paper.claims.claim import Claim
 from ckptplan.paper.setting import PaperSetting, find_largest, load_paper_setting, nearest_root
 
 PAPER = load_paper_setting()
-FOUND = {claim.name: claim for claim in make_claims(PAPER)}
+CLAIMS = {claim.name: claim for claim in make_claims(PAPER)}
 
 
 def with_workload(**changes: Any) -> PaperSetting:
@@ -66,11 +66,11 @@ def with_profile(**changes: Any) -> PaperSetting:
     ],
 )
 def test_the_models_number(name: str, low: float, high: float) -> None:
-    assert low <= round(FOUND[name].model, 9) <= high
+    assert low <= round(CLAIMS[name].model, 9) <= high
 
 
 def test_standard_costs_5_percent_by_the_printed_equation() -> None:
-    assert FOUND["standard-time"].equations == pytest.approx(0.05)
+    assert CLAIMS["standard-time"].equations == pytest.approx(0.05)
 
 
 @pytest.mark.parametrize(
@@ -91,7 +91,7 @@ def test_larger_networks_rest_on_what_grows_with_them(
 
 def test_all_on_chip_double_grows_as_the_third_root() -> None:
     """3 T^(1/3) = 48 at T = 4096, less the two checkpoints that a schedule does not need."""
-    claim = FOUND["memory-growth"]
+    claim = CLAIMS["memory-growth"]
     assert claim.model == pytest.approx(1 / 3, abs=0.01)
     assert "3 T^(1/3) = 48; counted exactly, 46 states" in claim.why
 
@@ -100,7 +100,7 @@ def test_all_on_chip_double_grows_as_the_third_root() -> None:
 
 
 def test_disagreements_stay() -> None:
-    disagreeing = {name for name, claim in FOUND.items() if not claim.agrees}
+    disagreeing = {name for name, claim in CLAIMS.items() if not claim.agrees}
     assert disagreeing == {
         "recompute-30",
         "recompute-10",
@@ -174,7 +174,7 @@ def test_a_disagreeing_claim_agrees_when_its_inputs_change(make: Any, changed: P
 # What a verdict is worth
 
 
-@pytest.mark.parametrize("claim", FOUND.values(), ids=list(FOUND))
+@pytest.mark.parametrize("claim", CLAIMS.values(), ids=list(CLAIMS))
 def test_a_claim_is_quoted_and_explained(claim: Claim) -> None:
     assert len(claim.quote.split()) >= 4
     assert claim.why.endswith(".")
@@ -188,16 +188,16 @@ def test_a_claim_is_quoted_and_explained(claim: Claim) -> None:
 
 
 def test_what_is_assumed_is_said() -> None:
-    assert "profile.synchronisation_seconds" in FOUND["double-time"].assumed
-    assert "workload.forward_seconds" in FOUND["remote-time"].assumed
-    assert "workload.network" in FOUND["larger-networks"].assumed
-    assert FOUND["standard-chunk"].assumed == ()
+    assert "profile.synchronisation_seconds" in CLAIMS["double-time"].assumed
+    assert "workload.forward_seconds" in CLAIMS["remote-time"].assumed
+    assert "workload.network" in CLAIMS["larger-networks"].assumed
+    assert CLAIMS["standard-chunk"].assumed == ()
 
 
 def test_a_claim_that_an_input_was_chosen_for_agrees_by_fit_only() -> None:
     for name in ("base-length", "standard-time", "remote-time", "bandwidth-binds", "longer-sequences"):
-        assert FOUND[name].verdict == "agrees by fit"
-    assert FOUND["standard-chunk"].verdict == "agrees"
+        assert CLAIMS[name].verdict == "agrees by fit"
+    assert CLAIMS["standard-chunk"].verdict == "agrees"
 
 
 def test_the_largest_number_that_fits() -> None:

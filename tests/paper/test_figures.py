@@ -15,8 +15,8 @@ DRAWN = {one.number: one for one in make_figures(PAPER)}
 
 
 def curves(content: PaperFigure, panel: str) -> dict[str, Series]:
-    [found] = [one for one in content.panels if one.name == panel]
-    return {series.label: series for series in found.series}
+    [chosen] = [one for one in content.panels if one.name == panel]
+    return {series.label: series for series in chosen.series}
 
 
 @pytest.mark.parametrize("number", FIGURES)
@@ -79,5 +79,5 @@ def test_figure_5_the_square_root_needs_least_memory() -> None:
 
 
 def test_another_figure_is_refused() -> None:
-    with pytest.raises(InputError, match=r"figure: there is no figure 1 .*accepted: 2, 3, 4, 5"):
+    with pytest.raises(InputError, match=r"figure: the paper has no figure 1 .*accepted: 2, 3, 4, 5"):
         make_figure(PAPER, 1)

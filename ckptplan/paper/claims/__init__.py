@@ -14,7 +14,7 @@ CLAIMS: tuple[Callable[[PaperSetting], Claim], ...] = (
     methods.recompute_share,
     methods.recompute_small_share,
     methods.communications,
-    # Section IV, with what the abstract and the discussion say of the same
+    # Section IV, with statements of the abstract and section VI on the same subjects
     lengths.base_length,
     lengths.standard_length,
     times.standard_time,
@@ -26,7 +26,7 @@ CLAIMS: tuple[Callable[[PaperSetting], Claim], ...] = (
     networks.larger_networks,
     networks.five_times_larger_networks,
     networks.memory_across_sizes,
-    # Section V, and the discussion on memory's growth
+    # Section V, and section VI on the growth of memory
     baselines.standard_is_quickest,
     baselines.remote_is_smallest,
     baselines.standard_chunk,

@@ -1,4 +1,4 @@
-"""Claims of section V on Standard and Remote, the baselines of the hyperparameter study at T = 4096."""
+"""Claims of section V on Standard and Remote, the baselines of its study at T = 4096."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from ckptplan.paper.figures.study import CHUNK_SIZES, STUDY_STEPS
 from ckptplan.paper.setting import PaperSetting, nearest_root
 from ckptplan.units import format_bytes, format_percent
 
-#: The strategies of the paper that checkpoint.
+#: The paper's strategies, except plain backpropagation.
 _CHECKPOINTING = ("standard", "remote", "hierarchical", "double")
 
 
 def standard_is_quickest(setting: PaperSetting) -> Claim:
-    """Section V: why Standard is a baseline; asked without a memory limit, as it needs more than there is."""
+    """Section V: why Standard is a baseline. It gets the memory it needs, more than a tile has."""
     there = setting.replace(steps=STUDY_STEPS)
     chunk = nearest_root(STUDY_STEPS)
     standard = there.evaluate("standard", chunk_size=chunk)
     allowed = Budget(local_bytes=standard.local_peak_bytes)
-    quickest = there.best(*_CHECKPOINTING, budget=allowed)
+    fastest = there.best(*_CHECKPOINTING, budget=allowed)
     return make_claim(
         setting,
         name="standard-quickest",
@@ -30,9 +30,9 @@ def standard_is_quickest(setting: PaperSetting) -> Claim:
         unit="times",
         paper="least",
         reading=exactly(1),
-        model=standard.seconds / quickest.seconds,
+        model=standard.seconds / fastest.seconds,
         inputs=(*COMPUTE, *TRANSFERS),
-        why=f"The quickest is {describe_point(quickest)}.",
+        why=f"The fastest is {describe_point(fastest)}.",
     )
 
 
@@ -58,7 +58,7 @@ def remote_is_smallest(setting: PaperSetting) -> Claim:
 
 
 def standard_chunk(setting: PaperSetting) -> Claim:
-    """Section V: the square root of T."""
+    """Section V: Standard's chunk is the square root of T."""
     there = setting.replace(steps=STUDY_STEPS)
     best = there.best("standard", objective="memory", budget=Budget())
     growing = there.best("growing", objective="memory", budget=Budget())
@@ -96,13 +96,13 @@ def standard_chunk_and_time(setting: PaperSetting) -> Claim:
         model=max(times) / min(times) - 1,
         equations=0.0,
         inputs=COMPUTE,
-        why="Equation (5) has no chunk_size. A schedule does not recompute its last chunk, so that longer "
-        "chunks are a little quicker.",
+        why="Equation (5) has no chunk_size. A schedule does not recompute its last chunk, so longer chunks "
+        "are slightly faster.",
     )
 
 
 def remote_chunk(setting: PaperSetting) -> Claim:
-    """Section V: the largest chunk that fits."""
+    """Section V: Remote's chunk is the largest that fits."""
     there = setting.replace(steps=STUDY_STEPS)
     best = there.best("remote")
     fitting = [
@@ -117,12 +117,12 @@ def remote_chunk(setting: PaperSetting) -> Claim:
         name="remote-chunk",
         section="V",
         quote="the optimal chunk_size is the largest size that can fit in local memory",
-        subject=f"quickest chunk_size of Remote at T = {STUDY_STEPS:,}",
+        subject=f"fastest chunk_size of Remote at T = {STUDY_STEPS:,}",
         unit="count",
         paper="the largest that fits",
         reading=exactly(max(fitting)),
         model=best.parameters["chunk_size"],
         inputs=MEMORY,
-        why=f"A longer chunk never has more checkpoints, and recomputes less. {max(fitting)} is the largest "
+        why=f"A longer chunk never needs more checkpoints, and recomputes less. {max(fitting)} is the largest "
         f"that fits {format_bytes(there.profile.local_bytes)}.",
     )

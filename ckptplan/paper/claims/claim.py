@@ -1,10 +1,10 @@
-"""A claim of the paper beside what the model gives for it; the verdict is computed from the two."""
+"""A claim of the paper, the model's number for it, and the verdict computed from the two."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 from ckptplan.paper.claims.readings import Reading
 from ckptplan.paper.setting import PaperSetting
@@ -15,23 +15,23 @@ Unit = Literal["steps", "overhead", "share", "times", "count", "states", "expone
 
 @dataclass(frozen=True, kw_only=True)
 class Claim:
-    """One statement of the paper, its reading, and the model's number."""
+    """One statement of the paper, how it is read, and the model's number."""
 
     name: str
-    #: Where it stands: 'abstract' or a section.
+    #: Where the paper says it: 'abstract' or a section.
     section: str
     quote: str
-    #: What is compared, in the words of this project.
+    #: What is compared, in this project's terms.
     subject: str
     unit: Unit
-    #: What the paper says of it, as short as it can be quoted.
+    #: The paper's value, quoted as briefly as possible.
     paper: str
     reading: Reading
-    #: By the exact model.
+    #: The exact model's number.
     model: float
-    #: The same by the printed equations, where there is an equation.
+    #: The number by the paper's printed equations; None where the paper prints none.
     equations: float | None
-    #: What the model's number rests on: inputs that nobody published, and those chosen to meet this claim.
+    #: Inputs behind the model's number that are not published, and inputs chosen to meet this claim.
     assumed: tuple[str, ...]
     fitted: tuple[str, ...]
     #: Why the two differ, or what the agreement is worth.
@@ -39,24 +39,24 @@ class Claim:
 
     @property
     def agrees(self) -> bool:
-        """Whether the model's number is one that the statement admits."""
+        """Whether the statement admits the model's number."""
         return self.reading.admits(self.model)
 
     @property
     def verdict(self) -> str:
-        """'agrees', 'agrees by fit' (an input was chosen to meet the claim) or 'disagrees'."""
+        """The verdict: 'agrees', 'agrees by fit' (an input was chosen to meet the claim) or 'disagrees'."""
         if not self.agrees:
             return "disagrees"
         return "agrees by fit" if self.fitted else "agrees"
 
 
-#: Inputs that a largest size depends on.
+#: Inputs that determine the largest size that fits.
 MEMORY = ("workload.resident_bytes", "workload.resident_bytes_per_step", "profile.local_bytes")
-#: Of those, the ones chosen so that largest T agree with the paper's Figure 2 (workloads/paper-snn.toml).
+#: Those of them chosen to match the largest T of the paper's Figure 2 (workloads/paper-snn.toml).
 FITTED_MEMORY = MEMORY[:2]
-#: Inputs that the time of recomputing depends on.
+#: Inputs that determine the time of compute.
 COMPUTE = tuple(f"workload.{name}_seconds" for name in ("forward", "backward", "recompute"))
-#: Inputs that the time of transfers depends on.
+#: Inputs that determine the time of transfers.
 TRANSFERS = (
     "profile.write_bytes_per_second",
     "profile.read_bytes_per_second",
@@ -66,11 +66,40 @@ TRANSFERS = (
 
 
 def make_claim(
-    setting: PaperSetting, *, inputs: Iterable[str] = (), fitted: Iterable[str] = (), **fields: Any
+    setting: PaperSetting,
+    *,
+    name: str,
+    section: str,
+    quote: str,
+    subject: str,
+    unit: Unit,
+    paper: str,
+    reading: Reading,
+    model: float,
+    equations: float | None = None,
+    inputs: Iterable[str] = (),
+    fitted: Iterable[str] = (),
+    why: str,
 ) -> Claim:
-    """Return a claim whose model value depends on ``inputs``; which nobody published is looked up."""
-    assumed = tuple(field for field in inputs if _is_assumed(setting, field))
-    return Claim(**{"equations": None, **fields}, assumed=assumed, fitted=tuple(fitted))
+    """Return a claim; ``assumed`` are those of ``inputs`` that ``setting`` gives no published source for.
+
+    ``inputs`` are the fields that the model's number depends on, as 'workload.forward_seconds'. The other
+    arguments are fields of ``Claim``.
+    """
+    return Claim(
+        name=name,
+        section=section,
+        quote=quote,
+        subject=subject,
+        unit=unit,
+        paper=paper,
+        reading=reading,
+        model=model,
+        equations=equations,
+        assumed=tuple(field for field in inputs if _is_assumed(setting, field)),
+        fitted=tuple(fitted),
+        why=why,
+    )
 
 
 def _is_assumed(setting: PaperSetting, field: str) -> bool:

@@ -1,4 +1,4 @@
-"""Claims of section V on Double, and of the discussion on the growth of its memory."""
+"""Claims of section V on Double, and of section VI on how its memory grows with T."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from ckptplan.paper.figures.study import STUDY_STEPS
 from ckptplan.paper.setting import PaperSetting, Point, nearest_root
 from ckptplan.units import format_percent, format_seconds
 
-#: A chunk within the range of Figure 4, where Double's and Hierarchical's local checkpoints are compared.
+#: A chunk_size within the range of Figure 4, at which local checkpoints are added to Double.
 _CHUNK = 16
 
 
 def double_gains_from_local_checkpoints(setting: PaperSetting) -> Claim:
-    """Section V: what sets Double apart from Hierarchical."""
+    """Section V: how Double differs from Hierarchical."""
     there = setting.replace(steps=STUDY_STEPS)
     few, many = (
         there.evaluate("double", chunk_size=_CHUNK, remote_chunk_size=_CHUNK * local) for local in (1, _CHUNK)
@@ -35,13 +35,13 @@ def double_gains_from_local_checkpoints(setting: PaperSetting) -> Claim:
         reading=more_than(SLIGHT),
         model=1 - many.seconds / few.seconds,
         inputs=(*COMPUTE, *TRANSFERS),
-        why=f"One remote checkpoint in {_CHUNK} is left, for {_CHUNK - 1} more states: "
+        why=f"One remote checkpoint in {_CHUNK} remains, for {_CHUNK - 1} more states: "
         f"{format_seconds(few.seconds)} become {format_seconds(many.seconds)}.",
     )
 
 
 def double_near_standard(setting: PaperSetting) -> Claim:
-    """Section V: the two 'close' and 'almost' taken together."""
+    """Section V: 'close' in memory and 'almost' in time, taken together."""
     there = setting.replace(steps=STUDY_STEPS)
     standard = there.evaluate("standard", chunk_size=nearest_root(STUDY_STEPS))
     double = there.best("double")
@@ -61,13 +61,13 @@ def double_near_standard(setting: PaperSetting) -> Claim:
         equations=there.evaluate_printed(double)[0] / there.evaluate_printed(standard)[0] - 1,
         inputs=(*COMPUTE, *TRANSFERS),
         why=f"{describe_point(double)}, with a local peak {format_percent(above)} above the least of Remote, "
-        f"runs {_count_recomputed(there, double):.1f} steps again for each of the sequence, Standard one at "
-        "most. 'Almost' is read as a tenth.",
+        f"recomputes {_count_recomputed(there, double):.1f} steps per step of the sequence, Standard at most "
+        "one. 'Almost' is read as up to 10 %.",
     )
 
 
 def remote_chunk_of_double(setting: PaperSetting) -> Claim:
-    """Section V: the range of the optimum."""
+    """Section V: the best remote chunk is in the range 64 to 256."""
     there = setting.replace(steps=STUDY_STEPS)
     double, knee = there.best("double"), there.best("double", objective="balanced")
     free = count_states(there, there.profile.local_bytes)
@@ -76,21 +76,21 @@ def remote_chunk_of_double(setting: PaperSetting) -> Claim:
         name="double-remote-chunk",
         section="V",
         quote="the optimal configuration was found to be remote_chunk_size between 64 and 256",
-        subject=f"remote_chunk_size of the quickest Double within the tile, T = {STUDY_STEPS:,}",
+        subject=f"remote_chunk_size of the fastest Double within the tile, T = {STUDY_STEPS:,}",
         unit="count",
         paper="64 to 256",
         reading=between(64, 256),
         model=double.parameters["remote_chunk_size"],
         inputs=MEMORY,
-        why=f"The memory decides: {free:.0f} states are free, which is what {describe_point(double)} takes; "
-        "the resident bytes behind that were chosen for the largest T. The paper does not define the best "
-        "trade-off: the knee of time and memory (--objective balanced) is at remote_chunk_size "
+        why=f"Memory decides: {free:.0f} states are free, as many as {describe_point(double)} takes; "
+        "the resident bytes behind that were chosen to match the largest T. The paper does not define the best "
+        "trade-off: the knee of time and memory (objective balanced) is at remote_chunk_size "
         f"{knee.parameters['remote_chunk_size']}, {format_percent(there.overhead(knee))} time.",
     )
 
 
 def chunk_of_double(setting: PaperSetting) -> Claim:
-    """Section V: the square root of the remote chunk."""
+    """Section V: Double's best chunk is the square root of its remote chunk."""
     there = setting.replace(steps=STUDY_STEPS)
     segment = 256
     points = there.evaluate_all(
@@ -113,14 +113,14 @@ def chunk_of_double(setting: PaperSetting) -> Claim:
 
 
 def larger_remote_chunks(setting: PaperSetting) -> Claim:
-    """Section V and Figure 5: quicker, and larger."""
+    """Section V and Figure 5: larger remote chunks are faster and need more memory."""
     there = setting.replace(steps=STUDY_STEPS)
     segments = [2**power for power in range(4, STUDY_STEPS.bit_length())]
     points = there.evaluate_all(
         "double",
         [{"chunk_size": nearest_root(segment), "remote_chunk_size": segment} for segment in segments],
     )
-    held = sum(
+    confirmed = sum(
         two.seconds < one.seconds and two.local_peak_bytes > one.local_peak_bytes
         for one, two in pairwise(points)
     )
@@ -130,20 +130,20 @@ def larger_remote_chunks(setting: PaperSetting) -> Claim:
         section="V",
         quote="Larger remote chunk sizes minimize synchronization overhead, resulting in faster training "
         "times but higher memory usage",
-        subject=f"doublings of remote_chunk_size, {segments[0]} to {segments[-1]:,}, that are quicker and "
-        "larger",
+        subject=f"doublings of remote_chunk_size, {segments[0]} to {segments[-1]:,}, that are faster and "
+        "need more memory",
         unit="count",
         paper="all",
         reading=exactly(len(points) - 1),
-        model=held,
+        model=confirmed,
         inputs=(*COMPUTE, *TRANSFERS),
-        why=f"All would be {len(points) - 1}. What they save is the time of transfers; synchronisation is "
-        "the smaller part of it.",
+        why=f"There are {len(points) - 1} doublings. They save time of transfers, of which synchronisation "
+        "is the smaller part.",
     )
 
 
 def memory_growth(setting: PaperSetting) -> Claim:
-    """Section VI: the fourth root of T, 'even for purely on-chip memory scenarios'."""
+    """Section VI: memory grows as the fourth root of T, 'even for purely on-chip memory scenarios'."""
     long = STUDY_STEPS**2
     states = {}
     for steps in (STUDY_STEPS, long):
@@ -152,7 +152,7 @@ def memory_growth(setting: PaperSetting) -> Claim:
     there = setting.replace(steps=STUDY_STEPS)
     root = nearest_root(nearest_root(STUDY_STEPS))
     double = count_states(there, there.evaluate("double", chunk_size=root, remote_chunk_size=root * root))
-    away = count_checkpoints(root * root)
+    remote = count_checkpoints(root * root)
     least = 3 * STUDY_STEPS ** (1 / 3)
     return make_claim(
         setting,
@@ -165,16 +165,16 @@ def memory_growth(setting: PaperSetting) -> Claim:
         paper="1/4",
         reading=at_most(0.25),
         model=math.log(states[long] / states[STUDY_STEPS]) / math.log(long / STUDY_STEPS),
-        why=f"Double holds {double:.0f} states on chip at T = {STUDY_STEPS:,} because {away} more are "
-        "elsewhere. With all on chip (the strategy nested) chunk_size + remote_chunk_size / chunk_size + T "
+        why=f"Double holds {double:.0f} states on chip at T = {STUDY_STEPS:,} because {remote} more are "
+        "remote. With all on chip (the strategy nested) chunk_size + remote_chunk_size / chunk_size + T "
         f"/ remote_chunk_size is least at 3 T^(1/3) = {least:.0f}; counted exactly, "
-        f"{states[STUDY_STEPS]:.0f} states. The spikes of all steps come on top: they grow with T itself.",
+        f"{states[STUDY_STEPS]:.0f} states. The spikes of all steps add to that; they grow linearly with T.",
     )
 
 
 def _count_recomputed(setting: PaperSetting, point: Point) -> float:
-    """Return the steps run again, for each step of the sequence."""
+    """Return the steps recomputed per step of the sequence."""
     costs = setting.costs
     messages = 2 * count_checkpoints(point.parameters["remote_chunk_size"])
-    moving = messages * costs.message_seconds + messages / 2 * (costs.write_seconds + costs.read_seconds)
-    return (point.seconds - costs.base_seconds - moving) / costs.recompute_seconds / costs.steps
+    transfers = messages * costs.message_seconds + messages / 2 * (costs.write_seconds + costs.read_seconds)
+    return (point.seconds - costs.base_seconds - transfers) / costs.recompute_seconds / costs.steps

@@ -1,4 +1,4 @@
-"""Claims of section V on Hierarchical, and on what limits transfers."""
+"""Claims of section V on Hierarchical, and on what bounds the time of transfers."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ def hierarchical_in_the_same_memory(setting: PaperSetting) -> Claim:
         model=1 - hierarchical.seconds / remote.seconds,
         equations=1 - there.evaluate_printed(hierarchical)[0] / there.evaluate_printed(remote)[0],
         inputs=(*MEMORY, *COMPUTE, *TRANSFERS),
-        why="A local checkpoint takes the place of a step of the chunk, and saves less: "
+        why="A local checkpoint takes the memory of one step of the chunk, and saves less time: "
         f"{describe_point(hierarchical)} against {describe_point(remote)}.",
     )
 
 
 def hierarchical_at_the_same_chunk(setting: PaperSetting) -> Claim:
-    """Section V, read as Figure 4 (top) shows it: the chunk stays, local checkpoints come on top."""
+    """Section V, read as Figure 4 (top) shows it: local checkpoints are added at a fixed chunk."""
     there = setting.replace(steps=STUDY_STEPS)
     chunk = nearest_root(STUDY_STEPS)
     local = chunk // 2
@@ -54,14 +54,14 @@ def hierarchical_at_the_same_chunk(setting: PaperSetting) -> Claim:
         model=1 - hierarchical.seconds / remote.seconds,
         inputs=(*COMPUTE, *TRANSFERS),
         equations=1 - there.evaluate_printed(hierarchical)[0] / there.evaluate_printed(remote)[0],
-        why=f"A checkpoint that stays local is not transferred: with {local} of {count_checkpoints(chunk)} at "
-        f"home {100 * local / count_checkpoints(chunk):.0f} % of the transfers go, for {more} more. With "
-        "all of them at home Hierarchical is Standard.",
+        why=f"A checkpoint that stays local is not transferred: with {local} of {count_checkpoints(chunk)} "
+        f"local, {100 * local / count_checkpoints(chunk):.0f} % of the transfers are saved for {more} more "
+        "memory. With all of them local, Hierarchical is Standard.",
     )
 
 
 def hierarchical_memory(setting: PaperSetting) -> Claim:
-    """Section V says it both ways, in consecutive sentences."""
+    """Section V claims both directions, in consecutive sentences."""
     there = setting.replace(steps=STUDY_STEPS)
     chunk = nearest_root(STUDY_STEPS)
     few, many = (there.evaluate("hierarchical", chunk_size=chunk, nb_local=local) for local in (1, 16))
@@ -79,7 +79,7 @@ def hierarchical_memory(setting: PaperSetting) -> Claim:
         model=model,
         equations=equations,
         why="The paper contradicts itself: the next sentence says 'effectively increases local memory "
-        "usage', and so does equation (8), where each local checkpoint is a state.",
+        "usage', and so does equation (8), where each local checkpoint adds a state.",
     )
 
 
@@ -101,6 +101,6 @@ def bandwidth_binds(setting: PaperSetting) -> Claim:
         inputs=TRANSFERS,
         fitted=("profile.synchronisation_seconds",),
         why=f"T_s ({format_seconds(costs.message_seconds)}) and the bandwidth behind T_c "
-        f"({format_seconds(both / 2)} a state, one way) are both unpublished; T_s was taken small because of "
+        f"({format_seconds(both / 2)} a state, one way) are both unpublished; T_s was chosen small because of "
         "this sentence.",
     )

@@ -1,4 +1,4 @@
-"""Claims of section IV and the abstract on sequence length: how many steps fit."""
+"""Claims of section IV and the abstract on sequence length: the most steps that fit."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from ckptplan.paper.claims.readings import largest_on_a_grid, more_than
 from ckptplan.paper.setting import PaperSetting, Point, find_largest
 from ckptplan.units import format_count, format_percent
 
-#: The lengths that section IV reports.
+#: The largest T that section IV reports for Base, for Standard, and for Remote and Double.
 BASE_STEPS, STANDARD_STEPS, REMOTE_STEPS = 400, 2000, 4000
 
 
@@ -18,8 +18,8 @@ def base_length(setting: PaperSetting) -> Claim:
         "base",
         BASE_STEPS,
         quote="the Base Implementation could only fit sequences of length T = 400",
-        why="The resident bytes were chosen so that this many steps fit and one more does not: no test of "
-        "the model.",
+        why="The resident bytes were chosen so that this many steps fit and one more does not. This "
+        "does not test the model.",
     )
 
 
@@ -30,7 +30,7 @@ def standard_length(setting: PaperSetting) -> Claim:
         "standard",
         STANDARD_STEPS,
         quote="Standard Checkpointing demonstrated the ability to scale up to sequences of length 2000",
-        why=f"The spikes that stay of each step ({setting.workload.resident_bytes_per_step} B on a tile) "
+        why=f"The spikes kept of each step ({setting.workload.resident_bytes_per_step} B a tile) "
         "were chosen in the range that meets all three largest T, with the rest of the resident bytes fixed "
         "by Base alone.",
     )
@@ -47,14 +47,14 @@ def remote_length(setting: PaperSetting) -> Claim:
         REMOTE_STEPS,
         quote="Remote Checkpointing and Double Checkpointing strategies were able to scale up to sequences "
         "of length T = 4000",
-        why="The states of all but one step are away; what ends the sequence is the spikes of all steps, "
-        f"which stay. At the very end chunks are of one step, at {format_percent(overhead)} time.",
+        why="All states but one are remote. The limit is the spikes of all steps, which stay local. At the "
+        f"largest T chunks are single steps, at {format_percent(overhead)} time.",
     )
 
 
 def double_length(setting: PaperSetting) -> Claim:
-    """Section IV: how far Double goes; its very last steps need it to be Remote."""
-    smallest = find_largest(lambda steps: _evaluate_double(setting, steps, 8, 64).fits)
+    """Section IV: how far Double goes; at its largest T it coincides with Remote."""
+    advised = find_largest(lambda steps: _evaluate_double(setting, steps, 8, 64).fits)
     return _make_length_claim(
         setting,
         "double",
@@ -62,8 +62,8 @@ def double_length(setting: PaperSetting) -> Claim:
         quote="Remote Checkpointing and Double Checkpointing strategies were able to scale up to sequences "
         "of length T = 4000",
         why="The largest T needs chunk_size = remote_chunk_size = 1, where Double is Remote. With "
-        "remote_chunk_size between 64 and 256, as section V advises, it reaches T = "
-        f"{format_count(smallest)} (chunk_size 8, remote_chunk_size 64).",
+        "remote_chunk_size between 64 and 256, as section V recommends, it reaches T = "
+        f"{format_count(advised)} (chunk_size 8, remote_chunk_size 64).",
     )
 
 
@@ -104,7 +104,7 @@ def longer_sequences(setting: PaperSetting) -> Claim:
         / max(1, setting.find_largest_steps("base")),
         inputs=MEMORY,
         fitted=FITTED_MEMORY,
-        why=f"The lengths that section IV reports give {reported:.0f} times, not over it. At "
+        why=f"The lengths that section IV reports give {reported:.0f} times, not more. At "
         f"remote_chunk_size 64 the model gives {advised / max(1, base):.1f} times.",
     )
 

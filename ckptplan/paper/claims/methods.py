@@ -1,4 +1,4 @@
-"""Claims of the introduction and of section III: what recomputing costs, and equation (10)."""
+"""Claims of sections I and III: the cost of recomputation, and equation (10)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _RECOMPUTE = ("workload.forward_seconds", "workload.recompute_seconds")
 
 
 def usual_overhead(setting: PaperSetting) -> Claim:
-    """Section I: what checkpointing costs a network that recomputes its whole forward pass."""
+    """Section I: the overhead of recomputing the whole forward pass."""
     workload = setting.workload
     steps = workload.steps
     chunk = nearest_root(steps)
@@ -33,7 +33,7 @@ def usual_overhead(setting: PaperSetting) -> Claim:
         equations=forward / (3 * forward),
         inputs=("workload.backward_seconds",),
         why="A backward pass of twice the forward pass is usual, and assumed here. At b = f, as paper-snn "
-        f"assumes of the IPU, an extra forward pass would be {format_percent(equal)}.",
+        f"assumes for the IPU, an extra forward pass would cost {format_percent(equal)}.",
     )
 
 
@@ -74,15 +74,15 @@ def recompute_small_share(setting: PaperSetting) -> Claim:
         why=f"The reported +5 % of Standard is {100 * 0.05 * _count_passes(setting):.0f} % of a forward where "
         f"a backward takes as long as assumed here, and {100 * 0.05 * 3:.0f} % where it takes twice a forward: "
         "less than 10 % needs a backward shorter than the forward, or less than +5 %. The model's value is "
-        "an input, on the bound.",
+        "an input and equals the bound.",
     )
 
 
 def communications(setting: PaperSetting) -> Claim:
-    """Equation (10), at the numbers where its dimensions show."""
+    """Equation (10), evaluated where its mixed dimensions matter."""
     checkpoints, local = 64, 16
     printed = 2 * (checkpoints / local - local)
-    mended = paper.communications_hierarchical(nb_checkpoints=checkpoints, nb_local=local)
+    corrected = paper.communications_hierarchical(nb_checkpoints=checkpoints, nb_local=local)
     most = next(number for number in range(1, checkpoints + 1) if checkpoints / number < number)
     return make_claim(
         setting,
@@ -93,11 +93,11 @@ def communications(setting: PaperSetting) -> Claim:
         unit="count",
         paper=f"{printed:.0f}, by eq. (10)",
         reading=exactly(printed),
-        model=mended,
-        why="A number of batches less a number of checkpoints: the dimensions do not match, and from "
-        f"nb_local = {most} on the result is negative. The text beside it keeps the last nb_local "
-        f"checkpoints local, which is one batch: 2 (ceil({checkpoints} / {local}) - 1) = {mended}. The "
-        "mended form is used everywhere else.",
+        model=corrected,
+        why="It subtracts a number of checkpoints from a number of batches: the dimensions do not match, "
+        f"and from nb_local = {most} on the result is negative. The surrounding text keeps the last "
+        f"nb_local checkpoints local, which is one batch: 2 (ceil({checkpoints} / {local}) - 1) = {corrected}. "
+        "The corrected form is used everywhere else.",
     )
 
 

@@ -1,4 +1,4 @@
-"""Claims of the abstract, of section IV and of the discussion on model size: how large a network fits."""
+"""Claims of the abstract and of sections IV and VI on model size: the largest network that fits."""
 
 from __future__ import annotations
 
@@ -70,9 +70,10 @@ def _make_network_claim(
 
 @dataclass(frozen=True, kw_only=True)
 class NetworkSizes:
-    """The largest networks at T = 300, by what is assumed to grow with the neurons besides the states.
+    """The largest networks at T = 300, by what is assumed to grow with the number of neurons.
 
-    The model's own assumption is that the spikes kept of each step do, and that each weight is stored once.
+    States always do. The model assumes that the spikes kept of each step do as well, and that each weight
+    is stored once.
     """
 
     setting: PaperSetting
@@ -84,7 +85,7 @@ class NetworkSizes:
         return self.find_largest(strategy) / max(1, self.find_largest("base"))
 
     def find_largest(self, strategy: str) -> int:
-        """Return the most neurons that fit, all units together."""
+        """Return the most neurons that fit, summed over all units."""
         smallest: dict[str, Mapping[str, int]] = {
             "base": {},
             "remote": {"chunk_size": 1},
@@ -132,7 +133,7 @@ def memory_across_sizes(setting: PaperSetting) -> Claim:
         model=max(ratios),
         inputs=(*MEMORY, "workload.network"),
         why=f"At {len(ratios)} sizes in {len(panels)} configurations Double needs {min(ratios):.2f} to "
-        f"{max(ratios):.2f} of what Base does. Code, buffers, weights and spikes are in both.",
+        f"{max(ratios):.2f} of what Base needs. Code, buffers, weights and spikes count in both.",
     )
 
 

@@ -1,13 +1,13 @@
-"""How a statement of the paper is read: as the range of numbers that it admits."""
+"""Statements of the paper, read as ranges of numbers."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
 
-#: How 'not significant', 'almost' and the like are read, where the paper gives no number: up to a tenth.
+#: 'Not significant', 'almost' and similar words without a number are read as up to 10 %.
 SLIGHT = 0.10
-#: How 'unaffected' is read: up to one per cent.
+#: 'Unaffected' is read as up to 1 %.
 UNAFFECTED = 0.01
 
 
@@ -21,7 +21,7 @@ class Reading:
     high_included: bool = True
 
     def admits(self, value: float) -> bool:
-        """Return whether a value is in the range, but for the rounding of floating point."""
+        """Return whether a value is in the range, up to floating-point rounding."""
         value, low, high = (_rounded(number) for number in (value, self.low, self.high))
         above = value >= low if self.low_included else value > low
         below = value <= high if self.high_included else value < high
@@ -49,7 +49,7 @@ def at_most(value: float) -> Reading:
 
 
 def at_least(value: float) -> Reading:
-    """Read 'from ... on'."""
+    """Read 'at least ...'."""
     return Reading(low=value)
 
 
@@ -59,18 +59,18 @@ def between(low: float, high: float) -> Reading:
 
 
 def about(value: float, *, digit: float) -> Reading:
-    """Read 'about ...': whatever is rounded to the value at its last printed ``digit``."""
+    """Read 'about ...': every number that rounds to the value at its last printed ``digit``."""
     return Reading(low=value - digit / 2, high=value + digit / 2)
 
 
 def largest_on_a_grid(steps: int) -> Reading:
-    """Read a largest T: it fits and twice as much does not.
+    """Read a largest T: it fits, and twice as many steps do not.
 
-    The paper tries few lengths, of which it reports 400, 2,000 and 4,000.
+    The paper reports few lengths: 400, 2,000 and 4,000.
     """
     return Reading(low=steps, high=2 * steps, high_included=False)
 
 
 def _rounded(value: float) -> float:
-    """Keep nine digits: 0.1 and the quotient 0.36 / 3.6 are the same number."""
+    """Return nine significant digits, by which 0.1 and the quotient 0.36 / 3.6 are equal."""
     return float(f"{value:.9g}")

@@ -1,4 +1,4 @@
-"""What the claims of section V share: the study at T = 4096, and its numbers in words."""
+"""Counts and descriptions that the claims of section V share, at its length T = 4096."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from ckptplan.units import format_seconds
 
 
 def count_states(setting: PaperSetting, held: Point | int) -> float:
-    """Return a point's local peak, or local bytes, without the resident ones, in states."""
+    """Return a point's local peak, or ``held`` bytes, less the resident bytes, in states."""
     local = held if isinstance(held, int) else held.local_peak_bytes
     return (local - setting.costs.resident_bytes) / setting.costs.state_bytes
 
 
 def count_checkpoints(chunk: int) -> int:
-    """Return how many checkpoints chunks of ``chunk`` steps need at the study's length."""
+    """Return the number of checkpoints for chunks of ``chunk`` steps: one before each chunk but the first."""
     return -(-STUDY_STEPS // chunk) - 1
 
 

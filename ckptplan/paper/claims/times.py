@@ -1,4 +1,4 @@
-"""Claims of section IV on time: what each strategy adds at the largest T reported for it."""
+"""Claims of section IV on time: each strategy's overhead at the largest T reported for it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ckptplan.units import format_percent
 
 
 def standard_time(setting: PaperSetting) -> Claim:
-    """Section IV: what Standard costs at the largest T reported for it."""
+    """Section IV: Standard's overhead at the largest T reported for it."""
     there = setting.replace(steps=STANDARD_STEPS)
     chunk = nearest_root(STANDARD_STEPS)
     point = there.evaluate("standard", chunk_size=chunk)
@@ -28,12 +28,12 @@ def standard_time(setting: PaperSetting) -> Claim:
         inputs=COMPUTE,
         fitted=("workload.recompute_seconds",),
         why="The cost of recomputing a step was chosen so that this holds. The exact model recomputes all "
-        "chunks but the last, equation (5) all.",
+        "chunks but the last, equation (5) counts all of them.",
     )
 
 
 def remote_time(setting: PaperSetting) -> Claim:
-    """Section IV: the penalty of Remote."""
+    """Section IV: Remote's overhead."""
     there = setting.replace(steps=REMOTE_STEPS)
     point = there.best("remote")
     return make_claim(
@@ -51,12 +51,12 @@ def remote_time(setting: PaperSetting) -> Claim:
         inputs=(*COMPUTE, *TRANSFERS),
         fitted=("workload.forward_seconds",),
         why="No step time is published. It was chosen so that this holds at the largest chunk that fits, "
-        "the quickest.",
+        "the fastest.",
     )
 
 
 def double_time(setting: PaperSetting) -> Claim:
-    """Section IV and abstract: the word is 'significant', a number is not given."""
+    """Section IV: Double's overhead is 'not significant'; the paper gives no number."""
     there = setting.replace(steps=REMOTE_STEPS)
     point, costs = there.best("double"), there.costs
     twice = 2 * costs.recompute_seconds * costs.steps / costs.base_seconds
@@ -74,9 +74,9 @@ def double_time(setting: PaperSetting) -> Claim:
         model=there.overhead(point),
         equations=_printed_overhead(there, point),
         inputs=(*COMPUTE, *TRANSFERS),
-        why=f"By equation (12) recomputing alone, twice a forward, is {format_percent(twice)}, against the "
-        "+5 % that the paper calls minimal for Standard; transfers come on top. Remote adds "
-        f"{format_percent(remote)}, to which the sentence compares it.",
+        why=f"By equation (12) recomputing every step twice alone adds {format_percent(twice)}, where the "
+        "paper calls the +5 % of Standard minimal; transfers add to that. The sentence compares Double with "
+        f"Remote, which adds {format_percent(remote)}.",
     )
 
 

@@ -24,10 +24,10 @@ def make_figures(setting: PaperSetting) -> tuple[PaperFigure, ...]:
 
 
 def make_figure(setting: PaperSetting, number: int) -> PaperFigure:
-    """Return one figure. Raises InputError for a number that is none."""
+    """Return one figure. Raises InputError unless ``number`` is in ``FIGURES``."""
     if number not in FIGURES:
         raise InputError(
-            f"there is no figure {number} with numbers",
+            f"the paper has no figure {number} with numbers",
             field="figure",
             value=number,
             accepted=", ".join(map(str, FIGURES)),

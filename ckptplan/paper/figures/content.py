@@ -1,4 +1,4 @@
-"""What a figure shows, as data: panels of curves of points."""
+"""The content of a figure as data: panels, curves, points."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Series:
     label: str
     strategy: str
     points: tuple[Point, ...]
-    #: Drawn to compare the others with.
+    #: Whether the other curves are compared with it.
     is_baseline: bool = False
 
 
@@ -38,13 +38,13 @@ class Panel:
     series: tuple[Series, ...]
     #: The local memory of one unit.
     budget_bytes: int
-    #: A range of x that the paper advises.
+    #: Ends of the range of x that the paper recommends.
     advised: tuple[int, int] | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class PaperFigure:
-    """The content of one figure of the paper, from the model."""
+    """The content of one figure of the paper, computed by the model."""
 
     number: int
     title: str
@@ -90,10 +90,10 @@ def make_panel(
 
 
 def describe_budget(setting: PaperSetting) -> str:
-    """Return the local memory in words: '624 KiB a tile'."""
+    """Return the local memory as text: '624 KiB a tile'."""
     return f"{format_bytes(setting.profile.local_bytes)} a tile"
 
 
 def describe_most_memory(series: Iterable[Series]) -> str:
-    """Return the largest local peak of all curves in words."""
+    """Return the largest local peak of all curves as text."""
     return format_bytes(max(point.local_peak_bytes for one in series for point in one.points))

@@ -1,6 +1,6 @@
-"""Which settings the curves over length and model size use.
+"""Rules that choose parameters for the curves over sequence length and model size.
 
-Where the paper does not name a setting, the text beside the figure decides, and the caption says so.
+The paper names few settings. Where it does not, the text around the figure decides, and the caption says so.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 
 from ckptplan.paper.setting import PaperSetting, nearest_root
 
-#: Section V's range of Double's remote chunk; squares of whole chunks.
+#: Section V's range of Double's remote chunk, as squares of integers.
 _SEGMENTS = tuple(chunk * chunk for chunk in range(16, 7, -1))
 #: Chooses a strategy's parameters; None where it has no setting.
 Rule = Callable[[PaperSetting], Mapping[str, int] | None]
@@ -27,21 +27,21 @@ def _standard(setting: PaperSetting) -> Mapping[str, int]:
 
 
 def _remote(setting: PaperSetting) -> Mapping[str, int] | None:
-    room = count_free_states(setting)
-    return {"chunk_size": min(room, setting.workload.steps)} if room > 0 else None
+    free = count_free_states(setting)
+    return {"chunk_size": min(free, setting.workload.steps)} if free > 0 else None
 
 
 def _hierarchical(setting: PaperSetting) -> Mapping[str, int] | None:
-    """As Standard's chunk, or the largest that leaves room for a checkpoint; the rest is for checkpoints."""
-    room, steps = count_free_states(setting), setting.workload.steps
-    if room < 2:
+    """Choose Standard's chunk, or the largest that leaves room for a checkpoint; the rest holds checkpoints."""
+    free, steps = count_free_states(setting), setting.workload.steps
+    if free < 2:
         return None
-    chunk = min(nearest_root(steps), room - 1)
-    return {"chunk_size": chunk, "nb_local": min(room - chunk, steps)}
+    chunk = min(nearest_root(steps), free - 1)
+    return {"chunk_size": chunk, "nb_local": min(free - chunk, steps)}
 
 
 def _double(setting: PaperSetting) -> Mapping[str, int]:
-    """Choose the largest advised segment that fits; the smallest, if none does."""
+    """Choose the largest recommended remote chunk that fits, the smallest if none does."""
     settings = [{"chunk_size": nearest_root(segment), "remote_chunk_size": segment} for segment in _SEGMENTS]
     points = setting.evaluate_all("double", settings)
     return next((dict(point.parameters) for point in points if point.fits), settings[-1])
@@ -63,7 +63,7 @@ RULES: Mapping[str, Rule] = {
 
 
 def count_free_states(setting: PaperSetting) -> int:
-    """Return how many states fit beside what is resident; a tape of the paper's network is a state."""
+    """Return the number of states that fit besides the resident bytes; a tape counts as one."""
     costs = setting.costs
     free = setting.profile.local_bytes - costs.resident_bytes
     return max(0, free // max(costs.state_bytes, costs.tape_bytes))
