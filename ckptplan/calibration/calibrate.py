@@ -20,7 +20,7 @@ from ckptplan.errors import CkptplanError
 from ckptplan.model.calibration import Calibration, Measured
 from ckptplan.model.profile import HardwareProfile, Source
 from ckptplan.model.workload import Basis, Workload
-from ckptplan.schedule.simulator import READ, WRITE
+from ckptplan.schedule.timeline import READ, WRITE
 from ckptplan.units import format_bytes, format_share
 
 _LEAST_SECONDS = 1e-9

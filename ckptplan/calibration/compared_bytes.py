@@ -14,7 +14,8 @@ from ckptplan.calibration.validation import Row, Verdict, counted
 from ckptplan.cost.case import Case
 from ckptplan.model.plan import Plan
 from ckptplan.schedule.actions import Transfer
-from ckptplan.schedule.simulator import READ, WRITE, Event, play
+from ckptplan.schedule.simulator import play
+from ckptplan.schedule.timeline import READ, WRITE, Event
 from ckptplan.torch.trees import byte_size, flattened
 
 #: Field of ``Predicted`` -> name.

@@ -11,7 +11,7 @@ from ckptplan.calibration.transfer_times import TransferTimes
 from ckptplan.calibration.validation import Row, beside, of_machine, seconds_by_kind, timed
 from ckptplan.cost.case import Case
 from ckptplan.model.plan import Plan
-from ckptplan.schedule.simulator import READ, WRITE, Event
+from ckptplan.schedule.timeline import READ, WRITE, Event
 from ckptplan.torch.trees import byte_size, flattened
 
 #: Kinds of actions that a plan predicts the time of.

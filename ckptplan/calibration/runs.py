@@ -21,7 +21,7 @@ from ckptplan.model.profile import HardwareProfile
 from ckptplan.model.record import Parameters
 from ckptplan.model.workload import Workload
 from ckptplan.schedule.actions import Action
-from ckptplan.schedule.simulator import Event
+from ckptplan.schedule.timeline import Event
 from ckptplan.torch import bptt
 from ckptplan.torch.executor import Executor, Observer
 from ckptplan.torch.inputs import each_step, sequence

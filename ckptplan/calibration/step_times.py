@@ -13,7 +13,7 @@ from ckptplan.calibration.runs import seconds, setting, timeline
 from ckptplan.calibration.samples import Line, Sample, relative_least_squares
 from ckptplan.model.plan import Plan
 from ckptplan.schedule.actions import Advance, Backward, Record
-from ckptplan.schedule.simulator import Event
+from ckptplan.schedule.timeline import Event
 from ckptplan.torch.trees import flattened
 
 #: Chunks that are timed, in steps: around what plans for a few MiB of memory come to. Where steps take long,

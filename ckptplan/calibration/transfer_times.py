@@ -12,7 +12,7 @@ from ckptplan.calibration.cells import Network
 from ckptplan.calibration.runs import setting, timeline
 from ckptplan.calibration.samples import Sample, relative_least_squares
 from ckptplan.schedule.actions import Action, Advance, Backward, Free, Load, Record, Save, Tier, Transfer
-from ckptplan.schedule.simulator import READ, WRITE, Event
+from ckptplan.schedule.timeline import READ, WRITE, Event
 
 #: States of the messages that are timed; a saved or loaded state is one of one.
 _GROUPS = (8, 4, 2, 1)

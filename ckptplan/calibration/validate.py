@@ -21,7 +21,7 @@ from ckptplan.calibration.validation import Regret, Row, Validation, Verdict
 from ckptplan.errors import InputError
 from ckptplan.model.plan import Plan
 from ckptplan.schedule.actions import Record
-from ckptplan.schedule.simulator import Event
+from ckptplan.schedule.timeline import Event
 from ckptplan.torch.chunk_cell import ChunkCell
 from ckptplan.torch.memory import available_bytes
 from ckptplan.units import format_bytes, format_seconds

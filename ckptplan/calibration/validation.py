@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from ckptplan.calibration.samples import Sample
-from ckptplan.schedule.kinds import kind_of
-from ckptplan.schedule.simulator import Event
+from ckptplan.schedule.timeline import Event, kind_of
 
 #: A part of a run that takes less than this share of it is shown, but not judged: a millisecond in a second.
 SMALL = 0.005

@@ -25,7 +25,7 @@ _EARLY = {
     ),
     "pareto": ("numpy", "ckptplan.model.plan", "ckptplan.studies.pareto"),
     "largest": ("numpy", "ckptplan.model.plan", "ckptplan.studies.largest"),
-    "paper": ("numpy", "ckptplan.model.plan", "ckptplan.replication.claims"),
+    "paper": ("numpy", "ckptplan.model.plan", "ckptplan.paper.claims"),
     "sensitivity": ("numpy", "ckptplan.model.plan", "ckptplan.studies.sensitivity"),
     "sweep": ("numpy", "ckptplan.model.plan", "ckptplan.studies.sweep"),
     **dict.fromkeys(("simulate", "schedule"), ("numpy", "ckptplan.model.plan", "ckptplan.planning.playback")),

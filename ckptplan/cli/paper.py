@@ -14,12 +14,12 @@ from ckptplan.cli.output import emit, enveloped, note
 from ckptplan.errors import InputError, shown
 
 if TYPE_CHECKING:
-    from ckptplan.replication.figures import PaperFigure
-    from ckptplan.replication.setting import Setting
+    from ckptplan.paper.figures.content import PaperFigure
+    from ckptplan.paper.setting import PaperSetting
 
 
 class PictureFormat(enum.StrEnum):
-    """What pictures are saved as."""
+    """File format of pictures."""
 
     png = "png"
     svg = "svg"
@@ -30,7 +30,7 @@ def command(
     figure: Annotated[
         str | None,
         typer.Option(
-            "--figure", metavar="2|3|4|5", help="The numbers behind this figure, instead of the claims."
+            "--figure", metavar="2|3|4|5", help="Show the numbers behind this figure instead of the claims."
         ),
     ] = None,
     pictures: Annotated[
@@ -38,34 +38,34 @@ def command(
         typer.Option(
             "--pictures",
             metavar="FOLDER",
-            help="Draw the figures there, or the one of --figure.",
+            help="Draw all figures, or only that of --figure, into this folder.",
             callback=options.named_file,
         ),
     ] = None,
     picture_format: Annotated[
-        PictureFormat, typer.Option("--picture-format", help="What pictures are saved as.")
+        PictureFormat, typer.Option("--picture-format", help="File format of pictures.")
     ] = PictureFormat.png,
     markdown: Annotated[
         str | None,
         typer.Option(
             "--markdown",
             metavar="FILE",
-            help="Write claims and figures as a page, which refers to the pictures.",
+            help="Write claims and figures as a page that links to the pictures.",
             callback=options.named_file,
         ),
     ] = None,
     format_: options.FormatOption = Format.table,
     output: options.Output = None,
 ) -> None:
-    """Set the claims of arXiv 2412.11810 beside the model's numbers, and draw the content of its figures.
+    """Compare the claims of arXiv 2412.11810 with the model's numbers, and draw the content of its figures.
 
-    With --pictures or --markdown the files are written, and the table only if -o or --format asks for it.
+    With --pictures or --markdown only these files are written, unless -o or --format asks for the table too.
     """
-    from ckptplan.replication.setting import paper_setting
+    from ckptplan.paper.setting import load_paper_setting
 
     number = _number(figure, markdown)
     options.keep_inputs({"--output": output, "--markdown": markdown})
-    setting = paper_setting()
+    setting = load_paper_setting()
     if pictures is not None:
         _draw(setting, number, pictures, picture_format)
     if markdown is not None:
@@ -75,58 +75,58 @@ def command(
 
 
 def _number(figure: str | None, markdown: str | None) -> int | None:
-    """Return the figure that is asked for. Raises InputError for none of the paper's with numbers."""
-    from ckptplan.replication.figures import FIGURES
+    """Return the number of --figure. Raises InputError for a figure that has no numbers."""
+    from ckptplan.paper.figures import FIGURES
 
     if figure is None:
         return None
     if not (figure.isascii() and figure.isdecimal() and int(figure[:4]) in FIGURES):
         raise InputError(
-            f"{shown(figure)} is no figure with numbers",
+            f"the paper has no figure {shown(figure)} with numbers",
             field="--figure",
             value=figure,
             accepted=", ".join(map(str, FIGURES)),
         )
     if markdown is not None:
-        raise InputError("the page holds all figures; leave out --figure", field="--markdown", value=markdown)
+        raise InputError("the page has all figures; leave out --figure", field="--markdown", value=markdown)
     return int(figure)
 
 
-def _emit(setting: "Setting", number: int | None, *, format_: Format, output: str | None) -> None:
-    from ckptplan.report import paper_table
+def _emit(setting: "PaperSetting", number: int | None, *, format_: Format, output: str | None) -> None:
+    from ckptplan.paper import table
 
     if number is None:
-        from ckptplan.replication.claims import claims
+        from ckptplan.paper.claims import make_claims
 
-        found = claims(setting)
+        claims = make_claims(setting)
         emit(
             format_=format_,
             output=output,
-            table=lambda console: paper_table.claims_table(console, found, setting),
-            document=lambda: enveloped("paper_claims", paper_table.claims_document(found, setting)),
-            rows=lambda: [paper_table.claim_row(claim) for claim in found],
+            table=lambda console: table.claims_table(console, claims, setting),
+            document=lambda: enveloped("paper_claims", table.claims_document(claims, setting)),
+            rows=lambda: [table.claim_row(claim) for claim in claims],
         )
         return
-    from ckptplan.replication.figures import figure
+    from ckptplan.paper.figures import make_figure
 
-    drawn = figure(setting, number)
+    content = make_figure(setting, number)
     emit(
         format_=format_,
         output=output,
-        table=lambda console: paper_table.figure_table(console, drawn),
-        document=lambda: enveloped("paper_figure", paper_table.figure_document(drawn, setting)),
-        rows=lambda: paper_table.figure_rows(drawn),
+        table=lambda console: table.figure_table(console, content),
+        document=lambda: enveloped("paper_figure", table.figure_document(content, setting)),
+        rows=lambda: table.figure_rows(content),
     )
 
 
-def _contents(setting: "Setting", number: int | None) -> "Sequence[PaperFigure]":
-    from ckptplan.replication.figures import figure, figures
+def _contents(setting: "PaperSetting", number: int | None) -> "Sequence[PaperFigure]":
+    from ckptplan.paper.figures import make_figure, make_figures
 
-    return figures(setting) if number is None else (figure(setting, number),)
+    return make_figures(setting) if number is None else (make_figure(setting, number),)
 
 
-def _draw(setting: "Setting", number: int | None, folder: str, format_: PictureFormat) -> None:
-    from ckptplan.report.paper_figures import paper_figure
+def _draw(setting: "PaperSetting", number: int | None, folder: str, format_: PictureFormat) -> None:
+    from ckptplan.paper.pictures import draw_figure
     from ckptplan.report.style import save_picture, styled
 
     try:
@@ -141,7 +141,7 @@ def _draw(setting: "Setting", number: int | None, folder: str, format_: PictureF
     with styled():
         for content in _contents(setting, number):
             path = str(Path(folder) / _file(content.number, format_))
-            save_picture(paper_figure(content), path, option="--pictures")
+            save_picture(draw_figure(content), path, option="--pictures")
             note(f"picture written to {path}")
 
 
@@ -149,20 +149,20 @@ def _file(number: int, format_: PictureFormat) -> str:
     return f"paper-figure-{number}.{format_.value}"
 
 
-def _write_page(setting: "Setting", path: str, folder: str | None, format_: PictureFormat) -> None:
-    from ckptplan.replication.claims import claims
-    from ckptplan.report.paper_page import paper_page
+def _write_page(setting: "PaperSetting", path: str, folder: str | None, format_: PictureFormat) -> None:
+    from ckptplan.paper.claims import make_claims
+    from ckptplan.paper.page import render_page
     from ckptplan.storage.files import write_text
 
     contents = _contents(setting, None)
-    beside = "pictures" if folder is None else _relative(folder, path)
-    files = [f"{beside}/{_file(content.number, format_)}" for content in contents]
-    write_text(path, paper_page(claims(setting), contents, setting, pictures=files))
+    link = "pictures" if folder is None else _relative(folder, path)
+    files = [f"{link}/{_file(content.number, format_)}" for content in contents]
+    write_text(path, render_page(make_claims(setting), contents, setting, pictures=files))
     if path != "-":
         note(f"page written to {path}")
 
 
 def _relative(folder: str, page: str) -> str:
-    """Return the folder of pictures as the page refers to it."""
-    here = "." if page == "-" else os.path.dirname(page) or "."  # noqa: PTH120 - beside relpath, on text
+    """Return the folder of pictures relative to the page."""
+    here = "." if page == "-" else os.path.dirname(page) or "."  # noqa: PTH120 - text, as relpath
     return Path(os.path.relpath(folder, here)).as_posix()

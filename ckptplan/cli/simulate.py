@@ -13,7 +13,7 @@ from ckptplan.errors import InputError
 
 if TYPE_CHECKING:
     from ckptplan.model.plan import Plan
-    from ckptplan.schedule.simulator import Event, Sink
+    from ckptplan.schedule.timeline import Event, Sink
 
 #: A schedule that costs something else than its closed form says.
 DISAGREES = 4

@@ -12,7 +12,8 @@ from ckptplan.model.budget import Budget
 from ckptplan.model.plan import Plan
 from ckptplan.schedule.actions import Action, Advance, Backward, Record
 from ckptplan.schedule.illegal import IllegalAction
-from ckptplan.schedule.simulator import Sink, Trace, play
+from ckptplan.schedule.simulator import Trace, play
+from ckptplan.schedule.timeline import Sink
 from ckptplan.storage.files import replacing
 from ckptplan.storage.schedules import KIND, ScheduleFormat, load_schedule, schedule_lines
 from ckptplan.storage.versions import SCHEMA_VERSION

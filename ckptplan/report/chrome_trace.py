@@ -11,8 +11,7 @@ import json
 from collections.abc import Mapping
 from typing import IO, Any
 
-from ckptplan.schedule.kinds import BARS, kind_of
-from ckptplan.schedule.simulator import COMPUTE, READ, WRITE, Event
+from ckptplan.schedule.timeline import BARS, COMPUTE, READ, WRITE, Event, kind_of
 from ckptplan.storage.schedules import action_fields
 
 _TRACKS = {COMPUTE: (1, "compute"), WRITE: (2, "copy engine: write"), READ: (3, "copy engine: read")}

@@ -15,8 +15,7 @@ from ckptplan.model.plan import Plan
 from ckptplan.report import style
 from ckptplan.report.comparison import parameters_text
 from ckptplan.schedule.actions import Backward, Free, Load, Record, Save, Tier, Transfer
-from ckptplan.schedule.kinds import BARS, kind_of
-from ckptplan.schedule.simulator import Event
+from ckptplan.schedule.timeline import BARS, Event, kind_of
 from ckptplan.units import format_bytes, format_count, format_percent, format_seconds
 
 if TYPE_CHECKING:

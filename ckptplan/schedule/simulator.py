@@ -1,4 +1,4 @@
-"""Plays a schedule: enforces the laws, counts, and finds time and peaks (docs/schedule-format.md).
+"""Plays a schedule: enforces the laws, counts actions, measures time and peaks (docs/schedule-format.md).
 
 An interpreter of actions and nothing else: it knows no strategy and no closed form, which is what makes
 it a proof of them.
@@ -16,38 +16,12 @@ from ckptplan.model.step_costs import StepCosts
 from ckptplan.model.totals import Totals
 from ckptplan.schedule.actions import Action, Advance, Backward, Free, Load, Record, Save, Tier, Transfer
 from ckptplan.schedule.illegal import IllegalAction
-
-#: Where an action runs.
-COMPUTE, WRITE, READ = "compute", "write", "read"
-
-
-@dataclass(frozen=True, slots=True)
-class Event:
-    """One bar of a timeline, in seconds from the start.
-
-    ``local_bytes`` (of a unit, resident ones included) and ``remote_bytes`` (in all) are those held at
-    ``held_at``: the end, but for a transfer beside compute, whose bytes count from when it is issued.
-    ``recomputed_steps`` of the action's steps had run before. A wait of compute for a transfer is an
-    event with the action that waits and ``stall`` set.
-    """
-
-    start: float
-    end: float
-    track: str
-    action: Action
-    held_at: float
-    local_bytes: int
-    remote_bytes: int
-    recomputed_steps: int = 0
-    stall: bool = False
-
-
-Sink = Callable[[Event], None]
+from ckptplan.schedule.timeline import COMPUTE, READ, WRITE, Event, Sink
 
 
 @dataclass(frozen=True, kw_only=True)
 class Trace(Totals):
-    """What a schedule was seen to cost: totals, how long compute waited, and how many actions there were."""
+    """What a simulated schedule costs: totals, how long compute waited, and the number of actions."""
 
     stall_seconds: float
     actions: int
@@ -58,8 +32,8 @@ def play(
 ) -> Trace:
     """Play a schedule to its end; memory grows with the checkpoints stored at a time, not with the length.
 
-    With ``costs.overlaps_compute`` transfers run on two engines beside compute, each with a buffer as
-    large as the largest message so far. ``sink`` is handed each event of the timeline as it is known.
+    With ``costs.overlaps_compute`` transfers overlap compute on two engines, each with a buffer as large
+    as the largest message so far. ``sink`` receives each event of the timeline as soon as it is known.
 
     Raises IllegalAction for the first action that breaks a law or a limit of ``budget``.
     """
@@ -114,7 +88,7 @@ class _Machine:
         self.costs = costs
         self.sink = sink
         self.overlaps = costs.overlaps_compute
-        # Limits in bytes beside what is resident; infinite where there is none.
+        # Limits in bytes, resident bytes excluded; infinite without a budget.
         local, remote = budget.local_bytes, budget.remote_bytes
         self.budget_local: float = float("inf") if local is None else local - costs.resident_bytes
         self.budget_remote: float = float("inf") if remote is None else remote
@@ -147,7 +121,7 @@ class _Machine:
         begin, before = self.now, self.recomputed
         law = self._run(action)
         if law is None and self.sink is not None:
-            self._show(action, begin, again=self.recomputed - before)
+            self._show(action, begin, recomputed=self.recomputed - before)
         return law
 
     def record(self, action: Record) -> str | None:
@@ -163,7 +137,7 @@ class _Machine:
         tapes.insert(place, (start, stop))
         self.taped += stop - start
         if self.sink is not None:
-            self._show(action, begin, again=self.recomputed - before)
+            self._show(action, begin, recomputed=self.recomputed - before)
         return self._look()
 
     def backward(self, action: Backward) -> str | None:
@@ -200,15 +174,13 @@ class _Machine:
         if stop > self.adjoint:
             return "a run never passes the adjoint"
         costs = self.costs
-        again = min(stop, self.frontier) - start
-        if again > 0:
-            self.recomputed += again
-            self.now += again * costs.recompute_seconds
-        else:
-            again = 0
+        recomputed = max(0, min(stop, self.frontier) - start)
+        if recomputed:
+            self.recomputed += recomputed
+            self.now += recomputed * costs.recompute_seconds
         if stop > self.frontier:
             self.frontier = stop
-            self.now += (stop - start - again) * costs.forward_seconds
+            self.now += (stop - start - recomputed) * costs.forward_seconds
         self.position = stop
         return None
 
@@ -251,7 +223,7 @@ class _Machine:
             arrived = self.remote.pop(state, None)
             if arrived is None:
                 return "a free finds its state"
-            # What is still on its way must arrive before its place is given away.
+            # A state still in transit must arrive before its memory is reused.
             self._wait(action, arrived)
         if self.sink is not None:
             self._show(action, self.now)
@@ -327,7 +299,7 @@ class _Machine:
     # Bookkeeping
 
     def _look(self) -> str | None:
-        """Remember the worst moment; return the limit that is broken."""
+        """Update the peaks; return the limit that is broken, None if all are kept."""
         costs = self.costs
         local = self._local_bytes()
         if local > self.local_peak:
@@ -357,7 +329,7 @@ class _Machine:
         *,
         end: float | None = None,
         track: str = COMPUTE,
-        again: int = 0,
+        recomputed: int = 0,
         stall: bool = False,
     ) -> None:
         if self.sink is not None:
@@ -370,13 +342,13 @@ class _Machine:
                     held_at=self.now,
                     local_bytes=self._local_bytes() + self.costs.resident_bytes,
                     remote_bytes=len(self.remote) * self.costs.remote_state_bytes,
-                    recomputed_steps=again,
+                    recomputed_steps=recomputed,
                     stall=stall,
                 )
             )
 
     def unfinished(self) -> str | None:
-        """Return what is not as it must be at the end."""
+        """Return the law that the end of the schedule breaks, None if it is legal."""
         if self.adjoint:
             return f"every step is reversed: steps 0 to {self.adjoint - 1} are not"
         if self.local or self.remote:
@@ -384,7 +356,7 @@ class _Machine:
         return None
 
     def state(self) -> str:
-        """Return what the machine holds, for a message."""
+        """Return what the machine holds, for an error message."""
         held: dict[str, list[Any]] = {
             "local": sorted(self.local),
             "remote": sorted(self.remote),
@@ -395,7 +367,7 @@ class _Machine:
         return f"working state {working}, next step to reverse {self.adjoint - 1}, {shown}"
 
     def trace(self, actions: int) -> Trace:
-        """Return the result. Serial seconds are counts times costs, free of the clock's roundings."""
+        """Return the result. Serial seconds are counts times costs, without the clock's rounding errors."""
         costs = self.costs
         serial = (
             costs.base_seconds

@@ -7,7 +7,7 @@ from time import perf_counter
 import torch
 
 from ckptplan.schedule.actions import Action, Advance, Load, Record, Save, Tier, Transfer
-from ckptplan.schedule.simulator import COMPUTE, READ, WRITE, Event
+from ckptplan.schedule.timeline import COMPUTE, READ, WRITE, Event
 from ckptplan.torch.executor import Executor
 
 

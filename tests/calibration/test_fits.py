@@ -10,7 +10,8 @@ from ckptplan.calibration.runs import setting
 from ckptplan.calibration.samples import Line, Sample, relative_least_squares
 from ckptplan.model.step_costs import StepCosts
 from ckptplan.schedule.actions import Action
-from ckptplan.schedule.simulator import Event, play
+from ckptplan.schedule.simulator import play
+from ckptplan.schedule.timeline import Event
 from tests.support import plain_costs
 
 times = st.floats(1e-6, 1e-2)

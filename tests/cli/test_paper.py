@@ -8,21 +8,25 @@ from pathlib import Path
 import pytest
 
 from ckptplan.cli.output import csv_text, json_text
-from ckptplan.replication.claims import claims
-from ckptplan.replication.figures import FIGURES
-from ckptplan.replication.setting import paper_setting
-from ckptplan.report.paper_table import claim_row, figure_document, figure_rows
+from ckptplan.paper.claims import make_claims
+from ckptplan.paper.figures import FIGURES
+from ckptplan.paper.setting import load_paper_setting
+from ckptplan.paper.table import claim_row, figure_document, figure_rows
 from tests.support import run
 
 ROOT = Path(__file__).parent.parent.parent
 NAMES = [f"paper-figure-{number}.png" for number in FIGURES]
 
 
-def test_the_table_has_every_claim_its_verdict_and_why_not() -> None:
+def test_the_table_has_every_claim_its_verdict_and_why_claims_disagree() -> None:
     text = run("paper").stdout
-    for claim in claims(paper_setting()):
+    for claim in make_claims(load_paper_setting()):
         assert claim.subject.split()[0] in text
-    for words in ("30 claims: 13 agree, 8 agree by fit, 9 disagree", "Why not", "assumed, not published"):
+    for words in (
+        "30 claims: 13 agree, 8 agree by fit, 9 disagree",
+        "Why claims disagree",
+        "assumed, not published",
+    ):
         assert words in text
     assert "\x1b" not in text
 
@@ -41,8 +45,8 @@ def test_page_and_pictures_in_the_documents_are_current(tmp_path: Path) -> None:
 def test_claims_as_json_and_csv_are_the_same() -> None:
     document = json.loads(run("paper", "--format", "json").stdout)
     assert (document["kind"], document["schema_version"]) == ("ckptplan.paper_claims", 1)
-    found = csv_text(claim_row(claim) for claim in claims(paper_setting()))
-    rows = list(csv.DictReader(io.StringIO(found)))
+    text = csv_text(claim_row(claim) for claim in make_claims(load_paper_setting()))
+    rows = list(csv.DictReader(io.StringIO(text)))
     assert [row["name"] for row in rows] == [claim["name"] for claim in document["claims"]]
     for row, claim in zip(rows, document["claims"], strict=True):
         assert float(row["model"]) == claim["model"]
@@ -52,7 +56,7 @@ def test_claims_as_json_and_csv_are_the_same() -> None:
 
 @pytest.mark.parametrize("number", FIGURES)
 def test_a_figures_json_and_csv_are_the_same(number: int) -> None:
-    setting = paper_setting()
+    setting = load_paper_setting()
     content = FIGURES[number](setting)
     document = json.loads(json_text(figure_document(content, setting)))
     flat = [
@@ -96,7 +100,7 @@ def test_a_page_on_standard_output_refers_to_the_pictures() -> None:
         (["--markdown", "page", "-o", "page"], ["--markdown", "is also what --output writes"]),
     ],
 )
-def test_mistakes_are_told(arguments: list[str], words: list[str], tmp_path: Path) -> None:
+def test_mistakes_are_reported(arguments: list[str], words: list[str], tmp_path: Path) -> None:
     file = tmp_path / "taken"
     file.write_text("")
     done = run("paper", *(argument.format(file=file) for argument in arguments))

@@ -12,8 +12,8 @@ import ckptplan
 from ckptplan import Plan, Trace
 from ckptplan.report.chrome_trace import ChromeTrace
 from ckptplan.schedule.actions import Advance, Backward, Free, Load, Record, Save, Tier
-from ckptplan.schedule.kinds import kind_of
-from ckptplan.schedule.simulator import Event, play
+from ckptplan.schedule.simulator import play
+from ckptplan.schedule.timeline import Event, kind_of
 from tests.support import plain_costs, small_plan
 
 #: Phase -> fields that it must have, and those that it may have.

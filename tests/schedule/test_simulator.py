@@ -22,7 +22,8 @@ from ckptplan.schedule.actions import (
     Transfer,
 )
 from ckptplan.schedule.segments import cuts, reverse_locally
-from ckptplan.schedule.simulator import Event, Trace, play
+from ckptplan.schedule.simulator import Trace, play
+from ckptplan.schedule.timeline import Event
 from tests.fuzz import random_schedule
 from tests.support import CLOSED, changed, plain_costs, setting_of, small_plan
 

@@ -12,7 +12,7 @@ import torch
 import ckptplan
 from ckptplan import Infeasible
 from ckptplan.schedule.actions import Action, Record, Save
-from ckptplan.schedule.simulator import Event
+from ckptplan.schedule.timeline import Event
 from ckptplan.strategies.registry import all_strategies
 from ckptplan.torch import bptt
 from ckptplan.torch.adapters import TorchCell

@@ -4,17 +4,17 @@ from pathlib import Path
 
 import pytest
 
-from ckptplan.replication.figures import FIGURES
-from ckptplan.replication.setting import paper_setting
-from ckptplan.report.paper_figures import paper_figure
+from ckptplan.paper.figures import FIGURES
+from ckptplan.paper.pictures import draw_figure
+from ckptplan.paper.setting import load_paper_setting
 from ckptplan.report.style import save_picture, styled
 
-PAPER = paper_setting()
+PAPER = load_paper_setting()
 
 
 def drawn(number: int, path: Path) -> bytes:
     with styled():
-        save_picture(paper_figure(FIGURES[number](PAPER)), str(path), option="--pictures")
+        save_picture(draw_figure(FIGURES[number](PAPER)), str(path), option="--pictures")
     return path.read_bytes()
 
 

@@ -1,9 +1,8 @@
-"""The paper's claims beside the model's numbers, and the numbers behind the figures."""
+"""Claims and figures as tables on a console, as JSON documents and as CSV rows."""
 
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -12,18 +11,17 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from ckptplan.replication.claim import Claim, Unit
-from ckptplan.replication.figures import PaperFigure, point_row
-from ckptplan.replication.setting import Setting
-from ckptplan.units import format_bytes, format_count, format_percent, format_seconds
+from ckptplan.paper.claims.claim import Claim
+from ckptplan.paper.figures.content import PaperFigure, point_row
+from ckptplan.paper.setting import PaperSetting
+from ckptplan.paper.text import ASSUMED, format_model, summarize
+from ckptplan.units import format_bytes, format_count, format_seconds
 
-#: Marks numbers that rest on inputs nobody published.
-ASSUMED = "*"
 _COLOURS = {"agrees": "green", "agrees by fit": "yellow", "disagrees": "red"}
 
 
-def claims_table(console: Console, claims: Sequence[Claim], setting: Setting) -> None:
-    """Print a line a claim, then why those that disagree do."""
+def claims_table(console: Console, claims: Sequence[Claim], setting: PaperSetting) -> None:
+    """Print one line per claim, then the reasons of those that disagree."""
     console.print(Text(title(setting), style="bold"))
     console.print()
     table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
@@ -39,81 +37,37 @@ def claims_table(console: Console, claims: Sequence[Claim], setting: Setting) ->
             claim.section.split(",")[0],
             claim.subject,
             claim.paper,
-            model_text(claim),
+            format_model(claim),
             Text(claim.verdict, style=_COLOURS[claim.verdict]),
         )
     console.print(table)
     console.print()
-    console.print(summary(claims))
+    console.print(summarize(claims))
     for line in LEGEND:
         console.print(Padding(line, (0, 0, 0, 2)))
     console.print()
-    console.print(Text("Why not", style="bold"))
+    console.print(Text("Why claims disagree", style="bold"))
     for number, claim in enumerate(claims, start=1):
         if not claim.agrees:
             console.print(Padding(f"{number}. {claim.why}", (0, 0, 0, 2)))
 
 
-def title(setting: Setting) -> str:
-    """Return what the model's numbers are for."""
-    return (
-        f"Claims of arXiv 2412.11810 beside what the model gives for {setting.workload.name} on "
-        f"{setting.profile.name}"
-    )
+def title(setting: PaperSetting) -> str:
+    """Return the table's title, which names workload and machine."""
+    job = f"{setting.workload.name} on {setting.profile.name}"
+    return f"Claims of arXiv 2412.11810 and the model's numbers for {job}"
 
 
-#: What the words of the table mean.
+#: What the terms of the table mean.
 LEGEND = (
-    f"{ASSUMED} rests on inputs that are assumed, not published; --format json names them",
-    "agrees by fit: an input was chosen so that the claim holds, so that it tests nothing",
-    "words without a number ('not significant', 'almost') are read as up to a tenth, 'unaffected' as up to 1 %",
+    f"{ASSUMED} depends on inputs that are assumed, not published; --format json names them",
+    "agrees by fit: an input was chosen so that the claim holds; the agreement tests nothing",
+    "words without a number ('not significant', 'almost') are read as up to 10 %, 'unaffected' as up to 1 %",
 )
 
 
-def summary(claims: Sequence[Claim]) -> str:
-    """Return how many claims there are of each verdict."""
-    counts = Counter(claim.verdict for claim in claims)
-    return (
-        f"{len(claims)} claims: {counts['agrees']} agree, {counts['agrees by fit']} agree by fit, "
-        f"{counts['disagrees']} disagree"
-    )
-
-
-def model_text(claim: Claim) -> str:
-    """Return the model's number, marked where it rests on assumptions."""
-    return f"{value_text(claim.model, claim.unit)}{ASSUMED if claim.assumed else ''}"
-
-
-def reading_text(claim: Claim) -> str:
-    """Return the range of numbers that the paper's statement is read as."""
-    reading, unit = claim.reading, claim.unit
-    low, high = value_text(reading.low, unit), value_text(reading.high, unit)
-    if reading.low == reading.high:
-        return low
-    if math.isinf(reading.low):
-        return f"at most {high}" if reading.high_included else f"less than {high}"
-    if math.isinf(reading.high):
-        return f"at least {low}" if reading.low_included else f"more than {low}"
-    return f"{low} to {high}" if reading.high_included else f"from {low}, below {high}"
-
-
-def value_text(value: float, unit: Unit) -> str:
-    """Return a claim's number for people."""
-    if math.isinf(value):
-        return ""
-    if unit == "overhead":
-        return format_percent(value)
-    if unit == "share":
-        return f"{100 * value:.3g} %"
-    if unit == "times":
-        return f"{value:.2f}x"
-    if unit == "exponent":
-        return f"{value:.3g}"
-    return f"{value:,.10g} states" if unit == "states" else f"{value:,.10g}"
-
-
 def claim_row(claim: Claim) -> dict[str, Any]:
-    """Return a claim as flat data; shares are fractions, an open end of the reading is absent."""
+    """Return a claim as flat data; shares are fractions, an unbounded end of the reading is None."""
     reading = claim.reading
     return {
         "name": claim.name,
@@ -136,8 +90,8 @@ def claim_row(claim: Claim) -> dict[str, Any]:
     }
 
 
-def claims_document(claims: Sequence[Claim], setting: Setting) -> dict[str, Any]:
-    """Return the claims as JSON data, with what they were computed for."""
+def claims_document(claims: Sequence[Claim], setting: PaperSetting) -> dict[str, Any]:
+    """Return the claims as JSON data, with the workload and the machine they are computed for."""
     return {**_job(setting), "claims": [claim_row(claim) for claim in claims]}
 
 
@@ -145,7 +99,7 @@ def _finite(value: float) -> float | None:
     return None if math.isinf(value) else value
 
 
-def _job(setting: Setting) -> dict[str, Any]:
+def _job(setting: PaperSetting) -> dict[str, Any]:
     return {
         "workload": {"name": setting.workload.name, "hash": setting.workload.hash},
         "profile": {"name": setting.profile.name, "hash": setting.profile.hash},
@@ -153,7 +107,7 @@ def _job(setting: Setting) -> dict[str, Any]:
 
 
 def figure_table(console: Console, figure: PaperFigure) -> None:
-    """Print the ends of each curve, and what the figure shows."""
+    """Print the ends of each curve, and the caption."""
     console.print(Text(f"Figure {figure.number}: {figure.title}", style="bold"))
     console.print()
     table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
@@ -186,7 +140,7 @@ def _y_text(value: Any, name: str) -> str:
     return format_seconds(value) if name == "seconds" else format_bytes(value)
 
 
-def figure_document(figure: PaperFigure, setting: Setting) -> dict[str, Any]:
+def figure_document(figure: PaperFigure, setting: PaperSetting) -> dict[str, Any]:
     """Return a figure as JSON data: panels of curves of points, in SI base units."""
     return {
         **_job(setting),
@@ -211,7 +165,7 @@ def figure_document(figure: PaperFigure, setting: Setting) -> dict[str, Any]:
 
 
 def figure_rows(figure: PaperFigure) -> Iterable[dict[str, Any]]:
-    """Return a row a point; ``x`` and ``y`` name the columns that the panel draws."""
+    """Return one row per point; ``x`` and ``y`` name the columns that the panel draws."""
     for panel in figure.panels:
         for series in panel.series:
             head = {"figure": figure.number, "panel": panel.name, "series": series.label}

@@ -1,17 +1,18 @@
-"""Claims of the introduction and of section III: what recomputing costs, and equation (10)."""
+"""Claims of sections I and III: the cost of recomputation, and equation (10)."""
 
 from __future__ import annotations
 
 from ckptplan.cost import paper
-from ckptplan.replication.claim import Claim, about, claim, exactly, less_than
-from ckptplan.replication.setting import Setting, nearest_root
+from ckptplan.paper.claims.claim import Claim, make_claim
+from ckptplan.paper.claims.readings import about, exactly, less_than
+from ckptplan.paper.setting import PaperSetting, nearest_root
 from ckptplan.units import format_percent
 
 _RECOMPUTE = ("workload.forward_seconds", "workload.recompute_seconds")
 
 
-def usual_overhead(setting: Setting) -> Claim:
-    """Section I: what checkpointing costs a network that recomputes its whole forward pass."""
+def usual_overhead(setting: PaperSetting) -> Claim:
+    """Section I: the overhead of recomputing the whole forward pass."""
     workload = setting.workload
     steps = workload.steps
     chunk = nearest_root(steps)
@@ -19,7 +20,7 @@ def usual_overhead(setting: Setting) -> Claim:
     added = (steps - chunk) / steps * forward
     model = added / (forward + 2 * forward)
     equal = added / (forward + forward)
-    return claim(
+    return make_claim(
         setting,
         name="usual-overhead",
         section="I",
@@ -32,14 +33,14 @@ def usual_overhead(setting: Setting) -> Claim:
         equations=forward / (3 * forward),
         inputs=("workload.backward_seconds",),
         why="A backward pass of twice the forward pass is usual, and assumed here. At b = f, as paper-snn "
-        f"assumes of the IPU, an extra forward pass would be {format_percent(equal)}.",
+        f"assumes for the IPU, an extra forward pass would cost {format_percent(equal)}.",
     )
 
 
-def recompute_share(setting: Setting) -> Claim:
+def recompute_share(setting: PaperSetting) -> Claim:
     """Section III-B: the first of the paper's two values of rho."""
-    share = _recompute_share(setting)
-    return claim(
+    share = _compute_recompute_share(setting)
+    return make_claim(
         setting,
         name="recompute-30",
         section="III-B",
@@ -51,15 +52,15 @@ def recompute_share(setting: Setting) -> Claim:
         model=share,
         inputs=_RECOMPUTE,
         why="The paper contradicts itself: 'less than 10%' stands in the same section. 30 % would make "
-        f"Standard cost {format_percent(0.30 / _passes(setting))} where +5 % is reported. The model's value "
-        "is an input.",
+        f"Standard cost {format_percent(0.30 / _count_passes(setting))} where +5 % is reported. The model's "
+        "value is an input.",
     )
 
 
-def recompute_small_share(setting: Setting) -> Claim:
+def recompute_small_share(setting: PaperSetting) -> Claim:
     """Section III-B: the second value of rho."""
-    share = _recompute_share(setting)
-    return claim(
+    share = _compute_recompute_share(setting)
+    return make_claim(
         setting,
         name="recompute-10",
         section="III-B",
@@ -70,20 +71,20 @@ def recompute_small_share(setting: Setting) -> Claim:
         reading=less_than(0.10),
         model=share,
         inputs=_RECOMPUTE,
-        why=f"The reported +5 % of Standard is {100 * 0.05 * _passes(setting):.0f} % of a forward where a "
-        f"backward takes as long as assumed here, and {100 * 0.05 * 3:.0f} % where it takes twice a forward: "
+        why=f"The reported +5 % of Standard is {100 * 0.05 * _count_passes(setting):.0f} % of a forward where "
+        f"a backward takes as long as assumed here, and {100 * 0.05 * 3:.0f} % where it takes twice a forward: "
         "less than 10 % needs a backward shorter than the forward, or less than +5 %. The model's value is "
-        "an input, on the bound.",
+        "an input and equals the bound.",
     )
 
 
-def communications(setting: Setting) -> Claim:
-    """Equation (10), at the numbers where its dimensions show."""
+def communications(setting: PaperSetting) -> Claim:
+    """Equation (10), evaluated where its mixed dimensions matter."""
     checkpoints, local = 64, 16
     printed = 2 * (checkpoints / local - local)
-    mended = paper.communications_hierarchical(nb_checkpoints=checkpoints, nb_local=local)
+    corrected = paper.communications_hierarchical(nb_checkpoints=checkpoints, nb_local=local)
     most = next(number for number in range(1, checkpoints + 1) if checkpoints / number < number)
-    return claim(
+    return make_claim(
         setting,
         name="communications",
         section="III-D",
@@ -92,22 +93,19 @@ def communications(setting: Setting) -> Claim:
         unit="count",
         paper=f"{printed:.0f}, by eq. (10)",
         reading=exactly(printed),
-        model=mended,
-        why="A number of batches less a number of checkpoints: the dimensions do not match, and from "
-        f"nb_local = {most} on the result is negative. The text beside it keeps the last nb_local "
-        f"checkpoints local, which is one batch: 2 (ceil({checkpoints} / {local}) - 1) = {mended}. The "
-        "mended form is used everywhere else.",
+        model=corrected,
+        why="It subtracts a number of checkpoints from a number of batches: the dimensions do not match, "
+        f"and from nb_local = {most} on the result is negative. The surrounding text keeps the last "
+        f"nb_local checkpoints local, which is one batch: 2 (ceil({checkpoints} / {local}) - 1) = {corrected}. "
+        "The corrected form is used everywhere else.",
     )
 
 
-def _recompute_share(setting: Setting) -> float:
+def _compute_recompute_share(setting: PaperSetting) -> float:
     return setting.workload.recompute_seconds / setting.workload.forward_seconds
 
 
-def _passes(setting: Setting) -> float:
+def _count_passes(setting: PaperSetting) -> float:
     """Return base's time in forward passes."""
     costs = setting.costs
     return costs.base_seconds / (costs.steps * costs.forward_seconds)
-
-
-CLAIMS = (usual_overhead, recompute_share, recompute_small_share, communications)

@@ -1,4 +1,4 @@
-"""The network of section IV on its machine, and what claims and figures ask of it."""
+"""The workload and machine of section IV, and the questions that claims and figures ask about them."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ from ckptplan.storage.profiles import load_profile
 from ckptplan.storage.workloads import load_workload
 from ckptplan.strategies.registry import closed_form_of
 
-#: No sequence of the paper comes near it.
+#: Upper limit of the search for largest sizes, far above any length of the paper.
 _MOST = 2**24
 
 
 @dataclass(frozen=True, kw_only=True)
 class Point:
-    """A strategy at one setting, and what it costs by the exact model."""
+    """A strategy with its parameters, and its cost by the exact model."""
 
     strategy: str
     parameters: Parameters
@@ -38,13 +38,13 @@ class Point:
     batch: int
     seconds: float
     local_peak_bytes: int
-    #: Whether it keeps the local and the remote budget.
+    #: Whether it fits both the local and the remote budget.
     fits: bool
 
 
 @dataclass(frozen=True, kw_only=True)
-class Setting:
-    """A workload with a network, on a machine."""
+class PaperSetting:
+    """A workload that describes its network, on a machine."""
 
     workload: Workload
     profile: HardwareProfile
@@ -54,12 +54,12 @@ class Setting:
         """The memory of the machine."""
         return Budget(local_bytes=self.profile.local_bytes, remote_bytes=self.profile.remote_bytes)
 
-    def changed(self, *, steps: int, neurons: int | None = None, batch: int | None = None) -> Setting:
-        """Return the same job with another T, network size or batch; times are carried over."""
+    def replace(self, *, steps: int, neurons: int | None = None, batch: int | None = None) -> PaperSetting:
+        """Return the same job with another T, network size or batch; step times do not change."""
         workload = self.workload.with_steps(steps)
         workload = workload if neurons is None else workload.with_neurons(neurons)
         workload = workload if batch is None else workload.with_batch(batch)
-        return Setting(workload=workload, profile=self.profile)
+        return PaperSetting(workload=workload, profile=self.profile)
 
     @property
     def costs(self) -> StepCosts:
@@ -82,19 +82,19 @@ class Setting:
         return Question(costs=self.costs, goal=Goal(strategies=strategies, **wishes))
 
     def best(self, *strategies: str, **wishes: Any) -> Point:
-        """Return the best setting within the memory, or within the budget wished for. Raises Infeasible."""
+        """Return the best point within the memory, or within ``wishes["budget"]``. Raises Infeasible."""
         question = self.question(*strategies, **wishes)
         winner = question.best()
         if winner is None:
             raise question.infeasible(subject=f"{', '.join(strategies)} does not fit")
-        return self.point(winner.strategy.name, winner.parameters)
+        return self.evaluate(winner.strategy.name, winner.parameters)
 
-    def point(self, strategy: str, parameters: Mapping[str, int] | None = None, /, **more: int) -> Point:
-        """Return what one setting costs, ``parameters`` being its own or keywords."""
-        return self.points(strategy, [{**(parameters or {}), **more}])[0]
+    def evaluate(self, strategy: str, parameters: Mapping[str, int] | None = None, /, **more: int) -> Point:
+        """Return the cost of one strategy; its parameters are a mapping, keywords or both."""
+        return self.evaluate_all(strategy, [{**(parameters or {}), **more}])[0]
 
-    def points(self, name: str, settings: Sequence[Mapping[str, int]]) -> list[Point]:
-        """Return what each setting costs, clamped as for execution; all are evaluated at once."""
+    def evaluate_all(self, name: str, settings: Sequence[Mapping[str, int]]) -> list[Point]:
+        """Return the cost of each setting of parameters, clamped as for execution, in one evaluation."""
         costs, strategy = self.costs, closed_form_of(name)
         clamped = [strategy.clamp(Parameters(setting), steps=costs.steps) for setting in settings]
         columns = {
@@ -119,25 +119,25 @@ class Setting:
             )
         ]
 
-    def printed(self, point: Point) -> tuple[float, int]:
+    def evaluate_printed(self, point: Point) -> tuple[float, int]:
         """Return seconds and local peak bytes by the paper's equations, for a point of this setting."""
         cost = closed_form_of(point.strategy).cost(point.parameters, costs=self.costs, model="paper")
         return float(cost.seconds[0]), int(cost.local_peak_bytes[0])
 
-    def largest_steps(self, strategy: str, *, model: Model = "exact") -> int:
-        """Return the largest T that ``strategy`` has a setting for within the memory."""
-        return largest(lambda steps: self.changed(steps=steps).question(strategy, model=model).fits())
+    def find_largest_steps(self, strategy: str, *, model: Model = "exact") -> int:
+        """Return the largest T at which ``strategy`` fits the memory."""
+        return find_largest(lambda steps: self.replace(steps=steps).question(strategy, model=model).fits())
 
     def overhead(self, point: Point) -> float:
-        """Return the share of base's time that a point of this setting's steps adds."""
+        """Return the time that a point adds to base's, as a fraction of base's; both for this setting's T."""
         return point.seconds / self.costs.base_seconds - 1
 
 
-def largest(fits: Callable[[int], bool]) -> int:
+def find_largest(fits: Callable[[int], bool]) -> int:
     """Return the largest number that fits, 0 if none does.
 
-    What fits for a number must fit for all smaller ones: a plan for T steps or n neurons, its chunks
-    clamped, needs no more memory for fewer.
+    ``fits`` must be monotone: if it holds for a number, it holds for every smaller one. Plans are: with
+    its chunks clamped, a plan for T steps or n neurons needs no more memory for fewer.
     """
     low, high = 0, 1
     while high < _MOST and fits(high):
@@ -149,11 +149,11 @@ def largest(fits: Callable[[int], bool]) -> int:
 
 
 def nearest_root(number: int) -> int:
-    """Return the whole number nearest to the square root."""
+    """Return the integer nearest to the square root."""
     root = math.isqrt(number)
     return root + (number - root * root > root)
 
 
-def paper_setting() -> Setting:
+def load_paper_setting() -> PaperSetting:
     """Return batch 120, 3 layers, 2 neurons a tile, fp32 on one Mk2 IPU (section IV)."""
-    return Setting(workload=load_workload("paper-snn"), profile=load_profile("ipu-mk2"))
+    return PaperSetting(workload=load_workload("paper-snn"), profile=load_profile("ipu-mk2"))

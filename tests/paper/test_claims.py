@@ -5,33 +5,41 @@ from typing import Any
 import pytest
 
 from ckptplan.model.workload import Workload
-from ckptplan.replication import claim as readings
-from ckptplan.replication import methods, results, study
-from ckptplan.replication.claim import Claim
-from ckptplan.replication.claims import claims
-from ckptplan.replication.setting import Setting, largest, nearest_root, paper_setting
+from ckptplan.paper.claims import (
+    baselines,
+    double,
+    hierarchical,
+    lengths,
+    make_claims,
+    methods,
+    networks,
+    readings,
+    times,
+)
+from ckptplan.paper.claims.claim import Claim
+from ckptplan.paper.setting import PaperSetting, find_largest, load_paper_setting, nearest_root
 
-PAPER = paper_setting()
-FOUND = {claim.name: claim for claim in claims(PAPER)}
+PAPER = load_paper_setting()
+CLAIMS = {claim.name: claim for claim in make_claims(PAPER)}
 
 
-def with_workload(**changes: Any) -> Setting:
+def with_workload(**changes: Any) -> PaperSetting:
     """The paper's job with some of its numbers changed."""
     workload = PAPER.workload
     fields = {name: getattr(workload, name) for name in type(workload).model_fields}
     derived = ("state_bytes", "tape_bytes", "resident_bytes_per_step", "resident_bytes", "batch")
     kept = {name: value for name, value in fields.items() if name not in derived}
-    return Setting(workload=Workload(**{**kept, **changes}), profile=PAPER.profile)
+    return PaperSetting(workload=Workload(**{**kept, **changes}), profile=PAPER.profile)
 
 
-def with_network(**changes: Any) -> Setting:
+def with_network(**changes: Any) -> PaperSetting:
     return with_workload(network={**dict(PAPER.workload.network or {}), **changes})
 
 
-def with_profile(**changes: Any) -> Setting:
+def with_profile(**changes: Any) -> PaperSetting:
     profile = PAPER.profile
     fields = {name: getattr(profile, name) for name in type(profile).model_fields}
-    return Setting(workload=PAPER.workload, profile=type(profile)(**{**fields, **changes}))
+    return PaperSetting(workload=PAPER.workload, profile=type(profile)(**{**fields, **changes}))
 
 
 # The model's numbers
@@ -58,15 +66,15 @@ def with_profile(**changes: Any) -> Setting:
     ],
 )
 def test_the_models_number(name: str, low: float, high: float) -> None:
-    assert low <= round(FOUND[name].model, 9) <= high
+    assert low <= round(CLAIMS[name].model, 9) <= high
 
 
 def test_standard_costs_5_percent_by_the_printed_equation() -> None:
-    assert FOUND["standard-time"].equations == pytest.approx(0.05)
+    assert CLAIMS["standard-time"].equations == pytest.approx(0.05)
 
 
 @pytest.mark.parametrize(
-    ("assumption", "double", "remote"),
+    ("assumption", "double_ratio", "remote_ratio"),
     [
         ({}, 4.2, 4.4),
         ({"spikes_grow": False}, 5.0, 5.3),
@@ -74,16 +82,16 @@ def test_standard_costs_5_percent_by_the_printed_equation() -> None:
     ],
 )
 def test_larger_networks_rest_on_what_grows_with_them(
-    assumption: dict[str, Any], double: float, remote: float
+    assumption: dict[str, Any], double_ratio: float, remote_ratio: float
 ) -> None:
-    sizes = results.Sizes(setting=PAPER, **assumption)
-    assert sizes.ratio("double") == pytest.approx(double, abs=0.05)
-    assert sizes.ratio("remote") == pytest.approx(remote, abs=0.05)
+    sizes = networks.NetworkSizes(setting=PAPER, **assumption)
+    assert sizes.ratio("double") == pytest.approx(double_ratio, abs=0.05)
+    assert sizes.ratio("remote") == pytest.approx(remote_ratio, abs=0.05)
 
 
 def test_all_on_chip_double_grows_as_the_third_root() -> None:
     """3 T^(1/3) = 48 at T = 4096, less the two checkpoints that a schedule does not need."""
-    claim = FOUND["memory-growth"]
+    claim = CLAIMS["memory-growth"]
     assert claim.model == pytest.approx(1 / 3, abs=0.01)
     assert "3 T^(1/3) = 48; counted exactly, 46 states" in claim.why
 
@@ -92,7 +100,7 @@ def test_all_on_chip_double_grows_as_the_third_root() -> None:
 
 
 def test_disagreements_stay() -> None:
-    disagreeing = {name for name, claim in FOUND.items() if not claim.agrees}
+    disagreeing = {name for name, claim in CLAIMS.items() if not claim.agrees}
     assert disagreeing == {
         "recompute-30",
         "recompute-10",
@@ -129,19 +137,19 @@ def test_a_reading_admits_a_range(
 @pytest.mark.parametrize(
     ("make", "changed"),
     [
-        (results.base_length, with_network(other_resident_bytes=300_000)),
-        (results.standard_length, with_network(activity=0.5)),
-        (results.standard_time, with_workload(recompute_seconds="1 us")),
-        (results.remote_time, with_workload(forward_seconds="9 us", backward_seconds="9 us")),
-        (results.larger_networks, with_network(activity=0.5)),
-        (study.standard_chunk_and_time, with_workload(recompute_seconds="3.6 us")),
-        (study.remote_chunk_of_double, with_profile(local_bytes="700 KiB")),
-        (study.bandwidth_binds, with_profile(synchronisation_seconds="100 us")),
-        (study.double_gains_from_local_checkpoints, with_profile(write_bytes_per_second="20 TB/s",
+        (lengths.base_length, with_network(other_resident_bytes=300_000)),
+        (lengths.standard_length, with_network(activity=0.5)),
+        (times.standard_time, with_workload(recompute_seconds="1 us")),
+        (times.remote_time, with_workload(forward_seconds="9 us", backward_seconds="9 us")),
+        (networks.larger_networks, with_network(activity=0.5)),
+        (baselines.standard_chunk_and_time, with_workload(recompute_seconds="3.6 us")),
+        (double.remote_chunk_of_double, with_profile(local_bytes="700 KiB")),
+        (hierarchical.bandwidth_binds, with_profile(synchronisation_seconds="100 us")),
+        (double.double_gains_from_local_checkpoints, with_profile(write_bytes_per_second="20 TB/s",
                                                                  read_bytes_per_second="20 TB/s")),
     ],
 )  # fmt: skip
-def test_an_agreeing_claim_disagrees_when_its_inputs_change(make: Any, changed: Setting) -> None:
+def test_an_agreeing_claim_disagrees_when_its_inputs_change(make: Any, changed: PaperSetting) -> None:
     before, after = make(PAPER), make(changed)
     assert before.agrees
     assert not after.agrees
@@ -154,11 +162,11 @@ def test_an_agreeing_claim_disagrees_when_its_inputs_change(make: Any, changed: 
     [
         (methods.recompute_share, with_workload(recompute_seconds="1.08 us")),
         (methods.recompute_small_share, with_workload(recompute_seconds="0.3 us")),
-        (results.double_time, with_workload(recompute_seconds="0.1 us")),
-        (study.double_near_standard, with_workload(recompute_seconds="0.1 us")),
+        (times.double_time, with_workload(recompute_seconds="0.1 us")),
+        (double.double_near_standard, with_workload(recompute_seconds="0.1 us")),
     ],
 )
-def test_a_disagreeing_claim_agrees_when_its_inputs_change(make: Any, changed: Setting) -> None:
+def test_a_disagreeing_claim_agrees_when_its_inputs_change(make: Any, changed: PaperSetting) -> None:
     assert not make(PAPER).agrees
     assert make(changed).agrees
 
@@ -166,7 +174,7 @@ def test_a_disagreeing_claim_agrees_when_its_inputs_change(make: Any, changed: S
 # What a verdict is worth
 
 
-@pytest.mark.parametrize("claim", FOUND.values(), ids=list(FOUND))
+@pytest.mark.parametrize("claim", CLAIMS.values(), ids=list(CLAIMS))
 def test_a_claim_is_quoted_and_explained(claim: Claim) -> None:
     assert len(claim.quote.split()) >= 4
     assert claim.why.endswith(".")
@@ -180,19 +188,19 @@ def test_a_claim_is_quoted_and_explained(claim: Claim) -> None:
 
 
 def test_what_is_assumed_is_said() -> None:
-    assert "profile.synchronisation_seconds" in FOUND["double-time"].assumed
-    assert "workload.forward_seconds" in FOUND["remote-time"].assumed
-    assert "workload.network" in FOUND["larger-networks"].assumed
-    assert FOUND["standard-chunk"].assumed == ()
+    assert "profile.synchronisation_seconds" in CLAIMS["double-time"].assumed
+    assert "workload.forward_seconds" in CLAIMS["remote-time"].assumed
+    assert "workload.network" in CLAIMS["larger-networks"].assumed
+    assert CLAIMS["standard-chunk"].assumed == ()
 
 
 def test_a_claim_that_an_input_was_chosen_for_agrees_by_fit_only() -> None:
     for name in ("base-length", "standard-time", "remote-time", "bandwidth-binds", "longer-sequences"):
-        assert FOUND[name].verdict == "agrees by fit"
-    assert FOUND["standard-chunk"].verdict == "agrees"
+        assert CLAIMS[name].verdict == "agrees by fit"
+    assert CLAIMS["standard-chunk"].verdict == "agrees"
 
 
 def test_the_largest_number_that_fits() -> None:
     for limit in (0, 1, 2, 7, 400):
-        assert largest(lambda value, limit=limit: value <= limit) == limit  # type: ignore[misc]
+        assert find_largest(lambda value, limit=limit: value <= limit) == limit  # type: ignore[misc]
     assert [nearest_root(number) for number in (1, 2, 3, 6, 7, 4096)] == [1, 1, 2, 2, 3, 64]

@@ -3,25 +3,20 @@
 import pytest
 
 from ckptplan.errors import InputError
-from ckptplan.replication.figures import (
-    FIGURES,
-    MODEL_SIZE_STEPS,
-    PaperFigure,
-    Series,
-    figure,
-    figures,
-    two_level_setting,
-)
-from ckptplan.replication.setting import paper_setting
+from ckptplan.paper.figures import FIGURES, make_figure, make_figures
+from ckptplan.paper.figures.content import PaperFigure, Series
+from ckptplan.paper.figures.growth import MODEL_SIZE_STEPS
+from ckptplan.paper.figures.rules import two_level_setting
+from ckptplan.paper.setting import load_paper_setting
 from ckptplan.strategies.registry import closed_form_of
 
-PAPER = paper_setting()
-DRAWN = {one.number: one for one in figures(PAPER)}
+PAPER = load_paper_setting()
+DRAWN = {one.number: one for one in make_figures(PAPER)}
 
 
 def curves(content: PaperFigure, panel: str) -> dict[str, Series]:
-    [found] = [one for one in content.panels if one.name == panel]
-    return {series.label: series for series in found.series}
+    [chosen] = [one for one in content.panels if one.name == panel]
+    return {series.label: series for series in chosen.series}
 
 
 @pytest.mark.parametrize("number", FIGURES)
@@ -30,7 +25,7 @@ def test_points_are_what_the_strategies_cost(number: int) -> None:
         for series in panel.series:
             for point in (series.points[0], series.points[-1]):
                 neurons = round(point.neurons_per_unit * PAPER.profile.units)
-                there = PAPER.changed(steps=point.steps, neurons=neurons, batch=point.batch)
+                there = PAPER.replace(steps=point.steps, neurons=neurons, batch=point.batch)
                 cost = closed_form_of(point.strategy).cost(point.parameters, costs=there.costs)
                 assert (point.seconds, point.local_peak_bytes) == (cost.seconds[0], cost.local_peak_bytes[0])
                 assert point.fits == (point.local_peak_bytes <= panel.budget_bytes)
@@ -42,11 +37,11 @@ def test_curves_over_length_and_size_end_where_nothing_fits(number: int) -> None
         for series in panel.series:
             assert all(point.fits for point in series.points)
             last = series.points[-1]
-            one_more = PAPER.changed(
+            one_more = PAPER.replace(
                 steps=last.steps + (panel.x == "steps"),
                 neurons=round(last.neurons_per_unit * PAPER.profile.units) + (panel.x != "steps"),
                 batch=last.batch,
-            ).point(last.strategy, last.parameters)
+            ).evaluate(last.strategy, last.parameters)
             assert not one_more.fits
 
 
@@ -54,8 +49,8 @@ def test_figure_2_ends_at_the_largest_lengths() -> None:
     ends = {label: series.points[-1].steps for label, series in curves(DRAWN[2], "left").items()}
     assert ends["Base"] == 400
     for strategy in ("standard", "remote", "hierarchical"):
-        assert ends[strategy.capitalize()] == PAPER.largest_steps(strategy)
-    assert 4200 < ends["Double"] < PAPER.largest_steps("double")
+        assert ends[strategy.capitalize()] == PAPER.find_largest_steps(strategy)
+    assert 4200 < ends["Double"] < PAPER.find_largest_steps("double")
 
 
 def test_figure_3_has_the_papers_configurations() -> None:
@@ -84,5 +79,5 @@ def test_figure_5_the_square_root_needs_least_memory() -> None:
 
 
 def test_another_figure_is_refused() -> None:
-    with pytest.raises(InputError, match=r"figure: there is no figure 1 .*accepted: 2, 3, 4, 5"):
-        figure(PAPER, 1)
+    with pytest.raises(InputError, match=r"figure: the paper has no figure 1 .*accepted: 2, 3, 4, 5"):
+        make_figure(PAPER, 1)

@@ -3,9 +3,9 @@
 import pytest
 
 import ckptplan
-from ckptplan.replication.setting import Setting, paper_setting
+from ckptplan.paper.setting import PaperSetting, load_paper_setting
 
-PAPER = paper_setting()
+PAPER = load_paper_setting()
 
 
 def test_it_is_the_built_in_workload_on_the_papers_machine() -> None:
@@ -21,7 +21,7 @@ def test_the_best_setting_is_the_planners() -> None:
         assert best.local_peak_bytes == plan.predicted.local_peak_bytes
         assert PAPER.overhead(best) == pytest.approx(plan.predicted.overhead)
         assert plan.predicted.paper is not None
-        assert PAPER.printed(best)[0] == plan.predicted.paper.seconds
+        assert PAPER.evaluate_printed(best)[0] == plan.predicted.paper.seconds
 
 
 def test_what_does_not_fit_has_no_best_setting() -> None:
@@ -35,4 +35,4 @@ def test_a_workload_without_a_network_has_no_model_size() -> None:
         forward_seconds=1, backward_seconds=1, recompute_seconds=1,
     )  # fmt: skip
     with pytest.raises(ckptplan.InputError, match="'plain' has no network description"):
-        _ = Setting(workload=plain, profile=PAPER.profile).neurons
+        _ = PaperSetting(workload=plain, profile=PAPER.profile).neurons

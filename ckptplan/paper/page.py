@@ -1,0 +1,111 @@
+"""The page docs/paper.md: claims, figures and the inputs behind them, all computed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from ckptplan.paper.claims.claim import COMPUTE, TRANSFERS, Claim
+from ckptplan.paper.figures.content import PaperFigure
+from ckptplan.paper.setting import PaperSetting
+from ckptplan.paper.text import format_model, format_reading, format_value, summarize
+
+_HEAD = """\
+# The paper's figures and claims, from the model
+
+The paper is Bencheikh, Finkbeiner, Neftci 2024, [arXiv 2412.11810](https://arxiv.org/abs/2412.11810). \
+This page compares what it says with what the model computes for `{workload}` on `{profile}`. The figures \
+show the model's results for the content of the paper's Figures 2 to 5; the paper's own were measured. Every \
+number below is computed, and this page is written by
+
+```sh
+ckptplan paper --markdown docs/paper.md --pictures docs/pictures
+```
+
+The claims as data: `ckptplan paper --format json` (or `csv`); the points of a figure: \
+`ckptplan paper --figure 4 --format csv`.
+
+## Claims
+
+{summary}. A verdict is computed: it says whether the model's number is in the range that the statement is \
+read as. **Agrees by fit** means that an input was chosen so that the claim holds, because the value that \
+would settle it is not published: such an agreement tests nothing. An asterisk marks numbers that depend on \
+inputs that are assumed, not published. Words without a number, such as "not significant" and "almost", are \
+read as up to 10 %, "unaffected" as up to 1 %. A largest T is read as: it fits, and twice as many steps do \
+not, because the paper reports few lengths (400, 2,000 and 4,000). The model is the exact one of \
+[equations](equations.md); where the paper prints an equation for the same quantity, its value is in the \
+column "equations". The step times are `forward_seconds`, `backward_seconds` and `recompute_seconds` of the \
+[workload](workloads.md); all inputs with their origins: `ckptplan workloads show {workload}`, `ckptplan \
+profiles show {profile}`.
+"""
+
+
+def render_page(
+    claims: Sequence[Claim], figures: Sequence[PaperFigure], setting: PaperSetting, *, pictures: Sequence[str]
+) -> str:
+    """Return the page; ``pictures`` are links to the figures' files, one per figure."""
+    head = _HEAD.format(workload=setting.workload.name, profile=setting.profile.name, summary=summarize(claims))
+    parts = [
+        head,
+        "\n".join(_render_table(claims)) + "\n",
+        "## Where they disagree\n",
+        "\n".join(_render_notes(claims, agreeing=False)) + "\n",
+        "## What the agreements are worth\n",
+        "\n".join(_render_notes(claims, agreeing=True)) + "\n",
+        *(_render_figure(figure, picture) for figure, picture in zip(figures, pictures, strict=True)),
+    ]
+    return "\n".join(parts)
+
+
+def _render_table(claims: Sequence[Claim]) -> Iterator[str]:
+    yield "| | section | claim | paper | read as | model | equations | verdict |"
+    yield "|---:|---|---|---|---|---:|---:|---|"
+    for number, claim in enumerate(claims, start=1):
+        cells = (
+            str(number),
+            claim.section,
+            claim.subject,
+            claim.paper,
+            format_reading(claim),
+            format_model(claim).replace("*", r"\*"),
+            "" if claim.equations is None else format_value(claim.equations, claim.unit),
+            claim.verdict if claim.agrees else f"**{claim.verdict}**",
+        )
+        yield f"| {' | '.join(cells)} |"
+
+
+def _render_notes(claims: Sequence[Claim], *, agreeing: bool) -> Iterator[str]:
+    for number, claim in enumerate(claims, start=1):
+        if claim.agrees is not agreeing:
+            continue
+        place = claim.section if claim.section == "abstract" else f"section {claim.section}"
+        # Not a Markdown list, which would renumber the claims.
+        yield f'**{number}.** *"{claim.quote}"* ({place}). {claim.why}{_render_inputs(claim)}\n'
+
+
+def _render_inputs(claim: Claim) -> str:
+    parts = []
+    if claim.fitted:
+        parts.append(f"chosen so that it holds: {_name_inputs(claim.fitted)}")
+    others = [field for field in claim.assumed if field not in claim.fitted]
+    if others:
+        parts.append(f"assumed, not published: {_name_inputs(others)}")
+    return f" Inputs {'; '.join(parts)}." if parts else ""
+
+
+#: Inputs that are usually named together.
+_GROUPS = {"the step times": COMPUTE, "transfer rates, latency and T_s": TRANSFERS}
+
+
+def _name_inputs(names: Sequence[str]) -> str:
+    """Return the names of inputs, with one name for a whole group."""
+    together = {group: fields for group, fields in _GROUPS.items() if set(fields) <= set(names)}
+    alone = [name for name in names if not any(name in fields for fields in together.values())]
+    return ", ".join([*together, *(f"`{name}`" for name in alone)])
+
+
+def _render_figure(figure: PaperFigure, picture: str) -> str:
+    return (
+        f"## Content of Figure {figure.number}. "
+        f"{figure.title}\n\n![{figure.title}]({picture})\n\n{figure.caption} Data: `ckptplan paper --figure "
+        f"{figure.number} --format csv`.\n"
+    )

@@ -1,1 +1,0 @@
-"""What the model gives for the figures and claims of Bencheikh, Finkbeiner, Neftci 2024."""

@@ -1,0 +1,57 @@
+"""The timeline of a run: its events, their tracks, and the names of their kinds.
+
+The simulator and the PyTorch runtime emit events; traces, pictures and validation read them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from ckptplan.schedule.actions import Action, Advance
+
+#: Tracks: where an action runs.
+COMPUTE, WRITE, READ = "compute", "write", "read"
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """One bar of a timeline, in seconds from the start.
+
+    ``local_bytes`` (of a unit, resident ones included) and ``remote_bytes`` (in all) are those held at
+    ``held_at``. That is the end, except for a transfer that overlaps compute: its bytes count from the
+    moment it is issued. ``recomputed_steps`` of the action's steps had run before. A wait of compute for
+    a transfer is an event with the waiting action and ``stall`` set.
+    """
+
+    start: float
+    end: float
+    track: str
+    action: Action
+    held_at: float
+    local_bytes: int
+    remote_bytes: int
+    recomputed_steps: int = 0
+    stall: bool = False
+
+
+#: Receives each event as soon as it is known.
+Sink = Callable[[Event], None]
+
+#: Kinds of bars in the order of legends; events of other kinds take no time.
+BARS = ("forward", "recompute", "record", "backward", "write", "read", "wait")
+
+
+def kind_of(event: Event) -> str:
+    """Return one of BARS, or 'save', 'load' or 'free' for events that take no time.
+
+    A run whose steps are partly new counts as forward.
+    """
+    action = event.action
+    if event.stall:
+        return "wait"
+    if event.track != COMPUTE:
+        return event.track
+    if isinstance(action, Advance):
+        return "recompute" if event.recomputed_steps == action.stop - action.start else "forward"
+    return type(action).__name__.lower()
