@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from ckptplan.recursion.search import Tree
-from ckptplan.recursion.tree import Choice, Decision, Part, Where, parts_after
+from ckptplan.recursion.tree import Choice, Decision, Part, Where, drop_idle_slot, parts_after
 
 
 class Tally(NamedTuple):
@@ -24,10 +24,11 @@ class Tally(NamedTuple):
 
 
 class _Place(NamedTuple):
-    """A part, and whether it starts with the ragged first chunk of the sequence."""
+    """A part, whether it starts with the ragged first chunk, and whether its local slot is still empty."""
 
     part: Part
     ragged: bool
+    unsaved: bool = False
 
 
 def tally(tree: Tree, *, state_bytes: int, tape_bytes: int) -> Tally:
@@ -48,7 +49,10 @@ def tally(tree: Tree, *, state_bytes: int, tape_bytes: int) -> Tally:
             if unknown:
                 waiting.extend(unknown)
                 continue
-            known[place] = counter.combined(place, decision, [known[one] for one in after])
+            executed = drop_idle_slot(place.part, decision, tree.sizes) if place.unsaved else place.part
+            known[place] = counter.combined(
+                executed, decision, [known[one] for one in after], ragged=place.ragged
+            )
         waiting.pop()
     return known[root]
 
@@ -57,9 +61,10 @@ def _places_after(place: _Place, decision: Decision, after: tuple[Part, ...]) ->
     """Say which of the parts start where this one does; of segments, the first and the others."""
     choice = decision.choice
     if choice in (Choice.HOLD, Choice.PUSH):
-        return [_Place(after[0], place.ragged)]
+        return [_Place(after[0], place.ragged, unsaved=choice is Choice.HOLD)]
     if choice in (Choice.SPLIT, Choice.SPLIT_RECORD):
-        return [*(_Place(one, ragged=False) for one in after[:-1]), _Place(after[-1], place.ragged)]
+        before = [_Place(one, ragged=False, unsaved=True) for one in after[:-1]]
+        return [*before, _Place(after[-1], place.ragged)]
     if choice is Choice.SEGMENTS:
         rest, segment = after
         return [_Place(rest, ragged=False), _Place(segment, place.ragged), _Place(segment, ragged=False)]
@@ -72,8 +77,7 @@ class _Counter:
         #: Steps that the first chunk lacks.
         self.missing = tree.root.steps * tree.chunk - tree.steps
 
-    def combined(self, place: _Place, decision: Decision, after: list[Tally]) -> Tally:
-        part, ragged = place
+    def combined(self, part: Part, decision: Decision, after: list[Tally], *, ragged: bool) -> Tally:
         choice, length, repeats = decision
         lacking = self.missing if ragged else 0
         local = self.state_bytes if part.where is Where.OWNED else 0
@@ -82,9 +86,7 @@ class _Counter:
             tapes = part.steps * self.chunk - lacking
             return Tally(peak=max(local, tapes * self.tape_bytes), remote=remote)
         if choice is Choice.HOLD:
-            return after[0]._replace(
-                peak=max(self.state_bytes, after[0].peak), remote=max(remote, after[0].remote)
-            )
+            return after[0]._replace(remote=max(remote, after[0].remote))
         if choice is Choice.PUSH:
             return after[0]._replace(writes=after[0].writes + 1)
         if choice is Choice.RECORD:
