@@ -15,7 +15,14 @@ from ckptplan.errors import Infeasible, InputError
 from ckptplan.model.budget import Budget
 from ckptplan.model.step_costs import StepCosts
 from ckptplan.search.box import Best, Limits, Rival, best_setting
-from ckptplan.search.objective import Knee, Objective, least_memory, least_remote_memory, least_time
+from ckptplan.search.objective import (
+    FirstOnly,
+    Knee,
+    Objective,
+    least_memory,
+    least_remote_memory,
+    least_time,
+)
 from ckptplan.strategies.protocol import Model, Strategy
 from ckptplan.strategies.registry import all_strategies
 from ckptplan.strategies.solved import Progress, SolvedStrategy
@@ -78,7 +85,7 @@ class Question:
     def quicker_than(self, seconds: float) -> Answer | None:
         """Return the quickest answer, None where none takes less than ``seconds``."""
         rival = Rival(key=(seconds,), ties_win=False)
-        found = self._ranked(lambda cost: least_time(cost)[:1], only_first=True, rival=rival)
+        found = self._ranked(FirstOnly(least_time), only_first=True, rival=rival)
         return next((answer for answer in found if answer.best.key < rival.key), None)
 
     def closed_form(self) -> Question:
@@ -185,8 +192,7 @@ class Question:
             "remote_bytes": least_remote_memory,
             "max_overhead": least_time,
         }[limit]
-        # What decides between settings that need the same need not be found out.
-        found = self._first(lambda cost: objective(cost)[:1])
+        found = self._first(FirstOnly(objective))
         if found is None:
             return None
         least = found.best.key[0]
@@ -288,7 +294,7 @@ class Question:
 
 
 #: Searches remembered: those of the points of a sweep that differ in transfers only.
-_remembered = lru_cache(maxsize=512)(best_setting)
+cached_best_setting = lru_cache(maxsize=512)(best_setting)
 
 
 def _searched(
@@ -304,7 +310,7 @@ def _searched(
     wishes: dict[str, Any] = {"limits": limits, "objective": objective, "model": model, "rival": rival}
     if strategy.moves or model != "exact":
         return best_setting(strategy, costs=costs, **wishes)
-    return _remembered(strategy, costs=costs.model_copy(update=_NOTHING_MOVES), **wishes)
+    return cached_best_setting(strategy, costs=costs.model_copy(update=_NOTHING_MOVES), **wishes)
 
 
 _NOTHING_MOVES = {"write_seconds": 0.0, "read_seconds": 0.0, "message_seconds": 0.0}
