@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from ckptplan.recursion.schedule_tree import Tree
-from ckptplan.recursion.tree import Choice, Decision, Part, Where, parts_after
+from ckptplan.recursion.tree import Choice, Decision, Part, Where, drop_idle_slot, parts_after
 
 
 class Tally(NamedTuple):
@@ -23,10 +23,11 @@ class Tally(NamedTuple):
 
 
 class _Place(NamedTuple):
-    """A part, and whether it starts with the ragged first chunk of the sequence."""
+    """A part, whether it starts with the ragged first chunk, and whether its local slot is still empty."""
 
     part: Part
     ragged: bool
+    unsaved: bool = False
 
 
 def tally(tree: Tree, *, state_bytes: int, tape_bytes: int) -> Tally:
@@ -47,7 +48,10 @@ def tally(tree: Tree, *, state_bytes: int, tape_bytes: int) -> Tally:
             if unknown:
                 waiting.extend(unknown)
                 continue
-            known[place] = counter.combined(place, decision, [known[one] for one in after])
+            executed = drop_idle_slot(place.part, decision, tree.sizes) if place.unsaved else place.part
+            known[place] = counter.combined(
+                executed, decision, [known[one] for one in after], ragged=place.ragged
+            )
         waiting.pop()
     return known[root]
 
@@ -56,9 +60,10 @@ def _places_after(place: _Place, decision: Decision, after: tuple[Part, ...]) ->
     """Say which of the parts start where this one does; of segments, the first and the others."""
     choice = decision.choice
     if choice in (Choice.HOLD, Choice.PUSH):
-        return [_Place(after[0], place.ragged)]
+        return [_Place(after[0], place.ragged, unsaved=choice is Choice.HOLD)]
     if choice in (Choice.SPLIT, Choice.SPLIT_RECORD):
-        return [*(_Place(one, ragged=False) for one in after[:-1]), _Place(after[-1], place.ragged)]
+        before = [_Place(one, ragged=False, unsaved=True) for one in after[:-1]]
+        return [*before, _Place(after[-1], place.ragged)]
     if choice is Choice.SEGMENTS:
         rest, segment = after
         return [_Place(rest, ragged=False), _Place(segment, place.ragged), _Place(segment, ragged=False)]
@@ -71,8 +76,7 @@ class _Counter:
         #: Steps that the first chunk lacks.
         self.missing = tree.root.steps * tree.chunk - tree.steps
 
-    def combined(self, place: _Place, decision: Decision, after: list[Tally]) -> Tally:
-        part, ragged = place
+    def combined(self, part: Part, decision: Decision, after: list[Tally], *, ragged: bool) -> Tally:
         choice, length, repeats = decision
         lacking = self.missing if ragged else 0
         local = self.state_bytes if part.where is Where.OWNED else 0
@@ -81,10 +85,7 @@ class _Counter:
             tapes = part.steps * self.chunk - lacking
             return Tally(local_bytes=max(local, tapes * self.tape_bytes), remote_states=remote)
         if choice is Choice.HOLD:
-            return after[0]._replace(
-                local_bytes=max(self.state_bytes, after[0].local_bytes),
-                remote_states=max(remote, after[0].remote_states),
-            )
+            return after[0]._replace(remote_states=max(remote, after[0].remote_states))
         if choice is Choice.PUSH:
             return after[0]._replace(remote_writes=after[0].remote_writes + 1)
         if choice is Choice.RECORD:

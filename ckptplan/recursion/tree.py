@@ -77,11 +77,15 @@ _LOCAL, _REMOTE = Tier.LOCAL, Tier.REMOTE
 
 
 class Piece(NamedTuple):
-    """Something to do later: a part from a first step on, or an action."""
+    """Something to do later: a part from a first step on, or an action.
+
+    ``unsaved`` where the local slot of the part's first state is reserved but not filled yet.
+    """
 
     part: Part | None
     start: int
     action: Action | None = None
+    unsaved: bool = False
 
 
 def parts_after(part: Part, decision: Decision, sizes: Sizes) -> tuple[Part, ...]:
@@ -112,6 +116,16 @@ def parts_after(part: Part, decision: Decision, sizes: Sizes) -> tuple[Part, ...
     return after
 
 
+def drop_idle_slot(part: Part, decision: Decision, sizes: Sizes) -> Part:
+    """Return the part that is executed where the first state of an OWNED part is not in its slot yet.
+
+    A decision that frees the slot first needs no save: the part is FREE, with the slot's units.
+    """
+    if part.where is Where.OWNED and decision.choice in (Choice.TAPE, Choice.RECORD):
+        return Part(Where.FREE, part.steps, part.units + sizes.state)
+    return part
+
+
 def is_decision(part: Part, decision: Decision) -> bool:
     """Return whether a decision can be made for a part, whatever comes after it."""
     where, steps, units = part
@@ -134,11 +148,15 @@ def tree_actions(decisions: Decisions, root: Part, *, sizes: Sizes) -> Iterator[
     """
     waiting: list[Piece] = [Piece(root, 0)]
     while waiting:
-        part, start, action = waiting.pop()
+        part, start, action, unsaved = waiting.pop()
         if action is not None:
             yield action
         elif part is not None:
             decision = decisions[part]
+            if unsaved:
+                part = drop_idle_slot(part, decision, sizes)
+                if part.where is Where.OWNED:
+                    yield Save(start, _LOCAL)
             now, later = _STEPS[decision.choice](part, decision, start, parts_after(part, decision, sizes))
             yield from now
             waiting.extend(reversed(later))
@@ -160,7 +178,7 @@ def _tape(part: Part, _: Decision, start: int, __: tuple[Part, ...]) -> _Steps:
 
 
 def _hold(part: Part, _: Decision, start: int, after: tuple[Part, ...]) -> _Steps:
-    return (*_kept(part, start), Save(start, _LOCAL)), [Piece(after[0], start)]
+    return _kept(part, start), [Piece(after[0], start, unsaved=True)]
 
 
 def _push(_: Part, __: Decision, start: int, after: tuple[Part, ...]) -> _Steps:
@@ -176,10 +194,8 @@ def _record(part: Part, _: Decision, start: int, after: tuple[Part, ...]) -> _St
 def _split(part: Part, decision: Decision, start: int, after: tuple[Part, ...]) -> _Steps:
     middle = start + decision.length
     tier = _LOCAL if part.where is Where.OWNED else _REMOTE
-    now: tuple[Action, ...] = (Advance(start, middle),)
-    if part.where is Where.OWNED:
-        now += (Save(middle, _LOCAL),)
-    return now, [Piece(after[0], middle), Piece(None, 0, Load(start, tier)), Piece(after[1], start)]
+    rest = Piece(after[0], middle, unsaved=True)
+    return (Advance(start, middle),), [rest, Piece(None, 0, Load(start, tier)), Piece(after[1], start)]
 
 
 def _split_record(part: Part, decision: Decision, start: int, after: tuple[Part, ...]) -> _Steps:

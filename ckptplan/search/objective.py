@@ -12,6 +12,7 @@ from ckptplan.cost.exact import Cost
 
 #: Columns compared one after the other, the first that differs decides; all rise with the cost.
 Key: TypeAlias = tuple[npt.NDArray[Any], ...]
+#: A frozen value, never a lambda: searches are remembered by it, so that equal objectives must be equal.
 Objective: TypeAlias = Callable[[Cost], Key]
 
 
@@ -28,6 +29,17 @@ def least_memory(cost: Cost) -> Key:
 def least_remote_memory(cost: Cost) -> Key:
     """Remote bytes, then seconds, then local bytes."""
     return cost.remote_peak_bytes, cost.seconds, cost.local_peak_bytes
+
+
+@dataclass(frozen=True)
+class FirstOnly:
+    """The first cost of an objective alone, where what decides between equal ones need not be found out."""
+
+    objective: Objective
+
+    def __call__(self, cost: Cost) -> Key:
+        """Return the first column."""
+        return self.objective(cost)[:1]
 
 
 @dataclass(frozen=True, kw_only=True)

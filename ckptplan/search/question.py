@@ -19,7 +19,7 @@ from ckptplan.model.step_costs import StepCosts
 from ckptplan.model.totals import Totals
 from ckptplan.search.answer import Answer, ClosedFormAnswer, SolvedAnswer
 from ckptplan.search.box import BestSetting, Limits, Rival, best_setting
-from ckptplan.search.objective import Knee, Objective, least_memory, least_remote_memory, least_time
+from ckptplan.search.objective import FirstOnly, Knee, Objective, least_memory, least_remote_memory, least_time
 from ckptplan.strategies.closed_form import ClosedForm
 from ckptplan.strategies.protocol import Strategy, no_equation
 from ckptplan.strategies.registry import all_strategies
@@ -85,7 +85,7 @@ class Question:
     def faster_than(self, seconds: float) -> Answer | None:
         """Return the fastest answer, None where none takes less than ``seconds``."""
         rival = Rival(key=(seconds,), ties_win=False)
-        found = self._ranked(lambda cost: least_time(cost)[:1], only_first=True, rival=rival)
+        found = self._ranked(FirstOnly(least_time), only_first=True, rival=rival)
         return next((answer for answer in found if answer.key < rival.key), None)
 
     def closed_form(self) -> Question:
@@ -191,8 +191,7 @@ class Question:
             "remote_bytes": least_remote_memory,
             "max_overhead": least_time,
         }[limit]
-        # What decides between settings that need the same need not be found out.
-        found = self._first(lambda cost: objective(cost)[:1])
+        found = self._first(FirstOnly(objective))
         if found is None:
             return None
         least = found.key[0]
@@ -321,7 +320,7 @@ class Question:
 
 
 #: Searches remembered: those of the points of a sweep that differ in transfers only.
-_remembered = lru_cache(maxsize=512)(best_setting)
+cached_best_setting = lru_cache(maxsize=512)(best_setting)
 
 
 def _best_setting(
@@ -337,7 +336,7 @@ def _best_setting(
     wishes: dict[str, Any] = {"limits": limits, "objective": objective, "model": model, "rival": rival}
     if strategy.transfers is not None or model != "exact":
         return best_setting(strategy, costs=costs, **wishes)
-    return _remembered(strategy, costs=costs.model_copy(update=_NOTHING_MOVES), **wishes)
+    return cached_best_setting(strategy, costs=costs.model_copy(update=_NOTHING_MOVES), **wishes)
 
 
 _NOTHING_MOVES = {"write_seconds": 0.0, "read_seconds": 0.0, "message_seconds": 0.0}
