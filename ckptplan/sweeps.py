@@ -21,6 +21,7 @@ from ckptplan.planner import check_kind
 from ckptplan.search.question import Question
 from ckptplan.strategies.registry import named
 from ckptplan.version import __version__
+from ckptplan.wording import Phrase
 from ckptplan.workers import all_cores
 from ckptplan.workers import in_order as worked
 
@@ -100,7 +101,10 @@ class Sweep:
     def _at(self, error: InputError, case: Case, point: Sequence[Value]) -> InputError:
         where = f"{case.workload.name} on {case.profile.name}, {self.grid.named(point)}"
         return InputError(
-            f"{error.message} (at {where})", field=error.field, value=error.value, accepted=error.accepted
+            Phrase(error.message, f" (at {where})"),
+            field=error.field,
+            value=error.value,
+            accepted=error.accepted,
         )
 
     def question(self, index: int) -> Question:

@@ -11,6 +11,7 @@ import typer
 from ckptplan.cli import options
 from ckptplan.cli.options import Format
 from ckptplan.cli.output import emit, enveloped, note
+from ckptplan.cli.wording import as_option
 from ckptplan.errors import InputError, shown
 
 if TYPE_CHECKING:
@@ -102,7 +103,7 @@ def _emit(setting: "Setting", number: int | None, *, format_: Format, output: st
         emit(
             format_=format_,
             output=output,
-            table=lambda console: paper_table.claims_table(console, found, setting),
+            table=lambda console: paper_table.claims_table(console, found, setting, wording=as_option),
             document=lambda: enveloped("paper_claims", paper_table.claims_document(found, setting)),
             rows=lambda: [paper_table.claim_row(claim) for claim in found],
         )
@@ -113,7 +114,7 @@ def _emit(setting: "Setting", number: int | None, *, format_: Format, output: st
     emit(
         format_=format_,
         output=output,
-        table=lambda console: paper_table.figure_table(console, drawn),
+        table=lambda console: paper_table.figure_table(console, drawn, wording=as_option),
         document=lambda: enveloped("paper_figure", paper_table.figure_document(drawn, setting)),
         rows=lambda: paper_table.figure_rows(drawn),
     )
@@ -157,7 +158,7 @@ def _write_page(setting: "Setting", path: str, folder: str | None, format_: Pict
     contents = _contents(setting, None)
     beside = "pictures" if folder is None else _relative(folder, path)
     files = [f"{beside}/{_file(content.number, format_)}" for content in contents]
-    write_text(path, paper_page(claims(setting), contents, setting, pictures=files))
+    write_text(path, paper_page(claims(setting), contents, setting, pictures=files, wording=as_option))
     if path != "-":
         note(f"page written to {path}")
 

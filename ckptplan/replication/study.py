@@ -305,7 +305,7 @@ def remote_chunk_of_double(setting: Setting) -> Claim:
         inputs=MEMORY,
         why=f"The memory decides: {free:.0f} states are free, which is what {_at(double)} takes; the "
         "resident bytes behind that were chosen for the largest T. The paper does not define the best "
-        "trade-off: the knee of time and memory (--objective balanced) is at remote_chunk_size "
+        "trade-off: the knee of time and memory (the objective 'balanced') is at remote_chunk_size "
         f"{knee.parameters['remote_chunk_size']}, {format_percent(there.overhead(knee))} time.",
     )
 

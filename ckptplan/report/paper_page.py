@@ -8,6 +8,7 @@ from ckptplan.replication.claim import COMPUTE, TRANSFERS, Claim
 from ckptplan.replication.figures import PaperFigure
 from ckptplan.replication.setting import Setting
 from ckptplan.report.paper_table import model_text, reading_text, summary, value_text
+from ckptplan.wording import Argument, Wording
 
 _HEAD = """\
 # The paper's figures and claims, from the model
@@ -18,11 +19,11 @@ the model gives for the content of the paper's Figures 2 to 5; the paper's own w
 below is computed, and this page is written by
 
 ```sh
-ckptplan paper --markdown docs/paper.md --pictures docs/pictures
+{page_command}
 ```
 
-The claims as data: `ckptplan paper --format json` (or `csv`); the points of a figure: \
-`ckptplan paper --figure 4 --format csv`.
+The claims as data: `{claims_command}` (or `csv`); the points of a figure: \
+`{points_command}`.
 
 ## Claims
 
@@ -40,10 +41,29 @@ The step times are `forward_seconds`, `backward_seconds` and `recompute_seconds`
 
 
 def paper_page(
-    claims: Sequence[Claim], figures: Sequence[PaperFigure], setting: Setting, *, pictures: Sequence[str]
+    claims: Sequence[Claim],
+    figures: Sequence[PaperFigure],
+    setting: Setting,
+    *,
+    pictures: Sequence[str],
+    wording: Wording,
 ) -> str:
-    """Return the page; ``pictures`` are the figures' files, as the page refers to them."""
-    head = _HEAD.format(workload=setting.workload.name, profile=setting.profile.name, summary=summary(claims))
+    """Return the page; ``pictures`` are the figures' files, as the page refers to them.
+
+    The page shows commands, whose arguments ``wording`` puts.
+    """
+
+    def command(**arguments: object) -> str:
+        return " ".join(["ckptplan paper", *(wording(Argument(*item)) for item in arguments.items())])
+
+    head = _HEAD.format(
+        workload=setting.workload.name,
+        profile=setting.profile.name,
+        summary=summary(claims),
+        page_command=command(markdown="docs/paper.md", pictures="docs/pictures"),
+        claims_command=command(format="json"),
+        points_command=command(figure=4, format="csv"),
+    )
     parts = [
         head,
         "\n".join(_table(claims)) + "\n",
@@ -51,7 +71,10 @@ def paper_page(
         "\n".join(_notes(claims, agreeing=False)) + "\n",
         "## What the agreements are worth\n",
         "\n".join(_notes(claims, agreeing=True)) + "\n",
-        *(_figure(figure, picture) for figure, picture in zip(figures, pictures, strict=True)),
+        *(
+            _figure(figure, picture, command=command(figure=figure.number, format="csv"))
+            for figure, picture in zip(figures, pictures, strict=True)
+        ),
     ]
     return "\n".join(parts)
 
@@ -103,9 +126,8 @@ def _fields(names: Sequence[str]) -> str:
     return ", ".join([*together, *(f"`{name}`" for name in alone)])
 
 
-def _figure(figure: PaperFigure, picture: str) -> str:
+def _figure(figure: PaperFigure, picture: str, *, command: str) -> str:
     return (
         f"## Content of Figure {figure.number}. "
-        f"{figure.title}\n\n![{figure.title}]({picture})\n\n{figure.caption} Data: `ckptplan paper --figure "
-        f"{figure.number} --format csv`.\n"
+        f"{figure.title}\n\n![{figure.title}]({picture})\n\n{figure.caption} Data: `{command}`.\n"
     )

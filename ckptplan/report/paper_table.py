@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from rich.console import Console
@@ -16,13 +16,16 @@ from ckptplan.replication.claim import Claim, Unit
 from ckptplan.replication.figures import PaperFigure, point_row
 from ckptplan.replication.setting import Setting
 from ckptplan.units import format_bytes, format_count, format_percent, format_seconds
+from ckptplan.wording import Argument, Wording
 
 #: Marks numbers that rest on inputs nobody published.
 ASSUMED = "*"
 _COLOURS = {"agrees": "green", "agrees by fit": "yellow", "disagrees": "red"}
 
 
-def claims_table(console: Console, claims: Sequence[Claim], setting: Setting) -> None:
+def claims_table(
+    console: Console, claims: Sequence[Claim], setting: Setting, *, wording: Wording = str
+) -> None:
     """Print a line a claim, then why those that disagree do."""
     console.print(Text(title(setting), style="bold"))
     console.print()
@@ -45,7 +48,7 @@ def claims_table(console: Console, claims: Sequence[Claim], setting: Setting) ->
     console.print(table)
     console.print()
     console.print(summary(claims))
-    for line in LEGEND:
+    for line in _legend(wording):
         console.print(Padding(line, (0, 0, 0, 2)))
     console.print()
     console.print(Text("Why not", style="bold"))
@@ -62,12 +65,15 @@ def title(setting: Setting) -> str:
     )
 
 
-#: What the words of the table mean.
-LEGEND = (
-    f"{ASSUMED} rests on inputs that are assumed, not published; --format json names them",
-    "agrees by fit: an input was chosen so that the claim holds, so that it tests nothing",
-    "words without a number ('not significant', 'almost') are read as up to a tenth, 'unaffected' as up to 1 %",
-)
+def _legend(wording: Wording) -> Iterator[str]:
+    """Say what the words of the table mean."""
+    names = wording(Argument("format", "json"))
+    yield f"{ASSUMED} rests on inputs that are assumed, not published; {names} names them"
+    yield "agrees by fit: an input was chosen so that the claim holds, so that it tests nothing"
+    yield (
+        "words without a number ('not significant', 'almost') are read as up to a tenth, "
+        "'unaffected' as up to 1 %"
+    )
 
 
 def summary(claims: Sequence[Claim]) -> str:
@@ -152,7 +158,7 @@ def _job(setting: Setting) -> dict[str, Any]:
     }
 
 
-def figure_table(console: Console, figure: PaperFigure) -> None:
+def figure_table(console: Console, figure: PaperFigure, *, wording: Wording = str) -> None:
     """Print the ends of each curve, and what the figure shows."""
     console.print(Text(f"Figure {figure.number}: {figure.title}", style="bold"))
     console.print()
@@ -175,7 +181,8 @@ def figure_table(console: Console, figure: PaperFigure) -> None:
     console.print(table)
     console.print()
     console.print(figure.caption)
-    console.print(f"All points: --figure {figure.number} --format csv")
+    points = (Argument("figure", figure.number), Argument("format", "csv"))
+    console.print(f"All points: {' '.join(map(wording, points))}")
 
 
 def _x_text(value: Any) -> str:
