@@ -164,7 +164,7 @@ class ParetoFront(Sequence[Plan]):
             return [self[place] for place in range(*index.indices(len(self)))]
         if not -len(self) <= index < len(self):
             raise IndexError(f"the front has {len(self):,} points, no point {index}")
-        return self._plan(index % len(self), budget=int(self.local_peak_bytes[index]))
+        return self._plan(index % len(self))
 
     @property
     def compared(self) -> tuple[Strategy, ...]:
@@ -331,9 +331,12 @@ class ParetoFront(Sequence[Plan]):
             isinstance(strategy, SolvedStrategy) for strategy in self._source.question.strategies
         )
 
-    def _plan(self, place: int, *, budget: int) -> Plan:
+    def _plan(self, place: int, *, budget: int | None = None) -> Plan:
+        """Return the plan of a point, for a budget or else for the memory that it takes."""
         which, index = self._origins[:, place].tolist()
-        return self._ranking(budget, answers=[self._fronts[which].answer(index)]).first()
+        limit = int(self.local_peak_bytes[place]) if budget is None else budget
+        ranking = self._ranking(limit, answers=[self._fronts[which].answer(index)])
+        return replace(ranking, own_budget=budget is None).first()
 
     def _searched(self, budget: int, *, objective: str = "time") -> Ranking:
         ranking = self._ranking(budget, answers=[], objective=objective)

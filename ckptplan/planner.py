@@ -169,6 +169,8 @@ class Ranking:
     question: Question
     answers: list[Answer]
     provenance: Provenance
+    #: Whether the local budget is the peak of the plan itself, as for a point of a front.
+    own_budget: bool = False
 
     @property
     def interrupted(self) -> bool:
@@ -265,7 +267,7 @@ class Ranking:
             workload=self.workload,
             profile=self.profile,
             estimate_basis=(
-                *estimate_basis(self.workload, self.profile, self.goal),
+                *estimate_basis(self.workload, self.profile, self.goal, own_budget=self.own_budget),
                 *_unproved(answer),
                 *notes,
             ),

@@ -10,6 +10,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from ckptplan.basis import unsourced
 from ckptplan.errors import Infeasible
 from ckptplan.model.plan import Plan
 from ckptplan.model.profile import HardwareProfile
@@ -58,12 +59,19 @@ def print_basis(console: Console, plan: Plan, *, wording: Wording = str) -> None
     for text, fields in _grouped((entry.field, entry.text) for entry in assumed).items():
         line = Text.assemble((", ".join(fields), "yellow"), f": {text}")
         console.print(Padding(line, (0, 0, 0, 4)))
-    others = len(plan.estimate_basis) - len(assumed)
+    yours = unsourced(plan.estimate_basis)
+    if yours:
+        are = "numbers are" if len(yours) > 1 else "number is"
+        console.print(f"  {len(yours)} {are} yours, without a source:")
+        console.print(Padding(Text(", ".join(entry.field for entry in yours), style="yellow"), (0, 0, 0, 4)))
+    others = len(plan.estimate_basis) - len(assumed) - len(yours)
+    if not others and yours:
+        return
     origin = f"each with its origin: {wording(Argument('format', 'json'))}"
     console.print(
         Padding(
             f"{others} more inputs are sourced, derived, measured or stated; {origin}"
-            if assumed
+            if assumed or yours
             else f"nothing is assumed: {others} inputs are sourced, derived, measured or stated; {origin}",
             (0, 0, 0, 2),
         )
