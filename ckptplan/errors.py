@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, ClassVar
 
+from ckptplan.wording import Phrase
+
 
 class CkptplanError(Exception):
     """The root of all errors of this package."""
@@ -41,8 +43,8 @@ class InputError(CkptplanError, ValueError):
 
     def _text(self) -> str:
         where = ": ".join(part for part in (self.source, self.field) if part)
-        text = f"{where}: {self.message}" if where else self.message
-        return f"{text} (accepted: {self.accepted})" if self.accepted else text
+        parts = (f"{where}: " if where else "", self.message)
+        return Phrase(*parts, " (accepted: ", self.accepted, ")") if self.accepted else Phrase(*parts)
 
     def inside(self, *, source: str | None = None, prefix: str | None = None) -> InputError:
         """Return the same error, told from further out: the file, or the path into a document."""

@@ -22,6 +22,7 @@ from ckptplan.model.profile import HardwareProfile, Source
 from ckptplan.model.workload import Basis, Workload
 from ckptplan.schedule.timeline import READ, WRITE
 from ckptplan.units import format_bytes, format_share
+from ckptplan.wording import Argument, Phrase
 
 _LEAST_SECONDS = 1e-9
 
@@ -39,8 +40,14 @@ class Noisy(CkptplanError):  # noqa: N818 - what the machine is
             f"and a tolerance of {format_share(2 * most)} needs {format_share(most)} at most"
         )
         super().__init__(
-            f"{self.text}. Nothing was written: close what else runs, use fewer --threads or more --repeats, "
-            "allow a larger --tolerance, or --force it"
+            Phrase(
+                f"{self.text}; close other programs, lower ",
+                Argument("thread_count"),
+                ", or raise ",
+                Argument("repeats"),
+                " or ",
+                Argument("tolerance"),
+            )
         )
 
     def details(self) -> dict[str, Any]:

@@ -19,6 +19,7 @@ from ckptplan.torch.adapters import TorchCell
 from ckptplan.torch.inputs import sequence
 from ckptplan.torch.lif import LIF
 from ckptplan.torch.trees import byte_size, flattened
+from ckptplan.wording import Argument, Phrase
 
 _TEXT = re.compile(r"(?P<name>[\w.:]+)\s*(\((?P<settings>[^()]*)\))?")
 _SETTINGS = ("inputs", "neurons")
@@ -70,7 +71,7 @@ class CellSpec:
             raise InputError(
                 f"workload {workload.name!r} names no cell, so that there is nothing to run",
                 field="workload.cell",
-                accepted="a workload that `ckptplan calibrate` wrote, or --cell",
+                accepted=Phrase("a workload that `calibrate` measured, or ", Argument("cell")),
             )
         try:
             return cls.parse(

@@ -31,7 +31,7 @@ def rivals_of(plan: Plan) -> list[Rival]:
     if not others:
         raise InputError(
             f"{plan.strategy} was the only strategy asked for, so that nothing was decided",
-            field="--regret",
+            field="regret",
             accepted="a plan chosen among several strategies",
         )
     found = ckptplan.compare(

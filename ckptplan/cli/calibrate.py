@@ -9,6 +9,7 @@ import typer
 from ckptplan.cli import options
 from ckptplan.cli.options import Format
 from ckptplan.cli.output import emit, enveloped, note
+from ckptplan.cli.wording import as_option, named_by_option
 from ckptplan.errors import InputError
 from ckptplan.model.quantities import checked_name
 from ckptplan.units import MAX_STEPS, format_share
@@ -105,7 +106,7 @@ def command(
         calibration_table,
     )
 
-    with options.named_by_option(), progress_bar("measuring") as progress:
+    with named_by_option(), progress_bar("measuring") as progress:
         found = calibrate(
             CellSpec(name=cell, inputs=counts["inputs"], neurons=counts["neurons"]),
             batch=counts["batch"],
@@ -121,6 +122,7 @@ def command(
         )
     if found.noisy is not None:
         if not force:
+            found.noisy.add_note("nothing was written; --force writes it all the same")
             raise found.noisy
         note(f"ckptplan: warning: {found.noisy.text}; written all the same (--force)")
     _write(found, output, profile_out)
@@ -133,7 +135,7 @@ def command(
     emit(
         format_=format_,
         output=None,
-        table=lambda console: calibration_table(console, found),
+        table=lambda console: calibration_table(console, found, wording=as_option),
         document=lambda: enveloped("calibration", calibration_document(found)),
         rows=lambda: calibration_csv_rows(found),
     )

@@ -7,6 +7,7 @@ import typer
 from ckptplan.cli import options
 from ckptplan.cli.options import Effort, Format, Model, Objective
 from ckptplan.cli.output import emit, enveloped, note
+from ckptplan.cli.wording import as_option, named_by_option
 from ckptplan.errors import Infeasible
 
 
@@ -36,7 +37,7 @@ def command(
     from ckptplan.report.comparison import comparison_document, comparison_rows, comparison_table
 
     options.keep_inputs({"--output": output}, profile, workload)
-    with options.named_by_option():
+    with named_by_option():
         task, hardware = options.job(
             steps=steps, batch=batch, neurons=neurons, workload=workload, profile=profile
         )
@@ -58,7 +59,7 @@ def command(
         format_=format_,
         output=output,
         table=lambda console: comparison_table(
-            console, results, workload=task, profile=hardware, regret=regret
+            console, results, workload=task, profile=hardware, regret=regret, wording=as_option
         ),
         document=lambda: enveloped("comparison", comparison_document(results, workload=task, profile=hardware)),
         rows=lambda: comparison_rows(results, workload=task, profile=hardware),

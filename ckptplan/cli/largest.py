@@ -7,6 +7,7 @@ import typer
 from ckptplan.cli import options
 from ckptplan.cli.options import Effort, Format, Model, Objective
 from ckptplan.cli.output import emit, enveloped, note
+from ckptplan.cli.wording import as_option, named_by_option
 from ckptplan.errors import Infeasible, InputError
 
 
@@ -39,7 +40,7 @@ def command(
     if given.get(quantity) is not None:
         raise InputError("is what is looked for", field=f"--{quantity}", value=given[quantity])
     options.keep_inputs({"--output": output}, profile, workload)
-    with options.named_by_option():
+    with named_by_option():
         task, hardware = options.job(
             steps=steps, batch=batch, neurons=neurons, workload=workload, profile=profile
         )
@@ -65,6 +66,7 @@ def command(
             workload=task,
             profile=hardware,
             max_overhead=wishes["max_overhead"],
+            wording=as_option,
         ),
         document=lambda: enveloped("largest", reach_document(reaches, quantity=quantity)),
         rows=lambda: reach_rows(reaches, quantity=quantity),

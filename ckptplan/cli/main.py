@@ -83,7 +83,9 @@ def _run(arguments: list[str]) -> int:
     try:
         return _command(arguments)
     except CkptplanError as error:
-        return _fail(error.exit_code, error.kind, _text(error), error.details(), arguments)
+        from ckptplan.cli.wording import details_of
+
+        return _fail(error.exit_code, error.kind, _text(error), details_of(error), arguments)
     except typer.TyperException as error:
         return _fail(error.exit_code, "usage", error.format_message(), {}, arguments)
     except SystemExit:
@@ -110,13 +112,14 @@ def _command(arguments: list[str]) -> int:
 
 
 def _text(error: CkptplanError) -> str:
+    from ckptplan.cli.wording import as_option, message_of
     from ckptplan.errors import Infeasible
 
     if not isinstance(error, Infeasible):
-        return str(error)
+        return message_of(error)
     from ckptplan.report.infeasible import infeasible_text
 
-    return infeasible_text(error)
+    return infeasible_text(error, wording=as_option)
 
 
 def _fail(code: int, kind: str, message: str, details: dict[str, Any], arguments: list[str]) -> int:

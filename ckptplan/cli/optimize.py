@@ -3,6 +3,7 @@
 from ckptplan.cli import options
 from ckptplan.cli.options import Effort, Format, Model, Objective
 from ckptplan.cli.output import emit, note
+from ckptplan.cli.wording import as_option, named_by_option
 
 
 def command(
@@ -33,7 +34,7 @@ def command(
     from ckptplan.storage.plans import plan_document, save_plan
 
     options.keep_inputs({"--output": output}, profile, workload)
-    with options.named_by_option():
+    with named_by_option():
         task, hardware = options.job(
             steps=steps, batch=batch, neurons=neurons, workload=workload, profile=profile
         )
@@ -60,7 +61,7 @@ def command(
     emit(
         format_=format_,
         output=None if as_table else output,
-        table=lambda console: plan_table(console, plan, ranked.by_strategy()),
+        table=lambda console: plan_table(console, plan, ranked.by_strategy(), wording=as_option),
         document=lambda: plan_document(plan),
         rows=lambda: [plan_row(plan)],
     )

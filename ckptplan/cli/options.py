@@ -5,8 +5,7 @@ from __future__ import annotations
 import enum
 import os
 import sys
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -221,35 +220,6 @@ def wishes(
         "effort": effort.value,
         "command": command_line(),
     }
-
-
-@contextmanager
-def named_by_option() -> Iterator[None]:
-    """Tell errors about what an option gave by the option's name."""
-    try:
-        yield
-    except InputError as error:
-        option = f"--{str(error.field).replace('_', '-')}"
-        if error.source is None and option in _OPTIONS:
-            raise InputError(error.message, field=option, value=error.value, accepted=error.accepted) from None
-        raise
-
-
-_OPTIONS = (
-    "--cell",
-    "--device",
-    "--batch",
-    "--neurons",
-    "--local-bytes",
-    "--remote-bytes",
-    "--strategies",
-    "--objective",
-    "--max-overhead",
-    "--model",
-    "--effort",
-    "--resolution",
-    "--uncertainty",
-)
 
 
 def keep_inputs(outputs: Mapping[str, str | None], *inputs: str | None) -> None:

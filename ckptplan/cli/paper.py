@@ -11,6 +11,7 @@ import typer
 from ckptplan.cli import options
 from ckptplan.cli.options import Format
 from ckptplan.cli.output import emit, enveloped, note
+from ckptplan.cli.wording import as_option
 from ckptplan.errors import InputError, shown
 
 if TYPE_CHECKING:
@@ -102,7 +103,7 @@ def _emit(setting: "PaperSetting", number: int | None, *, format_: Format, outpu
         emit(
             format_=format_,
             output=output,
-            table=lambda console: table.claims_table(console, claims, setting),
+            table=lambda console: table.claims_table(console, claims, setting, wording=as_option),
             document=lambda: enveloped("paper_claims", table.claims_document(claims, setting)),
             rows=lambda: [table.claim_row(claim) for claim in claims],
         )
@@ -113,7 +114,7 @@ def _emit(setting: "PaperSetting", number: int | None, *, format_: Format, outpu
     emit(
         format_=format_,
         output=output,
-        table=lambda console: table.figure_table(console, content),
+        table=lambda console: table.figure_table(console, content, wording=as_option),
         document=lambda: enveloped("paper_figure", table.figure_document(content, setting)),
         rows=lambda: table.figure_rows(content),
     )
@@ -157,7 +158,8 @@ def _write_page(setting: "PaperSetting", path: str, folder: str | None, format_:
     contents = _contents(setting, None)
     link = "pictures" if folder is None else _relative(folder, path)
     files = [f"{link}/{_file(content.number, format_)}" for content in contents]
-    write_text(path, render_page(make_claims(setting), contents, setting, pictures=files))
+    page = render_page(make_claims(setting), contents, setting, pictures=files, wording=as_option)
+    write_text(path, page)
     if path != "-":
         note(f"page written to {path}")
 

@@ -7,6 +7,7 @@ import typer
 from ckptplan.cli import options
 from ckptplan.cli.options import Effort, Format, Model, Objective
 from ckptplan.cli.output import emit, enveloped, note
+from ckptplan.cli.wording import as_option, named_by_option
 from ckptplan.errors import Infeasible, InputError
 
 if TYPE_CHECKING:
@@ -65,7 +66,7 @@ def command(
             "is given beside --at, which is a budget, too", field="--local-bytes", value=local_bytes
         )
     options.keep_inputs({"--output": output, "--plot": plot}, profile, workload)
-    with options.named_by_option():
+    with named_by_option():
         task, hardware = options.job(
             steps=steps, batch=batch, neurons=neurons, workload=workload, profile=profile
         )
@@ -119,7 +120,7 @@ def _pick(front: "ParetoFront", at: str, *, format_: Format, output: str | None)
     emit(
         format_=format_,
         output=None if as_table else output,
-        table=lambda console: plan_table(console, plan, strategies()),
+        table=lambda console: plan_table(console, plan, strategies(), wording=as_option),
         document=lambda: plan_document(plan),
         rows=lambda: [plan_row(plan)],
     )
@@ -133,7 +134,7 @@ def _show(front: "ParetoFront", *, format_: Format, output: str | None) -> None:
         emit(
             format_=format_,
             output=output,
-            table=lambda console: front_table(console, front),
+            table=lambda console: front_table(console, front, wording=as_option),
             document=dict,
             rows=list,
         )

@@ -9,6 +9,7 @@ import typer
 from ckptplan.cli import options
 from ckptplan.cli.options import Format, Model
 from ckptplan.cli.output import emit, enveloped, note
+from ckptplan.cli.wording import as_option, named_by_option
 
 
 def command(
@@ -53,7 +54,7 @@ def command(
     if plot:
         picture_format(plot, option="--plot")
     options.keep_inputs({"--output": output, "--plot": plot}, profile, workload)
-    with options.named_by_option(), progress_bar("varying the inputs") as progress:
+    with named_by_option(), progress_bar("varying the inputs") as progress:
         task, hardware = options.job(
             steps=steps, batch=batch, neurons=neurons, workload=workload, profile=profile
         )
@@ -70,7 +71,7 @@ def command(
     emit(
         format_=format_,
         output=output,
-        table=lambda console: sensitivity_table(console, study),
+        table=lambda console: sensitivity_table(console, study, wording=as_option),
         document=lambda: enveloped("sensitivity", sensitivity_document(study)),
         rows=lambda: sensitivity_rows(study),
     )

@@ -9,6 +9,7 @@ import typer
 from ckptplan.cli import options
 from ckptplan.cli.options import Format
 from ckptplan.cli.output import emit, enveloped, note
+from ckptplan.cli.wording import as_option
 from ckptplan.errors import InputError
 
 if TYPE_CHECKING:
@@ -71,7 +72,9 @@ def command(
         emit(
             format_=format_,
             output=output,
-            table=lambda console: simulation_table(console, planned, seen, schedule=schedule),
+            table=lambda console: simulation_table(
+                console, planned, seen, schedule=schedule, wording=as_option
+            ),
             document=lambda: enveloped("simulation", simulation_document(planned, seen, schedule=schedule)),
             rows=lambda: simulation_rows(planned, seen),
         )
@@ -138,7 +141,16 @@ def _drawn(plan: "Plan", schedule: str | None, path: str) -> "Iterator[Sink]":
 
     resident = Case(workload=plan.workload, profile=plan.profile).costs.resident_bytes
     picture = Gantt(plan, resident_bytes=resident, schedule=schedule)
-    yield picture.add
+    try:
+        yield picture.add
+    except InputError as error:
+        if error.field != "gantt":
+            raise
+        raise InputError(
+            error.message,
+            field="--gantt",
+            accepted=f"{error.accepted} (a smaller --T); --trace shows any schedule",
+        ) from None
     with styled():
         save_picture(picture.draw(), path, option="--gantt")
     note(f"picture written to {path}")

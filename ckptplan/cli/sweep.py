@@ -14,6 +14,7 @@ import typer
 from ckptplan.cli import options
 from ckptplan.cli.options import Effort, Format, Model, Objective
 from ckptplan.cli.output import emit, note
+from ckptplan.cli.wording import as_option, named_by_option
 from ckptplan.errors import InputError
 
 if TYPE_CHECKING:
@@ -77,7 +78,7 @@ def command(
     """
     chosen = _format(format_, output)
     processes = None if jobs is None else options.plain_integer(jobs, option="--jobs", most=1024)
-    with options.named_by_option():
+    with named_by_option():
         wishes = options.wishes(
             strategies=strategies,
             objective=objective,
@@ -165,7 +166,13 @@ def _as_table(sweep: Sweep, jobs: int | None) -> None:
         for rows in rows_of(sweep, jobs=jobs):
             summary.add(rows)
             told(len(rows))
-    emit(format_=Format.table, output=None, table=summary.print, document=dict, rows=list)
+    emit(
+        format_=Format.table,
+        output=None,
+        table=lambda console: summary.print(console, wording=as_option),
+        document=dict,
+        rows=list,
+    )
 
 
 def _as_stream(sweep: Sweep, jobs: int | None, chosen: RowFormat, output: str | None) -> None:
@@ -205,14 +212,15 @@ def _as_parquet(sweep: Sweep, jobs: int | None, output: str, *, restart: bool) -
     pyarrow()  # rather miss it now than when all rows are there
     partial, identity = Path(f"{output}.partial.jsonl"), sweep.identity
     if not restart and not _has_content(partial):
-        found = identity_of(output)
+        try:
+            found = identity_of(output)
+        except InputError as error:
+            raise _or_restart(error) from None
         if found == identity:
             note(_complete(output, sweep))
             return
         if found is not None:
-            raise InputError(
-                "holds another sweep", source=output, accepted="a new file, or --restart to begin it anew"
-            )
+            raise _or_restart(InputError("holds another sweep", source=output, accepted="a new file"))
     # Nobody else writes either file, until the rows are taken away.
     with _rows_in(str(partial), sweep, RowFormat.jsonl, restart=restart) as file:
         # A sweep that was killed just before it took its rows away, or one that ended just now.
@@ -222,6 +230,13 @@ def _as_parquet(sweep: Sweep, jobs: int | None, output: str, *, restart: bool) -
             write_parquet(output, lines=partial, columns=sweep.columns, identity=identity)
         file.remove()
     note(f"{len(sweep):,} rows written to {output}" if lacking else _complete(output, sweep))
+
+
+def _or_restart(error: InputError) -> InputError:
+    """Return what is wrong with a file, and that it can be begun anew."""
+    if error.accepted is None:
+        return error
+    return InputError(error.message, source=error.source, accepted=f"{error.accepted}, or --restart")
 
 
 def _rows_in(path: str, sweep: Sweep, chosen: RowFormat, *, restart: bool) -> AbstractContextManager[RowFile]:

@@ -10,6 +10,7 @@ from ckptplan.cli import options
 from ckptplan.cli.calibrate import Device
 from ckptplan.cli.options import Format
 from ckptplan.cli.output import emit, enveloped, note
+from ckptplan.cli.wording import as_option, named_by_option
 from ckptplan.errors import InputError
 
 if TYPE_CHECKING:
@@ -74,7 +75,7 @@ def command(
     from ckptplan.calibration.validate import validate
     from ckptplan.report.validation_table import validation_document, validation_rows, validation_table
 
-    with progress_bar("running") as progress:
+    with named_by_option(), progress_bar("running") as progress:
         found = validate(
             planned,
             cell=cell,
@@ -89,7 +90,7 @@ def command(
     emit(
         format_=format_,
         output=output,
-        table=lambda console: validation_table(console, planned, found),
+        table=lambda console: validation_table(console, planned, found, wording=as_option),
         document=lambda: enveloped("validation", validation_document(planned, found)),
         rows=lambda: validation_rows(found),
     )

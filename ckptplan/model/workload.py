@@ -9,6 +9,7 @@ from ckptplan.model.calibration import Calibration
 from ckptplan.model.checked import Checked, digest
 from ckptplan.model.network import Network
 from ckptplan.model.quantities import Bytes, Count, Name, PositiveBytes, PositiveSeconds, Seconds, Steps
+from ckptplan.wording import Argument, Phrase
 
 #: The fields that a network description derives.
 DERIVED = ("state_bytes", "tape_bytes", "resident_bytes_per_step", "resident_bytes")
@@ -154,8 +155,10 @@ class Workload(Checked):
     def _with_network(self, field: str, value: int) -> "Workload":
         if self.network is None:
             raise InputError(
-                f"workload {self.name!r} has no network description, so its sizes cannot follow {field}"
-                + ("" if self.cell is None else f"; calibrate it again with --{field} {value}"),
+                Phrase(
+                    f"workload {self.name!r} has no network description, so its sizes cannot follow {field}",
+                    *(() if self.cell is None else ("; calibrate it again with ", Argument(field, value))),
+                ),
                 field=field,
                 value=value,
             )

@@ -8,6 +8,7 @@ from ckptplan.paper.claims.claim import COMPUTE, TRANSFERS, Claim
 from ckptplan.paper.figures.content import PaperFigure
 from ckptplan.paper.setting import PaperSetting
 from ckptplan.paper.text import format_model, format_reading, format_value, summarize
+from ckptplan.wording import Argument, Wording
 
 _HEAD = """\
 # The paper's figures and claims, from the model
@@ -18,11 +19,10 @@ show the model's results for the content of the paper's Figures 2 to 5; the pape
 number below is computed, and this page is written by
 
 ```sh
-ckptplan paper --markdown docs/paper.md --pictures docs/pictures
+{page_command}
 ```
 
-The claims as data: `ckptplan paper --format json` (or `csv`); the points of a figure: \
-`ckptplan paper --figure 4 --format csv`.
+The claims as data: `{claims_command}` (or `csv`); the points of a figure: `{points_command}`.
 
 ## Claims
 
@@ -40,10 +40,29 @@ profiles show {profile}`.
 
 
 def render_page(
-    claims: Sequence[Claim], figures: Sequence[PaperFigure], setting: PaperSetting, *, pictures: Sequence[str]
+    claims: Sequence[Claim],
+    figures: Sequence[PaperFigure],
+    setting: PaperSetting,
+    *,
+    pictures: Sequence[str],
+    wording: Wording,
 ) -> str:
-    """Return the page; ``pictures`` are links to the figures' files, one per figure."""
-    head = _HEAD.format(workload=setting.workload.name, profile=setting.profile.name, summary=summarize(claims))
+    """Return the page; ``pictures`` are links to the figures' files, one per figure.
+
+    The page shows commands; ``wording`` puts their arguments into words.
+    """
+
+    def command(**arguments: object) -> str:
+        return " ".join(["ckptplan paper", *(wording(Argument(*item)) for item in arguments.items())])
+
+    head = _HEAD.format(
+        workload=setting.workload.name,
+        profile=setting.profile.name,
+        summary=summarize(claims),
+        page_command=command(markdown="docs/paper.md", pictures="docs/pictures"),
+        claims_command=command(format="json"),
+        points_command=command(figure=4, format="csv"),
+    )
     parts = [
         head,
         "\n".join(_render_table(claims)) + "\n",
@@ -51,7 +70,10 @@ def render_page(
         "\n".join(_render_notes(claims, agreeing=False)) + "\n",
         "## What the agreements are worth\n",
         "\n".join(_render_notes(claims, agreeing=True)) + "\n",
-        *(_render_figure(figure, picture) for figure, picture in zip(figures, pictures, strict=True)),
+        *(
+            _render_figure(figure, picture, command=command(figure=figure.number, format="csv"))
+            for figure, picture in zip(figures, pictures, strict=True)
+        ),
     ]
     return "\n".join(parts)
 
@@ -103,9 +125,8 @@ def _name_inputs(names: Sequence[str]) -> str:
     return ", ".join([*together, *(f"`{name}`" for name in alone)])
 
 
-def _render_figure(figure: PaperFigure, picture: str) -> str:
+def _render_figure(figure: PaperFigure, picture: str, *, command: str) -> str:
     return (
         f"## Content of Figure {figure.number}. "
-        f"{figure.title}\n\n![{figure.title}]({picture})\n\n{figure.caption} Data: `ckptplan paper --figure "
-        f"{figure.number} --format csv`.\n"
+        f"{figure.title}\n\n![{figure.title}]({picture})\n\n{figure.caption} Data: `{command}`.\n"
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from rich.console import Console
@@ -16,11 +16,14 @@ from ckptplan.paper.figures.content import PaperFigure, point_row
 from ckptplan.paper.setting import PaperSetting
 from ckptplan.paper.text import ASSUMED, format_model, summarize
 from ckptplan.units import format_bytes, format_count, format_seconds
+from ckptplan.wording import Argument, Wording
 
 _COLOURS = {"agrees": "green", "agrees by fit": "yellow", "disagrees": "red"}
 
 
-def claims_table(console: Console, claims: Sequence[Claim], setting: PaperSetting) -> None:
+def claims_table(
+    console: Console, claims: Sequence[Claim], setting: PaperSetting, *, wording: Wording = str
+) -> None:
     """Print one line per claim, then the reasons of those that disagree."""
     console.print(Text(title(setting), style="bold"))
     console.print()
@@ -43,7 +46,7 @@ def claims_table(console: Console, claims: Sequence[Claim], setting: PaperSettin
     console.print(table)
     console.print()
     console.print(summarize(claims))
-    for line in LEGEND:
+    for line in _legend(wording):
         console.print(Padding(line, (0, 0, 0, 2)))
     console.print()
     console.print(Text("Why claims disagree", style="bold"))
@@ -58,12 +61,14 @@ def title(setting: PaperSetting) -> str:
     return f"Claims of arXiv 2412.11810 and the model's numbers for {job}"
 
 
-#: What the terms of the table mean.
-LEGEND = (
-    f"{ASSUMED} depends on inputs that are assumed, not published; --format json names them",
-    "agrees by fit: an input was chosen so that the claim holds; the agreement tests nothing",
-    "words without a number ('not significant', 'almost') are read as up to 10 %, 'unaffected' as up to 1 %",
-)
+def _legend(wording: Wording) -> Iterator[str]:
+    """Yield what the terms of the table mean."""
+    names = wording(Argument("format", "json"))
+    yield f"{ASSUMED} depends on inputs that are assumed, not published; {names} names them"
+    yield "agrees by fit: an input was chosen so that the claim holds; the agreement tests nothing"
+    yield (
+        "words without a number ('not significant', 'almost') are read as up to 10 %, 'unaffected' as up to 1 %"
+    )
 
 
 def claim_row(claim: Claim) -> dict[str, Any]:
@@ -106,7 +111,7 @@ def _job(setting: PaperSetting) -> dict[str, Any]:
     }
 
 
-def figure_table(console: Console, figure: PaperFigure) -> None:
+def figure_table(console: Console, figure: PaperFigure, *, wording: Wording = str) -> None:
     """Print the ends of each curve, and the caption."""
     console.print(Text(f"Figure {figure.number}: {figure.title}", style="bold"))
     console.print()
@@ -129,7 +134,8 @@ def figure_table(console: Console, figure: PaperFigure) -> None:
     console.print(table)
     console.print()
     console.print(figure.caption)
-    console.print(f"All points: --figure {figure.number} --format csv")
+    points = (Argument("figure", figure.number), Argument("format", "csv"))
+    console.print(f"All points: {' '.join(map(wording, points))}")
 
 
 def _x_text(value: Any) -> str:

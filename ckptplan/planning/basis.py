@@ -2,25 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Literal
 
 from ckptplan.model.goal import Goal
 from ckptplan.model.prediction import BasisEntry
 from ckptplan.model.profile import GRADES, NUMBERS, HardwareProfile
-from ckptplan.model.workload import TIMES, Workload
+from ckptplan.model.workload import DERIVED, TIMES, Workload
 from ckptplan.units import format_share
 
 #: No prediction uses these.
 _NOT_ESTIMATED = ("power_watts", "idle_power_watts")
 #: Grades that are no published sources.
 _KINDS: dict[str, Literal["derived", "measured"]] = {"D": "derived", "M": "measured"}
+#: What is said of a number that came with no source, so that only who gave it can vouch for it.
+_UNSOURCED = "given without a source"
+#: The numbers of a workload that can be right or wrong; its steps, batch and units are chosen.
+_SIZES_AND_TIMES = (*DERIVED, "workspace_bytes", *TIMES)
 
 
-def estimate_basis(workload: Workload, profile: HardwareProfile, goal: Goal) -> tuple[BasisEntry, ...]:
-    """Return the inputs of a prediction, those assumed first."""
+def estimate_basis(
+    workload: Workload, profile: HardwareProfile, goal: Goal, *, own_budget: bool = False
+) -> tuple[BasisEntry, ...]:
+    """Return the inputs of a prediction, those assumed first.
+
+    ``own_budget`` says that the local budget is the plan's own peak, and not one that was set.
+    """
     entries = [
-        *_of_profile(profile, goal),
+        *_of_profile(profile, goal, own_budget=own_budget),
         *_of_workload(workload),
         *_of_match(workload, profile),
         *_of_model(profile),
@@ -28,25 +37,35 @@ def estimate_basis(workload: Workload, profile: HardwareProfile, goal: Goal) -> 
     return tuple(sorted(entries, key=lambda entry: entry.kind != "assumed"))
 
 
-def _of_profile(profile: HardwareProfile, goal: Goal) -> Iterator[BasisEntry]:
+def unsourced(entries: Iterable[BasisEntry]) -> list[BasisEntry]:
+    """Return the entries of numbers that were given without a source."""
+    return [entry for entry in entries if (entry.kind, entry.text) == ("stated", _UNSOURCED)]
+
+
+def _of_profile(profile: HardwareProfile, goal: Goal, *, own_budget: bool) -> Iterator[BasisEntry]:
     overridden = {
         field for field in ("local_bytes", "remote_bytes") if getattr(goal, field) != getattr(profile, field)
     }
     for field in NUMBERS:
         source = profile.sources.get(field)
         name = f"profile.{field}"
-        if field in overridden:
+        if field == "local_bytes" and own_budget:
+            yield BasisEntry(
+                field=name, kind="derived", text="the budget is this plan's own peak: it is a point of a front"
+            )
+        elif field in overridden:
             yield BasisEntry(field=name, kind="stated", text="budget set by the caller")
-        elif source is None or field in _NOT_ESTIMATED:
+        elif field in _NOT_ESTIMATED:
             continue
+        elif source is None:
+            if _is_given(profile, field):
+                yield BasisEntry(field=name, kind="stated", text=_UNSOURCED)
         elif source.grade == "X":
             yield BasisEntry(field=name, kind="assumed", text=f"{source.assumption} (grade X)")
         else:
             text = f"{source.source} (grade {source.grade}, {GRADES[source.grade]})"
             note = f"; {source.note}" if source.note else ""
             yield BasisEntry(field=name, kind=_KINDS.get(source.grade, "sourced"), text=f"{text}{note}")
-    if not profile.sources:
-        yield BasisEntry(field="profile", kind="stated", text="numbers given without sources")
 
 
 def _of_workload(workload: Workload) -> Iterator[BasisEntry]:
@@ -60,8 +79,19 @@ def _of_workload(workload: Workload) -> Iterator[BasisEntry]:
             text=f"times of plans are known to within {format_share(calibration.uncertainty)}, for chunks of "
             f"{calibration.shortest_chunk} steps or more, on {calibration.machine}",
         )
-    if not workload.basis:
-        yield BasisEntry(field="workload", kind="stated", text="numbers given without a basis")
+    for field in _SIZES_AND_TIMES:
+        name = f"workload.{field}"
+        if field in workload.basis or not _is_given(workload, field):
+            continue
+        if field in DERIVED and workload.network is not None:
+            yield BasisEntry(field=name, kind="derived", text="from the network")
+        else:
+            yield BasisEntry(field=name, kind="stated", text=_UNSOURCED)
+
+
+def _is_given(model: HardwareProfile | Workload, field: str) -> bool:
+    """Return whether a field holds more than what it holds by default."""
+    return bool(getattr(model, field) != type(model).model_fields[field].default)
 
 
 def _of_match(workload: Workload, profile: HardwareProfile) -> Iterator[BasisEntry]:

@@ -59,6 +59,8 @@ class Request:
     progress: Progress | None = None
     #: Whether Ctrl-C returns the best answers so far instead of raising.
     keeps_best: bool = True
+    #: Whether the local budget is the peak of the plan itself, as for a point of a front.
+    own_budget: bool = False
 
     @classmethod
     def of(
@@ -109,7 +111,11 @@ class Request:
             bound=bound,
             workload=workload,
             profile=profile,
-            estimate_basis=(*estimate_basis(workload, profile, self.goal), *searched, *notes),
+            estimate_basis=(
+                *estimate_basis(workload, profile, self.goal, own_budget=self.own_budget),
+                *searched,
+                *notes,
+            ),
             provenance=self.provenance,
         )
 

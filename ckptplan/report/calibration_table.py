@@ -11,6 +11,7 @@ from rich.table import Table
 from ckptplan.calibration.calibrate import Calibrated
 from ckptplan.model.calibration import Calibration
 from ckptplan.units import format_bytes, format_rate, format_seconds, format_share
+from ckptplan.wording import Argument, Wording
 
 _SIZES = {
     "state_bytes": "state",
@@ -27,7 +28,7 @@ _TIMES = {
 }
 
 
-def calibration_table(console: Console, found: Calibrated) -> None:
+def calibration_table(console: Console, found: Calibrated, *, wording: Wording = str) -> None:
     """Print sizes, times with their spread and fit, transfers, and how far to trust them."""
     calibration = _of(found)
     console.print(f"{found.workload.cell}, batch {found.workload.batch}", style="bold", soft_wrap=True)
@@ -54,7 +55,7 @@ def calibration_table(console: Console, found: Calibrated) -> None:
         f"{calibration.shortest_chunk} steps or more (each chunk takes "
         f"{format_seconds(calibration.chunk_overhead_seconds)} beside its steps), messages to about "
         f"{format_share(calibration.transfer_uncertainty)}. Error bars of a decision: "
-        f"ckptplan sensitivity --uncertainty {calibration.uncertainty * 100:.2g}%"
+        f"ckptplan sensitivity {wording(Argument('uncertainty', f'{calibration.uncertainty * 100:.2g}%'))}"
     )
 
 

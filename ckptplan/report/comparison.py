@@ -19,6 +19,7 @@ from ckptplan.report.infeasible import verdict
 from ckptplan.report.plan_table import PARAMETERS, PROVED, passed_over, plan_row, print_basis, print_title
 from ckptplan.storage.plans import plan_document
 from ckptplan.units import format_bytes, format_percent, format_seconds
+from ckptplan.wording import Wording
 
 Results: TypeAlias = Mapping[str, Plan | Infeasible]
 _PREDICTED = tuple(field.name for field in dataclasses.fields(Predicted) if field.name != "paper")
@@ -31,6 +32,7 @@ def comparison_table(
     workload: Workload,
     profile: HardwareProfile,
     regret: bool = False,
+    wording: Wording = str,
 ) -> None:
     """Print each strategy at its best, and what the numbers rest on."""
     print_title(console, workload=workload, profile=profile)
@@ -40,7 +42,7 @@ def comparison_table(
         console.print()
         console.print(_above(plans[0]))
     if plans:
-        print_basis(console, plans[0])
+        print_basis(console, plans[0], wording=wording)
 
 
 def strategies_table(results: Results, *, regret: bool = False) -> Table:

@@ -18,16 +18,13 @@ from ckptplan.report.comparison import parameters_text
 from ckptplan.report.plan_table import PARAMETERS, print_basis, print_title
 from ckptplan.studies.pareto import ParetoFront
 from ckptplan.units import format_bytes, format_count, format_percent, format_seconds
+from ckptplan.wording import Argument, Wording
 
-#: Said where strategies that are solved were not asked for.
-CLOSED_ONLY = (
-    "compared are closed forms, which answer at once; --strategies all adds optimal and others, slowly"
-)
 #: So many steps of memory are shown, evenly spaced in the logarithm of what is beside the resident bytes.
 _RUNGS = 10
 
 
-def front_table(console: Console, front: ParetoFront) -> None:
+def front_table(console: Console, front: ParetoFront, *, wording: Wording = str) -> None:
     """Print plans from the least memory to the least time, then what each strategy reaches."""
     print_title(console, workload=front.workload, profile=front.profile)
     console.print(_sentence(front))
@@ -35,15 +32,16 @@ def front_table(console: Console, front: ParetoFront) -> None:
     console.print(_ladder(front))
     console.print()
     console.print(_reaches(front))
-    for line in notes(front):
+    for line in notes(front, wording=wording):
         console.print(Text(line, style="dim"))
-    print_basis(console, front[len(front) - 1])
+    print_basis(console, front[len(front) - 1], wording=wording)
 
 
-def notes(front: ParetoFront) -> Iterator[str]:
+def notes(front: ParetoFront, *, wording: Wording = str) -> Iterator[str]:
     """Say what is not seen at first sight."""
     if all(strategy.is_closed_form for strategy in front.compared):
-        yield CLOSED_ONLY
+        more = wording(Argument("strategies", "all"))
+        yield f"compared are closed forms, which answer at once; {more} adds optimal and others, slowly"
     if front.resolution:
         yield f"points within {front.resolution:g} of a listed one in memory and time are left out"
     solved = [name for name, one in front.by_strategy.items() if not one.exact and not front.resolution]

@@ -71,8 +71,8 @@ class Gantt:
         if self._actions > MOST_ACTIONS:
             raise InputError(
                 f"the schedule has more than {MOST_ACTIONS:,} actions, too many to tell apart in a picture",
-                field="--gantt",
-                accepted="a plan of a shorter sequence (a smaller --T); --trace shows any schedule",
+                field="gantt",
+                accepted="a plan of a shorter sequence",
             )
         self._end = max(self._end, event.end)
         _, local, remote = self._memory[-1]

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 from ckptplan.errors import Infeasible
 from ckptplan.units import format_bytes, format_count, format_percent
+from ckptplan.wording import Argument, Wording
 
 _LIMITS = {
     "local_bytes": "local memory of one unit",
@@ -14,20 +12,10 @@ _LIMITS = {
     "max_overhead": "overhead over base",
     "steps": "number of steps",
 }
-_OPTIONS = {
-    "local_bytes": "--local-bytes",
-    "remote_bytes": "--remote-bytes",
-    "max_overhead": "--max-overhead",
-    "steps": "--T",
-    "batch": "--batch",
-    "neurons": "--neurons",
-    "strategies": "--strategies",
-    "profile": "--profile",
-}
 
 
-def infeasible_text(error: Infeasible) -> str:
-    """Return the message: need, have, binding limit, and what would help."""
+def infeasible_text(error: Infeasible, *, wording: Wording = str) -> str:
+    """Return the message: need, have, binding limit, and what would help, each change put by ``wording``."""
     lines = [
         f"{error.subject}: the {_LIMITS[error.binding]} is too small",
         f"  needs at least {_amount(error.binding, error.need)}",
@@ -40,11 +28,11 @@ def infeasible_text(error: Infeasible) -> str:
         lines[1] = f"  is planned for {_amount(error.binding, error.need)} steps or so at most"
     if error.suggestions:
         lines.append("any one of these changes makes a plan possible (each was planned):")
-        width = max(len(_change(suggestion)) for suggestion in error.suggestions)
+        changes = [wording(Argument(one["change"], one["value"])) for one in error.suggestions]
+        width = max(map(len, changes))
         lines += [
-            f"  {_change(suggestion):<{width}}  {suggestion['strategy']}, "
-            f"{format_percent(suggestion['overhead'])} time over base"
-            for suggestion in error.suggestions
+            f"  {change:<{width}}  {one['strategy']}, {format_percent(one['overhead'])} time over base"
+            for change, one in zip(changes, error.suggestions, strict=True)
         ]
     return "\n".join(lines)
 
@@ -66,10 +54,3 @@ def _amount(binding: str, value: float) -> str:
     if binding == "steps":
         return format_count(int(value))
     return f"{format_bytes(value)} ({format_count(int(value))} bytes)"
-
-
-def _change(suggestion: Mapping[str, Any]) -> str:
-    value = suggestion["value"]
-    # A share of more than 1 must be typed as a percentage.
-    shown = f"{value * 100:.1f}%" if isinstance(value, float) else value
-    return f"{_OPTIONS[suggestion['change']]} {shown}"

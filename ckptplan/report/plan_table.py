@@ -14,14 +14,18 @@ from ckptplan.errors import Infeasible
 from ckptplan.model.plan import Plan
 from ckptplan.model.profile import HardwareProfile
 from ckptplan.model.workload import Workload
+from ckptplan.planning.basis import unsourced
 from ckptplan.units import format_bytes, format_count, format_percent, format_seconds
+from ckptplan.wording import Argument, Wording
 
 _BAR = 24
 #: A gap below this share is rounding.
 PROVED = 1e-9
 
 
-def plan_table(console: Console, plan: Plan, results: Mapping[str, Plan | Infeasible]) -> None:
+def plan_table(
+    console: Console, plan: Plan, results: Mapping[str, Plan | Infeasible], *, wording: Wording = str
+) -> None:
     """Print the plan, its runners-up and its basis."""
     from ckptplan.report.comparison import strategies_table
 
@@ -32,7 +36,7 @@ def plan_table(console: Console, plan: Plan, results: Mapping[str, Plan | Infeas
     console.print(_facts(plan, results, unicode=console.encoding.startswith("utf")))
     console.print()
     console.print(strategies_table(results))
-    print_basis(console, plan)
+    print_basis(console, plan, wording=wording)
 
 
 def print_title(console: Console, *, workload: Workload, profile: HardwareProfile) -> None:
@@ -45,7 +49,7 @@ def print_title(console: Console, *, workload: Workload, profile: HardwareProfil
     console.print()
 
 
-def print_basis(console: Console, plan: Plan) -> None:
+def print_basis(console: Console, plan: Plan, *, wording: Wording = str) -> None:
     """Print what the estimate assumes, and where the rest of its inputs are told."""
     assumed = [entry for entry in plan.estimate_basis if entry.kind == "assumed"]
     console.print()
@@ -55,12 +59,19 @@ def print_basis(console: Console, plan: Plan) -> None:
     for text, fields in _grouped((entry.field, entry.text) for entry in assumed).items():
         line = Text.assemble((", ".join(fields), "yellow"), f": {text}")
         console.print(Padding(line, (0, 0, 0, 4)))
-    others = len(plan.estimate_basis) - len(assumed)
-    origin = "each with its origin: --format json"
+    yours = unsourced(plan.estimate_basis)
+    if yours:
+        are = "numbers are" if len(yours) > 1 else "number is"
+        console.print(f"  {len(yours)} {are} yours, without a source:")
+        console.print(Padding(Text(", ".join(entry.field for entry in yours), style="yellow"), (0, 0, 0, 4)))
+    others = len(plan.estimate_basis) - len(assumed) - len(yours)
+    if not others and yours:
+        return
+    origin = f"each with its origin: {wording(Argument('format', 'json'))}"
     console.print(
         Padding(
             f"{others} more inputs are sourced, derived, measured or stated; {origin}"
-            if assumed
+            if assumed or yours
             else f"nothing is assumed: {others} inputs are sourced, derived, measured or stated; {origin}",
             (0, 0, 0, 2),
         )

@@ -17,6 +17,7 @@ from ckptplan.report.plan_table import plan_row, print_basis
 from ckptplan.storage.plans import plan_document
 from ckptplan.studies.largest import Reach
 from ckptplan.units import format_count, format_percent, format_seconds
+from ckptplan.wording import Wording
 
 _BOUND = {
     "local_bytes": "local memory",
@@ -35,6 +36,7 @@ def reach_table(
     workload: Workload,
     profile: HardwareProfile,
     max_overhead: float | None,
+    wording: Wording = str,
 ) -> None:
     """Print how far each strategy goes, with the plan there."""
     limit = "" if max_overhead is None else f", at most {format_percent(max_overhead)} over base"
@@ -52,7 +54,7 @@ def reach_table(
     if unproved:
         console.print(Text(f"not proved to be the largest: {', '.join(unproved)}", style="dim"))
     if plan is not None:
-        print_basis(console, plan)
+        print_basis(console, plan, wording=wording)
 
 
 def _lines(reaches: Mapping[str, Reach], *, quantity: str) -> Table:

@@ -15,6 +15,7 @@ from ckptplan.studies.axes import Axis, Value
 from ckptplan.studies.error_bars import ErrorBars
 from ckptplan.studies.sensitivity import FACTORS, Best, BreakEven, Influence, Replanned, Sensitivity
 from ckptplan.units import format_percent, format_seconds
+from ckptplan.wording import Argument, Wording
 
 #: Changes of strategy that are told of one input, the nearest to its value.
 _MOST_BREAK_EVENS = 6
@@ -22,7 +23,7 @@ _MOST_BREAK_EVENS = 6
 _SAME = 5e-5
 
 
-def sensitivity_table(console: Console, study: Sensitivity) -> None:
+def sensitivity_table(console: Console, study: Sensitivity, *, wording: Wording = str) -> None:
     """Print the plan, what each input does to it, where another strategy is better, and the error bars."""
     print_title(console, workload=study.workload, profile=study.profile)
     best = study.best
@@ -35,7 +36,7 @@ def sensitivity_table(console: Console, study: Sensitivity) -> None:
     console.print(_table(study))
     console.print()
     console.print("Time against now, planned anew with the input at that factor; below it what differs.")
-    _print_break_evens(console, study.influences)
+    _print_break_evens(console, study.influences, wording=wording)
     if study.error_bars is not None:
         _print_error_bars(console, study, study.error_bars)
 
@@ -119,7 +120,7 @@ def _parameters(best: Best) -> str:
     )
 
 
-def _print_break_evens(console: Console, influences: Sequence[Influence]) -> None:
+def _print_break_evens(console: Console, influences: Sequence[Influence], *, wording: Wording) -> None:
     console.print()
     if not any(influence.break_evens for influence in influences):
         console.print("The same strategy is the best one from a quarter to four times each input.")
@@ -132,7 +133,8 @@ def _print_break_evens(console: Console, influences: Sequence[Influence]) -> Non
             table.add_row(influence.name, break_even_text(influence.axis, each))
         if len(nearest) < len(influence.break_evens):
             more = len(influence.break_evens) - len(nearest)
-            table.add_row(influence.name, Text(f"{more} more farther away: --format json", style="dim"))
+            all_of_them = wording(Argument("format", "json"))
+            table.add_row(influence.name, Text(f"{more} more farther away: {all_of_them}", style="dim"))
     console.print(table)
 
 

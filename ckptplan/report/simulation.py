@@ -17,6 +17,7 @@ from ckptplan.report.comparison import parameters_text
 from ckptplan.report.plan_table import print_basis, print_title
 from ckptplan.schedule.simulator import Trace
 from ckptplan.units import format_bytes, format_count, format_percent, format_seconds
+from ckptplan.wording import Wording
 
 #: Seconds may differ by this share, and by one rounding for each action: a clock adds, a closed form not.
 TOLERANCE, ROUNDING = 1e-9, 2.0**-53
@@ -61,7 +62,9 @@ def comparisons(plan: Plan, trace: Trace) -> list[Comparison]:
     ]
 
 
-def simulation_table(console: Console, plan: Plan, trace: Trace, *, schedule: str | None) -> None:
+def simulation_table(
+    console: Console, plan: Plan, trace: Trace, *, schedule: str | None, wording: Wording = str
+) -> None:
     """Print both side by side; ``schedule`` is the file that was played instead of the plan's own."""
     print_title(console, workload=plan.workload, profile=plan.profile)
     played = schedule or f"{plan.strategy}  {parameters_text(plan)}".strip()
@@ -79,7 +82,7 @@ def simulation_table(console: Console, plan: Plan, trace: Trace, *, schedule: st
     if trace.stall_seconds:
         console.print()
         console.print(f"compute waits {format_seconds(trace.stall_seconds)} for transfers")
-    print_basis(console, plan)
+    print_basis(console, plan, wording=wording)
 
 
 def _difference(row: Comparison, shown: Callable[[Any], str]) -> Text:

@@ -14,6 +14,7 @@ from ckptplan.report.plan_table import PARAMETERS
 from ckptplan.studies.axes import Axis
 from ckptplan.studies.sweep import Sweep
 from ckptplan.units import format_bytes, format_count, format_percent, format_seconds
+from ckptplan.wording import Argument, Wording
 
 #: Rows that are shown; the others only count.
 MOST_ROWS = 40
@@ -37,15 +38,14 @@ class Summary:
             if len(self.shown) < MOST_ROWS:
                 self.shown.append(row)
 
-    def print(self, console: Console) -> None:
+    def print(self, console: Console, *, wording: Wording = str) -> None:
         """Print the rows kept, what was left out, and how often each strategy is best."""
         console.print(_table(self.sweep, self.shown))
         console.print()
         if self.count > len(self.shown):
-            console.print(
-                f"{format_count(self.count - len(self.shown))} more rows; "
-                "-o FILE.csv (or .jsonl, .parquet) writes all"
-            )
+            file = wording(Argument("output", "FILE.csv"))
+            more = format_count(self.count - len(self.shown))
+            console.print(f"{more} more rows; {file} (or .jsonl, .parquet) writes all")
         shares = ", ".join(f"{name} {format_count(count)}" for name, count in self.best.most_common())
         console.print(f"best of {format_count(self.count)}: {shares}")
 

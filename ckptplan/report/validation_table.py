@@ -15,6 +15,7 @@ from ckptplan.model.plan import Plan
 from ckptplan.report.comparison import parameters_text
 from ckptplan.report.plan_table import print_title
 from ckptplan.units import format_bytes, format_count, format_rate, format_seconds, format_share, format_threads
+from ckptplan.wording import Argument, Wording
 
 _STYLES = {
     Verdict.OK: "green",
@@ -44,7 +45,7 @@ _FORMS: dict[Unit, Callable[[float], str]] = {
 }
 
 
-def validation_table(console: Console, plan: Plan, found: Validation) -> None:
+def validation_table(console: Console, plan: Plan, found: Validation, *, wording: Wording = str) -> None:
     """Print each quantity with its verdict, the regret, and what limits the comparison."""
     print_title(console, workload=plan.workload, profile=plan.profile)
     threads = format_threads(found.threads)
@@ -67,7 +68,7 @@ def validation_table(console: Console, plan: Plan, found: Validation) -> None:
         console.print()
         console.print(f"Note: {note}.")
     console.print()
-    console.print(_conclusion(found))
+    console.print(_conclusion(found, wording=wording))
 
 
 def _rows_table(found: Validation) -> Table:
@@ -136,12 +137,13 @@ def _print_regret(console: Console, regret: Regret) -> None:
     console.print(table)
 
 
-def _conclusion(found: Validation) -> Text:
+def _conclusion(found: Validation, *, wording: Wording) -> Text:
     wrong = []
     if found.off:
         wrong.append(f"Outside what is allowed: {', '.join(found.off)}")
     if found.noisy:
-        wrong.append(f"Too noisy to judge: {', '.join(found.noisy)}; more --repeats may help")
+        more = wording(Argument("repeats"))
+        wrong.append(f"Too noisy to judge: {', '.join(found.noisy)}; more {more} may help")
     if wrong:
         return Text(f"{'. '.join(wrong)}.", style="bold red")
     if found.not_comparable is not None:

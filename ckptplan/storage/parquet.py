@@ -54,7 +54,7 @@ def identity_of(path: str | Path) -> str | None:
     except OSError as error:
         raise InputError(f"cannot be read: {error.strerror}", source=source) from None
     except arrow.ArrowInvalid:
-        raise InputError("is no Parquet file", source=source, accepted="a new file, or --restart") from None
+        raise InputError("is no Parquet file", source=source, accepted="a new file") from None
     found: str = metadata.get(_KEY, b"").decode()
     return found
 

@@ -19,6 +19,7 @@ from typing import IO, Any, Literal
 
 from ckptplan.errors import InputError
 from ckptplan.storage.files import named_file, write_bytes
+from ckptplan.wording import Argument, Phrase
 
 Format = Literal["csv", "jsonl"]
 #: No row comes near this; another file may be one long line.
@@ -206,5 +207,7 @@ def _no_sweep(source: str, reason: str) -> InputError:
     return InputError(
         f"is not what this sweep began: {reason}",
         source=source,
-        accepted="a new file, one that the same command with the same inputs began, or --restart",
+        accepted=Phrase(
+            "a new file, one that the same command with the same inputs began, or ", Argument("restart", True)
+        ),
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -175,7 +176,7 @@ class ParetoFront(Sequence[Plan]):
             return [self[place] for place in range(*index.indices(len(self)))]
         if not -len(self) <= index < len(self):
             raise IndexError(f"the front has {len(self):,} points, no point {index}")
-        return self._plan(index % len(self), budget=int(self.local_peak_bytes[index]))
+        return self._plan(index % len(self))
 
     @property
     def compared(self) -> tuple[Strategy, ...]:
@@ -340,11 +341,14 @@ class ParetoFront(Sequence[Plan]):
         """Whether plans can be read off the columns: every point of every front is there."""
         return not self.resolution and all(strategy.is_closed_form for strategy in self.compared)
 
-    def _plan(self, place: int, *, budget: int) -> Plan:
+    def _plan(self, place: int, *, budget: int | None = None) -> Plan:
+        """Return the plan of a point, for a budget or else for the memory that it takes."""
         which, index = self._origins[:, place].tolist()
         answer = self._fronts[which].answer(index)
+        limit = int(self.local_peak_bytes[place]) if budget is None else budget
+        request = dataclasses.replace(self._within(limit), own_budget=budget is None)
         seconds = answer.totals(self._question.costs).seconds
-        return self._within(budget).plan(answer, bound=proven_bound([answer], seconds))
+        return request.plan(answer, bound=proven_bound([answer], seconds))
 
     def _within(self, budget: int, *, objective: str = "time") -> Request:
         return self._request.replace(local_bytes=budget, objective=objective)

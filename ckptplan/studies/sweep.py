@@ -23,6 +23,7 @@ from ckptplan.studies.rows import PLAN_COLUMNS, Row, Type, plan_row
 from ckptplan.studies.workers import all_cores
 from ckptplan.studies.workers import in_order as worked
 from ckptplan.version import __version__
+from ckptplan.wording import Phrase
 
 #: Values of an axis, and corners of the grid, that are looked at before it is begun.
 _MOST_CHECKED, _MOST_CORNERS = 1000, 4096
@@ -101,7 +102,10 @@ class Sweep:
     def _at(self, error: InputError, case: Case, point: Sequence[Value]) -> InputError:
         where = f"{case.workload.name} on {case.profile.name}, {self.grid.named(point)}"
         return InputError(
-            f"{error.message} (at {where})", field=error.field, value=error.value, accepted=error.accepted
+            Phrase(error.message, f" (at {where})"),
+            field=error.field,
+            value=error.value,
+            accepted=error.accepted,
         )
 
     def question(self, index: int) -> Question:

@@ -15,6 +15,7 @@ import ckptplan
 from ckptplan.errors import CkptplanError, Infeasible
 from ckptplan.model.plan import Plan
 from ckptplan.units import format_bytes
+from ckptplan.wording import Argument, Phrase
 
 _KIB = 1024
 #: Of what is free, the rest is for what a plan does not count: gradients, workspaces, holes in the heap.
@@ -30,8 +31,12 @@ class OutOfMemory(CkptplanError, MemoryError):  # noqa: N818 - what it is, not w
         self.predicted, self.available = predicted, available
         there = "an unknown amount is" if available is None else f"{format_bytes(available)} are"
         super().__init__(
-            f"memory ran out: the plan predicts {format_bytes(predicted)} of local memory beside weights, "
-            f"inputs and gradients, {there} available; {suggestion} ({cause})"
+            Phrase(
+                f"memory ran out: the plan predicts {format_bytes(predicted)} of local memory beside weights, "
+                f"inputs and gradients, {there} available; ",
+                suggestion,
+                f" ({cause})",
+            )
         )
 
     def details(self) -> dict[str, Any]:
@@ -115,8 +120,9 @@ def _suggestion(plan: Plan, available: int | None) -> str:
     except Infeasible as error:
         return f"no plan fits {format_bytes(budget)}: {error}"
     settings = ", ".join(f"{name} {value}" for name, value in found.parameters.items())
-    return (
-        f"a plan for --local-bytes {budget} should fit: {found.strategy}"
-        f"{f' ({settings})' if settings else ''}, {format_bytes(found.predicted.local_peak_bytes)}, "
-        f"{found.predicted.overhead:+.0%} time over base"
+    return Phrase(
+        "a plan for ",
+        Argument("local_bytes", budget),
+        f" should fit: {found.strategy}{f' ({settings})' if settings else ''}, "
+        f"{format_bytes(found.predicted.local_peak_bytes)}, {found.predicted.overhead:+.0%} time over base",
     )

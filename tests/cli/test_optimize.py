@@ -371,3 +371,44 @@ def test_an_internal_fault_exits_1_and_says_how_to_see_more(tmp_path: Path) -> N
     assert done.returncode == 1
     assert done.stderr.startswith("ckptplan: RuntimeError: broken numpy (a fault in ckptplan")
     assert "Traceback" in run("optimize", PYTHONPATH=str(tmp_path), CKPTPLAN_DEBUG="1").stderr
+
+
+INVENTED_PROFILE = """
+name = "box"
+local_bytes = "1 MiB"
+write_bytes_per_second = "1 GB/s"
+read_bytes_per_second = "1 GB/s"
+"""
+INVENTED_WORKLOAD = """
+name = "net"
+steps = 64
+state_bytes = 4096
+tape_bytes = 8192
+forward_seconds = "1 ms"
+backward_seconds = "2 ms"
+recompute_seconds = "1 ms"
+"""
+
+
+def test_invented_numbers_are_counted_and_named(tmp_path: Path) -> None:
+    """A machine and a job without a source for anything assume nothing, and prove nothing."""
+    (tmp_path / "box.toml").write_text(INVENTED_PROFILE)
+    (tmp_path / "net.toml").write_text(INVENTED_WORKLOAD)
+    job = ("optimize", "--profile", str(tmp_path / "box.toml"), "--workload", str(tmp_path / "net.toml"))
+    invented = [
+        "profile.local_bytes",
+        "profile.write_bytes_per_second",
+        "profile.read_bytes_per_second",
+        "workload.state_bytes",
+        "workload.tape_bytes",
+        "workload.forward_seconds",
+        "workload.backward_seconds",
+        "workload.recompute_seconds",
+    ]
+    table = run(*job, COLUMNS="80").stdout
+    assert "nothing is assumed" not in table
+    _, _, told = table.partition("  8 numbers are yours, without a source:\n")
+    assert " ".join(told.split()) == ", ".join(invented)
+    assert all(len(line) <= 80 for line in table.splitlines())
+    basis = json.loads(run(*job, "--format", "json").stdout)["estimate_basis"]
+    assert [entry["field"] for entry in basis if entry["text"] == "given without a source"] == invented

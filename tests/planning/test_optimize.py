@@ -11,7 +11,9 @@ from ckptplan import HardwareProfile, Infeasible, InputError, Plan, Workload
 from ckptplan.cost.case import Case
 from ckptplan.model.budget import Budget
 from ckptplan.model.record import Parameters
+from ckptplan.planning.basis import unsourced
 from ckptplan.search.question import Question
+from ckptplan.storage.library import names
 from ckptplan.strategies.registry import closed_form_of, select_strategies
 from tests.support import ask, calibration, columns_of, settings_of
 
@@ -384,12 +386,44 @@ def test_every_assumption_is_listed() -> None:
         assert ("model.transfers" in assumed) == profile.overlaps_compute
 
 
-def test_numbers_without_sources_are_said_to_be_stated() -> None:
+def test_each_number_without_a_source_is_named() -> None:
+    """What nobody vouches for is told number by number; what is left at its default was not given."""
     plan = optimize(tiny_workload(5), tiny_profile(1000))
-    assert [(entry.field, entry.kind) for entry in plan.estimate_basis] == [
-        ("profile", "stated"),
-        ("workload", "stated"),
+    assert {(entry.kind, entry.text) for entry in plan.estimate_basis} == {("stated", "given without a source")}
+    assert [entry.field for entry in plan.estimate_basis] == [
+        "profile.local_bytes",
+        "profile.write_bytes_per_second",
+        "profile.read_bytes_per_second",
+        "workload.state_bytes",
+        "workload.tape_bytes",
+        "workload.forward_seconds",
+        "workload.backward_seconds",
+        "workload.recompute_seconds",
     ]
+
+
+def test_a_number_with_a_source_among_others_without_is_not_counted_as_theirs() -> None:
+    known = {"local_bytes": {"grade": "A", "source": "a data sheet"}}
+    plan = optimize(
+        tiny_workload(5, basis={"state_bytes": {"kind": "measured", "why": "counted"}}),
+        tiny_profile(1000, sources=known),
+    )
+    kinds = {entry.field: entry.kind for entry in plan.estimate_basis}
+    assert (kinds["profile.local_bytes"], kinds["workload.state_bytes"]) == ("sourced", "measured")
+    assert (kinds["profile.read_bytes_per_second"], kinds["workload.tape_bytes"]) == ("stated", "stated")
+
+
+def test_sizes_that_a_network_gives_are_derived() -> None:
+    network = {name: value for name, value in dict(SNN).items() if name != "basis"}
+    kinds = {entry.field: entry.kind for entry in optimize(Workload(**network), MK2).estimate_basis}
+    assert kinds["workload.state_bytes"] == "derived"
+    assert kinds["workload.forward_seconds"] == "stated"
+
+
+@pytest.mark.parametrize("name", names("hardware_profiles"))
+def test_built_in_profiles_and_workloads_have_a_source_for_every_number(name: str) -> None:
+    plan = optimize(SNN.with_steps(64), ckptplan.load_profile(name), local_bytes="1 GiB")
+    assert unsourced(plan.estimate_basis) == []
 
 
 def test_dates_can_be_fixed(monkeypatch: pytest.MonkeyPatch) -> None:

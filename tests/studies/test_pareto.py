@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 import ckptplan
-from ckptplan import Infeasible, InputError, ParetoFront
+from ckptplan import Infeasible, InputError, ParetoFront, Plan
 from ckptplan.search import solved_front
 
 WORKLOAD = ckptplan.load_workload("paper-snn").with_steps(64)
@@ -72,6 +72,29 @@ def test_at_picks_the_quickest_within_a_budget(front: ParetoFront) -> None:
 def test_the_knee_is_that_of_optimize(front: ParetoFront) -> None:
     knee = ckptplan.optimize(WORKLOAD, IPU, strategies="closed", objective="balanced", local_bytes="230 kB")
     assert front.knee.predicted == knee.predicted
+
+
+def told_of_local_bytes(plan: Plan) -> tuple[str, str]:
+    (entry,) = [entry for entry in plan.estimate_basis if entry.field == "profile.local_bytes"]
+    return entry.kind, entry.text
+
+
+def test_a_plan_of_the_front_says_that_its_budget_is_its_own_peak() -> None:
+    """Nobody sets a budget for a point of a front, whatever budget the front was asked for with."""
+    for plain in (ckptplan.pareto(WORKLOAD, IPU), ckptplan.pareto(WORKLOAD, IPU, local_bytes="230 kB")):
+        for plan in (plain[0], plain[-1], *plain[3:5], plain.by_strategy["standard"][0]):
+            assert plan.goal.local_bytes == plan.predicted.local_peak_bytes
+            kind, text = told_of_local_bytes(plan)
+            assert (kind, "own peak" in text) == ("derived", True)
+
+
+def test_a_plan_within_a_budget_says_who_set_it(front: ParetoFront) -> None:
+    caller = ("stated", "budget set by the caller")
+    assert told_of_local_bytes(front.at("300 kB")) == caller
+    assert told_of_local_bytes(front.best) == told_of_local_bytes(front.knee) == caller
+    for plan in (ckptplan.pareto(WORKLOAD, IPU).best, ckptplan.pareto(WORKLOAD, IPU).knee):
+        assert plan.goal.local_bytes == IPU.local_bytes
+        assert str(IPU.sources["local_bytes"].source) in told_of_local_bytes(plan)[1]
 
 
 def test_where_no_plan_is_within_a_budget_it_says_what_would_help(front: ParetoFront) -> None:

@@ -70,7 +70,7 @@ def test_memory_that_runs_out_says_what_would_fit() -> None:
     message, end = done.stdout.splitlines()
     assert end == "went on"
     assert message.startswith("memory ran out: the plan predicts 800 MiB of local memory")
-    assert "a plan for --local-bytes" in message
+    assert "a plan for local_bytes=" in message
     assert "should fit: " in message
     assert "can't allocate memory" in message
 

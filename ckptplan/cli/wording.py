@@ -1,0 +1,76 @@
+"""What Python calls a parameter is an option on the command line: the one place that says which."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+from ckptplan.errors import CkptplanError, InputError
+from ckptplan.wording import Argument, Phrase, worded
+
+#: Options that are not called as their parameters are.
+_SPELLINGS = {"steps": "--T", "thread_count": "--threads", "output": "-o"}
+#: Parameters whose mistakes are told of the option that gave them. Others are fields of files.
+_GIVEN_BY_OPTIONS = (
+    "cell",
+    "device",
+    "batch",
+    "neurons",
+    "local_bytes",
+    "remote_bytes",
+    "strategies",
+    "objective",
+    "max_overhead",
+    "model",
+    "effort",
+    "resolution",
+    "uncertainty",
+    "regret",
+    "gantt",
+)
+
+
+def option_of(parameter: str) -> str:
+    """Return the option that gives a parameter, as ``--local-bytes``."""
+    return _SPELLINGS.get(parameter, f"--{parameter.replace('_', '-')}")
+
+
+def as_option(argument: Argument) -> str:
+    """Return an argument as it is typed: ``--local-bytes 4096``, ``--restart``."""
+    option, value = option_of(argument.name), argument.value
+    if value is None or value is True:
+        return option
+    # A share of more than 1 must be typed as a percentage.
+    return f"{option} {f'{value * 100:.1f}%' if isinstance(value, float) else value}"
+
+
+def message_of(error: CkptplanError) -> str:
+    """Return an error's message, its arguments named by their options."""
+    text = error.args[0] if error.args else ""
+    return "\n".join([worded(text, as_option), *getattr(error, "__notes__", ())])
+
+
+def details_of(error: CkptplanError) -> dict[str, Any]:
+    """Return an error's details, the arguments in them named by their options."""
+    return _in_options(error.details())
+
+
+def _in_options(details: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        name: worded(value, as_option) if isinstance(value, Phrase) else value
+        for name, value in details.items()
+    }
+
+
+@contextmanager
+def named_by_option() -> Iterator[None]:
+    """Tell errors about what an option gave by the option's name."""
+    try:
+        yield
+    except InputError as error:
+        if error.source is None and error.field in _GIVEN_BY_OPTIONS:
+            raise InputError(
+                error.message, field=option_of(error.field), value=error.value, accepted=error.accepted
+            ) from None
+        raise

@@ -1,0 +1,46 @@
+"""Text that names arguments: it reads as Python, and the command line says the same in its options."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TypeAlias
+
+
+@dataclass(frozen=True)
+class Argument:
+    """A parameter of a call, with the value to give it or none; ``str`` is how Python writes it."""
+
+    name: str
+    value: object = None
+
+    def __str__(self) -> str:
+        return f"{self.name}={'' if self.value is None else repr(self.value)}"
+
+
+#: How an argument is put into words: as Python's keyword, or as an option.
+Wording: TypeAlias = Callable[[Argument], str]
+
+
+class Phrase(str):
+    """Text whose arguments are kept as data. As a string it is the text for Python users."""
+
+    __slots__ = ("parts",)
+    parts: tuple[str | Argument, ...]
+
+    def __new__(cls, *parts: str | Argument) -> Phrase:
+        """Join texts, phrases and arguments."""
+        flat = [inner for part in parts for inner in (part.parts if isinstance(part, Phrase) else (part,))]
+        phrase = super().__new__(cls, "".join(map(str, flat)))
+        phrase.parts = tuple(flat)
+        return phrase
+
+    def __reduce__(self) -> tuple[type[Phrase], tuple[str | Argument, ...]]:
+        return (Phrase, self.parts)
+
+
+def worded(text: str, wording: Wording) -> str:
+    """Return a text with its arguments in other words."""
+    if not isinstance(text, Phrase):
+        return text
+    return "".join(wording(part) if isinstance(part, Argument) else part for part in text.parts)
