@@ -9,7 +9,7 @@ from typing import Any
 
 from ckptplan.cost.derive import step_costs
 from ckptplan.cost.exact import overhead
-from ckptplan.errors import Infeasible, InputError
+from ckptplan.errors import Change, Infeasible, InputError
 from ckptplan.model.profile import HardwareProfile
 from ckptplan.model.workload import Workload
 from ckptplan.search.question import Question
@@ -32,7 +32,7 @@ class _Case:
     workload: Workload
     profile: HardwareProfile
 
-    def suggestion(self, change: str, value: Any, question: Question) -> dict[str, Any] | None:
+    def suggestion(self, change: Change, value: Any, question: Question) -> dict[str, Any] | None:
         """Plan the changed question; None if it does not fit after all, or if nothing is changed."""
         if change != "strategies" and self.asked.all_solved:
             # What closed forms can do need not be what the strategies asked for can.
@@ -172,7 +172,7 @@ def _other_profile(case: _Case, infeasible: Infeasible) -> _Suggestions:
 
 
 def _largest(
-    case: _Case, change: str, present: int, changed: Callable[[int], Workload]
+    case: _Case, change: Change, present: int, changed: Callable[[int], Workload]
 ) -> dict[str, Any] | None:
     """Bisect for the largest value that fits; the present one does not."""
 

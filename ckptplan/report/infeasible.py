@@ -6,38 +6,19 @@ from collections.abc import Mapping
 from typing import Any
 
 from ckptplan.errors import Infeasible
-from ckptplan.units import format_bytes, format_count, format_percent
-
-_LIMITS = {
-    "local_bytes": "local memory of one unit",
-    "remote_bytes": "remote memory",
-    "max_overhead": "overhead over base",
-    "steps": "number of steps",
-}
-_OPTIONS = {
-    "local_bytes": "--local-bytes",
-    "remote_bytes": "--remote-bytes",
-    "max_overhead": "--max-overhead",
-    "steps": "--T",
-    "batch": "--batch",
-    "neurons": "--neurons",
-    "strategies": "--strategies",
-    "profile": "--profile",
-}
+from ckptplan.report.limits import limit_words, option_of
+from ckptplan.units import format_percent
 
 
 def infeasible_text(error: Infeasible) -> str:
     """Return the message: need, have, binding limit, and what would help."""
+    words = limit_words(error.binding)
+    width = len(words.needs)
     lines = [
-        f"{error.subject}: the {_LIMITS[error.binding]} is too small",
-        f"  needs at least {_amount(error.binding, error.need)}",
-        f"  has            {_amount(error.binding, error.have)}",
+        f"{error.subject}: {words.broken}",
+        f"  {words.needs} {words.exact(error.need)}",
+        f"  {'has':<{width}} {words.exact(error.have)}",
     ]
-    if error.binding == "max_overhead":
-        lines[0] = f"{error.subject}: no plan is quick enough"
-    if error.binding == "steps":
-        lines[0] = f"{error.subject}: the sequence is too long for it within this memory"
-        lines[1] = f"  is planned for {_amount(error.binding, error.need)} steps or so at most"
     if error.suggestions:
         lines.append("any one of these changes makes a plan possible (each was planned):")
         width = max(len(_change(suggestion)) for suggestion in error.suggestions)
@@ -51,25 +32,12 @@ def infeasible_text(error: Infeasible) -> str:
 
 def verdict(error: Infeasible) -> str:
     """Return the reason in a few words, for a table."""
-    if error.binding == "max_overhead":
-        return f"too slow: {format_percent(error.need)} at best"
-    if error.binding == "remote_bytes":
-        return f"needs {format_bytes(error.need)} remote"
-    if error.binding == "steps":
-        return f"too long: about {format_count(int(error.need))} steps at most"
-    return "does not fit"
-
-
-def _amount(binding: str, value: float) -> str:
-    if binding == "max_overhead":
-        return format_percent(value)
-    if binding == "steps":
-        return format_count(int(value))
-    return f"{format_bytes(value)} ({format_count(int(value))} bytes)"
+    words = limit_words(error.binding)
+    return words.verdict.format(words.short(error.need))
 
 
 def _change(suggestion: Mapping[str, Any]) -> str:
     value = suggestion["value"]
     # A share of more than 1 must be typed as a percentage.
     shown = f"{value * 100:.1f}%" if isinstance(value, float) else value
-    return f"{_OPTIONS[suggestion['change']]} {shown}"
+    return f"{option_of(suggestion['change'])} {shown}"

@@ -14,16 +14,11 @@ from ckptplan.model.workload import Workload
 from ckptplan.reach import Reach
 from ckptplan.report.comparison import parameters_text
 from ckptplan.report.infeasible import verdict
+from ckptplan.report.limits import limit_words
 from ckptplan.report.plan_table import plan_row, print_basis
 from ckptplan.storage.plans import plan_document
 from ckptplan.units import format_count, format_percent, format_seconds
 
-_BOUND = {
-    "local_bytes": "local memory",
-    "remote_bytes": "remote memory",
-    "max_overhead": "the overhead limit",
-    None: "nothing",
-}
 _OF = {"T": "time steps", "batch": "samples", "neurons": "neurons"}
 
 
@@ -67,7 +62,7 @@ def _lines(reaches: Mapping[str, Reach], *, quantity: str) -> Table:
     for name, reach in reaches.items():
         if reach.plan is None:
             reason = verdict(reach.infeasible) if reach.infeasible else "does not fit"
-            cells = (name, "none", *[""] * (len(headings) - 1), _BOUND[reach.bound_by], reason)
+            cells = (name, "none", *[""] * (len(headings) - 1), _bound(reach), reason)
             table.add_row(*(Text(text, style="dim") for text in cells))
             continue
         predicted = reach.plan.predicted
@@ -77,10 +72,14 @@ def _lines(reaches: Mapping[str, Reach], *, quantity: str) -> Table:
             *((f"{reach.value / base:.2f} x",) if base else ()),
             format_seconds(predicted.seconds),
             format_percent(predicted.overhead),
-            _BOUND[reach.bound_by],
+            _bound(reach),
             parameters_text(reach.plan),
         )
     return table
+
+
+def _bound(reach: Reach) -> str:
+    return "nothing" if reach.bound_by is None else limit_words(reach.bound_by).name
 
 
 def reach_document(reaches: Mapping[str, Reach], *, quantity: str) -> dict[str, Any]:

@@ -11,13 +11,13 @@ from rich.table import Table
 from rich.text import Text
 
 from ckptplan.axes import Axis
+from ckptplan.report.limits import limit_words
 from ckptplan.report.plan_table import PARAMETERS
 from ckptplan.sweeps import Sweep
 from ckptplan.units import format_bytes, format_count, format_percent, format_seconds
 
 #: Rows that are shown; the others only count.
 MOST_ROWS = 40
-_LIMITS = {"local_bytes": "local memory", "remote_bytes": "remote memory", "max_overhead": "overhead"}
 
 
 class Summary:
@@ -99,6 +99,6 @@ def _plan(row: Mapping[str, Any]) -> list[str | Text]:
 
 
 def _reason(row: Mapping[str, Any]) -> list[str | Text]:
-    show = format_percent if row["binding"] == "max_overhead" else format_bytes
-    text = f"{_LIMITS[row['binding']]}: needs {show(row['need'])}, has {show(row['have'])}"
+    words = limit_words(row["binding"])
+    text = f"{words.name}: {words.needs_in_cell} {words.short(row['need'])}, has {words.short(row['have'])}"
     return [Text("none", style="dim"), Text(text, style="dim"), "", "", ""]

@@ -11,7 +11,7 @@ import numpy as np
 
 from ckptplan.cost import paper
 from ckptplan.cost.exact import Cost, overhead
-from ckptplan.errors import Infeasible, InputError
+from ckptplan.errors import Infeasible, InputError, Limit
 from ckptplan.model.budget import Budget
 from ckptplan.model.step_costs import StepCosts
 from ckptplan.search.box import Best, Limits, Rival, best_setting
@@ -117,13 +117,13 @@ class Question:
         if (unsolvable := self._below_the_least(subject=subject)) is not None:
             return unsolvable
         closed = self.closed_form()
-        lifted = {
+        lifted: dict[Limit, Question] = {
             "max_overhead": self.changed(max_overhead=None),
             "remote_bytes": closed.changed(budget=replace(self.budget, remote_bytes=None)),
             "local_bytes": closed.changed(budget=replace(self.budget, local_bytes=None)),
         }
         free = closed.changed(budget=Budget(), max_overhead=None)
-        limits: dict[str, float | None] = {
+        limits: dict[Limit, float | None] = {
             "local_bytes": self.budget.local_bytes,
             "remote_bytes": self.budget.remote_bytes,
             "max_overhead": self.max_overhead,
@@ -169,7 +169,7 @@ class Question:
         have = self.costs.steps
         return Infeasible(binding="steps", need=min(most, have - 1), have=have, subject=subject)
 
-    def _broken(self, cost: Cost) -> Iterator[tuple[str, float, float]]:
+    def _broken(self, cost: Cost) -> Iterator[tuple[Limit, float, float]]:
         """Return the limits that a schedule breaks: which, what it needs, what there is."""
         remote, most = self.budget.remote_bytes, self.max_overhead
         if remote is not None and cost.remote_peak_bytes[0] > remote:
