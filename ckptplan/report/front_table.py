@@ -16,6 +16,7 @@ from rich.text import Text
 
 from ckptplan.fronts import ParetoFront
 from ckptplan.report.comparison import parameters_text
+from ckptplan.report.infeasible import infeasible_text
 from ckptplan.report.plan_table import PARAMETERS, print_basis, print_title
 from ckptplan.strategies.solved import SolvedStrategy
 from ckptplan.units import format_bytes, format_count, format_percent, format_seconds
@@ -29,8 +30,15 @@ _RUNGS = 10
 
 
 def front_table(console: Console, front: ParetoFront) -> None:
-    """Print plans from the least memory to the least time, then what each strategy reaches."""
+    """Print plans from the least memory to the least time, then what each strategy reaches.
+
+    Of an empty front: why no plan fits its limits.
+    """
     print_title(console, workload=front.workload, profile=front.profile)
+    if not len(front):
+        reason = front.lacks(front.budget_bytes)
+        console.print("no plan" if reason is None else infeasible_text(reason))
+        return
     console.print(_sentence(front))
     console.print()
     console.print(_ladder(front))
@@ -93,7 +101,8 @@ def marks(front: ParetoFront) -> dict[int, str]:
 
 def _rungs(front: ParetoFront) -> set[int]:
     free = np.maximum(1, front.local_peak_bytes - front.resident_bytes)
-    wanted = np.geomspace(free[0], free[-1], _RUNGS)
+    # Between equal ends geomspace may round to values above them, where there is no point.
+    wanted = np.clip(np.geomspace(free[0], free[-1], _RUNGS), free[0], free[-1])
     return {0, len(front) - 1, *np.searchsorted(free, wanted[1:-1]).tolist()}
 
 
