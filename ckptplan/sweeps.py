@@ -16,9 +16,10 @@ from ckptplan.model.checked import digest
 from ckptplan.model.plan import Goal
 from ckptplan.model.profile import HardwareProfile
 from ckptplan.model.workload import Workload
-from ckptplan.plan_rows import PLAN_COLUMNS, Row, Type, plan_row
+from ckptplan.plan_rows import plan_columns, plan_row
 from ckptplan.planner import check_kind
 from ckptplan.search.question import Question
+from ckptplan.storage.tables import Columns, Row, Type
 from ckptplan.strategies.registry import named
 from ckptplan.version import __version__
 from ckptplan.workers import all_cores
@@ -64,13 +65,13 @@ class Sweep:
         return digest(numbers).removeprefix("sha256:")[:12]
 
     @property
-    def columns(self) -> dict[str, Type]:
+    def columns(self) -> Columns:
         """The columns of every row, and what they hold."""
         axes: dict[str, Type] = {
             axis.column: "whole" if axis.kind.whole else "number" for axis in self.grid.axes
         }
         steps: dict[str, Type] = {} if "steps" in axes else {"steps": "whole"}
-        return {"sweep": "text", **axes, "workload": "text", "profile": "text", **steps, **PLAN_COLUMNS}
+        return {"sweep": "text", **axes, "workload": "text", "profile": "text", **steps, **plan_columns()}
 
     def place(self, index: int) -> tuple[Workload, HardwareProfile, tuple[Value, ...]]:
         """Return the workload, the profile and the values of the axes of a row."""

@@ -17,7 +17,8 @@ from ckptplan.cli.output import emit, note
 from ckptplan.errors import InputError
 
 if TYPE_CHECKING:
-    from ckptplan.storage.rows import Lines, RowFile
+    from ckptplan.storage.rows import RowFile
+    from ckptplan.storage.tables import Lines
     from ckptplan.sweeps import Sweep
 
 
@@ -261,9 +262,9 @@ def _has_content(path: Path) -> bool:
 
 
 def _lines(sweep: Sweep, chosen: RowFormat) -> Lines:
-    from ckptplan.storage.rows import Lines
+    from ckptplan.storage.tables import Lines
 
-    return Lines(format="csv" if chosen is RowFormat.csv else "jsonl", columns=tuple(sweep.columns))
+    return Lines(format="csv" if chosen is RowFormat.csv else "jsonl", columns=sweep.columns)
 
 
 @contextmanager

@@ -15,8 +15,9 @@ from ckptplan.reach import Reach
 from ckptplan.report.comparison import parameters_text
 from ckptplan.report.infeasible import verdict
 from ckptplan.report.limits import limit_words
-from ckptplan.report.plan_table import plan_row, print_basis
+from ckptplan.report.plan_table import plan_columns, plan_row, print_basis
 from ckptplan.storage.plans import plan_document
+from ckptplan.storage.tables import Columns, Rows
 from ckptplan.units import format_count, format_percent, format_seconds
 
 _OF = {"T": "time steps", "batch": "samples", "neurons": "neurons"}
@@ -98,15 +99,19 @@ def reach_document(reaches: Mapping[str, Reach], *, quantity: str) -> dict[str, 
     }
 
 
-def reach_rows(reaches: Mapping[str, Reach], *, quantity: str) -> list[dict[str, Any]]:
+def reach_rows(reaches: Mapping[str, Reach], *, quantity: str) -> Rows:
     """Return a flat row for each strategy."""
-    return [
-        {
-            "quantity": quantity,
-            "value": reach.value,
-            "bound_by": reach.bound_by or "",
-            "proved": str(reach.proved).lower(),
-            **({"strategy": name} if reach.plan is None else plan_row(reach.plan)),
-        }
-        for name, reach in reaches.items()
-    ]
+    columns: Columns = {"quantity": "text", "value": "whole", "bound_by": "text", "proved": "truth"}
+    return Rows(
+        columns={**columns, **plan_columns()},
+        rows=[
+            {
+                "quantity": quantity,
+                "value": reach.value,
+                "bound_by": reach.bound_by,
+                "proved": reach.proved,
+                **({"strategy": name} if reach.plan is None else plan_row(reach.plan)),
+            }
+            for name, reach in reaches.items()
+        ],
+    )

@@ -12,7 +12,7 @@ from rich.text import Text
 
 from ckptplan.axes import Axis
 from ckptplan.report.limits import limit_words
-from ckptplan.report.plan_table import PARAMETERS
+from ckptplan.strategies.registry import all_parameters
 from ckptplan.sweeps import Sweep
 from ckptplan.units import format_bytes, format_count, format_percent, format_seconds
 
@@ -87,7 +87,9 @@ def _shown(axis: Axis, row: Mapping[str, Any]) -> str:
 
 def _plan(row: Mapping[str, Any]) -> list[str | Text]:
     parameters = ", ".join(
-        f"{name} {row[name]}" for name in PARAMETERS if row[name] is not None and not name.endswith("_units")
+        f"{name} {row[name]}"
+        for name in all_parameters()
+        if row[name] is not None and not name.endswith("_units")
     )
     return [
         row["strategy"],

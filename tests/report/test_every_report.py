@@ -29,6 +29,7 @@ from ckptplan.report.style import styled
 from ckptplan.report.sweep_table import Summary
 from ckptplan.report.tornado import tornado
 from ckptplan.sensitivities import sensitivity
+from ckptplan.storage.tables import Row
 from ckptplan.sweeps import prepared, rows_of
 
 PROFILE = ckptplan.load_profile("ipu-mk2")
@@ -70,7 +71,7 @@ def text_of(print_: Callable[[Console], None]) -> str:
     return text.getvalue()
 
 
-def is_data(document: Any, rows: Iterable[dict[str, Any]]) -> None:
+def is_data(document: Any, rows: Iterable[Row]) -> None:
     """Both can be written as JSON, which has no numbers that are none."""
     json.dumps([document, list(rows)], allow_nan=False)
 
@@ -135,7 +136,7 @@ def test_infeasible_as_message() -> None:
 @pytest.mark.parametrize("regret", [False, True])
 def test_comparison(job: Job, regret: bool) -> None:
     results = ckptplan.compare(job.workload, PROFILE, **job.wishes)
-    about = {"workload": job.workload, "profile": PROFILE}
+    about: dict[str, Any] = {"workload": job.workload, "profile": PROFILE}
     text = text_of(lambda console: comparison_table(console, results, **about, regret=regret))
     assert ("too slow" in text) == (job is INFEASIBLE)
     assert all(name in text for name in results)
@@ -159,7 +160,7 @@ def test_largest(job: Job) -> None:
     assert all(name in text for name in reaches)
     is_data(reach_document(reaches, quantity="batch"), rows := reach_rows(reaches, quantity="batch"))
     assert [row["strategy"] for row in rows] == list(reaches)
-    assert [row["value"] == 0 for row in rows] == [job is INFEASIBLE] * len(rows)
+    assert [row["value"] == 0 for row in rows] == [job is INFEASIBLE] * len(reaches)
 
 
 @every_job
