@@ -52,7 +52,7 @@ def front_figure(front: ParetoFront) -> Figure:
 
 
 def _curve(axes: Axes, front: ParetoFront, name: str, *, place: int) -> None:
-    look = style.STRATEGIES[name]
+    look = style.look_of(name)
     memory, added = _thinned(np.maximum(1, front.local_peak_bytes - front.resident_bytes), front.overhead)
     logs = np.log(memory)
     # On each curve at other places, so that curves that run together all show.

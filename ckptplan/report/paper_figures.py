@@ -71,7 +71,7 @@ def _draw(axes: Axes, panel: Panel) -> None:
         _curve(axes, panel, series, _SETTINGS[number], place=number)
     for number, series in enumerate(panel.series):
         if series not in _settings(panel):
-            _curve(axes, panel, series, style.STRATEGIES[series.strategy], place=number)
+            _curve(axes, panel, series, style.look_of(series.strategy), place=number)
     _scale(axes, panel)
     if panel.advised is not None:
         axes.axvspan(*panel.advised, color=style.PALE, linewidth=0, zorder=0)
