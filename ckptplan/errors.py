@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal, TypeAlias
+
+#: What a plan must keep: a budget, the largest overhead, or the length that a strategy can be solved for.
+Limit: TypeAlias = Literal["local_bytes", "remote_bytes", "max_overhead", "steps"]
+#: What a suggestion changes: a limit, or another input of the job.
+Change: TypeAlias = Literal[Limit, "batch", "neurons", "strategies", "profile"]
 
 from ckptplan.wording import Phrase
 
@@ -86,10 +91,9 @@ class MissingExtra(CkptplanError, ImportError):  # noqa: N818 - what it is, not 
 class Infeasible(CkptplanError):  # noqa: N818 - the name is part of the interface
     """No plan fits. Says what is needed, what there is, and what would help.
 
-    ``binding`` names the limit that cannot be met (``local_bytes``, ``remote_bytes`` or
-    ``max_overhead``); ``need`` and ``have`` are in its unit (bytes, or a fraction of base's time). It is
-    ``steps`` where the sequence is longer than what the strategy is worked out for: ``need`` at most,
-    and ``have``.
+    ``binding`` is the limit that cannot be met; ``need`` and ``have`` are in its unit (bytes, or a fraction
+    of base's time). It is ``steps`` where the sequence is longer than the strategy can be solved for:
+    ``need`` steps at most, and ``have``.
     ``suggestions`` holds single changes, each of which was planned and found to fit.
     """
 
@@ -99,7 +103,7 @@ class Infeasible(CkptplanError):  # noqa: N818 - the name is part of the interfa
     def __init__(
         self,
         *,
-        binding: str,
+        binding: Limit,
         need: float,
         have: float,
         subject: str,

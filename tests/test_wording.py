@@ -17,7 +17,8 @@ from ckptplan.cli.app import app
 from ckptplan.cli.wording import as_option, message_of, option_of
 from ckptplan.errors import CkptplanError, Infeasible, InputError
 from ckptplan.report.infeasible import infeasible_text
-from ckptplan.storage.rows import Lines, row_file
+from ckptplan.storage.rows import row_file
+from ckptplan.storage.tables import Lines
 from ckptplan.torch.memory import OutOfMemory, explained
 from ckptplan.wording import Argument, Phrase, worded
 from tests.support import run, small_plan
@@ -122,7 +123,7 @@ def error_of_no_cell() -> CkptplanError:
 
 def error_of_other_rows(path: Path) -> CkptplanError:
     path.write_text("not,rows\n")
-    lines = Lines(format="csv", columns=("sweep", "x"))
+    lines = Lines(format="csv", columns={"sweep": "text", "x": "whole"})
     with (
         pytest.raises(InputError) as raised,
         row_file(path, lines=lines, identity="a", total=1, head=lambda _: {}),

@@ -30,7 +30,7 @@ def command(
     from ckptplan.cli.progress import progress_bar
     from ckptplan.planning.ranking import rank_strategies
     from ckptplan.planning.request import Request
-    from ckptplan.report.plan_table import plan_row, plan_table
+    from ckptplan.report.plan_table import plan_rows, plan_table
     from ckptplan.storage.plans import plan_document, save_plan
 
     options.keep_inputs({"--output": output}, profile, workload)
@@ -63,5 +63,5 @@ def command(
         output=None if as_table else output,
         table=lambda console: plan_table(console, plan, ranked.by_strategy(), wording=as_option),
         document=lambda: plan_document(plan),
-        rows=lambda: [plan_row(plan)],
+        rows=lambda: plan_rows(plan),
     )

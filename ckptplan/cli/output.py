@@ -28,6 +28,8 @@ def emit(
     if format_ is Format.json:
         write_text(output or "-", json_text(document()))
     elif format_ is Format.csv:
+        from ckptplan.storage.tables import csv_text
+
         write_text(output or "-", csv_text(rows()))
     elif output in (None, "-") and sys.stdout.isatty():
         table(_console(sys.stdout))
@@ -51,23 +53,6 @@ def json_text(document: Any) -> str:
     import json
 
     return json.dumps(document, indent=2, allow_nan=False) + "\n"
-
-
-def csv_text(rows: Iterable[Mapping[str, Any]]) -> str:
-    """Return CSV with a header; an absent value is an empty field."""
-    import csv
-    import io
-
-    rows = list(rows)
-    header = list(dict.fromkeys(name for row in rows for name in row))
-    buffer = io.StringIO()
-    writer = csv.DictWriter(buffer, header, lineterminator="\n", restval="")
-    writer.writeheader()
-    for row in rows:
-        writer.writerow(
-            {name: " ".join(value) if isinstance(value, list) else value for name, value in row.items()}
-        )
-    return buffer.getvalue()
 
 
 def _console(file: Any, *, width: int | None = None) -> Console:

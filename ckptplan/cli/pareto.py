@@ -100,7 +100,7 @@ def command(
 
 def _pick(front: "ParetoFront", at: str, *, format_: Format, output: str | None) -> None:
     from ckptplan.model.plan import Plan
-    from ckptplan.report.plan_table import plan_row, plan_table
+    from ckptplan.report.plan_table import plan_rows, plan_table
     from ckptplan.storage.plans import plan_document, save_plan
 
     plan = front.at(at)
@@ -122,7 +122,7 @@ def _pick(front: "ParetoFront", at: str, *, format_: Format, output: str | None)
         output=None if as_table else output,
         table=lambda console: plan_table(console, plan, strategies(), wording=as_option),
         document=lambda: plan_document(plan),
-        rows=lambda: [plan_row(plan)],
+        rows=lambda: plan_rows(plan),
     )
 
 

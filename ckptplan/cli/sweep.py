@@ -18,7 +18,8 @@ from ckptplan.cli.wording import as_option, named_by_option
 from ckptplan.errors import InputError
 
 if TYPE_CHECKING:
-    from ckptplan.storage.rows import Lines, RowFile
+    from ckptplan.storage.rows import RowFile
+    from ckptplan.storage.tables import Lines
     from ckptplan.studies.sweep import Sweep
 
 
@@ -275,9 +276,9 @@ def _has_content(path: Path) -> bool:
 
 
 def _lines(sweep: Sweep, chosen: RowFormat) -> Lines:
-    from ckptplan.storage.rows import Lines
+    from ckptplan.storage.tables import Lines
 
-    return Lines(format="csv" if chosen is RowFormat.csv else "jsonl", columns=tuple(sweep.columns))
+    return Lines(format="csv" if chosen is RowFormat.csv else "jsonl", columns=sweep.columns)
 
 
 @contextmanager

@@ -71,7 +71,7 @@ def _draw_panel(axes: Axes, panel: Panel) -> None:
         _draw_curve(axes, panel, series, _VARIANTS[number], place=number)
     for number, series in enumerate(panel.series):
         if series not in _select_variants(panel):
-            _draw_curve(axes, panel, series, style.STRATEGIES[series.strategy], place=number)
+            _draw_curve(axes, panel, series, style.look_of(series.strategy), place=number)
     _scale_axes(axes, panel)
     if panel.advised is not None:
         axes.axvspan(*panel.advised, color=style.PALE, linewidth=0, zorder=0)

@@ -9,7 +9,7 @@ from typing import Any
 
 from ckptplan.cost.case import Case
 from ckptplan.cost.exact import overhead
-from ckptplan.errors import Infeasible, InputError
+from ckptplan.errors import Change, Infeasible, InputError
 from ckptplan.model.step_costs import StepCosts
 from ckptplan.model.workload import Workload
 from ckptplan.planning.request import Request
@@ -41,7 +41,7 @@ class _Asked:
         """Return what another workload costs on the same profile."""
         return self.request.for_workload(workload).case.costs
 
-    def suggestion(self, change: str, value: Any, question: Question) -> dict[str, Any] | None:
+    def suggestion(self, change: Change, value: Any, question: Question) -> dict[str, Any] | None:
         """Plan the changed question; None if it does not fit after all, or if nothing is changed."""
         if change != "strategies" and self.whole.all_solved:
             # What closed forms can do need not be what the strategies asked for can.
@@ -170,7 +170,7 @@ def _other_profile(asked: _Asked, infeasible: Infeasible) -> _Suggestions:
 
 
 def _largest(
-    asked: _Asked, change: str, present: int, changed: Callable[[int], Workload]
+    asked: _Asked, change: Change, present: int, changed: Callable[[int], Workload]
 ) -> dict[str, Any] | None:
     """Bisect for the largest value that fits; the present one does not."""
 

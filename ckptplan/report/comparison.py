@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping
 from typing import Any, TypeAlias
 
@@ -12,17 +11,17 @@ from rich.text import Text
 
 from ckptplan.errors import Infeasible
 from ckptplan.model.plan import Plan
-from ckptplan.model.prediction import Predicted
 from ckptplan.model.profile import HardwareProfile
 from ckptplan.model.workload import Workload
 from ckptplan.report.infeasible import verdict
-from ckptplan.report.plan_table import PARAMETERS, PROVED, passed_over, plan_row, print_basis, print_title
+from ckptplan.report.plan_table import PROVED, passed_over, plan_row, print_basis, print_title
 from ckptplan.storage.plans import plan_document
+from ckptplan.storage.tables import Rows
+from ckptplan.studies.rows import DETAIL_COLUMNS, JOB_COLUMNS, REASON_COLUMNS, cost_columns
 from ckptplan.units import format_bytes, format_percent, format_seconds
 from ckptplan.wording import Wording
 
 Results: TypeAlias = Mapping[str, Plan | Infeasible]
-_PREDICTED = tuple(field.name for field in dataclasses.fields(Predicted) if field.name != "paper")
 
 
 def comparison_table(
@@ -148,17 +147,18 @@ def comparison_document(results: Results, *, workload: Workload, profile: Hardwa
     }
 
 
-def comparison_rows(results: Results, *, workload: Workload, profile: HardwareProfile) -> list[dict[str, Any]]:
+def comparison_rows(results: Results, *, workload: Workload, profile: HardwareProfile) -> Rows:
     """Return a flat row for each strategy, with the columns of a plan's row and the reasons."""
     job = {"workload": workload.name, "profile": profile.name, "steps": workload.steps}
-    columns = dict.fromkeys((*job, "strategy", *PARAMETERS, *_PREDICTED, "fits", "binding", "need", "have"), "")
-    rows = []
-    for name, result in results.items():
-        if isinstance(result, Plan):
-            rows.append({**columns, **plan_row(result), "fits": True})
-        else:
-            rows.append({**columns, **job, "strategy": name, "fits": False, **_reason(result)})
-    return rows
+    return Rows(
+        columns={**JOB_COLUMNS, **cost_columns(), **REASON_COLUMNS, **DETAIL_COLUMNS},
+        rows=[
+            {**plan_row(result), "fits": True}
+            if isinstance(result, Plan)
+            else {**job, "strategy": name, "fits": False, **_reason(result)}
+            for name, result in results.items()
+        ],
+    )
 
 
 def _reason(error: Infeasible) -> dict[str, Any]:

@@ -29,9 +29,14 @@ _LINEAR = 0.01
 
 
 def front_figure(front: ParetoFront) -> Figure:
-    """Return the picture; to be made and saved in ``style.styled()``."""
+    """Return the picture; to be made and saved in ``style.styled()``.
+
+    Raises Infeasible for an empty front, which leaves nothing to draw.
+    """
     from matplotlib.figure import Figure
 
+    if (reason := front.lacks(front.budget_bytes)) is not None and not len(front):
+        raise reason
     figure = Figure(figsize=(7.2, 5.0), layout="constrained")
     axes = figure.subplots()
     _scales(axes, front)
@@ -47,7 +52,7 @@ def front_figure(front: ParetoFront) -> Figure:
 
 
 def _curve(axes: Axes, front: ParetoFront, name: str, *, place: int) -> None:
-    look = style.STRATEGIES[name]
+    look = style.look_of(name)
     memory, added = _thinned(np.maximum(1, front.local_peak_bytes - front.resident_bytes), front.overhead)
     logs = np.log(memory)
     # On each curve at other places, so that curves that run together all show.

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -15,18 +13,28 @@ from rich.table import Table
 from rich.text import Text
 
 from ckptplan.report.comparison import parameters_text
-from ckptplan.report.plan_table import PARAMETERS, print_basis, print_title
+from ckptplan.report.infeasible import infeasible_text
+from ckptplan.report.plan_table import print_basis, print_title
+from ckptplan.storage.tables import Columns, Lines
+from ckptplan.strategies.registry import all_parameters
 from ckptplan.studies.pareto import ParetoFront
+from ckptplan.studies.rows import JOB_COLUMNS, parameter_columns
 from ckptplan.units import format_bytes, format_count, format_percent, format_seconds
 from ckptplan.wording import Argument, Wording
 
 #: So many steps of memory are shown, evenly spaced in the logarithm of what is beside the resident bytes.
 _RUNGS = 10
+#: Points that are written at a time.
+_BLOCK = 10_000
 
 
 def front_table(console: Console, front: ParetoFront, *, wording: Wording = str) -> None:
     """Print plans from the least memory to the least time, then what each strategy reaches."""
     print_title(console, workload=front.workload, profile=front.profile)
+    if not len(front):
+        reason = front.lacks(front.budget_bytes)
+        console.print("no plan" if reason is None else infeasible_text(reason))
+        return
     console.print(_sentence(front))
     console.print()
     console.print(_ladder(front))
@@ -90,7 +98,8 @@ def marks(front: ParetoFront) -> dict[int, str]:
 
 def _rungs(front: ParetoFront) -> set[int]:
     free = np.maximum(1, front.local_peak_bytes - front.resident_bytes)
-    wanted = np.geomspace(free[0], free[-1], _RUNGS)
+    # Between equal ends geomspace may round to values above them, where there is no point.
+    wanted = np.clip(np.geomspace(free[0], free[-1], _RUNGS), free[0], free[-1])
     return {0, len(front) - 1, *np.searchsorted(free, wanted[1:-1]).tolist()}
 
 
@@ -126,7 +135,7 @@ def columns(front: ParetoFront) -> Mapping[str, npt.NDArray[Any]]:
     none = np.zeros(len(front), dtype=np.int64)
     return {
         "strategy": np.array(front.strategies),
-        **{name: front.parameters.get(name, none) for name in PARAMETERS},
+        **{name: front.parameters.get(name, none) for name in all_parameters()},
         "local_peak_bytes": front.local_peak_bytes,
         "remote_peak_bytes": front.remote_peak_bytes,
         "seconds": front.seconds,
@@ -165,24 +174,31 @@ def _json_columns(front: ParetoFront, *, indent: int) -> Iterator[str]:
 
 def front_csv(front: ParetoFront) -> Iterator[str]:
     """Return a row for each point of each strategy's front; ``on_front`` if no strategy beats it."""
+    lines = Lines(format="csv", columns={**JOB_COLUMNS, **_columns(), "on_front": "truth"})
+    yield lines.header()
     job = (front.workload.name, front.profile.name, front.workload.steps)
-    header = ("workload", "profile", "steps", *columns(front), "on_front")
-    yield ",".join(header) + "\n"
-    points = {name: front.places_of(name) for name in front.by_strategy}
     for name, one in front.by_strategy.items():
-        on_front = np.full(len(one), "false")
-        on_front[points[name]] = "true"
-        table = [column.tolist() for column in (*columns(one).values(), on_front)]
-        for start in range(0, len(one), 10_000):
-            buffer = io.StringIO()
-            writer = csv.writer(buffer, lineterminator="\n")
-            rows = zip(*(column[start : start + 10_000] for column in table), strict=True)
-            writer.writerows(
-                (*job, *("" if cell == 0 and place in _OPTIONAL else cell for place, cell in enumerate(row)))
-                for row in rows
-            )
-            yield buffer.getvalue()
+        on_front = np.full(len(one), fill_value=False)
+        on_front[front.places_of(name)] = True
+        points = {**columns(one), "on_front": on_front}
+        for start in range(0, len(one), _BLOCK):
+            cells = {name: column[start : start + _BLOCK].tolist() for name, column in points.items()}
+            yield lines.block([*([value] * len(cells["strategy"]) for value in job), *_absent(cells).values()])
 
 
-#: Places of the parameters among the columns: a strategy that lacks one has an empty cell.
-_OPTIONAL = range(1, 1 + len(PARAMETERS))
+def _columns() -> Columns:
+    """Return what the columns of a front hold."""
+    return {
+        "strategy": "text",
+        **parameter_columns(),
+        "local_peak_bytes": "whole",
+        "remote_peak_bytes": "whole",
+        "seconds": "number",
+        "overhead": "number",
+    }
+
+
+def _absent(cells: Mapping[str, list[Any]]) -> Mapping[str, list[Any]]:
+    """Return columns in which parameters that a strategy lacks, which are 0, are absent."""
+    lacking = {name: [value or None for value in cells[name]] for name in all_parameters()}
+    return {**cells, **lacking}

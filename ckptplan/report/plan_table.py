@@ -15,6 +15,8 @@ from ckptplan.model.plan import Plan
 from ckptplan.model.profile import HardwareProfile
 from ckptplan.model.workload import Workload
 from ckptplan.planning.basis import unsourced
+from ckptplan.storage.tables import Columns, Rows
+from ckptplan.studies.rows import DETAIL_COLUMNS, JOB_COLUMNS, cost_columns
 from ckptplan.units import format_bytes, format_count, format_percent, format_seconds
 from ckptplan.wording import Argument, Wording
 
@@ -224,22 +226,28 @@ def _transfers(plan: Plan) -> str:
     )
 
 
-#: All parameters there are: a table has the same columns whatever the answer is.
-PARAMETERS = ("chunk_size", "nb_local", "remote_chunk_size", "state_units", "tape_units", "local_units")
+def plan_rows(plan: Plan) -> Rows:
+    """Return a plan as one flat row, with the same columns for every plan."""
+    return Rows(columns=plan_columns(), rows=[plan_row(plan)])
+
+
+def plan_columns() -> Columns:
+    """Return the columns of a plan, the same for every plan."""
+    return {**JOB_COLUMNS, **cost_columns(), **DETAIL_COLUMNS}
 
 
 def plan_row(plan: Plan) -> dict[str, Any]:
-    """Return a plan as one flat row, with the same columns for every plan."""
+    """Return the cells of a plan's columns; parameters that its strategy lacks are left out."""
     paper: Mapping[str, Any] = dict(plan.predicted.paper or {})
     return {
         "workload": plan.workload.name,
         "profile": plan.profile.name,
         "steps": plan.steps,
         "strategy": plan.strategy,
-        **{name: plan.parameters.get(name, "") for name in PARAMETERS},
+        **plan.parameters,
         **{key: plan.predicted[key] for key in plan.predicted if key != "paper"},
-        "regular": str(plan.regular).lower(),
-        "least_seconds": "" if plan.bound is None else plan.bound.least_seconds,
-        "gap": "" if plan.bound is None else plan.bound.gap,
-        **{f"paper_{key}": paper.get(key, "") for key in ("seconds", "overhead", "local_peak_bytes")},
+        "regular": plan.regular,
+        "least_seconds": None if plan.bound is None else plan.bound.least_seconds,
+        "gap": None if plan.bound is None else plan.bound.gap,
+        **{f"paper_{key}": paper.get(key) for key in ("seconds", "overhead", "local_peak_bytes")},
     }

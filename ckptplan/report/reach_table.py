@@ -13,18 +13,14 @@ from ckptplan.model.profile import HardwareProfile
 from ckptplan.model.workload import Workload
 from ckptplan.report.comparison import parameters_text
 from ckptplan.report.infeasible import verdict
-from ckptplan.report.plan_table import plan_row, print_basis
+from ckptplan.report.limits import limit_words
+from ckptplan.report.plan_table import plan_columns, plan_row, print_basis
 from ckptplan.storage.plans import plan_document
+from ckptplan.storage.tables import Columns, Rows
 from ckptplan.studies.largest import Reach
 from ckptplan.units import format_count, format_percent, format_seconds
 from ckptplan.wording import Wording
 
-_BOUND = {
-    "local_bytes": "local memory",
-    "remote_bytes": "remote memory",
-    "max_overhead": "the overhead limit",
-    None: "nothing",
-}
 _OF = {"T": "time steps", "batch": "samples", "neurons": "neurons"}
 
 
@@ -69,7 +65,7 @@ def _lines(reaches: Mapping[str, Reach], *, quantity: str) -> Table:
     for name, reach in reaches.items():
         if reach.plan is None:
             reason = verdict(reach.infeasible) if reach.infeasible else "does not fit"
-            cells = (name, "none", *[""] * (len(headings) - 1), _BOUND[reach.bound_by], reason)
+            cells = (name, "none", *[""] * (len(headings) - 1), _bound(reach), reason)
             table.add_row(*(Text(text, style="dim") for text in cells))
             continue
         predicted = reach.plan.predicted
@@ -79,10 +75,14 @@ def _lines(reaches: Mapping[str, Reach], *, quantity: str) -> Table:
             *((f"{reach.value / base:.2f} x",) if base else ()),
             format_seconds(predicted.seconds),
             format_percent(predicted.overhead),
-            _BOUND[reach.bound_by],
+            _bound(reach),
             parameters_text(reach.plan),
         )
     return table
+
+
+def _bound(reach: Reach) -> str:
+    return "nothing" if reach.bound_by is None else limit_words(reach.bound_by).name
 
 
 def reach_document(reaches: Mapping[str, Reach], *, quantity: str) -> dict[str, Any]:
@@ -101,15 +101,19 @@ def reach_document(reaches: Mapping[str, Reach], *, quantity: str) -> dict[str, 
     }
 
 
-def reach_rows(reaches: Mapping[str, Reach], *, quantity: str) -> list[dict[str, Any]]:
+def reach_rows(reaches: Mapping[str, Reach], *, quantity: str) -> Rows:
     """Return a flat row for each strategy."""
-    return [
-        {
-            "quantity": quantity,
-            "value": reach.value,
-            "bound_by": reach.bound_by or "",
-            "proved": str(reach.proved).lower(),
-            **({"strategy": name} if reach.plan is None else plan_row(reach.plan)),
-        }
-        for name, reach in reaches.items()
-    ]
+    columns: Columns = {"quantity": "text", "value": "whole", "bound_by": "text", "proved": "truth"}
+    return Rows(
+        columns={**columns, **plan_columns()},
+        rows=[
+            {
+                "quantity": quantity,
+                "value": reach.value,
+                "bound_by": reach.bound_by,
+                "proved": reach.proved,
+                **({"strategy": name} if reach.plan is None else plan_row(reach.plan)),
+            }
+            for name, reach in reaches.items()
+        ],
+    )

@@ -10,9 +10,12 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from ckptplan.report.plan_table import PARAMETERS, print_title
+from ckptplan.report.plan_table import print_title
+from ckptplan.storage.tables import Columns, Row, Rows
+from ckptplan.strategies.registry import all_parameters
 from ckptplan.studies.axes import Axis, Value
 from ckptplan.studies.error_bars import ErrorBars
+from ckptplan.studies.rows import parameter_columns
 from ckptplan.studies.sensitivity import FACTORS, Best, BreakEven, Influence, Replanned, Sensitivity
 from ckptplan.units import format_percent, format_seconds
 from ckptplan.wording import Argument, Wording
@@ -115,7 +118,7 @@ def shown(axis: Axis, values: Sequence[Value]) -> str:
 def _parameters(best: Best) -> str:
     return ", ".join(
         f"{name} {best.parameters[name]}"
-        for name in PARAMETERS
+        for name in all_parameters()
         if name in best.parameters and not name.endswith("_units")
     )
 
@@ -211,49 +214,74 @@ def _influence(influence: Influence, best: Best) -> dict[str, Any]:
     }
 
 
-def sensitivity_rows(study: Sensitivity) -> Iterator[dict[str, Any]]:
-    """Yield flat rows: ``kind`` is input (unchanged), point, break-even or uncertainty."""
-    columns = dict.fromkeys(
-        ("kind", "input", "factor", "value", "strategy", *PARAMETERS, "seconds", "change", "kept_seconds",
-         "kept_change", "kept_fits", "below", "above", "note"), "",
-    )  # fmt: skip
+def sensitivity_rows(study: Sensitivity) -> Rows:
+    """Return flat rows: ``kind`` is input (unchanged), point, break-even or uncertainty."""
+    columns: Columns = {
+        "kind": "text",
+        "input": "text",
+        "factor": "number",
+        "value": "text",
+        "strategy": "text",
+        **parameter_columns(),
+        "seconds": "number",
+        "change": "number",
+        "kept_seconds": "number",
+        "kept_change": "number",
+        "kept_fits": "truth",
+        "below": "text",
+        "above": "text",
+        "note": "text",
+    }
+    return Rows(columns=columns, rows=list(_rows(study)))
+
+
+def _rows(study: Sensitivity) -> Iterator[Row]:
     for one in study.influences:
-        row = {**columns, "input": one.name}
-        values = {"factor": 1.0, "value": list(map(str, one.values))}
-        yield {**row, "kind": "input", **values, **_flat(study.best, study.best), "note": one.no_effect or ""}
+        yield {
+            "kind": "input",
+            "input": one.name,
+            "factor": 1.0,
+            "value": list(map(str, one.values)),
+            **_flat(study.best, study.best),
+            "note": one.no_effect,
+        }
         for point in one.points:
             yield {
-                **row,
                 "kind": "point",
+                "input": one.name,
                 "factor": point.factor,
                 "value": list(map(str, point.values)),
                 **_flat(point.best, study.best),
                 "kept_seconds": point.kept_seconds,
                 "kept_change": change(point.kept_seconds, study.best),
-                "kept_fits": str(point.kept_fits).lower(),
+                "kept_fits": point.kept_fits,
             }
         for each in one.break_evens:
-            between = {"below": each.below or "", "above": each.above or ""}
-            values = {"factor": each.factor, "value": list(map(str, each.values))}
-            yield {**row, "kind": "break-even", **values, **between}
+            yield {
+                "kind": "break-even",
+                "input": one.name,
+                "factor": each.factor,
+                "value": list(map(str, each.values)),
+                "below": each.below,
+                "above": each.above,
+            }
     if study.error_bars is not None:
-        yield from _error_bar_rows(columns, study, study.error_bars)
+        yield from _error_bar_rows(study, study.error_bars)
 
 
-def _flat(best: Best | None, nominal: Best) -> dict[str, Any]:
+def _flat(best: Best | None, nominal: Best) -> Row:
     if best is None:
         return {}
-    parameters = {name: best.parameters.get(name, "") for name in PARAMETERS}
     return {
         "strategy": best.strategy,
-        **parameters,
+        **best.parameters,
         "seconds": best.seconds,
         "change": change(best.seconds, nominal),
     }
 
 
-def _error_bar_rows(columns: dict[str, str], study: Sensitivity, bars: ErrorBars) -> Iterator[dict[str, Any]]:
-    row = {**columns, "kind": "uncertainty", "factor": 1 + bars.share}
+def _error_bar_rows(study: Sensitivity, bars: ErrorBars) -> Iterator[Row]:
+    row = {"kind": "uncertainty", "factor": 1 + bars.share}
     for note, seconds in (("5 % quantile", bars.low_seconds), ("95 % quantile", bars.high_seconds)):
         yield {**row, "note": note, "seconds": seconds, "change": change(seconds, study.best)}
     for name, chance in bars.better.items():

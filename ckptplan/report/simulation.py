@@ -118,7 +118,7 @@ def simulation_rows(plan: Plan, trace: Trace) -> list[dict[str, Any]]:
             "quantity": row.quantity,
             "predicted": row.predicted,
             "simulated": row.simulated,
-            "agrees": str(row.agrees).lower(),
+            "agrees": row.agrees,
         }
         for row in comparisons(plan, trace)
     ]

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from ckptplan.errors import InputError
 from ckptplan.storage.files import write_bytes
+from ckptplan.strategies.registry import all_strategies, strategy_of
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -31,8 +32,7 @@ class Look:
 
 
 _LONG, _DASH_DOT, _DOTS, _SHORT_DASH = (0, (5, 1.5)), (0, (5, 1.5, 1, 1.5)), (0, (1, 1.2)), (0, (2.5, 1.2))
-#: The same strategy looks the same in every picture.
-STRATEGIES: Mapping[str, Look] = {
+_LOOKS: Mapping[str, Look] = {
     "base": Look(colour=BLACK, marker="o"),
     "standard": Look(colour=BLUE, marker="s", dashes=_LONG),
     "remote": Look(colour=VERMILION, marker="^", dashes=_DASH_DOT),
@@ -49,6 +49,29 @@ STRATEGIES: Mapping[str, Look] = {
     "bptt-ism": Look(colour=GREY, marker="2", dashes=_DASH_DOT),
     "bptt-msm": Look(colour=GREY, marker="3"),
 }
+
+#: Of the looks of other strategies. The numbers of each have no common factor: 210 looks before one returns.
+_MORE_COLOURS = (BLUE, VERMILION, GREEN, PURPLE, ORANGE, SKY, BLACK)
+_MORE_MARKERS = ("p", "8", "H", "4", "x", "+")
+_MORE_DASHES = ("-", _LONG, _DASH_DOT, _SHORT_DASH, _DOTS)
+
+
+def look_of(strategy: str) -> Look:
+    """Return the look of a registered strategy, which is the same in every picture.
+
+    One that has no look here gets its own by its place among the others without, in the registry's order.
+    Raises InputError for a name that is no strategy.
+    """
+    if strategy in _LOOKS:
+        return _LOOKS[strategy]
+    others = [name for name in all_strategies() if name not in _LOOKS]
+    place = others.index(strategy_of(strategy).name)
+    return Look(
+        colour=_MORE_COLOURS[place % len(_MORE_COLOURS)],
+        marker=_MORE_MARKERS[place % len(_MORE_MARKERS)],
+        dashes=_MORE_DASHES[place % len(_MORE_DASHES)],
+    )
+
 
 #: What pictures are saved as.
 FORMATS = ("png", "svg", "pdf")

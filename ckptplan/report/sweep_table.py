@@ -10,7 +10,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from ckptplan.report.plan_table import PARAMETERS
+from ckptplan.report.limits import limit_words
+from ckptplan.strategies.registry import all_parameters
 from ckptplan.studies.axes import Axis
 from ckptplan.studies.sweep import Sweep
 from ckptplan.units import format_bytes, format_count, format_percent, format_seconds
@@ -18,7 +19,6 @@ from ckptplan.wording import Argument, Wording
 
 #: Rows that are shown; the others only count.
 MOST_ROWS = 40
-_LIMITS = {"local_bytes": "local memory", "remote_bytes": "remote memory", "max_overhead": "overhead"}
 
 
 class Summary:
@@ -87,7 +87,9 @@ def _shown(axis: Axis, row: Mapping[str, Any]) -> str:
 
 def _plan(row: Mapping[str, Any]) -> list[str | Text]:
     parameters = ", ".join(
-        f"{name} {row[name]}" for name in PARAMETERS if row[name] is not None and not name.endswith("_units")
+        f"{name} {row[name]}"
+        for name in all_parameters()
+        if row[name] is not None and not name.endswith("_units")
     )
     return [
         row["strategy"],
@@ -99,6 +101,6 @@ def _plan(row: Mapping[str, Any]) -> list[str | Text]:
 
 
 def _reason(row: Mapping[str, Any]) -> list[str | Text]:
-    show = format_percent if row["binding"] == "max_overhead" else format_bytes
-    text = f"{_LIMITS[row['binding']]}: needs {show(row['need'])}, has {show(row['have'])}"
+    words = limit_words(row["binding"])
+    text = f"{words.name}: {words.needs_in_cell} {words.short(row['need'])}, has {words.short(row['have'])}"
     return [Text("none", style="dim"), Text(text, style="dim"), "", "", ""]

@@ -12,7 +12,7 @@ import numpy as np
 
 from ckptplan.cost import paper
 from ckptplan.cost.exact import Cost, overhead
-from ckptplan.errors import Infeasible
+from ckptplan.errors import Infeasible, Limit
 from ckptplan.model.budget import Budget
 from ckptplan.model.goal import Goal, Model
 from ckptplan.model.step_costs import StepCosts
@@ -124,13 +124,13 @@ class Question:
         if (unsolvable := self._below_the_least(subject=subject)) is not None:
             return unsolvable
         closed = self.closed_form()
-        lifted = {
+        lifted: dict[Limit, Question] = {
             "max_overhead": self.replace(max_overhead=None),
             "remote_bytes": closed.replace(remote_bytes=None),
             "local_bytes": closed.replace(local_bytes=None),
         }
         free = closed.replace(local_bytes=None, remote_bytes=None, max_overhead=None)
-        limits: dict[str, float | None] = {
+        limits: dict[Limit, float | None] = {
             "local_bytes": self.budget.local_bytes,
             "remote_bytes": self.budget.remote_bytes,
             "max_overhead": self.goal.max_overhead,
@@ -175,7 +175,7 @@ class Question:
         have = self.costs.steps
         return Infeasible(binding="steps", need=min(most, have - 1), have=have, subject=subject)
 
-    def _broken(self, totals: Totals) -> Iterator[tuple[str, float, float]]:
+    def _broken(self, totals: Totals) -> Iterator[tuple[Limit, float, float]]:
         """Return the limits that a schedule breaks: which, what it needs, what there is."""
         remote, most = self.goal.remote_bytes, self.goal.max_overhead
         if remote is not None and totals.remote_peak_bytes > remote:

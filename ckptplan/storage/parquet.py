@@ -10,11 +10,12 @@ from typing import Any
 
 from ckptplan.errors import InputError, MissingExtra
 from ckptplan.storage.files import replacing_bytes
+from ckptplan.storage.tables import Columns, Type
 
 #: Rows turned into columns at a time.
 _BATCH = 50_000
 _KEY = b"ckptplan.sweep"
-_TYPES = {"text": "string", "whole": "int64", "number": "float64", "truth": "bool_"}
+_TYPES: Mapping[Type, str] = {"text": "string", "whole": "int64", "number": "float64", "truth": "bool_"}
 
 
 def pyarrow() -> Any:
@@ -27,7 +28,7 @@ def pyarrow() -> Any:
     return package
 
 
-def write_parquet(path: str | Path, *, lines: str | Path, columns: Mapping[str, str], identity: str) -> None:
+def write_parquet(path: str | Path, *, lines: str | Path, columns: Columns, identity: str) -> None:
     """Write a file of JSON lines as Parquet, whole or not at all. Raises InputError, MissingExtra."""
     arrow = pyarrow()
     schema = arrow.schema(

@@ -6,62 +6,21 @@ never seen without its beginning: a shorter one is somebody else's.
 
 from __future__ import annotations
 
-import csv
-import io
-import json
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any, Literal
+from typing import IO, Any
 
 from ckptplan.errors import InputError
 from ckptplan.storage.files import named_file, write_bytes
+from ckptplan.storage.tables import Lines
 from ckptplan.wording import Argument, Phrase
 
-Format = Literal["csv", "jsonl"]
 #: No row comes near this; another file may be one long line.
 _MOST_BYTES = 2**16
-
-
-@dataclass(frozen=True, kw_only=True)
-class Lines:
-    """How rows with certain columns are written, a line each."""
-
-    format: Format
-    columns: tuple[str, ...]
-
-    def header(self) -> str:
-        """Return what stands before the first row."""
-        return _csv(self.columns) if self.format == "csv" else ""
-
-    def beginning(self, identity: str) -> str:
-        """Return what a file of these rows begins with, whether a row is complete or not."""
-        return self.header() or self.head({"sweep": identity})
-
-    def line(self, row: Mapping[str, Any]) -> str:
-        """Return a whole row; in CSV truth is true and false, and nothing is an empty field."""
-        if self.format == "jsonl":
-            return json.dumps({name: row[name] for name in self.columns}, allow_nan=False) + "\n"
-        return _csv(_cell(row[name]) for name in self.columns)
-
-    def head(self, row: Mapping[str, Any]) -> str:
-        """Return how the line of a row begins that starts with these columns."""
-        if self.format == "jsonl":
-            return json.dumps(dict(row), allow_nan=False)[:-1] + ","
-        return _csv(_cell(value) for value in row.values())[:-1] + ","
-
-
-def _csv(cells: Iterable[Any]) -> str:
-    buffer = io.StringIO()
-    csv.writer(buffer, lineterminator="\n").writerow(cells)
-    return buffer.getvalue()
-
-
-def _cell(value: Any) -> Any:
-    return str(value).lower() if isinstance(value, bool) else value
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,6 +44,11 @@ class RowFile:
         Path(self.path).unlink()
 
 
+def beginning_of(lines: Lines, identity: str) -> str:
+    """Return what a file of these rows begins with, whether a row is complete or not."""
+    return lines.header() or lines.head({"sweep": identity})
+
+
 @contextmanager
 def row_file(
     path: str | Path,
@@ -102,7 +66,7 @@ def row_file(
     where it cannot be written.
     """
     source = str(named_file(path))
-    beginning = lines.beginning(identity).encode()
+    beginning = beginning_of(lines, identity).encode()
     try:
         with _begun(path, beginning, source=source, restart=restart) as file:
             done, end = _examined(file, lines, identity=identity, total=total, head=head, source=source)

@@ -24,6 +24,12 @@ def all_strategies() -> Mapping[str, Strategy]:
     return {strategy.name: strategy for strategy in sorted(found, key=lambda strategy: strategy.rank)}
 
 
+@cache
+def all_parameters() -> tuple[str, ...]:
+    """Return the name of every parameter of any strategy, in the order of the strategies."""
+    return tuple(dict.fromkeys(name for one in all_strategies().values() for name in one.parameter_names))
+
+
 def strategy_of(name: str) -> Strategy:
     """Return the strategy called ``name``. Raises InputError with the nearest known one."""
     known = all_strategies()

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cache
 from math import inf, isqrt
 
-from ckptplan.errors import Infeasible, InputError, did_you_mean
+from ckptplan.errors import Infeasible, InputError, Limit, did_you_mean
 from ckptplan.model.plan import Plan
 from ckptplan.model.profile import HardwareProfile
 from ckptplan.model.workload import Workload
@@ -33,15 +33,14 @@ class Reach:
     """How far one strategy goes.
 
     ``plan`` is the best plan at ``value``, None where not even 1 fits, for the reason ``infeasible``.
-    ``bound_by`` is the limit that the next value breaks (``local_bytes``, ``remote_bytes`` or
-    ``max_overhead``), None where nothing bounds it up to ``value``. ``proved`` says that no larger value
-    fits; without it, none was found.
+    ``bound_by`` is the limit that the next value breaks, None where nothing bounds it up to ``value``.
+    ``proved`` says that no larger value fits; without it, none was found.
     """
 
     strategy: str
     value: int
     plan: Plan | None
-    bound_by: str | None
+    bound_by: Limit | None
     proved: bool
     infeasible: Infeasible | None = None
 

@@ -2,44 +2,53 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, Literal, TypeAlias
+from collections.abc import Sequence
 
 from ckptplan.planning.ranking import proven_bound
 from ckptplan.search.answer import Answer
 from ckptplan.search.question import Question
+from ckptplan.storage.tables import Columns, Row
+from ckptplan.strategies.registry import all_parameters
 
-#: A row by column; None where there is nothing to say.
-Row: TypeAlias = dict[str, Any]
-Type: TypeAlias = Literal["text", "whole", "number", "truth"]
-
-#: The columns, named as those of a plan's own row, and what they hold.
-PLAN_COLUMNS: Mapping[str, Type] = {
-    "strategy": "text",
-    **dict.fromkeys(
-        ("chunk_size", "nb_local", "remote_chunk_size", "state_units", "tape_units", "local_units"), "whole"
-    ),
+#: What is planned.
+JOB_COLUMNS: Columns = {"workload": "text", "profile": "text", "steps": "whole"}
+#: What is predicted of every plan.
+_PREDICTED_COLUMNS: Columns = {
     "seconds": "number",
     "overhead": "number",
-    **dict.fromkeys(
-        (
-            "local_peak_bytes",
-            "remote_peak_bytes",
-            "recomputed_steps",
-            "remote_writes",
-            "remote_reads",
-            "messages",
-        ),
-        "whole",
-    ),
-    "regular": "truth",
-    **dict.fromkeys(("least_seconds", "gap", "paper_seconds", "paper_overhead"), "number"),
-    "paper_local_peak_bytes": "whole",
-    "fits": "truth",
-    "binding": "text",
-    "need": "number",
-    "have": "number",
+    "local_peak_bytes": "whole",
+    "remote_peak_bytes": "whole",
+    "recomputed_steps": "whole",
+    "remote_writes": "whole",
+    "remote_reads": "whole",
+    "messages": "whole",
 }
+#: What else is known of some plans.
+DETAIL_COLUMNS: Columns = {
+    "regular": "truth",
+    "least_seconds": "number",
+    "gap": "number",
+    "paper_seconds": "number",
+    "paper_overhead": "number",
+    "paper_local_peak_bytes": "whole",
+}
+#: Why there is no plan.
+REASON_COLUMNS: Columns = {"fits": "truth", "binding": "text", "need": "number", "have": "number"}
+
+
+def parameter_columns() -> Columns:
+    """Return a column for each parameter of any strategy, so that all plans have the same columns."""
+    return dict.fromkeys(all_parameters(), "whole")
+
+
+def cost_columns() -> Columns:
+    """Return the columns of a plan that is sure to be there: what it is, and what it costs."""
+    return {"strategy": "text", **parameter_columns(), **_PREDICTED_COLUMNS}
+
+
+def plan_columns() -> Columns:
+    """Return the columns of the answer to a question, named as those of a plan's own row."""
+    return {**cost_columns(), **DETAIL_COLUMNS, **REASON_COLUMNS}
 
 
 def plan_row(question: Question) -> Row:

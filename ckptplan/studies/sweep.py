@@ -17,9 +17,10 @@ from ckptplan.model.workload import Workload
 from ckptplan.planning.provenance import make_provenance
 from ckptplan.planning.request import Request, check_kind, make_goal
 from ckptplan.search.question import Question
+from ckptplan.storage.tables import Columns, Row, Type
 from ckptplan.studies.axes import Value
 from ckptplan.studies.grid import MOST_POINTS, Grid, grid_of, in_order
-from ckptplan.studies.rows import PLAN_COLUMNS, Row, Type, plan_row
+from ckptplan.studies.rows import plan_columns, plan_row
 from ckptplan.studies.workers import all_cores
 from ckptplan.studies.workers import in_order as worked
 from ckptplan.version import __version__
@@ -66,13 +67,13 @@ class Sweep:
         return digest(numbers).removeprefix("sha256:")[:12]
 
     @property
-    def columns(self) -> dict[str, Type]:
+    def columns(self) -> Columns:
         """The columns of every row, and what they hold."""
         axes: dict[str, Type] = {
             axis.column: "whole" if axis.kind.whole else "number" for axis in self.grid.axes
         }
         steps: dict[str, Type] = {} if "steps" in axes else {"steps": "whole"}
-        return {"sweep": "text", **axes, "workload": "text", "profile": "text", **steps, **PLAN_COLUMNS}
+        return {"sweep": "text", **axes, "workload": "text", "profile": "text", **steps, **plan_columns()}
 
     def place(self, index: int) -> tuple[Workload, HardwareProfile, tuple[Value, ...]]:
         """Return the workload, the profile and the values of the axes of a row."""

@@ -327,7 +327,7 @@ def test_compare_as_data() -> None:
         "have": 638_976,
     }
     rows = list(csv.DictReader(io.StringIO(run("compare", "--format", "csv").stdout)))
-    assert [row["fits"] for row in rows] == ["True"] * 8 + ["False"] * 4
+    assert [row["fits"] for row in rows] == ["true"] * 8 + ["false"] * 4
 
 
 def test_compare_writes_its_table_to_a_file(tmp_path: Path) -> None:

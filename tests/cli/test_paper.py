@@ -7,11 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from ckptplan.cli.output import csv_text, json_text
+from ckptplan.cli.output import json_text
 from ckptplan.paper.claims import make_claims
 from ckptplan.paper.figures import FIGURES
 from ckptplan.paper.setting import load_paper_setting
 from ckptplan.paper.table import claim_row, figure_document, figure_rows
+from ckptplan.storage.tables import csv_text
 from tests.support import run
 
 ROOT = Path(__file__).parent.parent.parent
@@ -42,6 +43,10 @@ def test_page_and_pictures_in_the_documents_are_current(tmp_path: Path) -> None:
         assert (ROOT / "docs/pictures" / name).stat().st_size < 150_000
 
 
+def _cell(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
 def test_claims_as_json_and_csv_are_the_same() -> None:
     document = json.loads(run("paper", "--format", "json").stdout)
     assert (document["kind"], document["schema_version"]) == ("ckptplan.paper_claims", 1)
@@ -50,7 +55,7 @@ def test_claims_as_json_and_csv_are_the_same() -> None:
     assert [row["name"] for row in rows] == [claim["name"] for claim in document["claims"]]
     for row, claim in zip(rows, document["claims"], strict=True):
         assert float(row["model"]) == claim["model"]
-        assert (row["verdict"], row["agrees"]) == (claim["verdict"], str(claim["agrees"]))
+        assert (row["verdict"], row["agrees"]) == (claim["verdict"], str(claim["agrees"]).lower())
         assert row["assumed"].split() == claim["assumed"]
 
 
@@ -65,7 +70,7 @@ def test_a_figures_json_and_csv_are_the_same(number: int) -> None:
         for panel in document["panels"] for series in panel["series"] for point in series["points"]
     ]  # fmt: skip
     rows = list(csv.DictReader(io.StringIO(csv_text(figure_rows(content)))))
-    assert rows == [{name: str(value) for name, value in point.items()} for point in flat]
+    assert rows == [{name: _cell(value) for name, value in point.items()} for point in flat]
     assert all(float(row[row["x"]]) > 0 and float(row[row["y"]]) > 0 for row in rows)
     assert {"seconds", "local_peak_bytes", "strategy", "fits"} <= rows[0].keys()
 

@@ -1,0 +1,97 @@
+"""Tables as text: the one place that says how a cell is written, in CSV or in JSON lines.
+
+In CSV truth is ``true`` and ``false``, an absent value is an empty field, and the members of a list have
+spaces between. Parquet takes the same columns (``storage/parquet.py``).
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, TypeAlias
+
+#: A row by column; None where there is nothing to say.
+Row: TypeAlias = Mapping[str, Any]
+Type: TypeAlias = Literal["text", "whole", "number", "truth"]
+#: What each column holds, in their order.
+Columns: TypeAlias = Mapping[str, Type]
+Format: TypeAlias = Literal["csv", "jsonl"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Lines:
+    """How rows with certain columns are written, a line each."""
+
+    format: Format
+    columns: Columns
+
+    def header(self) -> str:
+        """Return what stands before the first row."""
+        return _csv([self.columns]) if self.format == "csv" else ""
+
+    def line(self, row: Row) -> str:
+        """Return a whole row; a column that it lacks is absent."""
+        if self.format == "jsonl":
+            return json.dumps({name: row.get(name) for name in self.columns}, allow_nan=False) + "\n"
+        return _csv([[_cell(row.get(name)) for name in self.columns]])
+
+    def head(self, row: Row) -> str:
+        """Return how the line of a row begins that starts with these columns."""
+        if self.format == "jsonl":
+            return json.dumps(dict(row), allow_nan=False)[:-1] + ","
+        # With a cell that is taken off again: an empty cell is quoted where it is the only one of its line.
+        return _csv([[*map(_cell, row.values()), "."]]).removesuffix(".\n")
+
+    def block(self, cells: Sequence[Sequence[Any]]) -> str:
+        """Return many rows, given column by column: much faster than one by one."""
+        if self.format == "jsonl":
+            rows = zip(*cells, strict=True)
+            return "".join(self.line(dict(zip(self.columns, row, strict=True))) for row in rows)
+        columns = zip(self.columns.values(), cells, strict=True)
+        plain = [map(_cell, column) if type_ == "truth" else column for type_, column in columns]
+        return _csv(zip(*plain, strict=True))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rows:
+    """Rows with their columns, which do not depend on what the rows hold."""
+
+    columns: Columns
+    rows: Iterable[Row]
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        """Yield rows with every column."""
+        for row in self.rows:
+            yield {name: row.get(name) for name in self.columns}
+
+
+def csv_text(rows: Iterable[Row]) -> str:
+    """Return CSV with a header; the columns are those of ``Rows``, or all that any row has."""
+    if isinstance(rows, Rows):
+        columns = rows.columns
+    else:
+        rows = list(rows)
+        columns = {name: _type_of(row[name]) for row in rows for name in row}
+    lines = Lines(format="csv", columns=columns)
+    return lines.header() + "".join(map(lines.line, rows))
+
+
+def _type_of(value: object) -> Type:
+    if isinstance(value, bool):
+        return "truth"
+    return "whole" if isinstance(value, int) else "number" if isinstance(value, float) else "text"
+
+
+def _csv(rows: Iterable[Iterable[Any]]) -> str:
+    buffer = io.StringIO()
+    csv.writer(buffer, lineterminator="\n").writerows(rows)
+    return buffer.getvalue()
+
+
+def _cell(value: Any) -> Any:
+    if isinstance(value, bool):
+        return str(value).lower()
+    return " ".join(map(str, value)) if isinstance(value, list) else value

@@ -1,0 +1,191 @@
+"""Every report takes every kind of result: nothing fits, one point, closed forms, a solved schedule."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+import ckptplan
+from ckptplan.errors import Infeasible
+from ckptplan.model.plan import Plan
+from ckptplan.planning.playback import simulate
+from ckptplan.report.comparison import comparison_document, comparison_rows, comparison_table
+from ckptplan.report.front_plot import front_figure
+from ckptplan.report.front_table import front_csv, front_json, front_table
+from ckptplan.report.infeasible import infeasible_text
+from ckptplan.report.plan_table import plan_row, plan_table
+from ckptplan.report.reach_table import reach_document, reach_rows, reach_table
+from ckptplan.report.sensitivity_table import sensitivity_document, sensitivity_rows, sensitivity_table
+from ckptplan.report.simulation import simulation_document, simulation_rows, simulation_table
+from ckptplan.report.style import styled
+from ckptplan.report.sweep_table import Summary
+from ckptplan.report.tornado import tornado
+from ckptplan.storage.tables import Row
+from ckptplan.studies.largest import Reach
+from ckptplan.studies.pareto import ParetoFront
+from ckptplan.studies.sensitivity import sensitivity
+from ckptplan.studies.sweep import make_sweep, rows_of
+
+PROFILE = ckptplan.load_profile("ipu-mk2")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """A job of few steps, and which strategies it is planned with."""
+
+    strategies: str
+    steps: int = 64
+    local_bytes: str = "1 GB"
+    limits: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def workload(self) -> ckptplan.Workload:
+        return ckptplan.load_workload("paper-snn").with_steps(self.steps)
+
+    @property
+    def wishes(self) -> dict[str, Any]:
+        return {"strategies": self.strategies, "local_bytes": self.local_bytes, **self.limits}
+
+
+#: One tape at a time cannot be as quick as base, whatever the memory.
+INFEASIBLE = Job(strategies="disk-revolve", limits={"max_overhead": 0})
+FEASIBLE = {
+    "one point": Job(strategies="base"),
+    "one point, whose memory geomspace rounds up": Job(strategies="base", steps=4096),
+    "closed forms": Job(strategies="closed", local_bytes="230 kB"),
+    "a solved schedule": Job(strategies="optimal", steps=12, local_bytes="222 kB"),
+}
+every_job = pytest.mark.parametrize("job", [INFEASIBLE, *FEASIBLE.values()], ids=["infeasible", *FEASIBLE])
+every_feasible_job = pytest.mark.parametrize("job", FEASIBLE.values(), ids=FEASIBLE)
+
+
+def text_of(print_: Callable[[Console], None]) -> str:
+    text = io.StringIO()
+    print_(Console(file=text, width=160))
+    return text.getvalue()
+
+
+def is_data(document: Any, rows: Iterable[Row]) -> None:
+    """Both can be written as JSON, which has no numbers that are none."""
+    json.dumps([document, list(rows)], allow_nan=False)
+
+
+def front_of(job: Job) -> ParetoFront:
+    return ckptplan.pareto(job.workload, PROFILE, **job.wishes)
+
+
+@every_job
+def test_front_as_table_and_data(job: Job) -> None:
+    front = front_of(job)
+    text = text_of(lambda console: front_table(console, front))
+    assert ("that no other" in text) == (job is not INFEASIBLE)
+    header, *rows = "".join(front_csv(front)).splitlines()
+    assert header.startswith("workload,profile,steps,strategy,chunk_size,")
+    assert len(rows) == sum(map(len, front.by_strategy.values()))
+    document = json.loads("".join(front_json(front, {})))
+    assert len(document["front"]["seconds"]) == len(front)
+
+
+def test_an_empty_front_says_why() -> None:
+    front = front_of(INFEASIBLE)
+    assert len(front) == 0
+    assert "no plan is quick enough" in text_of(lambda console: front_table(console, front))
+    with pytest.raises(Infeasible, match="max_overhead"):
+        front_figure(front)
+
+
+@every_feasible_job
+def test_front_as_picture(job: Job) -> None:
+    with styled():
+        figure = front_figure(front_of(job))
+        figure.savefig(io.BytesIO())
+    names = {text.get_text() for text in figure.legends[0].get_texts()}
+    assert names == {"best of all", *front_of(job).by_strategy}
+
+
+@every_feasible_job
+def test_plan_and_simulation(job: Job) -> None:
+    plan = ckptplan.optimize(job.workload, PROFILE, **job.wishes)
+    results: dict[str, Plan | Infeasible] = {plan.strategy: plan, "another": _missing()}
+    assert plan.strategy in text_of(lambda console: plan_table(console, plan, results))
+    assert plan_row(plan)["strategy"] == plan.strategy
+    trace = simulate(plan)
+    assert "difference" in text_of(lambda console: simulation_table(console, plan, trace, schedule=None))
+    document, rows = simulation_document(plan, trace, schedule=None), simulation_rows(plan, trace)
+    is_data(document, rows)
+    assert document["agrees"] is True
+
+
+def _missing() -> Infeasible:
+    with pytest.raises(Infeasible) as raised:
+        ckptplan.optimize(INFEASIBLE.workload, PROFILE, **INFEASIBLE.wishes)
+    return raised.value
+
+
+def test_infeasible_as_message() -> None:
+    assert "no plan is quick enough" in infeasible_text(_missing())
+
+
+@every_job
+@pytest.mark.parametrize("regret", [False, True])
+def test_comparison(job: Job, regret: bool) -> None:
+    results = ckptplan.compare(job.workload, PROFILE, **job.wishes)
+    about: dict[str, Any] = {"workload": job.workload, "profile": PROFILE}
+    text = text_of(lambda console: comparison_table(console, results, **about, regret=regret))
+    assert ("too slow" in text) == (job is INFEASIBLE)
+    assert all(name in text for name in results)
+    is_data(comparison_document(results, **about), rows := comparison_rows(results, **about))
+    assert [row["strategy"] for row in rows] == list(results)
+
+
+@every_job
+def test_largest(job: Job) -> None:
+    reaches: dict[str, Reach] = ckptplan.largest(
+        "batch",
+        job.workload,
+        PROFILE,
+        **{**job.wishes, **({"local_bytes": "1 kB"} if job is INFEASIBLE else {})},
+    )
+    text = text_of(
+        lambda console: reach_table(
+            console, reaches, quantity="batch", workload=job.workload, profile=PROFILE, max_overhead=None
+        )
+    )
+    assert all(name in text for name in reaches)
+    is_data(reach_document(reaches, quantity="batch"), rows := reach_rows(reaches, quantity="batch"))
+    assert [row["strategy"] for row in rows] == list(reaches)
+    assert [row["value"] == 0 for row in rows] == [job is INFEASIBLE] * len(reaches)
+
+
+@every_job
+def test_sweep(job: Job) -> None:
+    sweep = make_sweep(
+        {"T": [job.steps, 2 * job.steps]},
+        workloads=job.workload,
+        profiles=PROFILE,
+        **job.wishes,
+    )
+    summary = Summary(sweep)
+    for rows in rows_of(sweep):
+        is_data({}, rows)
+        summary.add(rows)
+    assert f"best of 2: {'nothing fits 2' if job is INFEASIBLE else ''}" in text_of(summary.print)
+
+
+@every_feasible_job
+def test_sensitivity(job: Job) -> None:
+    """With hardly more memory than is needed, so that nothing fits at some of the points."""
+    plan = ckptplan.optimize(job.workload, PROFILE, **job.wishes)
+    tight = {"local_bytes": plan.predicted.local_peak_bytes}
+    study = sensitivity(job.workload, PROFILE, uncertainty=0.1, **{**job.wishes, **tight})
+    assert any(point.best is None for one in study.influences for point in one.points)
+    assert f"best: {plan.strategy}" in text_of(lambda console: sensitivity_table(console, study))
+    is_data(sensitivity_document(study), sensitivity_rows(study))
+    with styled():
+        tornado(study).savefig(io.BytesIO())

@@ -1,0 +1,115 @@
+"""Each limit that can be in a plan's way is named in every report."""
+
+from __future__ import annotations
+
+import io
+from typing import get_args
+
+import pytest
+from rich.console import Console
+
+import ckptplan
+from ckptplan.cli.wording import as_option, option_of
+from ckptplan.errors import Infeasible, Limit
+from ckptplan.report.comparison import comparison_rows, comparison_table
+from ckptplan.report.infeasible import infeasible_text
+from ckptplan.report.limits import limit_words
+from ckptplan.report.reach_table import reach_document, reach_rows, reach_table
+from ckptplan.report.sweep_table import Summary
+from ckptplan.studies.largest import Reach
+from ckptplan.studies.sweep import make_sweep
+from tests.support import run
+
+LIMITS: tuple[Limit, ...] = get_args(Limit)
+every_limit = pytest.mark.parametrize("limit", LIMITS)
+WORKLOAD = ckptplan.load_workload("paper-snn")
+PROFILE = ckptplan.load_profile("ipu-mk2")
+
+
+def error(limit: Limit) -> Infeasible:
+    return Infeasible(
+        binding=limit,
+        need=0.5 if limit == "max_overhead" else 4096,
+        have=0.25 if limit == "max_overhead" else 2048,
+        subject="nothing fits",
+        suggestions=[{"change": limit, "value": 4096, "strategy": "double", "overhead": 0.5}],
+    )
+
+
+def printed() -> tuple[Console, io.StringIO]:
+    text = io.StringIO()
+    return Console(file=text, width=200), text
+
+
+@every_limit
+def test_the_message_tells_what_is_needed_what_there_is_and_the_option(limit: Limit) -> None:
+    text, words = infeasible_text(error(limit), wording=as_option), limit_words(limit)
+    for part in (
+        words.broken,
+        words.exact(error(limit).need),
+        words.exact(error(limit).have),
+        option_of(limit),
+    ):
+        assert part in text
+
+
+@every_limit
+def test_a_comparison_gives_the_reason(limit: Limit) -> None:
+    console, text = printed()
+    results = {"double": error(limit)}
+    comparison_table(console, results, workload=WORKLOAD, profile=PROFILE)
+    assert limit_words(limit).verdict.split("{")[0] in text.getvalue()
+    (row,) = comparison_rows(results, workload=WORKLOAD, profile=PROFILE)
+    assert (row["strategy"], row["binding"]) == ("double", limit)
+
+
+@every_limit
+def test_the_largest_value_of_each_strategy_names_what_bounds_it(limit: Limit) -> None:
+    console, text = printed()
+    reach = Reach(strategy="double", value=0, plan=None, bound_by=limit, proved=True, infeasible=error(limit))
+    reach_table(console, {"double": reach}, quantity="T", workload=WORKLOAD, profile=PROFILE, max_overhead=None)
+    assert limit_words(limit).name in text.getvalue()
+    assert reach_document({"double": reach}, quantity="T")["strategies"]["double"]["bound_by"] == limit
+    assert [row["bound_by"] for row in reach_rows({"double": reach}, quantity="T")] == [limit]
+
+
+@every_limit
+def test_a_sweep_shows_need_and_have_in_the_unit_of_the_limit(limit: Limit) -> None:
+    console, text = printed()
+    sweep, reason, words = (
+        make_sweep({"T": [64]}, workloads=WORKLOAD, profiles=PROFILE),
+        error(limit),
+        limit_words(limit),
+    )
+    summary = Summary(sweep)
+    summary.add(
+        [
+            {
+                **dict.fromkeys(sweep.columns),
+                "steps": 64,
+                "fits": False,
+                "binding": limit,
+                "need": reason.need,
+                "have": reason.have,
+            }
+        ]
+    )
+    summary.print(console)
+    assert f"{words.name}: " in text.getvalue()
+    assert f"{words.short(reason.need)}, has {words.short(reason.have)}" in text.getvalue()
+
+
+def test_no_two_limits_are_confused() -> None:
+    assert len({limit_words(limit).name for limit in LIMITS}) == len(LIMITS)
+    assert len({option_of(limit) for limit in LIMITS}) == len(LIMITS)
+
+
+def test_a_sweep_past_what_a_strategy_can_be_solved_for_says_so() -> None:
+    done = run(
+        *("sweep", "--over", "T=256,200000", "--strategies", "bptt-msm", "--local-bytes", "25 MiB"),
+        *("--jobs", "1"),
+        COLUMNS="200",
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "solvable length: at most about " in done.stdout
+    assert "has 200,000 steps" in done.stdout
