@@ -133,7 +133,8 @@ def error_of_other_rows(path: Path) -> CkptplanError:
 
 
 def error_of_memory() -> CkptplanError:
-    with pytest.raises(OutOfMemory) as raised, explained(small_plan(), torch.device("cpu")):
+    plan = small_plan("base", local_bytes="1 GiB")
+    with pytest.raises(OutOfMemory) as raised, explained(plan, torch.device("cpu")):
         raise MemoryError("no room")
     return raised.value
 
