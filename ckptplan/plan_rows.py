@@ -17,7 +17,16 @@ Type: TypeAlias = Literal["text", "whole", "number", "truth"]
 PLAN_COLUMNS: Mapping[str, Type] = {
     "strategy": "text",
     **dict.fromkeys(
-        ("chunk_size", "nb_local", "remote_chunk_size", "state_units", "tape_units", "local_units"), "whole"
+        (
+            "chunk_size",
+            "nb_local",
+            "remote_chunk_size",
+            "segment_size",
+            "state_units",
+            "tape_units",
+            "local_units",
+        ),
+        "whole",
     ),
     "seconds": "number",
     "overhead": "number",

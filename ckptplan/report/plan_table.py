@@ -214,7 +214,15 @@ def _transfers(plan: Plan) -> str:
 
 
 #: All parameters there are: a table has the same columns whatever the answer is.
-PARAMETERS = ("chunk_size", "nb_local", "remote_chunk_size", "state_units", "tape_units", "local_units")
+PARAMETERS = (
+    "chunk_size",
+    "nb_local",
+    "remote_chunk_size",
+    "segment_size",
+    "state_units",
+    "tape_units",
+    "local_units",
+)
 
 
 def plan_row(plan: Plan) -> dict[str, Any]:

@@ -18,7 +18,9 @@ from ckptplan.model.step_costs import StepCosts
 from ckptplan.schedule.actions import Action, Advance, Free, Load, Save, Tier
 from ckptplan.schedule.segments import cuts, reverse_locally
 from ckptplan.strategies.protocol import Box, Columns, Room, Strategy
-from ckptplan.strategies.two_levels import chunk_within_segment, clamp_two_levels, levels, segment_rhythm
+from ckptplan.strategies.two_levels import TwoLevels
+
+_LEVELS = TwoLevels(segment="remote_chunk_size")
 
 
 class Double(Strategy):
@@ -40,7 +42,7 @@ class Double(Strategy):
         )
 
     def counts(self, *, low: Columns, high: Columns, steps: int) -> Counts:
-        two = levels(low=low, high=high, steps=steps)
+        two = _LEVELS.levels(low=low, high=high, steps=steps)
         return Counts(
             recomputed_steps=two.recomputed_steps,
             states_written=two.outer,
@@ -73,13 +75,13 @@ class Double(Strategy):
         )
 
     def admits(self, *, low: Columns, high: Columns, steps: int) -> npt.NDArray[np.bool_]:
-        return chunk_within_segment(low=low, high=high)
+        return _LEVELS.chunk_within_segment(low=low, high=high)
 
     def clamp(self, parameters: Parameters, *, steps: int) -> Parameters:
-        return clamp_two_levels(parameters, steps=steps)
+        return _LEVELS.clamp(parameters, steps=steps)
 
     def rhythm(self, point: Columns, *, costs: StepCosts) -> Rhythm:
-        return segment_rhythm(point, costs=costs)
+        return _LEVELS.rhythm(point, costs=costs)
 
     def actions(
         self, parameters: Parameters, *, steps: int, splits: Sequence[Split] | None = None

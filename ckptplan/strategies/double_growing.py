@@ -18,7 +18,9 @@ from ckptplan.recursion import growing
 from ckptplan.schedule.actions import Action, Advance, Free, Load, Save, Tier
 from ckptplan.schedule.segments import cuts, reverse_between
 from ckptplan.strategies.protocol import Box, Columns, Room, Strategy
-from ckptplan.strategies.two_levels import chunk_within_segment, clamp_two_levels, levels, segment_rhythm
+from ckptplan.strategies.two_levels import TwoLevels
+
+_LEVELS = TwoLevels(segment="remote_chunk_size")
 
 
 class DoubleGrowing(Strategy):
@@ -41,7 +43,7 @@ class DoubleGrowing(Strategy):
         )
 
     def counts(self, *, low: Columns, high: Columns, steps: int) -> Counts:
-        two = levels(low=low, high=high, steps=steps)
+        two = _LEVELS.levels(low=low, high=high, steps=steps)
         inner = (
             growing.chunks(
                 low["remote_chunk_size"],
@@ -63,13 +65,13 @@ class DoubleGrowing(Strategy):
         )
 
     def admits(self, *, low: Columns, high: Columns, steps: int) -> npt.NDArray[np.bool_]:
-        return chunk_within_segment(low=low, high=high)
+        return _LEVELS.chunk_within_segment(low=low, high=high)
 
     def clamp(self, parameters: Parameters, *, steps: int) -> Parameters:
-        return Parameters({**parameters, **clamp_two_levels(parameters, steps=steps)})
+        return Parameters({**parameters, **_LEVELS.clamp(parameters, steps=steps)})
 
     def rhythm(self, point: Columns, *, costs: StepCosts) -> Rhythm:
-        return segment_rhythm(point, costs=costs)
+        return _LEVELS.rhythm(point, costs=costs)
 
     def regular(self, parameters: Parameters, *, steps: int) -> bool:
         return parameters["chunk_size"] >= parameters["remote_chunk_size"]

@@ -16,7 +16,9 @@ from ckptplan.model.step_costs import StepCosts
 from ckptplan.schedule.actions import Action, Advance, Free, Load, Save, Tier
 from ckptplan.schedule.segments import cuts, reverse_locally
 from ckptplan.strategies.protocol import Box, Columns, Room, Strategy
-from ckptplan.strategies.two_levels import chunk_within_segment, clamp_two_levels, levels
+from ckptplan.strategies.two_levels import TwoLevels
+
+_LEVELS = TwoLevels(segment="segment_size")
 
 
 class Nested(Strategy):
@@ -24,7 +26,7 @@ class Nested(Strategy):
 
     name = "nested"
     rank = 5
-    parameter_names = ("chunk_size", "remote_chunk_size")
+    parameter_names = ("chunk_size", "segment_size")
 
     def candidates(self, *, costs: StepCosts, budget: Budget) -> Box | None:
         room = Room.within(budget, costs=costs)
@@ -33,12 +35,12 @@ class Nested(Strategy):
         if room.tapes < 1 or most < least:
             return None
         return Box(
-            low={"chunk_size": 1, "remote_chunk_size": least},
-            high={"chunk_size": room.tapes, "remote_chunk_size": most},
+            low={"chunk_size": 1, "segment_size": least},
+            high={"chunk_size": room.tapes, "segment_size": most},
         )
 
     def counts(self, *, low: Columns, high: Columns, steps: int) -> Counts:
-        two = levels(low=low, high=high, steps=steps)
+        two = _LEVELS.levels(low=low, high=high, steps=steps)
         none = np.zeros_like(two.outer)
         return Counts(
             recomputed_steps=two.recomputed_steps,
@@ -52,15 +54,15 @@ class Nested(Strategy):
         )
 
     def admits(self, *, low: Columns, high: Columns, steps: int) -> npt.NDArray[np.bool_]:
-        return chunk_within_segment(low=low, high=high)
+        return _LEVELS.chunk_within_segment(low=low, high=high)
 
     def clamp(self, parameters: Parameters, *, steps: int) -> Parameters:
-        return clamp_two_levels(parameters, steps=steps)
+        return _LEVELS.clamp(parameters, steps=steps)
 
     def actions(
         self, parameters: Parameters, *, steps: int, splits: Sequence[Split] | None = None
     ) -> Iterator[Action]:
-        chunk, segment = parameters["chunk_size"], parameters["remote_chunk_size"]
+        chunk, segment = parameters["chunk_size"], parameters["segment_size"]
         ends = cuts(0, steps, segment)
         for end in ends:
             start = max(0, end - segment)
