@@ -164,8 +164,8 @@ def double(machine: Machine, *, chunk_size: int, remote_chunk_size: int, outer_l
         _segment(machine, start, stop, chunk_size, held=len(chunks) > 1)
 
 
-def nested(machine: Machine, *, chunk_size: int, remote_chunk_size: int) -> None:
-    double(machine, chunk_size=chunk_size, remote_chunk_size=remote_chunk_size, outer_local=True)
+def nested(machine: Machine, *, chunk_size: int, segment_size: int) -> None:
+    double(machine, chunk_size=chunk_size, remote_chunk_size=segment_size, outer_local=True)
 
 
 def _segment(machine: Machine, start: int, stop: int, chunk_size: int, *, held: bool) -> None:

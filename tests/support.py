@@ -139,9 +139,9 @@ def settings_of(
         yield from ({"chunk_size": chunk, **sizes} for chunk in numbers)
     elif names == ("chunk_size", "nb_local"):
         yield from ({"chunk_size": chunk, "nb_local": local} for chunk in numbers for local in numbers)
-    elif names == ("chunk_size", "remote_chunk_size"):
+    elif names in (("chunk_size", "remote_chunk_size"), ("chunk_size", "segment_size")):
         yield from (
-            {"chunk_size": chunk, "remote_chunk_size": segment, **sizes}
+            {"chunk_size": chunk, names[1]: segment, **sizes}
             for chunk in numbers
             for segment in range(chunk, steps + 1)
         )

@@ -128,9 +128,7 @@ def _plans(chunks: tuple[int, ...]) -> list[Plan]:
     backpropagation does.
     """
     sizes = (chunks[0] // _SHORT, *chunks)
-    nested = [
-        setting("nested", steps=8 * chunk, chunk_size=chunk, remote_chunk_size=4 * chunk) for chunk in sizes
-    ]
+    nested = [setting("nested", steps=8 * chunk, chunk_size=chunk, segment_size=4 * chunk) for chunk in sizes]
     return [*nested, setting("base", steps=3 * chunks[-1])]
 
 

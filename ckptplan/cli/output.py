@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from ckptplan.cli.options import Format, command_line
 from ckptplan.storage.files import write_text
-from ckptplan.storage.versions import SCHEMA_VERSION
+from ckptplan.storage.versions import WRITTEN
 from ckptplan.version import __version__
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ def enveloped(kind: str, content: Mapping[str, Any]) -> dict[str, Any]:
     """Return JSON data that says what it is, and which program and command made it."""
     return {
         "kind": f"ckptplan.{kind}",
-        "schema_version": SCHEMA_VERSION,
+        "schema_version": WRITTEN["result"],
         "version": __version__,
         "command": command_line(),
         **content,

@@ -17,7 +17,7 @@ from ckptplan.model.workload import Workload
 
 KIND = "ckptplan.plan"
 #: Version of the plan format; raised when a reader of the old one would misunderstand the new.
-SCHEMA_VERSION: Literal[1] = 1
+SCHEMA_VERSION: Literal[2] = 2
 
 
 def _parameters(value: object) -> Parameters:
@@ -47,14 +47,14 @@ class Plan(Checked):
     noun: ClassVar[str] = "plan"
 
     kind: Literal["ckptplan.plan"] = "ckptplan.plan"
-    schema_version: Literal[1] = SCHEMA_VERSION
+    schema_version: Literal[2] = SCHEMA_VERSION
     strategy: Name
     parameters: Annotated[
         Parameters,
         BeforeValidator(_parameters),
         PlainSerializer(_as_dict, return_type=dict[str, int]),
         WithJsonSchema({"type": "object", "additionalProperties": {"type": "integer", "minimum": 1}}),
-        Field(description="chunk_size, nb_local, remote_chunk_size: those that the strategy has"),
+        Field(description="chunk_size, nb_local, remote_chunk_size, segment_size: those that the strategy has"),
     ]
     steps: Steps
     goal: Goal = Goal()

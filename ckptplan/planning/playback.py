@@ -16,7 +16,7 @@ from ckptplan.schedule.simulator import Trace, play
 from ckptplan.schedule.timeline import Sink
 from ckptplan.storage.files import replacing
 from ckptplan.storage.schedules import KIND, ScheduleFormat, load_schedule, schedule_lines
-from ckptplan.storage.versions import SCHEMA_VERSION
+from ckptplan.storage.versions import WRITTEN
 from ckptplan.strategies.registry import strategy_of
 from ckptplan.version import __version__
 
@@ -114,7 +114,7 @@ def schedule_head(plan: Plan, *, command: str) -> dict[str, Any]:
     """Return the first line of a schedule file: what it is, and of which plan."""
     return {
         "kind": KIND,
-        "schema_version": SCHEMA_VERSION,
+        "schema_version": WRITTEN["schedule"],
         "version": __version__,
         "command": command,
         "strategy": plan.strategy,

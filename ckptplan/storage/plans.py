@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from ckptplan.errors import InputError, did_you_mean, shown
-from ckptplan.model.plan import KIND, Plan
+from ckptplan.model.plan import KIND, SCHEMA_VERSION, Plan
 from ckptplan.model.profile import HardwareProfile
 from ckptplan.model.workload import Workload
 from ckptplan.storage.files import parse_json, read_text, write_text
@@ -42,7 +42,7 @@ def save_plan(plan: Plan, path: str | Path) -> None:
 
 
 def load_plan(path: str | Path) -> Plan:
-    """Return a plan from a JSON file, '-' for standard input.
+    """Return a plan from a JSON file, '-' for standard input; one of schema version 1 becomes one of 2.
 
     Raises InputError for what is no plan, a plan of another schema version, a strategy or parameters
     that there are not, and a plan whose profile or workload was edited: its predictions belong to other
@@ -57,7 +57,8 @@ def load_plan(path: str | Path) -> Plan:
         raise InputError(
             f"{shown(document.get('kind'))} is not a plan", field="kind", accepted=repr(KIND), source=source
         )
-    check_version(document.get("schema_version"), source=source)
+    if check_version(document.get("schema_version"), kind="plan", source=source) == 1:
+        document = _of_version_1(document)
     try:
         parts = {
             "profile": _part(document, "profile", HardwareProfile),
@@ -68,6 +69,20 @@ def load_plan(path: str | Path) -> Plan:
         return plan
     except InputError as error:
         raise error.inside(source=source) from None
+
+
+def _of_version_1(document: dict[str, Any]) -> dict[str, Any]:
+    """Return a plan of version 1 as one of version 2.
+
+    ``nested`` keeps nothing remote; the length of its segments was called ``remote_chunk_size`` all the same.
+    """
+    document = {**document, "schema_version": SCHEMA_VERSION}
+    if document.get("strategy") == "nested":
+        found = document.get("parameters")
+        if isinstance(found, dict) and tuple(found) == ("chunk_size", "remote_chunk_size"):
+            chunk, segment = found.values()
+            document["parameters"] = {"chunk_size": chunk, "segment_size": segment}
+    return document
 
 
 def _part(document: dict[str, Any], name: str, model: type[_Part]) -> _Part:

@@ -23,7 +23,7 @@ def load_profile(name_or_path: str | Path) -> HardwareProfile:
     """
     path = locate(name_or_path, shelf="hardware_profiles", noun="hardware profile")
     source = str(name_or_path)
-    document = without_version(parse_toml(read_text(path), source=source), source=source)
+    document = without_version(parse_toml(read_text(path), source=source), kind="profile", source=source)
     try:
         return HardwareProfile(**_flat(document))
     except InputError as error:

@@ -132,7 +132,7 @@ def _check_head(head: Mapping[str, Any], *, steps: int | None, source: str) -> N
         raise InputError(
             f"{shown(head.get('kind'))} is not a schedule", field="kind", accepted=repr(KIND), source=source
         )
-    check_version(head.get("schema_version"), source=source)
+    check_version(head.get("schema_version"), kind="schedule", source=source)
     _step(head.get("steps"), "steps", source=source)
     if steps is not None and head.get("steps") != steps:
         raise InputError(

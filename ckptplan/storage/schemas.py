@@ -12,7 +12,7 @@ from ckptplan.model.workload import Workload
 from ckptplan.schedule.actions import Tier
 from ckptplan.storage.schedules import ACTIONS
 from ckptplan.storage.schedules import KIND as SCHEDULE
-from ckptplan.storage.versions import SCHEMA_VERSION
+from ckptplan.storage.versions import WRITTEN, Kind
 from ckptplan.units import MAX_STEPS
 
 _DIALECT = "https://json-schema.org/draft/2020-12/schema"
@@ -51,7 +51,7 @@ def _profile() -> dict[str, Any]:
             "anyOf": [plain, table],
             "description": properties[field].get("description", field),
         }
-    return _versioned(schema)
+    return _versioned(schema, "profile")
 
 
 def _workload() -> dict[str, Any]:
@@ -66,7 +66,7 @@ def _workload() -> dict[str, Any]:
     sizes = ["state_bytes", "tape_bytes"]
     schema["required"] = [field for field in schema["required"] if field not in sizes]
     schema["anyOf"] = [{"required": sizes}, {"required": ["network", "units"]}]
-    return _versioned(schema)
+    return _versioned(schema, "workload")
 
 
 def _schedule() -> dict[str, Any]:
@@ -76,7 +76,7 @@ def _schedule() -> dict[str, Any]:
         "type": "object",
         "properties": {
             "kind": {"const": SCHEDULE},
-            "schema_version": {"const": SCHEMA_VERSION},
+            "schema_version": {"const": WRITTEN["schedule"]},
             "steps": {"type": "integer", "minimum": 1, "maximum": MAX_STEPS, "description": "T"},
         },
         "required": ["kind", "schema_version", "steps"],
@@ -120,6 +120,6 @@ def _with_text(schema: dict[str, Any]) -> dict[str, Any]:
     return {"anyOf": [schema, text], **kept}
 
 
-def _versioned(schema: dict[str, Any]) -> dict[str, Any]:
-    schema["properties"]["schema_version"] = {"const": 1, "description": "version of the format"}
+def _versioned(schema: dict[str, Any], kind: Kind) -> dict[str, Any]:
+    schema["properties"]["schema_version"] = {"const": WRITTEN[kind], "description": "version of the format"}
     return schema

@@ -10,7 +10,7 @@ from ckptplan.errors import InputError
 from ckptplan.model.profile import NUMBERS, HardwareProfile
 from ckptplan.model.workload import Workload
 from ckptplan.storage.files import write_text
-from ckptplan.storage.versions import SCHEMA_VERSION
+from ckptplan.storage.versions import WRITTEN, Kind
 from ckptplan.units import (
     format_bytes,
     format_rate,
@@ -51,7 +51,7 @@ def workload_text(workload: Workload) -> str:
         given = {field: value for field, value in given.items() if field not in (*DERIVED, "batch")}
     for field, value in given.items():
         document[field] = _human(field, value)
-    return _text("What a training job is, for ckptplan (docs/workloads.md).", document)
+    return _text("What a training job is, for ckptplan (docs/workloads.md).", document, kind="workload")
 
 
 def profile_text(profile: HardwareProfile) -> str:
@@ -67,13 +67,13 @@ def profile_text(profile: HardwareProfile) -> str:
         source = profile.sources.get(field)
         document[field] = value if source is None else {"value": value, **source.model_dump(exclude_none=True)}
     assert set(document) <= {"name", "description", *NUMBERS}  # noqa: S101 - sources stand beside numbers
-    return _text("A machine and its memory, for ckptplan (docs/profiles.md).", document)
+    return _text("A machine and its memory, for ckptplan (docs/profiles.md).", document, kind="profile")
 
 
-def _text(comment: str, document: dict[str, Any]) -> str:
+def _text(comment: str, document: dict[str, Any], *, kind: Kind) -> str:
     import tomli_w  # what writes files only
 
-    return f"# {comment}\n" + tomli_w.dumps({"schema_version": SCHEMA_VERSION, **document})
+    return f"# {comment}\n" + tomli_w.dumps({"schema_version": WRITTEN[kind], **document})
 
 
 def _human(field: str, value: Any) -> Any:

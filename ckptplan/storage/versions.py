@@ -1,29 +1,35 @@
-"""The version of the file formats; a reader refuses what it would misunderstand."""
+"""The versions of the file formats; a reader refuses what it would misunderstand."""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, Literal, TypeAlias
 
 from ckptplan.errors import InputError, shown
+from ckptplan.model.plan import SCHEMA_VERSION as PLAN_VERSION
 
-#: The version that this program writes and reads, for plans, profiles and workloads.
-SCHEMA_VERSION = 1
+#: What has a version: files that are read, and results, which are only written.
+Kind: TypeAlias = Literal["plan", "profile", "result", "schedule", "workload"]
+#: The version that this program writes.
+WRITTEN: Mapping[Kind, int] = {"plan": PLAN_VERSION, "profile": 1, "result": 1, "schedule": 1, "workload": 1}
+#: The oldest version that it still reads. Every one from there on is read.
+_OLDEST = 1
 
 
-def without_version(document: dict[str, Any], *, source: str) -> dict[str, Any]:
+def without_version(document: dict[str, Any], *, kind: Kind, source: str) -> dict[str, Any]:
     """Return a document without its schema_version (which may be left out). Raises InputError."""
-    version = document.get("schema_version", SCHEMA_VERSION)
-    check_version(version, source=source)
+    check_version(document.get("schema_version", WRITTEN[kind]), kind=kind, source=source)
     return {key: value for key, value in document.items() if key != "schema_version"}
 
 
-def check_version(version: object, *, source: str) -> None:
-    """Raise InputError for another version than this program's."""
-    if type(version) is not int or version != SCHEMA_VERSION:
+def check_version(version: object, *, kind: Kind, source: str) -> int:
+    """Return the version. Raises InputError for one that this program does not read."""
+    if type(version) is not int or not _OLDEST <= version <= WRITTEN[kind]:
         raise InputError(
             f"{shown(version)} is a version that this ckptplan does not read; use the one that wrote the file",
             field="schema_version",
             value=version,
-            accepted=str(SCHEMA_VERSION),
+            accepted=" or ".join(map(str, range(_OLDEST, WRITTEN[kind] + 1))),
             source=source,
         )
+    return version

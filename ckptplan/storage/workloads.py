@@ -18,7 +18,7 @@ def load_workload(name_or_path: str | Path) -> Workload:
     """
     path = locate(name_or_path, shelf="workloads", noun="workload")
     source = str(name_or_path)
-    document = without_version(parse_toml(read_text(path), source=source), source=source)
+    document = without_version(parse_toml(read_text(path), source=source), kind="workload", source=source)
     try:
         return Workload(**document)
     except InputError as error:

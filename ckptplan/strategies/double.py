@@ -18,7 +18,9 @@ from ckptplan.schedule.actions import Action, Advance, Free, Load, Save, Tier
 from ckptplan.schedule.segments import cuts, reverse_locally
 from ckptplan.strategies.closed_form import Box, Capacity, ClosedForm
 from ckptplan.strategies.protocol import Columns
-from ckptplan.strategies.two_levels import chunk_within_segment, clamp_two_levels, levels, segment_timing
+from ckptplan.strategies.two_levels import TwoLevels
+
+_LEVELS = TwoLevels(segment="remote_chunk_size")
 
 
 def _printed(*, low: Columns, high: Columns, costs: StepCosts) -> Cost:
@@ -49,7 +51,7 @@ class Double(ClosedForm):
     rank = 4
     parameter_names = ("chunk_size", "remote_chunk_size")
     printed = staticmethod(_printed)
-    transfers = staticmethod(segment_timing)
+    transfers = _LEVELS.transfers
 
     def candidates(self, *, costs: StepCosts, budget: Budget) -> Box | None:
         capacity = Capacity.within(budget, costs=costs)
@@ -63,7 +65,7 @@ class Double(ClosedForm):
         )
 
     def counts(self, *, low: Columns, high: Columns, steps: int) -> Counts:
-        two = levels(low=low, high=high, steps=steps)
+        two = _LEVELS.levels(low=low, high=high, steps=steps)
         return Counts(
             recomputed_steps=two.recomputed_steps,
             remote_writes=two.outer,
@@ -76,10 +78,10 @@ class Double(ClosedForm):
         )
 
     def admits(self, *, low: Columns, high: Columns, steps: int) -> npt.NDArray[np.bool_]:
-        return chunk_within_segment(low=low, high=high)
+        return _LEVELS.chunk_within_segment(low=low, high=high)
 
     def clamp(self, parameters: Parameters, *, steps: int) -> Parameters:
-        return clamp_two_levels(parameters, steps=steps)
+        return _LEVELS.clamp(parameters, steps=steps)
 
     def actions(
         self, parameters: Parameters, *, steps: int, splits: Sequence[Split] | None = None

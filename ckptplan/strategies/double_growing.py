@@ -18,7 +18,9 @@ from ckptplan.schedule.actions import Action, Advance, Free, Load, Save, Tier
 from ckptplan.schedule.segments import cuts, reverse_between
 from ckptplan.strategies.closed_form import Box, Capacity, ClosedForm
 from ckptplan.strategies.protocol import Columns
-from ckptplan.strategies.two_levels import chunk_within_segment, clamp_two_levels, levels, segment_timing
+from ckptplan.strategies.two_levels import TwoLevels
+
+_LEVELS = TwoLevels(segment="remote_chunk_size")
 
 
 class DoubleGrowing(ClosedForm):
@@ -27,7 +29,7 @@ class DoubleGrowing(ClosedForm):
     name = "double-growing"
     rank = 7
     parameter_names = ("chunk_size", "remote_chunk_size", "state_units", "tape_units")
-    transfers = staticmethod(segment_timing)
+    transfers = _LEVELS.transfers
 
     def candidates(self, *, costs: StepCosts, budget: Budget) -> Box | None:
         capacity = Capacity.within(budget, costs=costs)
@@ -42,7 +44,7 @@ class DoubleGrowing(ClosedForm):
         )
 
     def counts(self, *, low: Columns, high: Columns, steps: int) -> Counts:
-        two = levels(low=low, high=high, steps=steps)
+        two = _LEVELS.levels(low=low, high=high, steps=steps)
         inner = (
             growing.chunks(
                 low["remote_chunk_size"],
@@ -64,10 +66,10 @@ class DoubleGrowing(ClosedForm):
         )
 
     def admits(self, *, low: Columns, high: Columns, steps: int) -> npt.NDArray[np.bool_]:
-        return chunk_within_segment(low=low, high=high)
+        return _LEVELS.chunk_within_segment(low=low, high=high)
 
     def clamp(self, parameters: Parameters, *, steps: int) -> Parameters:
-        return Parameters({**parameters, **clamp_two_levels(parameters, steps=steps)})
+        return Parameters({**parameters, **_LEVELS.clamp(parameters, steps=steps)})
 
     def regular(self, parameters: Parameters, *, steps: int) -> bool:
         return parameters["chunk_size"] >= parameters["remote_chunk_size"]

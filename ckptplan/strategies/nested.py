@@ -17,7 +17,9 @@ from ckptplan.schedule.actions import Action, Advance, Free, Load, Save, Tier
 from ckptplan.schedule.segments import cuts, reverse_locally
 from ckptplan.strategies.closed_form import Box, Capacity, ClosedForm
 from ckptplan.strategies.protocol import Columns
-from ckptplan.strategies.two_levels import chunk_within_segment, clamp_two_levels, levels
+from ckptplan.strategies.two_levels import TwoLevels
+
+_LEVELS = TwoLevels(segment="segment_size")
 
 
 class Nested(ClosedForm):
@@ -25,7 +27,7 @@ class Nested(ClosedForm):
 
     name = "nested"
     rank = 5
-    parameter_names = ("chunk_size", "remote_chunk_size")
+    parameter_names = ("chunk_size", "segment_size")
 
     def candidates(self, *, costs: StepCosts, budget: Budget) -> Box | None:
         capacity = Capacity.within(budget, costs=costs)
@@ -34,12 +36,12 @@ class Nested(ClosedForm):
         if capacity.tapes < 1 or most < least:
             return None
         return Box(
-            low={"chunk_size": 1, "remote_chunk_size": least},
-            high={"chunk_size": capacity.tapes, "remote_chunk_size": most},
+            low={"chunk_size": 1, "segment_size": least},
+            high={"chunk_size": capacity.tapes, "segment_size": most},
         )
 
     def counts(self, *, low: Columns, high: Columns, steps: int) -> Counts:
-        two = levels(low=low, high=high, steps=steps)
+        two = _LEVELS.levels(low=low, high=high, steps=steps)
         none = np.zeros_like(two.outer)
         return Counts(
             recomputed_steps=two.recomputed_steps,
@@ -53,15 +55,15 @@ class Nested(ClosedForm):
         )
 
     def admits(self, *, low: Columns, high: Columns, steps: int) -> npt.NDArray[np.bool_]:
-        return chunk_within_segment(low=low, high=high)
+        return _LEVELS.chunk_within_segment(low=low, high=high)
 
     def clamp(self, parameters: Parameters, *, steps: int) -> Parameters:
-        return clamp_two_levels(parameters, steps=steps)
+        return _LEVELS.clamp(parameters, steps=steps)
 
     def actions(
         self, parameters: Parameters, *, steps: int, splits: Sequence[Split] | None = None
     ) -> Iterator[Action]:
-        chunk, segment = parameters["chunk_size"], parameters["remote_chunk_size"]
+        chunk, segment = parameters["chunk_size"], parameters["segment_size"]
         ends = cuts(0, steps, segment)
         for end in ends:
             start = max(0, end - segment)

@@ -23,98 +23,98 @@ class Levels:
     recomputed_steps: Integers
 
 
-def levels(*, low: Columns, high: Columns, steps: int) -> Levels:
-    """Return the counts of segments of rc = remote_chunk_size steps, cut into chunks of c = chunk_size.
+@dataclass(frozen=True, kw_only=True)
+class TwoLevels:
+    """Chunks of ``chunk_size`` steps inside segments, whose length is the parameter named ``segment``."""
 
-    With s = ceil(T/rc) segments, the first of L0 = T - (s-1) rc steps, docs/equations.md derives the
-    recomputed steps as (rc-c) + (s-2) g(rc) + g(L0), g(L) = 2L - c if L > c, else L. In both cases
-    g(L) = 2L - min(c, L), so that the sum is
+    segment: str
 
-        2T - rc - (s-1) c - min(c, L0),
+    def levels(self, *, low: Columns, high: Columns, steps: int) -> Levels:
+        """Return the counts of segments of rc steps, cut into chunks of c = chunk_size.
 
-    for s = 1 too (there rc = L0 = T, and T - c are run again). It is never below T - c.
-    """
-    fewest_segments = ceil_div(steps, high["remote_chunk_size"])
-    return Levels(
-        outer=fewest_segments - 1,
-        inner=ceil_div(low["remote_chunk_size"], high["chunk_size"]) - 1,
-        recomputed_steps=np.maximum(
-            _recomputed(low, high, fewest_segments=fewest_segments, steps=steps),
-            _recomputed_between(low, high, steps=steps),
-        ),
-    )
+        With s = ceil(T/rc) segments, the first of L0 = T - (s-1) rc steps, docs/equations.md derives the
+        recomputed steps as (rc-c) + (s-2) g(rc) + g(L0), g(L) = 2L - c if L > c, else L. In both cases
+        g(L) = 2L - min(c, L), so that the sum is
 
+            2T - rc - (s-1) c - min(c, L0),
 
-def _recomputed(low: Columns, high: Columns, *, fewest_segments: Integers, steps: int) -> Integers:
-    """Bound each term of the sum by itself: exact at a point."""
-    most_segments = ceil_div(steps, low["remote_chunk_size"])
-    longest_first = steps - (fewest_segments - 1) * low["remote_chunk_size"]
-    chunk = high["chunk_size"]
-    # At a point (s-1) c < T. In a wide box the product can pass 2T, even 2**63, and says no more then.
-    recorded_at_once = np.minimum(most_segments - 1, 2 * steps // chunk + 1) * chunk
-    recomputed = 2 * steps - high["remote_chunk_size"] - recorded_at_once - np.minimum(chunk, longest_first)
-    least: Integers = np.maximum(recomputed, steps - chunk)
-    return least
+        for s = 1 too (there rc = L0 = T, and T - c are run again). It is never below T - c.
+        """
+        fewest_segments = ceil_div(steps, high[self.segment])
+        return Levels(
+            outer=fewest_segments - 1,
+            inner=ceil_div(low[self.segment], high["chunk_size"]) - 1,
+            recomputed_steps=np.maximum(
+                self._recomputed(low, high, fewest_segments=fewest_segments, steps=steps),
+                self._recomputed_between(low, high, steps=steps),
+            ),
+        )
 
+    def _recomputed(self, low: Columns, high: Columns, *, fewest_segments: Integers, steps: int) -> Integers:
+        """Bound each term of the sum by itself: exact at a point."""
+        most_segments = ceil_div(steps, low[self.segment])
+        longest_first = steps - (fewest_segments - 1) * low[self.segment]
+        chunk = high["chunk_size"]
+        # At a point (s-1) c < T. In a wide box the product can pass 2T, even 2**63, and says no more then.
+        recorded_at_once = np.minimum(most_segments - 1, 2 * steps // chunk + 1) * chunk
+        recomputed = 2 * steps - high[self.segment] - recorded_at_once - np.minimum(chunk, longest_first)
+        least: Integers = np.maximum(recomputed, steps - chunk)
+        return least
 
-def _recomputed_between(low: Columns, high: Columns, *, steps: int) -> Integers:
-    """Bound the sum as a whole: close in wide boxes, where rc and s cannot both be large.
+    def _recomputed_between(self, low: Columns, high: Columns, *, steps: int) -> Integers:
+        """Bound the sum as a whole: close in wide boxes, where rc and s cannot both be large.
 
-    At any T, (s-1) c + min(c, L0) <= c (T-c) / rc + c, with equality at L0 = c. So at least
-    2T - c - (rc + c (T-c) / rc) steps are run again. That falls with c as long as c <= rc, and what is
-    subtracted is convex in rc, so that it is largest at an end of rc >= c, or at rc = c.
-    """
-    longest = high["remote_chunk_size"].astype(np.float64)
-    chunk = np.minimum(high["chunk_size"], longest)
-    shortest = np.maximum(low["remote_chunk_size"], chunk)
-    saved = np.maximum(
-        shortest + chunk * (steps - chunk) / shortest, longest + chunk * (steps - chunk) / longest
-    )
-    # Two less than the sum: the roundings of 2T, up to 2 * 10**12, are far below one.
-    least: Integers = np.floor(2 * steps - chunk - saved - 2).astype(np.int64)
-    # No chunk is longer than the longest segment; those that are run no step less than it (``counts``).
-    weaker: Integers = least - np.maximum(0, high["chunk_size"] - high["remote_chunk_size"])
-    return weaker
+        At any T, (s-1) c + min(c, L0) <= c (T-c) / rc + c, with equality at L0 = c. So at least
+        2T - c - (rc + c (T-c) / rc) steps are run again. That falls with c as long as c <= rc, and what is
+        subtracted is convex in rc, so that it is largest at an end of rc >= c, or at rc = c.
+        """
+        longest = high[self.segment].astype(np.float64)
+        chunk = np.minimum(high["chunk_size"], longest)
+        shortest = np.maximum(low[self.segment], chunk)
+        saved = np.maximum(
+            shortest + chunk * (steps - chunk) / shortest, longest + chunk * (steps - chunk) / longest
+        )
+        # Two less than the sum: the roundings of 2T, up to 2 * 10**12, are far below one.
+        least: Integers = np.floor(2 * steps - chunk - saved - 2).astype(np.int64)
+        # No chunk is longer than the longest segment; those that are run no step less than it (``counts``).
+        weaker: Integers = least - np.maximum(0, high["chunk_size"] - high[self.segment])
+        return weaker
+
+    def chunk_within_segment(self, *, low: Columns, high: Columns) -> npt.NDArray[np.bool_]:
+        """Return which boxes hold a legal setting: the least chunk no longer than the longest segment."""
+        legal: npt.NDArray[np.bool_] = low["chunk_size"] <= high[self.segment]
+        return legal
+
+    def clamp(self, parameters: Parameters, *, steps: int) -> Parameters:
+        """C <= T and c <= rc <= T."""
+        chunk = min(parameters["chunk_size"], steps)
+        segment = min(max(parameters[self.segment], chunk), steps)
+        return Parameters({"chunk_size": chunk, self.segment: segment})
+
+    def transfers(self, point: Columns, *, costs: StepCosts) -> TransferTiming:
+        """Return when transfers fall due where each segment's first state is written and read once."""
+        chunk, segment = point["chunk_size"], point[self.segment]
+        checkpoints = ceil_div(costs.steps, segment) - 1
+        first = costs.steps - checkpoints * segment
+        forward = costs.forward_seconds
+        reverse_seconds = costs.record_overhead_seconds + costs.backward_seconds
+        # The last segment is part of the first sweep; all its chunks but the last are run again.
+        last_seconds = segment * (forward + reverse_seconds) + (segment - chunk) * costs.recompute_seconds
+        one = np.ones_like(chunk)
+        return TransferTiming(
+            messages=checkpoints,
+            first_states=one,
+            states=one,
+            before_writes=0.0 * one,
+            first_gap=first * forward,
+            gap=segment * forward,
+            turn=np.where(checkpoints == 1, first, segment) * forward + last_seconds,
+            between_reads=segment * reverse_seconds + runs_again(segment, chunk) * costs.recompute_seconds,
+            after_reads=first * reverse_seconds + runs_again(first, chunk) * costs.recompute_seconds,
+        )
 
 
 def runs_again(length: Integers, chunk: Integers) -> Integers:
     """Return g(L) of ``levels``: the steps run again to reverse a segment whose tapes are all gone."""
     steps: Integers = 2 * length - np.minimum(chunk, length)
     return steps
-
-
-def chunk_within_segment(*, low: Columns, high: Columns) -> npt.NDArray[np.bool_]:
-    """Return which boxes hold a legal setting: the least chunk no longer than the longest segment."""
-    legal: npt.NDArray[np.bool_] = low["chunk_size"] <= high["remote_chunk_size"]
-    return legal
-
-
-def clamp_two_levels(parameters: Parameters, *, steps: int) -> Parameters:
-    """C <= T and c <= rc <= T."""
-    chunk = min(parameters["chunk_size"], steps)
-    return Parameters(
-        chunk_size=chunk, remote_chunk_size=min(max(parameters["remote_chunk_size"], chunk), steps)
-    )
-
-
-def segment_timing(point: Columns, *, costs: StepCosts) -> TransferTiming:
-    """Return when transfers fall due where each segment's first state is written and read once."""
-    chunk, segment = point["chunk_size"], point["remote_chunk_size"]
-    checkpoints = ceil_div(costs.steps, segment) - 1
-    first = costs.steps - checkpoints * segment
-    forward = costs.forward_seconds
-    reverse_seconds = costs.record_overhead_seconds + costs.backward_seconds
-    # The last segment is part of the first sweep; all its chunks but the last are run again.
-    last_seconds = segment * (forward + reverse_seconds) + (segment - chunk) * costs.recompute_seconds
-    one = np.ones_like(chunk)
-    return TransferTiming(
-        messages=checkpoints,
-        first_states=one,
-        states=one,
-        before_writes=0.0 * one,
-        first_gap=first * forward,
-        gap=segment * forward,
-        turn=np.where(checkpoints == 1, first, segment) * forward + last_seconds,
-        between_reads=segment * reverse_seconds + runs_again(segment, chunk) * costs.recompute_seconds,
-        after_reads=first * reverse_seconds + runs_again(first, chunk) * costs.recompute_seconds,
-    )

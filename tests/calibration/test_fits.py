@@ -31,7 +31,7 @@ def test_step_times_that_follow_the_model_are_found(
     """Whatever they are: a schedule played at known costs is a measurement without noise."""
     timed = step_times.Timed()
     for chunk in CHUNKS:
-        plan = setting("nested", steps=8 * chunk, chunk_size=chunk, remote_chunk_size=4 * chunk)
+        plan = setting("nested", steps=8 * chunk, chunk_size=chunk, segment_size=4 * chunk)
         costs = plain_costs(
             plan.steps,
             forward_seconds=forward,
@@ -57,7 +57,7 @@ def test_what_a_chunk_takes_beside_its_steps_is_found_and_bounds_the_chunks(besi
     """With k seconds a chunk on top of s a step, chunks of n steps cost s + k / n: the model must cover it."""
     timed = step_times.Timed()
     for chunk in CHUNKS:
-        plan = setting("nested", steps=8 * chunk, chunk_size=chunk, remote_chunk_size=4 * chunk)
+        plan = setting("nested", steps=8 * chunk, chunk_size=chunk, segment_size=4 * chunk)
         costs = plain_costs(plan.steps, forward_seconds=1e-3, recompute_seconds=1e-3, backward_seconds=2e-3)
         made = events(list(ckptplan.actions(plan)), costs)
         timed.add([longer(event, beside) for event in made])

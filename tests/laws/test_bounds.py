@@ -45,7 +45,7 @@ def test_bounds_hold_in_the_box(data: st.DataObject, costs: StepCosts, name: str
 def test_bounds_do_not_overflow(name: str) -> None:
     """The widest box of the longest sequence: (s-1) c alone would pass 2**63."""
     steps = 10**12
-    low = {p: np.array([1], dtype=np.int64) for p in ("chunk_size", "remote_chunk_size")}
-    high = {p: np.array([steps], dtype=np.int64) for p in ("chunk_size", "remote_chunk_size")}
+    low = {p: np.array([1], dtype=np.int64) for p in CLOSED[name].parameter_names}
+    high = {p: np.array([steps], dtype=np.int64) for p in CLOSED[name].parameter_names}
     counts = CLOSED[name].counts(low=low, high=high, steps=steps)
     assert counts.recomputed_steps[0] == 0

@@ -86,7 +86,8 @@ def edited(path: Path, change: Any) -> Path:
 @pytest.mark.parametrize(
     ("change", "told"),
     [
-        (lambda d: d.update(schema_version=2), "schema_version: 2 is a version"),
+        (lambda d: d.update(schema_version=3), "schema_version: 3 is a version"),
+        (lambda d: d.update(schema_version=0), "schema_version: 0 is a version"),
         (lambda d: d.update(schema_version=True), "schema_version: True is a version"),
         (lambda d: d.pop("schema_version"), "schema_version: None is a version"),
         (lambda d: d.update(kind="ckptplan.trace"), "kind: 'ckptplan.trace' is not a plan"),

@@ -56,14 +56,14 @@ def test_a_chunk_longer_than_the_sequence_is_the_sequence(name: str) -> None:
     )
 
 
-@pytest.mark.parametrize("name", ["double", "nested"])
-def test_segments_are_clamped_between_chunk_and_sequence(name: str) -> None:
+@pytest.mark.parametrize(("name", "segment"), [("double", "remote_chunk_size"), ("nested", "segment_size")])
+def test_segments_are_clamped_between_chunk_and_sequence(name: str, segment: str) -> None:
     """C is clamped to T, rc to c <= rc <= T."""
     strategy = CLOSED[name]
-    clamped = strategy.clamp(Parameters(chunk_size=9, remote_chunk_size=2), steps=100)
-    assert clamped == Parameters(chunk_size=9, remote_chunk_size=9)
-    clamped = strategy.clamp(Parameters(chunk_size=900, remote_chunk_size=200), steps=100)
-    assert clamped == Parameters(chunk_size=100, remote_chunk_size=100)
+    clamped = strategy.clamp(Parameters({"chunk_size": 9, segment: 2}), steps=100)
+    assert clamped == Parameters({"chunk_size": 9, segment: 9})
+    clamped = strategy.clamp(Parameters({"chunk_size": 900, segment: 200}), steps=100)
+    assert clamped == Parameters({"chunk_size": 100, segment: 100})
 
 
 def test_more_slots_than_checkpoints_change_nothing() -> None:

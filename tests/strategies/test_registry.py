@@ -5,7 +5,7 @@ import pytest
 from ckptplan.errors import InputError
 from ckptplan.model.record import Parameters
 from ckptplan.strategies.registry import all_strategies, closed_form_of, select_strategies
-from tests.support import plain_costs
+from tests.support import CLOSED, plain_costs
 
 
 def test_order_is_that_of_the_tie_break() -> None:
@@ -49,7 +49,15 @@ def test_parameters_of_another_strategy_are_refused() -> None:
         closed_form_of("standard").cost(Parameters(nb_local=3), costs=plain_costs(5))
 
 
+@pytest.mark.parametrize("name", sorted(CLOSED))
+def test_only_strategies_that_move_states_have_parameters_of_remote_memory(name: str) -> None:
+    strategy = CLOSED[name]
+    assert strategy.transfers is not None or not any(
+        "remote" in parameter for parameter in strategy.parameter_names
+    )
+
+
 def test_nested_is_not_in_the_paper() -> None:
     nested = closed_form_of("nested")
     with pytest.raises(InputError, match="prints no equation"):
-        nested.cost(Parameters(chunk_size=1, remote_chunk_size=2), costs=plain_costs(5), model="paper")
+        nested.cost(Parameters(chunk_size=1, segment_size=2), costs=plain_costs(5), model="paper")

@@ -166,8 +166,8 @@ def memory_growth(setting: PaperSetting) -> Claim:
         reading=at_most(0.25),
         model=math.log(states[long] / states[STUDY_STEPS]) / math.log(long / STUDY_STEPS),
         why=f"Double holds {double:.0f} states on chip at T = {STUDY_STEPS:,} because {remote} more are "
-        "remote. With all on chip (the strategy nested) chunk_size + remote_chunk_size / chunk_size + T "
-        f"/ remote_chunk_size is least at 3 T^(1/3) = {least:.0f}; counted exactly, "
+        "remote. With all on chip (the strategy nested) chunk_size + segment_size / chunk_size + T "
+        f"/ segment_size is least at 3 T^(1/3) = {least:.0f}; counted exactly, "
         f"{states[STUDY_STEPS]:.0f} states. The spikes of all steps add to that; they grow linearly with T.",
     )
 

@@ -1,0 +1,88 @@
+"""Plans of schema version 1, as ckptplan 0.1.0 wrote them, with their schedules."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+import ckptplan
+from ckptplan import InputError
+from ckptplan.storage.plans import plan_document
+
+HERE = Path(__file__).parent / "version_1"
+#: nested called the length of its segments remote_chunk_size; double still does.
+PARAMETERS = {
+    "nested": {"chunk_size": 4, "segment_size": 16},
+    "double": {"chunk_size": 6, "remote_chunk_size": 18},
+}
+names = pytest.mark.parametrize("name", sorted(PARAMETERS))
+
+
+@names
+def test_a_plan_of_version_1_is_read_as_one_of_version_2(name: str, tmp_path: Path) -> None:
+    plan = ckptplan.load_plan(HERE / f"{name}.json")
+    assert (plan.schema_version, plan.strategy, dict(plan.parameters)) == (2, name, PARAMETERS[name])
+    ckptplan.save_plan(plan, tmp_path / "plan.json")
+    assert json.loads((tmp_path / "plan.json").read_text())["schema_version"] == 2
+    assert ckptplan.load_plan(tmp_path / "plan.json") == plan
+
+
+@names
+def test_it_says_what_it_said(name: str) -> None:
+    """All but the version and the name."""
+    document = json.loads((HERE / f"{name}.json").read_text())
+    assert document["schema_version"] == 1
+    assert list(document["parameters"].values()) == list(PARAMETERS[name].values())
+    translated = {**document, "schema_version": 2, "parameters": PARAMETERS[name]}
+    assert plan_document(ckptplan.load_plan(HERE / f"{name}.json")) == translated
+
+
+@names
+def test_it_has_the_schedule_that_it_had_and_costs_what_it_predicts(name: str, tmp_path: Path) -> None:
+    plan = ckptplan.load_plan(HERE / f"{name}.json")
+    ckptplan.save_schedule(plan, tmp_path / "schedule.csv")
+    assert (tmp_path / "schedule.csv").read_text() == (HERE / f"{name}.csv").read_text()
+    trace = ckptplan.simulate(plan)
+    assert trace.seconds == pytest.approx(plan.predicted.seconds, rel=1e-12)
+    for field in ("local_peak_bytes", "remote_peak_bytes", "recomputed_steps", "remote_writes", "messages"):
+        assert getattr(trace, field) == plan.predicted[field]
+
+
+@pytest.mark.parametrize(
+    ("version", "parameters"),
+    [
+        (1, {"chunk_size": 4}),
+        (1, {"chunk_size": 4, "remote_chunk_size": 16, "segment_size": 16}),
+        (2, {"chunk_size": 4, "remote_chunk_size": 16}),
+    ],
+)
+def test_parameters_that_no_version_had_are_refused(
+    version: int, parameters: dict[str, int], tmp_path: Path
+) -> None:
+    document = json.loads((HERE / "nested.json").read_text())
+    path = tmp_path / "plan.json"
+    path.write_text(json.dumps({**document, "schema_version": version, "parameters": parameters}))
+    with pytest.raises(InputError, match="parameters: nested takes chunk_size, segment_size"):
+        ckptplan.load_plan(path)
+
+
+@pytest.mark.parametrize("version", [0, 3, "1", None])
+def test_other_versions_are_refused_with_those_that_are_read(version: object, tmp_path: Path) -> None:
+    document = json.loads((HERE / "nested.json").read_text())
+    path = tmp_path / "plan.json"
+    path.write_text(json.dumps({**document, "schema_version": version}))
+    with pytest.raises(InputError, match="is a version that this ckptplan does not read") as caught:
+        ckptplan.load_plan(path)
+    assert (caught.value.field, caught.value.accepted) == ("schema_version", "1 or 2")
+
+
+def test_version_1_of_profiles_workloads_and_schedules_has_no_successor(tmp_path: Path) -> None:
+    """What did not change keeps its version: older programs still read it."""
+    ckptplan.save_schedule(ckptplan.load_plan(HERE / "nested.json"), tmp_path / "schedule.jsonl")
+    head = json.loads((tmp_path / "schedule.jsonl").read_text().splitlines()[0])
+    assert head["schema_version"] == 1
+    assert head["parameters"] == PARAMETERS["nested"]
+    ckptplan.save_profile(ckptplan.load_profile("ipu-mk2"), tmp_path / "profile.toml")
+    ckptplan.save_workload(ckptplan.load_workload("paper-snn"), tmp_path / "workload.toml")
+    for name in ("profile", "workload"):
+        assert "schema_version = 1\n" in (tmp_path / f"{name}.toml").read_text()
