@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from ckptplan.playback import actions, save_schedule, simulate
     from ckptplan.reach import Reach, largest
     from ckptplan.schedule.illegal import IllegalAction
+    from ckptplan.schedule.schedule import Schedule
     from ckptplan.schedule.simulator import Trace
     from ckptplan.sensitivities import sensitivity
     from ckptplan.storage.plans import load_plan, save_plan
@@ -40,6 +41,7 @@ __all__ = [
     "ParetoFront",
     "Plan",
     "Reach",
+    "Schedule",
     "Trace",
     "Workload",
     "__version__",
@@ -71,6 +73,7 @@ _HOMES = {
     "ParetoFront": "ckptplan.fronts",
     "Plan": "ckptplan.model.plan",
     "Reach": "ckptplan.reach",
+    "Schedule": "ckptplan.schedule.schedule",
     "Trace": "ckptplan.schedule.simulator",
     "Workload": "ckptplan.model.workload",
     "actions": "ckptplan.playback",

@@ -6,8 +6,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from ckptplan.calibration.cells import Network
-from ckptplan.calibration.runs import held, live_peak, setting
+from ckptplan.calibration.runs import held, live_peak
 from ckptplan.errors import InputError
+from ckptplan.playback import make_schedule
 from ckptplan.torch.sizes import measured_sizes
 from ckptplan.torch.trees import byte_size, flattened
 from ckptplan.units import format_share
@@ -41,7 +42,7 @@ def measure(network: Network) -> Iterator[Footprint | None]:
     """Count; yields None after each run, for a progress bar, and the result in the end. Raises InputError."""
     tapes = []
     for chunk in _CHUNKS:
-        found = held(network, network.inputs(chunk), plan=setting("base", steps=chunk))
+        found = held(network, network.inputs(chunk), plan=make_schedule("base", steps=chunk))
         tapes.append(found.local_bytes)
         yield None
     tape = _linear(tapes)
@@ -50,7 +51,7 @@ def measure(network: Network) -> Iterator[Footprint | None]:
     workspaces: list[int] = []
     peaks: list[int] = []
     for steps, chunk in _PEAKS:
-        plan, inputs = setting("standard", steps=steps, chunk_size=chunk), network.inputs(steps)
+        plan, inputs = make_schedule("standard", steps=steps, chunk_size=chunk), network.inputs(steps)
         counted = held(network, inputs, plan=plan)
         peaks.append(live_peak(network, inputs, plan=plan))
         residents.append(-(-(byte_size(flattened(inputs)[0]) + counted.saved_bytes) // steps))

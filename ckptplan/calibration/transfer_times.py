@@ -6,12 +6,15 @@ import math
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import accumulate, pairwise
 
 from ckptplan.calibration.cells import Network
-from ckptplan.calibration.runs import setting, timeline
+from ckptplan.calibration.runs import timeline
 from ckptplan.calibration.samples import Sample, relative_least_squares
+from ckptplan.playback import make_schedule
 from ckptplan.schedule.actions import Action, Advance, Backward, Free, Load, Record, Save, Tier, Transfer
+from ckptplan.schedule.schedule import Schedule
 from ckptplan.schedule.simulator import READ, WRITE, Event
 
 #: States of the messages that are timed; a saved or loaded state is one of one.
@@ -62,14 +65,16 @@ def measure(network: Network, *, repeats: int) -> Iterator[TransferTimes | None]
     """Time; yields None after each run, for a progress bar, and the result in the end."""
     steps = _CHUNK * (sum(_GROUPS) + 1)
     inputs, timed = network.inputs(steps), Timed()
-    remote = setting("remote", steps=steps, chunk_size=_CHUNK)
-    any_plan = setting("base", steps=steps)
+    remote = make_schedule("remote", steps=steps, chunk_size=_CHUNK)
+    # Either way round: the first message of a run pays for what later ones find in place.
+    messages = [
+        Schedule(steps=steps, actions=partial(grouped, groups, chunk=_CHUNK), chunk_size=_CHUNK)
+        for groups in (_GROUPS, _GROUPS[::-1])
+    ]
     timeline(network, inputs, plan=remote)
     for _ in range(repeats):
-        timed.add(timeline(network, inputs, plan=remote))
-        # Either way round: the first message of a run pays for what later ones find in place.
-        for groups in (_GROUPS, _GROUPS[::-1]):
-            timed.add(timeline(network, inputs, plan=any_plan, schedule=grouped(groups, chunk=_CHUNK)))
+        for one in (remote, *messages):
+            timed.add(timeline(network, inputs, plan=one))
         yield None
     yield fitted(timed)
 

@@ -20,6 +20,7 @@ from ckptplan.calibration.transfer_times import measure as measure_transfers
 from ckptplan.calibration.validation import Regret, Row, Validation, Verdict
 from ckptplan.errors import InputError
 from ckptplan.model.plan import Plan
+from ckptplan.playback import make_schedule
 from ckptplan.schedule.actions import Record
 from ckptplan.schedule.simulator import Event
 from ckptplan.torch.chunk_cell import ChunkCell
@@ -234,7 +235,7 @@ class _Comparison:
 
     def _gradient(self) -> Row:
         steps = self.job.plan.steps
-        reference = None if self.plain else runs.setting("standard", steps=steps, chunk_size=48)
+        reference = None if self.plain else make_schedule("standard", steps=steps, chunk_size=min(48, steps))
         expected = runs.gradients(self.network, self.inputs, steps=steps, plan=reference)
         self.counter.one()
         found = runs.gradients(self.network, self.inputs, steps=steps, plan=self.job.plan)

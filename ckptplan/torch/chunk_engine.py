@@ -112,13 +112,13 @@ class ChunkEngine(Engine):
         input_gradients: tuple[bool, ...],
         device: torch.device,
         chunk: int,
-        room: int,
+        room: int | None,
     ) -> None:
         self.cell, self.inputs, self.steps, self.outputs = cell, inputs, steps, outputs
         self.parameters, self.gradients = parameters, gradients
         self.wants_inputs = any(input_gradients)
         self.device = device
-        self.working = min(max(room // _SHARE, 4), _MOST_WORKING)
+        self.working = _MOST_WORKING if room is None else min(max(room // _SHARE, 4), _MOST_WORKING)
         # What runs at a time becomes the tape, or goes: it may be as much as the tapes of the plan.
         self.piece = min(max(chunk, self.working), _MOST)
         self.log = SavedLog()

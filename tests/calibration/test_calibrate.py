@@ -13,6 +13,7 @@ from ckptplan.calibration import footprint, runs
 from ckptplan.calibration.calibrate import Calibrated, calibrate
 from ckptplan.calibration.cells import CellSpec, Network, build
 from ckptplan.calibration.footprint import Footprint
+from ckptplan.playback import make_schedule
 
 BATCH, NEURONS = 4, 16
 STATE = BATCH * NEURONS * 4
@@ -62,7 +63,7 @@ def test_predicted_peaks_are_those_of_live_tensors(name: str) -> None:
     one = network(name)
     found = measured(one)
     for steps, chunk in ((90, 10), (200, 50)):
-        plan, inputs = runs.setting("standard", steps=steps, chunk_size=chunk), one.inputs(steps)
+        plan, inputs = make_schedule("standard", steps=steps, chunk_size=chunk), one.inputs(steps)
         held = runs.held(one, inputs, plan=plan)
         predicted = (
             held.local_bytes
@@ -77,8 +78,8 @@ def test_remote_checkpoints_are_not_local_memory() -> None:
     """On a CPU both memories are the same one; the peak that is measured is the local one all the same."""
     one = network("gru")
     inputs = one.inputs(300)
-    local = runs.live_peak(one, inputs, plan=runs.setting("standard", steps=300, chunk_size=3))
-    remote = runs.live_peak(one, inputs, plan=runs.setting("remote", steps=300, chunk_size=3))
+    local = runs.live_peak(one, inputs, plan=make_schedule("standard", steps=300, chunk_size=3))
+    remote = runs.live_peak(one, inputs, plan=make_schedule("remote", steps=300, chunk_size=3))
     assert local - remote == pytest.approx(98 * STATE, abs=3 * STATE)
 
 
@@ -144,7 +145,7 @@ def test_inputs_may_be_made_chunk_by_chunk() -> None:
     """A function of (start, stop): they are in nobody's memory, and gradients are those of plain BPTT."""
     one = network("gru")
     whole = one.inputs(20)
-    plan = runs.setting("standard", steps=20, chunk_size=6)
+    plan = make_schedule("standard", steps=20, chunk_size=6)
 
     def chunk(start: int, stop: int) -> torch.Tensor:
         return whole[start:stop]  # type: ignore[no-any-return]

@@ -16,6 +16,7 @@ from ckptplan.calibration.samples import Sample
 from ckptplan.calibration.validate import validate
 from ckptplan.calibration.validation import Row, Validation, Verdict, counted, of_machine, timed
 from ckptplan.cli.output import json_text
+from ckptplan.playback import make_schedule
 from ckptplan.report.validation_table import validation_document
 
 STEPS = 120
@@ -234,7 +235,7 @@ def test_a_cell_that_draws_random_numbers_draws_the_same_in_plain_backpropagatio
         parameters=tuple(cell.parameters()),
         seed=0,
     )
-    inputs, plan = network.inputs(30), runs.setting("standard", steps=30, chunk_size=7)
+    inputs, plan = network.inputs(30), make_schedule("standard", steps=30, chunk_size=7)
     for one, other in zip(
         runs.gradients(network, inputs, steps=30, plan=None),
         runs.gradients(network, inputs, steps=30, plan=plan),
