@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any, get_args
@@ -11,6 +11,7 @@ from ckptplan.cost.derive import step_costs
 from ckptplan.errors import InputError, shown
 from ckptplan.model.budget import Budget
 from ckptplan.model.plan import Plan
+from ckptplan.model.progress import Progress
 from ckptplan.model.record import Parameters
 from ckptplan.schedule.actions import Action, Advance, Backward, Record
 from ckptplan.schedule.illegal import IllegalAction
@@ -22,8 +23,6 @@ from ckptplan.storage.versions import SCHEMA_VERSION
 from ckptplan.strategies.registry import strategy_of
 from ckptplan.version import __version__
 
-#: Is told the steps done and the steps in all, now and then.
-Progress = Callable[[int, int], None]
 #: Actions between two reports of progress: some milliseconds.
 _PAUSE = 4096
 

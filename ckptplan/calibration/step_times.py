@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from ckptplan.calibration.cells import Network
+from ckptplan.calibration.counter import RunCounter
 from ckptplan.calibration.runs import seconds, timeline
 from ckptplan.calibration.samples import Line, Sample, relative_least_squares
 from ckptplan.playback import make_schedule
@@ -93,8 +94,8 @@ class Timed:
         }
 
 
-def measure(network: Network, *, repeats: int) -> Iterator[StepTimes | None]:
-    """Time; yields None after each run, for a progress bar, and the result in the end.
+def measure(network: Network, *, repeats: int, counter: RunCounter) -> StepTimes:
+    """Time steps; ``counter`` counts the runs that this takes.
 
     All schedules run in turn, several rounds of them, so that a machine that slows down slows all of them.
     """
@@ -105,8 +106,8 @@ def measure(network: Network, *, repeats: int) -> Iterator[StepTimes | None]:
     for _ in range(repeats):
         for one in schedules:
             timed.add(timeline(network, first_steps(inputs, one.steps), plan=one))
-            yield None
-    yield fitted(timed, chunks=chunks)
+            counter.count()
+    return fitted(timed, chunks=chunks)
 
 
 def runs(repeats: int) -> int:

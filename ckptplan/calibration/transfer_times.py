@@ -10,6 +10,7 @@ from functools import partial
 from itertools import accumulate, pairwise
 
 from ckptplan.calibration.cells import Network
+from ckptplan.calibration.counter import RunCounter
 from ckptplan.calibration.runs import timeline
 from ckptplan.calibration.samples import Sample, relative_least_squares
 from ckptplan.playback import make_schedule
@@ -61,8 +62,8 @@ class Timed:
             self.rounds[key].append(Sample(values=tuple(values)).median)
 
 
-def measure(network: Network, *, repeats: int) -> Iterator[TransferTimes | None]:
-    """Time; yields None after each run, for a progress bar, and the result in the end."""
+def measure(network: Network, *, repeats: int, counter: RunCounter) -> TransferTimes:
+    """Time messages; ``counter`` counts the rounds that this takes."""
     steps = _CHUNK * (sum(_GROUPS) + 1)
     inputs, timed = network.inputs(steps), Timed()
     remote = make_schedule("remote", steps=steps, chunk_size=_CHUNK)
@@ -75,8 +76,8 @@ def measure(network: Network, *, repeats: int) -> Iterator[TransferTimes | None]
     for _ in range(repeats):
         for one in (remote, *messages):
             timed.add(timeline(network, inputs, plan=one))
-        yield None
-    yield fitted(timed)
+        counter.count()
+    return fitted(timed)
 
 
 def grouped(groups: Sequence[int], *, chunk: int) -> Iterator[Action]:

@@ -15,8 +15,9 @@ from math import gcd, inf
 
 import numpy as np
 
+from ckptplan.model.progress import Progress
 from ckptplan.recursion import bounds
-from ckptplan.recursion.ask import WORK, Ask, Progress, coarser, is_affordable, longest_table, tabled
+from ckptplan.recursion.ask import WORK, Ask, coarser, is_affordable, longest_table, tabled
 from ckptplan.recursion.classical import classical, is_short
 from ckptplan.recursion.problem import Candidate, Problem, Solved
 from ckptplan.recursion.search import Tree, grown

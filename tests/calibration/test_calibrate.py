@@ -1,7 +1,6 @@
 """Bytes of a calibration are exact, and the files that it writes hold what it found."""
 
 import math
-from collections import deque
 from pathlib import Path
 
 import pytest
@@ -12,6 +11,7 @@ from ckptplan import InputError
 from ckptplan.calibration import footprint, runs
 from ckptplan.calibration.calibrate import Calibrated, calibrate
 from ckptplan.calibration.cells import CellSpec, Network, build
+from ckptplan.calibration.counter import RunCounter
 from ckptplan.calibration.footprint import Footprint
 from ckptplan.playback import make_schedule
 
@@ -24,9 +24,7 @@ def network(name: str) -> Network:
 
 
 def measured(one: Network) -> Footprint:
-    found = deque(footprint.measure(one), maxlen=1)[0]
-    assert found is not None
-    return found
+    return footprint.measure(one, counter=RunCounter(total=footprint.RUNS))
 
 
 @pytest.fixture(scope="module")
@@ -221,3 +219,15 @@ def test_a_noisy_machine_is_told() -> None:
     assert found.exit_code == 4
     assert found.details()["most"] == 5e-10
     assert "noisy" in str(found)
+
+
+def test_progress_counts_every_run_and_ends_where_it_was_said_to() -> None:
+    seen: list[tuple[int, int]] = []
+    calibrate(
+        CellSpec(name="rnn", inputs=2, neurons=2),
+        batch=1,
+        steps=10,
+        repeats=2,
+        progress=lambda done, total: seen.append((done, total)),
+    )
+    assert seen == [(done, len(seen)) for done in range(1, len(seen) + 1)]

@@ -56,6 +56,7 @@ CALIBRATION = """
 import resource, torch
 from ckptplan.calibration import footprint
 from ckptplan.calibration.cells import CellSpec, build
+from ckptplan.calibration.counter import RunCounter
 from ckptplan.torch.memory import OutOfMemory
 
 torch.set_num_threads(1)
@@ -63,8 +64,7 @@ network = build(CellSpec(name="gru", inputs=8, neurons=512), batch=512, device="
 before = next(int(line.split()[1]) for line in open("/proc/self/status") if line.startswith("VmSize")) * 1024
 resource.setrlimit(resource.RLIMIT_AS, (before + 100 * 2**20, resource.RLIM_INFINITY))
 try:
-    for _ in footprint.measure(network):
-        pass
+    footprint.measure(network, counter=RunCounter(total=footprint.RUNS))
 except OutOfMemory as error:
     print(error)
     assert error.details()["predicted"] is None
