@@ -14,7 +14,7 @@ from ckptplan.torch.backward import gradients_through
 from ckptplan.torch.chunk_cell import ChunkCell, SavedOutputs
 from ckptplan.torch.engine import Engine, Incoming, Tape
 from ckptplan.torch.gradients import Gradient, Gradients
-from ckptplan.torch.graphs import begin
+from ckptplan.torch.graphs import as_graph_roots
 from ckptplan.torch.inputs import Sequence
 from ckptplan.torch.losses import Outputs, Terms
 from ckptplan.torch.pages import Pages
@@ -144,7 +144,7 @@ class ChunkEngine(Engine):
         final: Terms = []
         if stop == self.steps:
             with torch.enable_grad():
-                end = begin(leaves)
+                end = as_graph_roots(leaves)
                 final = self.outputs.finish(structure.filled(end))
             check_reached(tuple(final), end, parameters=self.parameters)
         return ChunkTape(start=start, stop=stop, pieces=pieces, end=end, final=final), state
@@ -230,7 +230,7 @@ class ChunkEngine(Engine):
             return None
         leaves, structure = flattened(self.cell.dense(saved))
         with torch.enable_grad():
-            leaves = begin(leaves)
+            leaves = as_graph_roots(leaves)
             terms = self._take(piece.start, _each(structure.filled(leaves)), first_time=False)
         check_reached(tuple(terms), leaves, parameters=self.parameters)
         gradients = self.outputs.gradients(piece.start, piece.stop, incoming, terms=len(terms))
