@@ -67,7 +67,7 @@ class StepTimes:
 
 
 @dataclass
-class Timed:
+class TimedSteps:
     """Seconds a step: of each kind, at each size, round by round."""
 
     rounds: dict[tuple[str, int], list[float]] = field(default_factory=lambda: defaultdict(list))
@@ -102,7 +102,7 @@ def measure(network: Network, *, repeats: int, counter: RunCounter) -> StepTimes
     chunks = _chunks(network)
     schedules = _schedules(chunks)
     inputs = network.inputs(max(one.steps for one in schedules))
-    timed = Timed()
+    timed = TimedSteps()
     for _ in range(repeats):
         for one in schedules:
             timed.add(timeline(network, first_steps(inputs, one.steps), plan=one))
@@ -142,7 +142,7 @@ def first_steps(inputs: Any, steps: int) -> Any:
     return structure.filled([leaf[:steps] for leaf in leaves])
 
 
-def fitted(timed: Timed, *, chunks: tuple[int, ...]) -> StepTimes:
+def fitted(timed: TimedSteps, *, chunks: tuple[int, ...]) -> StepTimes:
     """Return the times of a step that come closest to what was timed, by their shares."""
     every = {kind: timed.samples(kind) for kind in (*_ROWS, BACKWARD)}
     samples = {

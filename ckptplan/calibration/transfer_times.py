@@ -46,7 +46,7 @@ class TransferTimes:
 
 
 @dataclass
-class Timed:
+class TimedMessages:
     """Seconds of messages: each way, by the number of states, round by round."""
 
     rounds: dict[tuple[str, int], list[float]] = field(default_factory=lambda: defaultdict(list))
@@ -65,7 +65,7 @@ class Timed:
 def measure(network: Network, *, repeats: int, counter: RunCounter) -> TransferTimes:
     """Time messages; ``counter`` counts the rounds that this takes."""
     steps = _CHUNK * (sum(_GROUPS) + 1)
-    inputs, timed = network.inputs(steps), Timed()
+    inputs, timed = network.inputs(steps), TimedMessages()
     remote = make_schedule("remote", steps=steps, chunk_size=_CHUNK)
     # Either way round: the first message of a run pays for what later ones find in place.
     messages = [
@@ -101,7 +101,7 @@ def grouped(groups: Sequence[int], *, chunk: int) -> Iterator[Action]:
             yield Backward(state, state + chunk)
 
 
-def fitted(timed: Timed) -> TransferTimes:
+def fitted(timed: TimedMessages) -> TransferTimes:
     """Return the times of a message and of a state that come closest to what was timed, by their shares."""
     samples = {key: Sample(values=tuple(values)) for key, values in timed.rounds.items()}
     rows = [(1, states * (way == WRITE), states * (way == READ)) for way, states in samples]
