@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from ckptplan.planning.optimize import compare, optimize
     from ckptplan.planning.playback import actions, save_schedule, simulate
     from ckptplan.schedule.illegal import IllegalAction
+    from ckptplan.schedule.schedule import Schedule
     from ckptplan.schedule.simulator import Trace
     from ckptplan.storage.plans import load_plan, save_plan
     from ckptplan.storage.profiles import load_profile
@@ -40,6 +41,7 @@ __all__ = [
     "ParetoFront",
     "Plan",
     "Reach",
+    "Schedule",
     "Trace",
     "Workload",
     "__version__",
@@ -71,6 +73,7 @@ _HOMES = {
     "ParetoFront": "ckptplan.studies.pareto",
     "Plan": "ckptplan.model.plan",
     "Reach": "ckptplan.studies.largest",
+    "Schedule": "ckptplan.schedule.schedule",
     "Trace": "ckptplan.schedule.simulator",
     "Workload": "ckptplan.model.workload",
     "actions": "ckptplan.planning.playback",

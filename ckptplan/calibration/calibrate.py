@@ -11,7 +11,7 @@ import torch
 
 from ckptplan.calibration import footprint, step_times, transfer_times
 from ckptplan.calibration.cells import CellSpec, Network, build
-from ckptplan.calibration.counter import Counter, Progress
+from ckptplan.calibration.counter import RunCounter
 from ckptplan.calibration.footprint import Footprint
 from ckptplan.calibration.machine import machine_name, measuring, memory_bytes
 from ckptplan.calibration.step_times import StepTimes
@@ -19,6 +19,7 @@ from ckptplan.calibration.transfer_times import TransferTimes
 from ckptplan.errors import CkptplanError
 from ckptplan.model.calibration import Calibration, Measured
 from ckptplan.model.profile import HardwareProfile, Source
+from ckptplan.model.progress import Progress
 from ckptplan.model.workload import Basis, Workload
 from ckptplan.schedule.timeline import READ, WRITE
 from ckptplan.units import format_bytes, format_share
@@ -91,10 +92,10 @@ def calibrate(
     with measuring(threads=thread_count or torch.get_num_threads()):
         network = build(spec, batch=batch, device=device, seed=seed)
         todo = footprint.RUNS + step_times.runs(repeats) + repeats
-        counter = Counter(total=todo, progress=progress)
-        sizes = counter.last(footprint.measure(network))
-        times = counter.last(step_times.measure(network, repeats=repeats))
-        transfers = counter.last(transfer_times.measure(network, repeats=repeats))
+        counter = RunCounter(total=todo, progress=progress)
+        sizes = footprint.measure(network, counter=counter)
+        times = step_times.measure(network, repeats=repeats, counter=counter)
+        transfers = transfer_times.measure(network, repeats=repeats, counter=counter)
         calibration = _conditions(network, times, transfers, repeats=repeats, tolerance=tolerance, seed=seed)
     return Calibrated(
         workload=_workload(

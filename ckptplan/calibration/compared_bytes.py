@@ -10,7 +10,7 @@ import torch
 import ckptplan
 from ckptplan.calibration.cells import Network
 from ckptplan.calibration.runs import Held
-from ckptplan.calibration.validation import Row, Verdict, counted
+from ckptplan.calibration.validation import Row, Verdict
 from ckptplan.cost.case import Case
 from ckptplan.model.plan import Plan
 from ckptplan.schedule.actions import Transfer
@@ -51,7 +51,7 @@ def byte_rows(
     }
     return [
         *(
-            counted(name, predicted=predicted, measured=measured, unit="bytes", slack=slack)
+            Row.exact(name, predicted=predicted, measured=measured, unit="bytes", slack=slack)
             for name, (predicted, measured) in quantities.items()
         ),
         *_count_rows(plan, held.events),
@@ -73,13 +73,13 @@ def _count_rows(plan: Plan, events: Sequence[Event]) -> Iterator[Row]:
         "messages": len(moved),
     }
     for name, found in measured.items():
-        yield counted(_COUNTS[name], predicted=plan.predicted[name], measured=found, unit="count")
+        yield Row.exact(_COUNTS[name], predicted=plan.predicted[name], measured=found, unit="count")
 
 
 def _peak_row(plan: Plan, live_peak: int, *, memory_tolerance: float) -> Row:
     predicted = plan.predicted.local_peak_bytes * plan.profile.units
     if plan.workload.calibration is not None:
-        return counted(
+        return Row.exact(
             "local peak", predicted=predicted, measured=live_peak, unit="bytes", slack=memory_tolerance
         )
     # What stays resident on another machine is not what stays here.

@@ -8,7 +8,7 @@ import ckptplan
 from ckptplan.calibration.cells import Network
 from ckptplan.calibration.samples import Sample
 from ckptplan.calibration.transfer_times import TransferTimes
-from ckptplan.calibration.validation import Row, beside, of_machine, seconds_by_kind, timed
+from ckptplan.calibration.validation import Row, seconds_by_kind
 from ckptplan.cost.case import Case
 from ckptplan.model.plan import Plan
 from ckptplan.schedule.timeline import READ, WRITE, Event
@@ -34,7 +34,7 @@ def machine_rows(plan: Plan, network: Network, found: TransferTimes) -> list[Row
     ):
         if planned:
             rows.append(
-                of_machine(
+                Row.bandwidth(
                     f"{way} bandwidth",
                     predicted=costs.remote_state_bytes / planned,
                     measured=found.rate(way, state_bytes=size),
@@ -43,7 +43,7 @@ def machine_rows(plan: Plan, network: Network, found: TransferTimes) -> list[Row
             )
         if planned + costs.message_seconds:
             rows.append(
-                of_machine(
+                Row.bandwidth(
                     f"{way} of one state",
                     predicted=costs.message_seconds + planned,
                     measured=max(found.message_seconds + measured, 1e-9),
@@ -68,7 +68,7 @@ def time_rows(
     unsure = dict.fromkeys(KINDS, calibration.uncertainty if calibration else 0.0)
     unsure |= dict.fromkeys((WRITE, READ), calibration.transfer_uncertainty if calibration else 0.0)
     rows = [
-        timed(
+        Row.timed(
             kind,
             predicted=predicted.get(kind, 0.0),
             sample=Sample(values=tuple(one.get(kind, 0.0) for one in measured)),
@@ -83,10 +83,10 @@ def time_rows(
     inside = Sample(values=tuple(sum(one.values()) for one in measured))
     return [
         *rows,
-        beside("saving and loading locally", seconds=keeping.median),
+        Row.unmodelled("saving and loading locally", seconds=keeping.median),
         # Where actions are waited for one by one, as on a device, they may take longer than the run.
-        beside("before, between and after", seconds=total.median - inside.median),
-        timed(
+        Row.unmodelled("before, between and after", seconds=total.median - inside.median),
+        Row.timed(
             "total",
             predicted=plan.predicted.seconds,
             sample=total,
@@ -103,7 +103,7 @@ def base_rows(
     """Return the time of base, and the plan's over it, round by round."""
     ratio = Sample(values=tuple(one / other for one, other in zip(total.values, bases.values, strict=True)))
     return [
-        timed(
+        Row.timed(
             "base",
             predicted=base.predicted.seconds,
             sample=bases,
@@ -111,7 +111,7 @@ def base_rows(
             whole=bases.median,
             comparable=comparable,
         ),
-        timed(
+        Row.timed(
             "time over base",
             predicted=1 + plan.predicted.overhead,
             sample=ratio,

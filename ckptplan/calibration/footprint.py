@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 from ckptplan.calibration.cells import Network
-from ckptplan.calibration.runs import held, live_peak, setting
+from ckptplan.calibration.counter import RunCounter
+from ckptplan.calibration.runs import held, live_peak
 from ckptplan.errors import InputError
+from ckptplan.planning.playback import make_schedule
 from ckptplan.torch.sizes import measured_sizes
 from ckptplan.torch.trees import byte_size, flattened
 from ckptplan.units import format_share
@@ -37,26 +38,26 @@ class Footprint:
     residual: float
 
 
-def measure(network: Network) -> Iterator[Footprint | None]:
-    """Count; yields None after each run, for a progress bar, and the result in the end. Raises InputError."""
+def measure(network: Network, *, counter: RunCounter) -> Footprint:
+    """Count bytes; ``counter`` counts the runs that this takes. Raises InputError."""
     tapes = []
     for chunk in _CHUNKS:
-        found = held(network, network.inputs(chunk), plan=setting("base", steps=chunk))
+        found = held(network, network.inputs(chunk), plan=make_schedule("base", steps=chunk))
         tapes.append(found.local_bytes)
-        yield None
+        counter.count()
     tape = _linear(tapes)
     _check_state(network)
     residents: list[int] = []
     workspaces: list[int] = []
     peaks: list[int] = []
     for steps, chunk in _PEAKS:
-        plan, inputs = setting("standard", steps=steps, chunk_size=chunk), network.inputs(steps)
+        plan, inputs = make_schedule("standard", steps=steps, chunk_size=chunk), network.inputs(steps)
         counted = held(network, inputs, plan=plan)
         peaks.append(live_peak(network, inputs, plan=plan))
         residents.append(-(-(byte_size(flattened(inputs)[0]) + counted.saved_bytes) // steps))
         beside = counted.local_bytes + residents[-1] * steps + _fixed_bytes(network)
         workspaces.append(max(0, peaks[-1] - beside))
-        yield None
+        counter.count()
     residual = (max(workspaces) - min(workspaces)) / max(peaks)
     if residual > _CONSTANT and max(workspaces) - min(workspaces) > _SMALL_BYTES:
         shown = ", ".join(f"{one}: {size:,}" for one, size in zip(_PEAKS, workspaces, strict=True))
@@ -67,7 +68,7 @@ def measure(network: Network) -> Iterator[Footprint | None]:
             field="cell",
             accepted="a cell whose scratch memory is the same for every chunk",
         )
-    yield Footprint(
+    return Footprint(
         state_bytes=byte_size(flattened(network.state)[0]),
         tape_bytes=tape,
         resident_bytes=_fixed_bytes(network),

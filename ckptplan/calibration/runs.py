@@ -1,4 +1,4 @@
-"""Runs a network under a plan: for its time, its timeline, its memory or its gradients.
+"""Runs a network under a plan, or a bare schedule: for its time, its timeline, its memory or its gradients.
 
 Each is a run of its own. Meters cost time, and a look into graphs for the bytes they hold slows the backward
 pass down, so that nothing is timed while anything else is measured.
@@ -7,20 +7,17 @@ pass down, so that nothing is timed while anything else is measured.
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterable
 from tempfile import TemporaryDirectory
 from time import perf_counter
 from typing import Any
 
 import torch
 
-import ckptplan
 from ckptplan.calibration.cells import Network
+from ckptplan.errors import InputError
 from ckptplan.model.plan import Plan
-from ckptplan.model.profile import HardwareProfile
-from ckptplan.model.record import Parameters
-from ckptplan.model.workload import Workload
 from ckptplan.schedule.actions import Action
+from ckptplan.schedule.schedule import Schedule
 from ckptplan.schedule.timeline import Event
 from ckptplan.torch import bptt
 from ckptplan.torch.executor import Executor, Observer
@@ -28,29 +25,8 @@ from ckptplan.torch.inputs import each_step, sequence
 from ckptplan.torch.meters import LiveBytes
 from ckptplan.torch.timeline import Timeline
 
-#: Numbers do not matter where a schedule is handed over.
-_MACHINE = HardwareProfile(
-    name="any", local_bytes=2**50, write_bytes_per_second=1, read_bytes_per_second=1, latency_seconds=1
-)
 
-
-def setting(strategy: str, *, steps: int, **parameters: int) -> Plan:
-    """Return a plan with given parameters, chosen by nobody, whose predictions mean nothing."""
-    workload = Workload(
-        name="any",
-        steps=steps,
-        state_bytes=1,
-        tape_bytes=1,
-        resident_bytes=2**40,
-        forward_seconds=1,
-        backward_seconds=1,
-        recompute_seconds=1,
-    )
-    plan = ckptplan.optimize(workload, _MACHINE, strategies=["base"])
-    return plan.model_copy(update={"strategy": strategy, "parameters": Parameters(parameters)})
-
-
-def seconds(network: Network, inputs: Any, *, plan: Plan) -> float:
+def seconds(network: Network, inputs: Any, *, plan: Plan | Schedule) -> float:
     """Return the time of a forward and a backward pass, all that belongs to them included."""
     _prepare(network)
     began = perf_counter()
@@ -59,13 +35,11 @@ def seconds(network: Network, inputs: Any, *, plan: Plan) -> float:
     return perf_counter() - began
 
 
-def timeline(
-    network: Network, inputs: Any, *, plan: Plan, schedule: Iterable[Action] | None = None
-) -> list[Event]:
+def timeline(network: Network, inputs: Any, *, plan: Plan | Schedule) -> list[Event]:
     """Return when each action began and ended. The bytes in the events are not counted."""
     _prepare(network)
     observer = Timeline(network.device, counts_bytes=False)
-    _execute(network, inputs, plan=plan, schedule=schedule, observer=observer)
+    _execute(network, inputs, plan=plan, observer=observer)
     return observer.events
 
 
@@ -98,13 +72,13 @@ class Held:
         return max(event.remote_bytes for event in self.events)
 
 
-def held(network: Network, inputs: Any, *, plan: Plan) -> Held:
+def held(network: Network, inputs: Any, *, plan: Plan | Schedule) -> Held:
     """Return what was held after each action, counted in real storages."""
     _prepare(network)
     observer = Held(network.device)
     _execute(network, inputs, plan=plan, observer=observer)
     if not observer.events:
-        raise ckptplan.InputError(
+        raise InputError(
             "has nothing that requires a gradient, so that there is nothing to plan",
             field="cell",
             accepted="a cell with parameters",
@@ -112,7 +86,7 @@ def held(network: Network, inputs: Any, *, plan: Plan) -> Held:
     return observer
 
 
-def live_peak(network: Network, inputs: Any, *, plan: Plan) -> int:
+def live_peak(network: Network, inputs: Any, *, plan: Plan | Schedule) -> int:
     """Return the most bytes of tensors alive at once, what stood there before included.
 
     On a CPU that is counted storage by storage; on a CUDA device by PyTorch's allocator.
@@ -131,7 +105,7 @@ def live_peak(network: Network, inputs: Any, *, plan: Plan) -> int:
     return before + meter.peak
 
 
-def gradients(network: Network, inputs: Any, *, steps: int, plan: Plan | None) -> list[torch.Tensor]:
+def gradients(network: Network, inputs: Any, *, steps: int, plan: Plan | Schedule | None) -> list[torch.Tensor]:
     """Return the gradients of the parameters: under a plan, or by plain BPTT in PyTorch alone."""
     _prepare(network)
     # What a cell draws, as dropout does, is the same in both.
@@ -160,8 +134,7 @@ def _execute(
     network: Network,
     inputs: Any,
     *,
-    plan: Plan,
-    schedule: Iterable[Action] | None = None,
+    plan: Plan | Schedule,
     observer: Observer | None = None,
     remote_dir: str | None = None,
 ) -> None:
@@ -172,7 +145,6 @@ def _execute(
         network.loss,
         plan=plan,
         parameters=network.parameters,
-        schedule=schedule,
         observer=observer,
         remote_dir=remote_dir,
     )

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from ckptplan.calibration.cells import Network
-from ckptplan.calibration.runs import seconds, setting, timeline
+from ckptplan.calibration.counter import RunCounter
+from ckptplan.calibration.runs import seconds, timeline
 from ckptplan.calibration.samples import Line, Sample, relative_least_squares
-from ckptplan.model.plan import Plan
+from ckptplan.planning.playback import make_schedule
 from ckptplan.schedule.actions import Advance, Backward, Record
+from ckptplan.schedule.schedule import Schedule
 from ckptplan.schedule.timeline import Event
 from ckptplan.torch.trees import flattened
 
@@ -65,7 +67,7 @@ class StepTimes:
 
 
 @dataclass
-class Timed:
+class TimedSteps:
     """Seconds a step: of each kind, at each size, round by round."""
 
     rounds: dict[tuple[str, int], list[float]] = field(default_factory=lambda: defaultdict(list))
@@ -92,44 +94,45 @@ class Timed:
         }
 
 
-def measure(network: Network, *, repeats: int) -> Iterator[StepTimes | None]:
-    """Time; yields None after each run, for a progress bar, and the result in the end.
+def measure(network: Network, *, repeats: int, counter: RunCounter) -> StepTimes:
+    """Time steps; ``counter`` counts the runs that this takes.
 
-    All settings run in turn, several rounds of them, so that a machine that slows down slows all of them.
+    All schedules run in turn, several rounds of them, so that a machine that slows down slows all of them.
     """
     chunks = _chunks(network)
-    plans = _plans(chunks)
-    inputs = network.inputs(max(plan.steps for plan in plans))
-    timed = Timed()
+    schedules = _schedules(chunks)
+    inputs = network.inputs(max(one.steps for one in schedules))
+    timed = TimedSteps()
     for _ in range(repeats):
-        for plan in plans:
-            timed.add(timeline(network, first_steps(inputs, plan.steps), plan=plan))
-            yield None
-    yield fitted(timed, chunks=chunks)
+        for one in schedules:
+            timed.add(timeline(network, first_steps(inputs, one.steps), plan=one))
+            counter.count()
+    return fitted(timed, chunks=chunks)
 
 
 def runs(repeats: int) -> int:
     """Return the runs that ``measure`` makes."""
-    return repeats * len(_plans(_CHUNKS))
+    return repeats * len(_schedules(_CHUNKS))
 
 
 def _chunks(network: Network) -> tuple[int, ...]:
     """Return the chunks to be timed, from a look at a few steps, which also warms the machine up."""
-    plan = setting("base", steps=8)
     inputs = network.inputs(8)
-    seconds_ = min(seconds(network, inputs, plan=plan) for _ in range(2))
+    seconds_ = min(seconds(network, inputs, plan=make_schedule("base", steps=8)) for _ in range(2))
     return _CHUNKS if seconds_ / 8 < _LONG_SECONDS else _CHUNKS_OF_LONG_STEPS
 
 
-def _plans(chunks: tuple[int, ...]) -> list[Plan]:
-    """Return settings that run every kind of action.
+def _schedules(chunks: tuple[int, ...]) -> list[Schedule]:
+    """Return schedules that run every kind of action.
 
     Two segments of four chunks, one size after the other, and all steps recorded at once, as plain
     backpropagation does.
     """
     sizes = (chunks[0] // _SHORT, *chunks)
-    nested = [setting("nested", steps=8 * chunk, chunk_size=chunk, segment_size=4 * chunk) for chunk in sizes]
-    return [*nested, setting("base", steps=3 * chunks[-1])]
+    nested = [
+        make_schedule("nested", steps=8 * chunk, chunk_size=chunk, segment_size=4 * chunk) for chunk in sizes
+    ]
+    return [*nested, make_schedule("base", steps=3 * chunks[-1])]
 
 
 def first_steps(inputs: Any, steps: int) -> Any:
@@ -138,7 +141,7 @@ def first_steps(inputs: Any, steps: int) -> Any:
     return structure.filled([leaf[:steps] for leaf in leaves])
 
 
-def fitted(timed: Timed, *, chunks: tuple[int, ...]) -> StepTimes:
+def fitted(timed: TimedSteps, *, chunks: tuple[int, ...]) -> StepTimes:
     """Return the times of a step that come closest to what was timed, by their shares."""
     every = {kind: timed.samples(kind) for kind in (*_ROWS, BACKWARD)}
     samples = {

@@ -6,12 +6,16 @@ import math
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import accumulate, pairwise
 
 from ckptplan.calibration.cells import Network
-from ckptplan.calibration.runs import setting, timeline
+from ckptplan.calibration.counter import RunCounter
+from ckptplan.calibration.runs import timeline
 from ckptplan.calibration.samples import Sample, relative_least_squares
+from ckptplan.planning.playback import make_schedule
 from ckptplan.schedule.actions import Action, Advance, Backward, Free, Load, Record, Save, Tier, Transfer
+from ckptplan.schedule.schedule import Schedule
 from ckptplan.schedule.timeline import READ, WRITE, Event
 
 #: States of the messages that are timed; a saved or loaded state is one of one.
@@ -42,7 +46,7 @@ class TransferTimes:
 
 
 @dataclass
-class Timed:
+class TimedMessages:
     """Seconds of messages: each way, by the number of states, round by round."""
 
     rounds: dict[tuple[str, int], list[float]] = field(default_factory=lambda: defaultdict(list))
@@ -58,20 +62,22 @@ class Timed:
             self.rounds[key].append(Sample(values=tuple(values)).median)
 
 
-def measure(network: Network, *, repeats: int) -> Iterator[TransferTimes | None]:
-    """Time; yields None after each run, for a progress bar, and the result in the end."""
+def measure(network: Network, *, repeats: int, counter: RunCounter) -> TransferTimes:
+    """Time messages; ``counter`` counts the rounds that this takes."""
     steps = _CHUNK * (sum(_GROUPS) + 1)
-    inputs, timed = network.inputs(steps), Timed()
-    remote = setting("remote", steps=steps, chunk_size=_CHUNK)
-    any_plan = setting("base", steps=steps)
+    inputs, timed = network.inputs(steps), TimedMessages()
+    remote = make_schedule("remote", steps=steps, chunk_size=_CHUNK)
+    # Either way round: the first message of a run pays for what later ones find in place.
+    messages = [
+        Schedule(steps=steps, actions=partial(grouped, groups, chunk=_CHUNK), chunk_size=_CHUNK)
+        for groups in (_GROUPS, _GROUPS[::-1])
+    ]
     timeline(network, inputs, plan=remote)
     for _ in range(repeats):
-        timed.add(timeline(network, inputs, plan=remote))
-        # Either way round: the first message of a run pays for what later ones find in place.
-        for groups in (_GROUPS, _GROUPS[::-1]):
-            timed.add(timeline(network, inputs, plan=any_plan, schedule=grouped(groups, chunk=_CHUNK)))
-        yield None
-    yield fitted(timed)
+        for one in (remote, *messages):
+            timed.add(timeline(network, inputs, plan=one))
+        counter.count()
+    return fitted(timed)
 
 
 def grouped(groups: Sequence[int], *, chunk: int) -> Iterator[Action]:
@@ -95,7 +101,7 @@ def grouped(groups: Sequence[int], *, chunk: int) -> Iterator[Action]:
             yield Backward(state, state + chunk)
 
 
-def fitted(timed: Timed) -> TransferTimes:
+def fitted(timed: TimedMessages) -> TransferTimes:
     """Return the times of a message and of a state that come closest to what was timed, by their shares."""
     samples = {key: Sample(values=tuple(values)) for key, values in timed.rounds.items()}
     rows = [(1, states * (way == WRITE), states * (way == READ)) for way, states in samples]

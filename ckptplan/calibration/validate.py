@@ -12,7 +12,7 @@ from ckptplan.calibration import runs
 from ckptplan.calibration.cells import CellSpec, Network, build
 from ckptplan.calibration.compared_bytes import byte_rows, gradient_row
 from ckptplan.calibration.compared_times import base_rows, machine_rows, time_rows
-from ckptplan.calibration.counter import Counter, Progress
+from ckptplan.calibration.counter import RunCounter
 from ckptplan.calibration.machine import machine_name, measuring
 from ckptplan.calibration.regret import Rival, measured_regret, rivals_of
 from ckptplan.calibration.samples import Sample
@@ -20,6 +20,8 @@ from ckptplan.calibration.transfer_times import measure as measure_transfers
 from ckptplan.calibration.validation import Regret, Row, Validation, Verdict
 from ckptplan.errors import InputError
 from ckptplan.model.plan import Plan
+from ckptplan.model.progress import Progress
+from ckptplan.planning.playback import make_schedule
 from ckptplan.schedule.actions import Record
 from ckptplan.schedule.timeline import Event
 from ckptplan.torch.chunk_cell import ChunkCell
@@ -183,7 +185,7 @@ class _Comparison:
     rivals: list[Rival]
     notes: list[str]
     progress: Progress | None
-    counter: Counter = field(init=False)
+    counter: RunCounter = field(init=False)
     #: What was held after each action, from a run of its own.
     held: list[Event] = field(default_factory=list)
 
@@ -191,7 +193,7 @@ class _Comparison:
         variants = 1 + (self.base is not None) + len(self.rivals[1:])
         beside = 4 + (_TRANSFER_ROUNDS if self.not_comparable is None else 0)
         runs_in_all = beside + variants * (self.repeats + 1) + self.repeats
-        self.counter = Counter(total=runs_in_all, progress=self.progress)
+        self.counter = RunCounter(total=runs_in_all, progress=self.progress)
 
     def validation(self, *, tolerance: float, memory_tolerance: float) -> Validation:
         """Measure and compare."""
@@ -224,9 +226,9 @@ class _Comparison:
         plan = self.job.plan
         held = runs.held(self.network, self.inputs, plan=plan)
         self.held = held.events
-        self.counter.one()
+        self.counter.count()
         peak = runs.live_peak(self.network, self.inputs, plan=plan)
-        self.counter.one()
+        self.counter.count()
         rows = byte_rows(plan, self.network, held=held, live_peak=peak, memory_tolerance=memory_tolerance)
         if rows[0].verdict is Verdict.OFF:
             self.notes.append("the states differ in size: the plan was made for another cell, or batch")
@@ -234,15 +236,15 @@ class _Comparison:
 
     def _gradient(self) -> Row:
         steps = self.job.plan.steps
-        reference = None if self.plain else runs.setting("standard", steps=steps, chunk_size=48)
+        reference = None if self.plain else make_schedule("standard", steps=steps, chunk_size=min(48, steps))
         expected = runs.gradients(self.network, self.inputs, steps=steps, plan=reference)
-        self.counter.one()
+        self.counter.count()
         found = runs.gradients(self.network, self.inputs, steps=steps, plan=self.job.plan)
-        self.counter.one()
+        self.counter.count()
         return gradient_row(expected, found, plain=self.plain)
 
     def _machine(self) -> list[Row]:
-        found = self.counter.last(measure_transfers(self.network, repeats=_TRANSFER_ROUNDS))
+        found = measure_transfers(self.network, repeats=_TRANSFER_ROUNDS, counter=self.counter)
         return machine_rows(self.job.plan, self.network, found)
 
     def _times(self, *, tolerance: float, comparable: bool) -> tuple[list[Row], Regret | None, list[Event]]:
@@ -254,13 +256,13 @@ class _Comparison:
         for number in range(self.repeats + 1):
             for one, values in zip(plans, seconds, strict=True):
                 taken = runs.seconds(self.network, self.inputs, plan=one)
-                self.counter.one()
+                self.counter.count()
                 if number:
                     # The first round warms up.
                     values.append(taken)
             if number:
                 lines.append(runs.timeline(self.network, self.inputs, plan=plan))
-                self.counter.one()
+                self.counter.count()
         total, *others = (Sample(values=tuple(values)) for values in seconds)
         rows = time_rows(plan, lines, total, tolerance=tolerance, comparable=comparable)
         if self.base is not None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, Self
 
 from ckptplan.calibration.samples import Sample
 from ckptplan.schedule.timeline import Event, kind_of
@@ -52,6 +52,82 @@ class Row:
         if self.predicted is not None and self.measured == self.predicted:
             return 0.0
         return self.predicted / self.measured - 1 if self.predicted and self.measured else None
+
+    @classmethod
+    def exact(cls, quantity: str, *, predicted: float, measured: float, unit: Unit, slack: float = 0.0) -> Self:
+        """Return the row of what can be counted: equal, but for a share of ``slack``."""
+        agrees = abs(predicted - measured) <= slack * measured
+        return cls(
+            quantity=quantity,
+            unit=unit,
+            predicted=predicted,
+            measured=measured,
+            allowed=slack,
+            verdict=Verdict.OK if agrees else Verdict.OFF,
+        )
+
+    @classmethod
+    def bandwidth(cls, quantity: str, *, predicted: float, measured: float, unit: Unit) -> Self:
+        """Return the row of a bandwidth or a message: within a factor, as caches let them.
+
+        Both are above zero.
+        """
+        agrees = max(predicted / measured, measured / predicted) <= FACTOR
+        return cls(
+            quantity=quantity,
+            unit=unit,
+            predicted=predicted,
+            measured=measured,
+            allowed=FACTOR - 1,
+            verdict=Verdict.OK if agrees else Verdict.OFF,
+        )
+
+    @classmethod
+    def timed(
+        cls,
+        quantity: str,
+        *,
+        predicted: float,
+        sample: Sample,
+        tolerance: float,
+        whole: float,
+        comparable: bool,
+        unit: Unit = "seconds",
+    ) -> Self:
+        """Return the row of a time; ``whole`` is the run that it is part of.
+
+        It may be off by the tolerance and by what the rounds spread, which must not be more than the tolerance.
+        """
+        measured, noise = sample.median, sample.spread
+        allowed = tolerance + noise
+        if not comparable:
+            verdict = Verdict.OTHER_MACHINE
+        elif max(predicted, measured) < SMALL * whole:
+            verdict = Verdict.SMALL
+        elif noise > tolerance:
+            verdict = Verdict.NOISY
+        else:
+            verdict = Verdict.OK if abs(predicted - measured) <= allowed * measured else Verdict.OFF
+        return cls(
+            quantity=quantity,
+            unit=unit,
+            predicted=predicted,
+            measured=measured,
+            verdict=verdict,
+            allowed=allowed if comparable else None,
+            noise=noise,
+        )
+
+    @classmethod
+    def unmodelled(cls, quantity: str, *, seconds: float) -> Self:
+        """Return the row of a time that nothing predicts."""
+        return cls(
+            quantity=quantity,
+            unit="seconds",
+            predicted=None,
+            measured=seconds,
+            verdict=Verdict.NOT_MODELLED,
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -122,81 +198,6 @@ class Validation:
     def noisy(self) -> list[str]:
         """The quantities whose rounds differ by more than the tolerance, so that nothing is said of them."""
         return [row.quantity for row in self.rows if row.verdict is Verdict.NOISY]
-
-
-def counted(quantity: str, *, predicted: float, measured: float, unit: Unit, slack: float = 0.0) -> Row:
-    """Return the row of what can be counted: equal, but for a share of ``slack``."""
-    agrees = abs(predicted - measured) <= slack * measured
-    return Row(
-        quantity=quantity,
-        unit=unit,
-        predicted=predicted,
-        measured=measured,
-        allowed=slack,
-        verdict=Verdict.OK if agrees else Verdict.OFF,
-    )
-
-
-def of_machine(quantity: str, *, predicted: float, measured: float, unit: Unit) -> Row:
-    """Return the row of a bandwidth or a message: within a factor, as caches let them.
-
-    Both are above zero.
-    """
-    agrees = max(predicted / measured, measured / predicted) <= FACTOR
-    return Row(
-        quantity=quantity,
-        unit=unit,
-        predicted=predicted,
-        measured=measured,
-        allowed=FACTOR - 1,
-        verdict=Verdict.OK if agrees else Verdict.OFF,
-    )
-
-
-def timed(
-    quantity: str,
-    *,
-    predicted: float,
-    sample: Sample,
-    tolerance: float,
-    whole: float,
-    comparable: bool,
-    unit: Unit = "seconds",
-) -> Row:
-    """Return the row of a time; ``whole`` is the run that it is part of.
-
-    It may be off by the tolerance and by what the rounds spread, which must not be more than the tolerance.
-    """
-    measured, noise = sample.median, sample.spread
-    allowed = tolerance + noise
-    if not comparable:
-        verdict = Verdict.OTHER_MACHINE
-    elif max(predicted, measured) < SMALL * whole:
-        verdict = Verdict.SMALL
-    elif noise > tolerance:
-        verdict = Verdict.NOISY
-    else:
-        verdict = Verdict.OK if abs(predicted - measured) <= allowed * measured else Verdict.OFF
-    return Row(
-        quantity=quantity,
-        unit=unit,
-        predicted=predicted,
-        measured=measured,
-        verdict=verdict,
-        allowed=allowed if comparable else None,
-        noise=noise,
-    )
-
-
-def beside(quantity: str, *, seconds: float) -> Row:
-    """Return the row of a time that nothing predicts."""
-    return Row(
-        quantity=quantity,
-        unit="seconds",
-        predicted=None,
-        measured=seconds,
-        verdict=Verdict.NOT_MODELLED,
-    )
 
 
 def seconds_by_kind(events: Iterable[Event]) -> dict[str, float]:

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from ckptplan.model.progress import Progress as Report
 
 
 @contextmanager
-def progress_bar(text: str, *, beside_output: bool = False) -> Iterator[Callable[[int, int], None] | None]:
+def progress_bar(text: str, *, beside_output: bool = False) -> Iterator[Report | None]:
     """Show how far a long job is: yields what is told (done, total), None where nobody watches.
 
     ``beside_output`` says that the job prints to standard output, which the bar must not run into.

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any, get_args
 
@@ -10,8 +11,11 @@ from ckptplan.cost.case import Case
 from ckptplan.errors import InputError, shown
 from ckptplan.model.budget import Budget
 from ckptplan.model.plan import Plan
+from ckptplan.model.progress import Progress
+from ckptplan.model.record import Parameters
 from ckptplan.schedule.actions import Action, Advance, Backward, Record
 from ckptplan.schedule.illegal import IllegalAction
+from ckptplan.schedule.schedule import Schedule
 from ckptplan.schedule.simulator import Trace, play
 from ckptplan.schedule.timeline import Sink
 from ckptplan.storage.files import replacing
@@ -20,8 +24,6 @@ from ckptplan.storage.versions import WRITTEN
 from ckptplan.strategies.registry import strategy_of
 from ckptplan.version import __version__
 
-#: Is told the steps done and the steps in all, now and then.
-Progress = Callable[[int, int], None]
 #: Actions between two reports of progress: some milliseconds.
 _PAUSE = 4096
 
@@ -37,6 +39,33 @@ def actions(plan: Plan) -> Iterator[Action]:
     strategy.check_names(plan.parameters)
     parameters = strategy.clamp(plan.parameters, steps=plan.steps)
     return strategy.actions(parameters, steps=plan.steps, splits=plan.splits)
+
+
+def schedule_of(plan: Plan) -> Schedule:
+    """Return what a runtime needs of a plan; a strategy that is not known shows when the actions are read."""
+    _check(plan)
+    return Schedule(
+        steps=plan.steps,
+        actions=partial(actions, plan),
+        chunk_size=dict(plan.parameters).get("chunk_size", 1),
+        overlaps=plan.profile.overlaps_compute,
+        local_states=max(1, plan.predicted.local_peak_bytes // max(1, plan.workload.state_bytes)),
+    )
+
+
+def make_schedule(strategy: str, *, steps: int, **parameters: int) -> Schedule:
+    """Return the schedule of a strategy that a few parameters determine, where nothing is to be planned.
+
+    Raises InputError.
+    """
+    known = strategy_of(strategy)
+    given = Parameters(parameters)
+    known.check(given, steps=steps)
+    return Schedule(
+        steps=steps,
+        actions=partial(known.actions, given, steps=steps, splits=None),
+        chunk_size=given.get("chunk_size", 1),
+    )
 
 
 def simulate(

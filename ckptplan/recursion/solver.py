@@ -15,6 +15,7 @@ from math import gcd, inf
 
 import numpy as np
 
+from ckptplan.model.progress import Progress
 from ckptplan.recursion import bounds
 from ckptplan.recursion.classical import classical, is_short
 from ckptplan.recursion.problem import Candidate, Problem, SolvedProblem
@@ -22,7 +23,6 @@ from ckptplan.recursion.schedule_tree import Tree, grow_tree
 from ckptplan.recursion.single_tape import is_classical
 from ckptplan.recursion.table_problem import (
     WORK,
-    Progress,
     TableProblem,
     cached_tables,
     coarsen,

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import lru_cache
 from math import inf, isqrt
 from typing import NamedTuple
 
+from ckptplan.model.progress import Progress
 from ckptplan.recursion.problem import Problem
 from ckptplan.recursion.rounding import least_lossy_unit, rounded
 from ckptplan.recursion.tables import CELLS, Tables
 from ckptplan.recursion.tree import Sizes
-
-Progress = Callable[[int, int], None]
 
 #: Sums of a table that may be formed: some tenths of a second, and a minute at most.
 WORK = {"glance": 10**8, "quick": 6 * 10**8, "thorough": 3 * 10**10}

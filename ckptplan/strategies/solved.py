@@ -14,6 +14,7 @@ import numpy as np
 
 from ckptplan.cost.exact import Cost, cost_of
 from ckptplan.model.budget import Budget
+from ckptplan.model.progress import Progress as Progress  # noqa: PLC0414 - others import it from here
 from ckptplan.model.record import Parameters
 from ckptplan.model.split import Split
 from ckptplan.model.step_costs import StepCosts
@@ -27,7 +28,6 @@ from ckptplan.strategies.protocol import Strategy
 
 #: Chooses among schedules with these costs: the index of the best, None where none will do.
 Choose = Callable[[Cost], int | None]
-Progress = Callable[[int, int], None]
 
 
 @dataclass(frozen=True, kw_only=True)

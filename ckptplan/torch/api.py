@@ -12,6 +12,7 @@ import torch
 from ckptplan.errors import InputError, shown
 from ckptplan.model.plan import Plan
 from ckptplan.schedule.actions import Action
+from ckptplan.schedule.schedule import Schedule
 from ckptplan.torch.engine import Cell
 from ckptplan.torch.executor import Observer
 from ckptplan.torch.job import Job
@@ -31,7 +32,7 @@ def unroll(
     inputs: Any,
     state: Any,
     *,
-    plan: Plan,
+    plan: Plan | Schedule,
     parameters: Iterable[torch.Tensor] = (),
     remote_dir: str | os.PathLike[str] | None = None,
     replay_randomness: bool = True,
@@ -45,9 +46,10 @@ def unroll(
     are run again. Gradients reach the inputs, the initial state, the parameters of ``cell``, and what else its
     first step is seen to use; name in ``parameters`` what only later steps use. Checkpoints that the plan
     keeps in remote memory wait in host memory, or in files under ``remote_dir``. Random numbers are drawn again
-    where steps are run again, unless ``replay_randomness`` is False. ``schedule`` is carried out
-    instead of the plan's own, as ``ckptplan.load_schedule`` returns one (``ckptplan.simulate`` says whether
-    it is legal). ``observer`` is told each action when it is done.
+    where steps are run again, unless ``replay_randomness`` is False. ``plan`` may also be a
+    ``ckptplan.Schedule``, where nothing was planned. ``schedule`` is carried out instead of the plan's own, as
+    ``ckptplan.load_schedule`` returns one (``ckptplan.simulate`` says whether it is legal). ``observer`` is
+    told each action when it is done.
 
     Outputs of all steps are kept: where only a loss is wanted, ``bptt`` needs far less memory.
     Raises InputError.
@@ -77,7 +79,7 @@ def bptt(
     state: Any,
     loss: Callable[[int, Any], torch.Tensor] | None = None,
     *,
-    plan: Plan,
+    plan: Plan | Schedule,
     chunk_loss: Callable[[int, Any], torch.Tensor] | None = None,
     final_loss: Callable[[Any], torch.Tensor] | None = None,
     parameters: Iterable[torch.Tensor] = (),

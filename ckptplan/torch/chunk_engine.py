@@ -14,7 +14,7 @@ from ckptplan.torch.backward import gradients_through
 from ckptplan.torch.chunk_cell import ChunkCell, SavedOutputs
 from ckptplan.torch.engine import Engine, Incoming, Tape
 from ckptplan.torch.gradients import Gradient, Gradients
-from ckptplan.torch.graphs import begin
+from ckptplan.torch.graphs import as_graph_roots
 from ckptplan.torch.inputs import Sequence
 from ckptplan.torch.losses import Outputs, Terms
 from ckptplan.torch.pages import Pages
@@ -112,13 +112,13 @@ class ChunkEngine(Engine):
         input_gradients: tuple[bool, ...],
         device: torch.device,
         chunk: int,
-        room: int,
+        room: int | None,
     ) -> None:
         self.cell, self.inputs, self.steps, self.outputs = cell, inputs, steps, outputs
         self.parameters, self.gradients = parameters, gradients
         self.wants_inputs = any(input_gradients)
         self.device = device
-        self.working = min(max(room // _SHARE, 4), _MOST_WORKING)
+        self.working = _MOST_WORKING if room is None else min(max(room // _SHARE, 4), _MOST_WORKING)
         # What runs at a time becomes the tape, or goes: it may be as much as the tapes of the plan.
         self.piece = min(max(chunk, self.working), _MOST)
         self.log = SavedLog()
@@ -144,7 +144,7 @@ class ChunkEngine(Engine):
         final: Terms = []
         if stop == self.steps:
             with torch.enable_grad():
-                end = begin(leaves)
+                end = as_graph_roots(leaves)
                 final = self.outputs.finish(structure.filled(end))
             check_reached(tuple(final), end, parameters=self.parameters)
         return ChunkTape(start=start, stop=stop, pieces=pieces, end=end, final=final), state
@@ -230,7 +230,7 @@ class ChunkEngine(Engine):
             return None
         leaves, structure = flattened(self.cell.dense(saved))
         with torch.enable_grad():
-            leaves = begin(leaves)
+            leaves = as_graph_roots(leaves)
             terms = self._take(piece.start, _each(structure.filled(leaves)), first_time=False)
         check_reached(tuple(terms), leaves, parameters=self.parameters)
         gradients = self.outputs.gradients(piece.start, piece.stop, incoming, terms=len(terms))

@@ -10,6 +10,7 @@ import torch
 
 from ckptplan.model.plan import Plan
 from ckptplan.schedule.actions import Backward
+from ckptplan.schedule.schedule import Schedule
 from ckptplan.torch.executor import Executor
 from ckptplan.torch.gradients import Gradient
 from ckptplan.torch.lookahead import Lookahead
@@ -29,7 +30,7 @@ class Run:
     modules: tuple[torch.nn.Module, ...]
     #: Leaves of the initial state.
     states: int
-    plan: Plan
+    plan: Plan | Schedule
     device: torch.device
     first: Backward | None = None
 

@@ -83,7 +83,7 @@ def saved_tensors(outputs: Iterable[torch.Tensor]) -> Iterator[torch.Tensor]:
                 yield from (one for one in values if isinstance(one, torch.Tensor))
 
 
-def begin(leaves: Leaves) -> Leaves:
+def as_graph_roots(leaves: Leaves) -> Leaves:
     """Return a state that a graph begins with: every float requires a gradient, the first one, too."""
     detached = tuple(leaf.detach() for leaf in leaves)
     for leaf in detached:

@@ -30,7 +30,7 @@ class Sequence(ABC):
 class Given(Sequence):
     """Tensors whose first axis is time."""
 
-    def __init__(self, inputs: Any, *, steps: int) -> None:
+    def __init__(self, inputs: Any, *, steps: int, asked_by: str) -> None:
         self.leaves, self.structure = flattened(inputs)
         if not self.leaves:
             raise InputError(
@@ -41,11 +41,11 @@ class Given(Sequence):
         for leaf in self.leaves:
             if leaf.dim() == 0 or leaf.shape[0] != steps:
                 raise InputError(
-                    f"has {leaf.shape[0] if leaf.dim() else 'no'} steps, the plan has {steps:,}"
+                    f"has {leaf.shape[0] if leaf.dim() else 'no'} steps, the {asked_by} has {steps:,}"
                     f"{_guess(inputs, leaf, steps)}",
                     field="inputs",
                     value=tuple(leaf.shape),
-                    accepted=f"tensors of shape ({steps:,}, ...), or a plan for as many steps",
+                    accepted=f"tensors of shape ({steps:,}, ...), or a {asked_by} for as many steps",
                 )
 
     def piece(self, start: int, stop: int) -> tuple[Leaves, Structure]:
@@ -97,9 +97,9 @@ class Made(Sequence):
         return None
 
 
-def sequence(inputs: Any, *, steps: int) -> Sequence:
-    """Return the inputs as a sequence. Raises InputError."""
-    return Made(inputs) if callable(inputs) else Given(inputs, steps=steps)
+def sequence(inputs: Any, *, steps: int, asked_by: str = "plan") -> Sequence:
+    """Return the inputs as a sequence; ``asked_by`` is what has these steps. Raises InputError."""
+    return Made(inputs) if callable(inputs) else Given(inputs, steps=steps, asked_by=asked_by)
 
 
 def each_step(leaves: Leaves, structure: Structure, count: int) -> Iterator[Any]:

@@ -12,8 +12,9 @@ import torch
 
 from ckptplan.errors import InputError, shown
 from ckptplan.model.plan import Plan
-from ckptplan.planning.playback import actions
+from ckptplan.planning.playback import schedule_of
 from ckptplan.schedule.actions import Action, Tier
+from ckptplan.schedule.schedule import Schedule
 from ckptplan.torch.ambient import Autocast, Generators
 from ckptplan.torch.chunk_cell import ChunkCell
 from ckptplan.torch.chunk_engine import ChunkEngine
@@ -39,7 +40,7 @@ class Job:
     cell: Cell
     inputs: Any
     state: Any
-    plan: Plan
+    plan: Plan | Schedule
     losses: tuple[object, ...]
     parameters: Parameters
     remote_dir: str | os.PathLike[str] | None
@@ -48,12 +49,12 @@ class Job:
     observer: Observer | None
 
     def __post_init__(self) -> None:
-        if not isinstance(self.plan, Plan):
+        if not isinstance(self.plan, Plan | Schedule):
             raise InputError(
                 f"{shown(self.plan)} is not a plan",
                 field="plan",
                 value=self.plan,
-                accepted="a Plan, as ckptplan.optimize and ckptplan.load_plan return",
+                accepted="a Plan, as ckptplan.optimize and ckptplan.load_plan return, or a ckptplan.Schedule",
             )
         if not callable(self.cell):
             raise InputError(f"{shown(self.cell)} cannot be called", field="cell", accepted="cell(state, x)")
@@ -66,11 +67,19 @@ class Job:
                 )
         if self.remote_dir is not None and not isinstance(self.remote_dir, str | os.PathLike):
             raise InputError(f"is {shown(self.remote_dir)}", field="remote_dir", accepted="a folder")
+        if isinstance(self.plan, Schedule) and self.schedule is None:
+            # A plan's actions are legal by their making; others could give wrong gradients in silence.
+            self.plan.check()
 
     @property
     def sequence(self) -> Sequence:
         """The inputs."""
-        return sequence(self.inputs, steps=self.plan.steps)
+        asked_by = "plan" if isinstance(self.plan, Plan) else "schedule"
+        return sequence(self.inputs, steps=self.plan.steps, asked_by=asked_by)
+
+    @property
+    def _planned(self) -> Schedule:
+        return schedule_of(self.plan) if isinstance(self.plan, Plan) else self.plan
 
     def probe(self, losses: Summed | None) -> Probed:
         """Look at the first step."""
@@ -114,7 +123,7 @@ class Job:
             return (*outputs.release(), *executor.final), executor.end
         run = Run(
             executor=executor,
-            actions=Lookahead(iter(actions(self.plan) if self.schedule is None else self.schedule)),
+            actions=Lookahead(iter(self._planned if self.schedule is None else self.schedule)),
             outputs=outputs,
             modules=probed.modules,
             states=len(state),
@@ -130,7 +139,7 @@ class Job:
         remote: Store
         if self.remote_dir is None:
             # What an observer is told took its time alone.
-            ahead = self.plan.profile.overlaps_compute and self.observer is None
+            ahead = self._planned.overlaps and self.observer is None
             remote = HostStore(probed.device, ahead=ahead)
         else:
             remote = FileStore(self.remote_dir)
@@ -159,8 +168,8 @@ class Job:
             "input_gradients": wanted,
         }
         if isinstance(self.cell, ChunkCell):
-            workload, predicted = self.plan.workload, self.plan.predicted
-            chunk = dict(self.plan.parameters).get("chunk_size", 1)
-            room = predicted.local_peak_bytes // max(1, workload.state_bytes)
-            return ChunkEngine(**shared, device=probed.device, chunk=chunk, room=room)
+            planned = self._planned
+            return ChunkEngine(
+                **shared, device=probed.device, chunk=planned.chunk_size, room=planned.local_states
+            )
         return StepEngine(**shared, temporary=probed.temporary)

@@ -14,30 +14,35 @@ import torch
 import ckptplan
 from ckptplan.errors import CkptplanError, Infeasible
 from ckptplan.model.plan import Plan
+from ckptplan.schedule.schedule import Schedule
 from ckptplan.units import format_bytes
 from ckptplan.wording import Argument, Phrase
 
 _KIB = 1024
 #: Of what is free, the rest is for what a plan does not count: gradients, workspaces, holes in the heap.
 _SHARE = 0.7
+#: What helps where no plan says how large anything is.
+_SMALLER = "a smaller batch, or a schedule that keeps less at a time, needs less"
 
 
 class OutOfMemory(CkptplanError, MemoryError):  # noqa: N818 - what it is, not what it says
-    """Memory ran out while a plan was carried out. Everything that it held is free again."""
+    """Memory ran out while a plan was carried out. Everything that it held is free again.
+
+    ``predicted`` is None where a schedule was executed without a plan.
+    """
 
     kind: ClassVar[str] = "memory"
 
-    def __init__(self, *, predicted: int, available: int | None, suggestion: str, cause: str) -> None:
+    def __init__(self, *, predicted: int | None, available: int | None, suggestion: str, cause: str) -> None:
         self.predicted, self.available = predicted, available
         there = "an unknown amount is" if available is None else f"{format_bytes(available)} are"
-        super().__init__(
-            Phrase(
-                f"memory ran out: the plan predicts {format_bytes(predicted)} of local memory beside weights, "
-                f"inputs and gradients, {there} available; ",
-                suggestion,
-                f" ({cause})",
-            )
+        expected = (
+            "nothing is predicted without a plan"
+            if predicted is None
+            else f"the plan predicts {format_bytes(predicted)} of local memory beside weights, "
+            "inputs and gradients"
         )
+        super().__init__(Phrase(f"memory ran out: {expected}, {there} available; ", suggestion, f" ({cause})"))
 
     def details(self) -> dict[str, Any]:
         """Return what was predicted and what is available, in bytes."""
@@ -45,7 +50,7 @@ class OutOfMemory(CkptplanError, MemoryError):  # noqa: N818 - what it is, not w
 
 
 @contextmanager
-def explained(plan: Plan, device: torch.device) -> Iterator[None]:
+def explained(plan: Plan | Schedule, device: torch.device) -> Iterator[None]:
     """Turn an allocator's error into OutOfMemory. What was held must be let go inside."""
     try:
         yield
@@ -57,9 +62,9 @@ def explained(plan: Plan, device: torch.device) -> Iterator[None]:
         clear_frames(error.__traceback__)
         available = available_bytes(device)
         raise OutOfMemory(
-            predicted=plan.predicted.local_peak_bytes,
+            predicted=plan.predicted.local_peak_bytes if isinstance(plan, Plan) else None,
             available=available,
-            suggestion=_suggestion(plan, available),
+            suggestion=_suggestion(plan, available) if isinstance(plan, Plan) else _SMALLER,
             cause=cause,
         ) from None
 

@@ -7,9 +7,9 @@ from typing import Any
 
 import torch
 
-import ckptplan
 from ckptplan.errors import InputError
-from ckptplan.model.plan import Plan
+from ckptplan.schedule.actions import Backward, Record
+from ckptplan.schedule.schedule import Schedule
 from ckptplan.torch.api import bptt
 from ckptplan.torch.executor import Executor
 from ckptplan.torch.inputs import sequence
@@ -48,8 +48,9 @@ def measured_sizes(cell: Any, inputs: Any, state: Any, loss: Any = None, **more:
     first = nest.filled([piece.detach() for piece in pieces])
     if loss is None and not any(name.endswith("loss") for name in more):
         loss = _sum
+    at_once = Schedule(steps=steps, actions=(Record(0, steps), Backward(0, steps)), local_states=steps)
     with torch.enable_grad():
-        result = bptt(cell, first, state, loss, plan=_recorded(steps), observer=observe, **more)
+        result = bptt(cell, first, state, loss, plan=at_once, observer=observe, **more)
     if not seen:
         raise InputError(
             "has nothing that requires a gradient, so that no tape is kept",
@@ -66,20 +67,3 @@ def measured_sizes(cell: Any, inputs: Any, state: Any, loss: Any = None, **more:
 
 def _sum(_: int, output: Any) -> torch.Tensor:
     return torch.stack([leaf.float().sum() for leaf in flattened(output)[0]]).sum()
-
-
-def _recorded(steps: int) -> Plan:
-    """Return the plan that records all steps at once; its numbers do not matter."""
-    machine = ckptplan.HardwareProfile(
-        name="any", local_bytes=2**20, write_bytes_per_second=1, read_bytes_per_second=1
-    )
-    workload = ckptplan.Workload(
-        name="any",
-        steps=steps,
-        state_bytes=1,
-        tape_bytes=1,
-        forward_seconds=1,
-        backward_seconds=1,
-        recompute_seconds=1,
-    )
-    return ckptplan.optimize(workload, machine, strategies=["base"])

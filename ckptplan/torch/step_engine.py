@@ -9,7 +9,7 @@ import torch
 from ckptplan.torch.backward import gradients_through
 from ckptplan.torch.engine import Cell, Engine, Incoming, Tape
 from ckptplan.torch.gradients import Gradient, Gradients
-from ckptplan.torch.graphs import begin, saved_bytes
+from ckptplan.torch.graphs import as_graph_roots, saved_bytes
 from ckptplan.torch.inputs import Sequence, as_graph_leaves, each_step
 from ckptplan.torch.losses import Outputs, Terms
 from ckptplan.torch.probe import Parameters, check_reached, check_result
@@ -64,7 +64,7 @@ class StepEngine(Engine):
     def record(self, state: Any, start: int, stop: int, *, known: int) -> tuple[Tape, Any]:
         leaves, structure = flattened(state)
         with torch.enable_grad():
-            first = begin(leaves)
+            first = as_graph_roots(leaves)
             pieces, nest = self.inputs.piece(start, stop)
             inputs = as_graph_leaves(pieces, self.input_gradients)
             state, terms = self._run(

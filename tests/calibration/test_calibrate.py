@@ -1,7 +1,6 @@
 """Bytes of a calibration are exact, and the files that it writes hold what it found."""
 
 import math
-from collections import deque
 from pathlib import Path
 
 import pytest
@@ -12,7 +11,9 @@ from ckptplan import InputError
 from ckptplan.calibration import footprint, runs
 from ckptplan.calibration.calibrate import Calibrated, calibrate
 from ckptplan.calibration.cells import CellSpec, Network, build
+from ckptplan.calibration.counter import RunCounter
 from ckptplan.calibration.footprint import Footprint
+from ckptplan.planning.playback import make_schedule
 
 BATCH, NEURONS = 4, 16
 STATE = BATCH * NEURONS * 4
@@ -23,9 +24,7 @@ def network(name: str) -> Network:
 
 
 def measured(one: Network) -> Footprint:
-    found = deque(footprint.measure(one), maxlen=1)[0]
-    assert found is not None
-    return found
+    return footprint.measure(one, counter=RunCounter(total=footprint.RUNS))
 
 
 @pytest.fixture(scope="module")
@@ -62,7 +61,7 @@ def test_predicted_peaks_are_those_of_live_tensors(name: str) -> None:
     one = network(name)
     found = measured(one)
     for steps, chunk in ((90, 10), (200, 50)):
-        plan, inputs = runs.setting("standard", steps=steps, chunk_size=chunk), one.inputs(steps)
+        plan, inputs = make_schedule("standard", steps=steps, chunk_size=chunk), one.inputs(steps)
         held = runs.held(one, inputs, plan=plan)
         predicted = (
             held.local_bytes
@@ -77,8 +76,8 @@ def test_remote_checkpoints_are_not_local_memory() -> None:
     """On a CPU both memories are the same one; the peak that is measured is the local one all the same."""
     one = network("gru")
     inputs = one.inputs(300)
-    local = runs.live_peak(one, inputs, plan=runs.setting("standard", steps=300, chunk_size=3))
-    remote = runs.live_peak(one, inputs, plan=runs.setting("remote", steps=300, chunk_size=3))
+    local = runs.live_peak(one, inputs, plan=make_schedule("standard", steps=300, chunk_size=3))
+    remote = runs.live_peak(one, inputs, plan=make_schedule("remote", steps=300, chunk_size=3))
     assert local - remote == pytest.approx(98 * STATE, abs=3 * STATE)
 
 
@@ -144,7 +143,7 @@ def test_inputs_may_be_made_chunk_by_chunk() -> None:
     """A function of (start, stop): they are in nobody's memory, and gradients are those of plain BPTT."""
     one = network("gru")
     whole = one.inputs(20)
-    plan = runs.setting("standard", steps=20, chunk_size=6)
+    plan = make_schedule("standard", steps=20, chunk_size=6)
 
     def chunk(start: int, stop: int) -> torch.Tensor:
         return whole[start:stop]  # type: ignore[no-any-return]
@@ -220,3 +219,15 @@ def test_a_noisy_machine_is_told() -> None:
     assert found.exit_code == 4
     assert found.details()["most"] == 5e-10
     assert "noisy" in str(found)
+
+
+def test_progress_counts_every_run_and_ends_where_it_was_said_to() -> None:
+    seen: list[tuple[int, int]] = []
+    calibrate(
+        CellSpec(name="rnn", inputs=2, neurons=2),
+        batch=1,
+        steps=10,
+        repeats=2,
+        progress=lambda done, total: seen.append((done, total)),
+    )
+    assert seen == [(done, len(seen)) for done in range(1, len(seen) + 1)]

@@ -4,11 +4,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import ckptplan
 from ckptplan.calibration import step_times, transfer_times
-from ckptplan.calibration.runs import setting
 from ckptplan.calibration.samples import Line, Sample, relative_least_squares
 from ckptplan.model.step_costs import StepCosts
+from ckptplan.planning.playback import make_schedule
 from ckptplan.schedule.actions import Action
 from ckptplan.schedule.simulator import play
 from ckptplan.schedule.timeline import Event
@@ -29,17 +28,17 @@ def test_step_times_that_follow_the_model_are_found(
     forward: float, recompute: float, overhead: float, backward: float
 ) -> None:
     """Whatever they are: a schedule played at known costs is a measurement without noise."""
-    timed = step_times.Timed()
+    timed = step_times.TimedSteps()
     for chunk in CHUNKS:
-        plan = setting("nested", steps=8 * chunk, chunk_size=chunk, segment_size=4 * chunk)
+        schedule = make_schedule("nested", steps=8 * chunk, chunk_size=chunk, segment_size=4 * chunk)
         costs = plain_costs(
-            plan.steps,
+            schedule.steps,
             forward_seconds=forward,
             recompute_seconds=recompute,
             record_overhead_seconds=overhead,
             backward_seconds=backward,
         )
-        timed.add(events(list(ckptplan.actions(plan)), costs))
+        timed.add(events(list(schedule), costs))
     found = step_times.fitted(timed, chunks=CHUNKS)
     assert found.forward_seconds == pytest.approx(forward, rel=1e-6)
     assert found.recompute_seconds == pytest.approx(recompute, rel=1e-6)
@@ -55,11 +54,11 @@ def test_step_times_that_follow_the_model_are_found(
 @given(beside=st.floats(1e-4, 1e-2))
 def test_what_a_chunk_takes_beside_its_steps_is_found_and_bounds_the_chunks(beside: float) -> None:
     """With k seconds a chunk on top of s a step, chunks of n steps cost s + k / n: the model must cover it."""
-    timed = step_times.Timed()
+    timed = step_times.TimedSteps()
     for chunk in CHUNKS:
-        plan = setting("nested", steps=8 * chunk, chunk_size=chunk, segment_size=4 * chunk)
-        costs = plain_costs(plan.steps, forward_seconds=1e-3, recompute_seconds=1e-3, backward_seconds=2e-3)
-        made = events(list(ckptplan.actions(plan)), costs)
+        schedule = make_schedule("nested", steps=8 * chunk, chunk_size=chunk, segment_size=4 * chunk)
+        costs = plain_costs(schedule.steps, forward_seconds=1e-3, recompute_seconds=1e-3, backward_seconds=2e-3)
+        made = events(list(schedule), costs)
         timed.add([longer(event, beside) for event in made])
     found = step_times.fitted(timed, chunks=CHUNKS)
     assert found.chunk_overhead_seconds == pytest.approx(3 * beside, rel=1e-3)
@@ -83,7 +82,7 @@ def test_transfer_times_that_follow_the_model_are_found(message: float, write: f
     """Messages of several numbers of states tell what is paid once from what each state takes."""
     groups = (8, 4, 2, 1)
     costs = plain_costs(8 * 16, message_seconds=message, write_seconds=write, read_seconds=read, tape_bytes=1)
-    timed = transfer_times.Timed()
+    timed = transfer_times.TimedMessages()
     timed.add(events(list(transfer_times.grouped(groups, chunk=8)), costs))
     found = transfer_times.fitted(timed)
     assert found.message_seconds == pytest.approx(message, rel=1e-6, abs=1e-9)

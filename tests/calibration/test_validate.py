@@ -14,8 +14,9 @@ from ckptplan.calibration.cells import CellSpec, Network
 from ckptplan.calibration.compared_bytes import gradient_row
 from ckptplan.calibration.samples import Sample
 from ckptplan.calibration.validate import validate
-from ckptplan.calibration.validation import Row, Validation, Verdict, counted, of_machine, timed
+from ckptplan.calibration.validation import Row, Validation, Verdict
 from ckptplan.cli.output import json_text
+from ckptplan.planning.playback import make_schedule
 from ckptplan.report.validation_table import validation_document
 
 STEPS = 120
@@ -234,7 +235,7 @@ def test_a_cell_that_draws_random_numbers_draws_the_same_in_plain_backpropagatio
         parameters=tuple(cell.parameters()),
         seed=0,
     )
-    inputs, plan = network.inputs(30), runs.setting("standard", steps=30, chunk_size=7)
+    inputs, plan = network.inputs(30), make_schedule("standard", steps=30, chunk_size=7)
     for one, other in zip(
         runs.gradients(network, inputs, steps=30, plan=None),
         runs.gradients(network, inputs, steps=30, plan=plan),
@@ -266,10 +267,10 @@ def sample(*values: float) -> Sample:
 
 
 def test_what_is_counted_is_equal_or_off() -> None:
-    assert counted("q", predicted=10, measured=10, unit="bytes").verdict is Verdict.OK
-    assert counted("q", predicted=10, measured=11, unit="bytes").verdict is Verdict.OFF
-    assert counted("q", predicted=105, measured=100, unit="bytes", slack=0.05).verdict is Verdict.OK
-    assert counted("q", predicted=94, measured=100, unit="bytes", slack=0.05).verdict is Verdict.OFF
+    assert Row.exact("q", predicted=10, measured=10, unit="bytes").verdict is Verdict.OK
+    assert Row.exact("q", predicted=10, measured=11, unit="bytes").verdict is Verdict.OFF
+    assert Row.exact("q", predicted=105, measured=100, unit="bytes", slack=0.05).verdict is Verdict.OK
+    assert Row.exact("q", predicted=94, measured=100, unit="bytes", slack=0.05).verdict is Verdict.OFF
 
 
 @pytest.mark.parametrize(
@@ -294,18 +295,22 @@ def test_what_is_counted_is_equal_or_off() -> None:
 def test_a_time_is_judged_by_tolerance_and_noise(
     predicted: float, values: tuple[float, ...], verdict: Verdict
 ) -> None:
-    found = timed("q", predicted=predicted, sample=sample(*values), tolerance=0.1, whole=10, comparable=True)
+    found = Row.timed(
+        "q", predicted=predicted, sample=sample(*values), tolerance=0.1, whole=10, comparable=True
+    )
     assert found.verdict is verdict
-    other = timed("q", predicted=predicted, sample=sample(*values), tolerance=0.1, whole=10, comparable=False)
+    other = Row.timed(
+        "q", predicted=predicted, sample=sample(*values), tolerance=0.1, whole=10, comparable=False
+    )
     assert other.verdict is Verdict.OTHER_MACHINE
 
 
 @pytest.mark.parametrize(("predicted", "agrees"), [(1.9, True), (0.55, True), (2.1, False), (0.45, False)])
 def test_a_bandwidth_is_judged_within_a_factor_of_two(predicted: float, agrees: bool) -> None:
-    found = of_machine("q", predicted=predicted, measured=1.0, unit="bytes per second")
+    found = Row.bandwidth("q", predicted=predicted, measured=1.0, unit="bytes per second")
     assert (found.verdict is Verdict.OK) == agrees
 
 
 def test_the_bias_is_above_zero_where_too_much_was_predicted() -> None:
-    found = timed("q", predicted=1.2, sample=sample(1.0), tolerance=0.1, whole=1, comparable=True)
+    found = Row.timed("q", predicted=1.2, sample=sample(1.0), tolerance=0.1, whole=1, comparable=True)
     assert found.bias == pytest.approx(0.2)

@@ -51,10 +51,30 @@ except OutOfMemory as error:
 """
 
 
-def test_memory_that_runs_out_says_what_would_fit() -> None:
-    """In a real process with a real limit; what the plan held is free again, and a smaller plan runs."""
+#: A calibration has no plan: it executes schedules of its own.
+CALIBRATION = """
+import resource, torch
+from ckptplan.calibration import footprint
+from ckptplan.calibration.cells import CellSpec, build
+from ckptplan.calibration.counter import RunCounter
+from ckptplan.torch.memory import OutOfMemory
+
+torch.set_num_threads(1)
+network = build(CellSpec(name="gru", inputs=8, neurons=512), batch=512, device="cpu", seed=0)
+before = next(int(line.split()[1]) for line in open("/proc/self/status") if line.startswith("VmSize")) * 1024
+resource.setrlimit(resource.RLIMIT_AS, (before + 100 * 2**20, resource.RLIM_INFINITY))
+try:
+    footprint.measure(network, counter=RunCounter(total=footprint.RUNS))
+except OutOfMemory as error:
+    print(error)
+    assert error.details()["predicted"] is None
+"""
+
+
+def limited(script: str) -> list[str]:
+    """What a script prints that limits the memory of its own process."""
     done = subprocess.run(
-        [sys.executable, "-c", SCRIPT],
+        [sys.executable, "-c", script],
         check=False,
         capture_output=True,
         text=True,
@@ -67,12 +87,25 @@ def test_memory_that_runs_out_says_what_would_fit() -> None:
         },
     )
     assert done.returncode == 0, done.stderr
-    message, end = done.stdout.splitlines()
+    return done.stdout.splitlines()
+
+
+def test_memory_that_runs_out_says_what_would_fit() -> None:
+    """In a real process with a real limit; what the plan held is free again, and a smaller plan runs."""
+    message, end = limited(SCRIPT)
     assert end == "went on"
     assert message.startswith("memory ran out: the plan predicts 800 MiB of local memory")
     assert "a plan for local_bytes=" in message
     assert "should fit: " in message
     assert "can't allocate memory" in message
+
+
+def test_memory_that_runs_out_in_a_calibration_names_no_plan_that_was_never_made() -> None:
+    (message,) = limited(CALIBRATION)
+    assert message.startswith("memory ran out: nothing is predicted without a plan, ")
+    assert "are available; a smaller batch, or a schedule that keeps less at a time, needs less (" in message
+    assert "can't allocate memory" in message
+    assert "TiB" not in message
 
 
 def test_other_errors_stay_what_they_are() -> None:

@@ -1,4 +1,4 @@
-"""Schedules that no strategy of ours makes: what is new and what is known may lie in one action."""
+"""Schedules without a plan, and those that no strategy of ours makes."""
 
 from __future__ import annotations
 
@@ -9,9 +9,13 @@ import pytest
 import torch
 
 import ckptplan
+from ckptplan import IllegalAction, InputError, Schedule
+from ckptplan.planning.playback import make_schedule, schedule_of
 from ckptplan.schedule.actions import Action, Advance, Backward, Free, Load, Record, Save, Tier
+from ckptplan.strategies.registry import all_strategies
 from ckptplan.torch import bptt, unroll
 from ckptplan.torch.lif import LIF
+from ckptplan.torch.timeline import Timeline
 from tests.torch.support import assert_close, gradients, gru, job, plain, plan_of
 
 STEPS = 40
@@ -66,3 +70,108 @@ def test_actions_may_reach_over_what_is_known(kind: str, chunked: bool) -> None:
     assert_close(gradients(result.loss, wanted), gradients(expected, wanted), relative=1e-12)
     stacked, _ = unroll(cell, inputs, state, plan=plan, schedule=over_the_frontier())
     assert torch.equal(stacked, torch.stack(outputs))
+
+
+def spiking() -> tuple[LIF, list[torch.Tensor]]:
+    torch.manual_seed(0)
+    cell = LIF(5, 7, dtype=torch.float64, threshold=0.3)
+    return cell, list(cell.parameters())
+
+
+def executed(
+    cell: Any, parameters: list[torch.Tensor], plan: ckptplan.Plan | Schedule
+) -> tuple[list[torch.Tensor], list[tuple[Action, int, int, int]]]:
+    """Gradients, and what each action did and left in both memories."""
+    inputs, state = job(STEPS)
+    timeline = Timeline(torch.device("cpu"))
+    result = bptt(cell, inputs, state, lambda _, one: one.square().sum(), plan=plan, observer=timeline)
+    found = gradients(result.loss, [state, inputs, *parameters])
+    return found, [
+        (one.action, one.local_bytes, one.remote_bytes, one.recomputed_steps) for one in timeline.events
+    ]
+
+
+@pytest.mark.parametrize("strategy", all_strategies())
+@pytest.mark.parametrize("make", [gru, spiking])
+def test_a_schedule_is_executed_as_its_plan_is(make: Any, strategy: str) -> None:
+    """To the last bit of the gradients and the last byte of both memories."""
+    cell, parameters = make()
+    plan = plan_of(STEPS, strategy, states=200 if strategy == "base" else 20)
+    theirs, by_plan = executed(cell, parameters, plan)
+    ours, by_schedule = executed(cell, parameters, schedule_of(plan))
+    assert by_schedule == by_plan
+    assert all(torch.equal(one, other) for one, other in zip(ours, theirs, strict=True))
+
+
+def test_a_schedule_may_be_a_list_or_a_function_and_runs_as_often_as_wanted() -> None:
+    cell, parameters = gru()
+    expected, _ = executed(cell, parameters, plan_of(STEPS, "base", states=200))
+    for actions in (list(over_the_frontier()), over_the_frontier):
+        schedule = Schedule(steps=STEPS, actions=actions)
+        for _ in range(2):
+            found, events = executed(cell, parameters, schedule)
+            assert [action for action, *_ in events] == list(over_the_frontier())
+            assert_close(found, expected, relative=1e-12)
+
+
+def test_unroll_takes_a_schedule_too() -> None:
+    cell, _ = gru()
+    inputs, state = job(STEPS)
+    outputs, final = plain(cell, inputs, state, STEPS)
+    stacked, last = unroll(cell, inputs, state, plan=make_schedule("standard", steps=STEPS, chunk_size=7))
+    assert torch.equal(stacked, torch.stack(outputs))
+    assert torch.equal(last, final)
+
+
+def test_other_actions_go_before_those_of_a_schedule_as_before_those_of_a_plan() -> None:
+    cell, _ = gru()
+    inputs, state = job(STEPS)
+    seen: list[Action] = []
+    bptt(
+        cell,
+        inputs,
+        state,
+        lambda _, one: one.sum(),
+        plan=make_schedule("base", steps=STEPS),
+        schedule=over_the_frontier(),
+        observer=lambda action, _: seen.append(action),
+    ).loss.backward()
+    assert seen == list(over_the_frontier())
+
+
+def test_a_parameterised_schedule_is_that_of_the_plan() -> None:
+    plan = plan_of(STEPS, "double", states=12)
+    made = make_schedule("double", steps=STEPS, **plan.parameters)
+    assert list(made) == list(ckptplan.actions(plan))
+    with pytest.raises(InputError, match="not a setting for 40 steps"):
+        make_schedule("standard", steps=STEPS, chunk_size=STEPS + 1)
+
+
+@pytest.mark.parametrize("steps", [STEPS - 1, STEPS + 1])
+def test_a_schedule_for_another_length_is_refused(steps: int) -> None:
+    inputs, state = job(STEPS)
+    with pytest.raises(InputError, match=rf"inputs: has {STEPS} steps, the schedule has {steps}"):
+        bptt(gru()[0], inputs, state, lambda _, one: one.sum(), plan=make_schedule("base", steps=steps))
+
+
+@pytest.mark.parametrize("wrong", [3, None, "plan.json", [Record(0, STEPS), Backward(0, STEPS)]])
+def test_what_is_neither_plan_nor_schedule_is_refused(wrong: Any) -> None:
+    inputs, state = job(STEPS)
+    with pytest.raises(InputError, match=r"plan: .* is not a plan \(accepted: a Plan, .* ckptplan.Schedule\)"):
+        bptt(gru()[0], inputs, state, lambda _, one: one.sum(), plan=wrong)
+
+
+@pytest.mark.parametrize(
+    ("actions", "message"),
+    [
+        ([], "the end: every step is reversed"),
+        ([Record(0, STEPS)], "the end: every step is reversed"),
+        ([Advance(0, 4), Record(4, STEPS), Backward(4, STEPS)], "steps 0 to 3 are not"),
+        ([Record(0, STEPS + 1)], "never passes the adjoint"),
+        (["record"], "there is no such action"),
+    ],
+)
+def test_actions_that_would_give_wrong_gradients_are_refused(actions: list[Any], message: str) -> None:
+    inputs, state = job(STEPS)
+    with pytest.raises(IllegalAction, match=message):
+        bptt(gru()[0], inputs, state, lambda _, one: one.sum(), plan=Schedule(steps=STEPS, actions=actions))
