@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
-from math import inf, isqrt
+from math import inf, isqrt, log
 
 from ckptplan.cost.derive import step_costs
 from ckptplan.errors import Infeasible, InputError, did_you_mean
@@ -13,6 +14,7 @@ from ckptplan.model.plan import Plan
 from ckptplan.model.profile import HardwareProfile
 from ckptplan.model.workload import Workload
 from ckptplan.planner import Ranking, asked
+from ckptplan.search.edges import between, last, last_of_many
 from ckptplan.search.question import Answer, Question
 from ckptplan.strategies.protocol import Strategy
 from ckptplan.strategies.solved import Progress, SolvedStrategy
@@ -22,6 +24,11 @@ from ckptplan.units import MAX_STEPS
 _MOST: Mapping[str, int] = {"T": MAX_STEPS, "batch": 10**9, "neurons": 10**9}
 #: Where larger sizes may need less, so many values beyond the last that was found are tried one by one.
 _TRIED = 256
+#: Values of a solved strategy that are looked at over the whole range, and one by one beyond the edge found.
+_SPREAD, _TRIED_CHEAPLY = 32, 32
+#: Parts of each strategy's search that progress is told in; the share when what solves nothing is done, and
+#: when the value is found and only what bounds it is left.
+_PARTS, _CHEAP, _FOUND = 1_000, 0.05, 0.9
 #: Rounding of a share of base's time: ranges are dropped only where their bound is above it.
 _ROUNDING = 1e-12
 
@@ -31,9 +38,11 @@ class Reach:
     """How far one strategy goes.
 
     ``plan`` is the best plan at ``value``, None where not even 1 fits, for the reason ``infeasible``.
-    ``bound_by`` is the limit that the next value breaks (``local_bytes``, ``remote_bytes`` or
-    ``max_overhead``), None where nothing bounds it up to ``value``. ``proved`` says that no larger value
-    fits; without it, none was found.
+    ``bound_by`` is the limit that the next value breaks (``local_bytes``, ``remote_bytes``,
+    ``max_overhead``, or ``steps`` where the strategy is not worked out for longer sequences), None where
+    nothing bounds it up to ``value``. ``proved`` says that no larger value fits; without it, none was found.
+    ``interrupted`` says that the search was not completed: ``value`` is the largest found so far, 0 where
+    none was.
     """
 
     strategy: str
@@ -42,6 +51,7 @@ class Reach:
     bound_by: str | None
     proved: bool
     infeasible: Infeasible | None = None
+    interrupted: bool = False
 
 
 def largest(
@@ -83,90 +93,135 @@ def largest(
         max_overhead=max_overhead,
         effort=effort,
     )
+    source = Ranking(
+        workload=workload, profile=profile, goal=goal, question=question, answers=[], provenance=provenance
+    )
+    told = _Told(progress, strategies=len(question.strategies))
     found: list[Reach] = []
-    for place, strategy in enumerate(question.strategies):
-        if progress is not None:
-            progress(place, len(question.strategies))
-        found.append(
-            _Search(
-                quantity=quantity,
-                source=Ranking(
-                    workload=workload,
-                    profile=profile,
-                    goal=goal,
-                    question=question.changed(strategies=(strategy,)),
-                    answers=[],
-                    provenance=provenance,
-                ),
-            ).reach()
-        )
+    try:
+        for place, strategy in enumerate(question.strategies):
+            told.begin(place)
+            alone = question.changed(
+                strategies=(strategy,), progress=None if progress is None else told.solving
+            )
+            kind = _SolvedSearch if isinstance(strategy, SolvedStrategy) else _ClosedSearch
+            search = kind(quantity=quantity, source=replace(source, question=alone), told=told)
+            found.append(search.reach())
+    except KeyboardInterrupt:
+        found.append(search.so_far())
+        found += [_nothing_yet(one.name) for one in question.strategies[len(found) :]]
+        if all(reach.plan is None for reach in found):
+            raise
+    told.end()
     return {reach.strategy: reach for reach in sorted(found, key=lambda one: -one.value)}
 
 
-class _Search:
-    """The search for one strategy.
+def _nothing_yet(strategy: str) -> Reach:
+    return Reach(strategy=strategy, value=0, plan=None, bound_by=None, proved=False, interrupted=True)
 
-    A schedule of fewer steps is one of more steps without the first of them, since chunks are cut from the
-    end: each count, and so the memory and what is added to base's time, falls no lower as T, or the size
-    of a state, rises. (But for chunks that grow with the whole part of M_s / M_a: rounded sizes may make
-    that part larger. There, values beyond the last one found are tried, and nothing is proved.)
 
-    So a range of values is hopeless if at its smallest value nothing fits, or adds more than the share
-    allowed of base's time at its largest. Other ranges are halved, the upper half first. Without a limit
-    of overhead that is bisection; with one, what fits need not be all below some value.
-    """
+class _Told:
+    """Tells how far a search over several strategies is, in parts of each; never backwards."""
 
-    def __init__(self, *, quantity: str, source: Ranking) -> None:
+    def __init__(self, progress: Progress | None, *, strategies: int) -> None:
+        self.progress = progress
+        self.total = strategies * _PARTS
+        self.begun = self.done = 0
+        self.shares = (0.0, 0.0)
+
+    def begin(self, place: int) -> None:
+        """Begin with a strategy."""
+        self.begun, self.shares = place * _PARTS, (0.0, 0.0)
+        self._tell(self.begun)
+
+    def reached(self, share: float, *, next_share: float) -> None:
+        """Tell what share of the strategy's search is done; a solve that follows leads to the next."""
+        self.shares = (share, next_share)
+        self.solving(0, 1)
+
+    def solving(self, done: int, total: int) -> None:
+        """Tell how much of a solve is done."""
+        share, next_share = self.shares
+        within = share + (next_share - share) * min(1.0, done / max(1, total))
+        self._tell(self.begun + int(within * _PARTS))
+
+    def end(self) -> None:
+        """Tell that nothing is left to do."""
+        self._tell(self.total)
+
+    def _tell(self, done: int) -> None:
+        if self.progress is not None and (done > self.done or done == 0):
+            self.done = done
+            self.progress(done, self.total)
+
+
+class _Search(ABC):
+    """The search for one strategy."""
+
+    def __init__(self, *, quantity: str, source: Ranking, told: _Told) -> None:
         self.quantity = quantity
         self.source = source
-        self.extra_seconds = cache(self._extra_seconds)
+        self.told = told
+        #: The largest value that is known to fit, and the answer there.
+        self.best: tuple[int, Answer] | None = None
+
+    @abstractmethod
+    def find(self, most: int) -> None:
+        """Look for the largest value up to ``most``; leaves it in ``best``."""
+
+    @abstractmethod
+    def is_proved(self, value: int) -> bool:
+        """Return whether no value beyond the one found fits."""
 
     def reach(self) -> Reach:
-        """Return how far it goes."""
-        name, most = self.strategy.name, self._most()
-        value, answer = self._largest(most)
-        if answer is not None and self._grows_by_sizes:
-            value, answer = self._beyond(value, answer, most=most)
-        if answer is None:
+        """Return how far the strategy goes."""
+        most = self._most()
+        self.find(most)
+        self.told.reached(_FOUND, next_share=1.0)
+        if self.best is None:
+            missing = self._missing(1)
             return Reach(
-                strategy=name,
+                strategy=self.strategy.name,
                 value=0,
                 plan=None,
-                bound_by=self._missing(1).binding,
-                proved=self._is_monotone,
-                infeasible=self._missing(1),
+                bound_by=missing.binding,
+                proved=self.is_proved(0),
+                infeasible=missing,
             )
+        value, answer = self.best
         return Reach(
-            strategy=name,
+            strategy=self.strategy.name,
             value=value,
-            plan=replace(
-                self.source, workload=self._job(value), question=self._question(value), answers=[answer]
-            ).first(),
+            plan=self._plan(value, answer),
             bound_by=self._missing(value + 1).binding if value < most else None,
-            proved=self._is_monotone,
+            proved=self.is_proved(value),
         )
 
-    @property
-    def _grows_by_sizes(self) -> bool:
-        """Whether a larger size may make chunks grow more, and so need less."""
-        return self.quantity != "T" and "state_units" in self.strategy.parameter_names
-
-    @property
-    def _is_monotone(self) -> bool:
-        """Whether what is hopeless for one value is proved to be so for all beyond."""
-        return not isinstance(self.strategy, SolvedStrategy) and not self._grows_by_sizes
-
-    def _beyond(self, value: int, answer: Answer, *, most: int) -> tuple[int, Answer]:
-        for further in range(value + 1, min(most, value + _TRIED) + 1):
-            found = self._question(further).winner()
-            if found is not None:
-                value, answer = further, found
-        return value, answer
+    def so_far(self) -> Reach:
+        """Return the largest value found before an interruption."""
+        found = _nothing_yet(self.strategy.name)
+        if self.best is None:
+            return found
+        value, answer = self.best
+        return replace(found, value=value, plan=self._plan(value, answer))
 
     @property
     def strategy(self) -> Strategy:
         """The only one asked for."""
         return self.source.question.strategies[0]
+
+    def _plan(self, value: int, answer: Answer) -> Plan:
+        source = replace(
+            self.source, workload=self._job(value), question=self._question(value), answers=[answer]
+        )
+        return source.first()
+
+    def _fits(self, value: int) -> bool:
+        """Try a value with all limits; keep what is found."""
+        answer = self._question(value).winner()
+        if answer is not None:
+            self.best = value, answer
+        return answer is not None
 
     def _job(self, value: int) -> Workload:
         workload = self.source.workload
@@ -183,32 +238,69 @@ class _Search:
     def _most(self) -> int:
         """Return the largest value whose bytes can be counted."""
         self._question(1)  # a job that cannot be changed says so
-        countable, beyond = 1, _MOST[self.quantity] + 1
-        while beyond - countable > 1:
-            middle = (countable + beyond) // 2
-            try:
-                self._question(middle)
-            except InputError:
-                beyond = middle
-            else:
-                countable = middle
-        return countable
 
-    def _largest(self, most: int) -> tuple[int, Answer | None]:
+        def countable(value: int) -> bool:
+            try:
+                self._question(value)
+            except InputError:
+                return False
+            return True
+
+        return last(countable, 1, _MOST[self.quantity])
+
+
+class _ClosedSearch(_Search):
+    """The search for a strategy whose cost is a closed form.
+
+    A schedule of fewer steps is one of more steps without the first of them, since chunks are cut from the
+    end: each count, and so the memory and what is added to base's time, falls no lower as T, or the size
+    of a state, rises. (But for chunks that grow with the whole part of M_s / M_a: rounded sizes may make
+    that part larger. There, values beyond the last one found are tried, and nothing is proved.)
+
+    So a range of values is hopeless if at its smallest value nothing fits, or adds more than the share
+    allowed of base's time at its largest. Other ranges are halved, the upper half first. Without a limit
+    of overhead that is bisection; with one, what fits need not be all below some value.
+    """
+
+    def __init__(self, *, quantity: str, source: Ranking, told: _Told) -> None:
+        super().__init__(quantity=quantity, source=source, told=told)
+        self.extra_seconds = cache(self._extra_seconds)
+        #: The largest value seen to fit, where there is no limit of overhead; not planned yet.
+        self.fitting = 0
+
+    def find(self, most: int) -> None:
+        self._look_up_to(most)
+        if self.best is not None and self._grows_by_sizes:
+            for further in range(self.best[0] + 1, min(most, self.best[0] + _TRIED) + 1):
+                self._fits(further)
+
+    def is_proved(self, value: int) -> bool:  # noqa: ARG002 - known without
+        return not self._grows_by_sizes
+
+    def so_far(self) -> Reach:
+        if self.fitting > (self.best[0] if self.best else 0):
+            self._fits(self.fitting)
+        return super().so_far()
+
+    @property
+    def _grows_by_sizes(self) -> bool:
+        """Whether a larger size may make chunks grow more, and so need less."""
+        return self.quantity != "T" and "state_units" in self.strategy.parameter_names
+
+    def _look_up_to(self, most: int) -> None:
         waiting = [(1, most)]
         while waiting:
             low, high = waiting.pop()
+            self.told.reached(_FOUND * (1 - log(1 + high - low) / log(1 + most)), next_share=0.0)
             if self._hopeless(low, high):
                 continue
             if low == high:
-                answer = self._question(low).winner()
-                if answer is not None:
-                    return low, answer
+                if self._fits(low):
+                    return
                 continue
             # Wide ranges are cut at their geometric mean: what fits is small beside what can be asked.
             middle = isqrt(low * high) + 1 if high > 4 * low else (low + high + 1) // 2
             waiting += [(low, middle - 1), (middle, high)]
-        return 0, None
 
     def _hopeless(self, low: int, high: int) -> bool:
         extra, limit = self.extra_seconds(low), self.source.question.max_overhead
@@ -225,6 +317,70 @@ class _Search:
         """Return the least that is added to base's time within the memory; infinite where nothing fits."""
         question = self._question(value).changed(max_overhead=None)
         if self.source.question.max_overhead is None:
-            return 0.0 if question.fits() else inf
+            if not question.fits():
+                return inf
+            self.fitting = max(self.fitting, value)
+            return 0.0
         answer = question.winner()
         return inf if answer is None else answer.best.key[0] - question.base_seconds
+
+
+class _SolvedSearch(_Search):
+    """The search for a strategy that is solved value by value, which may take seconds each.
+
+    Below the local memory that it needs at least there is no schedule; that need rises with the value, so
+    that bisection finds the last value that meets it, for nothing. Up to there, whether there is a schedule
+    is known without solving, but how much work a table is need not rise with the value: some values spread
+    over the range are looked at before the edge between the last good one of them and the next is. That
+    value is solved. Only where its schedule takes more time than allowed, others are: by bisection, which
+    proves nothing, since the share of base's time can rise for a smaller value.
+    """
+
+    def find(self, most: int) -> None:
+        self.met = last(self._meets_the_least, 1, most)
+        high = last_of_many(self._may_fit, 1, self.met, spread=_SPREAD, beyond=_TRIED_CHEAPLY)
+        if high == 0:
+            return
+        alone = self.source.question.max_overhead is None
+        self.told.reached(_CHEAP, next_share=_FOUND if alone else 2 * _CHEAP)
+        if self._fits(high):
+            return
+        self._look_below(high)
+
+    def is_proved(self, value: int) -> bool:
+        return value == self.met
+
+    def _look_below(self, high: int) -> None:
+        """Bisect for the last value that keeps the limits, from what needs no more than to hold each tape."""
+        low, first = 0, last(self._holds_all_tapes, 1, high - 1)
+        most, begun = log(high), 2 * _CHEAP
+        while high - low > 1:
+            middle = first if low == 0 and low < first < high else between(low, high)
+            left = (log(high - low), log(max(middle - low, high - middle)))
+            share, next_share = (_FOUND - (_FOUND - begun) * one / most for one in left)
+            self.told.reached(share, next_share=next_share)
+            if self._fits(middle):
+                low = middle
+            else:
+                high, first = middle, 0
+
+    def _meets_the_least(self, value: int) -> bool:
+        return self._question(value).may_fit()
+
+    def _may_fit(self, value: int) -> bool:
+        """Return whether there is a schedule, and each step whose tape is not held may be run again."""
+        question = self._question(value)
+        limit = question.max_overhead
+        if limit is not None and self._unkept_seconds(question) > (limit + _ROUNDING) * question.base_seconds:
+            return False
+        return question.changed(max_overhead=None).fits()
+
+    def _holds_all_tapes(self, value: int) -> bool:
+        return self._unkept_seconds(self._question(value)) == 0
+
+    def _unkept_seconds(self, question: Question) -> float:
+        costs, local = question.costs, question.budget.local_bytes
+        if local is None:
+            return 0.0
+        tapes = max(0, local - costs.resident_bytes) // costs.tape_bytes
+        return max(0, costs.steps - tapes) * costs.recompute_seconds

@@ -48,9 +48,12 @@ def reach_table(
     console.print()
     console.print(_lines(reaches, quantity=quantity))
     plan = next((reach.plan for reach in reaches.values() if reach.plan is not None), None)
-    unproved = [name for name, reach in reaches.items() if not reach.proved]
+    interrupted = [name for name, reach in reaches.items() if reach.interrupted]
+    unproved = [name for name, reach in reaches.items() if not reach.proved and name not in interrupted]
     if unproved:
         console.print(Text(f"not proved to be the largest: {', '.join(unproved)}", style="dim"))
+    if interrupted:
+        console.print(Text(f"interrupted, larger values may fit: {', '.join(interrupted)}", style="dim"))
     if plan is not None:
         print_basis(console, plan)
 
@@ -65,6 +68,9 @@ def _lines(reaches: Mapping[str, Reach], *, quantity: str) -> Table:
     table.add_column("the next breaks", no_wrap=True)
     table.add_column("parameters", overflow="fold")
     for name, reach in reaches.items():
+        if reach.plan is None and reach.interrupted:
+            table.add_row(name, *["", *[""] * len(headings)], "interrupted", style="dim")
+            continue
         if reach.plan is None:
             reason = verdict(reach.infeasible) if reach.infeasible else "does not fit"
             cells = (name, "none", *[""] * (len(headings) - 1), _BOUND[reach.bound_by], reason)
@@ -77,7 +83,7 @@ def _lines(reaches: Mapping[str, Reach], *, quantity: str) -> Table:
             *((f"{reach.value / base:.2f} x",) if base else ()),
             format_seconds(predicted.seconds),
             format_percent(predicted.overhead),
-            _BOUND[reach.bound_by],
+            "" if reach.interrupted else _BOUND[reach.bound_by],
             parameters_text(reach.plan),
         )
     return table
@@ -92,6 +98,7 @@ def reach_document(reaches: Mapping[str, Reach], *, quantity: str) -> dict[str, 
                 "value": reach.value,
                 "bound_by": reach.bound_by,
                 "proved": reach.proved,
+                "interrupted": reach.interrupted,
                 "plan": None if reach.plan is None else plan_document(reach.plan),
             }
             for name, reach in reaches.items()
@@ -107,6 +114,7 @@ def reach_rows(reaches: Mapping[str, Reach], *, quantity: str) -> list[dict[str,
             "value": reach.value,
             "bound_by": reach.bound_by or "",
             "proved": str(reach.proved).lower(),
+            "interrupted": str(reach.interrupted).lower(),
             **({"strategy": name} if reach.plan is None else plan_row(reach.plan)),
         }
         for name, reach in reaches.items()

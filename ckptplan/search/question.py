@@ -90,8 +90,17 @@ class Question:
         return self.changed(strategies=closed or _closed_forms())
 
     def fits(self) -> bool:
-        """Return whether any strategy has a setting within the limits."""
-        return self._first(least_memory) is not None
+        """Return whether any strategy has a setting within the limits.
+
+        Where there is no limit of overhead, solved strategies say so without solving anything.
+        """
+        if self.max_overhead is not None or self.model == "paper":
+            return self._first(least_memory) is not None
+        solved = [strategy for strategy in self.strategies if isinstance(strategy, SolvedStrategy)]
+        closed = tuple(strategy for strategy in self.strategies if not isinstance(strategy, SolvedStrategy))
+        return self.changed(strategies=closed)._first(least_memory) is not None or any(
+            one.has_schedule(costs=self.costs, budget=self.budget, effort=self.effort) for one in solved
+        )
 
     def may_fit(self) -> bool:
         """Return whether the local memory is not below what solved strategies need at least."""
@@ -161,11 +170,13 @@ class Question:
             self.changed(max_overhead=None),
             self.changed(budget=unlimited, max_overhead=None),
         ):
-            found = lifted.winner()
+            found = lifted.winner() if lifted.changed(max_overhead=None).fits() else None
             if found is not None and found.best.solution is not None:
                 for binding, need, have in self._broken(found.best.solution.cost):
                     return Infeasible(binding=binding, need=need, have=have, subject=subject)
-        most = max((one.most_steps(self.costs, self.budget) or 0 for one in self.all_solved), default=0)
+        most = max(
+            (one.most_steps(self.costs, self.budget, effort=self.effort) for one in self.all_solved), default=0
+        )
         have = self.costs.steps
         return Infeasible(binding="steps", need=min(most, have - 1), have=have, subject=subject)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from ckptplan.model.budget import Budget
 from ckptplan.model.step_costs import StepCosts
 from ckptplan.recursion.periodic import period_candidates
-from ckptplan.strategies.solved import Choose, Progress, Solution, SolvedStrategy, best_of, ways
+from ckptplan.strategies.solved import Choose, Progress, Solution, SolvedStrategy, any_within, best_of, ways
 
 
 class Periodic(SolvedStrategy):
@@ -26,6 +26,10 @@ class Periodic(SolvedStrategy):
     ) -> Solution | None:
         groups = [list(period_candidates(costs, budget, remote=remote)) for remote in ways(costs)]
         return best_of(groups, costs=costs, choose=choose)
+
+    def has_schedule(self, *, costs: StepCosts, budget: Budget, effort: str = "quick") -> bool:
+        groups = (period_candidates(costs, budget, remote=remote) for remote in ways(costs))
+        return any_within(groups, costs=costs, budget=budget)
 
 
 STRATEGY = Periodic()
