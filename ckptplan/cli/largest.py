@@ -31,6 +31,7 @@ def command(
     """Find the largest T, batch or network that fits, for each strategy, with the plan at that value.
 
     What fits at twenty times base's time helps nobody: set --max-overhead. Exits 3 if nothing fits at all.
+    Ctrl-C ends the search with the largest values found so far.
     """
     from ckptplan.cli.progress import progress_bar
     from ckptplan.report.reach_table import reach_document, reach_rows, reach_table
@@ -56,6 +57,8 @@ def command(
         del wishes["objective"], wishes["model"]
         with progress_bar(f"looking for the largest {quantity}") as progress:
             reaches = largest(quantity, task, hardware, **wishes, progress=progress)
+    if any(reach.interrupted for reach in reaches.values()):
+        note("interrupted: the largest values found so far")
     emit(
         format_=options.format_by_name(format_, output),
         output=output,

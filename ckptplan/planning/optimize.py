@@ -8,10 +8,10 @@ from typing import Unpack
 from ckptplan.errors import Infeasible
 from ckptplan.model.plan import Plan
 from ckptplan.model.profile import HardwareProfile
+from ckptplan.model.progress import Progress
 from ckptplan.model.workload import Workload
 from ckptplan.planning.ranking import rank_strategies
 from ckptplan.planning.request import Request, Wishes
-from ckptplan.strategies.solved import Progress
 
 
 def optimize(

@@ -13,13 +13,13 @@ from ckptplan.model.goal import Goal
 from ckptplan.model.plan import Plan, Provenance
 from ckptplan.model.prediction import BasisEntry, Bound
 from ckptplan.model.profile import HardwareProfile
+from ckptplan.model.progress import Progress
 from ckptplan.model.workload import Workload
 from ckptplan.planning.basis import estimate_basis
 from ckptplan.planning.provenance import make_provenance
 from ckptplan.search.answer import Answer
 from ckptplan.search.question import Question
 from ckptplan.strategies.registry import select_strategies
-from ckptplan.strategies.solved import Progress
 
 
 class Wishes(TypedDict, total=False):

@@ -8,7 +8,7 @@ part, which is never loaded, is longer by one sweep. What is left is to choose t
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import cache, partial
 from math import comb
 from typing import NamedTuple
@@ -44,9 +44,7 @@ class Binomials:
     def __init__(self, slots: int, steps: int) -> None:
         self.slots = slots
         #: C(s + k, s) for k = 0, 1, ...: what can be reversed in k sweeps.
-        self.reaches = [1]
-        while self.reaches[-1] < steps and slots:
-            self.reaches.append(comb(slots + len(self.reaches), slots))
+        self.reaches: Sequence[int] = _reaches(slots, steps)
 
     def sweeps(self, steps: int) -> int:
         """Return the least k that suffices."""
@@ -58,6 +56,16 @@ class Binomials:
         if sweeps == len(self.reaches):
             return revolve.MOST
         return sweeps * steps - comb(self.slots + sweeps, self.slots + 1)
+
+
+def _reaches(slots: int, steps: int) -> Sequence[int]:
+    if slots == 1:
+        # A step more for each sweep: as many as the steps, which need not be listed.
+        return range(1, steps + 1)
+    reaches = [1]
+    while reaches[-1] < steps and slots:
+        reaches.append(comb(slots + len(reaches), slots))
+    return reaches
 
 
 def segment_candidates(costs: StepCosts, budget: Budget, *, remote: bool) -> Iterator[Candidate]:

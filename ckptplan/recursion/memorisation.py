@@ -6,6 +6,8 @@ tape is kept is followed by a checkpoint, which is paid for. ``forward_operation
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 
 from ckptplan.recursion.tables import Splits, Values, shifted
@@ -15,7 +17,16 @@ from ckptplan.recursion.tree import Choice, Decision, Part, Sizes, Where
 class Memorisation:
     """Least steps run again of every part whose first state is in a local slot, for all units at once."""
 
-    def __init__(self, *, steps: int, units: int, sizes: Sizes, hidden: bool, internal: bool) -> None:
+    def __init__(
+        self,
+        *,
+        steps: int,
+        units: int,
+        sizes: Sizes,
+        hidden: bool,
+        internal: bool,
+        progress: Callable[[int, int], None] | None = None,
+    ) -> None:
         self.steps, self.units, self.sizes = steps, units, sizes
         self.hidden, self.internal = hidden, internal
         state, tape = sizes
@@ -39,6 +50,8 @@ class Memorisation:
                 np.copyto(rest, shifted(owned, state))
             if internal or t == 1:
                 np.minimum(rest, shifted(self._after_tape(t - 1), tape), out=rest)
+            if progress is not None and t % 64 == 0:
+                progress(t * t, steps * steps)
 
     def _after_tape(self, rest: int) -> Values:
         """Return the least of the steps behind a kept tape, their first state stored anew."""
@@ -71,10 +84,21 @@ class Memorisation:
             room = min(units + state - tape, self.units)
             if self._after_tape(steps - 1)[room] == value:
                 return Decision(Choice.RECORD)
-        rests = [self._after_tape(rest)[units - tape] for rest in range(steps - 2, -1, -1)]
+        rests = self._after_tapes(steps - 1, units - tape)[::-1]
         if not self.internal:
-            rests[:-1] = [np.inf] * (steps - 2)
-        return Decision(Choice.SPLIT_RECORD, int(np.argmin(np.array(rests) + again)) + 2)
+            rests[:-1] = np.inf
+        return Decision(Choice.SPLIT_RECORD, int(np.argmin(rests + again)) + 2)
+
+    def _after_tapes(self, stop: int, units: int) -> Values:
+        """Return the least of 0, 1, ... steps behind a kept tape, up to ``stop``, with so many units left."""
+        state, tape = self.sizes
+        least = np.full(stop, np.inf)
+        if units >= state:
+            least[:] = self.owned[:stop, units - state]
+        if units >= tape:
+            least[1:2] = 0
+        least[0] = 0
+        return least
 
 
 def forward_operations(*, steps: int, units: int, alpha: int, hidden: bool, internal: bool) -> float:

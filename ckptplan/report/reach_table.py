@@ -17,7 +17,7 @@ from ckptplan.report.limits import limit_words
 from ckptplan.report.plan_table import plan_columns, plan_row, print_basis
 from ckptplan.storage.plans import plan_document
 from ckptplan.storage.tables import Columns, Rows
-from ckptplan.studies.largest import Reach
+from ckptplan.studies.reach import Reach
 from ckptplan.units import format_count, format_percent, format_seconds
 from ckptplan.wording import Wording
 
@@ -46,9 +46,12 @@ def reach_table(
     console.print()
     console.print(_lines(reaches, quantity=quantity))
     plan = next((reach.plan for reach in reaches.values() if reach.plan is not None), None)
-    unproved = [name for name, reach in reaches.items() if not reach.proved]
+    interrupted = [name for name, reach in reaches.items() if reach.interrupted]
+    unproved = [name for name, reach in reaches.items() if not reach.proved and name not in interrupted]
     if unproved:
         console.print(Text(f"not proved to be the largest: {', '.join(unproved)}", style="dim"))
+    if interrupted:
+        console.print(Text(f"interrupted, larger values may fit: {', '.join(interrupted)}", style="dim"))
     if plan is not None:
         print_basis(console, plan, wording=wording)
 
@@ -63,6 +66,9 @@ def _lines(reaches: Mapping[str, Reach], *, quantity: str) -> Table:
     table.add_column("the next breaks", no_wrap=True)
     table.add_column("parameters", overflow="fold")
     for name, reach in reaches.items():
+        if reach.plan is None and reach.interrupted:
+            table.add_row(name, *["", *[""] * len(headings)], "interrupted", style="dim")
+            continue
         if reach.plan is None:
             reason = verdict(reach.infeasible) if reach.infeasible else "does not fit"
             cells = (name, "none", *[""] * (len(headings) - 1), _bound(reach), reason)
@@ -75,7 +81,7 @@ def _lines(reaches: Mapping[str, Reach], *, quantity: str) -> Table:
             *((f"{reach.value / base:.2f} x",) if base else ()),
             format_seconds(predicted.seconds),
             format_percent(predicted.overhead),
-            _bound(reach),
+            "" if reach.interrupted else _bound(reach),
             parameters_text(reach.plan),
         )
     return table
@@ -94,6 +100,7 @@ def reach_document(reaches: Mapping[str, Reach], *, quantity: str) -> dict[str, 
                 "value": reach.value,
                 "bound_by": reach.bound_by,
                 "proved": reach.proved,
+                "interrupted": reach.interrupted,
                 "plan": None if reach.plan is None else plan_document(reach.plan),
             }
             for name, reach in reaches.items()
@@ -103,7 +110,13 @@ def reach_document(reaches: Mapping[str, Reach], *, quantity: str) -> dict[str, 
 
 def reach_rows(reaches: Mapping[str, Reach], *, quantity: str) -> Rows:
     """Return a flat row for each strategy."""
-    columns: Columns = {"quantity": "text", "value": "whole", "bound_by": "text", "proved": "truth"}
+    columns: Columns = {
+        "quantity": "text",
+        "value": "whole",
+        "bound_by": "text",
+        "proved": "truth",
+        "interrupted": "truth",
+    }
     return Rows(
         columns={**columns, **plan_columns()},
         rows=[
@@ -112,6 +125,7 @@ def reach_rows(reaches: Mapping[str, Reach], *, quantity: str) -> Rows:
                 "value": reach.value,
                 "bound_by": reach.bound_by,
                 "proved": reach.proved,
+                "interrupted": reach.interrupted,
                 **({"strategy": name} if reach.plan is None else plan_row(reach.plan)),
             }
             for name, reach in reaches.items()

@@ -15,6 +15,7 @@ from ckptplan.cost.exact import Cost, overhead
 from ckptplan.errors import Infeasible, Limit
 from ckptplan.model.budget import Budget
 from ckptplan.model.goal import Goal, Model
+from ckptplan.model.progress import Progress
 from ckptplan.model.step_costs import StepCosts
 from ckptplan.model.totals import Totals
 from ckptplan.search.answer import Answer, ClosedFormAnswer, SolvedAnswer
@@ -23,7 +24,7 @@ from ckptplan.search.objective import FirstOnly, Knee, Objective, least_memory, 
 from ckptplan.strategies.closed_form import ClosedForm
 from ckptplan.strategies.protocol import Strategy, no_equation
 from ckptplan.strategies.registry import all_strategies
-from ckptplan.strategies.solved import Progress, Solved
+from ckptplan.strategies.solved import Solved
 
 _OF_THE_GOAL = frozenset(Goal.model_fields)
 
@@ -97,8 +98,17 @@ class Question:
         return self.replace(strategies=closed or _closed_forms())
 
     def fits(self) -> bool:
-        """Return whether any strategy has a setting within the limits."""
-        return self._first(least_memory) is not None
+        """Return whether any strategy has a setting within the limits.
+
+        Where there is no limit of overhead, solved strategies say so without solving anything.
+        """
+        if self.goal.max_overhead is not None or self.goal.model == "paper":
+            return self._first(least_memory) is not None
+        closed = tuple(one.name for one in self.strategies if one.is_closed_form)
+        return self.replace(strategies=closed)._first(least_memory) is not None or any(
+            one.has_schedule(costs=self.costs, budget=self.budget, effort=self.goal.effort)
+            for one in self._solved_strategies
+        )
 
     def may_fit(self) -> bool:
         """Return whether the local memory is not below what solved strategies need at least."""
@@ -146,8 +156,12 @@ class Question:
     @property
     def all_solved(self) -> list[Solved]:
         """The strategies, where each is solved, so that what closed forms need does not speak for them."""
-        solved = [strategy for strategy in self.strategies if isinstance(strategy, Solved)]
+        solved = self._solved_strategies
         return solved if len(solved) == len(self.strategies) else []
+
+    @property
+    def _solved_strategies(self) -> list[Solved]:
+        return [strategy for strategy in self.strategies if isinstance(strategy, Solved)]
 
     def _below_the_least(self, *, subject: str) -> Infeasible | None:
         """Say so where solved strategies have no schedule in the local memory, whatever the other limits."""
@@ -167,11 +181,14 @@ class Question:
             self.replace(max_overhead=None),
             self.replace(remote_bytes=None, max_overhead=None),
         ):
-            found = lifted.best()
+            found = lifted.best() if lifted.replace(max_overhead=None).fits() else None
             if isinstance(found, SolvedAnswer):
                 for binding, need, have in self._broken(found.solution.totals):
                     return Infeasible(binding=binding, need=need, have=have, subject=subject)
-        most = max((one.most_steps(self.costs, self.budget) or 0 for one in self.all_solved), default=0)
+        most = max(
+            (one.most_steps(self.costs, self.budget, effort=self.goal.effort) for one in self.all_solved),
+            default=0,
+        )
         have = self.costs.steps
         return Infeasible(binding="steps", need=min(most, have - 1), have=have, subject=subject)
 

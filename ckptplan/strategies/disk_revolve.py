@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from ckptplan.model.budget import Budget
+from ckptplan.model.progress import Progress
 from ckptplan.model.step_costs import StepCosts
-from ckptplan.recursion.disk_revolve import MOST_STEPS, segment_candidates
+from ckptplan.recursion.disk_revolve import segment_candidates
 from ckptplan.recursion.pricing import memory_variants
-from ckptplan.strategies.solved import Choose, Progress, Solution, Solved, best_of
+from ckptplan.strategies.solved import Choose, Solution, Solved, any_within, best_of
 
 
 class DiskRevolve(Solved):
@@ -28,13 +29,14 @@ class DiskRevolve(Solved):
         groups = [list(segment_candidates(costs, budget, remote=remote)) for remote in memory_variants(costs)]
         return best_of(groups, costs=costs, choose=choose)
 
+    def has_schedule(self, *, costs: StepCosts, budget: Budget, effort: str = "quick") -> bool:
+        groups = (segment_candidates(costs, budget, remote=remote) for remote in memory_variants(costs))
+        return any_within(groups, costs=costs, budget=budget)
+
     def least_local_bytes(self, costs: StepCosts) -> int:
         # One tape at a time, so that all tapes are no way to do without a slot.
         slot = costs.state_bytes if costs.overlaps_compute and costs.steps > 1 else 0
         return costs.resident_bytes + costs.tape_bytes + slot
-
-    def most_steps(self, costs: StepCosts, budget: Budget) -> int:
-        return MOST_STEPS
 
 
 STRATEGY = DiskRevolve()

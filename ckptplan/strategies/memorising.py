@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from math import gcd
 
 import numpy as np
 
 from ckptplan.cost.exact import Cost
 from ckptplan.model.budget import Budget
+from ckptplan.model.progress import Progress
 from ckptplan.model.step_costs import StepCosts
 from ckptplan.recursion.memorisation import Memorisation
 from ckptplan.recursion.schedule_tree import grow_tree
 from ckptplan.recursion.table_problem import WORK
 from ckptplan.recursion.tables import CELLS
 from ckptplan.recursion.tree import Part, Sizes, Where
-from ckptplan.strategies.solved import Choose, Progress, Solution, Solved, solution_of
+from ckptplan.strategies.solved import Choose, Solution, Solved, solution_of
 
 
 class Memorising(Solved):
@@ -38,8 +38,16 @@ class Memorising(Solved):
         unit, sizes, units = _in_units(costs, budget, steps=costs.steps)
         if units < sizes.tape or not _affordable(costs.steps, units):
             return None
+        # With all tapes, or all states, nothing is gained by more.
+        kept = sizes if self.internal else Sizes(sizes.tape, sizes.state)
+        units = min(units, kept.state + costs.steps * kept.tape)
         table = Memorisation(
-            steps=costs.steps, units=units, sizes=sizes, hidden=self.hidden, internal=self.internal
+            steps=costs.steps,
+            units=units,
+            sizes=sizes,
+            hidden=self.hidden,
+            internal=self.internal,
+            progress=progress,
         )
         row = np.full(units + 1, np.inf)
         if sizes.state <= units:
@@ -62,17 +70,18 @@ class Memorising(Solved):
         root = Part(Where.FREE, costs.steps, int(places[place]))
         return solution_of(grow_tree(root, table.decide, sizes=sizes), costs=costs)
 
-    def least_local_bytes(self, costs: StepCosts) -> int:
-        first = costs.state_bytes if costs.steps > 1 else 0
-        return costs.resident_bytes + costs.tape_bytes + first
+    def has_schedule(self, *, costs: StepCosts, budget: Budget, effort: str = "quick") -> bool:
+        if budget.local_bytes is not None and budget.local_bytes < self.least_local_bytes(costs):
+            return False
+        return _affordable(costs.steps, _in_units(costs, budget, steps=costs.steps)[2])
 
-    def most_steps(self, costs: StepCosts, budget: Budget) -> int:
-        return bisect_left(
-            range(costs.steps),
-            True,
-            lo=1,
-            key=lambda before: not _affordable(before + 1, _in_units(costs, budget, steps=before + 1)[2]),
-        )
+    def least_local_bytes(self, costs: StepCosts) -> int:
+        state, tape = costs.state_bytes, costs.tape_bytes
+        least = tape if costs.steps == 1 else tape + state
+        if costs.steps == 2 and self.internal:
+            # The first state is held until its tape is recorded, and nothing but tapes after that.
+            least = min(least, max(state, 2 * tape))
+        return costs.resident_bytes + least
 
 
 def _in_units(costs: StepCosts, budget: Budget, *, steps: int) -> tuple[int, Sizes, int]:

@@ -7,21 +7,23 @@ from dataclasses import dataclass, replace
 from math import inf
 
 from ckptplan.model.budget import Budget
+from ckptplan.model.progress import Progress
 from ckptplan.model.step_costs import StepCosts
 from ckptplan.recursion.bounds import unkept_tapes
 from ckptplan.recursion.disk_revolve import segment_candidates
 from ckptplan.recursion.periodic import period_candidates
 from ckptplan.recursion.pricing import memory_variants
-from ckptplan.recursion.problem import Problem, SolvedProblem
+from ckptplan.recursion.problem import Candidate, Problem, SolvedProblem
 from ckptplan.recursion.solver import solve
 from ckptplan.strategies.solved import (
     Choose,
-    Progress,
     Solution,
     Solved,
+    any_within,
     best_of,
     best_solution,
     chosen,
+    quickest_within,
     solution_of,
 )
 
@@ -59,6 +61,18 @@ class Optimal(Solved):
         # beside compute may cost nothing.
         extra = _unkept(costs, budget) if costs.overlaps_compute and room else whole.least_extra
         return replace(best, least_seconds=costs.base_seconds + extra)
+
+    def has_schedule(self, *, costs: StepCosts, budget: Budget, effort: str = "quick") -> bool:
+        if budget.local_bytes is not None and budget.local_bytes < self.least_local_bytes(costs):
+            return False
+        if any_within(_closed_forms(costs, budget), costs=costs, budget=budget):
+            return True
+        if budget.remote_bytes is None or costs.steps == 1:
+            # Without a limit of remote memory they fit wherever anything does.
+            return False
+        # Remote states that are read several times may do with less of it, which only solving tells.
+        found = self.solve(costs=costs, budget=budget, choose=quickest_within(budget), effort=effort)
+        return found is not None
 
 
 #: Less work, for searches of which there are several.
@@ -99,11 +113,7 @@ class _Job:
 
     def others(self, found: list[Solution], *, without_remote: bool) -> list[Solution]:
         """Return what else is legal: closed forms, and what uses less remote memory than the best found."""
-        forms = [
-            list(candidates(self.costs, self.budget, remote=remote))
-            for remote in memory_variants(self.costs)
-            for candidates in (segment_candidates, period_candidates)
-        ]
+        forms = [list(form) for form in _closed_forms(self.costs, self.budget)]
         others = [best_of(forms, costs=self.costs, choose=self.choose)]
         greedy = next((one for one in found if not self.keeps(one)), None)
         if greedy is not None:
@@ -134,6 +144,13 @@ class _Job:
             else:
                 low = price
             price = 4 * price if high == inf else (low + high) / 2
+
+
+def _closed_forms(costs: StepCosts, budget: Budget) -> Iterator[Iterator[Candidate]]:
+    """Return the schedules that are legal, too, and soon found."""
+    for remote in memory_variants(costs):
+        yield segment_candidates(costs, budget, remote=remote)
+        yield period_candidates(costs, budget, remote=remote)
 
 
 #: A message that costs less than this share of a state's transfer is left out of the recursion.

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from ckptplan.model.budget import Budget
+from ckptplan.model.progress import Progress
 from ckptplan.model.step_costs import StepCosts
 from ckptplan.recursion.periodic import period_candidates
 from ckptplan.recursion.pricing import memory_variants
-from ckptplan.strategies.solved import Choose, Progress, Solution, Solved, best_of
+from ckptplan.strategies.solved import Choose, Solution, Solved, any_within, best_of
 
 
 class Periodic(Solved):
@@ -27,6 +28,10 @@ class Periodic(Solved):
     ) -> Solution | None:
         groups = [list(period_candidates(costs, budget, remote=remote)) for remote in memory_variants(costs)]
         return best_of(groups, costs=costs, choose=choose)
+
+    def has_schedule(self, *, costs: StepCosts, budget: Budget, effort: str = "quick") -> bool:
+        groups = (period_candidates(costs, budget, remote=remote) for remote in memory_variants(costs))
+        return any_within(groups, costs=costs, budget=budget)
 
 
 STRATEGY = Periodic()

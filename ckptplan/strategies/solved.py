@@ -7,6 +7,7 @@ with what it costs and what any schedule costs at least. The decisions travel in
 from __future__ import annotations
 
 from abc import abstractmethod
+from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -81,9 +82,24 @@ class Solved(Strategy):
             least = min(least + costs.state_bytes, costs.steps * costs.tape_bytes)
         return costs.resident_bytes + least
 
-    def most_steps(self, costs: StepCosts, budget: Budget) -> int | None:
-        """Return the longest sequence that it is solved for with a budget, None where there is no limit."""
-        return None
+    @abstractmethod
+    def has_schedule(self, *, costs: StepCosts, budget: Budget, effort: str = "quick") -> bool:
+        """Return whether ``solve`` finds a schedule within the budget, whatever time that schedule takes.
+
+        No schedule is built and, where that can be helped, no table is filled: searches ask this many times.
+        """
+
+    def most_steps(self, costs: StepCosts, budget: Budget, *, effort: str = "quick") -> int:
+        """Return the longest sequence, up to the one given, that has a schedule; 0 where none has.
+
+        All other costs are kept, the resident bytes among them.
+        """
+
+        def lacks(steps: int) -> bool:
+            shorter = costs.model_copy(update={"steps": steps})
+            return not self.has_schedule(costs=shorter, budget=budget, effort=effort)
+
+        return bisect_left(range(1, costs.steps + 1), True, key=lacks)
 
     def check(self, parameters: Parameters, *, steps: int, splits: Sequence[Split] | None = None) -> None:
         super().check(parameters, steps=steps)
@@ -165,3 +181,28 @@ def best_solution(choose: Choose, solutions: Sequence[Solution]) -> Solution | N
         )
     )
     return None if place is None else solutions[place]
+
+
+def quickest_within(budget: Budget) -> Choose:
+    """Return what likes the quickest schedule within a budget best."""
+
+    def choose(cost: Cost) -> int | None:
+        kept = np.ones(len(cost.seconds), dtype=np.bool_)
+        if budget.local_bytes is not None:
+            kept &= cost.local_peak_bytes <= budget.local_bytes
+        if budget.remote_bytes is not None:
+            kept &= cost.remote_peak_bytes <= budget.remote_bytes
+        return int(np.argmin(np.where(kept, cost.seconds, np.inf))) if kept.any() else None
+
+    return choose
+
+
+def any_within(groups: Iterable[Iterable[Candidate]], *, costs: StepCosts, budget: Budget) -> bool:
+    """Return whether any candidate keeps the budget by what is known of it before it is built."""
+    local, remote = budget.local_bytes, budget.remote_bytes
+    return any(
+        (local is None or one.local_bytes + costs.resident_bytes <= local)
+        and (remote is None or one.remote_states * costs.remote_state_bytes <= remote)
+        for group in groups
+        for one in group
+    )

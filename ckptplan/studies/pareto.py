@@ -19,6 +19,7 @@ from ckptplan.errors import Infeasible, InputError
 from ckptplan.model.budget import Budget
 from ckptplan.model.plan import Plan
 from ckptplan.model.profile import HardwareProfile
+from ckptplan.model.progress import Progress
 from ckptplan.model.record import Parameters
 from ckptplan.model.workload import Workload
 from ckptplan.planning.ranking import proven_bound, rank_strategies
@@ -31,7 +32,6 @@ from ckptplan.search.question import Question
 from ckptplan.search.solved_front import solved_front
 from ckptplan.strategies.closed_form import ClosedForm
 from ckptplan.strategies.protocol import Strategy
-from ckptplan.strategies.solved import Progress
 from ckptplan.units import parse_bytes, parse_fraction
 
 #: A sequence up to so many steps has every point of its front listed, unless a resolution is asked for.

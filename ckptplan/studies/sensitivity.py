@@ -16,13 +16,13 @@ from ckptplan.cost.case import Case, with_numbers
 from ckptplan.errors import InputError, shown
 from ckptplan.model.goal import Goal
 from ckptplan.model.profile import HardwareProfile
+from ckptplan.model.progress import Progress
 from ckptplan.model.record import Parameters
 from ckptplan.model.workload import Workload
 from ckptplan.planning.ranking import explain_infeasible
 from ckptplan.planning.request import Request, check_kind
 from ckptplan.search.answer import Answer
 from ckptplan.search.question import Question
-from ckptplan.strategies.solved import Progress
 from ckptplan.studies.axes import Axis, Value, axis_named
 from ckptplan.studies.error_bars import SAMPLES, ErrorBars, error_bars
 from ckptplan.studies.fixed_plan import FixedPlan

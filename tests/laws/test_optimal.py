@@ -15,6 +15,7 @@ import ckptplan
 from ckptplan.errors import CkptplanError
 from ckptplan.model.budget import Budget
 from ckptplan.model.goal import ObjectiveName
+from ckptplan.model.progress import Progress
 from ckptplan.model.step_costs import StepCosts
 from ckptplan.recursion import pricing, solver, table_problem
 from ckptplan.recursion.plan_data import tree_of
@@ -22,7 +23,6 @@ from ckptplan.recursion.problem import Problem, SolvedProblem
 from ckptplan.schedule.actions import Action
 from ckptplan.schedule.simulator import Trace, play
 from ckptplan.strategies.registry import select_strategies
-from ckptplan.strategies.solved import Progress
 from tests.support import SOLVED, ask, changed, plain_costs, solution_of, step_costs
 
 ALL = tuple(select_strategies(["all"]))

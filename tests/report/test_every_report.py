@@ -27,8 +27,8 @@ from ckptplan.report.style import styled
 from ckptplan.report.sweep_table import Summary
 from ckptplan.report.tornado import tornado
 from ckptplan.storage.tables import Row
-from ckptplan.studies.largest import Reach
 from ckptplan.studies.pareto import ParetoFront
+from ckptplan.studies.reach import Reach
 from ckptplan.studies.sensitivity import sensitivity
 from ckptplan.studies.sweep import make_sweep, rows_of
 

@@ -16,7 +16,7 @@ from ckptplan.report.infeasible import infeasible_text
 from ckptplan.report.limits import limit_words
 from ckptplan.report.reach_table import reach_document, reach_rows, reach_table
 from ckptplan.report.sweep_table import Summary
-from ckptplan.studies.largest import Reach
+from ckptplan.studies.reach import Reach
 from ckptplan.studies.sweep import make_sweep
 from tests.support import run
 

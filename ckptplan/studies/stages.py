@@ -1,0 +1,43 @@
+"""Progress of work in stages: several searches, one after the other, each of which solves problems."""
+
+from __future__ import annotations
+
+from ckptplan.model.progress import Progress
+
+#: Parts of each stage in which progress is reported.
+_PARTS = 1_000
+
+
+class StagedProgress:
+    """Reports how far several stages are, in parts of each; never backwards."""
+
+    def __init__(self, progress: Progress | None, *, stages: int) -> None:
+        self.progress = progress
+        self.total = stages * _PARTS
+        self.begun = self.done = 0
+        self.shares = (0.0, 0.0)
+
+    def begin(self, place: int) -> None:
+        """Begin a stage."""
+        self.begun, self.shares = place * _PARTS, (0.0, 0.0)
+        self._report(self.begun)
+
+    def reached(self, share: float, *, next_share: float) -> None:
+        """Report the share of the stage that is done; a solve that follows leads to ``next_share``."""
+        self.shares = (share, next_share)
+        self.solving(0, 1)
+
+    def solving(self, done: int, total: int) -> None:
+        """Report how much of a solve is done."""
+        share, next_share = self.shares
+        within = share + (next_share - share) * min(1.0, done / max(1, total))
+        self._report(self.begun + int(within * _PARTS))
+
+    def end(self) -> None:
+        """Report that everything is done."""
+        self._report(self.total)
+
+    def _report(self, done: int) -> None:
+        if self.progress is not None and (done > self.done or done == 0):
+            self.done = done
+            self.progress(done, self.total)
