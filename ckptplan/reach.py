@@ -97,6 +97,7 @@ def largest(
         workload=workload, profile=profile, goal=goal, question=question, answers=[], provenance=provenance
     )
     told = _Told(progress, strategies=len(question.strategies))
+    searches: list[_Search] = []
     found: list[Reach] = []
     try:
         for place, strategy in enumerate(question.strategies):
@@ -105,10 +106,10 @@ def largest(
                 strategies=(strategy,), progress=None if progress is None else told.solving
             )
             kind = _SolvedSearch if isinstance(strategy, SolvedStrategy) else _ClosedSearch
-            search = kind(quantity=quantity, source=replace(source, question=alone), told=told)
-            found.append(search.reach())
+            searches.append(kind(quantity=quantity, source=replace(source, question=alone), told=told))
+            found.append(searches[-1].reach())
     except KeyboardInterrupt:
-        found.append(search.so_far())
+        found += [search.so_far() for search in searches[len(found) :]]
         found += [_nothing_yet(one.name) for one in question.strategies[len(found) :]]
         if all(reach.plan is None for reach in found):
             raise
@@ -126,7 +127,7 @@ class _Told:
     def __init__(self, progress: Progress | None, *, strategies: int) -> None:
         self.progress = progress
         self.total = strategies * _PARTS
-        self.begun = self.done = 0
+        self.begun, self.done = 0, -1
         self.shares = (0.0, 0.0)
 
     def begin(self, place: int) -> None:
@@ -150,7 +151,7 @@ class _Told:
         self._tell(self.total)
 
     def _tell(self, done: int) -> None:
-        if self.progress is not None and (done > self.done or done == 0):
+        if self.progress is not None and done > self.done:
             self.done = done
             self.progress(done, self.total)
 
