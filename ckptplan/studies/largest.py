@@ -65,7 +65,7 @@ def largest(
     names = request.goal.strategies
     stages = StagedProgress(progress, stages=len(names))
     found: list[Reach] = []
-    search: ReachSearch | None = None
+    searches: list[ReachSearch] = []
     try:
         for place, name in enumerate(names):
             stages.begin(place)
@@ -73,12 +73,10 @@ def largest(
                 request.replace(strategies=(name,)), progress=None if progress is None else stages.solving
             )
             kind = ClosedFormReachSearch if strategy_of(name).is_closed_form else SolvedReachSearch
-            search = kind(quantity=quantity, request=alone, progress=stages)
-            found.append(search.reach())
+            searches.append(kind(quantity=quantity, request=alone, progress=stages))
+            found.append(searches[-1].reach())
     except KeyboardInterrupt:
-        if search is None:
-            raise
-        found.append(search.so_far())
+        found += [search.so_far() for search in searches[len(found) :]]
         found += [nothing_yet(name) for name in names[len(found) :]]
         if all(reach.plan is None for reach in found):
             raise

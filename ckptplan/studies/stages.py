@@ -14,7 +14,7 @@ class StagedProgress:
     def __init__(self, progress: Progress | None, *, stages: int) -> None:
         self.progress = progress
         self.total = stages * _PARTS
-        self.begun = self.done = 0
+        self.begun, self.done = 0, -1
         self.shares = (0.0, 0.0)
 
     def begin(self, place: int) -> None:
@@ -38,6 +38,6 @@ class StagedProgress:
         self._report(self.total)
 
     def _report(self, done: int) -> None:
-        if self.progress is not None and (done > self.done or done == 0):
+        if self.progress is not None and done > self.done:
             self.done = done
             self.progress(done, self.total)

@@ -164,6 +164,23 @@ def test_progress_is_told_while_a_strategy_is_solved() -> None:
     assert max(after - before for before, after in itertools.pairwise(done)) <= 200
 
 
+@pytest.mark.parametrize("name", ["optimal", "disk-revolve", "periodic", "bptt-msm"])
+def test_what_is_too_long_to_be_solved_says_how_long_may_be(name: str) -> None:
+    """Room for one checkpoint: what is run again can be told for so many steps, or tables be filled."""
+    a100 = ckptplan.load_profile("nvidia-a100-80gb")
+    question = Request.of(PAPER.with_steps(563_844), a100, command="", strategies=[name]).question()
+    missing = question.infeasible(subject=name)
+    assert missing.binding == "steps"
+    most = int(missing.need)
+
+    def is_solved(steps: int) -> bool:
+        return question.replace(costs=question.costs.model_copy(update={"steps": steps})).fits()
+
+    assert 0 < most < 563_844
+    assert is_solved(most)
+    assert not is_solved(most + 1)
+
+
 def test_bad_questions_are_refused() -> None:
     with pytest.raises(InputError, match=r"'baatch' cannot be looked for\. Did you mean 'batch'"):
         ckptplan.largest("baatch", PAPER, IPU)
