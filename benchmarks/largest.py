@@ -23,8 +23,8 @@ def searched(quantity: str, profile: str) -> list[dict[str, Any]]:
     workload, machine = ckptplan.load_workload("paper-snn"), ckptplan.load_profile(profile)
     lines = []
     for strategy in select_strategies(["all"]):
-        ask.forget()
-        classical.forget()
+        ask.clear_caches()
+        classical.clear_caches()
         start = time.process_time()
         reach = ckptplan.largest(quantity, workload, machine, strategies=[strategy.name])[strategy.name]
         lines.append(
