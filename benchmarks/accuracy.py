@@ -21,7 +21,7 @@ from benchmarks.record import write
 from ckptplan import Plan
 from ckptplan.calibration import runs
 from ckptplan.calibration.calibrate import Calibrated, calibrate
-from ckptplan.calibration.cells import CellSpec, Network, build
+from ckptplan.calibration.cells import CellSpec, MeasuredNetwork, build
 from ckptplan.calibration.machine import measuring
 from ckptplan.calibration.regret import distinct
 from ckptplan.calibration.samples import Sample
@@ -75,7 +75,7 @@ def points_of(cell: str) -> tuple[Calibrated, list[Point]]:
     return found, points
 
 
-def decision(found: Calibrated, network: Network, *, steps: int, share: float) -> Iterator[Point]:
+def decision(found: Calibrated, network: MeasuredNetwork, *, steps: int, share: float) -> Iterator[Point]:
     """Run the plans that could have been chosen for a budget, and base."""
     workload = found.workload.with_steps(steps)
     resident = workload.resident_bytes + workload.resident_bytes_per_step * steps + workload.workspace_bytes
@@ -124,7 +124,7 @@ def in_range(plan: Plan) -> bool:
     return plan.steps >= chunks * calibration.shortest_chunk
 
 
-def counts_are_equal(plan: Plan, network: Network, inputs: Any) -> bool:
+def counts_are_equal(plan: Plan, network: MeasuredNetwork, inputs: Any) -> bool:
     """Return whether checkpoints and tapes, counted in real storages, are what was predicted."""
     held = runs.held(network, inputs, plan=plan)
     workload = plan.workload

@@ -11,7 +11,7 @@ from typing import Any
 
 import ckptplan
 from benchmarks.record import write
-from ckptplan.recursion import ask, classical
+from ckptplan.recursion import classical, table_problem
 from ckptplan.storage.library import names
 from ckptplan.strategies.registry import select_strategies
 
@@ -23,7 +23,7 @@ def searched(quantity: str, profile: str) -> list[dict[str, Any]]:
     workload, machine = ckptplan.load_workload("paper-snn"), ckptplan.load_profile(profile)
     lines = []
     for strategy in select_strategies(["all"]):
-        ask.clear_caches()
+        table_problem.clear_caches()
         classical.clear_caches()
         start = time.process_time()
         reach = ckptplan.largest(quantity, workload, machine, strategies=[strategy.name])[strategy.name]

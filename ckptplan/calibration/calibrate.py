@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 import torch
 
 from ckptplan.calibration import footprint, step_times, transfer_times
-from ckptplan.calibration.cells import CellSpec, Network, build
+from ckptplan.calibration.cells import CellSpec, MeasuredNetwork, build
 from ckptplan.calibration.counter import RunCounter
 from ckptplan.calibration.footprint import Footprint
 from ckptplan.calibration.machine import machine_name, measuring, memory_bytes
@@ -122,7 +122,7 @@ def _noisy(times: StepTimes, *, tolerance: float) -> Noisy | None:
 
 
 def _conditions(
-    network: Network,
+    network: MeasuredNetwork,
     times: StepTimes,
     transfers: TransferTimes,
     *,
@@ -210,7 +210,7 @@ def _time_basis(calibration: Calibration, times: StepTimes) -> dict[str, Basis]:
 
 
 def _profile(
-    network: Network, sizes: Footprint, transfers: TransferTimes, calibration: Calibration, *, name: str
+    network: MeasuredNetwork, sizes: Footprint, transfers: TransferTimes, calibration: Calibration, *, name: str
 ) -> HardwareProfile:
     state = format_bytes(sizes.state_bytes)
     today = calibration.date[:10]

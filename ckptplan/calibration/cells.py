@@ -82,7 +82,7 @@ class CellSpec:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Network:
+class MeasuredNetwork:
     """A cell with its initial state, and inputs of any length: the same ones from the same seed."""
 
     cell: Any
@@ -119,14 +119,14 @@ class Network:
         return (values if values.is_floating_point() else values.float()).square().mean()
 
 
-def build(spec: CellSpec, *, batch: int, device: str, seed: int) -> Network:
+def build(spec: CellSpec, *, batch: int, device: str, seed: int) -> MeasuredNetwork:
     """Return the network that a spec names; weights and data follow from the seed. Raises InputError."""
     if device == "cuda" and not torch.cuda.is_available():
         raise InputError("there is no CUDA device here", field="device", value=device, accepted="cpu")
     make = _BUILT_IN.get(spec.name) or _imported(spec.name)
     torch.manual_seed(seed)
     cell, state, make_inputs = _made(spec, make, batch=batch, device=device)
-    network = Network(
+    network = MeasuredNetwork(
         cell=cell,
         state=state,
         device=torch.device(device),
@@ -139,7 +139,7 @@ def build(spec: CellSpec, *, batch: int, device: str, seed: int) -> Network:
     return network
 
 
-def _check_step(network: Network) -> None:
+def _check_step(network: MeasuredNetwork) -> None:
     """Take a step, and its loss: what goes wrong is the cell's. Raises InputError."""
     leaves, structure = sequence(network.inputs(1), steps=1).piece(0, 1)
     try:

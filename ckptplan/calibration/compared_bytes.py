@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 import torch
 
 import ckptplan
-from ckptplan.calibration.cells import Network
+from ckptplan.calibration.cells import MeasuredNetwork
 from ckptplan.calibration.runs import Held
 from ckptplan.calibration.validation import Row, Verdict
 from ckptplan.cost.case import Case
@@ -28,7 +28,7 @@ _COUNTS = {
 
 
 def byte_rows(
-    plan: Plan, network: Network, *, held: Held, live_peak: int, memory_tolerance: float
+    plan: Plan, network: MeasuredNetwork, *, held: Held, live_peak: int, memory_tolerance: float
 ) -> list[Row]:
     """Return sizes, peaks and counts. What is counted is that of one action after the other.
 

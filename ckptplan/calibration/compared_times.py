@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import ckptplan
-from ckptplan.calibration.cells import Network
+from ckptplan.calibration.cells import MeasuredNetwork
 from ckptplan.calibration.samples import Sample
 from ckptplan.calibration.transfer_times import TransferTimes
 from ckptplan.calibration.validation import Row, seconds_by_kind
@@ -22,7 +22,7 @@ _BOOKKEEPING = ("save", "load", "free")
 _MOST_UNCERTAIN = 0.5
 
 
-def machine_rows(plan: Plan, network: Network, found: TransferTimes) -> list[Row]:
+def machine_rows(plan: Plan, network: MeasuredNetwork, found: TransferTimes) -> list[Row]:
     """Return bandwidths and messages, measured anew: a plan that moves little says little about them."""
     costs = Case(workload=plan.workload, profile=plan.profile).costs
     # What transfers really move, in case the plan is wrong about it.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ckptplan.calibration.cells import Network
+from ckptplan.calibration.cells import MeasuredNetwork
 from ckptplan.calibration.counter import RunCounter
 from ckptplan.calibration.runs import held, live_peak
 from ckptplan.errors import InputError
@@ -38,7 +38,7 @@ class Footprint:
     residual: float
 
 
-def measure(network: Network, *, counter: RunCounter) -> Footprint:
+def measure(network: MeasuredNetwork, *, counter: RunCounter) -> Footprint:
     """Count bytes; ``counter`` counts the runs that this takes. Raises InputError."""
     tapes = []
     for chunk in _CHUNKS:
@@ -82,12 +82,12 @@ def measure(network: Network, *, counter: RunCounter) -> Footprint:
 RUNS = len(_CHUNKS) + len(_PEAKS)
 
 
-def _fixed_bytes(network: Network) -> int:
+def _fixed_bytes(network: MeasuredNetwork) -> int:
     """Return what stands there before a run beside inputs and state: parameters and buffers."""
     return network.bytes_before(()) - byte_size(flattened(network.state)[0])
 
 
-def _check_state(network: Network) -> None:
+def _check_state(network: MeasuredNetwork) -> None:
     """Raise InputError for a state that has another size after a step."""
     sizes = measured_sizes(network.cell, network.inputs(2), network.state, network.loss)
     first = byte_size(flattened(network.state)[0])

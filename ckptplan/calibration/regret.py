@@ -13,14 +13,14 @@ from ckptplan.model.plan import Plan
 
 
 @dataclass(frozen=True, kw_only=True)
-class Rival:
+class RivalPlan:
     """A plan that could have been chosen, and strategies whose best plan has the same schedule."""
 
     plan: Plan
     same: tuple[str, ...] = ()
 
 
-def rivals_of(plan: Plan) -> list[Rival]:
+def rivals_of(plan: Plan) -> list[RivalPlan]:
     """Return the best plan of each other strategy that was compared when ``plan`` was chosen.
 
     Those with the same schedule come once, and not at all if it is that of ``plan``. Raises InputError where
@@ -46,18 +46,18 @@ def rivals_of(plan: Plan) -> list[Rival]:
         effort=goal.effort,
     )
     first, *rest = distinct([plan, *(one for one in found.values() if isinstance(one, Plan))])
-    return [Rival(plan=plan, same=first.same), *rest]
+    return [RivalPlan(plan=plan, same=first.same), *rest]
 
 
-def distinct(plans: Sequence[Plan]) -> list[Rival]:
+def distinct(plans: Sequence[Plan]) -> list[RivalPlan]:
     """Return plans of which no two have the same schedule, each with the strategies of those that do."""
     groups: dict[tuple[object, ...], list[Plan]] = {}
     for plan in plans:
         groups.setdefault(tuple(ckptplan.actions(plan)), []).append(plan)
-    return [Rival(plan=first, same=tuple(one.strategy for one in same)) for first, *same in groups.values()]
+    return [RivalPlan(plan=first, same=tuple(one.strategy for one in same)) for first, *same in groups.values()]
 
 
-def measured_regret(chosen: Sample, rivals: Sequence[Rival], times: Sequence[Sample]) -> Regret:
+def measured_regret(chosen: Sample, rivals: Sequence[RivalPlan], times: Sequence[Sample]) -> Regret:
     """Return the regret of the first rival, which is the chosen plan itself and took ``chosen``."""
     return Regret(
         chosen=rivals[0].plan.strategy,

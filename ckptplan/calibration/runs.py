@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from ckptplan.calibration.cells import Network
+from ckptplan.calibration.cells import MeasuredNetwork
 from ckptplan.errors import InputError
 from ckptplan.model.plan import Plan
 from ckptplan.schedule.actions import Action
@@ -26,7 +26,7 @@ from ckptplan.torch.meters import LiveBytes
 from ckptplan.torch.timeline import Timeline
 
 
-def seconds(network: Network, inputs: Any, *, plan: Plan | Schedule) -> float:
+def seconds(network: MeasuredNetwork, inputs: Any, *, plan: Plan | Schedule) -> float:
     """Return the time of a forward and a backward pass, all that belongs to them included."""
     _prepare(network)
     began = perf_counter()
@@ -35,7 +35,7 @@ def seconds(network: Network, inputs: Any, *, plan: Plan | Schedule) -> float:
     return perf_counter() - began
 
 
-def timeline(network: Network, inputs: Any, *, plan: Plan | Schedule) -> list[Event]:
+def timeline(network: MeasuredNetwork, inputs: Any, *, plan: Plan | Schedule) -> list[Event]:
     """Return when each action began and ended. The bytes in the events are not counted."""
     _prepare(network)
     observer = Timeline(network.device, counts_bytes=False)
@@ -72,7 +72,7 @@ class Held:
         return max(event.remote_bytes for event in self.events)
 
 
-def held(network: Network, inputs: Any, *, plan: Plan | Schedule) -> Held:
+def held(network: MeasuredNetwork, inputs: Any, *, plan: Plan | Schedule) -> Held:
     """Return what was held after each action, counted in real storages."""
     _prepare(network)
     observer = Held(network.device)
@@ -86,7 +86,7 @@ def held(network: Network, inputs: Any, *, plan: Plan | Schedule) -> Held:
     return observer
 
 
-def live_peak(network: Network, inputs: Any, *, plan: Plan | Schedule) -> int:
+def live_peak(network: MeasuredNetwork, inputs: Any, *, plan: Plan | Schedule) -> int:
     """Return the most bytes of tensors alive at once, what stood there before included.
 
     On a CPU that is counted storage by storage; on a CUDA device by PyTorch's allocator.
@@ -105,7 +105,9 @@ def live_peak(network: Network, inputs: Any, *, plan: Plan | Schedule) -> int:
     return before + meter.peak
 
 
-def gradients(network: Network, inputs: Any, *, steps: int, plan: Plan | Schedule | None) -> list[torch.Tensor]:
+def gradients(
+    network: MeasuredNetwork, inputs: Any, *, steps: int, plan: Plan | Schedule | None
+) -> list[torch.Tensor]:
     """Return the gradients of the parameters: under a plan, or by plain BPTT in PyTorch alone."""
     _prepare(network)
     # What a cell draws, as dropout does, is the same in both.
@@ -121,7 +123,7 @@ def gradients(network: Network, inputs: Any, *, steps: int, plan: Plan | Schedul
     return found
 
 
-def _plain(network: Network, inputs: Any, *, steps: int) -> None:
+def _plain(network: MeasuredNetwork, inputs: Any, *, steps: int) -> None:
     leaves, structure = sequence(inputs, steps=steps).piece(0, steps)
     state, total = network.state, torch.zeros((), device=network.device)
     for step, x in enumerate(each_step(leaves, structure, steps)):
@@ -131,7 +133,7 @@ def _plain(network: Network, inputs: Any, *, steps: int) -> None:
 
 
 def _execute(
-    network: Network,
+    network: MeasuredNetwork,
     inputs: Any,
     *,
     plan: Plan | Schedule,
@@ -152,7 +154,7 @@ def _execute(
         result.loss.backward()
 
 
-def _prepare(network: Network) -> None:
+def _prepare(network: MeasuredNetwork) -> None:
     """Begin every run alike: no gradients, no garbage."""
     for parameter in network.parameters:
         parameter.grad = None
@@ -160,6 +162,6 @@ def _prepare(network: Network) -> None:
     _wait(network)
 
 
-def _wait(network: Network) -> None:
+def _wait(network: MeasuredNetwork) -> None:
     if network.device.type == "cuda":
         torch.cuda.synchronize(network.device)

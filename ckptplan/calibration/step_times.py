@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from ckptplan.calibration.cells import Network
+from ckptplan.calibration.cells import MeasuredNetwork
 from ckptplan.calibration.counter import RunCounter
 from ckptplan.calibration.runs import seconds, timeline
 from ckptplan.calibration.samples import Line, Sample, relative_least_squares
@@ -94,7 +94,7 @@ class TimedSteps:
         }
 
 
-def measure(network: Network, *, repeats: int, counter: RunCounter) -> StepTimes:
+def measure(network: MeasuredNetwork, *, repeats: int, counter: RunCounter) -> StepTimes:
     """Time steps; ``counter`` counts the runs that this takes.
 
     All schedules run in turn, several rounds of them, so that a machine that slows down slows all of them.
@@ -115,7 +115,7 @@ def runs(repeats: int) -> int:
     return repeats * len(_schedules(_CHUNKS))
 
 
-def _chunks(network: Network) -> tuple[int, ...]:
+def _chunks(network: MeasuredNetwork) -> tuple[int, ...]:
     """Return the chunks to be timed, from a look at a few steps, which also warms the machine up."""
     inputs = network.inputs(8)
     seconds_ = min(seconds(network, inputs, plan=make_schedule("base", steps=8)) for _ in range(2))

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from itertools import accumulate, pairwise
 
-from ckptplan.calibration.cells import Network
+from ckptplan.calibration.cells import MeasuredNetwork
 from ckptplan.calibration.counter import RunCounter
 from ckptplan.calibration.runs import timeline
 from ckptplan.calibration.samples import Sample, relative_least_squares
@@ -62,7 +62,7 @@ class TimedMessages:
             self.rounds[key].append(Sample(values=tuple(values)).median)
 
 
-def measure(network: Network, *, repeats: int, counter: RunCounter) -> TransferTimes:
+def measure(network: MeasuredNetwork, *, repeats: int, counter: RunCounter) -> TransferTimes:
     """Time messages; ``counter`` counts the rounds that this takes."""
     steps = _CHUNK * (sum(_GROUPS) + 1)
     inputs, timed = network.inputs(steps), TimedMessages()

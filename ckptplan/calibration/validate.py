@@ -9,12 +9,12 @@ import torch
 
 import ckptplan
 from ckptplan.calibration import runs
-from ckptplan.calibration.cells import CellSpec, Network, build
+from ckptplan.calibration.cells import CellSpec, MeasuredNetwork, build
 from ckptplan.calibration.compared_bytes import byte_rows, gradient_row
 from ckptplan.calibration.compared_times import base_rows, machine_rows, time_rows
 from ckptplan.calibration.counter import RunCounter
 from ckptplan.calibration.machine import machine_name, measuring
-from ckptplan.calibration.regret import Rival, measured_regret, rivals_of
+from ckptplan.calibration.regret import RivalPlan, measured_regret, rivals_of
 from ckptplan.calibration.samples import Sample
 from ckptplan.calibration.transfer_times import measure as measure_transfers
 from ckptplan.calibration.validation import Regret, Row, Validation, Verdict
@@ -55,7 +55,7 @@ def validate(
     the best plan of each strategy runs, too. ``cell``, ``device`` and ``thread_count`` replace what the
     workload says. Raises InputError.
     """
-    job = _Job.of(plan, cell=cell, device=device, thread_count=thread_count)
+    job = _Validation.of(plan, cell=cell, device=device, thread_count=thread_count)
     with measuring(threads=job.threads):
         network = build(job.spec, batch=job.batch, device=job.device, seed=job.seed)
         room = _Room.on(network.device)
@@ -82,7 +82,7 @@ def validate(
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Job:
+class _Validation:
     """What is run, where."""
 
     plan: Plan
@@ -93,7 +93,7 @@ class _Job:
     seed: int
 
     @classmethod
-    def of(cls, plan: Plan, *, cell: str | None, device: str | None, thread_count: int | None) -> _Job:
+    def of(cls, plan: Plan, *, cell: str | None, device: str | None, thread_count: int | None) -> _Validation:
         workload, calibration = plan.workload, plan.workload.calibration
         if workload.batch is None:
             raise InputError(
@@ -159,7 +159,7 @@ class _Room:
         )
         return None
 
-    def holds_autograd(self, plan: Plan, network: Network) -> bool:
+    def holds_autograd(self, plan: Plan, network: MeasuredNetwork) -> bool:
         """Return whether plain BPTT fits here, step by step in PyTorch alone."""
         return self.holds(_base(plan), times=_UNDER_AUTOGRAD if isinstance(network.cell, ChunkCell) else 1)
 
@@ -172,8 +172,8 @@ def _base(plan: Plan) -> Plan:
 class _Comparison:
     """Carries out what there is to measure."""
 
-    job: _Job
-    network: Network
+    job: _Validation
+    network: MeasuredNetwork
     inputs: Any
     repeats: int
     not_comparable: str | None
@@ -182,7 +182,7 @@ class _Comparison:
     #: Whether plain BPTT fits here.
     plain: bool
     #: The plan itself, and what else could have been chosen; empty where nobody asked.
-    rivals: list[Rival]
+    rivals: list[RivalPlan]
     notes: list[str]
     progress: Progress | None
     counter: RunCounter = field(init=False)

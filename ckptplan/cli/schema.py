@@ -10,7 +10,7 @@ from ckptplan.cli.output import json_text
 from ckptplan.storage.files import write_text
 
 
-class Kind(enum.StrEnum):
+class SchemaKind(enum.StrEnum):
     """What has a schema."""
 
     plan = "plan"
@@ -26,7 +26,7 @@ class SchemaFormat(enum.StrEnum):
 
 
 def command(
-    kind: Annotated[Kind, typer.Argument(metavar="|".join(Kind), help="Which format.")],
+    kind: Annotated[SchemaKind, typer.Argument(metavar="|".join(SchemaKind), help="Which format.")],
     format_: Annotated[SchemaFormat, typer.Option("--format", help="Schemas are JSON.")] = SchemaFormat.json,  # noqa: ARG001
     output: options.Output = None,
 ) -> None:

@@ -11,7 +11,7 @@ from ckptplan.model.goal import Goal
 from ckptplan.model.prediction import BasisEntry, Bound, Predicted
 from ckptplan.model.profile import HardwareProfile
 from ckptplan.model.quantities import Name, Steps
-from ckptplan.model.record import Parameters, Record
+from ckptplan.model.record import MappingRecord, Parameters
 from ckptplan.model.split import Split
 from ckptplan.model.workload import Workload
 
@@ -33,7 +33,7 @@ def _as_dict(parameters: Parameters) -> dict[str, int]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Provenance(Record):
+class Provenance(MappingRecord):
     """Which program made the plan, when and how."""
 
     version: Annotated[str, Field(description="version of ckptplan")]

@@ -6,14 +6,14 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from ckptplan.model.quantities import Bytes, Seconds
-from ckptplan.model.record import Record
+from ckptplan.model.record import MappingRecord
 from ckptplan.units import MAX_BYTES
 
 _Events = Annotated[int, Field(strict=True, ge=0, le=MAX_BYTES)]
 
 
 @dataclass(frozen=True, kw_only=True)
-class PaperPrediction(Record):
+class PaperPrediction(MappingRecord):
     """What the paper's printed equations say of the same strategy and parameters."""
 
     seconds: Annotated[Seconds, Field(description="time of one batch, eq. (5), (7), (9) or (12)")]
@@ -22,7 +22,7 @@ class PaperPrediction(Record):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Predicted(Record):
+class Predicted(MappingRecord):
     """What the plan will cost. Local bytes are per unit, remote bytes in all."""
 
     seconds: Annotated[Seconds, Field(description="time of one batch: forward, recompute, transfer, backward")]
@@ -39,7 +39,7 @@ class Predicted(Record):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Bound(Record):
+class Bound(MappingRecord):
     """What is proved of the time of every legal schedule within the same budget."""
 
     least_seconds: Annotated[Seconds, Field(description="no schedule takes less than this")]
@@ -47,7 +47,7 @@ class Bound(Record):
 
 
 @dataclass(frozen=True, kw_only=True)
-class BasisEntry(Record):
+class BasisEntry(MappingRecord):
     """One reason to believe, or to doubt, a predicted number."""
 
     field: Annotated[str, Field(description="the number meant, as 'profile.local_bytes'")]

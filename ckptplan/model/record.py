@@ -57,7 +57,7 @@ class Parameters(Mapping[str, int]):
         return f"Parameters({', '.join(f'{name}={value}' for name, value in self._values.items())})"
 
 
-class Record:
+class MappingRecord:
     """What records share: they also read as mappings, and unknown fields are refused on loading."""
 
     __pydantic_config__ = ConfigDict(extra="forbid", allow_inf_nan=False)

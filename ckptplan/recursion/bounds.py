@@ -48,9 +48,9 @@ def first_state_at_hand(tables: Tables) -> Values:
     state, tape = tables.sizes
     taped = np.full(steps + 1, np.inf)  # the rest of t - 1 steps beside the tape of the first
     if tape <= units:
-        taped[1:] = tables.free[:-1, units - tape]
-    rests = np.minimum(tables.free[:, units], taped)[::-1].copy()
-    held = tables.owned[:, units - state] if state <= units else np.full(steps + 1, np.inf)
+        taped[1:] = tables.unstored[:-1, units - tape]
+    rests = np.minimum(tables.unstored[:, units], taped)[::-1].copy()
+    held = tables.local[:, units - state] if state <= units else np.full(steps + 1, np.inf)
     least = np.minimum(held, taped)
     least[0] = 0
     least[1 : units // tape + 1] = 0

@@ -14,7 +14,7 @@ from ckptplan.recursion.problem import Candidate, SolvedProblem
 from ckptplan.recursion.schedule_tree import grow_tree
 from ckptplan.recursion.single_tape import SingleTape
 from ckptplan.recursion.table_problem import TableProblem
-from ckptplan.recursion.tree import Part, Sizes, Where
+from ckptplan.recursion.tree import Part, UnitSizes, Where
 
 #: Steps of the classical case: its work rises with T, and with T^2 but slowly.
 _CLASSICAL = {"glance": 10_000, "quick": 30_000, "thorough": 200_000}
@@ -43,7 +43,7 @@ def classical(job: TableProblem) -> SolvedProblem:
             least_extra=again * problem.recompute if most else inf,
             exact=len(counts) > most or not job.front,
         )
-    optimum = float(_single_tape(job, most).free[problem.steps])
+    optimum = float(_single_tape(job, most).unstored[problem.steps])
     return SolvedProblem(
         candidates=list(_single_tapes(job, counts)),
         least_extra=bounds.of_optimum(problem, optimum),
@@ -85,9 +85,9 @@ def _single_tapes(job: TableProblem, counts: list[int]) -> Iterator[Candidate]:
     problem = job.problem
     for slots in counts:
         table = _single_tape(job, slots)
-        extra = float(table.free[problem.steps])
+        extra = float(table.unstored[problem.steps])
         if extra < inf:
-            root = Part(Where.FREE, problem.steps, table.units)
+            root = Part(Where.UNSTORED, problem.steps, table.units)
             yield Candidate(
                 extra=extra,
                 local_bytes=slots * problem.state_bytes + problem.tape_bytes,
@@ -100,7 +100,7 @@ def _single_tape(job: TableProblem, slots: int) -> SingleTape:
     return _cached(
         steps=job.problem.steps,
         units=slots + 1,
-        sizes=Sizes(1, 1),
+        sizes=UnitSizes(1, 1),
         recompute=job.problem.recompute,
         write=job.problem.write,
         read=job.problem.read,

@@ -19,7 +19,7 @@ from ckptplan.recursion import revolve
 from ckptplan.recursion.problem import Candidate
 from ckptplan.recursion.schedule_tree import Tree, grow_tree
 from ckptplan.recursion.single_tape import binomial_decision
-from ckptplan.recursion.tree import Choice, Decision, Part, Sizes, Where
+from ckptplan.recursion.tree import Choice, Decision, Part, UnitSizes, Where
 
 #: Steps run again that a time can still be told of.
 _COUNTABLE = 4 * 10**15
@@ -164,7 +164,7 @@ def _balanced(binomials: Binomials, *, steps: int, count: int) -> Segments:
 def segments_tree(slots: int, segments: Segments, *, steps: int) -> Tree:
     """Return the schedule of such segments."""
     # Slots and the tape in units: a tape is as large as no slot, so that slots alone are counted.
-    sizes = Sizes(1, 1)
+    sizes = UnitSizes(1, 1)
     units = slots + 1
     plain = segments.number - segments.longer
     left = [(segments.length, plain), (segments.length + 1, segments.longer)]
@@ -176,8 +176,8 @@ def segments_tree(slots: int, segments: Segments, *, steps: int) -> Tree:
             rest -= length * count
 
     def decide(part: Part) -> Decision:
-        if part.where is Where.FREE and part.steps in cuts:
+        if part.where is Where.UNSTORED and part.steps in cuts:
             return cuts[part.steps]
         return binomial_decision(part, sizes)
 
-    return grow_tree(Part(Where.FREE, steps, units), decide, sizes=sizes)
+    return grow_tree(Part(Where.UNSTORED, steps, units), decide, sizes=sizes)

@@ -11,7 +11,7 @@ from collections.abc import Callable
 import numpy as np
 
 from ckptplan.recursion.tables import Splits, Values, shifted
-from ckptplan.recursion.tree import Choice, Decision, Part, Sizes, Where
+from ckptplan.recursion.tree import Choice, Decision, Part, UnitSizes, Where
 
 
 class Memorisation:
@@ -22,7 +22,7 @@ class Memorisation:
         *,
         steps: int,
         units: int,
-        sizes: Sizes,
+        sizes: UnitSizes,
         hidden: bool,
         internal: bool,
         progress: Callable[[int, int], None] | None = None,
@@ -31,23 +31,23 @@ class Memorisation:
         self.hidden, self.internal = hidden, internal
         state, tape = sizes
         width = units + 1
-        self.owned = np.full((steps + 1, width), np.inf)
-        self.owned[0] = 0
+        self.local = np.full((steps + 1, width), np.inf)
+        self.local[0] = 0
         self._rests = np.full((steps + 1, width), np.inf)
         again = np.full((steps + 1, width), np.inf)
         splits = Splits(self._rests, again)
         for t in range(1, steps + 1):
-            owned = self.owned[t]
+            local = self.local[t]
             if t == 1:
-                owned[max(0, tape - state) :] = 0
+                local[max(0, tape - state) :] = 0
             else:
-                np.copyto(owned, splits.least(t))
+                np.copyto(local, splits.least(t))
                 if internal:
-                    np.minimum(owned, shifted(self._after_tape(t - 1), tape - state), out=owned)
-            np.add(owned, t, out=again[t])
+                    np.minimum(local, shifted(self._after_tape(t - 1), tape - state), out=local)
+            np.add(local, t, out=again[t])
             rest = self._rests[steps - t]
             if hidden:
-                np.copyto(rest, shifted(owned, state))
+                np.copyto(rest, shifted(local, state))
             if internal or t == 1:
                 np.minimum(rest, shifted(self._after_tape(t - 1), tape), out=rest)
             if progress is not None and t % 64 == 0:
@@ -57,7 +57,7 @@ class Memorisation:
         """Return the least of the steps behind a kept tape, their first state stored anew."""
         if rest == 0:
             return np.zeros(self.units + 1)
-        held = shifted(self.owned[rest], self.sizes.state)
+        held = shifted(self.local[rest], self.sizes.state)
         if rest == 1:
             taped = np.where(np.arange(self.units + 1) >= self.sizes.tape, 0.0, np.inf)
             return np.minimum(held, taped)
@@ -67,16 +67,16 @@ class Memorisation:
         """Return the decision that attains the value of a part."""
         where, steps, units = part
         state, tape = self.sizes
-        if where is not Where.OWNED:
+        if where is not Where.LOCAL:
             taped = steps == 1 and tape <= units
-            return Decision(Choice.TAPE if taped else Choice.HOLD)
+            return Decision(Choice.TAPE if taped else Choice.CHECKPOINT)
         if steps == 1:
             return Decision(Choice.TAPE)
-        value = self.owned[steps, units]
+        value = self.local[steps, units]
         lengths = np.arange(1, steps)
-        again = self.owned[1:steps, units] + lengths
+        again = self.local[1:steps, units] + lengths
         if self.hidden and state <= units:
-            sums = self.owned[steps - 1 : 0 : -1, units - state] + again
+            sums = self.local[steps - 1 : 0 : -1, units - state] + again
             place = int(np.argmin(sums))
             if sums[place] == value:
                 return Decision(Choice.SPLIT, place + 1)
@@ -94,7 +94,7 @@ class Memorisation:
         state, tape = self.sizes
         least = np.full(stop, np.inf)
         if units >= state:
-            least[:] = self.owned[:stop, units - state]
+            least[:] = self.local[:stop, units - state]
         if units >= tape:
             least[1:2] = 0
         least[0] = 0

@@ -20,7 +20,7 @@ from ckptplan.recursion import revolve
 from ckptplan.recursion.problem import Candidate
 from ckptplan.recursion.schedule_tree import Tree, grow_tree
 from ckptplan.recursion.single_tape import binomial_decision
-from ckptplan.recursion.tree import Choice, Decision, Part, Sizes, Where
+from ckptplan.recursion.tree import Choice, Decision, Part, UnitSizes, Where
 
 
 class Setting(NamedTuple):
@@ -122,7 +122,7 @@ def _extra(periods: Integers, *, chunk: int, slots: int, costs: StepCosts) -> Se
 
 def period_tree(setting: Setting, *, steps: int) -> Tree:
     """Return the schedule of a setting."""
-    sizes = Sizes(1, 1)
+    sizes = UnitSizes(1, 1)
     pieces = -(-steps // setting.chunk)
     segments = -(-pieces // setting.period)
     first = pieces - (segments - 1) * setting.period
@@ -135,12 +135,12 @@ def period_tree(setting: Setting, *, steps: int) -> Tree:
         cuts = {pieces: Decision(Choice.SEGMENTS, setting.period, segments - 1)}
 
     def decide(part: Part) -> Decision:
-        if part.where is Where.FREE and part.steps in cuts:
+        if part.where is Where.UNSTORED and part.steps in cuts:
             return cuts[part.steps]
         return binomial_decision(part, sizes)
 
     return grow_tree(
-        Part(Where.FREE, pieces, setting.slots + 1),
+        Part(Where.UNSTORED, pieces, setting.slots + 1),
         decide,
         sizes=sizes,
         chunk=setting.chunk,

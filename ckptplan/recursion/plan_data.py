@@ -8,7 +8,7 @@ from ckptplan.errors import InputError
 from ckptplan.model.record import Parameters
 from ckptplan.model.split import Split
 from ckptplan.recursion.schedule_tree import Tree
-from ckptplan.recursion.tree import Choice, Decision, Part, Sizes, Where, is_decision, parts_after
+from ckptplan.recursion.tree import Choice, Decision, Part, UnitSizes, Where, is_decision, parts_after
 
 
 def tree_of(parameters: Parameters, splits: Sequence[Split], *, steps: int) -> Tree:
@@ -20,13 +20,13 @@ def tree_of(parameters: Parameters, splits: Sequence[Split], *, steps: int) -> T
         for split in splits
     }
     chunk = parameters["chunk_size"]
-    root = Part(Where.FREE, -(-steps // chunk), parameters["local_units"])
-    sizes = Sizes(parameters["state_units"], parameters["tape_units"])
+    root = Part(Where.UNSTORED, -(-steps // chunk), parameters["local_units"])
+    sizes = UnitSizes(parameters["state_units"], parameters["tape_units"])
     _check(decisions, root, sizes)
     return Tree(decisions=decisions, root=root, sizes=sizes, chunk=chunk, steps=steps)
 
 
-def _check(decisions: Mapping[Part, Decision], root: Part, sizes: Sizes) -> None:
+def _check(decisions: Mapping[Part, Decision], root: Part, sizes: UnitSizes) -> None:
     """Raise InputError unless every part that is met has a decision that can be made."""
     waiting, met = [root], {root}
     while waiting:

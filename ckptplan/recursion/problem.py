@@ -10,7 +10,7 @@ from ckptplan.recursion.schedule_tree import Tree
 
 @dataclass(frozen=True, kw_only=True)
 class Problem:
-    """Sizes in bytes, costs in seconds; a message is part of ``write`` and ``read``.
+    """UnitSizes in bytes, costs in seconds; a message is part of ``write`` and ``read``.
 
     ``least_write`` and ``least_read`` are what a state costs at least where several may share a message, or
     where transfers may run beside compute. ``free_bytes`` of None is unbounded local memory.

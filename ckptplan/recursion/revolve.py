@@ -20,7 +20,7 @@ import numpy as np
 
 from ckptplan.cost.arrays import Integers
 from ckptplan.recursion.schedule_tree import Tree
-from ckptplan.recursion.tree import Choice, Decision, Part, Sizes, Where
+from ckptplan.recursion.tree import Choice, Decision, Part, UnitSizes, Where
 
 #: Counts saturate here: more steps than can ever be priced.
 MOST = 2**62
@@ -120,8 +120,8 @@ class Binomial(Mapping[Part, Decision]):
     def __getitem__(self, part: Part) -> Decision:
         if part.steps == 1:
             return Decision(Choice.TAPE)
-        if part.where is not Where.OWNED:
-            return Decision(Choice.HOLD)
+        if part.where is not Where.LOCAL:
+            return Decision(Choice.CHECKPOINT)
         length = split(part.steps, part.units + 1)
         # The last piece needs no checkpoint of its own.
         last = length == part.steps - 1
@@ -134,7 +134,7 @@ class Binomial(Mapping[Part, Decision]):
         raise NotImplementedError("decided when asked for")
 
 
-def reversal(*, steps: int, chunk: int, slots: int, where: Where = Where.FREE) -> Tree:
+def reversal(*, steps: int, chunk: int, slots: int, where: Where = Where.UNSTORED) -> Tree:
     """Return the schedule of ``steps`` steps in chunks, with so many local checkpoints."""
     root = Part(where, -(-steps // chunk), slots)
-    return Tree(decisions=Binomial(), root=root, sizes=Sizes(1, 0), chunk=chunk, steps=steps)
+    return Tree(decisions=Binomial(), root=root, sizes=UnitSizes(1, 0), chunk=chunk, steps=steps)

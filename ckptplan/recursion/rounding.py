@@ -9,17 +9,17 @@ from __future__ import annotations
 import numpy as np
 
 from ckptplan.cost.arrays import Integers
-from ckptplan.recursion.tree import Sizes
+from ckptplan.recursion.tree import UnitSizes
 
 #: Units that are looked at for each size, next to the finest that can be afforded.
 _LOOKED_AT = 500
 
 
-def rounded(state: int, tape: int, *, unit: int, down: bool) -> Sizes:
+def rounded(state: int, tape: int, *, unit: int, down: bool) -> UnitSizes:
     """Return sizes in units."""
     if down:
-        return Sizes(state // unit, tape // unit)
-    return Sizes(-(-state // unit), -(-tape // unit))
+        return UnitSizes(state // unit, tape // unit)
+    return UnitSizes(-(-state // unit), -(-tape // unit))
 
 
 def least_lossy_unit(

@@ -5,7 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from ckptplan.recursion.tree import Choice, Decision, Decisions, Part, Sizes, Where, parts_after, tree_actions
+from ckptplan.recursion.tree import (
+    Choice,
+    Decision,
+    Decisions,
+    Part,
+    UnitSizes,
+    Where,
+    parts_after,
+    tree_actions,
+)
 from ckptplan.schedule.actions import Action, Advance, Backward, Record, Transfer
 
 Decide = Callable[[Part], Decision]
@@ -17,7 +26,7 @@ class Tree:
 
     decisions: Decisions
     root: Part
-    sizes: Sizes
+    sizes: UnitSizes
     chunk: int
     steps: int
 
@@ -38,7 +47,9 @@ class Tree:
         return max(0, self.steps - (self.root.steps - piece) * self.chunk)
 
 
-def grow_tree(root: Part, decide: Decide, *, sizes: Sizes, chunk: int = 1, steps: int | None = None) -> Tree:
+def grow_tree(
+    root: Part, decide: Decide, *, sizes: UnitSizes, chunk: int = 1, steps: int | None = None
+) -> Tree:
     """Return the schedule of ``root``: the decision of every part that it meets.
 
     Equal segments in a row are told once: a plan of a million steps stays small.
@@ -55,16 +66,16 @@ def grow_tree(root: Part, decide: Decide, *, sizes: Sizes, chunk: int = 1, steps
 
 def _in_segments(part: Part, decide: Decide) -> Decision:
     decision = decide(part)
-    if decision.choice is not Choice.PUSH:
+    if decision.choice is not Choice.OFFLOAD:
         return decision
-    first = decide(Part(Where.FAR, part.steps, part.units))
+    first = decide(Part(Where.REMOTE, part.steps, part.units))
     if first.choice is not Choice.SPLIT:
         return decision
     length, count, rest = first.length, 1, part.steps - first.length
     while (
         rest > length
-        and decide(Part(Where.FREE, rest, part.units)).choice is Choice.PUSH
-        and decide(Part(Where.FAR, rest, part.units)) == first
+        and decide(Part(Where.UNSTORED, rest, part.units)).choice is Choice.OFFLOAD
+        and decide(Part(Where.REMOTE, rest, part.units)) == first
     ):
         count, rest = count + 1, rest - length
     return Decision(Choice.SEGMENTS, length, count)

@@ -12,13 +12,13 @@ import numpy as np
 
 from ckptplan.recursion import revolve
 from ckptplan.recursion.tables import Values
-from ckptplan.recursion.tree import Choice, Decision, Part, Sizes, Where
+from ckptplan.recursion.tree import Choice, Decision, Part, UnitSizes, Where
 
 #: Lengths of a piece of which all splits are looked at, or none.
 _PIECE = 64
 
 
-def is_classical(*, units: int, sizes: Sizes) -> bool:
+def is_classical(*, units: int, sizes: UnitSizes) -> bool:
     """Return whether there is room for one tape and never for two, nor for fewer states than slots."""
     return sizes.tape <= units < 2 * sizes.tape and sizes.state <= sizes.tape
 
@@ -31,7 +31,7 @@ class SingleTape:
         *,
         steps: int,
         units: int,
-        sizes: Sizes,
+        sizes: UnitSizes,
         recompute: float,
         write: float,
         read: float,
@@ -43,46 +43,46 @@ class SingleTape:
         lengths = np.arange(steps + 1)
         again = revolve.again_at(lengths, chunk=np.array([1]), slots=np.array([self.slots]))
         #: With the first state in one of the slots; saturated counts are of no use.
-        self.owned = np.where(again >= revolve.MOST, np.inf, again * recompute)
-        self.free, self.far = np.zeros(steps + 1), np.zeros(steps + 1)
+        self.local = np.where(again >= revolve.MOST, np.inf, again * recompute)
+        self.unstored, self.remote = np.zeros(steps + 1), np.zeros(steps + 1)
         self._fill(progress)
 
     def _fill(self, progress: Callable[[int, int], None] | None) -> None:
-        last, owned = self.steps, self.owned.tolist()
+        last, local = self.steps, self.local.tolist()
         rests = np.full(last + 1, np.inf)  # of t - y steps, in the order of falling t - y
         rests[last] = 0
         again = np.full(last + 1, float(self.read))
         for t in range(1, last + 1):
-            far = owned[t] if t > 1 else 0.0
+            remote = local[t] if t > 1 else 0.0
             if t > 1:
-                far = min(far, _least_sum(rests[last - t + 1 : last], again[1:t]))
-            self.far[t] = far
-            again[t] = far + (t * self.recompute + self.read)
+                remote = min(remote, _least_sum(rests[last - t + 1 : last], again[1:t]))
+            self.remote[t] = remote
+            again[t] = remote + (t * self.recompute + self.read)
             if progress is not None and t % 4096 == 0:
                 progress(t * t, last * last)
-            self.free[t] = rests[last - t] = min(owned[t], self.write + far) if t > 1 else 0.0
+            self.unstored[t] = rests[last - t] = min(local[t], self.write + remote) if t > 1 else 0.0
 
     def decide(self, part: Part) -> Decision:
         """Return the decision that attains the value of a part; of several, always the same."""
         where, steps, _ = part
-        if steps == 1 or where is Where.OWNED:
+        if steps == 1 or where is Where.LOCAL:
             return binomial_decision(part, self.sizes)
-        value = self.free[steps] if where is Where.FREE else self.far[steps]
-        if self.owned[steps] == value:
-            return Decision(Choice.HOLD)
-        if where is Where.FREE:
-            return Decision(Choice.PUSH)
+        value = self.unstored[steps] if where is Where.UNSTORED else self.remote[steps]
+        if self.local[steps] == value:
+            return Decision(Choice.CHECKPOINT)
+        if where is Where.UNSTORED:
+            return Decision(Choice.OFFLOAD)
         lengths = np.arange(1, steps)
-        again = self.far[1:steps] + (lengths * self.recompute + self.read)
-        return Decision(Choice.SPLIT, int(np.argmin(self.free[steps - 1 : 0 : -1] + again)) + 1)
+        again = self.remote[1:steps] + (lengths * self.recompute + self.read)
+        return Decision(Choice.SPLIT, int(np.argmin(self.unstored[steps - 1 : 0 : -1] + again)) + 1)
 
 
-def binomial_decision(part: Part, sizes: Sizes) -> Decision:
+def binomial_decision(part: Part, sizes: UnitSizes) -> Decision:
     """Return what binomial checkpointing does with the local memory of a part, of which a tape needs some."""
     if part.steps == 1:
         return Decision(Choice.TAPE)
-    if part.where is not Where.OWNED:
-        return Decision(Choice.HOLD)
+    if part.where is not Where.LOCAL:
+        return Decision(Choice.CHECKPOINT)
     length = revolve.split(part.steps, 1 + (part.units - sizes.tape) // sizes.state)
     # The last step needs no checkpoint of its own.
     last = length == part.steps - 1

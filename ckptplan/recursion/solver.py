@@ -30,7 +30,7 @@ from ckptplan.recursion.table_problem import (
     longest_table,
 )
 from ckptplan.recursion.tables import Tables
-from ckptplan.recursion.tree import Choice, Decision, Part, Sizes, Where
+from ckptplan.recursion.tree import Choice, Decision, Part, UnitSizes, Where
 
 
 def solve(
@@ -42,7 +42,7 @@ def solve(
     """
     steps, tape = problem.steps, problem.tape_bytes
     unit = gcd(problem.state_bytes, tape)
-    sizes = Sizes(problem.state_bytes // unit, tape // unit)
+    sizes = UnitSizes(problem.state_bytes // unit, tape // unit)
     most = steps * sizes.tape
     units = most if problem.free_bytes is None else min(most, problem.free_bytes // unit)
     if units < sizes.tape:
@@ -59,7 +59,7 @@ def solve(
 
 def _all_tapes(job: TableProblem) -> SolvedProblem:
     """Return the schedule that runs nothing again, and what does with less where that is asked for."""
-    root, sizes = Part(Where.FREE, job.problem.steps, job.units), job.sizes
+    root, sizes = Part(Where.UNSTORED, job.problem.steps, job.units), job.sizes
     whole = Candidate(
         extra=0.0,
         local_bytes=job.units * job.unit,
@@ -107,7 +107,7 @@ def _bound(job: TableProblem) -> float:
     """Return what the optimum of the sequence, or of its parts, proves, in units that are rounded down."""
     problem, units = job.problem, job.units
     if is_affordable(job, units):
-        optimum = float(cached_tables(job, steps=problem.steps, units=units).free[problem.steps, units])
+        optimum = float(cached_tables(job, steps=problem.steps, units=units).unstored[problem.steps, units])
         return bounds.of_optimum(problem, optimum)
     horizon = longest_table(job)
     if horizon < 1:
@@ -120,12 +120,12 @@ def _row(
     tables: Tables, pieces: int, *, unit: int, chunk: int = 1, steps_in_all: int | None = None
 ) -> Iterator[Candidate]:
     """Return a schedule for each budget that allows a quicker one than the budgets below it."""
-    row = tables.free[pieces]
+    row = tables.unstored[pieces]
     best = inf
     for units in np.flatnonzero(np.isfinite(row)):
         if row[units] < best:
             best = float(row[units])
-            root = Part(Where.FREE, pieces, int(units))
+            root = Part(Where.UNSTORED, pieces, int(units))
 
             def build(root: Part = root) -> Tree:
                 return grow_tree(root, tables.decide, sizes=tables.sizes, chunk=chunk, steps=steps_in_all)
@@ -159,14 +159,14 @@ def _segments(problem: Problem, tables: Tables, *, unit: int) -> Iterator[Candid
     """Segments of the length that costs least a step, until what is left has a schedule of its own."""
     units, horizon = tables.units, tables.steps
     lengths = np.arange(1, horizon + 1)
-    each = tables.write + tables.read + lengths * tables.recompute + tables.far[1:, units]
+    each = tables.write + tables.read + lengths * tables.recompute + tables.remote[1:, units]
     length = int(np.argmin(each / lengths)) + 1
     count = -(-(problem.steps - horizon) // length)
     rest = problem.steps - count * length
-    extra = count * float(each[length - 1]) + float(tables.free[max(rest, 0), units])
+    extra = count * float(each[length - 1]) + float(tables.unstored[max(rest, 0), units])
     if rest < 1 or not extra < inf:
         return
-    root = Part(Where.FREE, problem.steps, units)
+    root = Part(Where.UNSTORED, problem.steps, units)
 
     def decide(part: Part) -> Decision:
         return Decision(Choice.SEGMENTS, length, count) if part == root else tables.decide(part)
@@ -187,7 +187,7 @@ def _chunks(job: TableProblem, horizon: int) -> Iterator[Candidate]:
     tables = Tables(
         steps=pieces,
         units=job.units,
-        sizes=Sizes(job.sizes.state, tape),
+        sizes=UnitSizes(job.sizes.state, tape),
         recompute=problem.recompute * chunk,
         write=problem.write,
         read=problem.read,

@@ -10,7 +10,7 @@ from ckptplan.model.progress import Progress
 from ckptplan.recursion.problem import Problem
 from ckptplan.recursion.rounding import least_lossy_unit, rounded
 from ckptplan.recursion.tables import CELLS, Tables
-from ckptplan.recursion.tree import Sizes
+from ckptplan.recursion.tree import UnitSizes
 
 #: Sums of a table that may be formed: some tenths of a second, and a minute at most.
 WORK = {"glance": 10**8, "quick": 6 * 10**8, "thorough": 3 * 10**10}
@@ -26,7 +26,7 @@ class TableProblem(NamedTuple):
     problem: Problem
     units: int
     unit: int
-    sizes: Sizes
+    sizes: UnitSizes
     effort: str
     front: bool
     progress: Progress | None

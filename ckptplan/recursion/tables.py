@@ -16,7 +16,7 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from ckptplan.recursion.tree import Choice, Decision, Part, Sizes, Where
+from ckptplan.recursion.tree import Choice, Decision, Part, UnitSizes, Where
 
 Values: TypeAlias = npt.NDArray[np.float64]
 
@@ -35,7 +35,7 @@ class Tables:
         *,
         steps: int,
         units: int,
-        sizes: Sizes,
+        sizes: UnitSizes,
         recompute: float,
         write: float,
         read: float,
@@ -44,44 +44,44 @@ class Tables:
         self.steps, self.units, self.sizes = steps, units, sizes
         self.recompute, self.write, self.read = recompute, write, read
         shape = (steps + 1, units + 1)
-        self.free = np.full(shape, _INFINITE)
-        self.owned = np.full(shape, _INFINITE)
-        self.far = np.full(shape, _INFINITE)
-        self.free[0] = self.owned[0] = self.far[0] = 0
+        self.unstored = np.full(shape, _INFINITE)
+        self.local = np.full(shape, _INFINITE)
+        self.remote = np.full(shape, _INFINITE)
+        self.unstored[0] = self.local[0] = self.remote[0] = 0
         self._fill(progress)
 
     def value(self, part: Part) -> float:
         """Return the least cost of a part beyond the first run of its steps."""
-        table = {Where.FREE: self.free, Where.OWNED: self.owned, Where.FAR: self.far}[part.where]
+        table = {Where.UNSTORED: self.unstored, Where.LOCAL: self.local, Where.REMOTE: self.remote}[part.where]
         return float(table[part.steps, part.units])
 
     def _fill(self, progress: Callable[[int, int], None] | None) -> None:
         state, tape = self.sizes
         width, last = self.units + 1, self.steps
         # What a split at y leaves behind, in the order of falling t - y, and what it takes to come back.
-        rests_owned, rests = (np.full((last + 1, width), _INFINITE) for _ in range(2))
-        again_owned, again_far = (np.full((last + 1, width), _INFINITE) for _ in range(2))
-        split_owned = Splits(rests_owned, again_owned)
-        split_far = Splits(rests, again_far)
+        rests_local, rests = (np.full((last + 1, width), _INFINITE) for _ in range(2))
+        again_local, again_remote = (np.full((last + 1, width), _INFINITE) for _ in range(2))
+        split_local = Splits(rests_local, again_local)
+        split_remote = Splits(rests, again_remote)
         for t in range(1, last + 1):
-            before = self.free[t - 1]
-            owned, common = self.owned[t], np.full(width, _INFINITE)
-            owned[max(0, t * tape - state) :] = 0
-            np.minimum(owned, shifted(before, tape - state), out=owned)
+            before = self.unstored[t - 1]
+            local, common = self.local[t], np.full(width, _INFINITE)
+            local[max(0, t * tape - state) :] = 0
+            np.minimum(local, shifted(before, tape - state), out=local)
             common[t * tape :] = 0
             if t > 1:
-                np.minimum(owned, split_owned.least(t), out=owned)
-            np.minimum(common, shifted(owned, state), out=common)
+                np.minimum(local, split_local.least(t), out=local)
+            np.minimum(common, shifted(local, state), out=common)
             taped = shifted(before, tape)
             np.minimum(common, taped, out=common)
-            far, free = self.far[t], self.free[t]
-            np.minimum(common, split_far.least(t), out=far) if t > 1 else np.copyto(far, common)
-            np.minimum(common, self.write + far, out=free)
+            remote, unstored = self.remote[t], self.unstored[t]
+            np.minimum(common, split_remote.least(t), out=remote) if t > 1 else np.copyto(remote, common)
+            np.minimum(common, self.write + remote, out=unstored)
             # y steps run again and then reversed; with a tape on the way, one step less.
-            np.add(owned, t * self.recompute, out=again_owned[t])
-            np.add(far, t * self.recompute + self.read, out=again_far[t])
-            np.minimum(shifted(owned, state), taped, out=rests_owned[last - t])
-            np.minimum(free, taped, out=rests[last - t])
+            np.add(local, t * self.recompute, out=again_local[t])
+            np.add(remote, t * self.recompute + self.read, out=again_remote[t])
+            np.minimum(shifted(local, state), taped, out=rests_local[last - t])
+            np.minimum(unstored, taped, out=rests[last - t])
             if progress is not None and t % 64 == 0:
                 progress(t * t, last * last)
 
@@ -93,31 +93,31 @@ class Tables:
         where, steps, units = part
         state, tape = self.sizes
         value = self.value(part)
-        room = units + (state if where is Where.OWNED else 0)
+        room = units + (state if where is Where.LOCAL else 0)
         if steps * tape <= room:
             return Decision(Choice.TAPE)
-        if tape <= room and self.free[steps - 1, min(room - tape, self.units)] == value:
+        if tape <= room and self.unstored[steps - 1, min(room - tape, self.units)] == value:
             return Decision(Choice.RECORD)
-        if where is not Where.OWNED and state <= units and self.owned[steps, units - state] == value:
-            return Decision(Choice.HOLD)
-        if where is Where.FREE:
-            return Decision(Choice.PUSH)
+        if where is not Where.LOCAL and state <= units and self.local[steps, units - state] == value:
+            return Decision(Choice.CHECKPOINT)
+        if where is Where.UNSTORED:
+            return Decision(Choice.OFFLOAD)
         return self._decide_split(part)
 
     def _decide_split(self, part: Part) -> Decision:
         where, steps, units = part
         state, tape = self.sizes
-        table, back = (self.owned, 0.0) if where is Where.OWNED else (self.far, self.read)
+        table, back = (self.local, 0.0) if where is Where.LOCAL else (self.remote, self.read)
         lengths = np.arange(1, steps)
         again = table[1:steps, units] + (lengths * self.recompute + back)
         best: tuple[float, Decision] = (_INFINITE, Decision(Choice.SPLIT))
-        rest_units = units - state if where is Where.OWNED else units
+        rest_units = units - state if where is Where.LOCAL else units
         if rest_units >= 0:
-            rests = (self.owned if where is Where.OWNED else self.free)[steps - 1 : 0 : -1, rest_units]
+            rests = (self.local if where is Where.LOCAL else self.unstored)[steps - 1 : 0 : -1, rest_units]
             place = int(np.argmin(rests + again))
             best = (float(rests[place] + again[place]), Decision(Choice.SPLIT, place + 1))
         if tape <= units:
-            rests = self.free[steps - 2 :: -1, units - tape][: steps - 1] if steps > 1 else again[:0]
+            rests = self.unstored[steps - 2 :: -1, units - tape][: steps - 1] if steps > 1 else again[:0]
             place = int(np.argmin(rests + again))
             if rests[place] + again[place] < best[0]:
                 best = (float(rests[place] + again[place]), Decision(Choice.SPLIT_RECORD, place + 2))

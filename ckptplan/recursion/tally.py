@@ -35,7 +35,7 @@ def tally(tree: Tree, *, state_bytes: int, tape_bytes: int) -> Tally:
 
     Raises KeyError for a part that is not decided.
     """
-    counter = _Counter(tree, state_bytes, tape_bytes)
+    counter = _TreeCounter(tree, state_bytes, tape_bytes)
     root = _Place(tree.root, ragged=counter.missing > 0)
     known: dict[_Place, Tally] = {}
     waiting = [root]
@@ -59,8 +59,8 @@ def tally(tree: Tree, *, state_bytes: int, tape_bytes: int) -> Tally:
 def _places_after(place: _Place, decision: Decision, after: tuple[Part, ...]) -> list[_Place]:
     """Say which of the parts start where this one does; of segments, the first and the others."""
     choice = decision.choice
-    if choice in (Choice.HOLD, Choice.PUSH):
-        return [_Place(after[0], place.ragged, unsaved=choice is Choice.HOLD)]
+    if choice in (Choice.CHECKPOINT, Choice.OFFLOAD):
+        return [_Place(after[0], place.ragged, unsaved=choice is Choice.CHECKPOINT)]
     if choice in (Choice.SPLIT, Choice.SPLIT_RECORD):
         before = [_Place(one, ragged=False, unsaved=True) for one in after[:-1]]
         return [*before, _Place(after[-1], place.ragged)]
@@ -70,7 +70,7 @@ def _places_after(place: _Place, decision: Decision, after: tuple[Part, ...]) ->
     return [_Place(one, ragged=False) for one in after]
 
 
-class _Counter:
+class _TreeCounter:
     def __init__(self, tree: Tree, state_bytes: int, tape_bytes: int) -> None:
         self.chunk, self.state_bytes, self.tape_bytes = tree.chunk, state_bytes, tape_bytes
         #: Steps that the first chunk lacks.
@@ -79,14 +79,14 @@ class _Counter:
     def combined(self, part: Part, decision: Decision, after: list[Tally], *, ragged: bool) -> Tally:
         choice, length, repeats = decision
         lacking = self.missing if ragged else 0
-        local = self.state_bytes if part.where is Where.OWNED else 0
-        remote = 1 if part.where is Where.FAR else 0
+        local = self.state_bytes if part.where is Where.LOCAL else 0
+        remote = 1 if part.where is Where.REMOTE else 0
         if choice is Choice.TAPE:
             tapes = part.steps * self.chunk - lacking
             return Tally(local_bytes=max(local, tapes * self.tape_bytes), remote_states=remote)
-        if choice is Choice.HOLD:
+        if choice is Choice.CHECKPOINT:
             return after[0]._replace(remote_states=max(remote, after[0].remote_states))
-        if choice is Choice.PUSH:
+        if choice is Choice.OFFLOAD:
             return after[0]._replace(remote_writes=after[0].remote_writes + 1)
         if choice is Choice.RECORD:
             rest = after[0] if after else Tally()

@@ -3,9 +3,9 @@
 A part is ``(where, steps, units)``: so many steps to reverse with so much free local memory, and the first
 state
 
-- FREE: the working state only, stored nowhere;
-- OWNED: also in a local slot, which the part frees when it needs the state no more;
-- FAR: also in remote memory, likewise.
+- UNSTORED: the working state only, stored nowhere;
+- LOCAL: also in a local slot, which the part frees when it needs the state no more;
+- REMOTE: also in remote memory, likewise.
 
 Equal parts are decided equally, so that a table of decisions by part is a whole schedule
 (docs/optimality.md has the grammar).
@@ -23,9 +23,9 @@ from ckptplan.schedule.actions import Action, Advance, Backward, Free, Load, Rec
 class Where(enum.StrEnum):
     """Where the first state of a part is, besides being the working state."""
 
-    FREE = "free"
-    OWNED = "owned"
-    FAR = "far"
+    UNSTORED = "free"
+    LOCAL = "owned"
+    REMOTE = "far"
 
 
 class Choice(enum.StrEnum):
@@ -33,19 +33,19 @@ class Choice(enum.StrEnum):
 
     #: Record all steps and reverse them.
     TAPE = "tape"
-    #: Keep the first state in a local slot (and not in remote memory any more), then go on as OWNED.
-    HOLD = "hold"
-    #: Write the first state to remote memory, then go on as FAR.
-    PUSH = "push"
-    #: Record the first step, reverse the rest (FREE), then this step. The first state is kept no more.
+    #: Keep the first state in a local slot (and not in remote memory any more), then go on as LOCAL.
+    CHECKPOINT = "hold"
+    #: Write the first state to remote memory, then go on as REMOTE.
+    OFFLOAD = "push"
+    #: Record the first step, reverse the rest (UNSTORED), then this step. The first state is kept no more.
     RECORD = "record"
     #: Advance ``length`` steps, reverse the rest, load the first state, reverse those steps. The rest is
-    #: OWNED if this part is, else FREE.
+    #: LOCAL if this part is, else UNSTORED.
     SPLIT = "split"
     #: The same with the last of the steps recorded on the way, so that its tape is there when needed; the
-    #: rest is FREE.
+    #: rest is UNSTORED.
     SPLIT_RECORD = "split-record"
-    #: ``repeats`` times: PUSH the first state and SPLIT after ``length`` steps.
+    #: ``repeats`` times: OFFLOAD the first state and SPLIT after ``length`` steps.
     SEGMENTS = "segments"
 
 
@@ -65,7 +65,7 @@ class Decision(NamedTuple):
     repeats: int = 0
 
 
-class Sizes(NamedTuple):
+class UnitSizes(NamedTuple):
     """Local memory in whole units: of a state and of the tape of a step."""
 
     state: int
@@ -88,7 +88,7 @@ class Piece(NamedTuple):
     unsaved: bool = False
 
 
-def parts_after(part: Part, decision: Decision, sizes: Sizes) -> tuple[Part, ...]:
+def parts_after(part: Part, decision: Decision, sizes: UnitSizes) -> tuple[Part, ...]:
     """Return the parts that a decision leaves, in the order in which they are reversed.
 
     ``SEGMENTS`` leaves the rest and one segment, which stands for all.
@@ -96,33 +96,33 @@ def parts_after(part: Part, decision: Decision, sizes: Sizes) -> tuple[Part, ...
     where, steps, units = part
     choice, length, repeats = decision
     after: tuple[Part, ...] = ()
-    if choice is Choice.HOLD:
-        after = (Part(Where.OWNED, steps, units - sizes.state),)
-    elif choice is Choice.PUSH:
-        after = (Part(Where.FAR, steps, units),)
+    if choice is Choice.CHECKPOINT:
+        after = (Part(Where.LOCAL, steps, units - sizes.state),)
+    elif choice is Choice.OFFLOAD:
+        after = (Part(Where.REMOTE, steps, units),)
     elif choice is Choice.RECORD and steps > 1:
-        freed = sizes.state if where is Where.OWNED else 0
-        after = (Part(Where.FREE, steps - 1, units + freed - sizes.tape),)
+        freed = sizes.state if where is Where.LOCAL else 0
+        after = (Part(Where.UNSTORED, steps - 1, units + freed - sizes.tape),)
     elif choice is Choice.SEGMENTS:
         rest = steps - repeats * length
-        after = (Part(Where.FREE, rest, units), Part(Where.FAR, length, units))
-    elif choice is Choice.SPLIT and where is Where.OWNED:
+        after = (Part(Where.UNSTORED, rest, units), Part(Where.REMOTE, length, units))
+    elif choice is Choice.SPLIT and where is Where.LOCAL:
         after = (Part(where, steps - length, units - sizes.state), Part(where, length, units))
     elif choice is Choice.SPLIT:
-        after = (Part(Where.FREE, steps - length, units), Part(where, length, units))
+        after = (Part(Where.UNSTORED, steps - length, units), Part(where, length, units))
     elif choice is Choice.SPLIT_RECORD:
-        rest_part = Part(Where.FREE, steps - length, units - sizes.tape)
+        rest_part = Part(Where.UNSTORED, steps - length, units - sizes.tape)
         after = (*([rest_part] if steps > length else []), Part(where, length - 1, units))
     return after
 
 
-def drop_idle_slot(part: Part, decision: Decision, sizes: Sizes) -> Part:
-    """Return the part that is executed where the first state of an OWNED part is not in its slot yet.
+def drop_idle_slot(part: Part, decision: Decision, sizes: UnitSizes) -> Part:
+    """Return the part that is executed where the first state of an LOCAL part is not in its slot yet.
 
-    A decision that frees the slot first needs no save: the part is FREE, with the slot's units.
+    A decision that frees the slot first needs no save: the part is UNSTORED, with the slot's units.
     """
-    if part.where is Where.OWNED and decision.choice in (Choice.TAPE, Choice.RECORD):
-        return Part(Where.FREE, part.steps, part.units + sizes.state)
+    if part.where is Where.LOCAL and decision.choice in (Choice.TAPE, Choice.RECORD):
+        return Part(Where.UNSTORED, part.steps, part.units + sizes.state)
     return part
 
 
@@ -133,15 +133,15 @@ def is_decision(part: Part, decision: Decision) -> bool:
     return {
         Choice.TAPE: True,
         Choice.RECORD: True,
-        Choice.HOLD: where is not Where.OWNED,
-        Choice.PUSH: where is Where.FREE,
-        Choice.SPLIT: where is not Where.FREE and 1 <= length < steps,
-        Choice.SPLIT_RECORD: where is not Where.FREE and 2 <= length <= steps,
-        Choice.SEGMENTS: where is Where.FREE and length >= 1 and 1 <= repeats * length < steps,
+        Choice.CHECKPOINT: where is not Where.LOCAL,
+        Choice.OFFLOAD: where is Where.UNSTORED,
+        Choice.SPLIT: where is not Where.UNSTORED and 1 <= length < steps,
+        Choice.SPLIT_RECORD: where is not Where.UNSTORED and 2 <= length <= steps,
+        Choice.SEGMENTS: where is Where.UNSTORED and length >= 1 and 1 <= repeats * length < steps,
     }[choice] and min(steps, units + 1) > 0
 
 
-def tree_actions(decisions: Decisions, root: Part, *, sizes: Sizes) -> Iterator[Action]:
+def tree_actions(decisions: Decisions, root: Part, *, sizes: UnitSizes) -> Iterator[Action]:
     """Return the schedule that decisions describe, one action at a time.
 
     Raises KeyError for a part that is not decided.
@@ -155,7 +155,7 @@ def tree_actions(decisions: Decisions, root: Part, *, sizes: Sizes) -> Iterator[
             decision = decisions[part]
             if unsaved:
                 part = drop_idle_slot(part, decision, sizes)
-                if part.where is Where.OWNED:
+                if part.where is Where.LOCAL:
                     yield Save(start, _LOCAL)
             now, later = _STEPS[decision.choice](part, decision, start, parts_after(part, decision, sizes))
             yield from now
@@ -167,9 +167,9 @@ _Steps: TypeAlias = tuple[Iterator[Action] | tuple[Action, ...], list[Piece]]
 
 def _kept(part: Part, start: int) -> tuple[Action, ...]:
     """Drop the first state from where it is stored."""
-    if part.where is Where.FREE:
+    if part.where is Where.UNSTORED:
         return ()
-    return (Free(start, _LOCAL if part.where is Where.OWNED else _REMOTE),)
+    return (Free(start, _LOCAL if part.where is Where.LOCAL else _REMOTE),)
 
 
 def _tape(part: Part, _: Decision, start: int, __: tuple[Part, ...]) -> _Steps:
@@ -193,14 +193,14 @@ def _record(part: Part, _: Decision, start: int, after: tuple[Part, ...]) -> _St
 
 def _split(part: Part, decision: Decision, start: int, after: tuple[Part, ...]) -> _Steps:
     middle = start + decision.length
-    tier = _LOCAL if part.where is Where.OWNED else _REMOTE
+    tier = _LOCAL if part.where is Where.LOCAL else _REMOTE
     rest = Piece(after[0], middle, unsaved=True)
     return (Advance(start, middle),), [rest, Piece(None, 0, Load(start, tier)), Piece(after[1], start)]
 
 
 def _split_record(part: Part, decision: Decision, start: int, after: tuple[Part, ...]) -> _Steps:
     middle = start + decision.length
-    tier = _LOCAL if part.where is Where.OWNED else _REMOTE
+    tier = _LOCAL if part.where is Where.LOCAL else _REMOTE
     now = (Advance(start, middle - 1), Record(middle - 1, middle))
     rest = [Piece(one, middle) for one in after[:-1]]
     later = [Piece(None, 0, action) for action in (Backward(middle - 1, middle), Load(start, tier))]
@@ -219,8 +219,8 @@ def _segments(_: Part, decision: Decision, start: int, after: tuple[Part, ...]) 
 
 _STEPS: Mapping[Choice, Callable[[Part, Decision, int, tuple[Part, ...]], _Steps]] = {
     Choice.TAPE: _tape,
-    Choice.HOLD: _hold,
-    Choice.PUSH: _push,
+    Choice.CHECKPOINT: _hold,
+    Choice.OFFLOAD: _push,
     Choice.RECORD: _record,
     Choice.SPLIT: _split,
     Choice.SPLIT_RECORD: _split_record,

@@ -98,7 +98,7 @@ class Rival:
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Problem:
+class _BoxProblem:
     strategy: ClosedForm
     costs: StepCosts
     model: Model
@@ -133,7 +133,7 @@ def best_setting(
     if start is None:
         return None
     effort = effort or SearchEffort()
-    problem = _Problem(strategy=strategy, costs=costs, model=model, objective=objective, limits=limits)
+    problem = _BoxProblem(strategy=strategy, costs=costs, model=model, objective=objective, limits=limits)
     boxes = Boxes.whole(start)
     best = beaten = None if rival is None else rival.best(strategy.parameter_names)
     if beaten is not None and not _hopeful(boxes, problem, beaten):
@@ -166,7 +166,7 @@ def best_setting(
     return None if best is None or best is beaten else _answer(best, least, strategy.parameter_names)
 
 
-def _hopeful(boxes: Boxes, problem: _Problem, best: tuple[float, ...]) -> bool:
+def _hopeful(boxes: Boxes, problem: _BoxProblem, best: tuple[float, ...]) -> bool:
     """Return whether any box may hold a better point than the best one."""
     keys, useful = problem.look(boxes)
     return bool(np.any(useful & _below(keys, best)))
@@ -212,7 +212,7 @@ def _better(best: tuple[float, ...] | None, other: tuple[float, ...] | None) -> 
     return min(best, other)
 
 
-def _best_point(points: Boxes, problem: _Problem) -> tuple[float, ...] | None:
+def _best_point(points: Boxes, problem: _BoxProblem) -> tuple[float, ...] | None:
     """Return the first of the points that keep the limits, by key and then by parameters."""
     keys, useful = problem.look(points)
     chosen = np.flatnonzero(useful)
@@ -238,7 +238,7 @@ def _peeled(boxes: Boxes) -> Boxes:
     return boxes
 
 
-def _cut(boxes: Boxes, problem: _Problem, best: tuple[float, ...] | None) -> tuple[Boxes, Key]:
+def _cut(boxes: Boxes, problem: _BoxProblem, best: tuple[float, ...] | None) -> tuple[Boxes, Key]:
     """Cut each box across one side; return the parts that may hold a better point, and their keys.
 
     The side is the one that leaves fewest parts alive. (Where many settings tie, cutting the wrong

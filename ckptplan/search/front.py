@@ -84,7 +84,7 @@ def front_of(
     """
     names = strategy.parameter_names
     start = strategy.candidates(costs=costs, budget=limits.budget)
-    problem = _Problem(strategy=strategy, costs=costs, model=model, limits=limits, resolution=resolution)
+    problem = _FrontProblem(strategy=strategy, costs=costs, model=model, limits=limits, resolution=resolution)
     if start is None:
         return _front(names, _nothing(len(names)))
     seen = _Seen(costs=costs)
@@ -137,7 +137,7 @@ def merged(fronts: Sequence[Front]) -> tuple[Front, Integers]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Problem:
+class _FrontProblem:
     strategy: ClosedForm
     costs: StepCosts
     model: Model
@@ -252,7 +252,7 @@ def _first_of_each(keys: _Key, places: npt.NDArray[np.intp], group: Integers) ->
     return first
 
 
-def _search(boxes: Boxes, problem: _Problem, seen: _Seen) -> None:
+def _search(boxes: Boxes, problem: _FrontProblem, seen: _Seen) -> None:
     """Cut, prune and evaluate until no box is left."""
     if (len(boxes.low) == 1 and problem.resolution == 0) or boxes.volume() <= _FEW_POINTS:
         _evaluate(boxes, problem, seen)
@@ -274,13 +274,13 @@ def _search(boxes: Boxes, problem: _Problem, seen: _Seen) -> None:
             seen.add(_points(corners(boxes), problem))
 
 
-def _points(points: Boxes, problem: _Problem) -> _Key:
+def _points(points: Boxes, problem: _FrontProblem) -> _Key:
     """Return the points that keep the limits."""
     keys, useful = problem.look(points)
     return tuple(column[useful] for column in keys)
 
 
-def _evaluate(boxes: Boxes, problem: _Problem, seen: _Seen) -> None:
+def _evaluate(boxes: Boxes, problem: _FrontProblem, seen: _Seen) -> None:
     """Take in every point of the boxes, a lot at a time."""
     if boxes.low and not boxes.count():
         return
@@ -297,7 +297,7 @@ def _lots(boxes: Boxes) -> list[Boxes]:
     return [boxes.take(slice(first, last)) for first, last in pairwise(edges)]
 
 
-def _cut(boxes: Boxes, problem: _Problem, seen: _Seen) -> Boxes:
+def _cut(boxes: Boxes, problem: _FrontProblem, seen: _Seen) -> Boxes:
     """Cut each box, and return the parts that may hold a point of the front.
 
     There are wide boxes of settings that all just fail, and single values of one parameter settle them,
@@ -318,11 +318,11 @@ def _cut(boxes: Boxes, problem: _Problem, seen: _Seen) -> Boxes:
     return joined(parts)
 
 
-def _gaining(boxes: Boxes, problem: _Problem, seen: _Seen) -> Boxes:
+def _gaining(boxes: Boxes, problem: _FrontProblem, seen: _Seen) -> Boxes:
     return boxes.take(_gains(boxes, problem, seen) > 0)
 
 
-def _gains(boxes: Boxes, problem: _Problem, seen: _Seen) -> npt.NDArray[np.float64]:
+def _gains(boxes: Boxes, problem: _FrontProblem, seen: _Seen) -> npt.NDArray[np.float64]:
     """Return how much quicker than what was seen a setting of each box may be; 0 where none is."""
     keys, useful = problem.look(boxes)
     gains = np.where(useful, seen.gain(problem.relaxed(keys)), 0.0)
@@ -333,7 +333,9 @@ def _gains(boxes: Boxes, problem: _Problem, seen: _Seen) -> npt.NDArray[np.float
     return gains
 
 
-def _gains_by_row(boxes: Boxes, local: Integers, problem: _Problem, seen: _Seen) -> npt.NDArray[np.float64]:
+def _gains_by_row(
+    boxes: Boxes, local: Integers, problem: _FrontProblem, seen: _Seen
+) -> npt.NDArray[np.float64]:
     """Return the most that a chunk size of each box may gain, by bounds for every one of them.
 
     With c instead of the longest chunk c1, at least c1 - c steps more are run again; with c instead of
@@ -359,7 +361,7 @@ def _gains_by_row(boxes: Boxes, local: Integers, problem: _Problem, seen: _Seen)
     return most
 
 
-def _halved(boxes: Boxes, names: Sequence[str], problem: _Problem, seen: _Seen) -> Boxes:
+def _halved(boxes: Boxes, names: Sequence[str], problem: _FrontProblem, seen: _Seen) -> Boxes:
     """Cut each box across the side that leaves least to gain; of two such, the longer in proportion."""
     if not boxes.count():
         return boxes

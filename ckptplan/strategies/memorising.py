@@ -14,7 +14,7 @@ from ckptplan.recursion.memorisation import Memorisation
 from ckptplan.recursion.schedule_tree import grow_tree
 from ckptplan.recursion.table_problem import WORK
 from ckptplan.recursion.tables import CELLS
-from ckptplan.recursion.tree import Part, Sizes, Where
+from ckptplan.recursion.tree import Part, UnitSizes, Where
 from ckptplan.strategies.solved import Choose, Solution, Solved, solution_of
 
 
@@ -39,7 +39,7 @@ class Memorising(Solved):
         if units < sizes.tape or not _affordable(costs.steps, units):
             return None
         # With all tapes, or all states, nothing is gained by more.
-        kept = sizes if self.internal else Sizes(sizes.tape, sizes.state)
+        kept = sizes if self.internal else UnitSizes(sizes.tape, sizes.state)
         units = min(units, kept.state + costs.steps * kept.tape)
         table = Memorisation(
             steps=costs.steps,
@@ -51,7 +51,7 @@ class Memorising(Solved):
         )
         row = np.full(units + 1, np.inf)
         if sizes.state <= units:
-            row[sizes.state :] = table.owned[costs.steps, : units + 1 - sizes.state]
+            row[sizes.state :] = table.local[costs.steps, : units + 1 - sizes.state]
         if costs.steps == 1:
             row[sizes.tape :] = 0
         # Each budget that allows a quicker schedule than the ones below it.
@@ -67,7 +67,7 @@ class Memorising(Solved):
         )
         if place is None:
             return None
-        root = Part(Where.FREE, costs.steps, int(places[place]))
+        root = Part(Where.UNSTORED, costs.steps, int(places[place]))
         return solution_of(grow_tree(root, table.decide, sizes=sizes), costs=costs)
 
     def has_schedule(self, *, costs: StepCosts, budget: Budget, effort: str = "quick") -> bool:
@@ -84,11 +84,11 @@ class Memorising(Solved):
         return costs.resident_bytes + least
 
 
-def _in_units(costs: StepCosts, budget: Budget, *, steps: int) -> tuple[int, Sizes, int]:
+def _in_units(costs: StepCosts, budget: Budget, *, steps: int) -> tuple[int, UnitSizes, int]:
     """Return the bytes of a unit, the sizes in units, and the units of memory that are of use."""
     # A single step has its tape and nothing else.
     unit = gcd(costs.state_bytes, costs.tape_bytes) if steps > 1 else costs.tape_bytes
-    sizes = Sizes(-(-costs.state_bytes // unit), costs.tape_bytes // unit)
+    sizes = UnitSizes(-(-costs.state_bytes // unit), costs.tape_bytes // unit)
     # A state and a tape for each step are more than ever helps.
     units = steps * (sizes.tape + sizes.state)
     if budget.local_bytes is not None:

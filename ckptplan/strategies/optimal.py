@@ -44,7 +44,9 @@ class Optimal(Solved):
         front: bool = False,
         progress: Progress | None = None,
     ) -> Solution | None:
-        job = _Job(costs=costs, budget=budget, choose=choose, effort=effort, front=front, progress=progress)
+        job = _OptimalSearch(
+            costs=costs, budget=budget, choose=choose, effort=effort, front=front, progress=progress
+        )
         room = budget.remote_bytes is None or budget.remote_bytes >= costs.remote_state_bytes
         solved = {
             remote: job.solved(remote=remote) for remote in (memory_variants(costs) if room else (False,))
@@ -82,7 +84,7 @@ _PRICES = 8
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Job:
+class _OptimalSearch:
     costs: StepCosts
     budget: Budget
     choose: Choose

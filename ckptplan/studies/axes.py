@@ -36,7 +36,7 @@ _MAX_COUNT = 10**9
 
 
 @dataclass(frozen=True, kw_only=True)
-class Kind:
+class AxisKind:
     """How values of an axis are read and shown. ``read`` raises InputError."""
 
     read: Callable[[object], Value]
@@ -74,18 +74,18 @@ def _ratio(value: object) -> float:
 
 
 _RATIO = "a number above zero, as 0.1, 1 or '30%'"
-COUNT = Kind(read=_count(_MAX_COUNT), show=format_count, accepted="whole numbers from 1", whole=True)
-STEPS = Kind(read=_count(MAX_STEPS), show=format_count, accepted="whole numbers from 1", whole=True)
-BYTES = Kind(read=parse_bytes, show=format_bytes, accepted=ACCEPTED_BYTES, whole=True)
-LIMIT = Kind(
+COUNT = AxisKind(read=_count(_MAX_COUNT), show=format_count, accepted="whole numbers from 1", whole=True)
+STEPS = AxisKind(read=_count(MAX_STEPS), show=format_count, accepted="whole numbers from 1", whole=True)
+BYTES = AxisKind(read=parse_bytes, show=format_bytes, accepted=ACCEPTED_BYTES, whole=True)
+LIMIT = AxisKind(
     read=parse_optional_bytes,
     show=lambda value: "unbounded" if value is None else format_bytes(value),
     accepted=f"{ACCEPTED_BYTES}, or 'unbounded'",
     whole=True,
 )
-RATE = Kind(read=parse_rate, show=format_rate, accepted=ACCEPTED_RATE)
-SECONDS = Kind(read=parse_seconds, show=format_seconds, accepted=ACCEPTED_SECONDS)
-RATIO = Kind(read=_ratio, show=lambda value: f"{value:.4g}", accepted=_RATIO)
+RATE = AxisKind(read=parse_rate, show=format_rate, accepted=ACCEPTED_RATE)
+SECONDS = AxisKind(read=parse_seconds, show=format_seconds, accepted=ACCEPTED_SECONDS)
+RATIO = AxisKind(read=_ratio, show=lambda value: f"{value:.4g}", accepted=_RATIO)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,7 +97,7 @@ class Axis:
 
     name: str
     column: str
-    kind: Kind
+    kind: AxisKind
     sets: tuple[str, ...]
     now: Callable[[Case], tuple[Value, ...]]
     replace: Callable[[Case, Sequence[Any]], Case]
@@ -133,7 +133,7 @@ class Axis:
             ) from None
 
 
-def _axis(name: str, kind: Kind, *fields: str, column: str | None = None) -> Axis:
+def _axis(name: str, kind: AxisKind, *fields: str, column: str | None = None) -> Axis:
     """Return the axis of plain fields, as 'profile.latency_seconds'; the same value goes into each."""
     owner = fields[0].partition(".")[0]
     names = [field.partition(".")[2] for field in fields]

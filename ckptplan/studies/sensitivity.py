@@ -161,7 +161,7 @@ def sensitivity(
         raise explain_infeasible(
             Request.of(workload, profile, command=command, strategies=goal.strategies, model=model, **wished)
         )
-    done = _Counter(progress, total=_WORK * len(INPUTS) + (SAMPLES if share is not None else 0))
+    done = _WorkCounter(progress, total=_WORK * len(INPUTS) + (SAMPLES if share is not None else 0))
     kept = FixedPlan(answer=nominal, model=goal.model)
     influences = []
     for name in INPUTS:
@@ -193,7 +193,7 @@ def _share(uncertainty: object) -> float:
     return share
 
 
-class _Counter:
+class _WorkCounter:
     """Counts work that is done."""
 
     def __init__(self, progress: Progress | None, *, total: int) -> None:

@@ -10,7 +10,7 @@ import ckptplan
 from ckptplan import InputError
 from ckptplan.calibration import footprint, runs
 from ckptplan.calibration.calibrate import Calibrated, calibrate
-from ckptplan.calibration.cells import CellSpec, Network, build
+from ckptplan.calibration.cells import CellSpec, MeasuredNetwork, build
 from ckptplan.calibration.counter import RunCounter
 from ckptplan.calibration.footprint import Footprint
 from ckptplan.planning.playback import make_schedule
@@ -19,11 +19,11 @@ BATCH, NEURONS = 4, 16
 STATE = BATCH * NEURONS * 4
 
 
-def network(name: str) -> Network:
+def network(name: str) -> MeasuredNetwork:
     return build(CellSpec(name=name, inputs=8, neurons=NEURONS), batch=BATCH, device="cpu", seed=0)
 
 
-def measured(one: Network) -> Footprint:
+def measured(one: MeasuredNetwork) -> Footprint:
     return footprint.measure(one, counter=RunCounter(total=footprint.RUNS))
 
 
@@ -101,7 +101,7 @@ class Growing(torch.nn.Module):
 def test_a_tape_that_is_not_linear_is_refused_with_its_residual() -> None:
     state = (torch.zeros(BATCH, NEURONS), torch.zeros((), dtype=torch.long))
     cell = Growing()
-    one = Network(
+    one = MeasuredNetwork(
         cell=cell,
         state=state,
         device=torch.device("cpu"),
@@ -127,7 +127,7 @@ class Widening(torch.nn.Module):
 
 def test_a_state_that_changes_its_size_is_refused() -> None:
     cell = Widening()
-    one = Network(
+    one = MeasuredNetwork(
         cell=cell,
         state=torch.zeros(0, NEURONS),
         device=torch.device("cpu"),
@@ -157,7 +157,7 @@ def test_inputs_may_be_made_chunk_by_chunk() -> None:
 
 
 def test_a_cell_without_parameters_is_refused() -> None:
-    one = Network(
+    one = MeasuredNetwork(
         cell=lambda state, x: (state + x, state),
         state=torch.zeros(2, 3),
         device=torch.device("cpu"),

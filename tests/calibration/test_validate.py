@@ -10,7 +10,7 @@ import ckptplan
 from ckptplan import HardwareProfile, InputError, Plan, Workload
 from ckptplan.calibration import runs
 from ckptplan.calibration.calibrate import Calibrated, calibrate
-from ckptplan.calibration.cells import CellSpec, Network
+from ckptplan.calibration.cells import CellSpec, MeasuredNetwork
 from ckptplan.calibration.compared_bytes import gradient_row
 from ckptplan.calibration.samples import Sample
 from ckptplan.calibration.validate import validate
@@ -227,7 +227,7 @@ class Dropping(torch.nn.Module):
 def test_a_cell_that_draws_random_numbers_draws_the_same_in_plain_backpropagation() -> None:
     torch.manual_seed(0)
     cell = Dropping()
-    network = Network(
+    network = MeasuredNetwork(
         cell=cell,
         state=torch.zeros(4, 16),
         device=torch.device("cpu"),

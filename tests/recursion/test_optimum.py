@@ -18,7 +18,7 @@ from ckptplan.recursion.solver import solve
 from ckptplan.recursion.table_problem import WORK
 from ckptplan.recursion.tables import Tables
 from ckptplan.recursion.tally import tally
-from ckptplan.recursion.tree import Part, Sizes, Where
+from ckptplan.recursion.tree import Part, UnitSizes, Where
 from ckptplan.schedule.simulator import play
 from tests.recursion.exhaustive import Prices, least_cost
 from tests.support import plain_costs
@@ -38,13 +38,13 @@ def test_it_equals_an_exhaustive_search(block: int) -> None:
         write, read = random.choice([0.0, 0.3, 1.0, 2.0, 6.0]), random.choice([0.0, 0.2, 1.0, 3.0])
         expected = least_cost(steps, Prices(units, state, tape, forward, recompute, write, read))
         tables = Tables(
-            steps=steps, units=units, sizes=Sizes(state, tape), recompute=recompute, write=write, read=read
+            steps=steps, units=units, sizes=UnitSizes(state, tape), recompute=recompute, write=write, read=read
         )
-        found = tables.value(Part(Where.FREE, steps, units)) + steps * forward
+        found = tables.value(Part(Where.UNSTORED, steps, units)) + steps * forward
         assert found == pytest.approx(expected, abs=1e-9), seed
 
 
-sizes = st.builds(Sizes, st.integers(1, 4), st.integers(1, 9))
+sizes = st.builds(UnitSizes, st.integers(1, 4), st.integers(1, 9))
 prices = st.sampled_from([0.0, 0.1, 1.0, 3.0, 20.0])
 
 
@@ -53,11 +53,11 @@ prices = st.sampled_from([0.0, 0.1, 1.0, 3.0, 20.0])
     write=prices | st.just(inf), read=prices,
 )  # fmt: skip
 def test_every_value_has_its_schedule(
-    steps: int, units: int, sizes: Sizes, recompute: float, write: float, read: float
+    steps: int, units: int, sizes: UnitSizes, recompute: float, write: float, read: float
 ) -> None:
     """The decisions, counted part by part and played, cost what the table says, in the memory it had."""
     tables = Tables(steps=steps, units=units, sizes=sizes, recompute=recompute, write=write, read=read)
-    root = Part(Where.FREE, steps, units)
+    root = Part(Where.UNSTORED, steps, units)
     value = tables.value(root)
     if value == inf:
         return
@@ -86,28 +86,30 @@ def test_the_classical_case_is_the_general_one(
     steps: int, tape: int, more: int, state: int, recompute: float, write: float, read: float
 ) -> None:
     """With room for a single tape, binomial checkpointing and one recursion over t give every value."""
-    sizes, units = Sizes(min(state, tape), tape), tape + min(more, tape - 1)
+    sizes, units = UnitSizes(min(state, tape), tape), tape + min(more, tape - 1)
     assert is_classical(units=units, sizes=sizes)
     single = SingleTape(steps=steps, units=units, sizes=sizes, recompute=recompute, write=write, read=read)
     reached = min(steps, 120) + 1
     tables = Tables(steps=reached - 1, units=units, sizes=sizes, recompute=recompute, write=write, read=read)
-    np.testing.assert_allclose(single.free[:reached], tables.free[:, units], rtol=1e-12)
-    np.testing.assert_allclose(single.far[:reached], tables.far[:, units], rtol=1e-12)
-    if single.free[steps] < inf:
-        root = Part(Where.FREE, steps, units)
+    np.testing.assert_allclose(single.unstored[:reached], tables.unstored[:, units], rtol=1e-12)
+    np.testing.assert_allclose(single.remote[:reached], tables.remote[:, units], rtol=1e-12)
+    if single.unstored[steps] < inf:
+        root = Part(Where.UNSTORED, steps, units)
         tree = grow_tree(root, single.decide, sizes=sizes)
         counted = tally(tree, state_bytes=sizes.state, tape_bytes=sizes.tape)
         moved = counted.remote_writes * write if counted.remote_writes else 0.0
         total = counted.recomputed_steps * recompute + moved + counted.remote_reads * read
-        assert total == pytest.approx(single.free[steps], abs=1e-9)
+        assert total == pytest.approx(single.unstored[steps], abs=1e-9)
         assert counted.local_bytes <= units
 
 
 def test_without_remote_memory_it_is_revolve() -> None:
     """H-Revolve and Disk-Revolve with no disk: one tape, s slots."""
     for slots in (1, 2, 5):
-        single = SingleTape(steps=150, units=6 + slots, sizes=Sizes(1, 6), recompute=1.0, write=inf, read=inf)
-        assert single.free[1:].tolist() == [again(t, chunk=1, slots=slots) for t in range(1, 151)]
+        single = SingleTape(
+            steps=150, units=6 + slots, sizes=UnitSizes(1, 6), recompute=1.0, write=inf, read=inf
+        )
+        assert single.unstored[1:].tolist() == [again(t, chunk=1, slots=slots) for t in range(1, 151)]
 
 
 @given(
@@ -115,10 +117,10 @@ def test_without_remote_memory_it_is_revolve() -> None:
     write=prices, read=prices, block=st.integers(1, 60),
 )  # fmt: skip
 def test_bounds_never_pass_the_optimum(
-    steps: int, units: int, sizes: Sizes, recompute: float, write: float, read: float, block: int
+    steps: int, units: int, sizes: UnitSizes, recompute: float, write: float, read: float, block: int
 ) -> None:
     tables = Tables(steps=steps, units=units, sizes=sizes, recompute=recompute, write=write, read=read)
-    optimum = tables.value(Part(Where.FREE, steps, units))
+    optimum = tables.value(Part(Where.UNSTORED, steps, units))
     least = bounds.first_state_at_hand(tables)
     tapes = bounds.unkept_tapes(steps=steps, units=units, tape=sizes.tape, recompute=recompute)
     assert bounds.of_blocks(least[: min(block, steps) + 1], steps=steps) <= optimum + 1e-9
@@ -214,16 +216,16 @@ def test_hidden_and_internal_memorisation_are_their_recurrences() -> None:
     methods=st.sampled_from([(1, 0), (0, 1), (1, 1)]),
 )  # fmt: skip
 def test_memorisation_is_executed_as_counted_and_never_beats_the_optimum(
-    steps: int, units: int, sizes: Sizes, methods: tuple[int, int]
+    steps: int, units: int, sizes: UnitSizes, methods: tuple[int, int]
 ) -> None:
     hidden, internal = map(bool, methods)
     table = Memorisation(steps=steps, units=units, sizes=sizes, hidden=hidden, internal=internal)
-    if steps == 1 or units < sizes.state or table.owned[steps, units - sizes.state] == inf:
+    if steps == 1 or units < sizes.state or table.local[steps, units - sizes.state] == inf:
         return
-    root = Part(Where.FREE, steps, units)
+    root = Part(Where.UNSTORED, steps, units)
     tree = grow_tree(root, table.decide, sizes=sizes)
     trace = play(tree.actions(), costs=plain_costs(steps, state_bytes=sizes.state, tape_bytes=sizes.tape))
-    assert trace.recomputed_steps == table.owned[steps, units - sizes.state]
+    assert trace.recomputed_steps == table.local[steps, units - sizes.state]
     assert trace.local_peak_bytes <= units
     best = Tables(steps=steps, units=units, sizes=sizes, recompute=1.0, write=inf, read=inf)
     assert best.value(root) <= trace.recomputed_steps

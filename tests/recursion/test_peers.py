@@ -9,7 +9,7 @@ import pytest
 
 from ckptplan.recursion.disk_revolve import best_segments
 from ckptplan.recursion.single_tape import SingleTape
-from ckptplan.recursion.tree import Sizes
+from ckptplan.recursion.tree import UnitSizes
 
 DISK = peer.StorageType.DISK
 PROBLEMS = [
@@ -42,13 +42,13 @@ def test_h_revolve_costs_what_the_optimum_costs(
     single = SingleTape(
         steps=steps,
         units=20 + slots,
-        sizes=Sizes(1, 20),
+        sizes=UnitSizes(1, 20),
         recompute=recompute,
         write=write * recompute,
         read=read * recompute,
     )
     expected = cost(schedule, steps=steps, write=write, read=read) * recompute
-    assert single.free[steps] == pytest.approx(expected)
+    assert single.unstored[steps] == pytest.approx(expected)
 
 
 @pytest.mark.parametrize(("steps", "slots", "write", "read"), PROBLEMS)

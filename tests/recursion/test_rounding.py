@@ -10,12 +10,12 @@ from ckptplan.recursion.problem import Problem
 from ckptplan.recursion.rounding import least_lossy_unit, rounded
 from ckptplan.recursion.solver import solve
 from ckptplan.recursion.tables import Tables
-from ckptplan.recursion.tree import Sizes
+from ckptplan.recursion.tree import UnitSizes
 
 
-def optimum(steps: int, units: int, sizes: Sizes, price: float) -> float:
+def optimum(steps: int, units: int, sizes: UnitSizes, price: float) -> float:
     tables = Tables(steps=steps, units=units, sizes=sizes, recompute=1.0, write=price, read=price)
-    return float(tables.free[steps, units])
+    return float(tables.unstored[steps, units])
 
 
 @given(
@@ -27,7 +27,7 @@ def test_rounded_sizes_enclose_the_optimum_in_bytes(
 ) -> None:
     """What fits in bytes fits in units rounded down; what fits in units rounded up fits in bytes."""
     unit, total = min(unit, state, tape), tape + more
-    exact = optimum(steps, total, Sizes(state, tape), price)
+    exact = optimum(steps, total, UnitSizes(state, tape), price)
     below, above = (rounded(state, tape, unit=unit, down=down) for down in (True, False))
     assert optimum(steps, total // unit, below, price) <= exact + 1e-9
     assert exact <= optimum(steps, total // unit, above, price) + 1e-9
