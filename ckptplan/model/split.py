@@ -1,8 +1,9 @@
 """One decision of a schedule that parameters alone do not determine (docs/optimality.md)."""
 
+import enum
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from pydantic import ConfigDict, Field
 
@@ -12,16 +13,45 @@ _Steps = Annotated[int, Field(strict=True, ge=1, le=MAX_STEPS)]
 _Count = Annotated[int, Field(strict=True, ge=0, le=MAX_STEPS)]
 
 
+class Where(enum.StrEnum):
+    """Where the first state of a part is, besides being the working state."""
+
+    UNSTORED = "free"
+    LOCAL = "owned"
+    REMOTE = "far"
+
+
+class Choice(enum.StrEnum):
+    """What is done first with a part of t steps."""
+
+    #: Record all steps and reverse them.
+    TAPE = "tape"
+    #: Keep the first state in a local slot (and not in remote memory any more), then go on as LOCAL.
+    CHECKPOINT = "hold"
+    #: Write the first state to remote memory, then go on as REMOTE.
+    OFFLOAD = "push"
+    #: Record the first step, reverse the rest (UNSTORED), then this step. The first state is kept no more.
+    RECORD = "record"
+    #: Advance ``length`` steps, reverse the rest, load the first state, reverse those steps. The rest is
+    #: LOCAL if this part is, else UNSTORED.
+    SPLIT = "split"
+    #: The same with the last of the steps recorded on the way, so that its tape is there when needed; the
+    #: rest is UNSTORED.
+    SPLIT_RECORD = "split-record"
+    #: ``repeats`` times: OFFLOAD the first state and SPLIT after ``length`` steps.
+    SEGMENTS = "segments"
+
+
 @dataclass(frozen=True, kw_only=True)
 class Split:
     """What is done first with every part of ``steps`` steps and ``units`` units of free local memory."""
 
     __pydantic_config__ = ConfigDict(extra="forbid")
 
-    where: Annotated[Literal["free", "owned", "far"], Field(description="where the first state is kept")]
+    where: Annotated[Where, Field(description="where the first state is kept")]
     steps: Annotated[_Steps, Field(description="steps of the part, in chunks")]
     units: Annotated[_Count, Field(description="free local memory, in units")]
-    choice: Literal["tape", "hold", "push", "record", "split", "split-record", "segments"]
+    choice: Choice
     length: Annotated[_Count, Field(description="steps until the split, 0 where there is none")] = 0
     count: Annotated[_Count, Field(description="how many segments, 0 where there are none")] = 0
 

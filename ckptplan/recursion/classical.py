@@ -8,13 +8,14 @@ from math import inf
 
 import numpy as np
 
+from ckptplan.model.split import Where
 from ckptplan.recursion import bounds, revolve
 from ckptplan.recursion.disk_revolve import Segments, segments_tree
 from ckptplan.recursion.problem import Candidate, SolvedProblem
 from ckptplan.recursion.schedule_tree import grow_tree
 from ckptplan.recursion.single_tape import SingleTape
 from ckptplan.recursion.table_problem import TableProblem
-from ckptplan.recursion.tree import Part, UnitSizes, Where
+from ckptplan.recursion.tree import Part, UnitSizes
 
 #: Steps of the classical case: its work rises with T, and with T^2 but slowly.
 _CLASSICAL = {"glance": 10_000, "quick": 30_000, "thorough": 200_000}

@@ -14,12 +14,13 @@ from math import comb
 from typing import NamedTuple
 
 from ckptplan.model.budget import Budget
+from ckptplan.model.split import Choice, Where
 from ckptplan.model.step_costs import StepCosts
 from ckptplan.recursion import revolve
 from ckptplan.recursion.problem import Candidate
 from ckptplan.recursion.schedule_tree import Tree, grow_tree
 from ckptplan.recursion.single_tape import binomial_decision
-from ckptplan.recursion.tree import Choice, Decision, Part, UnitSizes, Where
+from ckptplan.recursion.tree import Decision, Part, UnitSizes
 
 #: Steps run again that a time can still be told of.
 _COUNTABLE = 4 * 10**15

@@ -10,8 +10,9 @@ from collections.abc import Callable
 
 import numpy as np
 
+from ckptplan.model.split import Choice, Where
 from ckptplan.recursion.tables import Splits, Values, shifted
-from ckptplan.recursion.tree import Choice, Decision, Part, UnitSizes, Where
+from ckptplan.recursion.tree import Decision, Part, UnitSizes
 
 
 class Memorisation:

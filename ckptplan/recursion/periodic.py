@@ -15,12 +15,13 @@ import numpy as np
 from ckptplan.cost.arrays import Integers
 from ckptplan.cost.overlap import Seconds
 from ckptplan.model.budget import Budget
+from ckptplan.model.split import Choice, Where
 from ckptplan.model.step_costs import StepCosts
 from ckptplan.recursion import revolve
 from ckptplan.recursion.problem import Candidate
 from ckptplan.recursion.schedule_tree import Tree, grow_tree
 from ckptplan.recursion.single_tape import binomial_decision
-from ckptplan.recursion.tree import Choice, Decision, Part, UnitSizes, Where
+from ckptplan.recursion.tree import Decision, Part, UnitSizes
 
 
 class Setting(NamedTuple):

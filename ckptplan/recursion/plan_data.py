@@ -6,17 +6,15 @@ from collections.abc import Mapping, Sequence
 
 from ckptplan.errors import InputError
 from ckptplan.model.record import Parameters
-from ckptplan.model.split import Split
+from ckptplan.model.split import Split, Where
 from ckptplan.recursion.schedule_tree import Tree
-from ckptplan.recursion.tree import Choice, Decision, Part, UnitSizes, Where, is_decision, parts_after
+from ckptplan.recursion.tree import Decision, Part, UnitSizes, is_decision, parts_after
 
 
 def tree_of(parameters: Parameters, splits: Sequence[Split], *, steps: int) -> Tree:
     """Return the schedule that a plan tells. Raises InputError where its first decision is missing."""
     decisions = {
-        Part(Where(split.where), split.steps, split.units): Decision(
-            Choice(split.choice), split.length, split.count
-        )
+        Part(split.where, split.steps, split.units): Decision(split.choice, split.length, split.count)
         for split in splits
     }
     chunk = parameters["chunk_size"]
@@ -49,10 +47,10 @@ def splits_of(tree: Tree) -> tuple[Split, ...]:
     """Return the decisions of a schedule as data."""
     return tuple(
         Split(
-            where=part.where.value,
+            where=part.where,
             steps=part.steps,
             units=part.units,
-            choice=decision.choice.value,
+            choice=decision.choice,
             length=decision.length,
             count=decision.repeats,
         )

@@ -19,8 +19,9 @@ from math import comb
 import numpy as np
 
 from ckptplan.cost.arrays import Integers
+from ckptplan.model.split import Choice, Where
 from ckptplan.recursion.schedule_tree import Tree
-from ckptplan.recursion.tree import Choice, Decision, Part, UnitSizes, Where
+from ckptplan.recursion.tree import Decision, Part, UnitSizes
 
 #: Counts saturate here: more steps than can ever be priced.
 MOST = 2**62

@@ -5,16 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from ckptplan.recursion.tree import (
-    Choice,
-    Decision,
-    Decisions,
-    Part,
-    UnitSizes,
-    Where,
-    parts_after,
-    tree_actions,
-)
+from ckptplan.model.split import Choice, Where
+from ckptplan.recursion.tree import Decision, Decisions, Part, UnitSizes, parts_after, tree_actions
 from ckptplan.schedule.actions import Action, Advance, Backward, Record, Transfer
 
 Decide = Callable[[Part], Decision]

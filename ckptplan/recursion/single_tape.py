@@ -10,9 +10,10 @@ from collections.abc import Callable
 
 import numpy as np
 
+from ckptplan.model.split import Choice, Where
 from ckptplan.recursion import revolve
 from ckptplan.recursion.tables import Values
-from ckptplan.recursion.tree import Choice, Decision, Part, UnitSizes, Where
+from ckptplan.recursion.tree import Decision, Part, UnitSizes
 
 #: Lengths of a piece of which all splits are looked at, or none.
 _PIECE = 64

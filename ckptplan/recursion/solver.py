@@ -16,6 +16,7 @@ from math import gcd, inf
 import numpy as np
 
 from ckptplan.model.progress import Progress
+from ckptplan.model.split import Choice, Where
 from ckptplan.recursion import bounds
 from ckptplan.recursion.classical import classical, is_short
 from ckptplan.recursion.problem import Candidate, Problem, SolvedProblem
@@ -30,7 +31,7 @@ from ckptplan.recursion.table_problem import (
     longest_table,
 )
 from ckptplan.recursion.tables import Tables
-from ckptplan.recursion.tree import Choice, Decision, Part, UnitSizes, Where
+from ckptplan.recursion.tree import Decision, Part, UnitSizes
 
 
 def solve(

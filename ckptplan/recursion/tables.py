@@ -16,7 +16,8 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from ckptplan.recursion.tree import Choice, Decision, Part, UnitSizes, Where
+from ckptplan.model.split import Choice, Where
+from ckptplan.recursion.tree import Decision, Part, UnitSizes
 
 Values: TypeAlias = npt.NDArray[np.float64]
 

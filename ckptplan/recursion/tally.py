@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from ckptplan.model.split import Choice, Where
 from ckptplan.recursion.schedule_tree import Tree
-from ckptplan.recursion.tree import Choice, Decision, Part, Where, drop_idle_slot, parts_after
+from ckptplan.recursion.tree import Decision, Part, drop_idle_slot, parts_after
 
 
 class Tally(NamedTuple):

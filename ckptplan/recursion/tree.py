@@ -13,40 +13,11 @@ Equal parts are decided equally, so that a table of decisions by part is a whole
 
 from __future__ import annotations
 
-import enum
 from collections.abc import Callable, Iterator, Mapping
 from typing import NamedTuple, TypeAlias
 
+from ckptplan.model.split import Choice, Where
 from ckptplan.schedule.actions import Action, Advance, Backward, Free, Load, Record, Save, Tier
-
-
-class Where(enum.StrEnum):
-    """Where the first state of a part is, besides being the working state."""
-
-    UNSTORED = "free"
-    LOCAL = "owned"
-    REMOTE = "far"
-
-
-class Choice(enum.StrEnum):
-    """What is done first with a part of t steps."""
-
-    #: Record all steps and reverse them.
-    TAPE = "tape"
-    #: Keep the first state in a local slot (and not in remote memory any more), then go on as LOCAL.
-    CHECKPOINT = "hold"
-    #: Write the first state to remote memory, then go on as REMOTE.
-    OFFLOAD = "push"
-    #: Record the first step, reverse the rest (UNSTORED), then this step. The first state is kept no more.
-    RECORD = "record"
-    #: Advance ``length`` steps, reverse the rest, load the first state, reverse those steps. The rest is
-    #: LOCAL if this part is, else UNSTORED.
-    SPLIT = "split"
-    #: The same with the last of the steps recorded on the way, so that its tape is there when needed; the
-    #: rest is UNSTORED.
-    SPLIT_RECORD = "split-record"
-    #: ``repeats`` times: OFFLOAD the first state and SPLIT after ``length`` steps.
-    SEGMENTS = "segments"
 
 
 class Part(NamedTuple):

@@ -9,12 +9,13 @@ import numpy as np
 from ckptplan.cost.exact import Cost
 from ckptplan.model.budget import Budget
 from ckptplan.model.progress import Progress
+from ckptplan.model.split import Where
 from ckptplan.model.step_costs import StepCosts
 from ckptplan.recursion.memorisation import Memorisation
 from ckptplan.recursion.schedule_tree import grow_tree
 from ckptplan.recursion.table_problem import WORK
 from ckptplan.recursion.tables import CELLS
-from ckptplan.recursion.tree import Part, UnitSizes, Where
+from ckptplan.recursion.tree import Part, UnitSizes
 from ckptplan.strategies.solved import Choose, Solution, Solved, solution_of
 
 

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ckptplan.model.split import Where
 from ckptplan.recursion import bounds
 from ckptplan.recursion.memorisation import Memorisation, forward_operations
 from ckptplan.recursion.problem import Problem
@@ -18,7 +19,7 @@ from ckptplan.recursion.solver import solve
 from ckptplan.recursion.table_problem import WORK
 from ckptplan.recursion.tables import Tables
 from ckptplan.recursion.tally import tally
-from ckptplan.recursion.tree import Part, UnitSizes, Where
+from ckptplan.recursion.tree import Part, UnitSizes
 from ckptplan.schedule.simulator import play
 from tests.recursion.exhaustive import Prices, least_cost
 from tests.support import plain_costs
