@@ -133,7 +133,7 @@ def error_of_other_rows(path: Path) -> CkptplanError:
 
 
 def error_of_memory() -> CkptplanError:
-    plan = small_plan("base", local_bytes="1 GiB")
+    plan = ckptplan.optimize(PAPER, ckptplan.load_profile("nvidia-h200"), strategies=["base"])
     with pytest.raises(OutOfMemory) as raised, explained(plan, torch.device("cpu")):
         raise MemoryError("no room")
     return raised.value

@@ -29,6 +29,7 @@ class DoubleGrowing(ClosedForm):
     name = "double-growing"
     rank = 7
     parameter_names = ("chunk_size", "remote_chunk_size", "state_units", "tape_units")
+    always_regular = False
     transfers = _LEVELS.transfers
 
     def candidates(self, *, costs: StepCosts, budget: Budget) -> Box | None:

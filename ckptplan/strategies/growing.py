@@ -24,6 +24,7 @@ class Growing(ClosedForm):
     name = "growing"
     rank = 6
     parameter_names = ("chunk_size", "state_units", "tape_units")
+    always_regular = False
 
     def candidates(self, *, costs: StepCosts, budget: Budget) -> Box | None:
         capacity = Capacity.within(budget, costs=costs)

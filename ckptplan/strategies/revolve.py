@@ -25,6 +25,7 @@ class Revolve(ClosedForm):
     name = "revolve"
     rank = 8
     parameter_names = ("chunk_size", "nb_local")
+    always_regular = False
 
     def candidates(self, *, costs: StepCosts, budget: Budget) -> Box | None:
         capacity = Capacity.within(budget, costs=costs)

@@ -160,7 +160,7 @@ def test_a_workload_without_a_cell_says_where_one_comes_from() -> None:
         backward_seconds=1,
         recompute_seconds=1,
     )
-    with pytest.raises(InputError, match="ckptplan calibrate"):
+    with pytest.raises(InputError, match="`calibrate` measured"):
         CellSpec.of(workload)
 
 

@@ -173,8 +173,7 @@ def test_least_memory_is_the_least_there_is(costs: StepCosts, local: int, most: 
     winner = question.best()
     assert (winner is None) == (quickest.best() is None)
     if winner is not None:
-        less = Budget(local_bytes=int(winner.key[0]) - 1)
-        assert quickest.replace(budget=less).best() is None
+        assert quickest.replace(local_bytes=int(winner.key[0]) - 1).best() is None
 
 
 @pytest.mark.parametrize("name", sorted(SOLVED))
@@ -230,7 +229,7 @@ def test_what_has_no_schedule_has_a_reason(
     reason = question.infeasible(subject=name)
     assert reason.need < reason.have if reason.binding == "steps" else reason.need > reason.have
     if reason.binding == "local_bytes":
-        enough = question.replace(budget=Budget(local_bytes=int(reason.need)), max_overhead=None)
+        enough = question.replace(local_bytes=int(reason.need), remote_bytes=None, max_overhead=None)
         assert enough.best() is not None
 
 

@@ -45,7 +45,7 @@ try:
 except OutOfMemory as error:
     print(error)
     assert 380 * 2**20 < error.available < 800 * 2**20, error.available
-    budget = int(str(error).split("--local-bytes ")[1].split()[0])
+    budget = int(str(error).split("local_bytes=")[1].split()[0])
     run(ckptplan.optimize(plan.workload, plan.profile, strategies=["closed"], local_bytes=budget))
     print("went on")
 """
