@@ -137,7 +137,7 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
     return f" Did you mean {close[0]!r}?" if close else ""
 
 
-def shown(value: object, *, limit: int = 60) -> str:
+def quote_value(value: object, *, limit: int = 60) -> str:
     """Return a value as it is quoted in a message: short, on one line, whatever it is."""
     if isinstance(value, int) and not isinstance(value, bool) and value.bit_length() > 200:
         # str() of such an integer is slow and, past 4,300 digits, refused by Python itself.
@@ -155,4 +155,4 @@ def _plain(value: object) -> object:
         return value
     if isinstance(value, int) and value.bit_length() <= 64:
         return value
-    return shown(value)
+    return quote_value(value)

@@ -11,7 +11,7 @@ import re
 from collections.abc import Mapping
 from decimal import Decimal
 
-from ckptplan.errors import InputError, did_you_mean, shown
+from ckptplan.errors import InputError, did_you_mean, quote_value
 
 #: The largest count of bytes that is computed with exactly (64-bit integers).
 MAX_BYTES = 2**62
@@ -47,12 +47,12 @@ def parse_bytes(value: object) -> int:
     number = _parse(value, units=_BYTE_UNITS, accepted=ACCEPTED_BYTES)
     if number != number.to_integral_value():
         raise InputError(
-            f"{shown(value)} is {number:f} B, not a whole number of bytes; say {math.floor(number)}",
+            f"{quote_value(value)} is {number:f} B, not a whole number of bytes; say {math.floor(number)}",
             value=value,
             accepted=ACCEPTED_BYTES,
         )
     if abs(number) > MAX_BYTES:
-        raise InputError(f"{shown(value)} is too large", value=value, accepted="sizes up to 2**62 bytes")
+        raise InputError(f"{quote_value(value)} is too large", value=value, accepted="sizes up to 2**62 bytes")
     return int(number)
 
 
@@ -72,12 +72,12 @@ def parse_fraction(value: object) -> float:
     number = _finite(value, _parse(value, units=units, accepted=ACCEPTED_FRACTION))
     if isinstance(value, str) and number > 1 and "%" not in value:
         raise InputError(
-            f"{shown(value)} would be {number:.0%}; say '{value.strip()}%' or '{number:.0%}'",
+            f"{quote_value(value)} would be {number:.0%}; say '{value.strip()}%' or '{number:.0%}'",
             value=value,
             accepted=ACCEPTED_FRACTION,
         )
     if number < 0:
-        raise InputError(f"{shown(value)} is negative", value=value, accepted=ACCEPTED_FRACTION)
+        raise InputError(f"{quote_value(value)} is negative", value=value, accepted=ACCEPTED_FRACTION)
     return number
 
 
@@ -88,20 +88,20 @@ def parse_optional_bytes(value: object) -> int | None:
 
 def _parse(value: object, *, units: Mapping[str, Decimal], accepted: str) -> Decimal:
     if isinstance(value, bool) or not isinstance(value, (int, float, str)):
-        raise InputError(f"{shown(value)} is not a number", value=value, accepted=accepted)
+        raise InputError(f"{quote_value(value)} is not a number", value=value, accepted=accepted)
     if isinstance(value, float) and not math.isfinite(value):
         raise InputError(f"{value} is not a finite number", value=value, accepted=accepted)
     if isinstance(value, int) and value.bit_length() > 200:
-        raise InputError(f"{shown(value)} is too large", value=value, accepted=accepted)
+        raise InputError(f"{quote_value(value)} is too large", value=value, accepted=accepted)
     if not isinstance(value, str):
         return Decimal(repr(value))
     match = _QUANTITY.fullmatch(value)
     if match is None:
-        raise InputError(f"{shown(value)} is not a number with a unit", value=value, accepted=accepted)
+        raise InputError(f"{quote_value(value)} is not a number with a unit", value=value, accepted=accepted)
     number, unit = match.groups()
     if unit and unit not in units:
         raise InputError(
-            f"{shown(value)} has the unit {shown(unit)}.{_unit_hint(unit, units)}",
+            f"{quote_value(value)} has the unit {quote_value(unit)}.{_unit_hint(unit, units)}",
             value=value,
             accepted=accepted,
         )
@@ -120,7 +120,7 @@ def _unit_hint(unit: str, units: Mapping[str, Decimal]) -> str:
 def _finite(value: object, number: Decimal) -> float:
     result = float(number)
     if not math.isfinite(result):
-        raise InputError(f"{shown(value)} is too large", value=value, accepted="a finite number")
+        raise InputError(f"{quote_value(value)} is too large", value=value, accepted="a finite number")
     return result
 
 

@@ -39,7 +39,7 @@ class Phrase(str):
         return (Phrase, self.parts)
 
 
-def worded(text: str, wording: Wording) -> str:
+def put_into_words(text: str, wording: Wording) -> str:
     """Return a text with its arguments in other words."""
     if not isinstance(text, Phrase):
         return text

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from ckptplan.errors import CkptplanError, InputError, did_you_mean, shown
+from ckptplan.errors import CkptplanError, InputError, did_you_mean, quote_value
 from ckptplan.model.workload import Workload
 from ckptplan.torch.adapters import TorchCell
 from ckptplan.torch.inputs import sequence
@@ -49,18 +49,21 @@ class CellSpec:
         accepted = _FORM.format(names=", ".join(_BUILT_IN))
         match = _TEXT.fullmatch(text.strip())
         if match is None:
-            raise InputError(f"{shown(text)} is no cell", field="cell", value=text, accepted=accepted)
+            raise InputError(f"{quote_value(text)} is no cell", field="cell", value=text, accepted=accepted)
         given: dict[str, int] = {} if neurons is None else {"neurons": neurons}
         for part in filter(None, (match["settings"] or "").replace(" ", "").split(",")):
             name, _, value = part.partition("=")
             if name not in _SETTINGS or not (value.isascii() and value.isdecimal()) or int(value) < 1:
                 raise InputError(
-                    f"{shown(part)} is no setting of a cell", field="cell", value=text, accepted=accepted
+                    f"{quote_value(part)} is no setting of a cell", field="cell", value=text, accepted=accepted
                 )
             given[name] = int(value)
         if "neurons" not in given:
             raise InputError(
-                f"{shown(text)} does not say how many neurons", field="cell", value=text, accepted=accepted
+                f"{quote_value(text)} does not say how many neurons",
+                field="cell",
+                value=text,
+                accepted=accepted,
             )
         return cls(name=match["name"], **{"inputs": INPUTS, **given})
 
@@ -177,24 +180,26 @@ def _made(spec: CellSpec, make: Callable[..., Any], *, batch: int, device: str) 
             f"{spec.name} raised {type(error).__name__}: {error}", field="cell", accepted=_FACTORY
         ) from error
     if not isinstance(made, tuple) or len(made) not in (2, 3) or not callable(made[0]):
-        raise InputError(f"{spec.name} returned {shown(type(made).__name__)}", field="cell", accepted=_FACTORY)
+        raise InputError(
+            f"{spec.name} returned {quote_value(type(made).__name__)}", field="cell", accepted=_FACTORY
+        )
     cell, state, *rest = made
     if not flattened(state)[0]:
         raise InputError(
-            f"{spec.name} returned a state without tensors, {shown(state)}, whose size nobody knows",
+            f"{spec.name} returned a state without tensors, {quote_value(state)}, whose size nobody knows",
             field="cell",
             accepted="the state that the first step begins with, as tensors: zeros of their shapes",
         )
     if not isinstance(cell, torch.nn.Module):
         # Its parameters could not be counted, nor their gradients compared.
         raise InputError(
-            f"{spec.name} returned {shown(type(cell).__name__)} as its cell, whose parameters cannot be found",
+            f"{spec.name} returned {quote_value(type(cell).__name__)} as its cell, whose parameters cannot be found",
             field="cell",
             accepted="a torch.nn.Module; what is a function goes into the forward of one",
         )
     if rest and rest[0] is not None and not callable(rest[0]):
         raise InputError(
-            f"{spec.name} returned {shown(type(rest[0]).__name__)} as its inputs",
+            f"{spec.name} returned {quote_value(type(rest[0]).__name__)} as its inputs",
             field="cell",
             accepted=_FACTORY,
         )
@@ -232,7 +237,7 @@ def _imported(name: str) -> Callable[..., Any]:
     accepted = f"{', '.join(_BUILT_IN)}, or package.module:factory"
     if not attribute:
         raise InputError(
-            f"there is no cell {shown(name)}.{did_you_mean(name, _BUILT_IN)}",
+            f"there is no cell {quote_value(name)}.{did_you_mean(name, _BUILT_IN)}",
             field="cell",
             value=name,
             accepted=accepted,
@@ -245,11 +250,11 @@ def _imported(name: str) -> Callable[..., Any]:
     except Exception as error:
         # A module may raise anything while it is imported.
         raise InputError(
-            f"{shown(name)} cannot be imported: {type(error).__name__}: {error}",
+            f"{quote_value(name)} cannot be imported: {type(error).__name__}: {error}",
             field="cell",
             value=name,
             accepted=accepted,
         ) from error
     if not callable(found):
-        raise InputError(f"{shown(name)} cannot be called", field="cell", value=name, accepted=_FACTORY)
+        raise InputError(f"{quote_value(name)} cannot be called", field="cell", value=name, accepted=_FACTORY)
     return found  # type: ignore[no-any-return]

@@ -64,11 +64,11 @@ class Case:
 
     def with_workload(self, **changes: Any) -> Case:
         """Return the case with other numbers of the workload. Raises InputError."""
-        return Case(workload=with_numbers(self.workload, changes), profile=self.profile)
+        return Case(workload=replace_numbers(self.workload, changes), profile=self.profile)
 
     def with_profile(self, **changes: Any) -> Case:
         """Return the case with other numbers of the profile. Raises InputError."""
-        return Case(workload=self.workload, profile=with_numbers(self.profile, changes))
+        return Case(workload=self.workload, profile=replace_numbers(self.profile, changes))
 
     def with_sizes(self, **changes: Any) -> Case:
         """Return the case with other bytes per unit of the profile; a network no longer derives them."""
@@ -80,7 +80,7 @@ class Case:
         return self.workload.spread_over(self.profile.units)
 
 
-def with_numbers(model: _Numbers, changes: Mapping[str, Any]) -> _Numbers:
+def replace_numbers(model: _Numbers, changes: Mapping[str, Any]) -> _Numbers:
     """Return a model with other numbers, checked as a fresh one; the origins of the old ones go.
 
     Raises InputError.

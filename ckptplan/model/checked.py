@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from ckptplan.errors import InputError, did_you_mean, shown
+from ckptplan.errors import InputError, did_you_mean, quote_value
 
 if TYPE_CHECKING:
     from pydantic_core import ErrorDetails
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 _UNKNOWN = ("extra_forbidden", "unexpected_keyword_argument")
 
 
-class Checked(BaseModel):
+class CheckedModel(BaseModel):
     """A frozen model whose constructor raises InputError (naming field, value and what is accepted)."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
@@ -57,7 +57,7 @@ class Checked(BaseModel):
             return InputError("is missing", field=field, accepted=_meaning(cls, path))
         reason = error["msg"]
         return InputError(
-            f"{shown(value)} is not accepted: {reason[:1].lower()}{reason[1:]}",
+            f"{quote_value(value)} is not accepted: {reason[:1].lower()}{reason[1:]}",
             field=field,
             value=value,
             accepted=_meaning(cls, path),

@@ -4,7 +4,7 @@ from typing import Annotated, ClassVar, Literal, TypeAlias
 
 from pydantic import Field
 
-from ckptplan.model.checked import Checked
+from ckptplan.model.checked import CheckedModel
 from ckptplan.model.quantities import Limit, PositiveBytes, Share
 
 #: What is made least; 'balanced' is the knee of the front of time and memory.
@@ -15,7 +15,7 @@ Model: TypeAlias = Literal["exact", "paper"]
 EffortName: TypeAlias = Literal["quick", "thorough"]
 
 
-class Goal(Checked):
+class Goal(CheckedModel):
     """What a plan is chosen for. Raises InputError."""
 
     noun: ClassVar[str] = "goal"

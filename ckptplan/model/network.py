@@ -5,7 +5,7 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
-from ckptplan.model.checked import Checked
+from ckptplan.model.checked import CheckedModel
 from ckptplan.model.quantities import Bytes, Count, Share
 
 _ITEM_BYTES = {"float64": 8, "float32": 4, "float16": 2, "bfloat16": 2}
@@ -13,7 +13,7 @@ _ITEM_BYTES = {"float64": 8, "float32": 4, "float16": 2, "bfloat16": 2}
 _INDEX_BYTES = 4
 
 
-class Network(Checked):
+class Network(CheckedModel):
     """A recurrent network spread evenly over the units of a machine.
 
     The sizes follow the paper's setting: one membrane value a neuron and sample is the state, eq. (3);

@@ -5,8 +5,8 @@ from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import BeforeValidator, ConfigDict, Field, PlainSerializer, WithJsonSchema, model_validator
 
-from ckptplan.errors import InputError, shown
-from ckptplan.model.checked import Checked
+from ckptplan.errors import InputError, quote_value
+from ckptplan.model.checked import CheckedModel
 from ckptplan.model.goal import Goal
 from ckptplan.model.prediction import BasisEntry, Bound, Predicted
 from ckptplan.model.profile import HardwareProfile
@@ -24,7 +24,7 @@ def _parameters(value: object) -> Parameters:
     if isinstance(value, Parameters):
         return value
     if not isinstance(value, dict):
-        raise InputError(f"{shown(value)} is not an object", value=value)
+        raise InputError(f"{quote_value(value)} is not an object", value=value)
     return Parameters(value)
 
 
@@ -41,7 +41,7 @@ class Provenance(MappingRecord):
     date: Annotated[str, Field(description="UTC, ISO 8601")]
 
 
-class Plan(Checked):
+class Plan(CheckedModel):
     """A chosen strategy as data: JSON of kind ``ckptplan.plan``. Raises InputError."""
 
     noun: ClassVar[str] = "plan"

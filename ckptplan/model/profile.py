@@ -5,7 +5,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from ckptplan.errors import InputError, did_you_mean
-from ckptplan.model.checked import Checked, digest
+from ckptplan.model.checked import CheckedModel, digest
 from ckptplan.model.quantities import Count, Limit, Name, PositiveBytes, Rate, Seconds, Watts
 
 Grade = Literal["A", "B", "C", "D", "M", "X"]
@@ -39,7 +39,7 @@ class Source(BaseModel):
         return self
 
 
-class HardwareProfile(Checked):
+class HardwareProfile(CheckedModel):
     """One chip and its two memory tiers.
 
     Sizes are bytes, times seconds, rates bytes per second. ``local_bytes`` counts one unit (a

@@ -6,7 +6,7 @@ from typing import Annotated
 
 from pydantic import BeforeValidator, Field
 
-from ckptplan.errors import InputError, shown
+from ckptplan.errors import InputError, quote_value
 from ckptplan.units import (
     MAX_BYTES,
     MAX_STEPS,
@@ -20,11 +20,11 @@ from ckptplan.units import (
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,99}")
 
 
-def checked_name(value: object) -> object:
+def check_name(value: object) -> object:
     """Return a name that is one. Raises InputError."""
     if isinstance(value, str) and not _NAME.fullmatch(value):
         raise InputError(
-            f"{shown(value)} is not a name",
+            f"{quote_value(value)} is not a name",
             value=value,
             accepted="up to 100 letters, digits, '.', '_', '+' and '-', without spaces",
         )
@@ -55,4 +55,4 @@ Watts = Annotated[float, Field(gt=0, strict=True)]
 Steps = Annotated[Annotated[int, Field(strict=True, ge=1, le=MAX_STEPS)], BeforeValidator(_whole)]
 #: A count of things (units, neurons, layers, samples).
 Count = Annotated[Annotated[int, Field(strict=True, ge=1, le=10**9)], BeforeValidator(_whole)]
-Name = Annotated[str, BeforeValidator(checked_name)]
+Name = Annotated[str, BeforeValidator(check_name)]

@@ -7,7 +7,7 @@ from typing import Any
 
 from pydantic import ConfigDict
 
-from ckptplan.errors import InputError, shown
+from ckptplan.errors import InputError, quote_value
 from ckptplan.units import MAX_STEPS
 
 
@@ -22,7 +22,7 @@ class Parameters(Mapping[str, int]):
         for name, value in merged.items():
             if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= MAX_STEPS:
                 raise InputError(
-                    f"{shown(value)} is not accepted",
+                    f"{quote_value(value)} is not accepted",
                     field=name,
                     value=value,
                     accepted="a whole number from 1",

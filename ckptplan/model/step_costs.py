@@ -5,12 +5,12 @@ from typing import Annotated, ClassVar, Self
 from pydantic import Field, model_validator
 
 from ckptplan.errors import InputError
-from ckptplan.model.checked import Checked
+from ckptplan.model.checked import CheckedModel
 from ckptplan.model.quantities import Bytes, PositiveBytes, Seconds, Steps
 from ckptplan.units import MAX_BYTES
 
 
-class StepCosts(Checked):
+class StepCosts(CheckedModel):
     """Bytes and seconds of the elementary actions (docs/schedule-format.md).
 
     Bytes are per unit, except ``remote_state_bytes``, which counts all units, as remote memory does.

@@ -4,9 +4,9 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from ckptplan.errors import InputError, did_you_mean, shown
+from ckptplan.errors import InputError, did_you_mean, quote_value
 from ckptplan.model.calibration import Calibration
-from ckptplan.model.checked import Checked, digest
+from ckptplan.model.checked import CheckedModel, digest
 from ckptplan.model.network import Network
 from ckptplan.model.quantities import Bytes, Count, Name, PositiveBytes, PositiveSeconds, Seconds, Steps
 from ckptplan.wording import Argument, Phrase
@@ -26,7 +26,7 @@ class Basis(BaseModel):
     why: Annotated[str, Field(min_length=1)]
 
 
-class Workload(Checked):
+class Workload(CheckedModel):
     """One training job: T time steps of a recurrent network.
 
     Bytes are per unit of the machine, times are per time step and for the whole batch, in seconds.
@@ -85,7 +85,7 @@ class Workload(Checked):
             derived = network.batch if field == "batch" else sizes[field]
             if data.get(field) not in (None, derived):
                 raise InputError(
-                    f"is given as {shown(data[field])}, but the network gives {derived}; leave one out",
+                    f"is given as {quote_value(data[field])}, but the network gives {derived}; leave one out",
                     field=field,
                     value=data[field],
                 )
@@ -188,7 +188,7 @@ def _network(value: object) -> Network:
     if isinstance(value, Network):
         return value
     if not isinstance(value, dict):
-        raise InputError(f"{shown(value)} is not a table", field="network", value=value)
+        raise InputError(f"{quote_value(value)} is not a table", field="network", value=value)
     try:
         return Network(**value)
     except InputError as error:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 from ckptplan.cost.case import Case
-from ckptplan.errors import InputError, shown
+from ckptplan.errors import InputError, quote_value
 from ckptplan.model.budget import Budget
 from ckptplan.model.plan import Plan
 from ckptplan.model.progress import Progress
@@ -123,7 +123,10 @@ def save_schedule(
     chosen = format or ("csv" if str(path).lower().endswith(".csv") else "jsonl")
     if chosen not in get_args(ScheduleFormat):
         raise InputError(
-            f"{shown(chosen)} is no format of schedules", field="format", value=chosen, accepted="jsonl, csv"
+            f"{quote_value(chosen)} is no format of schedules",
+            field="format",
+            value=chosen,
+            accepted="jsonl, csv",
         )
     streamed = actions(plan)
     lines = schedule_lines(
@@ -157,7 +160,7 @@ def schedule_head(plan: Plan, *, command: str) -> dict[str, Any]:
 def _check(plan: object) -> None:
     if not isinstance(plan, Plan):
         raise InputError(
-            f"{shown(plan)} is not a Plan",
+            f"{quote_value(plan)} is not a Plan",
             field="plan",
             value=plan,
             accepted="a Plan, as ckptplan.optimize or ckptplan.load_plan returns",

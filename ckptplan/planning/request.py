@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Self, TypedDict, Unpack
 
 from ckptplan.cost.case import Case
-from ckptplan.errors import Infeasible, InputError, shown
+from ckptplan.errors import Infeasible, InputError, quote_value
 from ckptplan.model.goal import Goal
 from ckptplan.model.plan import Plan, Provenance
 from ckptplan.model.prediction import BasisEntry, Bound
@@ -143,7 +143,7 @@ def check_kind(value: object, kind: type, *, name: str, load: str) -> None:
     """Raise InputError unless a value is what ``ckptplan.<load>`` returns."""
     if not isinstance(value, kind):
         raise InputError(
-            f"{shown(value)} is not a {kind.__name__}",
+            f"{quote_value(value)} is not a {kind.__name__}",
             field=name,
             value=value,
             accepted=f"a {kind.__name__}, as ckptplan.{load} returns",

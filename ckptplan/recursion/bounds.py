@@ -10,16 +10,16 @@ from ckptplan.recursion.problem import Problem
 from ckptplan.recursion.tables import Tables, Values
 
 
-def unkept_tapes(*, steps: int, units: int, tape: int, recompute: float) -> float:
+def bound_by_tapes(*, steps: int, units: int, tape: int, recompute: float) -> float:
     """Every step is run again whose tape is not held when the first sweep ends."""
     return max(0, steps - units // tape) * recompute
 
 
-def unkept(problem: Problem) -> float:
+def bound_by_memory(problem: Problem) -> float:
     """Return that bound in bytes, of all the memory there is, however coarse the units of a table."""
     if problem.free_bytes is None:
         return 0.0
-    return unkept_tapes(
+    return bound_by_tapes(
         steps=problem.steps,
         units=problem.free_bytes,
         tape=problem.tape_bytes,
@@ -27,18 +27,18 @@ def unkept(problem: Problem) -> float:
     )
 
 
-def of_optimum(problem: Problem, optimum: float) -> float:
+def bound_by_optimum(problem: Problem, optimum: float) -> float:
     """Return the bound that an optimum of the covered problem gives for the problem itself."""
-    return optimum if problem.covered else max(unkept(problem), optimum * share(problem))
+    return optimum if problem.covered else max(bound_by_memory(problem), optimum * least_cost_share(problem))
 
 
-def share(problem: Problem) -> float:
+def least_cost_share(problem: Problem) -> float:
     """Return what share of a schedule's extra cost remains at least when transfers cost their least."""
     pairs = ((problem.least_write, problem.write), (problem.least_read, problem.read))
     return min(least / full if full > 0 and full < inf else 1.0 for least, full in pairs)
 
 
-def first_state_at_hand(tables: Tables) -> Values:
+def solve_blocks(tables: Tables) -> Values:
     """Return the least cost of t steps, t = 0..T, whose first state can be loaded at any time for nothing.
 
     No schedule of a longer sequence does less within t steps in a row: what it does there, with its loads
@@ -63,7 +63,7 @@ def first_state_at_hand(tables: Tables) -> Values:
     return result
 
 
-def of_blocks(least: Values, *, steps: int) -> float:
+def bound_by_blocks(least: Values, *, steps: int) -> float:
     """Return the best sum of bounds over blocks of equal length and what is left of the sequence."""
     longest = len(least) - 1
     if steps <= longest:

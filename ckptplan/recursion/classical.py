@@ -10,7 +10,7 @@ import numpy as np
 
 from ckptplan.model.split import Where
 from ckptplan.recursion import bounds, revolve
-from ckptplan.recursion.disk_revolve import Segments, segments_tree
+from ckptplan.recursion.disk_revolve import Segments, make_segments_tree
 from ckptplan.recursion.problem import Candidate, SolvedProblem
 from ckptplan.recursion.schedule_tree import grow_tree
 from ckptplan.recursion.single_tape import SingleTape
@@ -33,26 +33,26 @@ def is_short(job: TableProblem) -> bool:
     return job.problem.write == inf or job.problem.steps <= _CLASSICAL[job.effort]
 
 
-def classical(job: TableProblem) -> SolvedProblem:
+def solve_classical(job: TableProblem) -> SolvedProblem:
     """Return the optimum, with a single tape, for the budget or for each number of slots within it."""
-    problem, most = job.problem, min(job.problem.steps, _room_for_states(job))
+    problem, most = job.problem, min(job.problem.steps, _most_states(job))
     counts = _slot_counts(job, most)
     if problem.write == inf:
-        again = revolve.again(problem.steps, chunk=1, slots=most)
+        again = revolve.count_recomputed(problem.steps, chunk=1, slots=most)
         return SolvedProblem(
-            candidates=list(_binomials(job, counts)),
+            candidates=list(_binomial_candidates(job, counts)),
             least_extra=again * problem.recompute if most else inf,
             exact=len(counts) > most or not job.front,
         )
-    optimum = float(_single_tape(job, most).unstored[problem.steps])
+    optimum = float(_cached_single_tape(job, most).unstored[problem.steps])
     return SolvedProblem(
-        candidates=list(_single_tapes(job, counts)),
-        least_extra=bounds.of_optimum(problem, optimum),
+        candidates=list(_single_tape_candidates(job, counts)),
+        least_extra=bounds.bound_by_optimum(problem, optimum),
         exact=problem.covered and (len(counts) > most or not job.front),
     )
 
 
-def _room_for_states(job: TableProblem) -> int:
+def _most_states(job: TableProblem) -> int:
     """Return the states that there is room for beside one tape."""
     return (job.units - job.sizes.tape) // job.sizes.state
 
@@ -68,24 +68,24 @@ def _slot_counts(job: TableProblem, most: int) -> list[int]:
     return sorted({0, most, *spread}, reverse=True)
 
 
-def _binomials(job: TableProblem, counts: list[int]) -> Iterator[Candidate]:
+def _binomial_candidates(job: TableProblem, counts: list[int]) -> Iterator[Candidate]:
     """Return binomial checkpointing in local memory alone, for any number of steps."""
     steps = job.problem.steps
     for slots in counts:
-        again = revolve.again(steps, chunk=1, slots=slots)
-        if again < revolve.MOST and revolve.is_told(steps, slots):
+        again = revolve.count_recomputed(steps, chunk=1, slots=slots)
+        if again < revolve.MOST and revolve.is_listable(steps, slots):
             yield Candidate(
                 extra=again * job.problem.recompute,
                 local_bytes=slots * job.problem.state_bytes + job.problem.tape_bytes,
-                build=partial(segments_tree, slots, Segments(0, 0, 0, steps, again), steps=steps),
+                build=partial(make_segments_tree, slots, Segments(0, 0, 0, steps, again), steps=steps),
             )
 
 
-def _single_tapes(job: TableProblem, counts: list[int]) -> Iterator[Candidate]:
+def _single_tape_candidates(job: TableProblem, counts: list[int]) -> Iterator[Candidate]:
     """Return the classical optimum for each number of slots."""
     problem = job.problem
     for slots in counts:
-        table = _single_tape(job, slots)
+        table = _cached_single_tape(job, slots)
         extra = float(table.unstored[problem.steps])
         if extra < inf:
             root = Part(Where.UNSTORED, problem.steps, table.units)
@@ -96,7 +96,7 @@ def _single_tapes(job: TableProblem, counts: list[int]) -> Iterator[Candidate]:
             )
 
 
-def _single_tape(job: TableProblem, slots: int) -> SingleTape:
+def _cached_single_tape(job: TableProblem, slots: int) -> SingleTape:
     # A tape as large as a state and one slot each: slots alone are counted.
     return _cached(
         steps=job.problem.steps,

@@ -82,28 +82,28 @@ def segment_candidates(costs: StepCosts, budget: Budget, *, remote: bool) -> Ite
     transfer = costs.write_seconds + costs.read_seconds + 2 * costs.message_seconds
     # All slots are quickest; fewer are for those who ask for less memory.
     for slots in sorted({most, 0, *(2**k for k in range(most.bit_length()))}, reverse=True):
-        found = best_segments(
+        found = choose_segments(
             steps=costs.steps,
             slots=slots,
             transfer=transfer,
             recompute=costs.recompute_seconds,
             most=room if remote else 0,
         )
-        if found is not None and found.again <= _COUNTABLE and _is_told(found, slots):
+        if found is not None and found.again <= _COUNTABLE and _is_listable(found, slots):
             yield Candidate(
                 extra=found.number * transfer + found.again * costs.recompute_seconds,
                 local_bytes=slots * costs.state_bytes + costs.tape_bytes,
-                build=partial(segments_tree, slots, found, steps=costs.steps),
+                build=partial(make_segments_tree, slots, found, steps=costs.steps),
                 remote_states=found.number,
             )
 
 
-def _is_told(segments: Segments, slots: int) -> bool:
+def _is_listable(segments: Segments, slots: int) -> bool:
     longest = max(segments.length + 1, segments.last)
-    return longest <= 2 or revolve.is_told(longest, slots)
+    return longest <= 2 or revolve.is_listable(longest, slots)
 
 
-def best_segments(
+def choose_segments(
     *, steps: int, slots: int, transfer: float, recompute: float, most: int | None = None
 ) -> Segments | None:
     """Return the segments that cost least; ``transfer`` is what writing and reading one state costs.
@@ -122,15 +122,15 @@ def best_segments(
 
     @cache
     def segments(count: int) -> Segments:
-        return _balanced(binomials, steps=steps, count=count)
+        return _balance(binomials, steps=steps, count=count)
 
     def cost(count: int) -> float:
         return count * transfer + segments(count).again * recompute
 
-    return segments(_least_of_convex(cost, 0, most))
+    return segments(_minimise_convex(cost, 0, most))
 
 
-def _least_of_convex(value: Callable[[int], float], low: int, high: int) -> int:
+def _minimise_convex(value: Callable[[int], float], low: int, high: int) -> int:
     while low < high:
         middle = (low + high) // 2
         if value(middle) <= value(middle + 1):
@@ -140,7 +140,7 @@ def _least_of_convex(value: Callable[[int], float], low: int, high: int) -> int:
     return low
 
 
-def _balanced(binomials: Binomials, *, steps: int, count: int) -> Segments:
+def _balance(binomials: Binomials, *, steps: int, count: int) -> Segments:
     """Make the last part longer as long as that costs less than the same step in a segment."""
     if count == 0:
         return Segments(0, 0, 0, steps, binomials.again(steps))
@@ -162,7 +162,7 @@ def _balanced(binomials: Binomials, *, steps: int, count: int) -> Segments:
     return Segments(count, length, longer, low, again)
 
 
-def segments_tree(slots: int, segments: Segments, *, steps: int) -> Tree:
+def make_segments_tree(slots: int, segments: Segments, *, steps: int) -> Tree:
     """Return the schedule of such segments."""
     # Slots and the tape in units: a tape is as large as no slot, so that slots alone are counted.
     sizes = UnitSizes(1, 1)

@@ -15,7 +15,7 @@ from ckptplan.cost.arrays import Integers
 _MOST = 64
 
 
-def growth(*, state: int, tape: int) -> tuple[int, int]:
+def growth_ratio(*, state: int, tape: int) -> tuple[int, int]:
     """Return p and q with p / q at most state / tape and q at most 64; p at least 1."""
     if state >= tape:
         return state // tape, 1
@@ -29,18 +29,18 @@ def growth(*, state: int, tape: int) -> tuple[int, int]:
     return best
 
 
-def reached(count: Integers, *, chunk: Integers, p: Integers, q: Integers) -> Integers:
+def sum_steps(count: Integers, *, chunk: Integers, p: Integers, q: Integers) -> Integers:
     """Return the steps of ``count`` chunks: count c + sum of floor(j p / q) over j < count."""
     # j = a q + i gives floor(j p / q) = a p + floor(i p / q).
     whole, rest = np.divmod(count, q)
     # Over a period of q terms, i p mod q takes each multiple of gcd(p, q) below q equally often.
     period = (p * (q - 1) - (q - np.gcd(p, q))) // 2
     periods = whole * period + p * q * (whole * (whole - 1) // 2)
-    total: Integers = count * chunk + periods + whole * p * rest + _tail(rest, p, q)
+    total: Integers = count * chunk + periods + whole * p * rest + _sum_tail(rest, p, q)
     return total
 
 
-def _tail(rest: Integers, p: Integers, q: Integers) -> Integers:
+def _sum_tail(rest: Integers, p: Integers, q: Integers) -> Integers:
     """Return the sum of floor(i p / q) over i < rest, for rest < q."""
     if p.size and q.size and p.min() == p.max() and q.min() == q.max():
         # One problem has one growth: all sums there are, looked up. (With q > 64, p is 1 and they are 0.)
@@ -54,24 +54,24 @@ def _tail(rest: Integers, p: Integers, q: Integers) -> Integers:
     return total
 
 
-def chunks(steps: Integers, *, chunk: Integers, p: Integers, q: Integers) -> Integers:
+def count_chunks(steps: Integers, *, chunk: Integers, p: Integers, q: Integers) -> Integers:
     """Return the least number of chunks that reach over ``steps``."""
     steps, chunk, p, q = np.broadcast_arrays(steps, chunk, p, q)
     # Rounded down, each chunk but the first loses less than a step. So the number lies between those
     # that reach as far with nothing lost and with a step lost by each, one more for floats that round.
     most = -(-steps // chunk)
-    low = np.maximum(1, _smooth(steps, chunk, p / q).astype(np.int64) - 1)
-    high = np.minimum(most, _smooth(steps, chunk - 1, p / q).astype(np.int64) + 2)
+    low = np.maximum(1, _solve_smooth(steps, chunk, p / q).astype(np.int64) - 1)
+    high = np.minimum(most, _solve_smooth(steps, chunk - 1, p / q).astype(np.int64) + 2)
     low = np.minimum(low, high)
     while np.any(low < high):
         middle = (low + high) // 2
-        enough = reached(middle, chunk=chunk, p=p, q=q) >= steps
+        enough = sum_steps(middle, chunk=chunk, p=p, q=q) >= steps
         low, high = np.where(enough, low, middle + 1), np.where(enough, middle, high)
     found: Integers = low
     return found
 
 
-def _smooth(steps: Integers, chunk: Integers, slope: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+def _solve_smooth(steps: Integers, chunk: Integers, slope: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
     """Return the n, not rounded, at which n chunk + slope n (n - 1) / 2 reaches ``steps``."""
     first = chunk - slope / 2
     # The root that does not cancel where chunks hardly grow.
@@ -82,7 +82,7 @@ def _smooth(steps: Integers, chunk: Integers, slope: npt.NDArray[np.float64]) ->
     return n
 
 
-def ends(start: int, stop: int, *, chunk: int, p: int, q: int) -> list[int]:
+def list_chunk_ends(start: int, stop: int, *, chunk: int, p: int, q: int) -> list[int]:
     """Return where the chunks of a range end, but for the last one, ascending."""
     found: list[int] = []
     end, number = stop - chunk, 1

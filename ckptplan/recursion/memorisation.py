@@ -1,7 +1,7 @@
 """Gruslys et al. 2016: memorisation of hidden states, of internal states (tapes), or of both.
 
 As executed here, under the laws of docs/schedule-format.md: a tape is no restart state, so that a step whose
-tape is kept is followed by a checkpoint, which is paid for. ``forward_operations`` counts as the paper does.
+tape is kept is followed by a checkpoint, which is paid for. ``count_forward_operations`` counts as the paper does.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Callable
 import numpy as np
 
 from ckptplan.model.split import Choice, Where
-from ckptplan.recursion.tables import Splits, Values, shifted
+from ckptplan.recursion.tables import Splits, Values, shift
 from ckptplan.recursion.tree import Decision, Part, UnitSizes
 
 
@@ -44,13 +44,13 @@ class Memorisation:
             else:
                 np.copyto(local, splits.least(t))
                 if internal:
-                    np.minimum(local, shifted(self._after_tape(t - 1), tape - state), out=local)
+                    np.minimum(local, shift(self._after_tape(t - 1), tape - state), out=local)
             np.add(local, t, out=again[t])
             rest = self._rests[steps - t]
             if hidden:
-                np.copyto(rest, shifted(local, state))
+                np.copyto(rest, shift(local, state))
             if internal or t == 1:
-                np.minimum(rest, shifted(self._after_tape(t - 1), tape), out=rest)
+                np.minimum(rest, shift(self._after_tape(t - 1), tape), out=rest)
             if progress is not None and t % 64 == 0:
                 progress(t * t, steps * steps)
 
@@ -58,7 +58,7 @@ class Memorisation:
         """Return the least of the steps behind a kept tape, their first state stored anew."""
         if rest == 0:
             return np.zeros(self.units + 1)
-        held = shifted(self.local[rest], self.sizes.state)
+        held = shift(self.local[rest], self.sizes.state)
         if rest == 1:
             taped = np.where(np.arange(self.units + 1) >= self.sizes.tape, 0.0, np.inf)
             return np.minimum(held, taped)
@@ -102,7 +102,7 @@ class Memorisation:
         return least
 
 
-def forward_operations(*, steps: int, units: int, alpha: int, hidden: bool, internal: bool) -> float:
+def count_forward_operations(*, steps: int, units: int, alpha: int, hidden: bool, internal: bool) -> float:
     """Return C(t, m) as the paper counts: forward operations, the first sweep and each recording included.
 
     ``units`` are states, the segment's start included, the tape that is worked on not included; a stored

@@ -35,21 +35,21 @@ class Setting(NamedTuple):
 
 def period_candidates(costs: StepCosts, budget: Budget, *, remote: bool) -> Iterator[Candidate]:
     """Return the best period for each chunk that has room; without remote memory, the whole sequence."""
-    for one in settings(costs, budget, remote=remote):
+    for one in find_settings(costs, budget, remote=remote):
         pieces = -(-costs.steps // one.chunk)
-        if min(one.period, pieces) > 1 and not revolve.is_told(min(one.period, pieces), one.slots):
+        if min(one.period, pieces) > 1 and not revolve.is_listable(min(one.period, pieces), one.slots):
             continue
         checkpoints = min(one.slots, min(one.period, pieces) - 1)
         yield Candidate(
             extra=one.extra,
             local_bytes=checkpoints * costs.state_bytes + one.chunk * costs.tape_bytes,
-            build=partial(period_tree, one, steps=costs.steps),
+            build=partial(make_period_tree, one, steps=costs.steps),
             remote_states=-(-pieces // one.period) - 1,
             regular=min(one.period, pieces) <= one.slots + 1,
         )
 
 
-def settings(costs: StepCosts, budget: Budget, *, remote: bool) -> Iterator[Setting]:
+def find_settings(costs: StepCosts, budget: Budget, *, remote: bool) -> Iterator[Setting]:
     """Return the setting of each such candidate."""
     buffers = 2 * costs.state_bytes if costs.overlaps_compute and remote else 0
     free = None if budget.local_bytes is None else budget.local_bytes - costs.resident_bytes - buffers
@@ -109,7 +109,7 @@ def _extra(periods: Integers, *, chunk: int, slots: int, costs: StepCosts) -> Se
     one, count = np.array([chunk]), np.array([slots])
 
     def again(steps: Integers) -> Seconds:
-        found = revolve.again_at(steps, chunk=one, slots=count)
+        found = revolve.count_recomputed_at(steps, chunk=one, slots=count)
         return np.where(found >= revolve.MOST, inf, found.astype(np.float64))
 
     length = periods * chunk
@@ -121,7 +121,7 @@ def _extra(periods: Integers, *, chunk: int, slots: int, costs: StepCosts) -> Se
     return extra
 
 
-def period_tree(setting: Setting, *, steps: int) -> Tree:
+def make_period_tree(setting: Setting, *, steps: int) -> Tree:
     """Return the schedule of a setting."""
     sizes = UnitSizes(1, 1)
     pieces = -(-steps // setting.chunk)

@@ -11,7 +11,7 @@ from ckptplan.recursion.schedule_tree import Tree
 from ckptplan.recursion.tree import Decision, Part, UnitSizes, is_decision, parts_after
 
 
-def tree_of(parameters: Parameters, splits: Sequence[Split], *, steps: int) -> Tree:
+def read_tree(parameters: Parameters, splits: Sequence[Split], *, steps: int) -> Tree:
     """Return the schedule that a plan tells. Raises InputError where its first decision is missing."""
     decisions = {
         Part(split.where, split.steps, split.units): Decision(split.choice, split.length, split.count)
@@ -43,7 +43,7 @@ def _check(decisions: Mapping[Part, Decision], root: Part, sizes: UnitSizes) -> 
                 waiting.append(one)
 
 
-def splits_of(tree: Tree) -> tuple[Split, ...]:
+def write_splits(tree: Tree) -> tuple[Split, ...]:
     """Return the decisions of a schedule as data."""
     return tuple(
         Split(
@@ -58,7 +58,7 @@ def splits_of(tree: Tree) -> tuple[Split, ...]:
     )
 
 
-def parameters_of(tree: Tree) -> Parameters:
+def write_parameters(tree: Tree) -> Parameters:
     """Return the integers that decisions are read with."""
     return Parameters(
         chunk_size=tree.chunk,

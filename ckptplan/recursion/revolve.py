@@ -27,7 +27,7 @@ from ckptplan.recursion.tree import Decision, Part, UnitSizes
 MOST = 2**62
 
 
-def again(steps: int, *, chunk: int, slots: int) -> int:
+def count_recomputed(steps: int, *, chunk: int, slots: int) -> int:
     """Return the steps that are run again; ``slots`` may be 0 where one chunk holds all steps."""
     if steps <= chunk:
         return 0
@@ -55,7 +55,7 @@ def least_sweeps(pieces: int, slots: int) -> int:
 _DECISIONS = 200_000
 
 
-def is_told(pieces: int, slots: int) -> bool:
+def is_listable(pieces: int, slots: int) -> bool:
     """Return whether the schedule of so many pieces has few enough different parts to be told one by one."""
     return slots >= 1 and min(slots, pieces) * least_sweeps(pieces, slots) <= _DECISIONS
 
@@ -72,8 +72,8 @@ def split(pieces: int, slots: int) -> int:
     return min(comb(slots + sweeps - 1, slots), pieces - fewest_right)
 
 
-def again_at(steps: Integers, *, chunk: Integers, slots: Integers) -> Integers:
-    """Return ``again`` for arrays; saturates at 2**62."""
+def count_recomputed_at(steps: Integers, *, chunk: Integers, slots: Integers) -> Integers:
+    """Return ``count_recomputed`` for arrays; saturates at 2**62."""
     steps, chunk, slots = np.broadcast_arrays(steps, chunk, slots)
     result = np.zeros(steps.shape, dtype=np.int64)
     open_ = np.flatnonzero((steps > chunk) & (slots >= 1))
@@ -94,11 +94,11 @@ def again_at(steps: Integers, *, chunk: Integers, slots: Integers) -> Integers:
         sweeps += 1
         if sweeps > _FEW:
             for place, one in zip(open_, zip(total.tolist(), c.tolist(), s.tolist(), strict=True), strict=True):
-                result[place] = again(one[0], chunk=one[1], slots=one[2])
+                result[place] = count_recomputed(one[0], chunk=one[1], slots=one[2])
             break
         below = below + reach
         # Exact and without overflow: reach is at most T, and divides as a binomial does.
-        reach = np.minimum(_times(reach, s + sweeps, sweeps), total)
+        reach = np.minimum(_multiply(reach, s + sweeps, sweeps), total)
     return result
 
 
@@ -106,7 +106,7 @@ def again_at(steps: Integers, *, chunk: Integers, slots: Integers) -> Integers:
 _FEW = 64
 
 
-def _times(value: Integers, factor: Integers, divisor: int) -> Integers:
+def _multiply(value: Integers, factor: Integers, divisor: int) -> Integers:
     """Return value * factor / divisor, saturated at 2**62 (the division leaves no rest in a binomial)."""
     whole, rest = np.divmod(value, divisor)
     large = whole.astype(np.float64) * factor > MOST
@@ -135,7 +135,7 @@ class Binomial(Mapping[Part, Decision]):
         raise NotImplementedError("decided when asked for")
 
 
-def reversal(*, steps: int, chunk: int, slots: int, where: Where = Where.UNSTORED) -> Tree:
+def make_binomial_tree(*, steps: int, chunk: int, slots: int, where: Where = Where.UNSTORED) -> Tree:
     """Return the schedule of ``steps`` steps in chunks, with so many local checkpoints."""
     root = Part(where, -(-steps // chunk), slots)
     return Tree(decisions=Binomial(), root=root, sizes=UnitSizes(1, 0), chunk=chunk, steps=steps)

@@ -15,14 +15,14 @@ from ckptplan.recursion.tree import UnitSizes
 _LOOKED_AT = 500
 
 
-def rounded(state: int, tape: int, *, unit: int, down: bool) -> UnitSizes:
+def round_sizes(state: int, tape: int, *, unit: int, down: bool) -> UnitSizes:
     """Return sizes in units."""
     if down:
         return UnitSizes(state // unit, tape // unit)
     return UnitSizes(-(-state // unit), -(-tape // unit))
 
 
-def least_lossy_unit(
+def choose_unit(
     state: int, tape: int, *, steps: int, total: int, most_units: int, down: bool
 ) -> tuple[float, int]:
     """Return what is lost, as a share of ``total`` bytes, and with which unit.
@@ -31,7 +31,7 @@ def least_lossy_unit(
     More units than can be afforded lose their excess: a part of the sequence only would be seen.
     """
     finest = total // (most_units + 1) + 1
-    parts = [_parts(size, finest=min(finest, size), down=down) for size in (state, tape)]
+    parts = [_divide(size, finest=min(finest, size), down=down) for size in (state, tape)]
     units = np.unique(np.concatenate([*parts, [finest, min(state, tape)]]))
     # Rounded down, no size must come to nothing.
     units = units[units <= (min(state, tape) if down else max(state, tape))]
@@ -43,7 +43,7 @@ def least_lossy_unit(
     return float(lost[best]), int(units[best])
 
 
-def _parts(size: int, *, finest: int, down: bool) -> Integers:
+def _divide(size: int, *, finest: int, down: bool) -> Integers:
     """Return what a size is divided into by whole numbers, of which the last few are the finest."""
     most = size // finest
     numbers = np.arange(max(1, most - _LOOKED_AT), most + 1, dtype=np.int64)

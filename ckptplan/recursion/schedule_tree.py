@@ -25,16 +25,16 @@ class Tree:
     def actions(self) -> Iterator[Action]:
         """Return the schedule, one action at a time."""
         within = tree_actions(self.decisions, self.root, sizes=self.sizes)
-        return within if self.chunk == 1 else (self._stretched(action) for action in within)
+        return within if self.chunk == 1 else (self._stretch(action) for action in within)
 
-    def _stretched(self, action: Action) -> Action:
+    def _stretch(self, action: Action) -> Action:
         if isinstance(action, (Advance, Record, Backward)):
-            return type(action)(self._first(action.start), self._first(action.stop))
+            return type(action)(self._first_step(action.start), self._first_step(action.stop))
         if isinstance(action, Transfer):
-            return Transfer(tuple(map(self._first, action.states)), action.source, action.target)
-        return type(action)(self._first(action.state), action.tier)
+            return Transfer(tuple(map(self._first_step, action.states)), action.source, action.target)
+        return type(action)(self._first_step(action.state), action.tier)
 
-    def _first(self, piece: int) -> int:
+    def _first_step(self, piece: int) -> int:
         """Return the first step of a chunk."""
         return max(0, self.steps - (self.root.steps - piece) * self.chunk)
 

@@ -42,7 +42,7 @@ class SingleTape:
         self.recompute, self.write, self.read = recompute, write, read
         self.slots = (units - sizes.tape) // sizes.state
         lengths = np.arange(steps + 1)
-        again = revolve.again_at(lengths, chunk=np.array([1]), slots=np.array([self.slots]))
+        again = revolve.count_recomputed_at(lengths, chunk=np.array([1]), slots=np.array([self.slots]))
         #: With the first state in one of the slots; saturated counts are of no use.
         self.local = np.where(again >= revolve.MOST, np.inf, again * recompute)
         self.unstored, self.remote = np.zeros(steps + 1), np.zeros(steps + 1)

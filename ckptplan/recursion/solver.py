@@ -18,7 +18,7 @@ import numpy as np
 from ckptplan.model.progress import Progress
 from ckptplan.model.split import Choice, Where
 from ckptplan.recursion import bounds
-from ckptplan.recursion.classical import classical, is_short
+from ckptplan.recursion.classical import is_short, solve_classical
 from ckptplan.recursion.problem import Candidate, Problem, SolvedProblem
 from ckptplan.recursion.schedule_tree import Tree, grow_tree
 from ckptplan.recursion.single_tape import is_classical
@@ -52,13 +52,13 @@ def solve(
         problem, units=units, unit=unit, sizes=sizes, effort=effort, front=front, progress=progress
     )
     if units == most:
-        return _all_tapes(job)
+        return _solve_with_all_tapes(job)
     if is_classical(units=units, sizes=sizes) and is_short(job):
-        return classical(job)
-    return _tables(job)
+        return solve_classical(job)
+    return _solve_by_tables(job)
 
 
-def _all_tapes(job: TableProblem) -> SolvedProblem:
+def _solve_with_all_tapes(job: TableProblem) -> SolvedProblem:
     """Return the schedule that runs nothing again, and what does with less where that is asked for."""
     root, sizes = Part(Where.UNSTORED, job.problem.steps, job.units), job.sizes
     whole = Candidate(
@@ -66,58 +66,61 @@ def _all_tapes(job: TableProblem) -> SolvedProblem:
         local_bytes=job.units * job.unit,
         build=lambda: grow_tree(root, lambda _: Decision(Choice.TAPE), sizes=sizes),
     )
-    smaller = _tables(job) if job.front and root.steps > 1 else None
+    smaller = _solve_by_tables(job) if job.front and root.steps > 1 else None
     if smaller is None:
         return SolvedProblem(candidates=[whole], least_extra=0.0, exact=not job.front or root.steps == 1)
     return replace(smaller, candidates=[whole, *smaller.candidates], least_extra=0.0)
 
 
-def _tables(job: TableProblem) -> SolvedProblem | None:
+def _solve_by_tables(job: TableProblem) -> SolvedProblem | None:
     """Return what a table of the whole sequence gives, or one of a part of it."""
     coarse, relaxed = coarsen(job), coarsen(job, down=True)
-    found = (_exact if is_affordable(coarse, coarse.units) else _beyond)(coarse, relaxed)
+    found = (_solve_exactly if is_affordable(coarse, coarse.units) else _solve_in_parts)(coarse, relaxed)
     if found.exact or not job.front:
         return found
-    return replace(found, candidates=[*found.candidates, *_smaller(job)])
+    return replace(found, candidates=[*found.candidates, *_small_budget_candidates(job)])
 
 
-def _smaller(job: TableProblem) -> Iterator[Candidate]:
+def _small_budget_candidates(job: TableProblem) -> Iterator[Candidate]:
     """Return schedules for small budgets, in units that lose nothing: those of coarse units are few there."""
     units = min(job.units, WORK[job.effort] // job.problem.steps**2 - 1)
     if units >= 2 * job.sizes.tape and is_affordable(job, units):
-        yield from _row(
+        yield from _table_candidates(
             cached_tables(job, steps=job.problem.steps, units=units), job.problem.steps, unit=job.unit
         )
     if is_short(job):
-        yield from classical(job).candidates
+        yield from solve_classical(job).candidates
 
 
-def _exact(job: TableProblem, relaxed: TableProblem) -> SolvedProblem:
+def _solve_exactly(job: TableProblem, relaxed: TableProblem) -> SolvedProblem:
     problem = job.problem
     tables = cached_tables(job, steps=problem.steps, units=job.units)
-    rounding = _rounding(job)
+    rounding = _describe_rounding(job)
     return SolvedProblem(
-        candidates=list(_row(tables, problem.steps, unit=job.unit)),
-        least_extra=_bound(relaxed),
+        candidates=list(_table_candidates(tables, problem.steps, unit=job.unit)),
+        least_extra=_prove_bound(relaxed),
         exact=problem.covered and not rounding,
         rounding=rounding,
     )
 
 
-def _bound(job: TableProblem) -> float:
+def _prove_bound(job: TableProblem) -> float:
     """Return what the optimum of the sequence, or of its parts, proves, in units that are rounded down."""
     problem, units = job.problem, job.units
     if is_affordable(job, units):
         optimum = float(cached_tables(job, steps=problem.steps, units=units).unstored[problem.steps, units])
-        return bounds.of_optimum(problem, optimum)
+        return bounds.bound_by_optimum(problem, optimum)
     horizon = longest_table(job)
     if horizon < 1:
-        return bounds.unkept(problem)
-    least = bounds.first_state_at_hand(cached_tables(job, steps=horizon, units=units))
-    return max(bounds.unkept(problem), bounds.of_blocks(least, steps=problem.steps) * bounds.share(problem))
+        return bounds.bound_by_memory(problem)
+    least = bounds.solve_blocks(cached_tables(job, steps=horizon, units=units))
+    return max(
+        bounds.bound_by_memory(problem),
+        bounds.bound_by_blocks(least, steps=problem.steps) * bounds.least_cost_share(problem),
+    )
 
 
-def _row(
+def _table_candidates(
     tables: Tables, pieces: int, *, unit: int, chunk: int = 1, steps_in_all: int | None = None
 ) -> Iterator[Candidate]:
     """Return a schedule for each budget that allows a quicker one than the budgets below it."""
@@ -134,17 +137,20 @@ def _row(
             yield Candidate(extra=best, local_bytes=int(units) * unit, build=build)
 
 
-def _beyond(job: TableProblem, relaxed: TableProblem) -> SolvedProblem:
+def _solve_in_parts(job: TableProblem, relaxed: TableProblem) -> SolvedProblem:
     horizon, candidates = longest_table(job), list[Candidate]()
     if horizon >= 1:
         tables = cached_tables(job, steps=horizon, units=job.units)
-        candidates = [*_segments(job.problem, tables, unit=job.unit), *_chunks(job, horizon)]
+        candidates = [
+            *_segment_candidates(job.problem, tables, unit=job.unit),
+            *_chunk_candidates(job, horizon),
+        ]
     return SolvedProblem(
-        candidates=candidates, least_extra=_bound(relaxed), exact=False, rounding=_rounding(job)
+        candidates=candidates, least_extra=_prove_bound(relaxed), exact=False, rounding=_describe_rounding(job)
     )
 
 
-def _rounding(job: TableProblem) -> str:
+def _describe_rounding(job: TableProblem) -> str:
     """Tell what is lost where sizes are no whole numbers of units."""
     problem, unit = job.problem, job.unit
     state, tape = job.sizes.state * unit - problem.state_bytes, job.sizes.tape * unit - problem.tape_bytes
@@ -156,7 +162,7 @@ def _rounding(job: TableProblem) -> str:
     )
 
 
-def _segments(problem: Problem, tables: Tables, *, unit: int) -> Iterator[Candidate]:
+def _segment_candidates(problem: Problem, tables: Tables, *, unit: int) -> Iterator[Candidate]:
     """Segments of the length that costs least a step, until what is left has a schedule of its own."""
     units, horizon = tables.units, tables.steps
     lengths = np.arange(1, horizon + 1)
@@ -177,7 +183,7 @@ def _segments(problem: Problem, tables: Tables, *, unit: int) -> Iterator[Candid
     )
 
 
-def _chunks(job: TableProblem, horizon: int) -> Iterator[Candidate]:
+def _chunk_candidates(job: TableProblem, horizon: int) -> Iterator[Candidate]:
     """Handle so many steps as one that a table of ``horizon`` pieces holds them all."""
     problem = job.problem
     chunk = -(-problem.steps // horizon)
@@ -193,4 +199,4 @@ def _chunks(job: TableProblem, horizon: int) -> Iterator[Candidate]:
         write=problem.write,
         read=problem.read,
     )
-    yield from _row(tables, pieces, unit=job.unit, chunk=chunk, steps_in_all=problem.steps)
+    yield from _table_candidates(tables, pieces, unit=job.unit, chunk=chunk, steps_in_all=problem.steps)

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from ckptplan.model.progress import Progress
 from ckptplan.recursion.problem import Problem
-from ckptplan.recursion.rounding import least_lossy_unit, rounded
+from ckptplan.recursion.rounding import choose_unit, round_sizes
 from ckptplan.recursion.tables import CELLS, Tables
 from ckptplan.recursion.tree import UnitSizes
 
@@ -52,10 +52,8 @@ def coarsen(job: TableProblem, *, down: bool = False) -> TableProblem:
     for steps in (problem.steps, _SOME_STEPS):
         if lost > _LITTLE:
             most = _most_units(job, steps)
-            lost, unit = least_lossy_unit(
-                state, tape, steps=problem.steps, total=total, most_units=most, down=down
-            )
-    return job._replace(sizes=rounded(state, tape, unit=unit, down=down), units=total // unit, unit=unit)
+            lost, unit = choose_unit(state, tape, steps=problem.steps, total=total, most_units=most, down=down)
+    return job._replace(sizes=round_sizes(state, tape, unit=unit, down=down), units=total // unit, unit=unit)
 
 
 def _most_units(job: TableProblem, steps: int) -> int:

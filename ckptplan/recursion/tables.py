@@ -68,12 +68,12 @@ class Tables:
             before = self.unstored[t - 1]
             local, common = self.local[t], np.full(width, _INFINITE)
             local[max(0, t * tape - state) :] = 0
-            np.minimum(local, shifted(before, tape - state), out=local)
+            np.minimum(local, shift(before, tape - state), out=local)
             common[t * tape :] = 0
             if t > 1:
                 np.minimum(local, split_local.least(t), out=local)
-            np.minimum(common, shifted(local, state), out=common)
-            taped = shifted(before, tape)
+            np.minimum(common, shift(local, state), out=common)
+            taped = shift(before, tape)
             np.minimum(common, taped, out=common)
             remote, unstored = self.remote[t], self.unstored[t]
             np.minimum(common, split_remote.least(t), out=remote) if t > 1 else np.copyto(remote, common)
@@ -81,7 +81,7 @@ class Tables:
             # y steps run again and then reversed; with a tape on the way, one step less.
             np.add(local, t * self.recompute, out=again_local[t])
             np.add(remote, t * self.recompute + self.read, out=again_remote[t])
-            np.minimum(shifted(local, state), taped, out=rests_local[last - t])
+            np.minimum(shift(local, state), taped, out=rests_local[last - t])
             np.minimum(unstored, taped, out=rests[last - t])
             if progress is not None and t % 64 == 0:
                 progress(t * t, last * last)
@@ -160,7 +160,7 @@ class Splits:
         return least
 
 
-def shifted(row: Values, by: int) -> Values:
+def shift(row: Values, by: int) -> Values:
     """Return ``row[m - by]`` for every m, infinite where memory does not suffice."""
     if by == 0:
         return row

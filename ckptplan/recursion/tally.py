@@ -50,7 +50,7 @@ def tally(tree: Tree, *, state_bytes: int, tape_bytes: int) -> Tally:
                 waiting.extend(unknown)
                 continue
             executed = drop_idle_slot(place.part, decision, tree.sizes) if place.unsaved else place.part
-            known[place] = counter.combined(
+            known[place] = counter.combine(
                 executed, decision, [known[one] for one in after], ragged=place.ragged
             )
         waiting.pop()
@@ -77,7 +77,7 @@ class _TreeCounter:
         #: Steps that the first chunk lacks.
         self.missing = tree.root.steps * tree.chunk - tree.steps
 
-    def combined(self, part: Part, decision: Decision, after: list[Tally], *, ragged: bool) -> Tally:
+    def combine(self, part: Part, decision: Decision, after: list[Tally], *, ragged: bool) -> Tally:
         choice, length, repeats = decision
         lacking = self.missing if ragged else 0
         local = self.state_bytes if part.where is Where.LOCAL else 0

@@ -136,40 +136,40 @@ def tree_actions(decisions: Decisions, root: Part, *, sizes: UnitSizes) -> Itera
 _Steps: TypeAlias = tuple[Iterator[Action] | tuple[Action, ...], list[Piece]]
 
 
-def _kept(part: Part, start: int) -> tuple[Action, ...]:
+def _free_first_state(part: Part, start: int) -> tuple[Action, ...]:
     """Drop the first state from where it is stored."""
     if part.where is Where.UNSTORED:
         return ()
     return (Free(start, _LOCAL if part.where is Where.LOCAL else _REMOTE),)
 
 
-def _tape(part: Part, _: Decision, start: int, __: tuple[Part, ...]) -> _Steps:
+def _execute_tape(part: Part, _: Decision, start: int, __: tuple[Part, ...]) -> _Steps:
     stop = start + part.steps
-    return (*_kept(part, start), Record(start, stop), Backward(start, stop)), []
+    return (*_free_first_state(part, start), Record(start, stop), Backward(start, stop)), []
 
 
-def _hold(part: Part, _: Decision, start: int, after: tuple[Part, ...]) -> _Steps:
-    return _kept(part, start), [Piece(after[0], start, unsaved=True)]
+def _execute_checkpoint(part: Part, _: Decision, start: int, after: tuple[Part, ...]) -> _Steps:
+    return _free_first_state(part, start), [Piece(after[0], start, unsaved=True)]
 
 
-def _push(_: Part, __: Decision, start: int, after: tuple[Part, ...]) -> _Steps:
+def _execute_offload(_: Part, __: Decision, start: int, after: tuple[Part, ...]) -> _Steps:
     return (Save(start, _REMOTE),), [Piece(after[0], start)]
 
 
-def _record(part: Part, _: Decision, start: int, after: tuple[Part, ...]) -> _Steps:
+def _execute_record(part: Part, _: Decision, start: int, after: tuple[Part, ...]) -> _Steps:
     rest = [Piece(one, start + 1) for one in after]
     backward = Piece(None, 0, Backward(start, start + 1))
-    return (*_kept(part, start), Record(start, start + 1)), [*rest, backward]
+    return (*_free_first_state(part, start), Record(start, start + 1)), [*rest, backward]
 
 
-def _split(part: Part, decision: Decision, start: int, after: tuple[Part, ...]) -> _Steps:
+def _execute_split(part: Part, decision: Decision, start: int, after: tuple[Part, ...]) -> _Steps:
     middle = start + decision.length
     tier = _LOCAL if part.where is Where.LOCAL else _REMOTE
     rest = Piece(after[0], middle, unsaved=True)
     return (Advance(start, middle),), [rest, Piece(None, 0, Load(start, tier)), Piece(after[1], start)]
 
 
-def _split_record(part: Part, decision: Decision, start: int, after: tuple[Part, ...]) -> _Steps:
+def _execute_split_record(part: Part, decision: Decision, start: int, after: tuple[Part, ...]) -> _Steps:
     middle = start + decision.length
     tier = _LOCAL if part.where is Where.LOCAL else _REMOTE
     now = (Advance(start, middle - 1), Record(middle - 1, middle))
@@ -178,7 +178,7 @@ def _split_record(part: Part, decision: Decision, start: int, after: tuple[Part,
     return now, [*rest, *later, Piece(after[-1], start)]
 
 
-def _segments(_: Part, decision: Decision, start: int, after: tuple[Part, ...]) -> _Steps:
+def _execute_segments(_: Part, decision: Decision, start: int, after: tuple[Part, ...]) -> _Steps:
     length, repeats = decision.length, decision.repeats
     starts = range(start, start + repeats * length, length)
     now = (action for first in starts for action in (Save(first, _REMOTE), Advance(first, first + length)))
@@ -189,11 +189,11 @@ def _segments(_: Part, decision: Decision, start: int, after: tuple[Part, ...]) 
 
 
 _STEPS: Mapping[Choice, Callable[[Part, Decision, int, tuple[Part, ...]], _Steps]] = {
-    Choice.TAPE: _tape,
-    Choice.CHECKPOINT: _hold,
-    Choice.OFFLOAD: _push,
-    Choice.RECORD: _record,
-    Choice.SPLIT: _split,
-    Choice.SPLIT_RECORD: _split_record,
-    Choice.SEGMENTS: _segments,
+    Choice.TAPE: _execute_tape,
+    Choice.CHECKPOINT: _execute_checkpoint,
+    Choice.OFFLOAD: _execute_offload,
+    Choice.RECORD: _execute_record,
+    Choice.SPLIT: _execute_split,
+    Choice.SPLIT_RECORD: _execute_split_record,
+    Choice.SEGMENTS: _execute_segments,
 }

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from ckptplan.errors import InputError, shown
+from ckptplan.errors import InputError, quote_value
 
 
 class IllegalAction(InputError):  # noqa: N818 - the name is part of the interface
@@ -32,7 +32,7 @@ class IllegalAction(InputError):  # noqa: N818 - the name is part of the interfa
         self.law = law
         self.state = state
         self.line = line
-        named = "the end" if action is None else _words(action)
+        named = "the end" if action is None else _describe_action(action)
         place = f"action {number}" if line is None else f"line {line}"
         super().__init__(f"{named}: {law}; found {state}", field=place, source=source)
 
@@ -46,15 +46,15 @@ class IllegalAction(InputError):  # noqa: N818 - the name is part of the interfa
             "source": self.source,
             "line": self.line,
             "number": self.number,
-            "action": None if self.action is None else _words(self.action),
+            "action": None if self.action is None else _describe_action(self.action),
             "law": self.law,
             "state": self.state,
         }
 
 
-def _words(action: object) -> str:
+def _describe_action(action: object) -> str:
     """Return an action in the words of schedule files: 'save(state=10, tier=remote)'."""
     if not dataclasses.is_dataclass(action) or isinstance(action, type):
-        return shown(action)
+        return quote_value(action)
     fields = [(field.name, getattr(action, field.name)) for field in dataclasses.fields(action)]
     return f"{type(action).__name__.lower()}({', '.join(f'{name}={value}' for name, value in fields)})"

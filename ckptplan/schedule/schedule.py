@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
-from ckptplan.errors import InputError, shown
+from ckptplan.errors import InputError, quote_value
 from ckptplan.model.step_costs import StepCosts
 from ckptplan.schedule.actions import Action
 from ckptplan.schedule.simulator import play
@@ -37,7 +37,7 @@ class Schedule:
             _check_count("local_states", self.local_states)
         if not isinstance(self.overlaps, bool):
             raise InputError(
-                f"{shown(self.overlaps)} is not accepted",
+                f"{quote_value(self.overlaps)} is not accepted",
                 field="overlaps",
                 value=self.overlaps,
                 accepted="True or False",
@@ -65,7 +65,7 @@ class Schedule:
 def _check_count(field: str, value: object) -> None:
     if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= MAX_STEPS:
         raise InputError(
-            f"{shown(value)} is not accepted", field=field, value=value, accepted="a whole number from 1"
+            f"{quote_value(value)} is not accepted", field=field, value=value, accepted="a whole number from 1"
         )
 
 
@@ -73,7 +73,7 @@ def _check_actions(value: object) -> None:
     if isinstance(value, Iterator):
         reason = "is an iterator, which one run uses up"
     elif isinstance(value, str) or not (callable(value) or isinstance(value, Iterable)):
-        reason = f"{shown(value)} holds no actions"
+        reason = f"{quote_value(value)} holds no actions"
     else:
         return
     raise InputError(reason, field="actions", accepted="a list of actions, or a function that returns them")

@@ -9,7 +9,7 @@ from ckptplan.schedule.actions import Action, Advance, Backward, Free, Load, Rec
 _LOCAL = Tier.LOCAL
 
 
-def cuts(start: int, stop: int, size: int) -> range:
+def cut_range(start: int, stop: int, size: int) -> range:
     """Return where the chunks of a range end, but for the last one; the ragged chunk comes first.
 
     Chunk i of ``[start, *cuts, stop]`` runs from entry i to entry i+1.
@@ -20,7 +20,7 @@ def cuts(start: int, stop: int, size: int) -> range:
 
 def reverse_locally(start: int, stop: int, size: int, *, held: bool = False) -> Iterator[Action]:
     """Run and reverse one segment in chunks of ``size`` steps, the ragged one first."""
-    return reverse_between(start, stop, cuts(start, stop, size), held=held)
+    return reverse_between(start, stop, cut_range(start, stop, size), held=held)
 
 
 def reverse_between(start: int, stop: int, ends: Sequence[int], *, held: bool = False) -> Iterator[Action]:

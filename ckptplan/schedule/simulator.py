@@ -362,7 +362,7 @@ class _Machine:
             "remote": sorted(self.remote),
             "tapes": self.tapes,
         }
-        shown = ", ".join(f"{name} {_shortened(values)}" for name, values in held.items())
+        shown = ", ".join(f"{name} {_shorten(values)}" for name, values in held.items())
         working = "none" if self.position is None else self.position
         return f"working state {working}, next step to reverse {self.adjoint - 1}, {shown}"
 
@@ -389,5 +389,5 @@ class _Machine:
         )
 
 
-def _shortened(values: list[Any]) -> str:
+def _shorten(values: list[Any]) -> str:
     return str(values) if len(values) <= 6 else f"{values[:3]}..{values[-1]} ({len(values)})"

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any, Literal
 
-from ckptplan.errors import InputError, shown
+from ckptplan.errors import InputError, quote_value
 
 #: No profile, workload or plan comes near this; a device or a wrong file would.
 _MOST_CHARACTERS = 16 * 2**20
@@ -39,7 +39,7 @@ def read_text(path: str | Path) -> str:
     except OSError as error:
         raise InputError(f"cannot be read: {error.strerror}", source=str(path)) from None
     except ValueError as error:  # a name that no file can have
-        raise InputError(f"cannot be read: {error}", source=shown(str(path))) from None
+        raise InputError(f"cannot be read: {error}", source=quote_value(str(path))) from None
     if len(text) > _MOST_CHARACTERS:
         raise InputError("is too large", source=str(path), accepted="files up to 16 MiB")
     return text
@@ -63,7 +63,7 @@ def parse_json(text: str, *, source: str) -> dict[str, Any]:
 
     document = _parse(strict, text, language="JSON", source=source)
     if not isinstance(document, dict):
-        raise InputError(f"holds {shown(document)}, not a JSON object", source=source)
+        raise InputError(f"holds {quote_value(document)}, not a JSON object", source=source)
     return document
 
 
@@ -156,7 +156,7 @@ def _streamed(path: str | Path, *, mode: Literal["w", "wb"]) -> Iterator[IO[Any]
 def _check_name(path: str | Path) -> None:
     named_file(path)
     if "\0" in str(path):
-        raise InputError("cannot be written: no file has such a name", source=shown(str(path)))
+        raise InputError("cannot be written: no file has such a name", source=quote_value(str(path)))
 
 
 @contextmanager

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, TypeVar
 
-from ckptplan.errors import InputError, did_you_mean, shown
+from ckptplan.errors import InputError, did_you_mean, quote_value
 from ckptplan.model.plan import KIND, SCHEMA_VERSION, Plan
 from ckptplan.model.profile import HardwareProfile
 from ckptplan.model.workload import Workload
@@ -36,7 +36,7 @@ def save_plan(plan: Plan, path: str | Path) -> None:
     """Write a plan; an existing file is replaced whole. Raises InputError if it cannot be written."""
     if not isinstance(plan, Plan):
         raise InputError(
-            f"{shown(plan)} is not a plan", field="plan", value=plan, accepted="save_plan(plan, path)"
+            f"{quote_value(plan)} is not a plan", field="plan", value=plan, accepted="save_plan(plan, path)"
         )
     write_text(path, plan_text(plan))
 
@@ -55,7 +55,10 @@ def load_plan(path: str | Path) -> Plan:
     document = parse_json(text, source=source)
     if document.get("kind") != KIND:
         raise InputError(
-            f"{shown(document.get('kind'))} is not a plan", field="kind", accepted=repr(KIND), source=source
+            f"{quote_value(document.get('kind'))} is not a plan",
+            field="kind",
+            accepted=repr(KIND),
+            source=source,
         )
     if check_version(document.get("schema_version"), kind="plan", source=source) == 1:
         document = _of_version_1(document)

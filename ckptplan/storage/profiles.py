@@ -6,7 +6,7 @@ import datetime
 from pathlib import Path
 from typing import Any
 
-from ckptplan.errors import InputError, did_you_mean, shown
+from ckptplan.errors import InputError, did_you_mean, quote_value
 from ckptplan.model.profile import GRADES, NUMBERS, HardwareProfile
 from ckptplan.storage.files import parse_toml, read_text
 from ckptplan.storage.library import locate
@@ -62,6 +62,6 @@ def _number(field: str, entry: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
         raise InputError("is missing", field=f"{field}.grade", accepted=", ".join(GRADES))
     date = entry.get("date")
     if date is not None and not isinstance(date, (str, datetime.date)):
-        raise InputError(f"{shown(date)} is not a date", field=f"{field}.date", accepted="as 2026-11-21")
+        raise InputError(f"{quote_value(date)} is not a date", field=f"{field}.date", accepted="as 2026-11-21")
     source = {key: entry[key] for key in _SOURCE_KEYS if key in entry}
     return entry["value"], source if date is None else {**source, "date": str(date)}

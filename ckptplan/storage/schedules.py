@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal, TextIO, get_args
 
-from ckptplan.errors import InputError, did_you_mean, shown
+from ckptplan.errors import InputError, did_you_mean, quote_value
 from ckptplan.schedule.actions import Action, Tier
 from ckptplan.storage.files import named_file, parse_json
 from ckptplan.storage.versions import check_version
@@ -80,7 +80,7 @@ def load_schedule(path: str | Path, *, steps: int | None = None) -> Iterator[Act
             parse = _from_csv
         else:
             raise InputError(
-                f"{shown(first)} starts no schedule",
+                f"{quote_value(first)} starts no schedule",
                 source=f"{source}: line 1",
                 accepted=f'{{"kind": "{KIND}", ...}}, or the columns {",".join(_COLUMNS)}',
             )
@@ -104,7 +104,7 @@ def _opened(path: str | Path) -> Iterator[TextIO]:
     except OSError as error:
         raise InputError(f"cannot be read: {error.strerror}", source=str(path)) from None
     except ValueError as error:  # a name that no file can have
-        raise InputError(f"cannot be read: {error}", source=shown(str(path))) from None
+        raise InputError(f"cannot be read: {error}", source=quote_value(str(path))) from None
     with file:
         yield file
 
@@ -130,13 +130,16 @@ def _lines(file: TextIO, *, source: str) -> Iterator[str]:
 def _check_head(head: Mapping[str, Any], *, steps: int | None, source: str) -> None:
     if head.get("kind") != KIND:
         raise InputError(
-            f"{shown(head.get('kind'))} is not a schedule", field="kind", accepted=repr(KIND), source=source
+            f"{quote_value(head.get('kind'))} is not a schedule",
+            field="kind",
+            accepted=repr(KIND),
+            source=source,
         )
     check_version(head.get("schema_version"), kind="schedule", source=source)
     _step(head.get("steps"), "steps", source=source)
     if steps is not None and head.get("steps") != steps:
         raise InputError(
-            f"the schedule is for {shown(head.get('steps'))} steps, the plan for {steps}",
+            f"the schedule is for {quote_value(head.get('steps'))} steps, the plan for {steps}",
             field="steps",
             value=head.get("steps"),
             accepted=str(steps),
@@ -178,7 +181,7 @@ def _action(found: Mapping[str, Any]) -> Action:
     if not isinstance(name, str) or name not in ACTIONS:
         hint = did_you_mean(name, ACTIONS) if isinstance(name, str) else ""
         raise InputError(
-            f"{shown(name)} is no action.{hint}", field="action", value=name, accepted=", ".join(ACTIONS)
+            f"{quote_value(name)} is no action.{hint}", field="action", value=name, accepted=", ".join(ACTIONS)
         )
     fields = _FIELDS[name]
     for given in found:
@@ -199,7 +202,7 @@ def _step(value: object, field: str, source: str | None = None) -> int:
         value = int(value)  # some languages have no other numbers
     if type(value) is not int or not 0 <= value <= MAX_STEPS:
         raise InputError(
-            f"{shown(value)} is no step",
+            f"{quote_value(value)} is no step",
             field=field,
             value=value,
             accepted=f"a whole number from 0 to {MAX_STEPS:,}",
@@ -210,13 +213,17 @@ def _step(value: object, field: str, source: str | None = None) -> int:
 
 def _steps(value: object, field: str) -> tuple[int, ...]:
     if not isinstance(value, list):
-        raise InputError(f"{shown(value)} is no list", field=field, value=value, accepted="a list of steps")
+        raise InputError(
+            f"{quote_value(value)} is no list", field=field, value=value, accepted="a list of steps"
+        )
     return tuple(_step(state, field) for state in value)
 
 
 def _tier(value: object, field: str) -> Tier:
     if value not in _TIERS:
-        raise InputError(f"{shown(value)} is no tier", field=field, value=value, accepted=" or ".join(_TIERS))
+        raise InputError(
+            f"{quote_value(value)} is no tier", field=field, value=value, accepted=" or ".join(_TIERS)
+        )
     return Tier(value)
 
 

@@ -11,7 +11,7 @@ from functools import cache
 from typing import Any, TypeAlias
 
 from ckptplan.cost.case import Case
-from ckptplan.errors import InputError, did_you_mean, shown
+from ckptplan.errors import InputError, did_you_mean, quote_value
 from ckptplan.model.workload import DERIVED
 from ckptplan.units import (
     ACCEPTED_BYTES,
@@ -54,7 +54,7 @@ def _count(most: int) -> Callable[[object], int]:
         elif hasattr(text, "__index__") and not isinstance(text, bool):
             text = text.__index__()
         if not isinstance(text, int) or isinstance(text, bool) or not 1 <= text <= most:
-            raise InputError(f"{shown(value)} is not accepted", value=value, accepted=accepted)
+            raise InputError(f"{quote_value(value)} is not accepted", value=value, accepted=accepted)
         return text
 
     return read
@@ -69,7 +69,7 @@ def _ratio(value: object) -> float:
     except ValueError:
         ratio = float("nan")
     if not 0 < ratio < float("inf"):
-        raise InputError(f"{shown(value)} is not a ratio", value=value, accepted=_RATIO)
+        raise InputError(f"{quote_value(value)} is not a ratio", value=value, accepted=_RATIO)
     return ratio
 
 

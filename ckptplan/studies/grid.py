@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
-from ckptplan.errors import InputError, shown
+from ckptplan.errors import InputError, quote_value
 from ckptplan.studies.axes import Axis, Value, all_axes, axis_named
 
 #: More points than this are no sweep that anybody waits for.
@@ -71,7 +71,7 @@ def _parted(text: str) -> tuple[str, str]:
     name, equals, values = text.partition("=")
     if not equals:
         raise InputError(
-            f"{shown(text)} names no values", field="over", value=text, accepted="as T=256:65536:x2"
+            f"{quote_value(text)} names no values", field="over", value=text, accepted="as T=256:65536:x2"
         )
     return name, values
 
@@ -128,11 +128,11 @@ def _read(axis: Axis, given: object) -> Value:
 def _ranged(axis: Axis, text: str) -> Sequence[Value]:
     parts = text.split(":")
     if len(parts) != 3 or parts[2][:1] not in ("x", "+", "n"):
-        raise InputError(f"{shown(text)} is not a range", value=text, accepted=ACCEPTED)
+        raise InputError(f"{quote_value(text)} is not a range", value=text, accepted=ACCEPTED)
     ends = (_read(axis, parts[0]), _read(axis, parts[1]))
     start, stop = (_number(end, text) for end in ends)
     if start > stop:
-        raise InputError(f"{shown(text)} starts above its end", value=text, accepted="START up to STOP")
+        raise InputError(f"{quote_value(text)} starts above its end", value=text, accepted="START up to STOP")
     how, number = parts[2][0], parts[2][1:]
     if how == "+":
         found = _added(start, stop, _number(_read(axis, number), text), text)
@@ -143,21 +143,23 @@ def _ranged(axis: Axis, text: str) -> Sequence[Value]:
 
 def _number(value: Value, text: str) -> int | float:
     if value is None:
-        raise InputError(f"{shown(text)} has no bound", value=text, accepted="a list for 'unbounded'")
+        raise InputError(f"{quote_value(text)} has no bound", value=text, accepted="a list for 'unbounded'")
     return value
 
 
 def _multiplied(start: float, stop: float, factor: str, text: str) -> Iterator[float]:
     times = _plain(factor, text, "a factor above 1, as x2 or x1.5")
     if times <= 1:
-        raise InputError(f"{shown(text)} never arrives", value=text, accepted="a factor above 1, as x2 or x1.5")
+        raise InputError(
+            f"{quote_value(text)} never arrives", value=text, accepted="a factor above 1, as x2 or x1.5"
+        )
     steps = _steps(math.log(_span(start, stop, text)) / math.log(times), text)
     return (_tidy(start * times**i, stop) for i in range(steps + 1))
 
 
 def _added(start: float, stop: float, each: float, text: str) -> Iterator[float]:
     if each <= 0:
-        raise InputError(f"{shown(text)} never arrives", value=text, accepted="a step above zero")
+        raise InputError(f"{quote_value(text)} never arrives", value=text, accepted="a step above zero")
     steps = _steps((stop - start) / each, text)
     return (_tidy(start + each * i, stop) for i in range(steps + 1))
 
@@ -165,7 +167,7 @@ def _added(start: float, stop: float, each: float, text: str) -> Iterator[float]
 def _spaced(start: float, stop: float, count: str, text: str) -> Iterator[float]:
     number = int(count) if count.isascii() and count.isdecimal() and len(count) < 20 else 0
     if number < 2:
-        raise InputError(f"{shown(text)} has no count", value=text, accepted="a count from 2, as n9")
+        raise InputError(f"{quote_value(text)} has no count", value=text, accepted="a count from 2, as n9")
     ratio = _span(start, stop, text)
     _steps(number - 1, text)
     return (_tidy(start * ratio ** (i / (number - 1)), stop) for i in range(number))
@@ -177,7 +179,7 @@ def _plain(number: str, text: str, accepted: str) -> float:
     except ValueError:
         value = math.nan
     if not math.isfinite(value):
-        raise InputError(f"{shown(text)} is not a range", value=text, accepted=accepted)
+        raise InputError(f"{quote_value(text)} is not a range", value=text, accepted=accepted)
     return value
 
 
@@ -185,11 +187,13 @@ def _span(start: float, stop: float, text: str) -> float:
     """Return the ratio of two ends. Raises InputError where there is none to reckon with."""
     if start <= 0:
         raise InputError(
-            f"{shown(text)} starts at zero, which no factor leaves", value=text, accepted="a START above zero"
+            f"{quote_value(text)} starts at zero, which no factor leaves",
+            value=text,
+            accepted="a START above zero",
         )
     if stop / start > _MOST_SPAN:
         raise InputError(
-            f"{shown(text)} has ends too far apart",
+            f"{quote_value(text)} has ends too far apart",
             value=text,
             accepted=f"a STOP up to {_MOST_SPAN:g} times the START",
         )
@@ -200,7 +204,7 @@ def _steps(quotient: float, text: str) -> int:
     """Return how many steps lead from one end to the other. Raises InputError, before values are made."""
     if quotient + _HAIR >= MOST_POINTS:
         raise InputError(
-            f"{shown(text)} has more than {MOST_POINTS:,} values",
+            f"{quote_value(text)} has more than {MOST_POINTS:,} values",
             value=text,
             accepted=f"up to {MOST_POINTS:,} points",
         )

@@ -12,8 +12,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from ckptplan.cost.case import Case, with_numbers
-from ckptplan.errors import InputError, shown
+from ckptplan.cost.case import Case, replace_numbers
+from ckptplan.errors import InputError, quote_value
 from ckptplan.model.goal import Goal
 from ckptplan.model.profile import HardwareProfile
 from ckptplan.model.progress import Progress
@@ -144,7 +144,7 @@ def sensitivity(
     share = None if uncertainty is None else _share(uncertainty)
     budgets: Mapping[str, Any] = {"local_bytes": local_bytes, "remote_bytes": remote_bytes}
     wished = {name: value for name, value in budgets.items() if value is not None}
-    machine = with_numbers(profile, wished)
+    machine = replace_numbers(profile, wished)
     request = Request.of(
         workload,
         machine,
@@ -188,7 +188,10 @@ def _share(uncertainty: object) -> float:
         raise InputError(error.message, field="uncertainty", value=uncertainty, accepted=accepted) from None
     if not 0 < share <= 1:
         raise InputError(
-            f"{shown(uncertainty)} is out of range", field="uncertainty", value=uncertainty, accepted=accepted
+            f"{quote_value(uncertainty)} is out of range",
+            field="uncertainty",
+            value=uncertainty,
+            accepted=accepted,
         )
     return share
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import product
 from typing import Any
 
-from ckptplan.cost.case import Case, with_numbers
+from ckptplan.cost.case import Case, replace_numbers
 from ckptplan.errors import InputError
 from ckptplan.model.checked import digest
 from ckptplan.model.goal import Goal
@@ -195,7 +195,7 @@ def make_sweep(
     )
     sweep = Sweep(
         workloads=_several(workloads, Workload),
-        profiles=tuple(with_numbers(one, budgets) for one in _several(profiles, HardwareProfile)),
+        profiles=tuple(replace_numbers(one, budgets) for one in _several(profiles, HardwareProfile)),
         grid=grid,
         goal=goal,
         provenance=make_provenance(command),

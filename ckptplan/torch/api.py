@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from ckptplan.errors import InputError, shown
+from ckptplan.errors import InputError, quote_value
 from ckptplan.model.plan import Plan
 from ckptplan.schedule.actions import Action
 from ckptplan.schedule.schedule import Schedule
@@ -104,7 +104,7 @@ def bptt(
     losses = {"loss": loss, "chunk_loss": chunk_loss, "final_loss": final_loss}
     for field, one in losses.items():
         if one is not None and not callable(one):
-            raise InputError(f"{shown(one)} cannot be called", field=field, accepted="a function")
+            raise InputError(f"{quote_value(one)} cannot be called", field=field, accepted="a function")
     job = Job(
         cell=cell,
         inputs=inputs,
@@ -129,7 +129,7 @@ def _named(parameters: object) -> tuple[torch.Tensor, ...]:
         parameters = parameters.parameters()
     if not isinstance(parameters, Iterable) or isinstance(parameters, torch.Tensor | str):
         raise InputError(
-            f"is {shown(type(parameters).__name__)}",
+            f"is {quote_value(type(parameters).__name__)}",
             field="parameters",
             accepted="tensors, as module.parameters() gives them",
         )

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from ckptplan.errors import InputError, shown
+from ckptplan.errors import InputError, quote_value
 from ckptplan.torch.trees import Leaves, Structure, flattened, is_differentiable
 
 
@@ -34,7 +34,7 @@ class Given(Sequence):
         self.leaves, self.structure = flattened(inputs)
         if not self.leaves:
             raise InputError(
-                f"{shown(type(inputs).__name__)} holds no tensor",
+                f"{quote_value(type(inputs).__name__)} holds no tensor",
                 field="inputs",
                 accepted="tensors with time as the first axis, or a callable (start, stop) -> chunk",
             )

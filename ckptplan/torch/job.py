@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from ckptplan.errors import InputError, shown
+from ckptplan.errors import InputError, quote_value
 from ckptplan.model.plan import Plan
 from ckptplan.planning.playback import schedule_of
 from ckptplan.schedule.actions import Action, Tier
@@ -51,22 +51,24 @@ class Job:
     def __post_init__(self) -> None:
         if not isinstance(self.plan, Plan | Schedule):
             raise InputError(
-                f"{shown(self.plan)} is not a plan",
+                f"{quote_value(self.plan)} is not a plan",
                 field="plan",
                 value=self.plan,
                 accepted="a Plan, as ckptplan.optimize and ckptplan.load_plan return, or a ckptplan.Schedule",
             )
         if not callable(self.cell):
-            raise InputError(f"{shown(self.cell)} cannot be called", field="cell", accepted="cell(state, x)")
+            raise InputError(
+                f"{quote_value(self.cell)} cannot be called", field="cell", accepted="cell(state, x)"
+            )
         for one in self.parameters:
             if not isinstance(one, torch.Tensor):
                 raise InputError(
-                    f"holds {shown(type(one).__name__)}",
+                    f"holds {quote_value(type(one).__name__)}",
                     field="parameters",
                     accepted="tensors, as module.parameters() gives them",
                 )
         if self.remote_dir is not None and not isinstance(self.remote_dir, str | os.PathLike):
-            raise InputError(f"is {shown(self.remote_dir)}", field="remote_dir", accepted="a folder")
+            raise InputError(f"is {quote_value(self.remote_dir)}", field="remote_dir", accepted="a folder")
         if isinstance(self.plan, Schedule) and self.schedule is None:
             # A plan's actions are legal by their making; others could give wrong gradients in silence.
             self.plan.check()

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from ckptplan.errors import InputError, shown
+from ckptplan.errors import InputError, quote_value
 from ckptplan.torch.trees import Leaves, Structure, flattened, is_differentiable
 
 #: Outputs of a recorded chunk through which gradients come in, beside the state.
@@ -156,7 +156,7 @@ def stacked(outputs: Sequence[Any]) -> Any:
 
 def _scalar(value: object, field: str) -> torch.Tensor:
     if not isinstance(value, torch.Tensor) or value.numel() != 1 or not is_differentiable(value):
-        got = f"shape {tuple(value.shape)}" if isinstance(value, torch.Tensor) else shown(value)
+        got = f"shape {tuple(value.shape)}" if isinstance(value, torch.Tensor) else quote_value(value)
         raise InputError(
             f"returned {got}",
             field=field,

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from ckptplan.errors import InputError, shown
+from ckptplan.errors import InputError, quote_value
 from ckptplan.torch.ambient import Autocast, Generators
 from ckptplan.torch.chunk_cell import ChunkCell
 from ckptplan.torch.graphs import graph_leaves, outer_node, sequence_number
@@ -144,7 +144,7 @@ def _explain(error: Exception, state: Any, x: Any) -> None:
 def _described(tree: Any) -> str:
     leaves = flattened(tree)[0]
     if not leaves:
-        return shown(tree)
+        return quote_value(tree)
     return ", ".join(f"{str(leaf.dtype).removeprefix('torch.')} {tuple(leaf.shape)}" for leaf in leaves)
 
 
@@ -161,7 +161,7 @@ def check_result(result: object) -> tuple[Any, Any]:
     """Return what a cell returned. Raises InputError if it is not (state, output)."""
     if not isinstance(result, tuple) or len(result) != 2:
         raise InputError(
-            f"returned {shown(type(result).__name__)}"
+            f"returned {quote_value(type(result).__name__)}"
             + (f" of {len(result)}" if isinstance(result, tuple) else ""),
             field="cell",
             accepted=_ACCEPTED,

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import ckptplan
-from ckptplan.cost.case import Case, with_numbers
+from ckptplan.cost.case import Case, replace_numbers
 from ckptplan.errors import InputError
 from ckptplan.model.budget import Budget
 from ckptplan.strategies.registry import select_strategies
@@ -176,7 +176,7 @@ def test_only_what_beats_every_setting_of_the_plans_strategy_is_better(
     strategies: list[str], local_bytes: int, chance: float | None
 ) -> None:
     """Against the best of each strategy for each sample; what ties is no better."""
-    machine = with_numbers(
+    machine = replace_numbers(
         IPU,
         {
             "transfer_write_seconds": 2.16e-7,

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 import ckptplan
 from ckptplan.cost.case import Case
-from ckptplan.errors import CkptplanError, InputError, shown
+from ckptplan.errors import CkptplanError, InputError, quote_value
 from ckptplan.model.network import Network
 from ckptplan.model.workload import DERIVED
 from ckptplan.report.plan_table import plan_row
@@ -84,7 +84,7 @@ def test_a_range_of_any_numbers_is_values_or_an_error(start: float, stop: float,
             told = error
     assert all(low * (1 - 1e-9) <= float(value or 0) <= high for value in values)
     assert bool(values) == (told is None)
-    assert told is None or (told.field == "recompute-ratio" and shown(text) in told.message)
+    assert told is None or (told.field == "recompute-ratio" and quote_value(text) in told.message)
 
 
 def test_the_last_axis_runs_fastest() -> None:
