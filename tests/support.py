@@ -163,7 +163,7 @@ def brute_force(
     points = columns_of(settings)
     cost = strategy.evaluate(low=points, high=points, costs=costs, model=model)
     keys = objective(cost)
-    fitting = np.flatnonzero(limits.kept(cost))
+    fitting = np.flatnonzero(limits.keeps(cost))
     return min(((*(column[i].item() for column in keys), *settings[i].values()) for i in fitting), default=None)
 
 

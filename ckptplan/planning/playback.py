@@ -96,7 +96,7 @@ def simulate(
     budget = Budget(local_bytes=plan.goal.local_bytes, remote_bytes=plan.goal.remote_bytes)
     try:
         return play(
-            played if progress is None else _watched(played, plan, progress),
+            played if progress is None else _watch(played, plan, progress),
             costs=Case(workload=plan.workload, profile=plan.profile).costs,
             # A plan by the printed equations keeps its budget by them, not by what it does.
             budget=budget if plan.goal.model == "exact" else None,
@@ -130,8 +130,8 @@ def save_schedule(
         )
     streamed = actions(plan)
     lines = schedule_lines(
-        streamed if progress is None else _watched(streamed, plan, progress),
-        head=schedule_head(plan, command=command),
+        streamed if progress is None else _watch(streamed, plan, progress),
+        head=make_schedule_head(plan, command=command),
         format_=chosen,
     )
     count = -1  # the head
@@ -142,7 +142,7 @@ def save_schedule(
     return count
 
 
-def schedule_head(plan: Plan, *, command: str) -> dict[str, Any]:
+def make_schedule_head(plan: Plan, *, command: str) -> dict[str, Any]:
     """Return the first line of a schedule file: what it is, and of which plan."""
     return {
         "kind": KIND,
@@ -167,7 +167,7 @@ def _check(plan: object) -> None:
         )
 
 
-def _watched(actions: Iterable[Action], plan: Plan, progress: Progress) -> Iterator[Action]:
+def _watch(actions: Iterable[Action], plan: Plan, progress: Progress) -> Iterator[Action]:
     """Pass actions on; each step is run once and again where predicted, and reversed once."""
     total = 2 * plan.steps + plan.predicted.recomputed_steps
     done = 0

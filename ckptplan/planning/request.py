@@ -15,7 +15,7 @@ from ckptplan.model.prediction import BasisEntry, Bound
 from ckptplan.model.profile import HardwareProfile
 from ckptplan.model.progress import Progress
 from ckptplan.model.workload import Workload
-from ckptplan.planning.basis import estimate_basis
+from ckptplan.planning.basis import collect_basis
 from ckptplan.planning.provenance import make_provenance
 from ckptplan.search.answer import Answer
 from ckptplan.search.question import Question
@@ -112,7 +112,7 @@ class Request:
             workload=workload,
             profile=profile,
             estimate_basis=(
-                *estimate_basis(workload, profile, self.goal, own_budget=self.own_budget),
+                *collect_basis(workload, profile, self.goal, own_budget=self.own_budget),
                 *searched,
                 *notes,
             ),

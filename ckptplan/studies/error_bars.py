@@ -75,7 +75,7 @@ def error_bars(
         for i in range(samples)
     ]
     asked = question.replace(strategies=_contenders(question, share))
-    own = asked.alone(kept.strategy)
+    own = asked.for_strategy(kept.strategy)
     known = _Known(columns=columns, costs=costs, model=kept.model)
     ours = known.add(kept)
     best = np.empty(samples)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ckptplan.planning.ranking import proven_bound
+from ckptplan.planning.ranking import derive_bound
 from ckptplan.search.answer import Answer
 from ckptplan.search.question import Question
 from ckptplan.storage.tables import Columns, Row
@@ -68,7 +68,7 @@ def plan_row(question: Question) -> Row:
 def _planned(question: Question, answers: Sequence[Answer]) -> Row:
     best = answers[0]
     predicted = best.predicted(question.costs)
-    bound = proven_bound(answers, predicted.seconds)
+    bound = derive_bound(answers, predicted.seconds)
     paper = dict(predicted.paper or {})
     return {
         "strategy": best.strategy.name,

@@ -11,7 +11,7 @@ from ckptplan import HardwareProfile, Infeasible, InputError, Plan, Workload
 from ckptplan.cost.case import Case
 from ckptplan.model.budget import Budget
 from ckptplan.model.record import Parameters
-from ckptplan.planning.basis import unsourced
+from ckptplan.planning.basis import find_unsourced
 from ckptplan.search.question import Question
 from ckptplan.storage.library import names
 from ckptplan.strategies.registry import closed_form_of, select_strategies
@@ -423,7 +423,7 @@ def test_sizes_that_a_network_gives_are_derived() -> None:
 @pytest.mark.parametrize("name", names("hardware_profiles"))
 def test_built_in_profiles_and_workloads_have_a_source_for_every_number(name: str) -> None:
     plan = optimize(SNN.with_steps(64), ckptplan.load_profile(name), local_bytes="1 GiB")
-    assert unsourced(plan.estimate_basis) == []
+    assert find_unsourced(plan.estimate_basis) == []
 
 
 def test_dates_can_be_fixed(monkeypatch: pytest.MonkeyPatch) -> None:
