@@ -17,7 +17,7 @@ from ckptplan.cli.app import app
 from ckptplan.cli.wording import as_option, message_of, option_of
 from ckptplan.errors import CkptplanError, Infeasible, InputError
 from ckptplan.report.infeasible import infeasible_text
-from ckptplan.storage.rows import row_file
+from ckptplan.storage.rows import open_rows
 from ckptplan.storage.tables import Lines
 from ckptplan.torch.memory import OutOfMemory, explained
 from ckptplan.wording import Argument, Phrase, put_into_words
@@ -128,7 +128,7 @@ def error_of_other_rows(path: Path) -> CkptplanError:
     lines = Lines(format="csv", columns={"sweep": "text", "x": "whole"})
     with (
         pytest.raises(InputError) as raised,
-        row_file(path, lines=lines, identity="a", total=1, head=lambda _: {}),
+        open_rows(path, lines=lines, identity="a", total=1, head=lambda _: {}),
     ):
         pass
     return raised.value

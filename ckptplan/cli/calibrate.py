@@ -160,11 +160,11 @@ def _stem(path: str, option: str) -> str:
 
 def _write(found: "Calibrated", output: str, profile_out: str) -> None:
     """Write both files, or neither."""
-    from ckptplan.storage.files import replacing
+    from ckptplan.storage.files import replace_file
     from ckptplan.storage.toml_files import profile_text, workload_text
 
     workload, profile = workload_text(found.workload), profile_text(found.profile)
-    with replacing(output) as first, replacing(profile_out) as second:
+    with replace_file(output) as first, replace_file(profile_out) as second:
         first.write(workload)
         second.write(profile)
     note(f"workload written to {output}, profile to {profile_out}")

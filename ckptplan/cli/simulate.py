@@ -114,9 +114,9 @@ def _traced(plan: "Plan", schedule: str | None, path: str) -> "Iterator[Sink]":
     from ckptplan.cost.case import Case
     from ckptplan.planning.playback import make_schedule_head
     from ckptplan.report.chrome_trace import ChromeTrace
-    from ckptplan.storage.files import replacing
+    from ckptplan.storage.files import replace_file
 
-    with replacing(path) as file:
+    with replace_file(path) as file:
         chrome = ChromeTrace(
             file,
             process=f"{schedule or plan.strategy} on {plan.profile.name}, simulated",

@@ -116,9 +116,9 @@ def _traced(plan: "Plan", path: str) -> "Iterator[ChromeTrace]":
     from ckptplan.cost.case import Case
     from ckptplan.planning.playback import make_schedule_head, simulate
     from ckptplan.report.chrome_trace import ChromeTrace
-    from ckptplan.storage.files import replacing
+    from ckptplan.storage.files import replace_file
 
-    with replacing(path) as file:
+    with replace_file(path) as file:
         chrome = ChromeTrace(
             file,
             process=f"{plan.strategy} on {plan.profile.name}, simulated",

@@ -18,7 +18,7 @@ from ckptplan.schedule.illegal import IllegalAction
 from ckptplan.schedule.schedule import Schedule
 from ckptplan.schedule.simulator import Trace, play
 from ckptplan.schedule.timeline import Sink
-from ckptplan.storage.files import replacing
+from ckptplan.storage.files import replace_file
 from ckptplan.storage.schedules import KIND, ScheduleFormat, load_schedule, schedule_lines
 from ckptplan.storage.versions import WRITTEN
 from ckptplan.strategies.registry import strategy_of
@@ -135,7 +135,7 @@ def save_schedule(
         format_=chosen,
     )
     count = -1  # the head
-    with replacing(path) as file:
+    with replace_file(path) as file:
         for line in lines:
             file.write(line)
             count += 1

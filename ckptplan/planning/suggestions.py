@@ -14,7 +14,7 @@ from ckptplan.model.step_costs import StepCosts
 from ckptplan.model.workload import Workload
 from ckptplan.planning.request import Request
 from ckptplan.search.question import Question
-from ckptplan.storage.library import names
+from ckptplan.storage.library import list_names
 from ckptplan.storage.profiles import load_profile
 from ckptplan.strategies.registry import select_strategies
 
@@ -167,7 +167,7 @@ def _suggest_other_profile(asked: _InfeasibleRequest, infeasible: Infeasible) ->
     """Suggest the smallest built-in machine that would do, unless the caller set the budget."""
     if asked.question.goal.local_bytes != asked.case.profile.local_bytes:
         return
-    others = [load_profile(name) for name in names("hardware_profiles") if name != asked.case.profile.name]
+    others = [load_profile(name) for name in list_names("hardware_profiles") if name != asked.case.profile.name]
     # Not those whose memory is a guess.
     known = [other for other in others if other.sources["local_bytes"].grade != "X"]
     for other in sorted(known, key=lambda profile: profile.local_bytes * profile.units):

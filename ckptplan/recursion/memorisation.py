@@ -1,7 +1,8 @@
 """Gruslys et al. 2016: memorisation of hidden states, of internal states (tapes), or of both.
 
 As executed here, under the laws of docs/schedule-format.md: a tape is no restart state, so that a step whose
-tape is kept is followed by a checkpoint, which is paid for. ``count_forward_operations`` counts as the paper does.
+tape is kept is followed by a checkpoint, which is paid for. ``count_forward_operations`` counts as
+the paper does.
 """
 
 from __future__ import annotations

@@ -100,8 +100,10 @@ class _TreeCounter:
             return Tally(
                 recomputed_steps=rest.recomputed_steps + repeats * length * self.chunk - lacking
                 + first.recomputed_steps + (repeats - 1) * other.recomputed_steps,
-                remote_writes=rest.remote_writes + repeats + first.remote_writes + (repeats - 1) * other.remote_writes,
-                remote_reads=rest.remote_reads + repeats + first.remote_reads + (repeats - 1) * other.remote_reads,
+                remote_writes=rest.remote_writes + repeats
+                + first.remote_writes + (repeats - 1) * other.remote_writes,
+                remote_reads=rest.remote_reads + repeats
+                + first.remote_reads + (repeats - 1) * other.remote_reads,
                 local_bytes=max(rest.local_bytes, first.local_bytes, other.local_bytes if repeats > 1 else 0),
                 remote_states=max(
                     repeats + rest.remote_states,

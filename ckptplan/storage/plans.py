@@ -61,11 +61,11 @@ def load_plan(path: str | Path) -> Plan:
             source=source,
         )
     if check_version(document.get("schema_version"), kind="plan", source=source) == 1:
-        document = _of_version_1(document)
+        document = _convert_version_1(document)
     try:
         parts = {
-            "profile": _part(document, "profile", HardwareProfile),
-            "workload": _part(document, "workload", Workload),
+            "profile": _load_part(document, "profile", HardwareProfile),
+            "workload": _load_part(document, "workload", Workload),
         }
         plan = Plan(**{**document, **parts})
         strategy_of(plan.strategy).check(plan.parameters, steps=plan.steps, splits=plan.splits)
@@ -74,7 +74,7 @@ def load_plan(path: str | Path) -> Plan:
         raise error.inside(source=source) from None
 
 
-def _of_version_1(document: dict[str, Any]) -> dict[str, Any]:
+def _convert_version_1(document: dict[str, Any]) -> dict[str, Any]:
     """Return a plan of version 1 as one of version 2.
 
     ``nested`` keeps nothing remote; the length of its segments was called ``remote_chunk_size`` all the same.
@@ -88,7 +88,7 @@ def _of_version_1(document: dict[str, Any]) -> dict[str, Any]:
     return document
 
 
-def _part(document: dict[str, Any], name: str, model: type[_Part]) -> _Part:
+def _load_part(document: dict[str, Any], name: str, model: type[_Part]) -> _Part:
     entry = document.get(name)
     if not isinstance(entry, dict):
         likely = did_you_mean(name, document) if name not in document else ""

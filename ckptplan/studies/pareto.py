@@ -79,12 +79,12 @@ def pareto(
         effort=effort,
         progress=progress,
     )
-    fineness = _resolution(resolution, steps=workload.steps)
-    fronts = _fronts(request.question(), resolution=fineness)
+    fineness = _read_resolution(resolution, steps=workload.steps)
+    fronts = _trace_fronts(request.question(), resolution=fineness)
     return ParetoFront(request, tuple(fronts), resolution=fineness)
 
 
-def _resolution(wanted: float | str | None, *, steps: int) -> float:
+def _read_resolution(wanted: float | str | None, *, steps: int) -> float:
     if wanted is None:
         return 0.0 if steps <= MOST_EXACT else COARSE
     try:
@@ -130,7 +130,7 @@ class StrategyFront:
         )
 
 
-def _fronts(question: Question, *, resolution: float) -> list[StrategyFront]:
+def _trace_fronts(question: Question, *, resolution: float) -> list[StrategyFront]:
     steps = question.costs.steps
     limits = Limits(
         budget=Budget(remote_bytes=question.budget.remote_bytes),
@@ -313,7 +313,7 @@ class ParetoFront(Sequence[Plan]):
 
         It is read off the front where that has every point, and searched for where some are left out.
         """
-        budget = _budget(local_bytes)
+        budget = _read_budget(local_bytes)
         place = self.place_within(budget)
         if self._read_off and place is not None:
             return self._plan(place, budget=budget)
@@ -321,7 +321,7 @@ class ParetoFront(Sequence[Plan]):
 
     def lacks(self, local_bytes: int | str) -> Infeasible | None:
         """Return why no plan is within a budget of one unit; None where one is. Raises InputError."""
-        budget = _budget(local_bytes)
+        budget = _read_budget(local_bytes)
         if self.place_within(budget) is not None:
             return None
         question = self._within(budget).question()
@@ -354,7 +354,7 @@ class ParetoFront(Sequence[Plan]):
         return self._request.replace(local_bytes=budget, objective=objective)
 
 
-def _budget(local_bytes: int | str) -> int:
+def _read_budget(local_bytes: int | str) -> int:
     try:
         return parse_bytes(local_bytes)
     except InputError as error:

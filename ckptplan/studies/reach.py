@@ -54,7 +54,7 @@ class Reach:
     interrupted: bool = False
 
 
-def nothing_yet(strategy: str) -> Reach:
+def make_empty_reach(strategy: str) -> Reach:
     """Return that an interrupted search found nothing for a strategy."""
     return Reach(strategy=strategy, value=0, plan=None, bound_by=None, proved=False, interrupted=True)
 
@@ -81,7 +81,7 @@ class ReachSearch(ABC):
         """Return how far the strategy goes."""
         most = self._most()
         self.find(most)
-        self.progress.reached(_FOUND, next_share=1.0)
+        self.progress.report_share(_FOUND, next_share=1.0)
         if self.best is None:
             missing = self._missing(1)
             return Reach(
@@ -103,7 +103,7 @@ class ReachSearch(ABC):
 
     def so_far(self) -> Reach:
         """Return the largest value found before an interruption."""
-        found = nothing_yet(self.strategy.name)
+        found = make_empty_reach(self.strategy.name)
         if self.best is None:
             return found
         value, answer = self.best
@@ -197,7 +197,7 @@ class ClosedFormReachSearch(ReachSearch):
         waiting = [(1, most)]
         while waiting:
             low, high = waiting.pop()
-            self.progress.reached(_FOUND * (1 - log(1 + high - low) / log(1 + most)), next_share=0.0)
+            self.progress.report_share(_FOUND * (1 - log(1 + high - low) / log(1 + most)), next_share=0.0)
             if self._hopeless(low, high):
                 continue
             if low == high:
@@ -248,7 +248,7 @@ class SolvedReachSearch(ReachSearch):
         if high == 0:
             return
         alone = self.request.goal.max_overhead is None
-        self.progress.reached(_CHEAP, next_share=_FOUND if alone else 2 * _CHEAP)
+        self.progress.report_share(_CHEAP, next_share=_FOUND if alone else 2 * _CHEAP)
         if self._fits(high):
             return
         self._look_below(high)
@@ -264,7 +264,7 @@ class SolvedReachSearch(ReachSearch):
             middle = first if low == 0 and low < first < high else choose_middle(low, high)
             left = (log(high - low), log(max(middle - low, high - middle)))
             share, next_share = (_FOUND - (_FOUND - begun) * one / most for one in left)
-            self.progress.reached(share, next_share=next_share)
+            self.progress.report_share(share, next_share=next_share)
             if self._fits(middle):
                 low = middle
             else:

@@ -60,12 +60,12 @@ def plan_row(question: Question) -> Row:
         # What is proved of any strategy holds for the best one.
         answers = question.rank()
     if answers:
-        return _planned(question, answers)
+        return _make_plan_row(question, answers)
     reason = question.infeasible(subject="nothing fits")
     return {"fits": False, "binding": reason.binding, "need": float(reason.need), "have": float(reason.have)}
 
 
-def _planned(question: Question, answers: Sequence[Answer]) -> Row:
+def _make_plan_row(question: Question, answers: Sequence[Answer]) -> Row:
     best = answers[0]
     predicted = best.predicted(question.costs)
     bound = derive_bound(answers, predicted.seconds)
