@@ -19,7 +19,7 @@ from ckptplan.errors import CkptplanError, Infeasible, InputError
 from ckptplan.report.infeasible import infeasible_text
 from ckptplan.storage.rows import open_rows
 from ckptplan.storage.tables import Lines
-from ckptplan.torch.memory import OutOfMemory, explained
+from ckptplan.torch.memory import OutOfMemory, explain_exhaustion
 from ckptplan.wording import Argument, Phrase, put_into_words
 from tests.support import run, small_plan
 
@@ -136,7 +136,7 @@ def error_of_other_rows(path: Path) -> CkptplanError:
 
 def error_of_memory() -> CkptplanError:
     plan = small_plan("base", local_bytes="1 GiB")
-    with pytest.raises(OutOfMemory) as raised, explained(plan, torch.device("cpu")):
+    with pytest.raises(OutOfMemory) as raised, explain_exhaustion(plan, torch.device("cpu")):
         raise MemoryError("no room")
     return raised.value
 
