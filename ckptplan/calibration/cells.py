@@ -193,7 +193,7 @@ def _call_factory(spec: CellSpec, make: Callable[..., Any], *, batch: int, devic
     if not isinstance(cell, torch.nn.Module):
         # Its parameters could not be counted, nor their gradients compared.
         raise InputError(
-            f"{spec.name} returned {quote_value(type(cell).__name__)} as its cell: its parameters cannot be found",
+            f"{spec.name} returned {quote_value(type(cell).__name__)} as its cell: no parameters can be found",
             field="cell",
             accepted="a torch.nn.Module; what is a function goes into the forward of one",
         )

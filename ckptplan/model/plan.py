@@ -1,4 +1,4 @@
-"""A plan: the strategy, its parameters, what it will cost and why that is believed."""
+"""Defines a plan: the strategy, its parameters, the predicted cost, and the basis of the prediction."""
 
 from dataclasses import dataclass
 from typing import Annotated, ClassVar, Literal, Self
@@ -16,7 +16,7 @@ from ckptplan.model.split import Split
 from ckptplan.model.workload import Workload
 
 KIND = "ckptplan.plan"
-#: Version of the plan format; raised when a reader of the old one would misunderstand the new.
+#: Version of the plan format; increased when a reader of the old one would misread the new one.
 SCHEMA_VERSION: Literal[2] = 2
 
 
@@ -34,7 +34,7 @@ def _as_dict(parameters: Parameters) -> dict[str, int]:
 
 @dataclass(frozen=True, kw_only=True)
 class Provenance(MappingRecord):
-    """Which program made the plan, when and how."""
+    """The program version that made the plan, its command, and the date."""
 
     version: Annotated[str, Field(description="version of ckptplan")]
     command: str

@@ -1,4 +1,4 @@
-"""Field types of the models: SI numbers inside, text with a unit also taken at the edge."""
+"""Field types of the models: numbers in SI base units that also accept text with a unit."""
 
 import re
 from operator import index
@@ -21,7 +21,7 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,99}")
 
 
 def check_name(value: object) -> object:
-    """Return a name that is one. Raises InputError."""
+    """Return a valid name unchanged. Raises InputError."""
     if isinstance(value, str) and not _NAME.fullmatch(value):
         raise InputError(
             f"{quote_value(value)} is not a name",
@@ -32,7 +32,7 @@ def check_name(value: object) -> object:
 
 
 def _whole(value: object) -> object:
-    """Take numpy's integers for what they are; floats and truth values are refused later."""
+    """Convert numpy integers to int; floats and booleans are refused later."""
     return value if isinstance(value, (bool, str)) or not hasattr(value, "__index__") else index(value)
 
 
@@ -46,9 +46,9 @@ Bytes = Annotated[int, BeforeValidator(parse_bytes), Field(ge=0, le=MAX_BYTES)]
 PositiveBytes = Annotated[int, BeforeValidator(parse_bytes), Field(gt=0, le=MAX_BYTES)]
 Seconds = Annotated[float, BeforeValidator(parse_seconds), Field(ge=0, le=1e12)]
 PositiveSeconds = Annotated[float, BeforeValidator(parse_seconds), Field(gt=0, le=1e12)]
-#: Bytes, None where nothing bounds them ('unbounded' at the edge).
+#: Bytes; None, or 'unbounded' as text, means no limit.
 Limit = Annotated[Annotated[int, Field(ge=0, le=MAX_BYTES)] | None, BeforeValidator(_limit)]
-#: Below one byte a second nothing would ever arrive.
+#: At least one byte per second.
 Rate = Annotated[float, BeforeValidator(parse_rate), Field(ge=1)]
 Share = Annotated[float, BeforeValidator(parse_fraction), Field(ge=0)]
 Watts = Annotated[float, Field(gt=0, strict=True)]

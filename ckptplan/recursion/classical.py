@@ -1,4 +1,4 @@
-"""The classical problem, one tape and some slots: its optimum for each number of slots that is asked for."""
+"""Solves the classical problem, one tape and some slots, for each number of slots of interest."""
 
 from __future__ import annotations
 
@@ -17,31 +17,31 @@ from ckptplan.recursion.single_tape import SingleTape
 from ckptplan.recursion.table_problem import TableProblem
 from ckptplan.recursion.tree import Part, UnitSizes
 
-#: Steps of the classical case: its work rises with T, and with T^2 but slowly.
+#: Longest sequence of the classical case; the work rises with T^2, with a small constant.
 _CLASSICAL = {"glance": 10_000, "quick": 30_000, "thorough": 200_000}
-#: Closed forms, and steps of all classical tables together, where smaller memories are asked for, too.
+#: Limits for a whole front of memories: on closed forms, and on the steps of all classical tables together.
 _BINOMIALS = 2_000
 _CLASSICAL_IN_ALL = {"glance": 30_000, "quick": 120_000, "thorough": 600_000}
 
 
-#: A question asks for the same tables once for each objective.
+#: A question needs the same tables once for each objective.
 _cached = lru_cache(maxsize=64)(SingleTape)
 
 
 def is_short(job: TableProblem) -> bool:
-    """Return whether the classical problem can be solved: without remote memory there is a closed form."""
+    """Return whether the sequence is short enough; without remote memory a closed form serves any length."""
     return job.problem.write == inf or job.problem.steps <= _CLASSICAL[job.effort]
 
 
 def solve_classical(job: TableProblem) -> SolvedProblem:
-    """Return the optimum, with a single tape, for the budget or for each number of slots within it."""
+    """Return the single-tape optimum for the budget, or for each number of slots within it."""
     problem, most = job.problem, min(job.problem.steps, _most_states(job))
     counts = _slot_counts(job, most)
     if problem.write == inf:
-        again = revolve.count_recomputed(problem.steps, chunk=1, slots=most)
+        recomputed = revolve.count_recomputed(problem.steps, chunk=1, slots=most)
         return SolvedProblem(
             candidates=list(_binomial_candidates(job, counts)),
-            least_extra=again * problem.recompute if most else inf,
+            least_extra=recomputed * problem.recompute if most else inf,
             exact=len(counts) > most or not job.front,
         )
     optimum = float(_cached_single_tape(job, most).unstored[problem.steps])
@@ -53,12 +53,12 @@ def solve_classical(job: TableProblem) -> SolvedProblem:
 
 
 def _most_states(job: TableProblem) -> int:
-    """Return the states that there is room for beside one tape."""
+    """Return how many states fit in local memory besides one tape."""
     return (job.units - job.sizes.tape) // job.sizes.state
 
 
 def _slot_counts(job: TableProblem, most: int) -> list[int]:
-    """Return the numbers of slots to look at: the most, and fewer where smaller memories are asked for."""
+    """Return the numbers of slots to solve for: the most and, for a front, smaller ones too."""
     if not job.front:
         return [most]
     few = _BINOMIALS if job.problem.write == inf else _CLASSICAL_IN_ALL[job.effort] // job.problem.steps
@@ -69,20 +69,20 @@ def _slot_counts(job: TableProblem, most: int) -> list[int]:
 
 
 def _binomial_candidates(job: TableProblem, counts: list[int]) -> Iterator[Candidate]:
-    """Return binomial checkpointing in local memory alone, for any number of steps."""
+    """Yield binomial checkpointing in local memory alone, for any number of steps."""
     steps = job.problem.steps
     for slots in counts:
-        again = revolve.count_recomputed(steps, chunk=1, slots=slots)
-        if again < revolve.MOST and revolve.is_listable(steps, slots):
+        recomputed = revolve.count_recomputed(steps, chunk=1, slots=slots)
+        if recomputed < revolve.MOST and revolve.is_listable(steps, slots):
             yield Candidate(
-                extra=again * job.problem.recompute,
+                extra=recomputed * job.problem.recompute,
                 local_bytes=slots * job.problem.state_bytes + job.problem.tape_bytes,
-                build=partial(make_segments_tree, slots, Segments(0, 0, 0, steps, again), steps=steps),
+                build=partial(make_segments_tree, slots, Segments(0, 0, 0, steps, recomputed), steps=steps),
             )
 
 
 def _single_tape_candidates(job: TableProblem, counts: list[int]) -> Iterator[Candidate]:
-    """Return the classical optimum for each number of slots."""
+    """Yield the classical optimum for each number of slots."""
     problem = job.problem
     for slots in counts:
         table = _cached_single_tape(job, slots)
@@ -97,7 +97,7 @@ def _single_tape_candidates(job: TableProblem, counts: list[int]) -> Iterator[Ca
 
 
 def _cached_single_tape(job: TableProblem, slots: int) -> SingleTape:
-    # A tape as large as a state and one slot each: slots alone are counted.
+    # With a tape as large as a state, units count slots, and one unit is the tape's.
     return _cached(
         steps=job.problem.steps,
         units=slots + 1,
@@ -110,5 +110,5 @@ def _cached_single_tape(job: TableProblem, slots: int) -> SingleTape:
 
 
 def clear_caches() -> None:
-    """Keep no table of earlier questions; for those who measure time."""
+    """Drop the tables of earlier questions, e.g. before a time measurement."""
     _cached.cache_clear()

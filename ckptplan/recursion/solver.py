@@ -1,10 +1,11 @@
-"""The optimum under a byte budget, exact where the work allows, else the best found and a proven bound.
+"""Finds the optimum under a byte budget: exact if affordable, else good schedules and a proven bound.
 
-Exact: one table for all lengths and all budgets (``tables``), or the classical case (``single_tape``).
-Beyond that two ways that give schedules, and a bound on what any schedule costs:
+The exact optimum comes from one table for all lengths and budgets (``tables``), or from the classical case
+(``single_tape``). Where these are too much work, there are two kinds of schedules, and a bound on the cost of
+any schedule:
 
-- segments of one length in remote memory, with an exact schedule inside and for the rest;
-- chunks of several steps that are handled as one, so that the tables are smaller.
+- segments of one length in remote memory, with an exact schedule inside them and for the rest;
+- chunks of several steps treated as one step, so that the tables are smaller.
 """
 
 from __future__ import annotations
@@ -37,9 +38,9 @@ from ckptplan.recursion.tree import Decision, Part, UnitSizes
 def solve(
     problem: Problem, *, effort: str, front: bool = False, progress: Progress | None = None
 ) -> SolvedProblem | None:
-    """Return schedules for the budget; None where no schedule fits it.
+    """Return schedules for the budget, None if no schedule fits.
 
-    With ``front``, schedules for every budget below it, too: ``exact`` is said of all of them then.
+    With ``front``, return schedules for every smaller budget, too; ``exact`` then refers to all of them.
     """
     steps, tape = problem.steps, problem.tape_bytes
     unit = gcd(problem.state_bytes, tape)
@@ -59,7 +60,7 @@ def solve(
 
 
 def _solve_with_all_tapes(job: TableProblem) -> SolvedProblem:
-    """Return the schedule that runs nothing again, and what does with less where that is asked for."""
+    """Return the schedule that recomputes nothing and, for a front, schedules that need less memory."""
     root, sizes = Part(Where.UNSTORED, job.problem.steps, job.units), job.sizes
     whole = Candidate(
         extra=0.0,
@@ -73,16 +74,17 @@ def _solve_with_all_tapes(job: TableProblem) -> SolvedProblem:
 
 
 def _solve_by_tables(job: TableProblem) -> SolvedProblem | None:
-    """Return what a table of the whole sequence gives, or one of a part of it."""
+    """Return the solution from a table of the whole sequence, or of a part of it."""
     coarse, relaxed = coarsen(job), coarsen(job, down=True)
-    found = (_solve_exactly if is_affordable(coarse, coarse.units) else _solve_in_parts)(coarse, relaxed)
-    if found.exact or not job.front:
-        return found
-    return replace(found, candidates=[*found.candidates, *_small_budget_candidates(job)])
+    solver = _solve_exactly if is_affordable(coarse, coarse.units) else _solve_in_parts
+    solved = solver(coarse, relaxed)
+    if solved.exact or not job.front:
+        return solved
+    return replace(solved, candidates=[*solved.candidates, *_small_budget_candidates(job)])
 
 
 def _small_budget_candidates(job: TableProblem) -> Iterator[Candidate]:
-    """Return schedules for small budgets, in units that lose nothing: those of coarse units are few there."""
+    """Yield schedules for small budgets, in exact units: coarse units give only few of them."""
     units = min(job.units, WORK[job.effort] // job.problem.steps**2 - 1)
     if units >= 2 * job.sizes.tape and is_affordable(job, units):
         yield from _table_candidates(
@@ -105,7 +107,7 @@ def _solve_exactly(job: TableProblem, relaxed: TableProblem) -> SolvedProblem:
 
 
 def _prove_bound(job: TableProblem) -> float:
-    """Return what the optimum of the sequence, or of its parts, proves, in units that are rounded down."""
+    """Return the bound from the optimum of the sequence, or of its parts, in units that are rounded down."""
     problem, units = job.problem, job.units
     if is_affordable(job, units):
         optimum = float(cached_tables(job, steps=problem.steps, units=units).unstored[problem.steps, units])
@@ -123,7 +125,7 @@ def _prove_bound(job: TableProblem) -> float:
 def _table_candidates(
     tables: Tables, pieces: int, *, unit: int, chunk: int = 1, steps_in_all: int | None = None
 ) -> Iterator[Candidate]:
-    """Return a schedule for each budget that allows a quicker one than the budgets below it."""
+    """Yield a schedule for each budget that allows a faster one than all smaller budgets."""
     row = tables.unstored[pieces]
     best = inf
     for units in np.flatnonzero(np.isfinite(row)):
@@ -151,7 +153,7 @@ def _solve_in_parts(job: TableProblem, relaxed: TableProblem) -> SolvedProblem:
 
 
 def _describe_rounding(job: TableProblem) -> str:
-    """Tell what is lost where sizes are no whole numbers of units."""
+    """Return what is lost if sizes are not multiples of the unit, as text; '' if they are."""
     problem, unit = job.problem, job.unit
     state, tape = job.sizes.state * unit - problem.state_bytes, job.sizes.tape * unit - problem.tape_bytes
     if not state and not tape:
@@ -163,7 +165,7 @@ def _describe_rounding(job: TableProblem) -> str:
 
 
 def _segment_candidates(problem: Problem, tables: Tables, *, unit: int) -> Iterator[Candidate]:
-    """Segments of the length that costs least a step, until what is left has a schedule of its own."""
+    """Yield segments of the length with the least cost per step, with an exact schedule for the rest."""
     units, horizon = tables.units, tables.steps
     lengths = np.arange(1, horizon + 1)
     each = tables.write + tables.read + lengths * tables.recompute + tables.remote[1:, units]
@@ -184,7 +186,7 @@ def _segment_candidates(problem: Problem, tables: Tables, *, unit: int) -> Itera
 
 
 def _chunk_candidates(job: TableProblem, horizon: int) -> Iterator[Candidate]:
-    """Handle so many steps as one that a table of ``horizon`` pieces holds them all."""
+    """Yield schedules that treat several steps as one, so that a table of ``horizon`` pieces holds them all."""
     problem = job.problem
     chunk = -(-problem.steps // horizon)
     pieces = -(-problem.steps // chunk)

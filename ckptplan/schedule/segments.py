@@ -1,4 +1,4 @@
-"""Pieces that schedules are made of: ranges cut into chunks, and one segment reversed locally."""
+"""Building blocks of schedules: cuts ranges into chunks, and reverses a segment in local memory."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _LOCAL = Tier.LOCAL
 
 
 def cut_range(start: int, stop: int, size: int) -> range:
-    """Return where the chunks of a range end, but for the last one; the ragged chunk comes first.
+    """Return the ends of all chunks of a range except the last; the ragged chunk comes first.
 
     Chunk i of ``[start, *cuts, stop]`` runs from entry i to entry i+1.
     """
@@ -26,8 +26,8 @@ def reverse_locally(start: int, stop: int, size: int, *, held: bool = False) -> 
 def reverse_between(start: int, stop: int, ends: Sequence[int], *, held: bool = False) -> Iterator[Action]:
     """Run and reverse one segment with a local checkpoint before each chunk but the last.
 
-    ``ends`` are where the chunks end, ascending, but for the last one, which is recorded at once. The
-    working state is that of ``start``. With ``held`` it is also in a local slot already, which is freed with
+    ``ends`` are the ends of all chunks but the last, ascending; the last chunk is recorded at once. The
+    working state is that of ``start``. With ``held`` it is already in a local slot too, which is freed like
     the others.
     """
     first = start

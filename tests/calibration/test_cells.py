@@ -143,7 +143,7 @@ def test_weights_that_are_not_trained_take_memory_all_the_same() -> None:
         ("factories:broken", "KeyError: 'no such layer'"),
         ("factories:other", "returned 'Linear'"),
         ("factories:stateless", "a state without tensors, None"),
-        ("factories:function", "'function' as its cell, whose parameters cannot be found"),
+        ("factories:function", "'function' as its cell: no parameters can be found"),
         ("factories:narrow", "first step, or the mean square of its first output, raised RuntimeError"),
         ("factories:doubles", "(inputs of a step: float32 (2, 64))"),
         ("factories:ready_inputs", "returned 'Tensor' as its inputs"),

@@ -57,4 +57,6 @@ def test_disk_revolve_costs_what_the_closed_form_says(steps: int, slots: int, wr
     found = choose_segments(steps=steps, slots=slots, transfer=write + read, recompute=1.0)
     assert found is not None
     # Where it never frees its disk slots it pays no less: the peer's own plan is the measure.
-    assert found.number * (write + read) + found.again == cost(schedule, steps=steps, write=write, read=read)
+    assert found.number * (write + read) + found.recomputed_steps == cost(
+        schedule, steps=steps, write=write, read=read
+    )

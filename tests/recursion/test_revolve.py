@@ -80,7 +80,9 @@ def test_disk_revolve_is_its_recurrence(slots: int, transfer: float, recompute: 
     for steps in range(1, 90):
         found = choose_segments(steps=steps, slots=slots, transfer=transfer, recompute=recompute)
         assert found is not None
-        assert found.number * transfer + found.again * recompute == pytest.approx(least(steps), abs=1e-9)
+        assert found.number * transfer + found.recomputed_steps * recompute == pytest.approx(
+            least(steps), abs=1e-9
+        )
         assert found.number * found.length + found.longer + found.last == steps
 
 
@@ -107,7 +109,9 @@ def test_with_little_remote_memory_there_are_fewer_segments(transfer: float, rec
             found = choose_segments(steps=steps, slots=2, transfer=transfer, recompute=recompute, most=most)
             assert found is not None
             assert found.number <= most
-            assert found.number * transfer + found.again * recompute == pytest.approx(least(steps, most))
+            assert found.number * transfer + found.recomputed_steps * recompute == pytest.approx(
+                least(steps, most)
+            )
     assert choose_segments(steps=9, slots=0, transfer=transfer, recompute=recompute, most=7) is None
 
 

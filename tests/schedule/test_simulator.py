@@ -83,7 +83,7 @@ def test_standard_with_two_chunks() -> None:
         ([Save(0, LOCAL), Record(0, 4), Backward(0, 4)], 4, "nothing is left stored at the end"),
         ([Save(0, REMOTE), Record(0, 4), Backward(0, 4)], 4, "nothing is left stored at the end"),
         ([], 1, "every step is reversed"),
-        (["advance"], 1, "there is no such action"),
+        (["advance"], 1, "this is not an action"),
     ],
 )
 def test_each_law_is_enforced_and_named(actions: Sequence[Action], number: int, law: str) -> None:

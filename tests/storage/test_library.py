@@ -129,7 +129,7 @@ def test_a_minimal_profile_is_enough(tmp_path: Path) -> None:
         ("latency_seconds = -1", "latency_seconds: -1 is not accepted"),
         ("latncy_seconds = 1", "Did you mean 'latency_seconds'"),
         ("sources = {}", "sources: is written beside each number"),
-        ("schema_version = 2", "schema_version: 2 is a version"),
+        ("schema_version = 2", "schema_version: this ckptplan does not read version 2"),
         ('[latency_seconds]\ngrade = "A"', "latency_seconds.value: is missing"),
         ("[latency_seconds]\nvalue = 1", "latency_seconds.grade: is missing"),
         ("[latency_seconds]\nvalu = 1", "latency_seconds.valu: is not a key of a number. Did you mean 'value'"),
