@@ -22,14 +22,14 @@ from ckptplan.model.profile import HardwareProfile
 from ckptplan.model.progress import Progress
 from ckptplan.model.record import Parameters
 from ckptplan.model.workload import Workload
-from ckptplan.planning.ranking import proven_bound, rank_strategies
+from ckptplan.planning.ranking import derive_bound, rank_strategies
 from ckptplan.planning.request import Request
 from ckptplan.search.answer import Answer, ClosedFormAnswer
 from ckptplan.search.box import Limits
-from ckptplan.search.front import COARSE, Front, front_of, merged
+from ckptplan.search.front import COARSE, Front, merge_fronts, trace_front
 from ckptplan.search.objective import Knee
 from ckptplan.search.question import Question
-from ckptplan.search.solved_front import solved_front
+from ckptplan.search.solved_front import trace_solved_front
 from ckptplan.strategies.closed_form import ClosedForm
 from ckptplan.strategies.protocol import Strategy
 from ckptplan.units import parse_bytes, parse_fraction
@@ -79,12 +79,12 @@ def pareto(
         effort=effort,
         progress=progress,
     )
-    fineness = _resolution(resolution, steps=workload.steps)
-    fronts = _fronts(request.question(), resolution=fineness)
+    fineness = _read_resolution(resolution, steps=workload.steps)
+    fronts = _trace_fronts(request.question(), resolution=fineness)
     return ParetoFront(request, tuple(fronts), resolution=fineness)
 
 
-def _resolution(wanted: float | str | None, *, steps: int) -> float:
+def _read_resolution(wanted: float | str | None, *, steps: int) -> float:
     if wanted is None:
         return 0.0 if steps <= MOST_EXACT else COARSE
     try:
@@ -130,7 +130,7 @@ class StrategyFront:
         )
 
 
-def _fronts(question: Question, *, resolution: float) -> list[StrategyFront]:
+def _trace_fronts(question: Question, *, resolution: float) -> list[StrategyFront]:
     steps = question.costs.steps
     limits = Limits(
         budget=Budget(remote_bytes=question.budget.remote_bytes),
@@ -140,9 +140,9 @@ def _fronts(question: Question, *, resolution: float) -> list[StrategyFront]:
 
     def front(strategy: Strategy) -> StrategyFront:
         if isinstance(strategy, ClosedForm):
-            found = front_of(strategy, costs=question.costs, limits=limits, resolution=resolution)
+            found = trace_front(strategy, costs=question.costs, limits=limits, resolution=resolution)
             return StrategyFront(strategy=strategy, front=found, steps=steps, exact=not found.resolution)
-        found, answers, exact = solved_front(question.alone(strategy))
+        found, answers, exact = trace_solved_front(question.for_strategy(strategy))
         return StrategyFront(strategy=strategy, front=found, steps=steps, solved=answers, exact=exact)
 
     if question.costs.steps < _LONG:
@@ -159,7 +159,7 @@ class ParetoFront(Sequence[Plan]):
         self._request = request
         self._question = request.question()
         self._fronts = fronts
-        self._together, self._origins = merged([one.front for one in fronts])
+        self._together, self._origins = merge_fronts([one.front for one in fronts])
         #: 0 where every point is listed, else the share by which those left out may differ.
         self.resolution = max([resolution, *(one.front.resolution for one in fronts)])
 
@@ -313,7 +313,7 @@ class ParetoFront(Sequence[Plan]):
 
         It is read off the front where that has every point, and searched for where some are left out.
         """
-        budget = _budget(local_bytes)
+        budget = _read_budget(local_bytes)
         place = self.place_within(budget)
         if self._read_off and place is not None:
             return self._plan(place, budget=budget)
@@ -321,7 +321,7 @@ class ParetoFront(Sequence[Plan]):
 
     def lacks(self, local_bytes: int | str) -> Infeasible | None:
         """Return why no plan is within a budget of one unit; None where one is. Raises InputError."""
-        budget = _budget(local_bytes)
+        budget = _read_budget(local_bytes)
         if self.place_within(budget) is not None:
             return None
         question = self._within(budget).question()
@@ -348,13 +348,13 @@ class ParetoFront(Sequence[Plan]):
         limit = int(self.local_peak_bytes[place]) if budget is None else budget
         request = dataclasses.replace(self._within(limit), own_budget=budget is None)
         seconds = answer.totals(self._question.costs).seconds
-        return request.plan(answer, bound=proven_bound([answer], seconds))
+        return request.plan(answer, bound=derive_bound([answer], seconds))
 
     def _within(self, budget: int, *, objective: str = "time") -> Request:
         return self._request.replace(local_bytes=budget, objective=objective)
 
 
-def _budget(local_bytes: int | str) -> int:
+def _read_budget(local_bytes: int | str) -> int:
     try:
         return parse_bytes(local_bytes)
     except InputError as error:

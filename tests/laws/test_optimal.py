@@ -18,7 +18,7 @@ from ckptplan.model.goal import ObjectiveName
 from ckptplan.model.progress import Progress
 from ckptplan.model.step_costs import StepCosts
 from ckptplan.recursion import pricing, solver, table_problem
-from ckptplan.recursion.plan_data import tree_of
+from ckptplan.recursion.plan_data import read_tree
 from ckptplan.recursion.problem import Problem, SolvedProblem
 from ckptplan.schedule.actions import Action
 from ckptplan.schedule.simulator import Trace, play
@@ -192,7 +192,7 @@ def test_solved_schedules_are_played_at_their_cost_and_within_their_budget(
         return
     solution = solution_of(winner)
     assert solution is not None
-    tree = tree_of(solution.parameters, solution.splits, steps=costs.steps)
+    tree = read_tree(solution.parameters, solution.splits, steps=costs.steps)
     trace = play(tree.actions(), costs=costs, budget=budget)
     assert trace.seconds == pytest.approx(solution.totals.seconds, rel=1e-12)
     assert trace.local_peak_bytes == solution.totals.local_peak_bytes
