@@ -2,7 +2,6 @@
 
 import re
 
-import ckptplan
 from tests.architecture import PACKAGE, PAGE, layer_picture, layers, line_of, module_table, modules, part_of
 
 AGAIN = "run: python -m tests.architecture"
@@ -46,7 +45,7 @@ def test_files_that_the_page_names_exist() -> None:
     """In the running text; the table has been checked."""
     text = TEXT.replace(part_of(TEXT, "modules"), "")
     root = PACKAGE.parent
-    for place in re.findall(r"`([\w/]+(?:\.py|/))`", text):
+    named = re.findall(r"`([\w/]+(?:\.py|/))`", text)
+    assert len(named) >= 10
+    for place in named:
         assert (PACKAGE / place).exists() or (root / place).exists(), place
-    for name in re.findall(r"`ckptplan\.(\w+)`", text):
-        assert hasattr(ckptplan, name)
