@@ -1,1 +1,1 @@
-"""Timings, measured side by side in one run: each script prints a table and writes a JSON beside it."""
+"""Timings, measured together in one run: each script prints a table and writes its numbers to a JSON file."""

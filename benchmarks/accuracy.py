@@ -1,8 +1,8 @@
 """Predicted against measured, on plans that calibration did not see: python -m benchmarks.accuracy.
 
 For each network: a fresh calibration, then the best plan of every strategy within several budgets and for
-several lengths. All plans of a budget run in turn, several rounds of them; times are medians. Then peers:
-torch.utils.checkpoint, chunked and nested, predicted by the same simulator. One thread.
+several lengths. All plans of a budget run in turn, for several rounds; times are medians. Then come peers:
+torch.utils.checkpoint, chunked and nested, predicted by the same simulator. All runs use one thread.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ from ckptplan.calibration.regret import drop_same_schedules
 from ckptplan.calibration.samples import Sample
 from ckptplan.schedule.actions import Record
 
-#: Networks, and what calibrates them; batch 32 and 64 inputs, as in docs/runtime.md.
+#: Networks and how they are calibrated; batch 32 and 64 inputs, as in docs/runtime.md.
 CELLS = ("gru(inputs=64, neurons=256)", "lif(inputs=64, neurons=256)", "lstm(inputs=64, neurons=128)")
 BATCH, LENGTHS = 32, (512, 1280)
-#: Budgets, as shares of the checkpoints and tapes of base, beside what stays resident.
+#: Budgets as shares of the checkpoints and tapes of base, without the resident bytes.
 BUDGETS = (0.1, 0.3)
 CALIBRATION_ROUNDS, ROUNDS = 7, 5
 
@@ -46,7 +46,7 @@ class Point:
     #: Strategies whose best plan has the same schedule.
     same: tuple[str, ...]
     parameters: dict[str, int]
-    #: Whether its chunks are those that the calibration holds for.
+    #: Whether its chunks are long enough for the calibration to hold.
     in_range: bool
     chosen: bool
     predicted_seconds: float
@@ -62,7 +62,7 @@ def points_of(cell: str) -> tuple[Calibrated, list[Point]]:
     spec = CellSpec.parse(cell)
     found = calibrate(spec, batch=BATCH, steps=LENGTHS[0], repeats=CALIBRATION_ROUNDS, thread_count=1)
     if found.noisy is not None:
-        # Nothing would follow from what comes now.
+        # Further measurements would mean nothing.
         raise found.noisy
     network = build_network(spec, batch=BATCH, device="cpu", seed=0)
     points: list[Point] = []
@@ -81,7 +81,7 @@ def decision(found: Calibrated, network: MeasuredNetwork, *, steps: int, share: 
     resident = workload.resident_bytes + workload.resident_bytes_per_step * steps + workload.workspace_bytes
     budget = resident + int(share * steps * workload.tape_bytes)
     chosen = ckptplan.optimize(workload, found.profile, local_bytes=budget)
-    # It fits no budget: once is enough.
+    # Base fits none of the budgets: one run is enough.
     bases = [ckptplan.optimize(workload, found.profile, strategies=["base"])] if share == BUDGETS[0] else []
     candidates = ckptplan.compare(workload, found.profile, local_bytes=budget).values()
     plans = drop_same_schedules([chosen, *bases, *(one for one in candidates if isinstance(one, Plan))])
@@ -114,9 +114,10 @@ def decision(found: Calibrated, network: MeasuredNetwork, *, steps: int, share: 
 
 
 def in_range(plan: Plan) -> bool:
-    """Return whether chunks are, on average, as long as the calibration holds for.
+    """Return whether chunks are, on average, long enough for the calibration to hold.
 
-    What is not modelled is so much for each chunk, however long: so much a step over their mean length.
+    The part that is not modelled takes the same time for each chunk, whatever its length. For a step it is
+    that time over the mean length of the chunks.
     """
     calibration = plan.workload.calibration
     assert calibration is not None  # noqa: S101 - made above
@@ -125,7 +126,7 @@ def in_range(plan: Plan) -> bool:
 
 
 def counts_are_equal(plan: Plan, network: MeasuredNetwork, inputs: Any) -> bool:
-    """Return whether checkpoints and tapes, counted in real storages, are what was predicted."""
+    """Return whether checkpoints and tapes, counted in real storages, equal the prediction."""
     held = runs.measure_held(network, inputs, plan=plan)
     workload = plan.workload
     resident = workload.resident_bytes + workload.workspace_bytes

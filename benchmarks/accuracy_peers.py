@@ -1,7 +1,7 @@
 """torch.utils.checkpoint, chunked and nested, predicted by the same simulator from a calibration of its own.
 
-What it does is written down as a schedule. Its first pass records with hooks, and each chunk is run again,
-the last one, too. So the model is put to the test by a runtime that it was not made for.
+Its actions are written as a schedule: the first pass records with hooks, and each chunk is run again, the last
+one included. This tests the model with a runtime that it was not made for.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ from ckptplan.schedule.actions import Action, Advance, Backward, Free, Load, Rec
 from ckptplan.schedule.simulator import play
 from ckptplan.torch import measured_sizes
 
-#: (T, chunk) that are timed to calibrate, and what is predicted: (T, chunk) or (T, outer, inner).
+#: Settings (T, chunk) that are timed for the calibration, then those that are predicted: (T, chunk) or
+#: (T, outer, inner).
 SEEN = ((512, 32), (512, 64))
 UNSEEN: tuple[tuple[int, ...], ...] = (
     (1024, 24),
@@ -39,7 +40,7 @@ _LOCAL = Tier.LOCAL
 
 @dataclass(frozen=True, kw_only=True)
 class Peer:
-    """A network under torch.utils.checkpoint: what a step of it costs."""
+    """The cost of a step of a network under torch.utils.checkpoint."""
 
     forward_seconds: float
     #: Running a step again, recording it and reversing it.
@@ -58,7 +59,7 @@ class Peer:
             resident_bytes=self.beside_bytes,
             remote_state_bytes=self.state_bytes,
             forward_seconds=self.forward_seconds,
-            # It is run again as it was run first: with hooks, whether its tape is wanted or not.
+            # Steps are run again as in the first pass: with hooks, whether the tape is needed or not.
             recompute_seconds=self.forward_seconds,
             backward_seconds=self.again_seconds - self.forward_seconds,
         )
@@ -67,7 +68,7 @@ class Peer:
 
 
 def schedule(start: int, stop: int, chunks: tuple[int, ...], *, held: bool) -> Iterator[Action]:
-    """Return what torch.utils.checkpoint does: every chunk is run, kept at its start, and run again."""
+    """Return the schedule of torch.utils.checkpoint: chunks are run, kept at their start, and run again."""
     outer, *inner = chunks
     firsts = range(start, stop, outer)
     for first in firsts:
@@ -87,7 +88,7 @@ def schedule(start: int, stop: int, chunks: tuple[int, ...], *, held: bool) -> I
 
 
 def peers() -> list[dict[str, Any]]:
-    """Return a line for each setting that was not seen."""
+    """Return a line for each setting that the calibration did not see."""
     found = []
     for name, make in (("gru", gru_job), ("lif under autograd", partial(lif_job, autograd=True))):
         jobs = {steps: make(steps) for steps in {setting[0] for setting in (*SEEN, *UNSEEN)}}
@@ -118,7 +119,7 @@ def variant(job: Job, setting: tuple[int, ...]) -> Any:
 
 
 def measured(jobs: dict[int, Job]) -> dict[tuple[int, ...], list[tuple[float, float]]]:
-    """Return seconds of forward and backward passes: all settings in turn, several rounds of them."""
+    """Return seconds of forward and backward passes: all settings in turn, for several rounds."""
     found: dict[tuple[int, ...], list[tuple[float, float]]] = {one: [] for one in (*SEEN, *UNSEEN)}
     for number in range(ROUNDS + 1):
         for setting, times in found.items():
@@ -141,7 +142,7 @@ def passes(job: Job, run: Any) -> tuple[float, float]:
 
 
 def calibrated(jobs: dict[int, Job], times: dict[tuple[int, ...], list[tuple[float, float]]]) -> Peer:
-    """Return what a step costs, from the settings that are seen."""
+    """Return the cost of a step, fitted to the settings of the calibration."""
     forward = [statistics.median(one for one, _ in times[setting]) / setting[0] for setting in SEEN]
     again = [statistics.median(one for _, one in times[setting]) / setting[0] for setting in SEEN]
     job, seen = jobs[SEEN[0][0]], SEEN[0]

@@ -1,4 +1,4 @@
-"""What benchmarks/accuracy.py measured, as the section of docs/accuracy.md, and what was to be reached."""
+"""The results of benchmarks/accuracy.py as a section of docs/accuracy.md, with the targets."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def bias(line: Line, what: str) -> float:
 
 
 def summary(results: dict[str, Any]) -> list[Line]:
-    """Return what was to be reached, and what was."""
+    """Return the targets and the values reached."""
     points, peers = results["points"], results["peers"]
     inside = [one for one in points if one["in_range"]]
     equal = sum(one["counted_equal"] for one in points)
@@ -74,7 +74,7 @@ def _errors(
 
 
 def decisions(points: list[Line]) -> list[Line]:
-    """Return for each budget the regret of the plan that was chosen; base fits none of them."""
+    """Return the regret of the chosen plan for each budget; base fits none of the budgets."""
     groups: dict[tuple[str, int, int], list[Line]] = defaultdict(list)
     for one in points:
         groups[one["cell"], one["steps"], one["budget_bytes"]].append(one)
@@ -109,12 +109,12 @@ def document(results: dict[str, Any]) -> str:
                 _decisions_table(decisions(results["points"])),
                 "### Plans",
                 "Noise is half the range of the rounds. The chunks of a plan with * are on average shorter "
-                "than the calibration holds for: it is not in the summary of errors but in the lines that say "
-                "so, and in the decisions.",
+                "than those for which the calibration holds. Such plans count only in the lines of the summary "
+                "that say so, and in the decisions.",
                 _points_table(results["points"]),
                 "### torch.utils.checkpoint",
-                "Non-reentrant; two numbers are the outer and the inner chunk of nested checkpointing. Live "
-                "bytes are those beside parameters and inputs.",
+                "Non-reentrant. Two numbers are the outer and the inner chunk of nested checkpointing. Live "
+                "bytes do not include parameters and inputs.",
                 _peers_table(results["peers"]),
             )
         )
@@ -123,7 +123,7 @@ def document(results: dict[str, Any]) -> str:
 
 
 def put_section(benchmark: str, text: str) -> None:
-    """Put what a benchmark measured into the page, between its marks."""
+    """Write the results of a benchmark into the page, between its marks."""
     begin = f"<!-- benchmarks.{benchmark} -->\n"
     before, rest = PAGE.read_text().split(begin)
     PAGE.write_text(before + begin + text + END + rest.split(END, 1)[1])

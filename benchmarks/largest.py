@@ -1,7 +1,7 @@
-"""Time of looking for the largest job, strategy by strategy: python -m benchmarks.largest.
+"""Time of the search for the largest job, strategy by strategy: python -m benchmarks.largest.
 
-The job is paper-snn, on every shipped profile, for each quantity, without a limit of overhead; no table of
-one search is left for the next. Times are of the processor: one core does it all, and others may be busy.
+The job is paper-snn, on every shipped profile, for each quantity, without a limit on the overhead. Caches are
+cleared between searches. Times are processor times of one core, because other programs may run.
 """
 
 from __future__ import annotations

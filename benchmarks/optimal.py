@@ -1,9 +1,9 @@
-"""Time and gap of the optimal schedule, and of its peers: python -m benchmarks.optimal.
+"""Time and gap of the optimal schedule, and times of its peers: python -m benchmarks.optimal.
 
 States of one unit; a transfer takes ten forward steps each way unless a case says otherwise; f = r = 1,
-b = 2. Each plan is complete: tables, backtracking, and counts. Beside them, in the same run, the planners of
-the package checkpoint_schedules 1.0.4 on the classical problem (8 states in RAM, as many on disk as there
-are steps, one tape).
+b = 2. Each plan is complete: tables, backtracking and counts. The same run times the planners of the package
+checkpoint_schedules 1.0.4 on the classical problem (8 states in RAM, as many on disk as there are steps, one
+tape).
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ CASES: list[tuple[str, str, int, int, int, str, int]] = [
 
 
 def first(cost: Cost) -> int:
-    """Choose the quickest schedule, of equal ones the smallest."""
+    """Choose the quickest schedule; among equally quick ones, the smallest."""
     return int(np.lexsort((cost.local_peak_bytes, cost.seconds))[0])
 
 
@@ -73,7 +73,7 @@ def problem(steps: int, tape: int) -> StepCosts:
 
 
 def timed(repeats: int, action: Callable[[], Any]) -> tuple[dict[str, float], Any]:
-    """Time an action, each time without what the last one kept."""
+    """Time an action several times, with caches cleared before each run."""
     times, result = [], None
     for _ in range(repeats):
         table_problem.clear_caches()

@@ -1,7 +1,7 @@
 """Time of exact fronts, as columns: python -m benchmarks.pareto.
 
 The job is paper-snn on ipu-mk2, whose tapes are as large as its states: a sequence of T steps has a front
-of about T points for each strategy. Times are of the search alone, on one core.
+of about T points for each strategy. Times are those of the search alone, on one core.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A benchmark's result as data: the timings, and what is needed to trust them later."""
+"""A benchmark's result as data: the timings, and the machine and versions behind them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ RESULTS = Path(__file__).parent / "results"
 
 
 def median_of(repeats: int, action: Callable[[], object]) -> dict[str, float]:
-    """Time an action; return the median, the least and the most, in seconds."""
+    """Time an action; return the median, minimum and maximum in seconds."""
     times = []
     for _ in range(repeats):
         start = time.perf_counter()
@@ -26,7 +26,7 @@ def median_of(repeats: int, action: Callable[[], object]) -> dict[str, float]:
 
 
 def spread(times: Sequence[float]) -> dict[str, float]:
-    """Return the median, the least and the most of some timings."""
+    """Return the median, minimum and maximum of some timings."""
     return {"median_seconds": statistics.median(times), "least": min(times), "most": max(times)}
 
 

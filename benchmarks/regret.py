@@ -1,8 +1,8 @@
 """How far the paper's strategies are from the optimum: python -m benchmarks.regret.
 
-T = 4,096, b = 2 f, M_a = M_s; S units of local memory, x what a transfer costs each way in forward steps, rho
-what running a step again costs. For each, the best of the paper's five strategies over the optimum, in total
-time and in time added to base's. Not a timing: the numbers are the same on every machine.
+T = 4,096, b = 2 f, M_a = M_s. S is the local memory in units. In forward steps, x is the cost of a transfer
+each way and rho the cost of running a step again. Each cell has the best of the paper's five strategies over
+the optimum, in total time and in time added to base's. These are not timings: all machines give equal numbers.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Time and memory of executed plans beside torch.utils.checkpoint: python -m benchmarks.runtime.
+"""Time and memory of executed plans, compared with torch.utils.checkpoint: python -m benchmarks.runtime.
 
 T = 4,096, batch 32, 64 inputs, 256 neurons, fp32, the loss inside the chunk, one thread. All variants of a
-network run in turn, several rounds of them; times are medians. Peaks are of live tensors beside parameters
-and inputs (measured apart, the meter is slow), and of whole fresh processes.
+network run in turn, for several rounds; times are medians. Peaks are those of live tensors without parameters
+and inputs (measured separately, since the meter is slow), and those of whole fresh processes.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from ckptplan import Plan
 from ckptplan.torch.meters import LiveBytes
 
 STEPS, ROUNDS, SPIKE_BYTES = 4096, 5, 650
-#: M_s and M_a in bytes: a GRU keeps seven states of a step, neurons under autograd one of two tensors.
+#: M_s and M_a in bytes: a GRU's tape is as large as seven states; neurons under autograd have equal sizes.
 GRU, LIF_AUTOGRAD, LIF = (2**15, 7 * 2**15), (2**16, 2**16), (2**15, 2**15)
 Variant = Callable[[], torch.Tensor]
 
@@ -50,7 +50,7 @@ def seconds(job: Job, variant: Variant) -> float:
 
 
 def live_peak(job: Job, variant: Variant) -> int:
-    """Return the most bytes of tensors that were alive at once."""
+    """Return the peak bytes of live tensors."""
     for parameter in job.parameters:
         parameter.grad = None
     meter = LiveBytes()
@@ -76,7 +76,7 @@ def plans_of(kind: str, steps: int, *, budget: int | None) -> dict[str, Plan]:
 def variants_of(
     kind: str, steps: int, *, budget: int | None
 ) -> Iterator[tuple[str, Job, Variant, Plan | None]]:
-    """Yield what is compared: the same weights, data and loss."""
+    """Yield the variants to compare: all have the same weights, data and loss."""
     job = gru_job(steps) if kind == "gru" else lif_job(steps, autograd=True)
     plans = plans_of(kind, steps, budget=budget)
     chunk = plans["standard"].parameters.chunk_size
@@ -120,7 +120,7 @@ def compared(kind: str) -> list[dict[str, Any]]:
 
 
 def process_memory(kind: str, name: str, budget: int) -> dict[str, int]:
-    """Return the peak of a fresh process, and what the run added to it."""
+    """Return the peak of a fresh process, and its growth by the run."""
     command = [sys.executable, "-m", "benchmarks.runtime", "--one", f"{kind}:{name}:{budget}"]
     done = subprocess.run(command, check=True, capture_output=True, text=True)
     found: dict[str, int] = json.loads(done.stdout)
@@ -154,7 +154,7 @@ def _status(field: str) -> int:
 def replay(*, spiking: bool) -> dict[str, Any]:
     """Return the time of a chunk of 64 steps, run first and replayed from its spikes.
 
-    Each by itself, and once more in turn, where a replay finds the caches as a forward pass has left them.
+    Each is timed by itself, and again in turn, so that a replay finds the caches as a forward pass leaves them.
     """
     job = lif_job(640, spiking=spiking)
     cell, x = job.cell, job.inputs[512:576]

@@ -1,4 +1,4 @@
-"""What benchmarks/runtime.py measured, as the section of docs/runtime.md, and what was to be reached."""
+"""The results of benchmarks/runtime.py as a section of docs/runtime.md, with the targets."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ COLUMNS = {
 }
 ABOUT = (
     "`python -m benchmarks.runtime`, on one thread of a shared machine: T = 4,096, batch 32, 64 inputs, 256 "
-    "neurons, fp32, the loss inside the chunk, all in one run; medians of 5 rounds. Live tensors are those "
-    "beside parameters and inputs; the prediction has checkpoints, tapes and saved spikes, not the gradients "
-    "and workspaces beside them; a fresh process is measured at its peak, with what the run added to it. "
-    "`torch.utils.checkpoint` is the non-reentrant one."
+    "neurons, fp32, the loss inside the chunk, all in one run; medians of 5 rounds. Live tensors do not "
+    "include parameters and inputs. The prediction covers checkpoints, tapes and saved spikes, but no "
+    "gradients and workspaces. A fresh process is measured at its peak, with the growth that the run caused. "
+    "`torch.utils.checkpoint` is non-reentrant."
 )
 NAMES = {"lif": "Spiking neurons (LIF)", "gru": "GRU"}
 
@@ -47,7 +47,7 @@ def document(results: dict[str, Any]) -> str:
 
 
 def write_document(results: dict[str, Any]) -> None:
-    """Put the tables into the page."""
+    """Write the tables into the page."""
     before, rest = PAGE.read_text().split(BEGIN)
     PAGE.write_text(before + BEGIN + document(results) + END + rest.split(END)[1])
 
@@ -65,7 +65,7 @@ def _bound(one: dict[str, Any]) -> str:
 
 
 def bounds(lines: list[dict[str, Any]], replays: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return what was to be reached, and what was."""
+    """Return the targets and the values reached."""
     peer, nested_, cell = (
         "torch.utils.checkpoint, chunk",
         "torch.utils.checkpoint, nested",
@@ -115,7 +115,7 @@ def _ratio(
 def _process(
     lines: list[dict[str, Any]], line: dict[str, Any], *, of: str, at_most: float | None
 ) -> dict[str, Any]:
-    """Return the memory of a fresh process over what is predicted and one step of plain BPTT takes."""
+    """Return the memory of a fresh process over the prediction plus the memory of one step of plain BPTT."""
     first = _line(lines, line["network"], FIRST_STEP)
     noun = {"process_peak_bytes": "process", "process_added_bytes": "growth of the process"}[of]
     what = f"{line['network']}, {noun}: {line['variant']} over predicted and that of one plain step"

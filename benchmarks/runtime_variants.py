@@ -1,4 +1,4 @@
-"""What benchmarks/runtime.py compares: plain backpropagation, torch.utils.checkpoint, and plans."""
+"""The variants that benchmarks/runtime.py compares: plain backpropagation, torch.utils.checkpoint, plans."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from ckptplan.torch.lif import LIF, Spike
 
 BATCH, INPUTS, NEURONS = 32, 64, 256
 MIB = 2**20
-#: One level of memory, without a limit: plans say their own budget.
+#: One level of memory without a limit: plans set their own budgets.
 MACHINE = HardwareProfile(
     name="host",
     local_bytes=2**40,
@@ -33,14 +33,14 @@ Part = Callable[..., tuple[torch.Tensor, ...]]
 
 
 class AutogradLIF(torch.nn.Module):
-    """The neurons of ckptplan.torch.lif as people write them: state and tape of a step are 64 KiB each."""
+    """The neurons of ckptplan.torch.lif in plain PyTorch: the state and the tape of a step are 64 KiB each."""
 
     def __init__(self, model: LIF) -> None:
         super().__init__()
         self.model = model
 
     def forward(self, state: Any, x: torch.Tensor) -> Any:
-        """Take a step."""
+        """Run a step."""
         membranes, spikes = state
         model = self.model
         current = torch.nn.functional.linear(x, model.weight, model.bias)
@@ -53,7 +53,7 @@ class AutogradLIF(torch.nn.Module):
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
-    """A network, its data and its loss: everything from seeds."""
+    """A network, its data and its loss, all made from seeds."""
 
     steps: int
     cell: Any
@@ -63,11 +63,11 @@ class Job:
 
     @property
     def nest(self) -> Any:
-        """How the state nests."""
+        """The nesting of the state."""
         return tree_structure(self.state)
 
     def loss(self, _: int, output: torch.Tensor) -> torch.Tensor:
-        """Return the loss of a step: taken inside the schedule, wherever it runs."""
+        """Return the loss of a step; it is computed inside the schedule."""
         return output.square().mean() / self.steps
 
 
@@ -92,7 +92,7 @@ def lif_job(steps: int, *, spiking: bool = False, autograd: bool = False) -> Job
     if spiking:
         inputs = (inputs > 1.4758).float()
     with torch.no_grad():
-        # As strong as it takes for 7 %, dense inputs or spikes (measured below, and printed).
+        # Scaled so that about 7 % fire, with dense inputs or spikes (measured below and printed).
         cell.weight.mul_(2.45 if spiking else 1.15)
         cell.bias.fill_(0.05 if spiking else 0.0)
     parameters = list(cell.parameters())
@@ -119,7 +119,7 @@ def plain(job: Job) -> torch.Tensor:
 
 
 def _steps(job: Job, start: int, stop: int) -> Part:
-    """Return the steps as a function of flat tensors: nested arguments would all be kept alive."""
+    """Return the steps as a function of flat tensors; nested arguments would all be kept alive."""
 
     def run(total: torch.Tensor, *leaves: torch.Tensor) -> Any:
         state = tree_unflatten(leaves, job.nest)
@@ -168,7 +168,7 @@ def plan_of(
     saved_bytes: int = 0,
     local_bytes: int | None = None,
 ) -> Plan:
-    """Return the plan of least memory, or the fastest one within a budget."""
+    """Return the plan with the least memory, or the quickest one within a budget."""
     workload = Workload(
         name="job",
         steps=steps,
@@ -176,7 +176,7 @@ def plan_of(
         state_bytes=state_bytes,
         tape_bytes=tape_bytes,
         resident_bytes_per_step=saved_bytes,
-        # Only their ratios matter here: of plans of one strategy the one of fewest recomputed steps.
+        # Only their ratios matter here: they select the plan with the fewest recomputed steps.
         forward_seconds=1e-4,
         backward_seconds=2e-4,
         recompute_seconds=1e-4,

@@ -1,6 +1,6 @@
 """Time of the search over the paper's strategies and nested: python -m benchmarks.search.
 
-States of 960 bytes, tapes as large, nothing resident per step; budgets in states. Times of the
+States and tapes have 960 bytes each, nothing is resident per step, and budgets are in states. Times of the
 elementary actions are those of paper-snn on ipu-mk2.
 """
 

@@ -1,8 +1,7 @@
 """Time and memory of playing, exporting and tracing a schedule: python -m benchmarks.simulate.
 
-Double with chunks of 16 steps and segments of 4,096; and Remote with chunks of one step, which stores as many
-states as there are. Memory is what Python holds at most beyond the plan (tracemalloc), found in a run of its
-own that is not timed.
+Double has chunks of 16 steps and segments of 4,096. Remote has chunks of one step, so it stores every state.
+Memory is the peak that Python holds in addition to the plan (tracemalloc), measured in a separate run.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from ckptplan.report.chrome_trace import ChromeTrace
 
 
 def planned(steps: int, strategy: str, **parameters: int) -> Plan:
-    """Return a plan with these parameters, on a machine with enough of everything."""
+    """Return a plan with these parameters, on a machine with unlimited memory."""
     plan = ckptplan.optimize(
         ckptplan.load_workload("paper-snn").with_steps(steps),
         ckptplan.load_profile("ipu-mk2"),
@@ -31,7 +30,7 @@ def planned(steps: int, strategy: str, **parameters: int) -> Plan:
 
 
 def jobs(plan: Plan) -> dict[str, Callable[[], object]]:
-    """Return what is measured; files go to the null device."""
+    """Return the jobs to measure; files go to the null device."""
 
     def trace() -> None:
         with open(os.devnull, "w", encoding="utf-8") as file:  # noqa: PTH123 - a device
@@ -48,7 +47,7 @@ def jobs(plan: Plan) -> dict[str, Callable[[], object]]:
 
 
 def peak_of(action: Callable[[], object]) -> int:
-    """Return the most bytes that Python held at once beyond what it held before."""
+    """Return the peak bytes that Python held in addition to what it held before."""
     tracemalloc.start()
     action()
     _, peak = tracemalloc.get_traced_memory()

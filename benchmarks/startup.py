@@ -1,6 +1,6 @@
-"""Whole-process time of the main job against that of importing its libraries, measured in turn.
+"""Whole-process time of the main job and of importing its libraries, measured in turn.
 
-Run it where ckptplan is installed, not editable and without coverage hooks: python -m benchmarks.startup
+Run it with ckptplan installed, neither editable nor with coverage hooks: python -m benchmarks.startup
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def main() -> None:
         "optimize --format json": [program, *MAIN_JOB, "--format", "json"],
         "--help": [program, "--help"],
     }
-    # Byte code is written in a warm-up, as it is on a user's second run.
+    # A warm-up writes the byte code, as a user's first run does.
     hidden = ("PYTHONDONTWRITEBYTECODE", "PYTHONUNBUFFERED")
     environment = {key: value for key, value in os.environ.items() if key not in hidden}
     times: dict[str, list[float]] = {name: [] for name in commands}

@@ -13,12 +13,12 @@ from pathlib import Path
 from benchmarks.record import write
 from ckptplan.studies.workers import count_cores
 
-#: 25 lengths x 20 budgets x 20 bandwidths; from what fits as it is to what fits in no way.
+#: 25 lengths x 20 budgets x 20 bandwidths, from jobs that fit without checkpoints to jobs that never fit.
 GRID = ("T=256:16384:n25", "local-bytes=256KiB:4MiB:n20", "bandwidth=2GB/s:200GB/s:n20")
 
 
 def main() -> None:
-    """Print how long it took, and which strategies were best how often."""
+    """Print the time, and how often each strategy was best."""
     command = [sys.executable, "-m", "ckptplan", "sweep"]
     for axis in GRID:
         command += ["--over", axis]

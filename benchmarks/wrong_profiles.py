@@ -1,7 +1,7 @@
 """Fresh calibrations, right and made wrong on purpose: python -m benchmarks.wrong_profiles.
 
-For a GRU and spiking neurons: calibrate, plan, validate. Then the same with four times the bandwidth, half
-the bytes of a state, half the tape, half the backward time: what `ckptplan validate` answers, and names.
+For a GRU and spiking neurons: calibrate, plan, validate. Then the same with four times the bandwidth, half the
+bytes of a state, half the tape and half the backward time, to see what `ckptplan validate` names.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from benchmarks.record import write
 
 #: Cell -> local budget of its plan.
 CELLS = {"gru": "24 MiB", "lif": "16 MiB"}
-#: What is wrong -> file, field and the factor that it is wrong by.
+#: What is wrong -> file, fields, and the factor by which they are wrong.
 WRONG: dict[str, tuple[str, tuple[str, ...], float]] = {
     "nothing": ("workload", (), 1),
     "bandwidth x 4": ("profile", ("write_bytes_per_second", "read_bytes_per_second"), 4),
@@ -29,7 +29,7 @@ WRONG: dict[str, tuple[str, tuple[str, ...], float]] = {
 
 
 def program(*arguments: str, folder: Path) -> subprocess.CompletedProcess[str]:
-    """Run ckptplan as its users do."""
+    """Run ckptplan in a process of its own."""
     command = [sys.executable, "-m", "ckptplan", *arguments]
     return subprocess.run(command, check=False, capture_output=True, text=True, cwd=folder)
 
@@ -61,12 +61,12 @@ def lines_of(cell: str, budget: str) -> list[dict[str, Any]]:
 
 
 def one(cell: str, budget: str, what: str, folder: Path) -> dict[str, Any]:
-    """Plan with something wrong, and validate."""
+    """Plan with a wrong number, and validate."""
     kind, fields, factor = WRONG[what]
     texts = {name: (folder / f"{name}.toml").read_text() for name in ("workload", "profile")}
     for field in fields:
         texts[kind] = multiplied(texts[kind], field, factor)
-    # Files have the same name, since times belong to the profile of that name.
+    # Files keep their names, since times belong to the profile of that name.
     wrong = folder / "wrong"
     wrong.mkdir(exist_ok=True)
     for name, text in texts.items():
@@ -82,7 +82,7 @@ def one(cell: str, budget: str, what: str, folder: Path) -> dict[str, Any]:
 
 
 def multiplied(text: str, field: str, factor: float) -> str:
-    """Return a file with a number that is wrong by a factor."""
+    """Return a file with one number multiplied by a factor."""
     pattern = rf'(?m)^(\[{field}\]\nvalue|{field}) = "?([\d.]+)'
     changed, count = re.subn(pattern, lambda found: _changed(found, factor), text)
     if count != 1:

@@ -4,7 +4,7 @@
     torchrun --nproc-per-node 2 examples/train_ddp.py --plan plan.json
 
 The first command plans for one process. Without torchrun, one process takes the whole batch; the gradients
-are the same. Where each process has a GPU of its own it is used, with NCCL; else CPUs, with gloo.
+are the same. If each process has its own GPU, it uses that with NCCL; otherwise all use CPUs with gloo.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ CHANNELS, UNITS = 3, 32
 
 
 class Finder(torch.nn.Module):
-    """Finds the channel that carries a signal. The plan is carried out inside ``forward``, which DDP wraps."""
+    """Finds the channel that carries a signal. The plan is executed inside ``forward``, which DDP wraps."""
 
     def __init__(self, plan: ckptplan.Plan) -> None:
         super().__init__()
@@ -45,7 +45,7 @@ class Finder(torch.nn.Module):
 
 
 class Place(NamedTuple):
-    """Which of the processes this is, where it computes, and what it talks to the others through."""
+    """The number of this process, its device, and the backend that connects it to the others."""
 
     rank: int
     processes: int
@@ -64,13 +64,13 @@ def main() -> None:
     if place.processes > 1:
         distributed.destroy_process_group()
         if place.backend == "gloo":
-            # Its threads may still let go of tensors, and abort where Python ends meanwhile (pytorch#179291).
+            # Its threads may still be releasing tensors, and abort if Python exits first (pytorch#179291).
             sys.stdout.flush()
             os._exit(0)
 
 
 def this_place() -> Place:
-    """Return what torchrun tells this process in its environment; without torchrun it is alone."""
+    """Return what torchrun sets in the environment; without torchrun there is a single process."""
     names = {"RANK": 0, "WORLD_SIZE": 1, "LOCAL_RANK": 0, "LOCAL_WORLD_SIZE": 1}
     rank, processes, local, neighbours = (int(os.environ.get(name, alone)) for name, alone in names.items())
     if torch.cuda.device_count() < neighbours:
@@ -80,7 +80,7 @@ def this_place() -> Place:
 
 
 def asked(processes: int) -> tuple[argparse.Namespace, ckptplan.Plan]:
-    """Return the options and the plan, or leave with what is wrong."""
+    """Return the options and the plan, or exit with an error message."""
     parser = argparse.ArgumentParser(description="Train a GRU under a plan, in one process or several.")
     add = parser.add_argument
     add("--plan", required=True, metavar="FILE", help="a plan, as ckptplan optimize -o writes it")
@@ -91,7 +91,9 @@ def asked(processes: int) -> tuple[argparse.Namespace, ckptplan.Plan]:
     add("--save", type=Path, metavar="FILE.pt", help="write losses, first gradients and parameters")
     options = parser.parse_args()
     if options.batch % processes:
-        parser.error(f"argument --batch: {options.batch} samples are no equal shares for {processes} processes")
+        parser.error(
+            f"argument --batch: {options.batch} samples cannot be shared equally by {processes} processes"
+        )
     if options.save is not None and not options.save.absolute().parent.is_dir():
         parser.error(f"argument --save: there is no folder {options.save.parent}")
     try:
@@ -121,7 +123,7 @@ def train(options: argparse.Namespace, plan: ckptplan.Plan, place: Place) -> dic
     losses: list[float] = []
     gradients: dict[str, torch.Tensor] = {}
     for step in range(options.steps_of_training):
-        # Each process draws the whole batch, from the same seed, and takes its share.
+        # Each process draws the whole batch from the same seed and takes its share.
         target = torch.randint(CHANNELS, (options.batch,))
         inputs = torch.randn(plan.steps, options.batch, CHANNELS, dtype=dtype) + one_hot(target, CHANNELS)
         loss = model(inputs[:, mine].to(place.device), target[mine].to(place.device))
@@ -137,7 +139,7 @@ def train(options: argparse.Namespace, plan: ckptplan.Plan, place: Place) -> dic
 
 
 def summary(plan: ckptplan.Plan, share: int, place: Place) -> str:
-    """Tell what is trained, where, and in how many bytes."""
+    """Return what is trained, where, and in how many bytes."""
     base = ckptplan.optimize(plan.workload, plan.profile, strategies=["base"], local_bytes=10**18)
     where = f"{place.device.type}, {place.backend}" if place.processes > 1 else place.device.type
     lines = [

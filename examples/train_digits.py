@@ -1,12 +1,12 @@
-"""A recurrent spiking network learns handwritten digits, in a budget that plain BPTT cannot meet.
+"""A recurrent spiking network learns handwritten digits, within a budget that plain BPTT cannot meet.
 
     pip install ".[torch]" scikit-learn
     python examples/train_digits.py            # under a plan
     python examples/train_digits.py --plain    # plain backpropagation through time
 
 The 8 x 8 images of scikit-learn's digits are presented row by row: for 64 steps each row makes 8 channels
-spike, and 8 more channels tell which row it is, 512 steps in all. The digit is read from the sum of what
-all spikes vote for, which the state carries: a loss that is no sum over time (docs/runtime.md).
+spike, and 8 more channels encode the number of the row, 512 steps in all. Every spike votes for a digit, and
+the state carries the sum of the votes: the loss is not a sum over time (docs/runtime.md).
 """
 
 import argparse
@@ -25,7 +25,7 @@ from ckptplan.units import format_bytes
 
 ROWS, STEPS_A_ROW, CLASSES = 8, 64, 10
 STEPS = ROWS * STEPS_A_ROW
-#: One level of memory: checkpoints stay beside the network.
+#: One level of memory: checkpoints stay in the same memory as the network.
 HOST = ckptplan.HardwareProfile(
     name="host",
     local_bytes=2**40,
@@ -46,18 +46,18 @@ class Network(torch.nn.Module):
             self.lif.recurrent_weight.mul_(0.1)
 
     def start(self, batch):
-        """Return membranes at rest, and no votes."""
+        """Return membranes at rest and zero votes."""
         return self.lif.initial_state(batch), torch.zeros(batch, CLASSES)
 
     def forward(self, state, x):
-        """Take a step: the votes of its spikes are added."""
+        """Run a step and add the votes of its spikes."""
         membranes, votes = state
         membranes, spikes = self.lif(membranes, x)
         return (membranes, votes + self.readout(spikes) / STEPS_A_ROW), spikes
 
 
 def digits(samples, seed):
-    """Return images and digits to train on and to test on, the same for the same seed."""
+    """Return training images and digits, then test images and digits; a seed fixes the split."""
     try:
         from sklearn.datasets import load_digits
     except ImportError:
@@ -70,7 +70,7 @@ def digits(samples, seed):
 
 
 def spikes_of(images, generator):
-    """Return spikes of shape (STEPS, batch, 16): the pixels of a row, and which row it is."""
+    """Return spikes of shape (STEPS, batch, 16): the pixels of a row, and its number."""
     pixels = images.transpose(0, 1)
     row = torch.eye(ROWS).unsqueeze(1).expand(ROWS, len(images), ROWS)
     rates = 0.3 * torch.cat([pixels, row], dim=2).repeat_interleave(STEPS_A_ROW, dim=0)
@@ -78,7 +78,7 @@ def spikes_of(images, generator):
 
 
 def loss_of(network, spikes, target, plan):
-    """Return the loss, of plain BPTT where there is no plan."""
+    """Return the loss, by plain BPTT if there is no plan."""
     state = network.start(len(target))
     if plan is not None:
         last = lambda state: cross_entropy(state[1], target)  # noqa: E731
@@ -89,7 +89,7 @@ def loss_of(network, spikes, target, plan):
 
 
 def measured_workload(network, batch):
-    """Return the workload of a batch: sizes are counted; of times only ratios matter here."""
+    """Return the workload of a batch: sizes are counted; only the ratios of the times matter here."""
     last = lambda state: state[1].square().sum()  # noqa: E731
     sizes = measured_sizes(network, torch.zeros(2, batch, 2 * ROWS), network.start(batch), final_loss=last)
     return ckptplan.Workload(
@@ -107,7 +107,7 @@ def accuracy(network, images, target):
 
 
 def live_peak(network, batch, plan):
-    """Return the most bytes of tensors that are alive at once while one batch is trained."""
+    """Return the peak bytes of live tensors while one batch is trained."""
     spikes, target = torch.zeros(STEPS, batch, 2 * ROWS), torch.zeros(batch, dtype=torch.int64)
     with LiveBytes() as meter:
         loss_of(network, spikes, target, plan).backward()
@@ -143,7 +143,7 @@ def train(network, plan, options, data):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     how = parser.add_mutually_exclusive_group()
-    how.add_argument("--plan", metavar="FILE", help="carry out this plan, for 512 steps")
+    how.add_argument("--plan", metavar="FILE", help="execute this plan, which must have 512 steps")
     how.add_argument("--plain", action="store_true", help="plain backpropagation through time")
     parser.add_argument("--local-bytes", default="4 MB", help="the budget (default: 4 MB)")
     for name, default in (("epochs", 16), ("batch", 64), ("neurons", 96), ("samples", 1437), ("seed", 0)):

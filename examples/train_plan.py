@@ -1,4 +1,4 @@
-"""Training under a plan file: `ckptplan calibrate --cell gru`, `ckptplan optimize -o plan.json`, then this."""
+"""Training with a plan file, made by `ckptplan calibrate --cell gru` and `ckptplan optimize -o plan.json`."""
 
 import re
 import sys
@@ -18,9 +18,9 @@ except ckptplan.InputError as error:
     sys.exit(f"train_plan.py: {error}")
 sizes = re.fullmatch(r"gru\(inputs=(\d+), neurons=(\d+)\)", plan.workload.cell or "")
 if sizes is None:
-    sys.exit(f"train_plan.py: trains gru(...), and the plan is for the cell {plan.workload.cell}")
+    sys.exit(f"train_plan.py: this script trains gru(...), but the plan is for the cell {plan.workload.cell}")
 torch.manual_seed(0)
-torch.set_num_threads(1)  # as it was calibrated
+torch.set_num_threads(1)  # as in the calibration
 batch, inputs, neurons = plan.workload.batch, int(sizes[1]), int(sizes[2])
 cell, readout = TorchCell(torch.nn.GRUCell(inputs, neurons)), torch.nn.Linear(neurons, inputs)
 optimizer = torch.optim.Adam([*cell.parameters(), *readout.parameters()], lr=3e-3)

@@ -9,11 +9,11 @@ from ckptplan.torch import bptt
 from ckptplan.torch.adapters import SnnTorchCell
 
 STEPS, BATCH, UNITS = 64, 16, 32
-VALUES = BATCH * UNITS * 4  # bytes of one value a unit
+VALUES = BATCH * UNITS * 4  # bytes, with one value for each unit
 machine = ckptplan.load_profile("nvidia-h200")
 torch.manual_seed(0)
 leaky, recurrent = snntorch.Leaky(beta=0.9), snntorch.RLeaky(beta=0.9, linear_features=UNITS)
-# How many values a unit has in a state, and in the tape of a step: what autograd saves of it and its loss.
+# Values of a unit in a state, and in the tape of a step (what autograd saves for the step and its loss).
 for neuron, in_state, in_tape in ((leaky, 1, 4), (recurrent, 2, 4)):
     cell, readout = SnnTorchCell(neuron, torch.nn.Linear(3, UNITS)), torch.nn.Linear(UNITS, 3)
     workload = ckptplan.Workload(

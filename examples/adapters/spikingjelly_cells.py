@@ -9,13 +9,13 @@ from ckptplan.torch import bptt
 from ckptplan.torch.adapters import SpikingJellyCell
 
 STEPS, BATCH, UNITS = 64, 16, 32
-VALUES = BATCH * UNITS * 4  # bytes of one value a unit
+VALUES = BATCH * UNITS * 4  # bytes, with one value for each unit
 machine = ckptplan.load_profile("nvidia-h200")
 torch.manual_seed(0)
 cell = SpikingJellyCell(torch.nn.Sequential(torch.nn.Linear(3, UNITS), LIFNode()))
 readout = torch.nn.Linear(UNITS, 3)
 workload = ckptplan.Workload(
-    # A unit has one value in a state, and at most five in the tape of a step, its loss included.
+    # A unit has one value in a state and at most five in the tape of a step, loss included.
     name="lif", steps=STEPS, units=1, state_bytes=VALUES, tape_bytes=5 * VALUES,
     forward_seconds=1e-4, backward_seconds=2e-4, recompute_seconds=1e-4,
 )  # fmt: skip

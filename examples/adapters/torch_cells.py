@@ -8,9 +8,9 @@ from ckptplan.torch import bptt
 from ckptplan.torch.adapters import TorchCell
 
 STEPS, BATCH, UNITS = 64, 16, 32
-VALUES = BATCH * UNITS * 4  # bytes of one value a unit
+VALUES = BATCH * UNITS * 4  # bytes, with one value for each unit
 machine = ckptplan.load_profile("nvidia-h200")
-# How many values a unit has in a state, and in the tape of a step: what autograd saves of it and its loss.
+# Values of a unit in a state, and in the tape of a step (what autograd saves for the step and its loss).
 for name, in_state, in_tape in (("RNNCell", 1, 2), ("GRUCell", 1, 8), ("LSTMCell", 2, 8)):
     torch.manual_seed(0)
     cell, readout = TorchCell(getattr(torch.nn, name)(3, UNITS)), torch.nn.Linear(UNITS, 3)

@@ -82,7 +82,7 @@ def test_a_plan_that_is_missing_is_told_in_a_line() -> None:
     [
         ({"kind": "recipe"}, [], "argument --plan: plan.json: kind: 'recipe' is not a plan"),
         ({"steps": 41}, [], "argument --plan: plan.json: steps: "),
-        ({}, ["--batch", "15"], "argument --batch: 15 samples are no equal shares for 2 processes"),
+        ({}, ["--batch", "15"], "argument --batch: 15 samples cannot be shared equally by 2 processes"),
         ({}, ["--batch", "0"], "argument --batch: invalid positive value: '0'"),
         ({}, ["--save", "no/where.pt"], "argument --save: there is no folder no"),
     ],

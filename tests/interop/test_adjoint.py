@@ -34,7 +34,7 @@ from ckptplan.interop import to_checkpoint_schedule
 from ckptplan.interop.adjoint import translate_schedule
 from ckptplan.schedule.actions import Action, Advance, Backward, Free, Load, Record, Save, Tier
 from ckptplan.schedule.simulator import play
-from tests.fuzz import random_schedule
+from tests.schedule.fuzz import random_schedule
 from tests.support import CLOSED, plain_costs, setting_of, small_plan
 
 RAM, DISK, WORK, NONE = StorageType.RAM, StorageType.DISK, StorageType.WORK, StorageType.NONE

@@ -24,7 +24,7 @@ from ckptplan.schedule.actions import (
 from ckptplan.schedule.segments import cut_range, reverse_locally
 from ckptplan.schedule.simulator import Trace, play
 from ckptplan.schedule.timeline import Event
-from tests.fuzz import random_schedule
+from tests.schedule.fuzz import random_schedule
 from tests.support import CLOSED, changed, plain_costs, setting_of, small_plan
 
 LOCAL, REMOTE = Tier.LOCAL, Tier.REMOTE

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ckptplan.model.record import Parameters
-from tests.reference import PROGRAMS, execute
+from tests.strategies.reference import PROGRAMS, execute
 from tests.support import CLOSED, one_cost, plain_costs, setting_of, settings_of
 
 
