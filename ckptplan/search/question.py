@@ -182,8 +182,8 @@ class Question:
             self.replace(remote_bytes=None, max_overhead=None),
         ):
             found = lifted.best() if lifted.replace(max_overhead=None).fits() else None
-            if isinstance(found, SolvedAnswer):
-                for binding, need, have in self._find_broken(found.solution.totals):
+            if found is not None and not found.strategy.is_closed_form:
+                for binding, need, have in self._find_broken(found.totals(self.costs)):
                     return Infeasible(binding=binding, need=need, have=have, subject=subject)
         most = max(
             (one.most_steps(self.costs, self.budget, effort=self.goal.effort) for one in self.all_solved),

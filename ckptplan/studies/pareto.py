@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
@@ -108,48 +108,45 @@ class StrategyFront:
 
     strategy: Strategy
     front: Front
-    steps: int
-    #: The answers behind the points of a strategy that is solved; none for a closed form.
-    solved: tuple[Answer, ...] = ()
+    #: Returns the answer behind a point.
+    answer: Callable[[int], Answer]
     #: Whether every point of the front is there.
-    exact: bool = True
-
-    def answer(self, index: int) -> Answer:
-        """Return the setting of a point."""
-        if self.solved:
-            return self.solved[index]
-        if not isinstance(self.strategy, ClosedForm):
-            raise TypeError(f"{self.strategy.name} has no point {index}")
-        key = (self.front.seconds, self.front.local_peak_bytes, self.front.remote_peak_bytes)
-        parameters = {name: int(column[index]) for name, column in self.front.parameters.items()}
-        return ClosedFormAnswer(
-            strategy=self.strategy,
-            parameters=Parameters(parameters),
-            key=tuple(column[index].item() for column in key),
-            steps=self.steps,
-        )
+    exact: bool
 
 
-def _trace_fronts(question: Question, *, resolution: float) -> list[StrategyFront]:
-    steps = question.costs.steps
+def _trace_closed_form(strategy: ClosedForm, question: Question, *, resolution: float) -> StrategyFront:
     limits = Limits(
-        budget=Budget(remote_bytes=question.budget.remote_bytes),
+        budget=Budget(remote_bytes=question.goal.remote_bytes),
         max_overhead=question.goal.max_overhead,
         base_seconds=question.base_seconds,
     )
+    front = trace_front(strategy, costs=question.costs, limits=limits, resolution=resolution)
+    keys = (front.seconds, front.local_peak_bytes, front.remote_peak_bytes)
 
-    def front(strategy: Strategy) -> StrategyFront:
+    def answer(index: int) -> Answer:
+        parameters = {name: int(column[index]) for name, column in front.parameters.items()}
+        return ClosedFormAnswer(
+            strategy=strategy,
+            parameters=Parameters(parameters),
+            key=tuple(column[index].item() for column in keys),
+            steps=question.costs.steps,
+        )
+
+    return StrategyFront(strategy=strategy, front=front, answer=answer, exact=not front.resolution)
+
+
+def _trace_fronts(question: Question, *, resolution: float) -> list[StrategyFront]:
+    def trace(strategy: Strategy) -> StrategyFront:
         if isinstance(strategy, ClosedForm):
-            found = trace_front(strategy, costs=question.costs, limits=limits, resolution=resolution)
-            return StrategyFront(strategy=strategy, front=found, steps=steps, exact=not found.resolution)
-        found, answers, exact = trace_solved_front(question.for_strategy(strategy))
-        return StrategyFront(strategy=strategy, front=found, steps=steps, solved=answers, exact=exact)
+            return _trace_closed_form(strategy, question, resolution=resolution)
+        front, answers, exact = trace_solved_front(question.for_strategy(strategy))
+        return StrategyFront(strategy=strategy, front=front, answer=answers.__getitem__, exact=exact)
 
     if question.costs.steps < _LONG:
-        return [front(strategy) for strategy in question.strategies]
+        return [trace(strategy) for strategy in question.strategies]
     # Long arrays: numpy lets other threads run meanwhile.
     with ThreadPoolExecutor(max_workers=min(4, os.cpu_count() or 1)) as pool:
-        return list(pool.map(front, question.strategies))
+        return list(pool.map(trace, question.strategies))
 
 
 class ParetoFront(Sequence[Plan]):
