@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
-from ckptplan.errors import CkptplanError, Infeasible
+from ckptplan.errors import Infeasible
 from ckptplan.model.calibration import Calibration
 from ckptplan.model.plan import Plan
-from ckptplan.model.prediction import BasisEntry, Bound
+from ckptplan.model.prediction import BasisEntry
 from ckptplan.planning.request import Request
 from ckptplan.planning.suggestions import add_suggestions
 from ckptplan.search.answer import Answer
@@ -75,8 +75,7 @@ class Ranking:
         return {**plans, **reasons}
 
     def _plan(self, answer: Answer, *notes: BasisEntry) -> Plan:
-        seconds = answer.totals(self.question.costs).seconds
-        return self.request.plan(answer, *notes, bound=derive_bound(self.answers, seconds))
+        return self.request.plan(answer, *notes, ranked=self.answers)
 
     def _choose_within(self, calibration: Calibration) -> Plan:
         """Return the best regular plan whose time cannot be told from the least, else the quickest.
@@ -98,25 +97,6 @@ class Ranking:
         if chosen is first:
             return self._plan(first)
         return self._plan(chosen, _explain_regular_choice(first, chosen, uncertainty=calibration.uncertainty))
-
-
-def derive_bound(answers: Iterable[Answer], seconds: float) -> Bound | None:
-    """Return what is proved of every schedule, if anything is, for a plan of ``seconds``.
-
-    Raises CkptplanError where the plan is quicker than was proved possible, but for rounding.
-    """
-    proved = [answer.least_seconds for answer in answers if answer.least_seconds is not None]
-    if not proved:
-        return None
-    least = max(proved)
-    # A bound above a plan is no bound: nobody must read it as a proof.
-    if least > seconds * (1 + _ROUNDING):
-        raise CkptplanError(
-            f"no schedule was said to take less than {least:.12g} s, but one takes {seconds:.12g} s: "
-            "this is a fault of ckptplan, please report it"
-        )
-    least = min(least, seconds)
-    return Bound(least_seconds=least, gap=0.0 if seconds == 0 else (seconds - least) / seconds)
 
 
 def explain_infeasible(request: Request) -> Infeasible:

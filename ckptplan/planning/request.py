@@ -11,11 +11,12 @@ from ckptplan.cost.case import Case
 from ckptplan.errors import Infeasible, InputError, quote_value
 from ckptplan.model.goal import Goal
 from ckptplan.model.plan import Plan, Provenance
-from ckptplan.model.prediction import BasisEntry, Bound
+from ckptplan.model.prediction import BasisEntry
 from ckptplan.model.profile import HardwareProfile
 from ckptplan.model.progress import Progress
 from ckptplan.model.workload import Workload
 from ckptplan.planning.basis import collect_basis
+from ckptplan.planning.bound import derive_bound
 from ckptplan.planning.provenance import make_provenance
 from ckptplan.search.answer import Answer
 from ckptplan.search.question import Question
@@ -96,19 +97,23 @@ class Request:
             costs=self.case.costs, goal=self.goal, progress=self.progress, keeps_best=self.keeps_best
         )
 
-    def plan(self, answer: Answer, *notes: BasisEntry, bound: Bound | None = None) -> Plan:
-        """Return an answer as a plan; ``notes`` are added to what its numbers rest on."""
+    def plan(self, answer: Answer, *notes: BasisEntry, ranked: Iterable[Answer] | None = None) -> Plan:
+        """Return an answer as a plan; ``notes`` are added to what its numbers rest on.
+
+        What was proved for any answer of ``ranked`` holds for all; None is the answer alone.
+        """
         workload, profile = self.case.workload, self.case.profile
+        predicted = answer.predicted(self.case.costs)
         searched = (BasisEntry(field="search", kind="stated", text=note) for note in answer.notes)
         return Plan(
             strategy=answer.strategy.name,
             parameters=answer.parameters,
             steps=workload.steps,
             goal=self.goal,
-            predicted=answer.predicted(self.case.costs),
+            predicted=predicted,
             splits=answer.splits,
             regular=answer.regular,
-            bound=bound,
+            bound=derive_bound([answer] if ranked is None else ranked, predicted.seconds),
             workload=workload,
             profile=profile,
             estimate_basis=(

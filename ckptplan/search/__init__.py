@@ -1,1 +1,1 @@
-"""Finds the best setting of any strategy, with a proof by bounds."""
+"""Searches for the best setting of any strategy, and proves it by bounds."""

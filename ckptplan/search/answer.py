@@ -1,4 +1,4 @@
-"""An answer: a strategy at its best, whether a setting of a closed form or a solved schedule."""
+"""Defines the answer of a search: a setting of a closed form, or a solved schedule."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ _TOTALS = tuple(field.name for field in fields(Totals))
 
 @dataclass(frozen=True, kw_only=True)
 class Answer(ABC):
-    """A strategy at its best, for sequences of ``steps`` steps.
+    """The best setting or schedule of one strategy, for sequences of ``steps`` steps.
 
-    ``key`` holds the objective's numbers, which ranked it, the most important first.
+    ``key`` holds the objective's numbers, by which answers are ranked, the most important first.
     """
 
     strategy: Strategy
@@ -41,32 +41,32 @@ class Answer(ABC):
 
     @property
     def splits(self) -> tuple[Split, ...] | None:
-        """The decisions of the schedule; None where the parameters determine it."""
+        """The decisions of the schedule; None if the parameters determine it."""
         return None
 
     @property
     def least_seconds(self) -> float | None:
-        """The seconds below which no schedule within the budget stays; None where nothing is proved."""
+        """A proven lower bound on the seconds of any schedule within the budget; None if there is none."""
         return None
 
     @property
     @abstractmethod
     def notes(self) -> tuple[str, ...]:
-        """What the search left unproved, in words."""
+        """What the search could not prove, as text."""
 
     @abstractmethod
     def totals(self, costs: StepCosts) -> Totals:
-        """Return what this very schedule costs, by the exact model, at any costs of as many steps."""
+        """Return the cost of this schedule by the exact model, at any costs of equally many steps."""
 
     @abstractmethod
     def cost(self, costs: StepCosts, model: Model) -> Cost:
-        """Return what it costs by either cost model, as arrays of one element.
+        """Return the cost by the given model, as arrays of one element.
 
-        Raises InputError where the strategy lacks the model.
+        Raises InputError if the strategy lacks the model.
         """
 
     def predicted(self, costs: StepCosts) -> Predicted:
-        """Return the totals as a plan's prediction, with what the printed equations say."""
+        """Return the totals as a plan's prediction, with that of the printed equations."""
         totals = self.totals(costs)
         return Predicted(
             **{name: getattr(totals, name) for name in _TOTALS},
@@ -82,8 +82,8 @@ class Answer(ABC):
 class ClosedFormAnswer(Answer):
     """A setting of a closed form.
 
-    ``gap`` is 0 where it is proved to be the optimum, else the share of the key's first entry by which
-    another setting could at most be better.
+    ``gap`` is 0 if it is proved to be the optimum. Otherwise another setting could be better by at most this
+    share of the key's first entry.
     """
 
     strategy: ClosedForm
@@ -119,7 +119,7 @@ class ClosedFormAnswer(Answer):
 
 @dataclass(frozen=True, kw_only=True)
 class SolvedAnswer(Answer):
-    """A schedule that a strategy solved for; ``solved_at`` are the costs at which it did."""
+    """A schedule that a strategy found at the costs ``solved_at``."""
 
     solution: Solution
     solved_at: StepCosts

@@ -1,9 +1,14 @@
-"""Branch and bound over integer boxes: the true optimum, with bounds as its proof.
+"""Finds the optimal setting of a closed form by branch and bound over integer boxes, with proof.
 
-A strategy gives lower bounds of its cost on a box of parameters that are exact at points. A box is
-dropped when its bounds break a limit or are no better than the best point seen; else it is cut in
-two. What remains at the end is the optimum: nothing was skipped, rounded or sampled. When few points
-are left they are all evaluated at once. Equal to brute force by test (tests/laws/test_search.py).
+Let cost(x) be the key of a setting x, compared lexicographically, and bound(B) a lower bound over a box B
+that is exact at points, both from the strategy's closed form. With x* the best setting seen so far, a box B is
+
+    dropped  if bound(B) breaks a limit, or bound(B) >= cost(x*),
+    cut      into smaller boxes otherwise.
+
+When no box is left, x* is the optimum: bound(B) <= cost(x) for every x in B, so no dropped box holds a better
+setting, and nothing was rounded or sampled. If few points are left, all of them are evaluated at once. Tests
+compare the result with brute force (tests/laws/test_search.py).
 """
 
 from __future__ import annotations
@@ -24,19 +29,19 @@ from ckptplan.search.objective import Key, Objective
 from ckptplan.strategies.closed_form import ClosedForm
 
 _Mask: TypeAlias = npt.NDArray[np.bool_]
-#: Boxes are cut in two, or in more parts as long as these are fewer than so many.
+#: Boxes are cut into two or more parts, as long as there are no more parts than this.
 _FEW_BOXES = 512
 
 
 @dataclass(frozen=True, kw_only=True)
 class SearchEffort:
-    """How the search works; the answer depends on ``exact_boxes`` only, and says by how much.
+    """How the search works. Only ``exact_boxes`` can affect the answer, by a gap that is reported.
 
-    ``few_points`` are evaluated one by one, which is quicker than cutting boxes. ``at_once`` boxes are
-    cut at a time, those with the best bounds first: good points come early and prune. After
-    ``exact_boxes`` cuts the front is so flat that thousands of settings tie to many digits (a knee where
-    the front runs along its own chord). Boxes that could be better by less than a billionth are then
-    dropped, ten times as much after each further half of that, and the gap is reported.
+    Up to ``few_points`` points are evaluated one by one, which is faster than cutting boxes. ``at_once`` boxes
+    are cut at a time, those with the best bounds first, so that good points are found early and prune others.
+    If more than ``exact_boxes`` cuts are needed, thousands of settings agree to many digits, as at a knee where
+    the front follows its own chord. The search then drops boxes that could be better by less than a
+    billionth, and ten times this after each further half of ``exact_boxes`` cuts.
     """
 
     few_points: int = 8_192
@@ -44,37 +49,37 @@ class SearchEffort:
     exact_boxes: int = 40_000
 
     def slack(self, cut: int) -> float:
-        """Return what may be left unproved, as a share of the first key, after ``cut`` cuts."""
+        """Return the share of the first key that may remain unproved after ``cut`` cuts."""
         return 1e-9 * 10.0 ** (2 * (cut - self.exact_boxes) // self.exact_boxes)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Limits:
-    """What a setting must keep."""
+    """The limits that a setting must keep."""
 
     budget: Budget
     max_overhead: float | None = None
     base_seconds: float = 1.0
 
     def keeps(self, cost: Cost) -> _Mask:
-        """Return where no limit is broken."""
-        kept: _Mask = np.ones(len(cost.seconds), dtype=bool)
+        """Return a mask of the settings that exceed no limit, shape (n,)."""
+        keeps: _Mask = np.ones(len(cost.seconds), dtype=bool)
         if self.budget.local_bytes is not None:
-            kept &= cost.local_peak_bytes <= self.budget.local_bytes
+            keeps &= cost.local_peak_bytes <= self.budget.local_bytes
         if self.budget.remote_bytes is not None:
-            kept &= cost.remote_peak_bytes <= self.budget.remote_bytes
+            keeps &= cost.remote_peak_bytes <= self.budget.remote_bytes
         if self.max_overhead is not None:
-            # The very number that is reported, so that a plan keeps the overhead it was told to have.
-            kept &= overhead(cost.seconds, self.base_seconds) <= self.max_overhead
-        return kept
+            # Compute the number that is reported, so that the reported overhead keeps the limit.
+            keeps &= overhead(cost.seconds, self.base_seconds) <= self.max_overhead
+        return keeps
 
 
 @dataclass(frozen=True, kw_only=True)
 class BestSetting:
-    """The best setting of one closed form: its parameters and the key that made it the best.
+    """The best setting of one closed form: its parameters and the key that it is ranked by.
 
-    ``gap`` is 0 where it is proved to be the optimum, else the share of the key's first entry by which
-    another setting could at most be better.
+    ``gap`` is 0 if it is proved to be the optimum. Otherwise another setting could be better by at most this
+    share of the key's first entry.
     """
 
     parameters: Parameters
@@ -84,16 +89,16 @@ class BestSetting:
 
 @dataclass(frozen=True, kw_only=True)
 class Rival:
-    """What a setting has to beat to be of interest: the key of another strategy's best.
+    """The key of another strategy's best setting, which a setting must beat.
 
-    ``ties_win`` says that a setting with the same key beats it, too.
+    ``ties_win`` says that a setting with the same key also beats it.
     """
 
     key: tuple[float, ...]
     ties_win: bool
 
     def best(self, names: tuple[str, ...]) -> tuple[float, ...]:
-        """Return the rival as a best point whose parameters no point has."""
+        """Return the rival as a best point with parameters that no point has."""
         return (*self.key, *[float("inf") if self.ties_win else float("-inf")] * len(names))
 
 
@@ -106,7 +111,7 @@ class _BoxProblem:
     limits: Limits
 
     def bound(self, boxes: Boxes) -> tuple[Key, _Mask]:
-        """Return the bounds that rank boxes, their low ends included, and which boxes may hold a plan."""
+        """Return the keys of boxes, which end in their low ends, and a mask of those that may hold a plan."""
         cost = self.strategy.evaluate(low=boxes.low, high=boxes.high, costs=self.costs, model=self.model)
         useful = self.limits.keeps(cost)
         admitted = self.strategy.admits(low=boxes.low, high=boxes.high, steps=self.costs.steps)
@@ -125,9 +130,18 @@ def find_best_setting(
     effort: SearchEffort | None = None,
     rival: Rival | None = None,
 ) -> BestSetting | None:
-    """Return the optimum of ``strategy`` within ``limits``, None where nothing fits or beats ``rival``.
+    """Return the optimum of ``strategy`` within ``limits``, None if nothing fits or beats ``rival``.
 
-    Ties go to the smaller parameters. Raises InputError where the strategy lacks the cost model.
+    Ties go to the smaller parameters. Raises InputError if the strategy lacks the cost model.
+
+    Arguments:
+        strategy: the closed form to search.
+        costs: the costs of the elementary actions.
+        limits: the limits that a setting must keep.
+        objective: gives the key by which settings are ranked.
+        model: the cost model, 'exact' or 'paper'.
+        effort: how the search works.
+        rival: what a setting must beat.
     """
     start = strategy.candidates(costs=costs, budget=limits.budget)
     if start is None:
@@ -152,6 +166,7 @@ def find_best_setting(
         if waiting is None:
             break
         rest, keys = waiting
+        # Drop every box with bound(B) >= cost(x*).
         alive = _is_below(keys, best)
         if best is not None and cut > effort.exact_boxes:
             near = alive & (keys[0] >= best[0] - effort.slack(cut) * abs(best[0]))
@@ -167,13 +182,13 @@ def find_best_setting(
 
 
 def _may_improve(boxes: Boxes, problem: _BoxProblem, best: tuple[float, ...]) -> bool:
-    """Return whether any box may hold a better point than the best one."""
+    """Return whether any box may contain a better point than the best one."""
     keys, useful = problem.bound(boxes)
     return bool(np.any(useful & _is_below(keys, best)))
 
 
 def _make_best_setting(best: tuple[float, ...], least: float, names: tuple[str, ...]) -> BestSetting:
-    """Part the key from the parameters; ``least`` is the least bound of what was dropped unproved."""
+    """Split a best point into key and parameters; ``least`` is the least bound that was dropped unproved."""
     split = len(best) - len(names)
     gap = (best[0] - least) / abs(best[0]) if least < best[0] else 0.0
     parameters = Parameters(dict(zip(names, map(int, best[split:]), strict=True)))
@@ -181,7 +196,7 @@ def _make_best_setting(best: tuple[float, ...], least: float, names: tuple[str, 
 
 
 def _is_below(keys: Key, best: tuple[float, ...] | None) -> _Mask:
-    """Where a bound comes before the best point: what may still hold a better one."""
+    """Return where bound(B) < cost(x*), compared lexicographically: boxes that may hold a better point."""
     below: _Mask = np.zeros(len(keys[0]), dtype=bool)
     if best is None:
         return ~below
@@ -213,7 +228,7 @@ def _choose_better(best: tuple[float, ...] | None, other: tuple[float, ...] | No
 
 
 def _find_best_point(points: Boxes, problem: _BoxProblem) -> tuple[float, ...] | None:
-    """Return the first of the points that keep the limits, by key and then by parameters."""
+    """Return the best of the points that keep the limits, by key and then by parameters."""
     keys, useful = problem.bound(points)
     chosen = np.flatnonzero(useful)
     if not len(chosen):
@@ -225,9 +240,9 @@ def _find_best_point(points: Boxes, problem: _BoxProblem) -> tuple[float, ...] |
 
 
 def _peel(boxes: Boxes) -> Boxes:
-    """Return boxes with the last value of each side apart.
+    """Return boxes with the last value of each side in boxes of its own.
 
-    There a schedule is often of another kind (one segment, and nothing moves), which bounds tell at once.
+    At this value a schedule is often of another kind (one segment, nothing moves), with much better bounds.
     """
     for name in boxes.low:
         low, high = boxes.low[name], boxes.high[name]
@@ -241,11 +256,11 @@ def _peel(boxes: Boxes) -> Boxes:
 def _cut(boxes: Boxes, problem: _BoxProblem, best: tuple[float, ...] | None) -> tuple[Boxes, Key]:
     """Cut each box across one side; return the parts that may hold a better point, and their keys.
 
-    The side is the one that leaves fewest parts alive. (Where many settings tie, cutting the wrong
-    side would go on until single points.) Of two such sides, the longer one in proportion is cut.
+    The side is the one that leaves the fewest parts. (If many settings tie, cutting another side would go on
+    down to single points.) Of two such sides, the proportionally longer one is cut.
     """
     count = boxes.count()
-    # A look at a few boxes takes as long as at hundreds.
+    # Bounding a few boxes takes as long as bounding hundreds.
     each = max(2, min(32, _FEW_BOXES // count))
     sides = [_cut_side(boxes, name, each) for name in boxes.low]
     parts = sides[0] if len(sides) == 1 else join_boxes(sides)
@@ -256,7 +271,7 @@ def _cut(boxes: Boxes, problem: _BoxProblem, best: tuple[float, ...] | None) -> 
     alive = useful.reshape(len(sides), each, count).sum(axis=1)
     proportions = np.array([(boxes.high[name] + 1) / boxes.low[name] for name in boxes.low])
     is_point = np.array([boxes.high[name] == boxes.low[name] for name in boxes.low])
-    # One number to rank by: whole steps for parts alive, less than one for the proportion.
+    # One number ranks the sides: the integer part counts the parts left, the fraction the proportion.
     rank = np.where(is_point, np.inf, alive + 1 / proportions)
     side = np.argmin(rank, axis=0)
     chosen = np.zeros_like(useful).reshape(len(sides), each, count)
@@ -266,13 +281,13 @@ def _cut(boxes: Boxes, problem: _BoxProblem, best: tuple[float, ...] | None) -> 
 
 
 def _cut_side(boxes: Boxes, name: str, each: int) -> Boxes:
-    """Return the first parts of all boxes cut across one side, then the second parts, and so on.
+    """Cut all boxes across one side; return all first parts, then all second parts, and so on.
 
-    A box that is too narrow for so many has parts that are empty, their low end above the high one.
+    A box that is too narrow has empty parts, with a low end above the high end.
     """
     low, high = boxes.low[name], boxes.high[name]
     share = np.arange(1, each)[:, None] / each
-    # Costs go with T / chunk: a long side is cut in proportion.
+    # Costs vary with T / chunk, so a long side is cut in geometric proportion.
     geometric = low * (high / low) ** share
     cuts = np.where(high > 4 * low, geometric, low + (high - low) * share).astype(np.int64)
     cuts = np.clip(cuts, low, np.maximum(low, high - 1))

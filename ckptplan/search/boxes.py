@@ -1,4 +1,4 @@
-"""Boxes of parameters side by side: what branch and bound cuts, joins and takes points from."""
+"""Arrays of parameter boxes: cuts and joins them, and lists their points."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ckptplan.strategies.protocol import Columns
 
 @dataclass(frozen=True, kw_only=True)
 class Boxes:
-    """Boxes side by side; a point is a box whose ends are equal."""
+    """n boxes as columns of shape (n,); a point is a box whose ends are equal."""
 
     low: Columns
     high: Columns
@@ -33,7 +33,7 @@ class Boxes:
         return cls(low=_column(box.low), high=_column(box.high))
 
     def take(self, chosen: Any) -> Boxes:
-        """Return the boxes at an index, or where a mask is true."""
+        """Return the boxes at an index, or those where a mask is true."""
         return Boxes(
             low={name: column[chosen] for name, column in self.low.items()},
             high={name: column[chosen] for name, column in self.high.items()},
@@ -44,7 +44,7 @@ class Boxes:
         return len(next(iter(self.low.values()), ()))
 
     def volumes(self) -> npt.NDArray[np.float64]:
-        """Return the number of points in each; floats, since they can pass 2**63."""
+        """Return the number of points in each box, as floats since they can exceed 2**63; shape (n,)."""
         sides: Any = np.ones(self.count())
         for name in self.low:
             sides = sides * (self.high[name] - self.low[name] + 1).astype(np.float64)
@@ -52,7 +52,7 @@ class Boxes:
         return result
 
     def volume(self) -> float:
-        """Return the number of points in all."""
+        """Return the total number of points."""
         # A strategy without parameters has a single setting.
         return float(np.sum(self.volumes())) if self.low else 1.0
 
@@ -66,7 +66,7 @@ def list_points(boxes: Boxes) -> Boxes:
     columns: dict[str, Integers] = {}
     index = np.arange(len(next(iter(boxes.low.values())))) if boxes.low else np.zeros(1, dtype=np.int64)
     for name in boxes.low:
-        # Repeat what there is once for each value of the next parameter, then count that one up.
+        # Repeat each row once for each value of the next parameter, then number these values.
         sides = boxes.high[name][index] - boxes.low[name][index] + 1
         columns = {known: np.repeat(column, sides) for known, column in columns.items()}
         starts = np.repeat(np.cumsum(sides) - sides, sides)
@@ -76,24 +76,24 @@ def list_points(boxes: Boxes) -> Boxes:
 
 
 def list_corners(boxes: Boxes) -> Boxes:
-    """Return the corners of the boxes: points that good settings are often among."""
+    """Return the corners of the boxes, which are often good settings."""
     ends = [
         (low,) if np.array_equal(low, high) else (low, high)
         for low, high in zip(boxes.low.values(), boxes.high.values(), strict=True)
     ]
-    found = list(product(*ends))
+    choices = list(product(*ends))
     return Boxes.points(
-        {name: np.concatenate([corner[i] for corner in found]) for i, name in enumerate(boxes.low)}
+        {name: np.concatenate([corner[i] for corner in choices]) for i, name in enumerate(boxes.low)}
     )
 
 
 def cut_in_halves(boxes: Boxes, name: str) -> Boxes:
-    """Return the left halves of all boxes cut across one side, then the right halves.
+    """Cut all boxes across one side; return all left halves, then all right halves.
 
-    A box that is a single value wide there gives itself and an empty half, which is never chosen.
+    A box that is a single value wide there gives itself as its left half; the caller never uses its right one.
     """
     low, high = boxes.low[name], boxes.high[name]
-    # Costs go with T / chunk: a long side is cut at its geometric mean.
+    # Costs vary with T / chunk, so a long side is cut at its geometric mean.
     geometric = np.sqrt(low.astype(np.float64) * high.astype(np.float64)).astype(np.int64)
     middle = np.where(high > 4 * low, geometric, low + (high - low) // 2)
     middle = np.clip(middle, low, np.maximum(low, high - 1))
@@ -103,7 +103,7 @@ def cut_in_halves(boxes: Boxes, name: str) -> Boxes:
 
 
 def cut_into_singles(boxes: Boxes, name: str) -> Boxes:
-    """Return boxes that are a single value wide across one side."""
+    """Cut all boxes into boxes that are a single value wide across one side."""
     sides = boxes.high[name] - boxes.low[name] + 1
     index = np.repeat(np.arange(boxes.count()), sides)
     parts = boxes.take(index)
@@ -112,7 +112,7 @@ def cut_into_singles(boxes: Boxes, name: str) -> Boxes:
 
 
 def join_boxes(parts: list[Boxes]) -> Boxes:
-    """Return all boxes of several lots, one lot behind the other."""
+    """Concatenate several arrays of boxes."""
     names = parts[0].low
     return Boxes(
         low={name: np.concatenate([part.low[name] for part in parts]) for name in names},

@@ -1,4 +1,4 @@
-"""Where something stops being true of whole numbers: by bisection, with as few questions as that takes."""
+"""Finds the last whole number for which a test holds, by bisection."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ Test = Callable[[int], bool]
 
 
 def choose_middle(low: int, high: int) -> int:
-    """Return a number between two that are not next to each other, for wide ranges the geometric mean."""
+    """Return a number strictly between two non-adjacent ones; the geometric mean if the range is wide."""
     return max(low + 1, isqrt(low * high)) if high > 4 * max(1, low) else (low + high) // 2
 
 
 def find_last(holds: Test, low: int, high: int) -> int:
-    """Return the last number from ``low`` to ``high`` that a test holds for, ``low - 1`` where it never does.
+    """Return the last number from ``low`` to ``high`` for which a test holds, ``low - 1`` if it never does.
 
-    The test holds for all numbers up to some number, and for none beyond.
+    The test must hold for all numbers up to some number, and for none beyond.
     """
     good, bad = low - 1, high + 1
     while bad - good > 1:
@@ -31,11 +31,11 @@ def find_last(holds: Test, low: int, high: int) -> int:
 
 
 def find_last_of_many(holds: Test, low: int, high: int, *, spread: int, beyond: int) -> int:
-    """Return a number that a test holds for, and not for the next; ``low - 1`` where none is found.
+    """Return a number for which a test holds though not for the next one, ``low - 1`` if none is found.
 
-    The test may hold beyond numbers it does not hold for. So the last of ``spread`` numbers over the range
-    that it holds for is looked for first, from above; and beyond the edge that bisection finds there, some
-    numbers are tried one by one.
+    The test need not be monotone. So ``spread`` numbers over the range are tried first, in descending order,
+    until one passes. Bisection finds the edge above it, and ``beyond`` numbers after the edge are tried one by
+    one.
     """
     if high < low:
         return low - 1

@@ -1,9 +1,13 @@
-"""The exact front of memory and time: every setting that no other one beats in both.
+"""Finds the exact front of memory and time: every setting that no other setting beats in both.
 
-Branch and bound as in ``search/box.py``, for all budgets at once. A box of parameters is dropped when a
-point that was seen needs no more memory and no more time than the bounds of the box; else it is cut in
-two, and what is small is evaluated point by point. What remains is the front: nothing was skipped or
-sampled. Equal to brute force by test (tests/laws/test_front.py).
+This is branch and bound as in ``search/box.py``, for all budgets at once. With M and S the bounds of a box B
+on local bytes and seconds, and
+
+    least(m) = min of seconds(x) over all settings x seen so far with memory(x) <= m,
+
+B is dropped if its gain, least(M) - S, is not above 0: a setting seen needs no more memory and no more time
+than any in B. Other boxes are cut, and small boxes are evaluated point by point. The settings that remain are
+the front; nothing was rounded or sampled. Tests compare it with brute force (tests/laws/test_front.py).
 """
 
 from __future__ import annotations
@@ -28,22 +32,22 @@ from ckptplan.strategies.closed_form import ClosedForm
 from ckptplan.strategies.protocol import Columns
 
 _Mask: TypeAlias = npt.NDArray[np.bool_]
-#: Columns that decide one after the other: local bytes, seconds, remote bytes, then the parameters.
+#: Columns in the order of comparison: local bytes, seconds, remote bytes, then the parameters.
 _Key: TypeAlias = tuple[npt.NDArray[Any], ...]
 
-#: So many points are evaluated rather than cut, of a strategy, and of each box.
+#: Up to this many points of a strategy, and of a box, are evaluated instead of cut.
 _FEW_POINTS, _LEAF = 65_536, 48
-#: A side of so many values is cut into single ones.
+#: A side of up to this many values is cut into single values.
 _SHORT = 32
-#: Boxes of so many chunk sizes are bounded for each of them.
+#: A box of up to this many chunk sizes is bounded for each of them.
 _ROWS = 64
 _CHUNK = "chunk_size"
 _ROUNDING = 1e-11
-#: More boxes at a time than these take long and much memory: then points within a share are as one.
+#: With more boxes at a time than this, the search falls back to a coarse resolution.
 _MOST_BOXES, COARSE = 400_000, 0.001
-#: Points are evaluated in lots that fit the cache.
+#: Points are evaluated in lots of this size, which fit the cache.
 _LOT = 2**20
-#: Levels of memory that are told apart while searching.
+#: The most levels of memory that the search distinguishes.
 _LEVELS = 2**22
 
 
@@ -58,7 +62,7 @@ class Front:
     seconds: npt.NDArray[np.float64]
     remote_peak_bytes: Integers
     parameters: Columns
-    #: 0 where every point is there, else the share by which those left out may differ.
+    #: 0 if every point is included, else the share by which omitted points may differ.
     resolution: float = 0.0
 
     def __len__(self) -> int:
@@ -73,14 +77,13 @@ def trace_front(
     model: Model = "exact",
     resolution: float = 0.0,
 ) -> Front:
-    """Return the front of ``strategy`` within ``limits``; empty where nothing fits.
+    """Return the front of ``strategy`` within ``limits``; it is empty if nothing fits.
 
-    Where transfers run beside compute, times that differ by rounding alone count as the same. Of settings
-    with the same memory and time it holds one: of those that were looked at, the one with least remote
-    memory, then with the smallest parameters. With a ``resolution`` above 0 fewer points do: each setting
-    of the exact front then needs more than (1 - resolution) of the memory and of the time of one listed.
-    A front that is too fine to be found in a minute is returned with a resolution of 0.001.
-    Raises InputError where the strategy lacks the cost model.
+    If transfers overlap compute, times that differ only by rounding count as equal. Of the evaluated settings
+    with equal memory and time, the front holds the one with the least remote memory, then with the smallest
+    parameters. With a ``resolution`` above 0, the front holds fewer points: each setting of the exact front
+    needs more than (1 - resolution) of the memory and of the time of a listed point. A front that is too fine
+    is returned with a resolution of 0.001. Raises InputError if the strategy lacks the cost model.
     """
     names = strategy.parameter_names
     start = strategy.candidates(costs=costs, budget=limits.budget)
@@ -96,8 +99,8 @@ def trace_front(
     return _make_front(names, seen.front() or _empty_key(len(names)), resolution=problem.resolution)
 
 
-class _TooFine(Exception):  # noqa: N818 - nothing is wrong
-    """There are more boxes than there is memory for."""
+class _TooFine(Exception):  # noqa: N818 - a signal, not an error
+    """The search needs too many boxes at once."""
 
 
 def _empty_key(parameters: int) -> _Key:
@@ -117,10 +120,10 @@ def _make_front(names: Sequence[str], keys: _Key, *, resolution: float = 0.0) ->
 
 
 def merge_fronts(fronts: Sequence[Front]) -> tuple[Front, Integers]:
-    """Return the front of several together, without parameters, and where each point comes from.
+    """Return the common front of several fronts, without parameters, and the origin of each point.
 
-    The second result has shape (2, n): which front, and which of its points. Of points that are equal
-    in memory and time the one with less remote memory stays, then that of the earlier front.
+    The second result has shape (2, n): the index of the front, and of the point in it. Of points with equal
+    memory and time, the one with less remote memory is kept, then that of the earlier front.
     """
     lots = [
         (
@@ -146,7 +149,7 @@ class _FrontProblem:
 
     @property
     def trades_steps_for_tapes(self) -> bool:
-        """Whether bounds can be told apart by chunk size (``_bound_gains_by_row``)."""
+        """Whether each chunk size of a box can be bounded separately (``_bound_gains_by_row``)."""
         return self.model == "exact" and _CHUNK in self.strategy.parameter_names
 
     def least_seconds(self, counts: Counts) -> npt.NDArray[np.float64]:
@@ -156,7 +159,7 @@ class _FrontProblem:
         return price(counts, self.costs).seconds
 
     def bound(self, boxes: Boxes) -> tuple[_Key, _Mask]:
-        """Return the bounds of boxes, their low ends included, and which may hold a setting."""
+        """Return the bounds of boxes, which end in their low ends, and a mask of those that may be useful."""
         cost = self.strategy.evaluate(low=boxes.low, high=boxes.high, costs=self.costs, model=self.model)
         useful = self.limits.keeps(cost)
         admitted = self.strategy.admits(low=boxes.low, high=boxes.high, steps=self.costs.steps)
@@ -165,7 +168,7 @@ class _FrontProblem:
         return (cost.local_peak_bytes, cost.seconds, cost.remote_peak_bytes, *boxes.low.values()), useful
 
     def relax(self, keys: _Key) -> _Key:
-        """Return bounds that a point of the wanted resolution may lie above."""
+        """Return bounds raised by the resolution: a point above them need not be listed."""
         if not self.resolution:
             return keys
         local, seconds, *rest = keys
@@ -174,31 +177,30 @@ class _FrontProblem:
 
 
 class _SeenPoints:
-    """The points seen so far that may be of the front, and the least time within each amount of memory.
+    """The points seen so far that may be on the front, and the least time within each amount of memory.
 
-    Memory is counted in levels: units that states and tapes are whole numbers of, or, where that makes
-    too many levels, larger ones. Points are rounded up to levels and bounds down, so that what is said of
-    them always holds.
+    Memory is counted in levels of a unit that divides states and tapes or, if that makes too many levels, of a
+    larger unit. The memory of points is rounded up and that of bounds down, so that no box is dropped wrongly.
     """
 
     def __init__(self, *, costs: StepCosts) -> None:
         most = costs.steps * costs.tape_bytes
         self.resident_bytes = costs.resident_bytes
-        # Times beside compute are sums in several orders: what differs by rounding alone is no gain.
+        # Overlapped times are summed in several orders: a difference by rounding alone is not a gain.
         self.share = 1 - _ROUNDING if costs.overlaps_compute else 1.0
         self.unit = max(math.gcd(costs.state_bytes, costs.tape_bytes), -(-most // _LEVELS))
-        #: The least time with at most so much memory.
+        #: least(m): the least time seen with at most m levels of memory.
         self.least = np.full(most // self.unit + 2, np.inf)
         self._points: list[_Key] = []
 
     def add(self, keys: _Key) -> None:
-        """Take in the points that no point seen beats."""
+        """Add the points that no point seen so far beats."""
         gaining = self.gain(keys) > 0
         if not gaining.any():
             return
         keys = tuple(column[gaining] for column in keys)
         level = -(-(keys[0] - self.resident_bytes) // self.unit)
-        # What needs more memory than plain BPTT is in no level.
+        # Points that need more memory than plain BPTT have no level.
         within = level < len(self.least)
         np.minimum.at(self.least, level[within], keys[1][within])
         above = self.least[level.min() :]
@@ -206,7 +208,7 @@ class _SeenPoints:
         self._points.append(self._best_of(keys))
 
     def gain(self, keys: _Key) -> npt.NDArray[np.float64]:
-        """Return how much quicker bounds are than all points seen that need no more memory; 0 if not."""
+        """Return max(0, least(M) - S): how much faster bounds are than all points within their memory."""
         level = np.minimum((keys[0] - self.resident_bytes) // self.unit, len(self.least) - 1)
         result: npt.NDArray[np.float64] = np.maximum(0.0, self.share * self.least[level] - keys[1])
         return result
@@ -220,17 +222,17 @@ class _SeenPoints:
         )
 
     def _best_of(self, keys: _Key) -> _Key:
-        """Drop points that a quicker one on a level below, or on their own, beats."""
+        """Drop points that a faster one on the same or a lower level beats."""
         level = np.minimum((keys[0] - self.resident_bytes) // self.unit, len(self.least) - 1)
-        kept = keys[1] <= self.least[level]
-        return tuple(column[kept] for column in keys)
+        unbeaten = keys[1] <= self.least[level]
+        return tuple(column[unbeaten] for column in keys)
 
 
 def drop_dominated(keys: _Key) -> _Key:
-    """Return the points of the front, in the order of memory; of equal points the first by the key."""
+    """Return the points of the front in order of memory; of equal points, the first by the key."""
     if not len(keys[0]):
         return keys
-    # Stable, which is quick on fronts one behind the other: each is sorted already.
+    # A stable sort is fast on concatenated fronts, since each is already sorted.
     order = np.argsort(keys[0], kind="stable")
     local, seconds = keys[0][order], keys[1][order]
     new = np.concatenate([[True], local[1:] != local[:-1]])
@@ -245,7 +247,7 @@ def drop_dominated(keys: _Key) -> _Key:
 
 
 def _choose_first_of_each(keys: _Key, places: npt.NDArray[np.intp], group: Integers) -> npt.NDArray[np.intp]:
-    """Return the first point of each group, by what decides between points equal in memory and time."""
+    """Return the first point of each group, by the columns after memory and time."""
     order = np.lexsort((*(column[places] for column in keys[:1:-1]), group))
     places, group = places[order], group[order]
     first: npt.NDArray[np.intp] = places[np.concatenate([[True], group[1:] != group[:-1]])]
@@ -258,7 +260,8 @@ def _search(boxes: Boxes, problem: _FrontProblem, seen: _SeenPoints) -> None:
         _evaluate(boxes, problem, seen)
         return
     if problem.trades_steps_for_tapes and not problem.resolution:
-        # With all else as large as can be, a strategy is most often a simpler one, and its front near this.
+        # With its other parameters at their maximum, a strategy usually reduces to a simpler one, whose front
+        # is close to this one.
         edge = Boxes(low={**boxes.high, _CHUNK: boxes.low[_CHUNK]}, high=boxes.high)
         for lot in _split_into_lots(cut_into_singles(edge, _CHUNK)):
             seen.add(_keep_legal(lot, problem))
@@ -275,13 +278,13 @@ def _search(boxes: Boxes, problem: _FrontProblem, seen: _SeenPoints) -> None:
 
 
 def _keep_legal(points: Boxes, problem: _FrontProblem) -> _Key:
-    """Return the points that keep the limits."""
+    """Return the keys of the points that keep the limits."""
     keys, useful = problem.bound(points)
     return tuple(column[useful] for column in keys)
 
 
 def _evaluate(boxes: Boxes, problem: _FrontProblem, seen: _SeenPoints) -> None:
-    """Take in every point of the boxes, a lot at a time."""
+    """Evaluate every point of the boxes, a lot at a time."""
     if boxes.low and not boxes.count():
         return
     for lot in _split_into_lots(boxes):
@@ -289,7 +292,7 @@ def _evaluate(boxes: Boxes, problem: _FrontProblem, seen: _SeenPoints) -> None:
 
 
 def _split_into_lots(boxes: Boxes) -> list[Boxes]:
-    """Part boxes into lots of some points."""
+    """Split boxes into lots of about ``_LOT`` points."""
     if boxes.count() < 2:
         return [boxes]
     lot = (np.cumsum(boxes.volumes()) // _LOT).astype(np.int64)
@@ -298,11 +301,11 @@ def _split_into_lots(boxes: Boxes) -> list[Boxes]:
 
 
 def _cut(boxes: Boxes, problem: _FrontProblem, seen: _SeenPoints) -> Boxes:
-    """Cut each box, and return the parts that may hold a point of the front.
+    """Cut each box; return the parts that may contain a point of the front.
 
-    There are wide boxes of settings that all just fail, and single values of one parameter settle them,
-    whatever the other one is. So a short side is cut into single values at once, and of two long ones
-    that is cut which leaves least to gain.
+    In some wide boxes all settings just miss the front, which shows only for single values of one parameter.
+    So a short side is cut into single values at once. Of two long sides, the cut goes through the one that
+    leaves the smaller total gain.
     """
     names = [name for name in boxes.low if np.any(boxes.low[name] != boxes.high[name])]
     lengths = np.array([boxes.high[name] - boxes.low[name] + 1 for name in names])
@@ -323,7 +326,7 @@ def _drop_gainless(boxes: Boxes, problem: _FrontProblem, seen: _SeenPoints) -> B
 
 
 def _bound_gains(boxes: Boxes, problem: _FrontProblem, seen: _SeenPoints) -> npt.NDArray[np.float64]:
-    """Return how much quicker than what was seen a setting of each box may be; 0 where none is."""
+    """Return by how much a setting of each box may be faster than the points seen; 0 if none may be."""
     keys, useful = problem.bound(boxes)
     gains = np.where(useful, seen.gain(problem.relax(keys)), 0.0)
     if problem.trades_steps_for_tapes:
@@ -336,12 +339,15 @@ def _bound_gains(boxes: Boxes, problem: _FrontProblem, seen: _SeenPoints) -> npt
 def _bound_gains_by_row(
     boxes: Boxes, local: Integers, problem: _FrontProblem, seen: _SeenPoints
 ) -> npt.NDArray[np.float64]:
-    """Return the most that a chunk size of each box may gain, by bounds for every one of them.
+    """Return the largest gain of any chunk size in each box, from a bound for each chunk size.
 
-    With c instead of the longest chunk c1, at least c1 - c steps more are run again; with c instead of
-    the shortest c0, the tapes of c - c0 steps more are held (``Strategy.counts``). The bounds of the
-    box, which has the least of both, miss that: a front that falls step by step as memory rises would
-    be cut down to single chunk sizes.
+    With chunks of c steps instead of the longest, c1, at least c1 - c more steps run again. With c instead of
+    the shortest, c0, the tapes of c - c0 more steps are held (``ClosedForm.counts``):
+
+        S(c) = S + (c1 - c) r,    M(c) = M + (c - c0) M_a.
+
+    The bounds of the box combine the least of both. With these alone, a front that falls step by step as
+    memory rises would be cut down to single chunk sizes.
     """
     costs = problem.costs
     counts = problem.strategy.counts(low=boxes.low, high=boxes.high, steps=costs.steps)
@@ -349,20 +355,20 @@ def _bound_gains_by_row(
     starts = np.cumsum(lengths) - lengths
     box = np.repeat(np.arange(boxes.count()), lengths)
     longer = np.arange(len(box)) - starts[box]
-    # Only what the time is made of is told apart; where nothing moves, nothing need be repeated.
+    # Repeat only the counts that the time depends on, and only if they are not all 0.
     moved = {
         name: column[box] if (column := getattr(counts, name)).any() else np.zeros(1, dtype=np.int64)
         for name in ("remote_writes", "remote_reads", "messages")
     }
-    again = (counts.recomputed_steps + lengths - 1)[box] - longer
-    seconds = problem.least_seconds(replace(counts, recomputed_steps=again, **moved))
+    recomputed = (counts.recomputed_steps + lengths - 1)[box] - longer
+    seconds = problem.least_seconds(replace(counts, recomputed_steps=recomputed, **moved))
     gains = seen.gain(problem.relax((local[box] + longer * costs.tape_bytes, seconds)))
     most: npt.NDArray[np.float64] = np.maximum.reduceat(gains, starts) if len(starts) else gains
     return most
 
 
 def _halve(boxes: Boxes, names: Sequence[str], problem: _FrontProblem, seen: _SeenPoints) -> Boxes:
-    """Cut each box across the side that leaves least to gain; of two such, the longer in proportion."""
+    """Cut each box across the side that leaves the least gain; of equal sides, the proportionally longer."""
     if not boxes.count():
         return boxes
     halves = join_boxes([cut_in_halves(boxes, name) for name in names])

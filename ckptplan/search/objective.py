@@ -1,4 +1,4 @@
-"""What 'best' means: costs in the order in which they decide."""
+"""Defines objectives, which rank costs by a key."""
 
 from __future__ import annotations
 
@@ -10,30 +10,30 @@ import numpy.typing as npt
 
 from ckptplan.cost.exact import Cost
 
-#: Columns compared one after the other, the first that differs decides; all rise with the cost.
+#: Columns that are compared lexicographically; all rise with the cost.
 Key: TypeAlias = tuple[npt.NDArray[Any], ...]
-#: A frozen value, never a lambda: searches are remembered by it, so that equal objectives must be equal.
+#: A function or a frozen dataclass, never a lambda: it is part of a cache key, so equal ones must be equal.
 Objective: TypeAlias = Callable[[Cost], Key]
 
 
 def least_time(cost: Cost) -> Key:
-    """Seconds, then local bytes, then remote bytes (docs/search.md)."""
+    """Rank by seconds, then local bytes, then remote bytes (docs/search.md)."""
     return cost.seconds, cost.local_peak_bytes, cost.remote_peak_bytes
 
 
 def least_memory(cost: Cost) -> Key:
-    """Local bytes, then seconds, then remote bytes."""
+    """Rank by local bytes, then seconds, then remote bytes."""
     return cost.local_peak_bytes, cost.seconds, cost.remote_peak_bytes
 
 
 def least_remote_memory(cost: Cost) -> Key:
-    """Remote bytes, then seconds, then local bytes."""
+    """Rank by remote bytes, then seconds, then local bytes."""
     return cost.remote_peak_bytes, cost.seconds, cost.local_peak_bytes
 
 
 @dataclass(frozen=True)
 class FirstOnly:
-    """The first cost of an objective alone, where what decides between equal ones need not be found out."""
+    """An objective reduced to its first column, for searches in which ties need not be broken."""
 
     objective: Objective
 
@@ -46,9 +46,9 @@ class FirstOnly:
 class Knee:
     """The point of a front farthest below the chord between its ends.
 
-    The chord runs from the fastest plan (``fast_seconds``, ``fast_bytes``) to the smallest one. With
-    both axes scaled so that the ends are (1, 0) and (0, 1), the distance below the chord falls with
-    the sum of the two coordinates, so that the knee is the plan with the least sum. No front is needed.
+    The chord runs from the fastest plan (``fast_seconds``, ``fast_bytes``) to the smallest one. If both axes
+    are scaled so that its ends are (1, 0) and (0, 1), the distance below the chord falls as the sum of the two
+    coordinates rises. So the knee is the plan with the least sum, and can be found without the front.
     """
 
     fast_seconds: float
@@ -57,7 +57,7 @@ class Knee:
     small_bytes: int
 
     def __call__(self, cost: Cost) -> Key:
-        """Return the sum of the scaled axes, then as ``least_time``."""
+        """Rank by the sum of the scaled axes, then as ``least_time`` does."""
         share = (cost.local_peak_bytes - self.small_bytes) / (self.fast_bytes - self.small_bytes)
         share = share + (cost.seconds - self.fast_seconds) / (self.small_seconds - self.fast_seconds)
         return share, *least_time(cost)

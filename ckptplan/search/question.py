@@ -1,4 +1,4 @@
-"""A planning question, and its answer over several strategies."""
+"""Defines a planning question, and answers it over several strategies."""
 
 from __future__ import annotations
 
@@ -31,35 +31,35 @@ _OF_THE_GOAL = frozenset(Goal.model_fields)
 
 @dataclass(frozen=True, kw_only=True)
 class Question:
-    """Asks which strategy at which setting is best at ``costs``: a goal, and how the search is watched.
+    """The question of which strategy and setting best meet ``goal`` at ``costs``.
 
     Budgets of the goal that are None are unbounded.
     """
 
     costs: StepCosts
     goal: Goal
-    #: Called with the work done and the work in all of a long search.
+    #: Called with the work done and the total work of a long search.
     progress: Progress | None = None
     #: Whether Ctrl-C returns the best answers so far instead of raising.
     keeps_best: bool = True
-    #: Strategies whose search was interrupted; what was found before stands.
+    #: Strategies whose search was interrupted; earlier answers remain valid.
     interruptions: list[str] = field(default_factory=list)
 
     @cached_property
     def strategies(self) -> tuple[Strategy, ...]:
-        """The strategies that may serve, as named by the goal."""
+        """The strategies to choose from, as named by the goal."""
         return tuple(all_strategies()[name] for name in self.goal.strategies)
 
     @cached_property
     def budget(self) -> Budget:
-        """The most bytes of each tier."""
+        """The byte budget of each tier."""
         return Budget(local_bytes=self.goal.local_bytes, remote_bytes=self.goal.remote_bytes)
 
     def replace(self, **changes: Any) -> Question:
-        """Return the same question with other fields of its own or of its goal."""
+        """Return the question with other values for its own fields or those of its goal."""
         of_goal = {name: value for name, value in changes.items() if name in _OF_THE_GOAL}
         own = {name: value for name, value in changes.items() if name not in _OF_THE_GOAL}
-        # Checked when the goal was made; a search changes it thousands of times.
+        # Not validated again: the goal was, and a search changes it thousands of times.
         goal = self.goal.model_copy(update=of_goal) if of_goal else self.goal
         return dataclasses.replace(self, goal=goal, **own)
 
@@ -68,31 +68,32 @@ class Question:
         return self.replace(strategies=(strategy.name,))
 
     def rank(self) -> list[Answer]:
-        """Return each strategy at its best, best first; strategies that do not fit are left out."""
+        """Return the best answer of each strategy, best first, without strategies that do not fit."""
         return self._rank_by(self._choose_objective())
 
     def best(self, *, enough: float | None = None) -> Answer | None:
-        """Return the best strategy at its best setting, None where nothing fits.
+        """Return the best answer, None if nothing fits.
 
-        It is the first that ``rank`` returns, found sooner: no strategy is searched that another one beats.
-        ``enough`` are seconds that something is known to fit in, which helps where the objective is time.
+        It is the first that ``rank`` returns, but faster to find: strategies that cannot win are not fully
+        searched. ``enough`` is a time in seconds known to be attainable, which speeds up the search if the
+        objective is time.
         """
         if enough is None or self.goal.objective != "time":
             return self._find_first(self._choose_objective())
-        # A hair more, so that what takes as long is found, too.
+        # Slightly more, so that an equally fast answer is also found.
         rival = Rival(key=(enough * (1 + 1e-9), np.inf, np.inf), ties_win=True)
         return next(iter(self._rank_by(least_time, only_first=True, rival=rival)), None)
 
     def faster_than(self, seconds: float) -> Answer | None:
-        """Return the fastest answer, None where none takes less than ``seconds``."""
+        """Return the fastest answer, None if none takes less than ``seconds``."""
         rival = Rival(key=(seconds,), ties_win=False)
-        found = self._rank_by(FirstOnly(least_time), only_first=True, rival=rival)
-        return next((answer for answer in found if answer.key < rival.key), None)
+        answers = self._rank_by(FirstOnly(least_time), only_first=True, rival=rival)
+        return next((answer for answer in answers if answer.key < rival.key), None)
 
     def for_closed_forms(self) -> Question:
-        """Return the question for closed forms only, which answer at once.
+        """Return the question for closed forms only, which are fast to search.
 
-        They fit wherever anything does (Remote with a single tape), but for a limit of remote memory.
+        With unlimited remote memory, they fit if any schedule does (Remote with a single tape).
         """
         closed = tuple(one.name for one in self.strategies if one.is_closed_form)
         return self.replace(strategies=closed or _name_closed_forms())
@@ -100,7 +101,7 @@ class Question:
     def fits(self) -> bool:
         """Return whether any strategy has a setting within the limits.
 
-        Where there is no limit of overhead, solved strategies say so without solving anything.
+        Without a limit on overhead, solved strategies need not solve anything for this.
         """
         if self.goal.max_overhead is not None or self.goal.model == "paper":
             return self._find_first(least_memory) is not None
@@ -111,25 +112,25 @@ class Question:
         )
 
     def may_fit(self) -> bool:
-        """Return whether the local memory is not below what solved strategies need at least."""
+        """Return whether the local memory reaches the minimum that solved strategies need."""
         return self._explain_below_least(subject="") is None
 
     def least_remote_bytes(self) -> int | None:
-        """Return the remote memory that is needed within the other limits, None if none is enough."""
+        """Return the remote memory needed within the other limits, None if no amount is enough."""
         least = self.replace(remote_bytes=None)._find_least("remote_bytes")
         return None if least is None else int(least)
 
     @property
     def base_seconds(self) -> float:
-        """The time that overhead is counted from."""
+        """The time in seconds that overhead is relative to."""
         return self.costs.base_seconds if self.goal.model == "exact" else paper.base_seconds(self.costs)
 
     def infeasible(self, *, subject: str) -> Infeasible:
-        """Return why nothing fits: the limit that binds, what it would have to be, what it is.
+        """Return why nothing fits: the binding limit, the value needed, and the present value.
 
-        That is the first of largest overhead, remote budget and local budget that makes a plan possible
-        when it alone is lifted: the caller's wish before the machine. Where no one does, it is the first
-        that nothing could meet, were the others lifted.
+        The binding limit is the first of overhead, remote budget and local budget whose removal alone makes a
+        plan possible: the caller's wish comes before the machine. If no single removal does, it is the first
+        limit that no plan could meet even without the others.
         """
         if (unsolvable := self._explain_below_least(subject=subject)) is not None:
             return unsolvable
@@ -155,7 +156,10 @@ class Question:
 
     @property
     def all_solved(self) -> list[Solved]:
-        """The strategies, where each is solved, so that what closed forms need does not speak for them."""
+        """The strategies if all of them are solved ones, else an empty list.
+
+        The needs of closed forms say nothing about solved strategies.
+        """
         solved = self._solved_strategies
         return solved if len(solved) == len(self.strategies) else []
 
@@ -164,7 +168,7 @@ class Question:
         return [strategy for strategy in self.strategies if isinstance(strategy, Solved)]
 
     def _explain_below_least(self, *, subject: str) -> Infeasible | None:
-        """Say so where solved strategies have no schedule in the local memory, whatever the other limits."""
+        """Return the error if solved strategies have no schedule in the local memory at all, else None."""
         have = self.budget.local_bytes
         need = min((one.least_local_bytes(self.costs) for one in self.all_solved), default=0)
         if have is None or need <= have:
@@ -172,18 +176,18 @@ class Question:
         return Infeasible(binding="local_bytes", need=need, have=have, subject=subject)
 
     def _explain_unsolved(self, *, subject: str) -> Infeasible:
-        """Return which limit the schedules asked for break, where closed forms would fit.
+        """Return which limit the requested schedules exceed although closed forms would fit.
 
-        Where they break none, there are none: the sequence is too long for them.
+        If they exceed none, there are no such schedules: the sequence is too long.
         """
         for lifted in (
             self.replace(remote_bytes=None),
             self.replace(max_overhead=None),
             self.replace(remote_bytes=None, max_overhead=None),
         ):
-            found = lifted.best() if lifted.replace(max_overhead=None).fits() else None
-            if found is not None and not found.strategy.is_closed_form:
-                for binding, need, have in self._find_broken(found.totals(self.costs)):
+            answer = lifted.best() if lifted.replace(max_overhead=None).fits() else None
+            if answer is not None and not answer.strategy.is_closed_form:
+                for binding, need, have in self._find_broken(answer.totals(self.costs)):
                     return Infeasible(binding=binding, need=need, have=have, subject=subject)
         most = max(
             (one.most_steps(self.costs, self.budget, effort=self.goal.effort) for one in self.all_solved),
@@ -193,7 +197,7 @@ class Question:
         return Infeasible(binding="steps", need=min(most, have - 1), have=have, subject=subject)
 
     def _find_broken(self, totals: Totals) -> Iterator[tuple[Limit, float, float]]:
-        """Return the limits that a schedule breaks: which, what it needs, what there is."""
+        """Yield the limits that a schedule exceeds: the limit, the value needed, and the present value."""
         remote, most = self.goal.remote_bytes, self.goal.max_overhead
         if remote is not None and totals.remote_peak_bytes > remote:
             yield "remote_bytes", float(totals.remote_peak_bytes), remote
@@ -202,16 +206,16 @@ class Question:
             yield "max_overhead", seconds, most
 
     def _find_least(self, limit: str) -> float | None:
-        """Return the least of what a limit bounds, None where nothing fits the other limits."""
+        """Return the least value of a limited quantity, None if nothing fits the other limits."""
         objective = {
             "local_bytes": least_memory,
             "remote_bytes": least_remote_memory,
             "max_overhead": least_time,
         }[limit]
-        found = self._find_first(FirstOnly(objective))
-        if found is None:
+        answer = self._find_first(FirstOnly(objective))
+        if answer is None:
             return None
-        least = found.key[0]
+        least = answer.key[0]
         return float(overhead(least, self.base_seconds)) if limit == "max_overhead" else least
 
     def _choose_objective(self) -> Objective:
@@ -228,8 +232,8 @@ class Question:
             small_seconds=small.key[1],
             small_bytes=int(small.key[0]),
         )
-        # Where one plan is both the fastest and the smallest, there is nothing to balance. (A solved schedule
-        # may turn out smaller or faster than what it was chosen for.)
+        # If one plan is both the fastest and the smallest, there is nothing to balance. (A solved schedule may
+        # turn out smaller or faster than its estimate.)
         balanced = knee.fast_bytes > knee.small_bytes and knee.fast_seconds < knee.small_seconds
         return knee if balanced else least_time
 
@@ -239,9 +243,9 @@ class Question:
     def _rank_by(
         self, objective: Objective, *, only_first: bool = False, rival: Rival | None = None
     ) -> list[Answer]:
-        """Return the answers, best first; with ``only_first``, those found better than all before them.
+        """Return the answers, best first; with ``only_first``, only those better than all before them.
 
-        They need not beat ``rival``, but are only searched for what does.
+        Searches stop where they cannot beat ``rival``; an answer need not beat it.
         """
         limits = Limits(budget=self.budget, max_overhead=self.goal.max_overhead, base_seconds=self.base_seconds)
         answers: list[Answer] = []
@@ -265,22 +269,22 @@ class Question:
         return sorted(answers, key=_rank_of)
 
     def _unbeatable(self, answer: Answer) -> bool:
-        """Return whether a plan without parameters is as quick as base, and running a step again takes time.
+        """Return whether a plan without parameters is as fast as base, and running a step again takes time.
 
-        What is as quick then runs nothing again. So it holds each step's tape, and no less memory.
+        Then an equally fast plan recomputes nothing, so it holds every tape and needs no less memory.
         """
         return (
             self.goal.model == "exact"
             and not answer.strategy.parameter_names
             and answer.key[0] <= self.base_seconds
-            # More than what rounding could hide.
+            # More than rounding could hide.
             and self.costs.recompute_seconds > 1e-12 * self.base_seconds
         )
 
     def _answer(
         self, strategy: Strategy, limits: Limits, objective: Objective, *, rival: Rival | None
     ) -> Answer | None:
-        """Return one strategy at its best, None where nothing fits or, of closed forms, beats ``rival``."""
+        """Return the best answer of one strategy, None if nothing fits or no closed form beats ``rival``."""
         if isinstance(strategy, Solved):
             return self._solve(strategy, limits, objective)
         if isinstance(strategy, ClosedForm):
@@ -290,7 +294,7 @@ class Question:
     def _search(
         self, strategy: ClosedForm, limits: Limits, objective: Objective, *, rival: Rival | None
     ) -> Answer | None:
-        found = _find_best_setting(
+        best = _find_best_setting(
             strategy,
             costs=self.costs,
             limits=limits,
@@ -298,13 +302,13 @@ class Question:
             model=self.goal.model,
             rival=rival,
         )
-        if found is None:
+        if best is None:
             return None
         return ClosedFormAnswer(
             strategy=strategy,
-            parameters=found.parameters,
-            key=found.key,
-            gap=found.gap,
+            parameters=best.parameters,
+            key=best.key,
+            gap=best.gap,
             steps=self.costs.steps,
         )
 
@@ -313,11 +317,11 @@ class Question:
             raise no_equation(strategy.name)
 
         def choose(cost: Cost) -> int | None:
-            kept = np.flatnonzero(limits.keeps(cost))
-            if not len(kept):
+            fitting = np.flatnonzero(limits.keeps(cost))
+            if not len(fitting):
                 return None
-            keys = [column[kept] for column in objective(cost)]
-            return int(kept[np.lexsort(keys[::-1])[0]])
+            keys = [column[fitting] for column in objective(cost)]
+            return int(fitting[np.lexsort(keys[::-1])[0]])
 
         solution = strategy.solve(
             costs=self.costs,
@@ -339,7 +343,7 @@ class Question:
         )
 
 
-#: Searches remembered: those of the points of a sweep that differ in transfers only.
+#: A cache of searches, for the points of a sweep that differ only in transfers.
 cached_best_setting = lru_cache(maxsize=512)(find_best_setting)
 
 
@@ -352,7 +356,7 @@ def _find_best_setting(
     model: Model,
     rival: Rival | None,
 ) -> BestSetting | None:
-    """Return what ``find_best_setting`` does; where nothing is moved, the costs of moving do not matter."""
+    """Return ``find_best_setting`` from a cache if nothing moves, so that transfer costs do not matter."""
     wishes: dict[str, Any] = {"limits": limits, "objective": objective, "model": model, "rival": rival}
     if strategy.transfers is not None or model != "exact":
         return find_best_setting(strategy, costs=costs, **wishes)
@@ -363,21 +367,21 @@ _NOTHING_MOVES = {"write_seconds": 0.0, "read_seconds": 0.0, "message_seconds": 
 
 
 def _turn_of(strategy: Strategy) -> tuple[bool, int]:
-    """Return when a strategy has its turn.
+    """Return the sort key for the order of searches.
 
-    Closed forms first: a long search that is interrupted leaves the best of them. Of these the simple ones
-    first, which are soon searched, and often good enough to spare most of the others' search.
+    Closed forms come first, so that an interruption of a long search leaves their best. Simple ones come
+    before others: they are quick to search, and often good enough to shorten the other searches.
     """
     return not strategy.is_closed_form, strategy.rank
 
 
 def _rank_of(answer: Answer) -> tuple[tuple[float, ...], int]:
-    """Return what ranks answers: ties go by the order of the strategies."""
+    """Return the sort key of an answer; the order of the strategies breaks ties."""
     return answer.key, answer.strategy.rank
 
 
 def _choose_rival(answers: list[Answer], strategy: Strategy, rival: Rival | None) -> Rival | None:
-    """Return what a strategy has to beat; one without parameters is evaluated as quickly as compared."""
+    """Return what a strategy must beat; None without parameters, where evaluating is as fast as comparing."""
     if not strategy.parameter_names:
         return None
     if not answers:

@@ -1,4 +1,4 @@
-"""The front of a strategy that solves each problem by itself: one budget after the other."""
+"""Finds the front of a solved strategy, one budget after another."""
 
 from __future__ import annotations
 
@@ -12,26 +12,26 @@ from ckptplan.search.answer import Answer
 from ckptplan.search.front import Front, drop_dominated
 from ckptplan.search.question import Question
 
-#: With so many levels of memory at most, every budget is asked for; with more, some.
+#: With up to this many levels of memory, every budget is solved; with more, this many budgets.
 _EVERY, _SOME = 256, 24
 
 
 def trace_solved_front(question: Question) -> tuple[Front, tuple[Answer, ...], bool]:
-    """Return the front of the question's only strategy, the answer behind each point, and if it is whole.
+    """Return the front of the question's only strategy, the answer of each point, and whether it is complete.
 
-    Each answer is the quickest schedule found within a budget; the front is whole where each was proved to
-    be the quickest there is, and no budget is left out. Where there are few levels of memory, the next
-    budget is just below what the last schedule needed, so that no level is left out; else budgets are spread
-    evenly in the logarithm of what is beside the resident bytes, the question's own among them.
+    Each answer is the fastest schedule found within a budget. The front is complete if each answer is proved
+    to be the fastest and no budget is omitted. With few levels of memory, the next budget is just below the
+    memory that the last schedule needs, so that no level is omitted. Otherwise, budgets are spread evenly over
+    the logarithm of the memory beyond the resident bytes; the question's own budget is one of them.
     """
     costs = question.costs
     levels = costs.steps * costs.tape_bytes // math.gcd(costs.state_bytes, costs.tape_bytes)
     answers = list(_walk(question) if levels <= _EVERY else _spread(question))
     totals = [answer.totals(costs) for answer in answers]
     keys = (
-        np.array([one.local_peak_bytes for one in totals], dtype=np.int64),
-        np.array([one.seconds for one in totals]),
-        np.array([one.remote_peak_bytes for one in totals], dtype=np.int64),
+        np.array([total.local_peak_bytes for total in totals], dtype=np.int64),
+        np.array([total.seconds for total in totals]),
+        np.array([total.remote_peak_bytes for total in totals], dtype=np.int64),
         np.arange(len(answers)),
     )
     local, seconds, remote, places = drop_dominated(keys)
@@ -49,7 +49,7 @@ def trace_solved_front(question: Question) -> tuple[Front, tuple[Answer, ...], b
 
 
 def _is_proved(answer: Answer, costs: StepCosts) -> bool:
-    """Return whether no legal schedule is quicker than the one found."""
+    """Return whether the answer is proved to be the fastest legal schedule."""
     least = answer.least_seconds
     return least is not None and answer.totals(costs).seconds <= least * (1 + 1e-9)
 
@@ -59,7 +59,7 @@ def _solve_within(question: Question, local_bytes: int) -> Answer | None:
 
 
 def _most_useful_bytes(question: Question) -> int:
-    """Return the memory with which plain backpropagation runs, which no schedule gains from exceeding."""
+    """Return the memory that plain backpropagation needs; more memory never helps."""
     return question.costs.resident_bytes + question.costs.steps * question.costs.tape_bytes
 
 

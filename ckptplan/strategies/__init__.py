@@ -1,1 +1,1 @@
-"""One checkpointing strategy a file, and the registry that finds them."""
+"""Checkpointing strategies, one per file, and the registry that finds them."""

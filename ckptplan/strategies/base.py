@@ -1,4 +1,4 @@
-"""Plain backpropagation through time: keep every tape, recompute nothing."""
+"""Implements plain backpropagation through time: keep every tape, recompute nothing."""
 
 from __future__ import annotations
 

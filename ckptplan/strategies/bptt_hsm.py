@@ -1,4 +1,4 @@
-"""Memorisation of hidden states only: binomial checkpointing (Gruslys et al. 2016)."""
+"""Implements BPTT-HSM, which memorises hidden states only: binomial checkpointing (Gruslys et al. 2016)."""
 
 from ckptplan.strategies.memorising import Memorising
 

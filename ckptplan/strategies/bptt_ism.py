@@ -1,4 +1,4 @@
-"""Memorisation of internal states (tapes) only (Gruslys et al. 2016)."""
+"""Implements BPTT-ISM, which memorises internal states (tapes) only (Gruslys et al. 2016)."""
 
 from ckptplan.strategies.memorising import Memorising
 

@@ -1,4 +1,4 @@
-"""Memorisation of hidden or internal states, whichever costs less (Gruslys et al. 2016)."""
+"""Implements BPTT-MSM, which memorises hidden or internal states (Gruslys et al. 2016)."""
 
 from ckptplan.strategies.memorising import Memorising
 

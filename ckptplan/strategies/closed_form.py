@@ -1,8 +1,8 @@
-"""Strategies that a few parameters determine: the range worth searching, and the closed form of the cost.
+"""The base class of strategies that a few parameters determine, whose cost is a closed form.
 
-A closed form is written once and serves twice. Given a box of parameters, ``low`` to ``high``, it
-returns lower bounds that hold everywhere in the box; given a point (``low`` equal to ``high``) these
-bounds are the exact values. The search needs nothing else to find the optimum and to prove it.
+One closed form serves as a bound and as a value. For a box of parameters from ``low`` to ``high`` it gives
+lower bounds that hold everywhere in the box; for a point, where ``low`` equals ``high``, these bounds are the
+exact values. With these alone, the search finds the optimum and proves it.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from ckptplan.strategies.protocol import Columns, Strategy, no_equation
 
 @dataclass(frozen=True, kw_only=True)
 class Box:
-    """A range of parameters, both ends included, that holds every setting worth considering."""
+    """A range of parameters, both ends included, that contains every useful setting."""
 
     low: Mapping[str, int]
     high: Mapping[str, int]
@@ -36,27 +36,28 @@ class Box:
 class ClosedForm(Strategy):
     """A strategy whose cost is a formula of a few integers.
 
-    ``printed`` takes ``low``, ``high`` and ``costs`` and returns what ``evaluate`` does by the paper's
-    equations. ``transfers`` takes a point and ``costs`` and returns when transfers fall due there.
+    ``printed`` takes ``low``, ``high`` and ``costs`` and evaluates the paper's equations. ``transfers`` takes
+    a point and ``costs`` and returns when transfers are due there.
     """
 
     is_closed_form = True
     always_regular = True
-    #: When transfers fall due at each point, None where nothing ever moves to remote memory.
+    #: When transfers are due at each point; None if the strategy uses no remote memory.
     transfers: ClassVar[Callable[..., TransferTiming] | None] = None
 
     @abstractmethod
     def candidates(self, *, costs: StepCosts, budget: Budget) -> Box | None:
-        """Return a box holding every setting that can keep the budget, None if there is none.
+        """Return a box that contains every setting that can keep the budget, None if no setting can.
 
-        The box may hold settings that break the budget: the search checks each.
+        The box may contain settings that exceed the budget: the search checks each.
         """
 
     @abstractmethod
     def counts(self, *, low: Columns, high: Columns, steps: int) -> Counts:
-        """Return lower bounds of the counts in each box; the exact counts where low equals high.
+        """Return lower bounds of the counts in each box, and the exact counts if ``low`` equals ``high``.
 
-        The rows of the table in docs/equations.md. Ends are within what ``clamp`` returns.
+        Each column has shape (n,); its values are within the range of ``clamp``. docs/equations.md tabulates
+        the counts.
         """
 
     def regular(self, parameters: Parameters, *, steps: int) -> bool:
@@ -64,16 +65,19 @@ class ClosedForm(Strategy):
         return True
 
     def admits(self, *, low: Columns, high: Columns, steps: int) -> npt.NDArray[np.bool_] | None:
-        """Return which boxes hold a legal setting, None where all do."""
+        """Return which boxes contain a legal setting, shape (n,), or None if all do."""
         return None
 
     def evaluate(self, *, low: Columns, high: Columns, costs: StepCosts, model: Model) -> Cost:
-        """Return the bounds of either cost model. Raises InputError if it has none for this strategy."""
+        """Return bounds by the given cost model, shape (n,). Raises InputError if the strategy lacks it."""
         if model == "paper":
             if self.printed is None:
                 raise no_equation(self.name)
             return self.printed(low=low, high=high, costs=costs)
         counts = self.counts(low=low, high=high, steps=costs.steps)
+        return self._price(counts, low=low, high=high, costs=costs)
+
+    def _price(self, counts: Counts, *, low: Columns, high: Columns, costs: StepCosts) -> Cost:
         cost = price(counts, costs)
         if not costs.overlaps_compute or self.transfers is None:
             return cost
@@ -93,10 +97,10 @@ class ClosedForm(Strategy):
         return self.evaluate(low=point, high=point, costs=costs, model=model)
 
     def totals(self, parameters: Parameters, *, costs: StepCosts) -> Totals:
-        """Return what one setting costs by the exact model. Raises InputError."""
+        """Return the cost of one setting by the exact model. Raises InputError."""
         point = self.point(parameters, steps=costs.steps)
         counts = self.counts(low=point, high=point, steps=costs.steps)
-        cost = self.evaluate(low=point, high=point, costs=costs, model="exact")
+        cost = self._price(counts, low=point, high=point, costs=costs)
         return Totals(
             seconds=float(cost.seconds[0]),
             local_peak_bytes=int(cost.local_peak_bytes[0]),
@@ -116,7 +120,7 @@ class ClosedForm(Strategy):
 
 @dataclass(frozen=True, kw_only=True)
 class Capacity:
-    """How many tapes, local and remote checkpoints a budget has room for, each on its own."""
+    """How many tapes, local checkpoints and remote checkpoints a budget holds, each counted alone."""
 
     tapes: int
     local_checkpoints: int
@@ -124,7 +128,7 @@ class Capacity:
 
     @classmethod
     def within(cls, budget: Budget, *, costs: StepCosts) -> Capacity:
-        """No schedule holds more than T of any; a budget below the resident bytes holds none."""
+        """Return the capacity, at most T of each; a budget below the resident bytes holds none."""
         steps = costs.steps
         free = None if budget.local_bytes is None else max(0, budget.local_bytes - costs.resident_bytes)
         remote = budget.remote_bytes

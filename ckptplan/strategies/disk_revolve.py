@@ -1,4 +1,4 @@
-"""Remote checkpoints in the first sweep only, each read once; binomial checkpointing between them."""
+"""Implements Disk-Revolve: remote checkpoints in the first sweep only, Revolve between them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ckptplan.strategies.solved import Choose, Solution, Solved, choose_among_gr
 
 
 class DiskRevolve(Solved):
-    """Aupy, Herrmann, Hovland and Robert 2016, one tape at a time; its recurrence in closed form."""
+    """Disk-Revolve of Aupy, Herrmann, Hovland and Robert 2016, with one tape at a time, in closed form."""
 
     name = "disk-revolve"
     rank = 9
@@ -34,7 +34,7 @@ class DiskRevolve(Solved):
         return is_any_within(groups, costs=costs, budget=budget)
 
     def least_local_bytes(self, costs: StepCosts) -> int:
-        # One tape at a time, so that all tapes are no way to do without a slot.
+        # With one tape at a time, keeping all tapes is not an alternative to a slot.
         slot = costs.state_bytes if costs.overlaps_compute and costs.steps > 1 else 0
         return costs.resident_bytes + costs.tape_bytes + slot
 

@@ -1,4 +1,4 @@
-"""Double checkpointing: remote checkpoints far apart, local ones between two of them."""
+"""Implements Double: remote checkpoints far apart, and local checkpoints between them."""
 
 from __future__ import annotations
 

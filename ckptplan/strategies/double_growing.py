@@ -1,4 +1,4 @@
-"""Double whose chunks grow within each segment: the same recomputation and transfers in less memory."""
+"""Implements Double with chunks that grow within each segment: equal recomputation, less memory."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _LEVELS = TwoLevels(segment="remote_chunk_size")
 
 
 class DoubleGrowing(ClosedForm):
-    """Segments of ``remote_chunk_size`` steps as Double's; within each, chunks as those of Growing."""
+    """Segments of ``remote_chunk_size`` steps, as in Double, each cut into chunks as in Growing."""
 
     name = "double-growing"
     rank = 7

@@ -1,4 +1,4 @@
-"""Standard with chunks that grow towards the start: the same recomputation in less memory."""
+"""Implements Standard with chunks that grow towards the start: equal recomputation, less memory."""
 
 from __future__ import annotations
 

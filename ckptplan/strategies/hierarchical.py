@@ -1,4 +1,4 @@
-"""Hierarchical checkpointing: checkpoints move to and from remote memory in batches."""
+"""Implements Hierarchical: checkpoints move to and from remote memory in batches."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ class Hierarchical(ClosedForm):
 
     def counts(self, *, low: Columns, high: Columns, steps: int) -> Counts:
         checkpoints = ceil_div(steps, high["chunk_size"]) - 1
-        # More slots keep more at home and fill larger messages, but take more memory.
+        # More slots keep more states local and make larger messages, but take more memory.
         moved = np.maximum(0, checkpoints - high["nb_local"])
         return Counts(
             recomputed_steps=steps - high["chunk_size"],
@@ -106,7 +106,7 @@ class Hierarchical(ClosedForm):
         )
 
     def admits(self, *, low: Columns, high: Columns, steps: int) -> npt.NDArray[np.bool_]:
-        # More slots than checkpoints cost and save nothing, so that ties never go to them.
+        # More slots than checkpoints cost nothing and save nothing: ties go to fewer slots.
         most_checkpoints = ceil_div(steps, low["chunk_size"])
         useful: npt.NDArray[np.bool_] = low["nb_local"] <= most_checkpoints
         return useful
@@ -144,7 +144,7 @@ class Hierarchical(ClosedForm):
 
 
 def _starts(ends: range, chunk: int) -> Callable[[int, int], Iterator[int]]:
-    """Return a function that gives the checkpoints with numbers from ``low`` (at least 0) to ``high``."""
+    """Return a function that yields the checkpoints numbered from ``low`` (at least 0) to ``high``."""
     return lambda low, high: (max(0, end - chunk) for end in ends[max(0, low) : high])
 
 

@@ -1,4 +1,4 @@
-"""What the strategies of Gruslys et al. share: a table for all budgets, and their own count beside ours."""
+"""The base class of the strategies of Gruslys et al. 2016, which solve one table for all budgets."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from ckptplan.strategies.solved import Choose, Solution, Solved, make_solution
 
 
 class Memorising(Solved):
-    """Local memory only; never better than ``optimal``, which is why they are not searched unasked."""
+    """A strategy with local memory only. It never beats ``optimal``, so it is searched only when named."""
 
     by_default = False
     hidden: bool
@@ -39,9 +39,9 @@ class Memorising(Solved):
         unit, sizes, units = _convert_to_units(costs, budget, steps=costs.steps)
         if units < sizes.tape or not _is_affordable(costs.steps, units):
             return None
-        # With all tapes, or all states, nothing is gained by more.
-        kept = sizes if self.internal else UnitSizes(sizes.tape, sizes.state)
-        units = min(units, kept.state + costs.steps * kept.tape)
+        # Memory for all tapes, or for all states, is enough.
+        stored = sizes if self.internal else UnitSizes(sizes.tape, sizes.state)
+        units = min(units, stored.state + costs.steps * stored.tape)
         table = Memorisation(
             steps=costs.steps,
             units=units,
@@ -55,7 +55,7 @@ class Memorising(Solved):
             row[sizes.state :] = table.local[costs.steps, : units + 1 - sizes.state]
         if costs.steps == 1:
             row[sizes.tape :] = 0
-        # Each budget that allows a quicker schedule than the ones below it.
+        # Each budget that allows a faster schedule than all smaller budgets.
         places = np.flatnonzero(np.isfinite(row) & (row < np.concatenate([[np.inf], row[:-1]])))
         if not len(places):
             return None
@@ -80,17 +80,17 @@ class Memorising(Solved):
         state, tape = costs.state_bytes, costs.tape_bytes
         least = tape if costs.steps == 1 else tape + state
         if costs.steps == 2 and self.internal:
-            # The first state is held until its tape is recorded, and nothing but tapes after that.
+            # The first state is held until its tape is recorded, and only tapes after that.
             least = min(least, max(state, 2 * tape))
         return costs.resident_bytes + least
 
 
 def _convert_to_units(costs: StepCosts, budget: Budget, *, steps: int) -> tuple[int, UnitSizes, int]:
-    """Return the bytes of a unit, the sizes in units, and the units of memory that are of use."""
-    # A single step has its tape and nothing else.
+    """Return the bytes of a unit, the sizes in units, and the number of useful units of memory."""
+    # A single step needs only its tape.
     unit = gcd(costs.state_bytes, costs.tape_bytes) if steps > 1 else costs.tape_bytes
     sizes = UnitSizes(-(-costs.state_bytes // unit), costs.tape_bytes // unit)
-    # A state and a tape for each step are more than ever helps.
+    # No schedule holds more than a state and a tape for each step.
     units = steps * (sizes.tape + sizes.state)
     if budget.local_bytes is not None:
         units = min(units, max(0, budget.local_bytes - costs.resident_bytes) // unit)

@@ -1,4 +1,4 @@
-"""Nested checkpointing: double with its outer checkpoints kept in local memory as well."""
+"""Implements Nested: Double with its outer checkpoints in local memory."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _LEVELS = TwoLevels(segment="segment_size")
 
 
 class Nested(ClosedForm):
-    """Not in the paper; what nested ``torch.utils.checkpoint`` calls execute."""
+    """Two levels of local checkpoints, as nested ``torch.utils.checkpoint`` calls execute; not in the paper."""
 
     name = "nested"
     rank = 5
@@ -73,7 +73,7 @@ class Nested(ClosedForm):
         for end in reversed(ends):
             start = max(0, end - segment)
             yield Load(start, Tier.LOCAL)
-            # The outer checkpoint serves as the segment's first inner one, if that has any.
+            # The outer checkpoint serves as the segment's first inner one, if the segment has any.
             held = end - start > chunk
             if not held:
                 yield Free(start, Tier.LOCAL)

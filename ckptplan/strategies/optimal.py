@@ -1,4 +1,4 @@
-"""The optimum over all legal schedules: tapes and states of any size, two tiers, any number of reads."""
+"""Implements Optimal: the optimum over all legal schedules, for any sizes, two tiers and any reads."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from ckptplan.strategies.solved import (
 
 
 class Optimal(Solved):
-    """Section 'The general problem' of docs/optimality.md; exact where transfers are serial, one state each."""
+    """The general problem of docs/optimality.md; exact if transfers are serial and carry one state each."""
 
     name = "optimal"
     rank = 20
@@ -50,15 +50,15 @@ class Optimal(Solved):
         room = budget.remote_bytes is None or budget.remote_bytes >= costs.remote_state_bytes
         solved = {remote: job.solve(remote=remote) for remote in (memory_variants(costs) if room else (False,))}
         whole = next(iter(solved.values()))
-        found = [one for one in map(job.build, solved.values()) if one is not None]
-        kept = [one for one in found if job.fits(one)]
-        if not (whole.exact and len(solved) == 1 and kept) or len(kept) < len(found):
-            kept += job.find_alternatives(found, without_remote=False not in solved)
-        best = best_solution(choose, kept)
+        built = [solution for solution in map(job.build, solved.values()) if solution is not None]
+        fitting = [solution for solution in built if job.fits(solution)]
+        if not (whole.exact and len(solved) == 1 and fitting) or len(fitting) < len(built):
+            fitting += job.find_alternatives(built, without_remote=False not in solved)
+        best = best_solution(choose, fitting)
         if best is None:
             return None
-        # What no schedule takes with remote memory without end, none takes with less of it. Transfers
-        # beside compute may cost nothing.
+        # A bound for unlimited remote memory also holds for less. Transfers that overlap compute may cost
+        # nothing.
         extra = _bound_by_memory(costs, budget) if costs.overlaps_compute and room else whole.least_extra
         return replace(best, least_seconds=costs.base_seconds + extra)
 
@@ -68,16 +68,16 @@ class Optimal(Solved):
         if is_any_within(_closed_forms(costs, budget), costs=costs, budget=budget):
             return True
         if budget.remote_bytes is None or costs.steps == 1:
-            # Without a limit of remote memory they fit wherever anything does.
+            # With unlimited remote memory, the closed forms fit if any schedule does.
             return False
-        # Remote states that are read several times may do with less of it, which only solving tells.
-        found = self.solve(costs=costs, budget=budget, choose=prefer_quickest(budget), effort=effort)
-        return found is not None
+        # Remote states that are read several times may need less remote memory; only solving shows it.
+        solution = self.solve(costs=costs, budget=budget, choose=prefer_quickest(budget), effort=effort)
+        return solution is not None
 
 
-#: Less work, for searches of which there are several.
+#: A lower effort, for each of several searches.
 _LESS = {"quick": "glance", "thorough": "quick"}
-#: Prices of a write that are tried where remote memory is too small.
+#: How many prices of a write are tried if remote memory is too small.
 _PRICES = 8
 
 
@@ -91,33 +91,33 @@ class _OptimalSearch:
     progress: Progress | None
 
     def solve(self, *, remote: bool, price: float = 0.0) -> SolvedProblem:
-        """Return the recursion's answer, with remote memory or without, with a price on top of each write."""
+        """Return the recursion's solution; ``price`` is added to the cost of each write."""
         problem = _make_problem(self.costs, self.budget, remote=remote)
         effort, front = self.effort, self.front
         if price:
             problem, effort, front = replace(problem, write=problem.write + price), _LESS[effort], False
-        found = solve(problem, effort=effort, front=front, progress=self.progress)
-        if found is None:
+        solved = solve(problem, effort=effort, front=front, progress=self.progress)
+        if solved is None:
             return SolvedProblem(
                 candidates=[], least_extra=_bound_by_memory(self.costs, self.budget), exact=False
             )
-        return found
+        return solved
 
     def build(self, solved: SolvedProblem) -> Solution | None:
-        """Return the schedule that is liked best, whatever its remote memory."""
+        """Return the best schedule, however much remote memory it needs."""
         notes = (solved.rounding,) if solved.rounding else ()
         return choose_candidate(solved.candidates, costs=self.costs, choose=self.choose, notes=notes)
 
     def fits(self, solution: Solution) -> bool:
-        """Return whether the remote memory suffices."""
+        """Return whether the remote memory is large enough for a solution."""
         limit = self.budget.remote_bytes
         return limit is None or solution.totals.remote_peak_bytes <= limit
 
-    def find_alternatives(self, found: list[Solution], *, without_remote: bool) -> list[Solution]:
-        """Return what else is legal: closed forms, and what uses less remote memory than the best found."""
+    def find_alternatives(self, built: list[Solution], *, without_remote: bool) -> list[Solution]:
+        """Return other legal schedules: closed forms, and schedules that need less remote memory."""
         forms = [list(form) for form in _closed_forms(self.costs, self.budget)]
         others = [choose_among_groups(forms, costs=self.costs, choose=self.choose)]
-        greedy = next((one for one in found if not self.fits(one)), None)
+        greedy = next((solution for solution in built if not self.fits(solution)), None)
         if greedy is not None:
             local = self.build(self.solve(remote=False)) if without_remote else None
             others += [local, *([] if self.costs.overlaps_compute else self._raise_prices(greedy, local))]
@@ -125,9 +125,10 @@ class _OptimalSearch:
         return [replace(one, notes=(*one.notes, *note)) for one in others if one is not None]
 
     def _raise_prices(self, greedy: Solution, local: Solution | None) -> Iterator[Solution]:
-        """Raise the price of a write until few states are remote at once, then lower it while they are.
+        """Yield schedules for a price of a write that rises until they fit, and then bisects.
 
-        Each price gives a legal schedule; the best of them need not be the best there is.
+        A higher price leaves fewer states in remote memory at once. Each schedule that fits is legal; the
+        best of them need not be optimal.
         """
         room = (self.budget.remote_bytes or 0) // self.costs.remote_state_bytes
         saved = local.totals.seconds - greedy.totals.seconds if local is not None else self.costs.base_seconds
@@ -149,19 +150,19 @@ class _OptimalSearch:
 
 
 def _closed_forms(costs: StepCosts, budget: Budget) -> Iterator[Iterator[Candidate]]:
-    """Return the schedules that are legal, too, and soon found."""
+    """Yield groups of schedules that are also legal, and quick to find."""
     for remote in memory_variants(costs):
         yield segment_candidates(costs, budget, remote=remote)
         yield period_candidates(costs, budget, remote=remote)
 
 
-#: A message that costs less than this share of a state's transfer is left out of the recursion.
+#: The recursion ignores a message that costs less than this share of a state's transfer.
 _CHEAP = 0.05
 
 
 def _make_problem(costs: StepCosts, budget: Budget, *, remote: bool = True) -> Problem:
-    # Several states may share a message. Where that saves little, the recursion leaves it out and the
-    # schedule pays for it afterwards: its value is then a bound for all schedules, and a close one.
+    # Several states may share a message. If that saves little, the recursion ignores messages and the
+    # schedule pays for them afterwards; the value of the recursion is then a close bound for all schedules.
     dear = costs.message_seconds > _CHEAP * min(costs.write_seconds, costs.read_seconds)
     message = costs.message_seconds if dear or costs.overlaps_compute else 0.0
     buffers = 2 * costs.state_bytes if costs.overlaps_compute and remote else 0
@@ -180,7 +181,7 @@ def _make_problem(costs: StepCosts, budget: Budget, *, remote: bool = True) -> P
 
 
 def _bound_by_memory(costs: StepCosts, budget: Budget) -> float:
-    """Return what any schedule adds, however its transfers are hidden."""
+    """Return the least seconds that any schedule adds, even if all its transfers are hidden."""
     if budget.local_bytes is None:
         return 0.0
     return bound_by_tapes(

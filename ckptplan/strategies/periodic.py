@@ -1,4 +1,4 @@
-"""One remote period: segments of equal length, each read once, with binomial checkpointing inside."""
+"""Implements Periodic: remote segments of equal length, each read once, with Revolve inside."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ckptplan.strategies.solved import Choose, Solution, Solved, choose_among_gr
 
 
 class Periodic(Solved):
-    """Aupy and Herrmann 2017; chunk and period are the best of a grid, both exact where they are short."""
+    """Periodic checkpointing of Aupy and Herrmann 2017; a grid of chunks and periods is searched."""
 
     name = "periodic"
     rank = 10

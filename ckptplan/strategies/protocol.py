@@ -1,7 +1,7 @@
-"""What every strategy has: a name, parameters and a schedule.
+"""The base class of all strategies: a name, parameters and a schedule.
 
-Two kinds follow it. A ``ClosedForm`` is determined by a few parameters, which ``ckptplan.search`` chooses; a
-``Solved`` strategy finds its schedule by itself, decision by decision.
+There are two kinds. A few parameters determine a ``ClosedForm``; ``ckptplan.search`` chooses them. A
+``Solved`` strategy finds its schedule itself, decision by decision.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from ckptplan.model.record import Parameters
 from ckptplan.model.split import Split
 from ckptplan.schedule.actions import Action
 
-#: Parameter name -> one value a box (or a point), int64 arrays of shape (n,).
+#: Parameter name -> one value per box (or point), int64 arrays of shape (n,).
 Columns: TypeAlias = Mapping[str, Integers]
 
 
@@ -27,9 +27,9 @@ class Strategy(ABC):
     To add a strategy, add a module to this package that ends in ``STRATEGY = MyStrategy()``.
     """
 
-    #: What users type.
+    #: The name that users type.
     name: ClassVar[str]
-    #: Whether it is searched when no strategy is named.
+    #: Whether it is searched if no strategy is named.
     by_default: ClassVar[bool] = True
     #: Place in the order that breaks ties and sorts tables (docs/search.md).
     rank: ClassVar[int]
@@ -39,26 +39,26 @@ class Strategy(ABC):
     is_closed_form: ClassVar[bool]
     #: Whether each of its schedules is regular: loops with fixed strides, or a static graph, can run it.
     always_regular: ClassVar[bool]
-    #: Bounds by the equations that the paper prints, None where it prints none.
+    #: Bounds by the paper's printed equations, None if the paper has none for this strategy.
     printed: ClassVar[Callable[..., Cost] | None] = None
 
     @abstractmethod
     def actions(
         self, parameters: Parameters, *, steps: int, splits: Sequence[Split] | None = None
     ) -> Iterator[Action]:
-        """Return the schedule of a clamped setting, one action at a time.
+        """Yield the actions of a clamped setting's schedule.
 
-        ``splits`` are a plan's decisions, for strategies that need more than parameters.
+        ``splits`` are a plan's decisions, for strategies that need them besides parameters.
         """
 
     def clamp(self, parameters: Parameters, *, steps: int) -> Parameters:
-        """Return the setting that is executed: a chunk longer than the sequence is the sequence."""
+        """Return the setting that is executed: a chunk is at most as long as the sequence."""
         return parameters
 
     def check(self, parameters: Parameters, *, steps: int, splits: Sequence[Split] | None = None) -> None:
-        """Raise InputError unless these are the strategy's parameters, and none would be clamped.
+        """Raise InputError unless these are the strategy's parameters, and clamping changes none of them.
 
-        ``splits`` must hold the whole schedule, where the strategy needs them.
+        If the strategy needs ``splits``, they must contain the whole schedule.
         """
         self.check_names(parameters)
         clamped = self.clamp(parameters, steps=steps)
@@ -67,11 +67,11 @@ class Strategy(ABC):
                 f"{dict(parameters)} is not a setting for {steps} steps",
                 field="parameters",
                 value=dict(parameters),
-                accepted=f"{dict(clamped)}, for one" if clamped else "none",
+                accepted=f"for example {dict(clamped)}" if clamped else "none",
             )
 
     def check_names(self, parameters: Parameters) -> None:
-        """Raise InputError unless the parameters have the names of the strategy's own."""
+        """Raise InputError unless the parameters have the strategy's parameter names, in order."""
         if tuple(parameters) != self.parameter_names:
             raise InputError(
                 f"{self.name} takes {', '.join(self.parameter_names) or 'no parameters'}",
@@ -81,5 +81,5 @@ class Strategy(ABC):
 
 
 def no_equation(strategy: str) -> InputError:
-    """Return the error of a strategy that the paper prints no equation for."""
+    """Return the error for a strategy for which the paper prints no equation."""
     return InputError("the paper prints no equation for this strategy", field="model", value=strategy)

@@ -1,4 +1,4 @@
-"""Finds the strategies: every module of this package that has a ``STRATEGY``."""
+"""Finds strategies by name: every module of this package that defines ``STRATEGY``."""
 
 from __future__ import annotations
 
@@ -16,22 +16,23 @@ from ckptplan.strategies.protocol import Strategy
 @cache
 def all_strategies() -> Mapping[str, Strategy]:
     """Return every strategy by name, in the order that breaks ties."""
-    found = [
+    strategies = [
         module.STRATEGY
         for info in pkgutil.iter_modules(ckptplan.strategies.__path__)
         if hasattr(module := import_module(f"ckptplan.strategies.{info.name}"), "STRATEGY")
     ]
-    return {strategy.name: strategy for strategy in sorted(found, key=lambda strategy: strategy.rank)}
+    return {strategy.name: strategy for strategy in sorted(strategies, key=lambda strategy: strategy.rank)}
 
 
 @cache
 def all_parameters() -> tuple[str, ...]:
-    """Return the name of every parameter of any strategy, in the order of the strategies."""
-    return tuple(dict.fromkeys(name for one in all_strategies().values() for name in one.parameter_names))
+    """Return the names of all parameters of all strategies, in the order of the strategies."""
+    strategies = all_strategies().values()
+    return tuple(dict.fromkeys(name for strategy in strategies for name in strategy.parameter_names))
 
 
 def strategy_of(name: str) -> Strategy:
-    """Return the strategy called ``name``. Raises InputError with the nearest known one."""
+    """Return the strategy called ``name``. Raises InputError, which suggests a similar name."""
     known = all_strategies()
     if name not in known:
         raise InputError(
@@ -44,7 +45,7 @@ def strategy_of(name: str) -> Strategy:
 
 
 def closed_form_of(name: str) -> ClosedForm:
-    """Return the closed form called ``name``. Raises InputError where it is not one."""
+    """Return the closed form called ``name``. Raises InputError if the strategy is not a closed form."""
     strategy = strategy_of(name)
     if not isinstance(strategy, ClosedForm):
         known = ", ".join(name for name, one in all_strategies().items() if one.is_closed_form)
@@ -55,10 +56,10 @@ def closed_form_of(name: str) -> ClosedForm:
 def select_strategies(names: Iterable[str] | None) -> list[Strategy]:
     """Return the strategies called ``names`` (or the groups 'all', 'paper', 'regular', 'closed') in order.
 
-    None is all but those that another one always equals or beats; 'closed' are those that a few
-    parameters determine, whose cost is a closed form that answers at once.
+    None selects all strategies except those that another one always equals or beats. 'closed' are those that
+    a few parameters determine, so that their cost is a closed form and the search is fast.
 
-    Raises InputError for a name that is none.
+    Raises InputError for an unknown name, and if no name is given.
     """
     known = all_strategies()
     if names is None:

@@ -1,4 +1,4 @@
-"""Remote checkpointing: as standard, but each checkpoint goes to remote memory and comes back."""
+"""Implements Remote: Standard with every checkpoint in remote memory."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def _transfers(point: Columns, *, costs: StepCosts) -> TransferTiming:
 
 
 class Remote(ClosedForm):
-    """Section III-C of the paper; a checkpoint a message, through the workspace."""
+    """Section III-C of the paper; each checkpoint is one message, by way of the workspace."""
 
     name = "remote"
     rank = 2

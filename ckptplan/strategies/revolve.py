@@ -1,4 +1,4 @@
-"""Binomial checkpointing in local memory: with s checkpoints, no step is run again more often than it must."""
+"""Implements Revolve: binomial checkpointing in local memory, with the least recomputation."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from ckptplan.strategies.protocol import Columns
 
 
 class Revolve(ClosedForm):
-    """Griewank and Walther 2000, with chunks of ``chunk_size`` steps in place of single ones."""
+    """Revolve of Griewank and Walther 2000, with chunks of ``chunk_size`` steps in place of single steps."""
 
     name = "revolve"
     rank = 8
@@ -37,7 +37,7 @@ class Revolve(ClosedForm):
         )
 
     def counts(self, *, low: Columns, high: Columns, steps: int) -> Counts:
-        # Longer chunks and more checkpoints both leave less to run again.
+        # Longer chunks and more checkpoints both reduce recomputation.
         again = revolve.count_recomputed_at(np.array([steps]), chunk=high["chunk_size"], slots=high["nb_local"])
         none = np.zeros_like(again)
         return Counts(
@@ -52,10 +52,10 @@ class Revolve(ClosedForm):
         )
 
     def admits(self, *, low: Columns, high: Columns, steps: int) -> npt.NDArray[np.bool_]:
-        """Leave out slots that nothing fills, and what runs more steps again than can be counted."""
+        """Exclude slots that would stay empty, and settings whose recomputed steps cannot be counted."""
         useful: npt.NDArray[np.bool_] = low["nb_local"] <= np.maximum(1, ceil_div(steps, low["chunk_size"]) - 1)
         if steps < 2**31:
-            # No step is run again T times.
+            # No step runs again T times, so T^2 bounds the count.
             return useful
         again = revolve.count_recomputed_at(np.array([steps]), chunk=high["chunk_size"], slots=high["nb_local"])
         admitted: npt.NDArray[np.bool_] = (again < revolve.MOST) & useful
@@ -67,7 +67,7 @@ class Revolve(ClosedForm):
         )
 
     def regular(self, parameters: Parameters, *, steps: int) -> bool:
-        # With a checkpoint before each chunk it is Standard.
+        # With a checkpoint before each chunk, it equals Standard.
         return steps <= parameters["chunk_size"] * (parameters["nb_local"] + 1)
 
     def actions(

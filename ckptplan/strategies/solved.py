@@ -1,7 +1,7 @@
-"""Strategies that search for a full decision tree instead of a few parameters.
+"""The base class of strategies that search for a full decision tree instead of a few parameters.
 
-What the search does for closed forms, such a strategy does itself: it returns one schedule for a budget,
-with what it costs and what any schedule costs at least. The decisions travel in the plan.
+Such a strategy does itself what the search does for closed forms: it returns a schedule for a budget, its
+cost, and a lower bound on the cost of any schedule. The plan contains the decisions.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ from ckptplan.recursion.schedule_tree import Tree
 from ckptplan.schedule.actions import Action
 from ckptplan.strategies.protocol import Strategy
 
-#: Chooses among schedules with these costs: the index of the best, None where none will do.
+#: Chooses among schedules with these costs: returns the index of the best, None if none is acceptable.
 Choose = Callable[[Cost], int | None]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Solution:
-    """A schedule and what it costs.
+    """A schedule and its cost.
 
-    ``least_seconds`` is proved of every schedule within the budget; None where nothing is.
+    ``least_seconds`` is a proven lower bound for every schedule within the budget, None if there is none.
     """
 
     parameters: Parameters
@@ -69,30 +69,36 @@ class Solved(Strategy):
         front: bool = False,
         progress: Progress | None = None,
     ) -> Solution | None:
-        """Return the schedule that ``choose`` likes best, None where none fits.
+        """Return the schedule that ``choose`` prefers, None if none fits.
 
-        With ``front`` it may like those best that take more time and less memory.
+        Arguments:
+            costs: the costs of the elementary actions.
+            budget: the limits of both memories.
+            choose: selects among schedules by their cost.
+            effort: how much work to allow: 'quick' or 'thorough'.
+            front: whether ``choose`` may prefer less memory to less time.
+            progress: called with the work done and the total work.
         """
 
     def least_local_bytes(self, costs: StepCosts) -> int:
-        """Return the local memory below which it has no schedule, whatever the other limits."""
+        """Return the least local memory in bytes with which any schedule exists, whatever the other limits."""
         least = costs.tape_bytes
         if costs.overlaps_compute:
-            # Buffers of transfers need more than a slot that does without them, or than all tapes.
+            # Transfers would need two buffers; one local slot, or all tapes, need less.
             least = min(least + costs.state_bytes, costs.steps * costs.tape_bytes)
         return costs.resident_bytes + least
 
     @abstractmethod
     def has_schedule(self, *, costs: StepCosts, budget: Budget, effort: str = "quick") -> bool:
-        """Return whether ``solve`` finds a schedule within the budget, whatever time that schedule takes.
+        """Return whether ``solve`` finds a schedule within the budget, however long it takes to execute.
 
-        No schedule is built and, where that can be helped, no table is filled: searches ask this many times.
+        Searches call this many times: it builds no schedule and, if possible, fills no table.
         """
 
     def most_steps(self, costs: StepCosts, budget: Budget, *, effort: str = "quick") -> int:
-        """Return the longest sequence, up to the one given, that has a schedule; 0 where none has.
+        """Return the longest sequence, up to the given one, that has a schedule; 0 if none has.
 
-        All other costs are kept, the resident bytes among them.
+        All other costs stay the same, including the resident bytes.
         """
 
         def lacks(steps: int) -> bool:
@@ -119,7 +125,7 @@ def make_solution(
     regular: bool = False,
     notes: tuple[str, ...] = (),
 ) -> Solution:
-    """Return a schedule as data, with what it costs."""
+    """Return a schedule as data, with its cost."""
     return Solution(
         parameters=write_parameters(tree),
         splits=write_splits(tree),
@@ -133,9 +139,9 @@ def make_solution(
 def choose_candidate(
     candidates: Sequence[Candidate], *, costs: StepCosts, choose: Choose, notes: tuple[str, ...] = ()
 ) -> Solution | None:
-    """Return the candidate that ``choose`` likes best by what is known of it before it is built.
+    """Build and return the candidate that ``choose`` prefers by the costs known before it is built.
 
-    Where it breaks a limit once it is built (messages are paid then), a quicker one is looked for.
+    If it exceeds a limit once it is built, as messages add to its cost, faster candidates are tried.
     """
     for _ in range(_TRIES):
         place = choose(_estimate_costs(candidates, costs)) if candidates else None
@@ -143,7 +149,7 @@ def choose_candidate(
             return None
         best = candidates[place]
         solution = make_solution(best.build(), costs=costs, regular=best.regular, notes=notes)
-        candidates = [one for one in candidates if one.extra < best.extra]
+        candidates = [candidate for candidate in candidates if candidate.extra < best.extra]
         if not candidates or choose(solution.cost) is not None:
             return solution
     return None
@@ -153,11 +159,11 @@ _TRIES = 20
 
 
 def _estimate_costs(candidates: Sequence[Candidate], costs: StepCosts) -> Cost:
-    remote_states = np.array([one.remote_states for one in candidates], dtype=np.int64)
+    remote_states = np.array([candidate.remote_states for candidate in candidates], dtype=np.int64)
+    local_bytes = np.array([candidate.local_bytes for candidate in candidates], dtype=np.int64)
     return Cost(
-        seconds=costs.base_seconds + np.array([one.extra for one in candidates]),
-        local_peak_bytes=np.array([one.local_bytes for one in candidates], dtype=np.int64)
-        + costs.resident_bytes,
+        seconds=costs.base_seconds + np.array([candidate.extra for candidate in candidates]),
+        local_peak_bytes=local_bytes + costs.resident_bytes,
         remote_peak_bytes=remote_states * costs.remote_state_bytes,
     )
 
@@ -165,46 +171,46 @@ def _estimate_costs(candidates: Sequence[Candidate], costs: StepCosts) -> Cost:
 def choose_among_groups(
     groups: Iterable[Sequence[Candidate]], *, costs: StepCosts, choose: Choose
 ) -> Solution | None:
-    """Return the best of each group's best, once they are built."""
-    found = (choose_candidate(group, costs=costs, choose=choose) for group in groups)
-    return best_solution(choose, [one for one in found if one is not None])
+    """Build the best candidate of each group, and return the best of these solutions."""
+    solutions = (choose_candidate(group, costs=costs, choose=choose) for group in groups)
+    return best_solution(choose, [solution for solution in solutions if solution is not None])
 
 
 def best_solution(choose: Choose, solutions: Sequence[Solution]) -> Solution | None:
-    """Return the solution that ``choose`` likes best by what its schedule was seen to cost."""
+    """Return the solution that ``choose`` prefers by the actual costs."""
     if not solutions:
         return None
-    costs = [one.cost for one in solutions]
+    costs = [solution.cost for solution in solutions]
     place = choose(
         Cost(
-            seconds=np.concatenate([one.seconds for one in costs]),
-            local_peak_bytes=np.concatenate([one.local_peak_bytes for one in costs]),
-            remote_peak_bytes=np.concatenate([one.remote_peak_bytes for one in costs]),
+            seconds=np.concatenate([cost.seconds for cost in costs]),
+            local_peak_bytes=np.concatenate([cost.local_peak_bytes for cost in costs]),
+            remote_peak_bytes=np.concatenate([cost.remote_peak_bytes for cost in costs]),
         )
     )
     return None if place is None else solutions[place]
 
 
 def prefer_quickest(budget: Budget) -> Choose:
-    """Return what likes the quickest schedule within a budget best."""
+    """Return a chooser of the fastest schedule within a budget."""
 
     def choose(cost: Cost) -> int | None:
-        kept = np.ones(len(cost.seconds), dtype=np.bool_)
+        fits = np.ones(len(cost.seconds), dtype=np.bool_)
         if budget.local_bytes is not None:
-            kept &= cost.local_peak_bytes <= budget.local_bytes
+            fits &= cost.local_peak_bytes <= budget.local_bytes
         if budget.remote_bytes is not None:
-            kept &= cost.remote_peak_bytes <= budget.remote_bytes
-        return int(np.argmin(np.where(kept, cost.seconds, np.inf))) if kept.any() else None
+            fits &= cost.remote_peak_bytes <= budget.remote_bytes
+        return int(np.argmin(np.where(fits, cost.seconds, np.inf))) if fits.any() else None
 
     return choose
 
 
 def is_any_within(groups: Iterable[Iterable[Candidate]], *, costs: StepCosts, budget: Budget) -> bool:
-    """Return whether any candidate keeps the budget by what is known of it before it is built."""
+    """Return whether any candidate keeps the budget by the bytes known before it is built."""
     local, remote = budget.local_bytes, budget.remote_bytes
     return any(
-        (local is None or one.local_bytes + costs.resident_bytes <= local)
-        and (remote is None or one.remote_states * costs.remote_state_bytes <= remote)
+        (local is None or candidate.local_bytes + costs.resident_bytes <= local)
+        and (remote is None or candidate.remote_states * costs.remote_state_bytes <= remote)
         for group in groups
-        for one in group
+        for candidate in group
     )

@@ -1,4 +1,4 @@
-"""Standard checkpointing: a local checkpoint before each chunk, each chunk but the last run again."""
+"""Implements Standard: a local checkpoint before each chunk; each chunk but the last runs again."""
 
 from __future__ import annotations
 
@@ -45,14 +45,14 @@ class Standard(ClosedForm):
 
     def candidates(self, *, costs: StepCosts, budget: Budget) -> Box | None:
         capacity = Capacity.within(budget, costs=costs)
-        # n - 1 checkpoints must have room: ceil(T/c) - 1 <= room.
+        # There must be room for n - 1 checkpoints: ceil(T / c) - 1 <= room.
         least = ceil_div(costs.steps, capacity.local_checkpoints + 1)
         if capacity.tapes < least:
             return None
         return Box(low={"chunk_size": least}, high={"chunk_size": capacity.tapes})
 
     def counts(self, *, low: Columns, high: Columns, steps: int) -> Counts:
-        # A longer chunk has a longer tape, but fewer checkpoints and less to run again.
+        # A longer chunk has a longer tape, but fewer checkpoints and less recomputation.
         fewest_checkpoints = ceil_div(steps, high["chunk_size"]) - 1
         none = np.zeros_like(fewest_checkpoints)
         return Counts(

@@ -1,4 +1,4 @@
-"""What double, double-growing and nested share: chunks inside segments, and how often each step is run."""
+"""Counts for Double, Double-growing and Nested: chunks inside segments, and recomputed steps."""
 
 from __future__ import annotations
 
@@ -30,15 +30,15 @@ class TwoLevels:
     segment: str
 
     def levels(self, *, low: Columns, high: Columns, steps: int) -> Levels:
-        """Return the counts of segments of rc steps, cut into chunks of c = chunk_size.
+        """Return the counts for segments of rc steps, cut into chunks of c = chunk_size.
 
         With s = ceil(T/rc) segments, the first of L0 = T - (s-1) rc steps, docs/equations.md derives the
-        recomputed steps as (rc-c) + (s-2) g(rc) + g(L0), g(L) = 2L - c if L > c, else L. In both cases
+        recomputed steps as (rc-c) + (s-2) g(rc) + g(L0), where g(L) = 2L - c if L > c, else L. In both cases
         g(L) = 2L - min(c, L), so that the sum is
 
-            2T - rc - (s-1) c - min(c, L0),
+            2T - rc - (s-1) c - min(c, L0).
 
-        for s = 1 too (there rc = L0 = T, and T - c are run again). It is never below T - c.
+        This also holds for s = 1, where rc = L0 = T and T - c steps run again. It is never below T - c.
         """
         fewest_segments = ceil_div(steps, high[self.segment])
         return Levels(
@@ -51,22 +51,22 @@ class TwoLevels:
         )
 
     def _recomputed(self, low: Columns, high: Columns, *, fewest_segments: Integers, steps: int) -> Integers:
-        """Bound each term of the sum by itself: exact at a point."""
+        """Return the sum of bounds of its terms, which is exact at a point."""
         most_segments = ceil_div(steps, low[self.segment])
         longest_first = steps - (fewest_segments - 1) * low[self.segment]
         chunk = high["chunk_size"]
-        # At a point (s-1) c < T. In a wide box the product can pass 2T, even 2**63, and says no more then.
+        # At a point, (s-1) c < T. In a wide box the product can exceed 2T, where it is useless, and 2**63.
         recorded_at_once = np.minimum(most_segments - 1, 2 * steps // chunk + 1) * chunk
         recomputed = 2 * steps - high[self.segment] - recorded_at_once - np.minimum(chunk, longest_first)
         least: Integers = np.maximum(recomputed, steps - chunk)
         return least
 
     def _recomputed_between(self, low: Columns, high: Columns, *, steps: int) -> Integers:
-        """Bound the sum as a whole: close in wide boxes, where rc and s cannot both be large.
+        """Return a bound of the whole sum, which is close in wide boxes: rc and s cannot both be large.
 
-        At any T, (s-1) c + min(c, L0) <= c (T-c) / rc + c, with equality at L0 = c. So at least
-        2T - c - (rc + c (T-c) / rc) steps are run again. That falls with c as long as c <= rc, and what is
-        subtracted is convex in rc, so that it is largest at an end of rc >= c, or at rc = c.
+        For any T, (s-1) c + min(c, L0) <= c (T-c) / rc + c, with equality at L0 = c. So at least
+        2T - c - (rc + c (T-c) / rc) steps run again. This falls with c for c <= rc, and the subtracted term is
+        convex in rc, so it is largest at an end of the range of rc >= c.
         """
         longest = high[self.segment].astype(np.float64)
         chunk = np.minimum(high["chunk_size"], longest)
@@ -74,31 +74,31 @@ class TwoLevels:
         saved = np.maximum(
             shortest + chunk * (steps - chunk) / shortest, longest + chunk * (steps - chunk) / longest
         )
-        # Two less than the sum: the roundings of 2T, up to 2 * 10**12, are far below one.
+        # Two less than the sum covers rounding: 2T is at most 2 * 10**12, so float errors are far below one.
         least: Integers = np.floor(2 * steps - chunk - saved - 2).astype(np.int64)
-        # No chunk is longer than the longest segment; those that are run no step less than it (``counts``).
+        # The formula needs c <= rc. A chunk longer than the longest segment lowers the bound by the excess.
         weaker: Integers = least - np.maximum(0, high["chunk_size"] - high[self.segment])
         return weaker
 
     def chunk_within_segment(self, *, low: Columns, high: Columns) -> npt.NDArray[np.bool_]:
-        """Return which boxes hold a legal setting: the least chunk no longer than the longest segment."""
+        """Return which boxes contain a legal setting: the shortest chunk fits in the longest segment."""
         legal: npt.NDArray[np.bool_] = low["chunk_size"] <= high[self.segment]
         return legal
 
     def clamp(self, parameters: Parameters, *, steps: int) -> Parameters:
-        """C <= T and c <= rc <= T."""
+        """Return the setting with c <= T and c <= rc <= T."""
         chunk = min(parameters["chunk_size"], steps)
         segment = min(max(parameters[self.segment], chunk), steps)
         return Parameters({"chunk_size": chunk, self.segment: segment})
 
     def transfers(self, point: Columns, *, costs: StepCosts) -> TransferTiming:
-        """Return when transfers fall due where each segment's first state is written and read once."""
+        """Return when transfers are due if each segment's first state is written once and read once."""
         chunk, segment = point["chunk_size"], point[self.segment]
         checkpoints = ceil_div(costs.steps, segment) - 1
         first = costs.steps - checkpoints * segment
         forward = costs.forward_seconds
         reverse_seconds = costs.record_overhead_seconds + costs.backward_seconds
-        # The last segment is part of the first sweep; all its chunks but the last are run again.
+        # The last segment is part of the first sweep; all its chunks but the last run again.
         last_seconds = segment * (forward + reverse_seconds) + (segment - chunk) * costs.recompute_seconds
         one = np.ones_like(chunk)
         return TransferTiming(
@@ -116,6 +116,6 @@ class TwoLevels:
 
 
 def count_recomputed(length: Integers, chunk: Integers) -> Integers:
-    """Return g(L) of ``levels``: the steps run again to reverse a segment whose tapes are all gone."""
+    """Return g(L) of ``levels``: the steps that run again to reverse a segment without any tape left."""
     steps: Integers = 2 * length - np.minimum(chunk, length)
     return steps

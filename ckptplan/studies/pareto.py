@@ -22,7 +22,7 @@ from ckptplan.model.profile import HardwareProfile
 from ckptplan.model.progress import Progress
 from ckptplan.model.record import Parameters
 from ckptplan.model.workload import Workload
-from ckptplan.planning.ranking import derive_bound, rank_strategies
+from ckptplan.planning.ranking import rank_strategies
 from ckptplan.planning.request import Request
 from ckptplan.search.answer import Answer, ClosedFormAnswer
 from ckptplan.search.box import Limits
@@ -344,8 +344,7 @@ class ParetoFront(Sequence[Plan]):
         answer = self._fronts[which].answer(index)
         limit = int(self.local_peak_bytes[place]) if budget is None else budget
         request = dataclasses.replace(self._within(limit), own_budget=budget is None)
-        seconds = answer.totals(self._question.costs).seconds
-        return request.plan(answer, bound=derive_bound([answer], seconds))
+        return request.plan(answer)
 
     def _within(self, budget: int, *, objective: str = "time") -> Request:
         return self._request.replace(local_bytes=budget, objective=objective)

@@ -11,7 +11,6 @@ from math import inf, isqrt, log
 from ckptplan.errors import Infeasible, InputError, Limit
 from ckptplan.model.plan import Plan
 from ckptplan.model.workload import Workload
-from ckptplan.planning.ranking import derive_bound
 from ckptplan.planning.request import Request
 from ckptplan.search.answer import Answer
 from ckptplan.search.edges import choose_middle, find_last, find_last_of_many
@@ -115,9 +114,7 @@ class ReachSearch(ABC):
         return strategy_of(self.request.goal.strategies[0])
 
     def _plan(self, value: int, answer: Answer) -> Plan:
-        request = self._request(value)
-        bound = derive_bound([answer], answer.totals(request.case.costs).seconds)
-        return request.plan(answer, bound=bound)
+        return self._request(value).plan(answer)
 
     def _fits(self, value: int) -> bool:
         """Try a value with all limits; keep what is found."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ckptplan.planning.ranking import derive_bound
+from ckptplan.planning.bound import derive_bound
 from ckptplan.search.answer import Answer
 from ckptplan.search.question import Question
 from ckptplan.storage.tables import Columns, Row
