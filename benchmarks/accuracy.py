@@ -21,9 +21,9 @@ from benchmarks.record import write
 from ckptplan import Plan
 from ckptplan.calibration import runs
 from ckptplan.calibration.calibrate import Calibrated, calibrate
-from ckptplan.calibration.cells import CellSpec, MeasuredNetwork, build
-from ckptplan.calibration.machine import measuring
-from ckptplan.calibration.regret import distinct
+from ckptplan.calibration.cells import CellSpec, MeasuredNetwork, build_network
+from ckptplan.calibration.machine import prepare_machine
+from ckptplan.calibration.regret import drop_same_schedules
 from ckptplan.calibration.samples import Sample
 from ckptplan.schedule.actions import Record
 
@@ -64,9 +64,9 @@ def points_of(cell: str) -> tuple[Calibrated, list[Point]]:
     if found.noisy is not None:
         # Further measurements would mean nothing.
         raise found.noisy
-    network = build(spec, batch=BATCH, device="cpu", seed=0)
+    network = build_network(spec, batch=BATCH, device="cpu", seed=0)
     points: list[Point] = []
-    with measuring(threads=1):
+    with prepare_machine(threads=1):
         for steps in LENGTHS:
             for share in BUDGETS:
                 points += decision(found, network, steps=steps, share=share)
@@ -84,12 +84,12 @@ def decision(found: Calibrated, network: MeasuredNetwork, *, steps: int, share: 
     # Base fits none of the budgets: one run is enough.
     bases = [ckptplan.optimize(workload, found.profile, strategies=["base"])] if share == BUDGETS[0] else []
     candidates = ckptplan.compare(workload, found.profile, local_bytes=budget).values()
-    plans = distinct([chosen, *bases, *(one for one in candidates if isinstance(one, Plan))])
+    plans = drop_same_schedules([chosen, *bases, *(one for one in candidates if isinstance(one, Plan))])
     inputs = network.inputs(steps)
     times: list[list[float]] = [[] for _ in plans]
     for number in range(ROUNDS + 1):
         for one, values in zip(plans, times, strict=True):
-            seconds = runs.seconds(network, inputs, plan=one.plan)
+            seconds = runs.measure_seconds(network, inputs, plan=one.plan)
             if number:
                 # The first round warms up.
                 values.append(seconds)
@@ -108,7 +108,7 @@ def decision(found: Calibrated, network: MeasuredNetwork, *, steps: int, share: 
             measured_seconds=sample.median,
             noise=sample.noise,
             predicted_bytes=plan.predicted.local_peak_bytes,
-            measured_bytes=runs.live_peak(network, inputs, plan=plan),
+            measured_bytes=runs.measure_live_peak(network, inputs, plan=plan),
             counted_equal=counts_are_equal(plan, network, inputs),
         )
 
@@ -127,7 +127,7 @@ def in_range(plan: Plan) -> bool:
 
 def counts_are_equal(plan: Plan, network: MeasuredNetwork, inputs: Any) -> bool:
     """Return whether checkpoints and tapes, counted in real storages, equal the prediction."""
-    held = runs.held(network, inputs, plan=plan)
+    held = runs.measure_held(network, inputs, plan=plan)
     workload = plan.workload
     resident = workload.resident_bytes + workload.workspace_bytes
     resident += workload.resident_bytes_per_step * plan.steps

@@ -12,7 +12,7 @@ from typing import Any
 import ckptplan
 from benchmarks.record import write
 from ckptplan.recursion import classical, table_problem
-from ckptplan.storage.library import names
+from ckptplan.storage.library import list_names
 from ckptplan.strategies.registry import select_strategies
 
 QUANTITIES = ("T", "batch", "neurons")
@@ -45,7 +45,7 @@ def main() -> None:
     """Print a line for each profile and quantity, with the strategy that took longest."""
     results = []
     print(f"{'profile':<26} {'quantity':<8} {'all':>9} {'longest':>9} strategy")
-    for profile in names("hardware_profiles"):
+    for profile in list_names("hardware_profiles"):
         for quantity in QUANTITIES:
             lines = searched(quantity, profile)
             longest = max(lines, key=lambda line: line["processor_seconds"])

@@ -14,7 +14,7 @@ from benchmarks.record import median_of, write
 from ckptplan.cost.case import Case
 from ckptplan.model.budget import Budget
 from ckptplan.search.box import Limits
-from ckptplan.search.front import front_of, merged
+from ckptplan.search.front import merge_fronts, trace_front
 from ckptplan.strategies.registry import closed_form_of, select_strategies
 
 
@@ -26,13 +26,13 @@ def measured(steps: int, *, repeats: int) -> list[dict[str, Any]]:
     fronts = {}
     lines: list[dict[str, Any]] = []
     for strategy in select_strategies(["closed"]):
-        search = partial(front_of, closed_form_of(strategy.name), costs=costs, limits=limits)
+        search = partial(trace_front, closed_form_of(strategy.name), costs=costs, limits=limits)
         fronts[strategy.name] = search()
         timing = median_of(repeats, search)
         lines.append({"strategy": strategy.name, "points": len(fronts[strategy.name]), **timing})
     several = list(fronts.values())
-    merging = median_of(repeats, lambda: merged(several))
-    lines.append({"strategy": "(merging all)", "points": len(merged(several)[0]), **merging})
+    merging = median_of(repeats, lambda: merge_fronts(several))
+    lines.append({"strategy": "(merging all)", "points": len(merge_fronts(several)[0]), **merging})
     groups = {
         group: {strategy.name for strategy in select_strategies([group])}
         for group in ("paper", "regular", "closed")

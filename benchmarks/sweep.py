@@ -11,7 +11,7 @@ from collections import Counter
 from pathlib import Path
 
 from benchmarks.record import write
-from ckptplan.studies.workers import all_cores
+from ckptplan.studies.workers import count_cores
 
 #: 25 lengths x 20 budgets x 20 bandwidths, from jobs that fit without checkpoints to jobs that never fit.
 GRID = ("T=256:16384:n25", "local-bytes=256KiB:4MiB:n20", "bandwidth=2GB/s:200GB/s:n20")
@@ -31,7 +31,7 @@ def main() -> None:
             best = Counter(row["strategy"] or "nothing fits" for row in csv.DictReader(lines))
     plans = best.total()
     print(f"{'plans':>8} {'cores':>6} {'time':>8} {'plans/s':>8}")
-    print(f"{plans:>8,} {all_cores():>6} {seconds:6.1f} s {plans / seconds:>8.0f}")
+    print(f"{plans:>8,} {count_cores():>6} {seconds:6.1f} s {plans / seconds:>8.0f}")
     for name, count in best.most_common():
         print(f"  {name:<16} {count:>6,}")
     write(
@@ -39,7 +39,7 @@ def main() -> None:
         {
             "axes": list(GRID),
             "plans": plans,
-            "cores": all_cores(),
+            "cores": count_cores(),
             "seconds": seconds,
             "plans_per_second": plans / seconds,
             "best": dict(best.most_common()),

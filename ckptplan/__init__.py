@@ -1,7 +1,7 @@
 """Plans gradient checkpointing for recurrent and spiking networks under a memory limit.
 
-Hardware profile and workload in; the best strategy and its parameters out, as a plan that a trainer
-executes. See ``optimize`` and ``compare``.
+It takes a hardware profile and a workload, and returns the best strategy with its parameters as a plan
+that a trainer executes. Start with ``optimize`` and ``compare``.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> Any:
-    """Import a public name when it is first used, so that ``ckptplan --help`` need not load numpy."""
+    """Import a public name on first use, so that ``ckptplan --help`` does not load numpy."""
     if name not in _HOMES:
         raise AttributeError(f"module 'ckptplan' has no attribute {name!r}")
     value = getattr(import_module(_HOMES[name]), name)

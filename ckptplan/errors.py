@@ -1,16 +1,16 @@
-"""Every error that ckptplan raises, and the exit code each one has on the command line."""
+"""Defines the errors that ckptplan raises, and the exit code of each on the command line."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from typing import Any, ClassVar, Literal, TypeAlias
 
-#: What a plan must keep: a budget, the largest overhead, or the length that a strategy can be solved for.
+from ckptplan.wording import Phrase
+
+#: A limit on a plan: a budget, the largest overhead, or the longest sequence that a strategy can solve.
 Limit: TypeAlias = Literal["local_bytes", "remote_bytes", "max_overhead", "steps"]
 #: What a suggestion changes: a limit, or another input of the job.
 Change: TypeAlias = Literal[Limit, "batch", "neurons", "strategies", "profile"]
-
-from ckptplan.wording import Phrase
 
 
 class CkptplanError(Exception):
@@ -20,12 +20,20 @@ class CkptplanError(Exception):
     kind: ClassVar[str] = "internal"
 
     def details(self) -> dict[str, Any]:
-        """Return what a program needs to know about the error, besides its message."""
+        """Return the error's data for programs, in addition to its message."""
         return {}
 
 
 class InputError(CkptplanError, ValueError):
-    """Something the caller gave is not accepted: an option, a field, a file."""
+    """An input is not accepted: an argument, a field or a file.
+
+    Arguments:
+        message: what is wrong, without the place.
+        field: the argument or the path of the field in the document.
+        value: the value that is refused.
+        accepted: what would be accepted instead.
+        source: the file that the value comes from.
+    """
 
     exit_code = 2
     kind = "input"
@@ -52,7 +60,7 @@ class InputError(CkptplanError, ValueError):
         return Phrase(*parts, " (accepted: ", self.accepted, ")") if self.accepted else Phrase(*parts)
 
     def inside(self, *, source: str | None = None, prefix: str | None = None) -> InputError:
-        """Return the same error, told from further out: the file, or the path into a document."""
+        """Return the same error with its context: the file, or the path into a document."""
         path = ".".join(part for part in (prefix, self.field) if part) or None
         return type(self)(
             self.message,
@@ -73,7 +81,7 @@ class InputError(CkptplanError, ValueError):
 
 
 class MissingExtra(CkptplanError, ImportError):  # noqa: N818 - what it is, not what it says
-    """A package is needed that only comes with an extra."""
+    """A required package is missing; one of ckptplan's extras installs it."""
 
     exit_code = 2
     kind = "missing"
@@ -89,12 +97,11 @@ class MissingExtra(CkptplanError, ImportError):  # noqa: N818 - what it is, not 
 
 
 class Infeasible(CkptplanError):  # noqa: N818 - the name is part of the interface
-    """No plan fits. Says what is needed, what there is, and what would help.
+    """No plan fits. States what is needed, what is available, and what would help.
 
-    ``binding`` is the limit that cannot be met; ``need`` and ``have`` are in its unit (bytes, or a fraction
-    of base's time). It is ``steps`` where the sequence is longer than the strategy can be solved for:
-    ``need`` steps at most, and ``have``.
-    ``suggestions`` holds single changes, each of which was planned and found to fit.
+    ``binding`` is the limit that cannot be met. ``need`` and ``have`` are in its unit: bytes, or a fraction
+    of base's time. If ``binding`` is ``steps``, the strategy can be solved for at most ``need`` steps, and
+    the sequence has ``have``. ``suggestions`` holds single changes; each was planned and fits.
     """
 
     exit_code = 3
@@ -127,8 +134,8 @@ class Infeasible(CkptplanError):  # noqa: N818 - the name is part of the interfa
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """Return ' Did you mean ...?' for a likely misspelling of a known word, else ''."""
-    import difflib  # needed for a mistake only
+    """Return ' Did you mean ...?' if ``word`` looks like a misspelling of a known word, else ''."""
+    import difflib  # only errors need it
 
     words = list(known)
     same = [name for name in words if name.casefold() == word.casefold()]
@@ -137,10 +144,10 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
     return f" Did you mean {close[0]!r}?" if close else ""
 
 
-def shown(value: object, *, limit: int = 60) -> str:
-    """Return a value as it is quoted in a message: short, on one line, whatever it is."""
+def quote_value(value: object, *, limit: int = 60) -> str:
+    """Return any value in quotable form for a message: on one line, at most ``limit`` characters."""
     if isinstance(value, int) and not isinstance(value, bool) and value.bit_length() > 200:
-        # str() of such an integer is slow and, past 4,300 digits, refused by Python itself.
+        # str() of such an integer is slow; beyond 4,300 digits Python refuses it.
         return f"an integer of about {int(value.bit_length() * 0.30103):,} digits"
     try:
         text = repr(value)
@@ -150,9 +157,9 @@ def shown(value: object, *, limit: int = 60) -> str:
 
 
 def _plain(value: object) -> object:
-    """Return a value for JSON: short text and moderate numbers as they are, the rest as quoted."""
+    """Return a value for JSON: short text and moderate integers unchanged, anything else quoted."""
     if isinstance(value, str) and len(value) <= 60:
         return value
     if isinstance(value, int) and value.bit_length() <= 64:
         return value
-    return shown(value)
+    return quote_value(value)

@@ -1,7 +1,7 @@
-"""Quantities at the edge of the program: text with a unit in, SI base units inside, text out.
+"""Parses quantities with units into SI base units, and formats them for people.
 
-Inside, everything is bytes, seconds and bytes per second. ``KiB`` is 1,024 bytes and ``kB`` is
-1,000; ``KB`` is refused, because people use it for both. Numbers without a unit are base units.
+Inside the program everything is in bytes, seconds and bytes per second. ``KiB`` is 1,024 bytes and
+``kB`` is 1,000; ``KB`` is refused because people use it for both. Numbers without a unit are in base units.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ import re
 from collections.abc import Mapping
 from decimal import Decimal
 
-from ckptplan.errors import InputError, did_you_mean, shown
+from ckptplan.errors import InputError, did_you_mean, quote_value
 
-#: The largest count of bytes that is computed with exactly (64-bit integers).
+#: The largest number of bytes that 64-bit integers count exactly.
 MAX_BYTES = 2**62
-#: The longest sequence that plans are made for.
+#: The longest sequence that can be planned.
 MAX_STEPS = 10**12
 
 _BYTE_UNITS: Mapping[str, Decimal] = {
@@ -43,16 +43,16 @@ ACCEPTED_FRACTION = "a share of zero or more, as 0.1 or '10%'"
 
 
 def parse_bytes(value: object) -> int:
-    """Return a size in bytes. Raises InputError for another unit or a fraction of a byte."""
+    """Return a size in bytes. Raises InputError for an unknown unit or a fraction of a byte."""
     number = _parse(value, units=_BYTE_UNITS, accepted=ACCEPTED_BYTES)
     if number != number.to_integral_value():
         raise InputError(
-            f"{shown(value)} is {number:f} B, not a whole number of bytes; say {math.floor(number)}",
+            f"{quote_value(value)} is {number:f} B, not a whole number of bytes; say {math.floor(number)}",
             value=value,
             accepted=ACCEPTED_BYTES,
         )
     if abs(number) > MAX_BYTES:
-        raise InputError(f"{shown(value)} is too large", value=value, accepted="sizes up to 2**62 bytes")
+        raise InputError(f"{quote_value(value)} is too large", value=value, accepted="sizes up to 2**62 bytes")
     return int(number)
 
 
@@ -62,7 +62,7 @@ def parse_seconds(value: object) -> float:
 
 
 def parse_rate(value: object) -> float:
-    """Return a transfer rate in bytes per second. Raises InputError, for bits per second too."""
+    """Return a transfer rate in bytes per second. Raises InputError, also for bits per second."""
     return _finite(value, _parse(value, units=_RATE_UNITS, accepted=ACCEPTED_RATE))
 
 
@@ -72,12 +72,12 @@ def parse_fraction(value: object) -> float:
     number = _finite(value, _parse(value, units=units, accepted=ACCEPTED_FRACTION))
     if isinstance(value, str) and number > 1 and "%" not in value:
         raise InputError(
-            f"{shown(value)} would be {number:.0%}; say '{value.strip()}%' or '{number:.0%}'",
+            f"{quote_value(value)} would be {number:.0%}; say '{value.strip()}%' or '{number:.0%}'",
             value=value,
             accepted=ACCEPTED_FRACTION,
         )
     if number < 0:
-        raise InputError(f"{shown(value)} is negative", value=value, accepted=ACCEPTED_FRACTION)
+        raise InputError(f"{quote_value(value)} is negative", value=value, accepted=ACCEPTED_FRACTION)
     return number
 
 
@@ -88,20 +88,20 @@ def parse_optional_bytes(value: object) -> int | None:
 
 def _parse(value: object, *, units: Mapping[str, Decimal], accepted: str) -> Decimal:
     if isinstance(value, bool) or not isinstance(value, (int, float, str)):
-        raise InputError(f"{shown(value)} is not a number", value=value, accepted=accepted)
+        raise InputError(f"{quote_value(value)} is not a number", value=value, accepted=accepted)
     if isinstance(value, float) and not math.isfinite(value):
         raise InputError(f"{value} is not a finite number", value=value, accepted=accepted)
     if isinstance(value, int) and value.bit_length() > 200:
-        raise InputError(f"{shown(value)} is too large", value=value, accepted=accepted)
+        raise InputError(f"{quote_value(value)} is too large", value=value, accepted=accepted)
     if not isinstance(value, str):
         return Decimal(repr(value))
     match = _QUANTITY.fullmatch(value)
     if match is None:
-        raise InputError(f"{shown(value)} is not a number with a unit", value=value, accepted=accepted)
+        raise InputError(f"{quote_value(value)} is not a number with a unit", value=value, accepted=accepted)
     number, unit = match.groups()
     if unit and unit not in units:
         raise InputError(
-            f"{shown(value)} has the unit {shown(unit)}.{_unit_hint(unit, units)}",
+            f"{quote_value(value)} has the unit {quote_value(unit)}.{_unit_hint(unit, units)}",
             value=value,
             accepted=accepted,
         )
@@ -120,22 +120,22 @@ def _unit_hint(unit: str, units: Mapping[str, Decimal]) -> str:
 def _finite(value: object, number: Decimal) -> float:
     result = float(number)
     if not math.isfinite(result):
-        raise InputError(f"{shown(value)} is too large", value=value, accepted="a finite number")
+        raise InputError(f"{quote_value(value)} is too large", value=value, accepted="a finite number")
     return result
 
 
 def format_bytes(value: float) -> str:
-    """Return a size for people, in binary units: '609.4 KiB'."""
+    """Format a size in binary units: '609.4 KiB'."""
     return _scaled(value, base=1024, units=("B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"))
 
 
 def format_rate(value: float) -> str:
-    """Return a transfer rate for people, in decimal units as data sheets print it: '20 GB/s'."""
+    """Format a transfer rate in decimal units, as data sheets do: '20 GB/s'."""
     return _scaled(value, base=1000, units=("B/s", "kB/s", "MB/s", "GB/s", "TB/s", "PB/s"))
 
 
 def format_seconds(value: float) -> str:
-    """Return a time for people: '34.42 ms'."""
+    """Format a time: '34.42 ms'."""
     if value == 0:
         return "0 s"
     for size, unit in ((1.0, "s"), (1e-3, "ms"), (1e-6, "us")):
@@ -145,7 +145,7 @@ def format_seconds(value: float) -> str:
 
 
 def format_percent(value: float) -> str:
-    """Return a share for people, signed: '+16.7 %'."""
+    """Format a share as a signed percentage: '+16.7 %'."""
     percent = value * 100
     if percent == 0:
         return "0 %"
@@ -155,17 +155,17 @@ def format_percent(value: float) -> str:
 
 
 def format_share(value: float) -> str:
-    """Return a share for people, without a sign for what has none: '1.2 %'."""
+    """Format a share as an unsigned percentage: '1.2 %'."""
     return f"{_significant(round(value * 100, 2 if value < 0.01 else 1))} %"
 
 
 def format_threads(value: int) -> str:
-    """Return a number of threads for people: 'one thread', '4 threads'."""
+    """Format a number of threads: 'one thread', '4 threads'."""
     return "one thread" if value == 1 else f"{value:,} threads"
 
 
 def format_count(value: int) -> str:
-    """Return a count for people: '1,472'."""
+    """Format a count: '1,472'."""
     return f"{value:,}"
 
 
@@ -178,7 +178,7 @@ def _scaled(value: float, *, base: int, units: tuple[str, ...]) -> str:
 
 
 def _significant(value: float) -> str:
-    """Four significant digits and no trailing zeros."""
+    """Format a number with four significant digits and no trailing zeros."""
     if abs(value) >= 9999.5:
         return f"{value:,.0f}"
     return f"{float(f'{value:.4g}'):g}"

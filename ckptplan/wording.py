@@ -1,4 +1,4 @@
-"""Text that names arguments: it reads as Python, and the command line says the same in its options."""
+"""Text that mentions arguments: Python users read keywords, command-line users read options."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TypeAlias
 
 @dataclass(frozen=True)
 class Argument:
-    """A parameter of a call, with the value to give it or none; ``str`` is how Python writes it."""
+    """A parameter of a call and an optional value for it; ``str`` gives the Python form."""
 
     name: str
     value: object = None
@@ -18,18 +18,18 @@ class Argument:
         return f"{self.name}={'' if self.value is None else repr(self.value)}"
 
 
-#: How an argument is put into words: as Python's keyword, or as an option.
+#: Puts an argument into words: as a Python keyword, or as a command-line option.
 Wording: TypeAlias = Callable[[Argument], str]
 
 
 class Phrase(str):
-    """Text whose arguments are kept as data. As a string it is the text for Python users."""
+    """Text that keeps its arguments as data. As a string, it is the text for Python users."""
 
     __slots__ = ("parts",)
     parts: tuple[str | Argument, ...]
 
     def __new__(cls, *parts: str | Argument) -> Phrase:
-        """Join texts, phrases and arguments."""
+        """Concatenate texts, phrases and arguments."""
         flat = [inner for part in parts for inner in (part.parts if isinstance(part, Phrase) else (part,))]
         phrase = super().__new__(cls, "".join(map(str, flat)))
         phrase.parts = tuple(flat)
@@ -39,8 +39,8 @@ class Phrase(str):
         return (Phrase, self.parts)
 
 
-def worded(text: str, wording: Wording) -> str:
-    """Return a text with its arguments in other words."""
+def put_into_words(text: str, wording: Wording) -> str:
+    """Return a text with each of its arguments put into words by ``wording``."""
     if not isinstance(text, Phrase):
         return text
     return "".join(wording(part) if isinstance(part, Argument) else part for part in text.parts)

@@ -22,7 +22,7 @@ from ckptplan.model.goal import Goal, Model
 from ckptplan.model.plan import Plan
 from ckptplan.model.record import Parameters
 from ckptplan.model.step_costs import StepCosts
-from ckptplan.recursion.growing import growth
+from ckptplan.recursion.growing import growth_ratio
 from ckptplan.search.answer import Answer, SolvedAnswer
 from ckptplan.search.box import Limits
 from ckptplan.search.objective import Objective
@@ -114,7 +114,7 @@ def solution_of(answer: Answer | None) -> Solution:
 
 def fixed(strategy: Strategy, *, state_bytes: int, tape_bytes: int) -> dict[str, int]:
     """The parameters that sizes alone determine."""
-    p, q = growth(state=state_bytes, tape=tape_bytes)
+    p, q = growth_ratio(state=state_bytes, tape=tape_bytes)
     units = {"state_units": p, "tape_units": q}
     return {name: units[name] for name in strategy.parameter_names if name in units}
 
@@ -163,7 +163,7 @@ def brute_force(
     points = columns_of(settings)
     cost = strategy.evaluate(low=points, high=points, costs=costs, model=model)
     keys = objective(cost)
-    fitting = np.flatnonzero(limits.kept(cost))
+    fitting = np.flatnonzero(limits.keeps(cost))
     return min(((*(column[i].item() for column in keys), *settings[i].values()) for i in fitting), default=None)
 
 

@@ -3,7 +3,7 @@
 import pytest
 
 import ckptplan
-from ckptplan.errors import CkptplanError, Infeasible, InputError, did_you_mean, shown
+from ckptplan.errors import CkptplanError, Infeasible, InputError, did_you_mean, quote_value
 
 
 def test_all_errors_have_one_root() -> None:
@@ -29,8 +29,8 @@ def test_an_error_is_told_from_further_out() -> None:
 
 
 def test_values_are_quoted_short() -> None:
-    assert shown("x" * 1000).endswith("...")
-    assert shown(10**5000) == "an integer of about 5,000 digits"
+    assert quote_value("x" * 1000).endswith("...")
+    assert quote_value(10**5000) == "an integer of about 5,000 digits"
 
 
 def test_only_near_words_are_proposed() -> None:

@@ -17,10 +17,10 @@ from ckptplan.cli.app import app
 from ckptplan.cli.wording import as_option, message_of, option_of
 from ckptplan.errors import CkptplanError, Infeasible, InputError
 from ckptplan.report.infeasible import infeasible_text
-from ckptplan.storage.rows import row_file
+from ckptplan.storage.rows import open_rows
 from ckptplan.storage.tables import Lines
-from ckptplan.torch.memory import OutOfMemory, explained
-from ckptplan.wording import Argument, Phrase, worded
+from ckptplan.torch.memory import OutOfMemory, explain_exhaustion
+from ckptplan.wording import Argument, Phrase, put_into_words
 from tests.support import run, small_plan
 
 PACKAGE = Path(ckptplan.__file__).parent
@@ -79,9 +79,11 @@ def test_a_text_with_an_option_in_it_would_be_seen(tmp_path: Path) -> None:
 def test_a_phrase_is_text_for_python_and_data_for_other_edges() -> None:
     phrase = Phrase("a plan for ", Argument("local_bytes", 4096), ", or ", Argument("restart", True))
     assert phrase == "a plan for local_bytes=4096, or restart=True"
-    assert worded(phrase, as_option) == "a plan for --local-bytes 4096, or --restart"
-    assert worded(Phrase("try ", phrase), as_option) == "try a plan for --local-bytes 4096, or --restart"
-    assert worded("plain text", as_option) == "plain text"
+    assert put_into_words(phrase, as_option) == "a plan for --local-bytes 4096, or --restart"
+    assert (
+        put_into_words(Phrase("try ", phrase), as_option) == "try a plan for --local-bytes 4096, or --restart"
+    )
+    assert put_into_words("plain text", as_option) == "plain text"
     copy = pickle.loads(pickle.dumps(phrase))  # noqa: S301 - written just now
     assert (copy, copy.parts) == (phrase, phrase.parts)
 
@@ -126,15 +128,15 @@ def error_of_other_rows(path: Path) -> CkptplanError:
     lines = Lines(format="csv", columns={"sweep": "text", "x": "whole"})
     with (
         pytest.raises(InputError) as raised,
-        row_file(path, lines=lines, identity="a", total=1, head=lambda _: {}),
+        open_rows(path, lines=lines, identity="a", total=1, head=lambda _: {}),
     ):
         pass
     return raised.value
 
 
 def error_of_memory() -> CkptplanError:
-    plan = small_plan("base", local_bytes="1 GiB")
-    with pytest.raises(OutOfMemory) as raised, explained(plan, torch.device("cpu")):
+    plan = ckptplan.optimize(PAPER, ckptplan.load_profile("nvidia-h200"), strategies=["base"])
+    with pytest.raises(OutOfMemory) as raised, explain_exhaustion(plan, torch.device("cpu")):
         raise MemoryError("no room")
     return raised.value
 

@@ -10,10 +10,10 @@ from typing import Any, ClassVar
 import torch
 
 from ckptplan.calibration import footprint, step_times, transfer_times
-from ckptplan.calibration.cells import CellSpec, MeasuredNetwork, build
+from ckptplan.calibration.cells import CellSpec, MeasuredNetwork, build_network
 from ckptplan.calibration.counter import RunCounter
 from ckptplan.calibration.footprint import Footprint
-from ckptplan.calibration.machine import machine_name, measuring, memory_bytes
+from ckptplan.calibration.machine import machine_name, memory_bytes, prepare_machine
 from ckptplan.calibration.step_times import StepTimes
 from ckptplan.calibration.transfer_times import TransferTimes
 from ckptplan.errors import CkptplanError
@@ -89,16 +89,18 @@ def calibrate(
     differ by more than half of ``tolerance`` about their median. ``thread_count`` is PyTorch's own number
     unless given. Raises InputError.
     """
-    with measuring(threads=thread_count or torch.get_num_threads()):
-        network = build(spec, batch=batch, device=device, seed=seed)
-        todo = footprint.RUNS + step_times.runs(repeats) + repeats
+    with prepare_machine(threads=thread_count or torch.get_num_threads()):
+        network = build_network(spec, batch=batch, device=device, seed=seed)
+        todo = footprint.RUNS + step_times.count_runs(repeats) + repeats
         counter = RunCounter(total=todo, progress=progress)
         sizes = footprint.measure(network, counter=counter)
         times = step_times.measure(network, repeats=repeats, counter=counter)
         transfers = transfer_times.measure(network, repeats=repeats, counter=counter)
-        calibration = _conditions(network, times, transfers, repeats=repeats, tolerance=tolerance, seed=seed)
+        calibration = _make_calibration(
+            network, times, transfers, repeats=repeats, tolerance=tolerance, seed=seed
+        )
     return Calibrated(
-        workload=_workload(
+        workload=_make_workload(
             spec,
             sizes,
             times,
@@ -108,20 +110,20 @@ def calibrate(
             name=name,
             timed_on=profile_name,
         ),
-        profile=_profile(network, sizes, transfers, calibration, name=profile_name),
+        profile=_make_profile(network, sizes, transfers, calibration, name=profile_name),
         footprint=sizes,
         steps=times,
         transfers=transfers,
-        noisy=_noisy(times, tolerance=tolerance),
+        noisy=_judge_noise(times, tolerance=tolerance),
     )
 
 
-def _noisy(times: StepTimes, *, tolerance: float) -> Noisy | None:
+def _judge_noise(times: StepTimes, *, tolerance: float) -> Noisy | None:
     field, spread = max(times.spread.items(), key=lambda item: item[1])
     return Noisy(field=field, spread=spread, most=tolerance / 2) if spread > tolerance / 2 else None
 
 
-def _conditions(
+def _make_calibration(
     network: MeasuredNetwork,
     times: StepTimes,
     transfers: TransferTimes,
@@ -137,18 +139,18 @@ def _conditions(
         torch=torch.__version__,
         date=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         seed=seed,
-        uncertainty=_rounded(times.uncertainty),
-        transfer_uncertainty=_rounded(math.hypot(transfers.misfit, max(transfers.spread.values()))),
+        uncertainty=_round(times.uncertainty),
+        transfer_uncertainty=_round(math.hypot(transfers.misfit, max(transfers.spread.values()))),
         shortest_chunk=times.shortest_chunk(tolerance=tolerance / 2),
-        chunk_overhead_seconds=_rounded(times.chunk_overhead_seconds),
+        chunk_overhead_seconds=_round(times.chunk_overhead_seconds),
         measured={
-            field: Measured(repeats=repeats, spread=_rounded(spread), fit=_rounded(times.fit[field], digits=5))
+            field: Measured(repeats=repeats, spread=_round(spread), fit=_round(times.fit[field], digits=5))
             for field, spread in times.spread.items()
         },
     )
 
 
-def _workload(
+def _make_workload(
     spec: CellSpec,
     sizes: Footprint,
     times: StepTimes,
@@ -171,10 +173,10 @@ def _workload(
         resident_bytes_per_step=sizes.resident_bytes_per_step,
         workspace_bytes=sizes.workspace_bytes,
         # A time of zero is none: what is run takes at least a nanosecond.
-        forward_seconds=_rounded(max(times.forward_seconds, _LEAST_SECONDS)),
-        recompute_seconds=_rounded(max(times.recompute_seconds, _LEAST_SECONDS)),
-        record_overhead_seconds=_rounded(times.record_overhead_seconds),
-        backward_seconds=_rounded(max(times.backward_seconds, _LEAST_SECONDS)),
+        forward_seconds=_round(max(times.forward_seconds, _LEAST_SECONDS)),
+        recompute_seconds=_round(max(times.recompute_seconds, _LEAST_SECONDS)),
+        record_overhead_seconds=_round(times.record_overhead_seconds),
+        backward_seconds=_round(max(times.backward_seconds, _LEAST_SECONDS)),
         timed_on=timed_on,
         cell=str(spec),
         calibration=calibration,
@@ -209,7 +211,7 @@ def _time_basis(calibration: Calibration, times: StepTimes) -> dict[str, Basis]:
     return {field: Basis(kind="measured", why=text) for field, text in found.items()}
 
 
-def _profile(
+def _make_profile(
     network: MeasuredNetwork, sizes: Footprint, transfers: TransferTimes, calibration: Calibration, *, name: str
 ) -> HardwareProfile:
     state = format_bytes(sizes.state_bytes)
@@ -230,9 +232,9 @@ def _profile(
         ),
         local_bytes=memory,
         remote_bytes=memory_bytes(host),
-        write_bytes_per_second=_rounded(transfers.rate(WRITE, state_bytes=sizes.state_bytes)),
-        read_bytes_per_second=_rounded(transfers.rate(READ, state_bytes=sizes.state_bytes)),
-        latency_seconds=_rounded(transfers.message_seconds),
+        write_bytes_per_second=_round(transfers.rate(WRITE, state_bytes=sizes.state_bytes)),
+        read_bytes_per_second=_round(transfers.rate(READ, state_bytes=sizes.state_bytes)),
+        latency_seconds=_round(transfers.message_seconds),
         synchronisation_seconds=0.0,
         overlaps_compute=calibration.device == "cuda",
         sources={
@@ -253,6 +255,6 @@ def _profile(
     )
 
 
-def _rounded(value: float, *, digits: int = 4) -> float:
+def _round(value: float, *, digits: int = 4) -> float:
     """Return a number with the digits that a measurement has."""
     return float(f"{value:.{digits}g}")

@@ -13,12 +13,12 @@ from typing import Any
 
 import torch
 
-from ckptplan.errors import CkptplanError, InputError, did_you_mean, shown
+from ckptplan.errors import CkptplanError, InputError, did_you_mean, quote_value
 from ckptplan.model.workload import Workload
 from ckptplan.torch.adapters import TorchCell
-from ckptplan.torch.inputs import sequence
+from ckptplan.torch.inputs import make_sequence
 from ckptplan.torch.lif import LIF
-from ckptplan.torch.trees import byte_size, flattened
+from ckptplan.torch.trees import byte_size, flatten
 from ckptplan.wording import Argument, Phrase
 
 _TEXT = re.compile(r"(?P<name>[\w.:]+)\s*(\((?P<settings>[^()]*)\))?")
@@ -49,18 +49,21 @@ class CellSpec:
         accepted = _FORM.format(names=", ".join(_BUILT_IN))
         match = _TEXT.fullmatch(text.strip())
         if match is None:
-            raise InputError(f"{shown(text)} is no cell", field="cell", value=text, accepted=accepted)
+            raise InputError(f"{quote_value(text)} is no cell", field="cell", value=text, accepted=accepted)
         given: dict[str, int] = {} if neurons is None else {"neurons": neurons}
         for part in filter(None, (match["settings"] or "").replace(" ", "").split(",")):
             name, _, value = part.partition("=")
             if name not in _SETTINGS or not (value.isascii() and value.isdecimal()) or int(value) < 1:
                 raise InputError(
-                    f"{shown(part)} is no setting of a cell", field="cell", value=text, accepted=accepted
+                    f"{quote_value(part)} is no setting of a cell", field="cell", value=text, accepted=accepted
                 )
             given[name] = int(value)
         if "neurons" not in given:
             raise InputError(
-                f"{shown(text)} does not say how many neurons", field="cell", value=text, accepted=accepted
+                f"{quote_value(text)} does not say how many neurons",
+                field="cell",
+                value=text,
+                accepted=accepted,
             )
         return cls(name=match["name"], **{"inputs": INPUTS, **given})
 
@@ -110,22 +113,22 @@ class MeasuredNetwork:
         if isinstance(self.cell, torch.nn.Module):
             # Frozen ones, too.
             weights = (*self.cell.parameters(), *self.cell.buffers())
-        return byte_size((*weights, *flattened(self.state)[0], *flattened(inputs)[0]))
+        return byte_size((*weights, *flatten(self.state)[0], *flatten(inputs)[0]))
 
     @staticmethod
     def loss(_: int, output: Any) -> torch.Tensor:
         """Return the loss of a step: a mean of squares, next to nothing beside a step."""
-        values = flattened(output)[0][0]
+        values = flatten(output)[0][0]
         return (values if values.is_floating_point() else values.float()).square().mean()
 
 
-def build(spec: CellSpec, *, batch: int, device: str, seed: int) -> MeasuredNetwork:
+def build_network(spec: CellSpec, *, batch: int, device: str, seed: int) -> MeasuredNetwork:
     """Return the network that a spec names; weights and data follow from the seed. Raises InputError."""
     if device == "cuda" and not torch.cuda.is_available():
         raise InputError("there is no CUDA device here", field="device", value=device, accepted="cpu")
-    make = _BUILT_IN.get(spec.name) or _imported(spec.name)
+    make = _BUILT_IN.get(spec.name) or _import_factory(spec.name)
     torch.manual_seed(seed)
-    cell, state, make_inputs = _made(spec, make, batch=batch, device=device)
+    cell, state, make_inputs = _call_factory(spec, make, batch=batch, device=device)
     network = MeasuredNetwork(
         cell=cell,
         state=state,
@@ -141,10 +144,10 @@ def build(spec: CellSpec, *, batch: int, device: str, seed: int) -> MeasuredNetw
 
 def _check_step(network: MeasuredNetwork) -> None:
     """Take a step, and its loss: what goes wrong is the cell's. Raises InputError."""
-    leaves, structure = sequence(network.inputs(1), steps=1).piece(0, 1)
+    leaves, structure = make_sequence(network.inputs(1), steps=1).piece(0, 1)
     try:
         with torch.no_grad():
-            _, output = network.cell(network.state, structure.filled([leaf[0] for leaf in leaves]))
+            _, output = network.cell(network.state, structure.fill([leaf[0] for leaf in leaves]))
             network.loss(0, output)
     except CkptplanError:
         raise
@@ -161,7 +164,7 @@ def _check_step(network: MeasuredNetwork) -> None:
         ) from error
 
 
-def _made(spec: CellSpec, make: Callable[..., Any], *, batch: int, device: str) -> tuple[Any, Any, Any]:
+def _call_factory(spec: CellSpec, make: Callable[..., Any], *, batch: int, device: str) -> tuple[Any, Any, Any]:
     """Call a factory with what it takes."""
     settings = {"batch": batch, "inputs": spec.inputs, "neurons": spec.neurons, "device": device}
     try:
@@ -177,31 +180,33 @@ def _made(spec: CellSpec, make: Callable[..., Any], *, batch: int, device: str) 
             f"{spec.name} raised {type(error).__name__}: {error}", field="cell", accepted=_FACTORY
         ) from error
     if not isinstance(made, tuple) or len(made) not in (2, 3) or not callable(made[0]):
-        raise InputError(f"{spec.name} returned {shown(type(made).__name__)}", field="cell", accepted=_FACTORY)
-    cell, state, *rest = made
-    if not flattened(state)[0]:
         raise InputError(
-            f"{spec.name} returned a state without tensors, {shown(state)}, whose size nobody knows",
+            f"{spec.name} returned {quote_value(type(made).__name__)}", field="cell", accepted=_FACTORY
+        )
+    cell, state, *rest = made
+    if not flatten(state)[0]:
+        raise InputError(
+            f"{spec.name} returned a state without tensors, {quote_value(state)}, whose size is unknown",
             field="cell",
             accepted="the state that the first step begins with, as tensors: zeros of their shapes",
         )
     if not isinstance(cell, torch.nn.Module):
         # Its parameters could not be counted, nor their gradients compared.
         raise InputError(
-            f"{spec.name} returned {shown(type(cell).__name__)} as its cell, whose parameters cannot be found",
+            f"{spec.name} returned {quote_value(type(cell).__name__)} as its cell: no parameters can be found",
             field="cell",
             accepted="a torch.nn.Module; what is a function goes into the forward of one",
         )
     if rest and rest[0] is not None and not callable(rest[0]):
         raise InputError(
-            f"{spec.name} returned {shown(type(rest[0]).__name__)} as its inputs",
+            f"{spec.name} returned {quote_value(type(rest[0]).__name__)} as its inputs",
             field="cell",
             accepted=_FACTORY,
         )
     return cell, state, rest[0] if rest else None
 
 
-def _lif(*, batch: int, inputs: int, neurons: int, device: str) -> tuple[Any, Any]:
+def _make_lif(*, batch: int, inputs: int, neurons: int, device: str) -> tuple[Any, Any]:
     cell = LIF(inputs, neurons, device=device)
     with torch.no_grad():
         # About 7 % of the neurons fire at a time, whatever the number of inputs.
@@ -209,7 +214,7 @@ def _lif(*, batch: int, inputs: int, neurons: int, device: str) -> tuple[Any, An
     return cell, cell.initial_state(batch)
 
 
-def _of_torch(kind: Callable[..., torch.nn.Module], states: int) -> Callable[..., tuple[Any, Any]]:
+def _make_torch_factory(kind: Callable[..., torch.nn.Module], states: int) -> Callable[..., tuple[Any, Any]]:
     def make(*, batch: int, inputs: int, neurons: int, device: str) -> tuple[Any, Any]:
         zeros = torch.zeros(batch, neurons, device=device)
         cell = TorchCell(kind(inputs, neurons, device=device))
@@ -219,20 +224,20 @@ def _of_torch(kind: Callable[..., torch.nn.Module], states: int) -> Callable[...
 
 
 _BUILT_IN: dict[str, Callable[..., Any]] = {
-    "gru": _of_torch(torch.nn.GRUCell, 1),
-    "lif": _lif,
-    "lstm": _of_torch(torch.nn.LSTMCell, 2),
-    "rnn": _of_torch(torch.nn.RNNCell, 1),
+    "gru": _make_torch_factory(torch.nn.GRUCell, 1),
+    "lif": _make_lif,
+    "lstm": _make_torch_factory(torch.nn.LSTMCell, 2),
+    "rnn": _make_torch_factory(torch.nn.RNNCell, 1),
 }
 
 
-def _imported(name: str) -> Callable[..., Any]:
+def _import_factory(name: str) -> Callable[..., Any]:
     """Return a factory from ``package.module:factory``; modules of the present folder are found, too."""
     module, _, attribute = name.partition(":")
     accepted = f"{', '.join(_BUILT_IN)}, or package.module:factory"
     if not attribute:
         raise InputError(
-            f"there is no cell {shown(name)}.{did_you_mean(name, _BUILT_IN)}",
+            f"there is no cell {quote_value(name)}.{did_you_mean(name, _BUILT_IN)}",
             field="cell",
             value=name,
             accepted=accepted,
@@ -245,11 +250,11 @@ def _imported(name: str) -> Callable[..., Any]:
     except Exception as error:
         # A module may raise anything while it is imported.
         raise InputError(
-            f"{shown(name)} cannot be imported: {type(error).__name__}: {error}",
+            f"{quote_value(name)} cannot be imported: {type(error).__name__}: {error}",
             field="cell",
             value=name,
             accepted=accepted,
         ) from error
     if not callable(found):
-        raise InputError(f"{shown(name)} cannot be called", field="cell", value=name, accepted=_FACTORY)
+        raise InputError(f"{quote_value(name)} cannot be called", field="cell", value=name, accepted=_FACTORY)
     return found  # type: ignore[no-any-return]

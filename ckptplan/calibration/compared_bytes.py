@@ -9,14 +9,14 @@ import torch
 
 import ckptplan
 from ckptplan.calibration.cells import MeasuredNetwork
-from ckptplan.calibration.runs import Held
+from ckptplan.calibration.runs import HeldObserver
 from ckptplan.calibration.validation import Row, Verdict
 from ckptplan.cost.case import Case
 from ckptplan.model.plan import Plan
 from ckptplan.schedule.actions import Transfer
 from ckptplan.schedule.simulator import play
 from ckptplan.schedule.timeline import READ, WRITE, Event
-from ckptplan.torch.trees import byte_size, flattened
+from ckptplan.torch.trees import byte_size, flatten
 
 #: Field of ``Predicted`` -> name.
 _COUNTS = {
@@ -28,7 +28,7 @@ _COUNTS = {
 
 
 def byte_rows(
-    plan: Plan, network: MeasuredNetwork, *, held: Held, live_peak: int, memory_tolerance: float
+    plan: Plan, network: MeasuredNetwork, *, held: HeldObserver, live_peak: int, memory_tolerance: float
 ) -> list[Row]:
     """Return sizes, peaks and counts. What is counted is that of one action after the other.
 
@@ -42,7 +42,7 @@ def byte_rows(
     # A unit's share of a state, or of a tape, is rounded up to whole bytes.
     slack = 0.0 if units == 1 else 1 / min(costs.state_bytes, costs.tape_bytes)
     quantities = {
-        "state": (costs.state_bytes * units, byte_size(flattened(network.state)[0])),
+        "state": (costs.state_bytes * units, byte_size(flatten(network.state)[0])),
         "checkpoints and tapes": (
             (trace.local_peak_bytes - costs.resident_bytes) * units,
             held.local_bytes,

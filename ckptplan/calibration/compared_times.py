@@ -12,7 +12,7 @@ from ckptplan.calibration.validation import Row, seconds_by_kind
 from ckptplan.cost.case import Case
 from ckptplan.model.plan import Plan
 from ckptplan.schedule.timeline import READ, WRITE, Event
-from ckptplan.torch.trees import byte_size, flattened
+from ckptplan.torch.trees import byte_size, flatten
 
 #: Kinds of actions that a plan predicts the time of.
 KINDS = ("forward", "recompute", "record", "backward", WRITE, READ)
@@ -26,7 +26,7 @@ def machine_rows(plan: Plan, network: MeasuredNetwork, found: TransferTimes) -> 
     """Return bandwidths and messages, measured anew: a plan that moves little says little about them."""
     costs = Case(workload=plan.workload, profile=plan.profile).costs
     # What transfers really move, in case the plan is wrong about it.
-    size = byte_size(flattened(network.state)[0])
+    size = byte_size(flatten(network.state)[0])
     rows = []
     for way, planned, measured in (
         (WRITE, costs.write_seconds, found.write_seconds),

@@ -6,11 +6,11 @@ from dataclasses import dataclass
 
 from ckptplan.calibration.cells import MeasuredNetwork
 from ckptplan.calibration.counter import RunCounter
-from ckptplan.calibration.runs import held, live_peak
+from ckptplan.calibration.runs import measure_held, measure_live_peak
 from ckptplan.errors import InputError
 from ckptplan.planning.playback import make_schedule
 from ckptplan.torch.sizes import measured_sizes
-from ckptplan.torch.trees import byte_size, flattened
+from ckptplan.torch.trees import byte_size, flatten
 from ckptplan.units import format_share
 
 #: Chunks whose tapes are compared, in steps.
@@ -42,19 +42,19 @@ def measure(network: MeasuredNetwork, *, counter: RunCounter) -> Footprint:
     """Count bytes; ``counter`` counts the runs that this takes. Raises InputError."""
     tapes = []
     for chunk in _CHUNKS:
-        found = held(network, network.inputs(chunk), plan=make_schedule("base", steps=chunk))
+        found = measure_held(network, network.inputs(chunk), plan=make_schedule("base", steps=chunk))
         tapes.append(found.local_bytes)
         counter.count()
-    tape = _linear(tapes)
+    tape = _fit_tape(tapes)
     _check_state(network)
     residents: list[int] = []
     workspaces: list[int] = []
     peaks: list[int] = []
     for steps, chunk in _PEAKS:
         plan, inputs = make_schedule("standard", steps=steps, chunk_size=chunk), network.inputs(steps)
-        counted = held(network, inputs, plan=plan)
-        peaks.append(live_peak(network, inputs, plan=plan))
-        residents.append(-(-(byte_size(flattened(inputs)[0]) + counted.saved_bytes) // steps))
+        counted = measure_held(network, inputs, plan=plan)
+        peaks.append(measure_live_peak(network, inputs, plan=plan))
+        residents.append(-(-(byte_size(flatten(inputs)[0]) + counted.saved_bytes) // steps))
         beside = counted.local_bytes + residents[-1] * steps + _fixed_bytes(network)
         workspaces.append(max(0, peaks[-1] - beside))
         counter.count()
@@ -69,7 +69,7 @@ def measure(network: MeasuredNetwork, *, counter: RunCounter) -> Footprint:
             accepted="a cell whose scratch memory is the same for every chunk",
         )
     return Footprint(
-        state_bytes=byte_size(flattened(network.state)[0]),
+        state_bytes=byte_size(flatten(network.state)[0]),
         tape_bytes=tape,
         resident_bytes=_fixed_bytes(network),
         resident_bytes_per_step=max(residents),
@@ -84,13 +84,13 @@ RUNS = len(_CHUNKS) + len(_PEAKS)
 
 def _fixed_bytes(network: MeasuredNetwork) -> int:
     """Return what stands there before a run beside inputs and state: parameters and buffers."""
-    return network.bytes_before(()) - byte_size(flattened(network.state)[0])
+    return network.bytes_before(()) - byte_size(flatten(network.state)[0])
 
 
 def _check_state(network: MeasuredNetwork) -> None:
     """Raise InputError for a state that has another size after a step."""
     sizes = measured_sizes(network.cell, network.inputs(2), network.state, network.loss)
-    first = byte_size(flattened(network.state)[0])
+    first = byte_size(flatten(network.state)[0])
     if sizes.state_bytes != first:
         raise InputError(
             f"its state takes {first:,} bytes before the first step and {sizes.state_bytes:,} after it, and a "
@@ -100,7 +100,7 @@ def _check_state(network: MeasuredNetwork) -> None:
         )
 
 
-def _linear(tapes: list[int]) -> int:
+def _fit_tape(tapes: list[int]) -> int:
     """Return the tape of one step, if those of more steps are multiples of it. Raises InputError."""
     each = tapes[-1] / _CHUNKS[-1]
     residual = max(abs(tape - each * chunk) / tape for chunk, tape in zip(_CHUNKS, tapes, strict=True))

@@ -17,7 +17,7 @@ def machine_name(device: torch.device) -> str:
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    return f"{_processor()}, {cores} cores"
+    return f"{_read_processor()}, {cores} cores"
 
 
 def memory_bytes(device: torch.device) -> int:
@@ -31,7 +31,7 @@ def memory_bytes(device: torch.device) -> int:
 
 
 @contextmanager
-def measuring(*, threads: int) -> Iterator[None]:
+def prepare_machine(*, threads: int) -> Iterator[None]:
     """Let PyTorch use so many threads, and the garbage collector leave alone what is there already.
 
     Each run begins with a collection: of all modules that are loaded it would take a tenth of a second.
@@ -47,7 +47,7 @@ def measuring(*, threads: int) -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-def _processor() -> str:
+def _read_processor() -> str:
     """Return the model of the processor; Python itself only knows it on some systems."""
     info = Path("/proc/cpuinfo")
     for line in info.read_text().splitlines() if info.is_file() else ():

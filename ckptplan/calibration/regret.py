@@ -20,7 +20,7 @@ class RivalPlan:
     same: tuple[str, ...] = ()
 
 
-def rivals_of(plan: Plan) -> list[RivalPlan]:
+def find_rivals(plan: Plan) -> list[RivalPlan]:
     """Return the best plan of each other strategy that was compared when ``plan`` was chosen.
 
     Those with the same schedule come once, and not at all if it is that of ``plan``. Raises InputError where
@@ -45,11 +45,11 @@ def rivals_of(plan: Plan) -> list[RivalPlan]:
         remote_bytes="unbounded" if goal.remote_bytes is None else goal.remote_bytes,
         effort=goal.effort,
     )
-    first, *rest = distinct([plan, *(one for one in found.values() if isinstance(one, Plan))])
+    first, *rest = drop_same_schedules([plan, *(one for one in found.values() if isinstance(one, Plan))])
     return [RivalPlan(plan=plan, same=first.same), *rest]
 
 
-def distinct(plans: Sequence[Plan]) -> list[RivalPlan]:
+def drop_same_schedules(plans: Sequence[Plan]) -> list[RivalPlan]:
     """Return plans of which no two have the same schedule, each with the strategies of those that do."""
     groups: dict[tuple[object, ...], list[Plan]] = {}
     for plan in plans:
@@ -57,7 +57,7 @@ def distinct(plans: Sequence[Plan]) -> list[RivalPlan]:
     return [RivalPlan(plan=first, same=tuple(one.strategy for one in same)) for first, *same in groups.values()]
 
 
-def measured_regret(chosen: Sample, rivals: Sequence[RivalPlan], times: Sequence[Sample]) -> Regret:
+def compute_regret(chosen: Sample, rivals: Sequence[RivalPlan], times: Sequence[Sample]) -> Regret:
     """Return the regret of the first rival, which is the chosen plan itself and took ``chosen``."""
     return Regret(
         chosen=rivals[0].plan.strategy,

@@ -21,12 +21,12 @@ from ckptplan.schedule.schedule import Schedule
 from ckptplan.schedule.timeline import Event
 from ckptplan.torch import bptt
 from ckptplan.torch.executor import Executor, Observer
-from ckptplan.torch.inputs import each_step, sequence
+from ckptplan.torch.inputs import iterate_steps, make_sequence
 from ckptplan.torch.meters import LiveBytes
 from ckptplan.torch.timeline import Timeline
 
 
-def seconds(network: MeasuredNetwork, inputs: Any, *, plan: Plan | Schedule) -> float:
+def measure_seconds(network: MeasuredNetwork, inputs: Any, *, plan: Plan | Schedule) -> float:
     """Return the time of a forward and a backward pass, all that belongs to them included."""
     _prepare(network)
     began = perf_counter()
@@ -35,7 +35,7 @@ def seconds(network: MeasuredNetwork, inputs: Any, *, plan: Plan | Schedule) -> 
     return perf_counter() - began
 
 
-def timeline(network: MeasuredNetwork, inputs: Any, *, plan: Plan | Schedule) -> list[Event]:
+def record_timeline(network: MeasuredNetwork, inputs: Any, *, plan: Plan | Schedule) -> list[Event]:
     """Return when each action began and ended. The bytes in the events are not counted."""
     _prepare(network)
     observer = Timeline(network.device, counts_bytes=False)
@@ -43,7 +43,7 @@ def timeline(network: MeasuredNetwork, inputs: Any, *, plan: Plan | Schedule) ->
     return observer.events
 
 
-class Held:
+class HeldObserver:
     """An observer that keeps what was held when each action was done, by kind."""
 
     def __init__(self, device: torch.device) -> None:
@@ -72,10 +72,10 @@ class Held:
         return max(event.remote_bytes for event in self.events)
 
 
-def held(network: MeasuredNetwork, inputs: Any, *, plan: Plan | Schedule) -> Held:
+def measure_held(network: MeasuredNetwork, inputs: Any, *, plan: Plan | Schedule) -> HeldObserver:
     """Return what was held after each action, counted in real storages."""
     _prepare(network)
-    observer = Held(network.device)
+    observer = HeldObserver(network.device)
     _execute(network, inputs, plan=plan, observer=observer)
     if not observer.events:
         raise InputError(
@@ -86,7 +86,7 @@ def held(network: MeasuredNetwork, inputs: Any, *, plan: Plan | Schedule) -> Hel
     return observer
 
 
-def live_peak(network: MeasuredNetwork, inputs: Any, *, plan: Plan | Schedule) -> int:
+def measure_live_peak(network: MeasuredNetwork, inputs: Any, *, plan: Plan | Schedule) -> int:
     """Return the most bytes of tensors alive at once, what stood there before included.
 
     On a CPU that is counted storage by storage; on a CUDA device by PyTorch's allocator.
@@ -105,7 +105,7 @@ def live_peak(network: MeasuredNetwork, inputs: Any, *, plan: Plan | Schedule) -
     return before + meter.peak
 
 
-def gradients(
+def compute_gradients(
     network: MeasuredNetwork, inputs: Any, *, steps: int, plan: Plan | Schedule | None
 ) -> list[torch.Tensor]:
     """Return the gradients of the parameters: under a plan, or by plain BPTT in PyTorch alone."""
@@ -113,7 +113,7 @@ def gradients(
     # What a cell draws, as dropout does, is the same in both.
     torch.manual_seed(network.seed + 2)
     if plan is None:
-        _plain(network, inputs, steps=steps)
+        _run_plain(network, inputs, steps=steps)
     else:
         _execute(network, inputs, plan=plan)
     found = [
@@ -123,10 +123,10 @@ def gradients(
     return found
 
 
-def _plain(network: MeasuredNetwork, inputs: Any, *, steps: int) -> None:
-    leaves, structure = sequence(inputs, steps=steps).piece(0, steps)
+def _run_plain(network: MeasuredNetwork, inputs: Any, *, steps: int) -> None:
+    leaves, structure = make_sequence(inputs, steps=steps).piece(0, steps)
     state, total = network.state, torch.zeros((), device=network.device)
-    for step, x in enumerate(each_step(leaves, structure, steps)):
+    for step, x in enumerate(iterate_steps(leaves, structure, steps)):
         state, output = network.cell(state, x)
         total = total + network.loss(step, output)
     total.backward()

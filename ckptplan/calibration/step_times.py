@@ -10,13 +10,13 @@ from typing import Any
 
 from ckptplan.calibration.cells import MeasuredNetwork
 from ckptplan.calibration.counter import RunCounter
-from ckptplan.calibration.runs import seconds, timeline
+from ckptplan.calibration.runs import measure_seconds, record_timeline
 from ckptplan.calibration.samples import Line, Sample, relative_least_squares
 from ckptplan.planning.playback import make_schedule
 from ckptplan.schedule.actions import Advance, Backward, Record
 from ckptplan.schedule.schedule import Schedule
 from ckptplan.schedule.timeline import Event
-from ckptplan.torch.trees import flattened
+from ckptplan.torch.trees import flatten
 
 #: Chunks that are timed, in steps: around what plans for a few MiB of memory come to. Where steps take long,
 #: what a chunk adds is little beside them, and short chunks do.
@@ -77,9 +77,9 @@ class TimedSteps:
         total: dict[tuple[str, int], float] = defaultdict(float)
         steps: dict[tuple[str, int], int] = defaultdict(int)
         for event in events:
-            kind = _kind(event)
+            kind = _kind_of(event)
             if kind is not None:
-                size = _steps(event)
+                size = _count_steps(event)
                 total[kind, size] += event.end - event.start
                 steps[kind, size] += size
         for key, one in total.items():
@@ -99,30 +99,30 @@ def measure(network: MeasuredNetwork, *, repeats: int, counter: RunCounter) -> S
 
     All schedules run in turn, several rounds of them, so that a machine that slows down slows all of them.
     """
-    chunks = _chunks(network)
-    schedules = _schedules(chunks)
+    chunks = _choose_chunks(network)
+    schedules = _make_schedules(chunks)
     inputs = network.inputs(max(one.steps for one in schedules))
     timed = TimedSteps()
     for _ in range(repeats):
         for one in schedules:
-            timed.add(timeline(network, first_steps(inputs, one.steps), plan=one))
+            timed.add(record_timeline(network, take_first_steps(inputs, one.steps), plan=one))
             counter.count()
-    return fitted(timed, chunks=chunks)
+    return fit_step_times(timed, chunks=chunks)
 
 
-def runs(repeats: int) -> int:
+def count_runs(repeats: int) -> int:
     """Return the runs that ``measure`` makes."""
-    return repeats * len(_schedules(_CHUNKS))
+    return repeats * len(_make_schedules(_CHUNKS))
 
 
-def _chunks(network: MeasuredNetwork) -> tuple[int, ...]:
+def _choose_chunks(network: MeasuredNetwork) -> tuple[int, ...]:
     """Return the chunks to be timed, from a look at a few steps, which also warms the machine up."""
     inputs = network.inputs(8)
-    seconds_ = min(seconds(network, inputs, plan=make_schedule("base", steps=8)) for _ in range(2))
+    seconds_ = min(measure_seconds(network, inputs, plan=make_schedule("base", steps=8)) for _ in range(2))
     return _CHUNKS if seconds_ / 8 < _LONG_SECONDS else _CHUNKS_OF_LONG_STEPS
 
 
-def _schedules(chunks: tuple[int, ...]) -> list[Schedule]:
+def _make_schedules(chunks: tuple[int, ...]) -> list[Schedule]:
     """Return schedules that run every kind of action.
 
     Two segments of four chunks, one size after the other, and all steps recorded at once, as plain
@@ -135,13 +135,13 @@ def _schedules(chunks: tuple[int, ...]) -> list[Schedule]:
     return [*nested, make_schedule("base", steps=3 * chunks[-1])]
 
 
-def first_steps(inputs: Any, steps: int) -> Any:
+def take_first_steps(inputs: Any, steps: int) -> Any:
     """Return the inputs of the first steps."""
-    leaves, structure = flattened(inputs)
-    return structure.filled([leaf[:steps] for leaf in leaves])
+    leaves, structure = flatten(inputs)
+    return structure.fill([leaf[:steps] for leaf in leaves])
 
 
-def fitted(timed: TimedSteps, *, chunks: tuple[int, ...]) -> StepTimes:
+def fit_step_times(timed: TimedSteps, *, chunks: tuple[int, ...]) -> StepTimes:
     """Return the times of a step that come closest to what was timed, by their shares."""
     every = {kind: timed.samples(kind) for kind in (*_ROWS, BACKWARD)}
     samples = {
@@ -156,7 +156,7 @@ def fitted(timed: TimedSteps, *, chunks: tuple[int, ...]) -> StepTimes:
     backward = relative_least_squares(
         [(1,)] * len(samples[BACKWARD]), [sample.median for sample in samples[BACKWARD].values()]
     )[0]
-    lines = {kind: _line(found) for kind, found in every.items()}
+    lines = {kind: _fit_line(found) for kind, found in every.items()}
     model = forward + recompute + overhead + backward
     chunked = (FORWARD, AGAIN, BACKWARD)
     measured = [sum(samples[kind][chunk].median for kind in chunked) for chunk in chunks]
@@ -184,7 +184,7 @@ _FIELDS = {
 }
 
 
-def _line(samples: dict[int, Sample]) -> Line:
+def _fit_line(samples: dict[int, Sample]) -> Line:
     """Return the line through the seconds of whole actions."""
     return Line.through([(size, sample.median * size) for size, sample in samples.items()])
 
@@ -194,7 +194,7 @@ def _spread(samples: dict[int, Sample]) -> float:
     return Sample(values=tuple(sample.spread for sample in samples.values())).median
 
 
-def _kind(event: Event) -> str | None:
+def _kind_of(event: Event) -> str | None:
     action = event.action
     if isinstance(action, Advance):
         return RECOMPUTE if event.recomputed_steps else FORWARD
@@ -203,7 +203,7 @@ def _kind(event: Event) -> str | None:
     return BACKWARD if isinstance(action, Backward) else None
 
 
-def _steps(event: Event) -> int:
+def _count_steps(event: Event) -> int:
     action = event.action
     assert isinstance(action, Advance | Record | Backward)  # noqa: S101 - what has a kind
     return action.stop - action.start

@@ -11,7 +11,7 @@ from itertools import accumulate, pairwise
 
 from ckptplan.calibration.cells import MeasuredNetwork
 from ckptplan.calibration.counter import RunCounter
-from ckptplan.calibration.runs import timeline
+from ckptplan.calibration.runs import record_timeline
 from ckptplan.calibration.samples import Sample, relative_least_squares
 from ckptplan.planning.playback import make_schedule
 from ckptplan.schedule.actions import Action, Advance, Backward, Free, Load, Record, Save, Tier, Transfer
@@ -69,18 +69,18 @@ def measure(network: MeasuredNetwork, *, repeats: int, counter: RunCounter) -> T
     remote = make_schedule("remote", steps=steps, chunk_size=_CHUNK)
     # Either way round: the first message of a run pays for what later ones find in place.
     messages = [
-        Schedule(steps=steps, actions=partial(grouped, groups, chunk=_CHUNK), chunk_size=_CHUNK)
+        Schedule(steps=steps, actions=partial(make_grouped_actions, groups, chunk=_CHUNK), chunk_size=_CHUNK)
         for groups in (_GROUPS, _GROUPS[::-1])
     ]
-    timeline(network, inputs, plan=remote)
+    record_timeline(network, inputs, plan=remote)
     for _ in range(repeats):
         for one in (remote, *messages):
-            timed.add(timeline(network, inputs, plan=one))
+            timed.add(record_timeline(network, inputs, plan=one))
         counter.count()
-    return fitted(timed)
+    return fit_transfer_times(timed)
 
 
-def grouped(groups: Sequence[int], *, chunk: int) -> Iterator[Action]:
+def make_grouped_actions(groups: Sequence[int], *, chunk: int) -> Iterator[Action]:
     """Return a legal schedule that moves its checkpoints out, and back, in messages of so many states."""
     states = [chunk * number for number in range(sum(groups))]
     messages = [tuple(states[low:high]) for low, high in pairwise(accumulate(groups, initial=0))]
@@ -101,7 +101,7 @@ def grouped(groups: Sequence[int], *, chunk: int) -> Iterator[Action]:
             yield Backward(state, state + chunk)
 
 
-def fitted(timed: TimedMessages) -> TransferTimes:
+def fit_transfer_times(timed: TimedMessages) -> TransferTimes:
     """Return the times of a message and of a state that come closest to what was timed, by their shares."""
     samples = {key: Sample(values=tuple(values)) for key, values in timed.rounds.items()}
     rows = [(1, states * (way == WRITE), states * (way == READ)) for way, states in samples]

@@ -9,12 +9,12 @@ import torch
 
 import ckptplan
 from ckptplan.calibration import runs
-from ckptplan.calibration.cells import CellSpec, MeasuredNetwork, build
+from ckptplan.calibration.cells import CellSpec, MeasuredNetwork, build_network
 from ckptplan.calibration.compared_bytes import byte_rows, gradient_row
 from ckptplan.calibration.compared_times import base_rows, machine_rows, time_rows
 from ckptplan.calibration.counter import RunCounter
-from ckptplan.calibration.machine import machine_name, measuring
-from ckptplan.calibration.regret import RivalPlan, measured_regret, rivals_of
+from ckptplan.calibration.machine import machine_name, prepare_machine
+from ckptplan.calibration.regret import RivalPlan, compute_regret, find_rivals
 from ckptplan.calibration.samples import Sample
 from ckptplan.calibration.transfer_times import measure as measure_transfers
 from ckptplan.calibration.validation import Regret, Row, Validation, Verdict
@@ -56,9 +56,9 @@ def validate(
     workload says. Raises InputError.
     """
     job = _Validation.of(plan, cell=cell, device=device, thread_count=thread_count)
-    with measuring(threads=job.threads):
-        network = build(job.spec, batch=job.batch, device=job.device, seed=job.seed)
-        room = _Room.on(network.device)
+    with prepare_machine(threads=job.threads):
+        network = build_network(job.spec, batch=job.batch, device=job.device, seed=job.seed)
+        room = _FreeMemory.on(network.device)
         if not room.holds(plan):
             raise InputError(
                 f"needs {format_bytes(room.need(plan))}, too much for the {room.text} that are free here",
@@ -66,14 +66,14 @@ def validate(
                 accepted="a plan for less memory, or for fewer steps",
             )
         notes: list[str] = []
-        rivals = rivals_of(plan) if regret else []
+        rivals = find_rivals(plan) if regret else []
         return _Comparison(
             job=job,
             network=network,
             inputs=network.inputs(plan.steps),
             repeats=repeats,
             not_comparable=job.not_comparable(machine_name(network.device)),
-            base=room.base_of(plan, notes),
+            base=room.plan_base(plan, notes),
             plain=room.holds_autograd(plan, network),
             rivals=[one for one in rivals if room.holds(one.plan)],
             notes=notes,
@@ -126,13 +126,13 @@ class _Validation:
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Room:
+class _FreeMemory:
     """The memory that is free; None where the system does not say."""
 
     free: int | None
 
     @classmethod
-    def on(cls, device: torch.device) -> _Room:
+    def on(cls, device: torch.device) -> _FreeMemory:
         return cls(free=available_bytes(device))
 
     @property
@@ -148,9 +148,9 @@ class _Room:
         """Return whether a plan fits, or something that takes some times as much."""
         return self.free is None or times * self.need(plan) <= _SHARE * self.free
 
-    def base_of(self, plan: Plan, notes: list[str]) -> Plan | None:
+    def plan_base(self, plan: Plan, notes: list[str]) -> Plan | None:
         """Return the plan of base, None where it does not fit here, which is noted."""
-        base = _base(plan)
+        base = _plan_base(plan)
         if self.holds(base):
             return base
         notes.append(
@@ -161,10 +161,10 @@ class _Room:
 
     def holds_autograd(self, plan: Plan, network: MeasuredNetwork) -> bool:
         """Return whether plain BPTT fits here, step by step in PyTorch alone."""
-        return self.holds(_base(plan), times=_UNDER_AUTOGRAD if isinstance(network.cell, ChunkCell) else 1)
+        return self.holds(_plan_base(plan), times=_UNDER_AUTOGRAD if isinstance(network.cell, ChunkCell) else 1)
 
 
-def _base(plan: Plan) -> Plan:
+def _plan_base(plan: Plan) -> Plan:
     return ckptplan.optimize(plan.workload, plan.profile, strategies=["base"], local_bytes=2**60)
 
 
@@ -224,10 +224,10 @@ class _Comparison:
 
     def _sizes(self, *, memory_tolerance: float) -> list[Row]:
         plan = self.job.plan
-        held = runs.held(self.network, self.inputs, plan=plan)
+        held = runs.measure_held(self.network, self.inputs, plan=plan)
         self.held = held.events
         self.counter.count()
-        peak = runs.live_peak(self.network, self.inputs, plan=plan)
+        peak = runs.measure_live_peak(self.network, self.inputs, plan=plan)
         self.counter.count()
         rows = byte_rows(plan, self.network, held=held, live_peak=peak, memory_tolerance=memory_tolerance)
         if rows[0].verdict is Verdict.OFF:
@@ -237,9 +237,9 @@ class _Comparison:
     def _gradient(self) -> Row:
         steps = self.job.plan.steps
         reference = None if self.plain else make_schedule("standard", steps=steps, chunk_size=min(48, steps))
-        expected = runs.gradients(self.network, self.inputs, steps=steps, plan=reference)
+        expected = runs.compute_gradients(self.network, self.inputs, steps=steps, plan=reference)
         self.counter.count()
-        found = runs.gradients(self.network, self.inputs, steps=steps, plan=self.job.plan)
+        found = runs.compute_gradients(self.network, self.inputs, steps=steps, plan=self.job.plan)
         self.counter.count()
         return gradient_row(expected, found, plain=self.plain)
 
@@ -255,20 +255,20 @@ class _Comparison:
         lines: list[list[Event]] = []
         for number in range(self.repeats + 1):
             for one, values in zip(plans, seconds, strict=True):
-                taken = runs.seconds(self.network, self.inputs, plan=one)
+                taken = runs.measure_seconds(self.network, self.inputs, plan=one)
                 self.counter.count()
                 if number:
                     # The first round warms up.
                     values.append(taken)
             if number:
-                lines.append(runs.timeline(self.network, self.inputs, plan=plan))
+                lines.append(runs.record_timeline(self.network, self.inputs, plan=plan))
                 self.counter.count()
         total, *others = (Sample(values=tuple(values)) for values in seconds)
         rows = time_rows(plan, lines, total, tolerance=tolerance, comparable=comparable)
         if self.base is not None:
             bases, *others = others
             rows += base_rows(plan, self.base, total, bases, tolerance=tolerance, comparable=comparable)
-        regret = measured_regret(total, self.rivals, others) if self.rivals else None
+        regret = compute_regret(total, self.rivals, others) if self.rivals else None
         return rows, regret, sorted(lines, key=lambda line: line[-1].end)[len(lines) // 2]
 
     def _note_short_chunks(self, timeline: list[Event]) -> None:

@@ -11,7 +11,7 @@ from ckptplan.cli.options import Format
 from ckptplan.cli.output import emit, enveloped, note
 from ckptplan.cli.wording import as_option, named_by_option
 from ckptplan.errors import InputError
-from ckptplan.model.quantities import checked_name
+from ckptplan.model.quantities import check_name
 from ckptplan.units import MAX_STEPS, format_share
 
 if TYPE_CHECKING:
@@ -147,7 +147,7 @@ def _stem(path: str, option: str) -> str:
     if path == "-" or not stem:
         raise InputError("is no file", field=option, value=path, accepted="a file, as my-workload.toml")
     try:
-        checked_name(stem)
+        check_name(stem)
     except InputError as error:
         raise InputError(
             f"its name is what it holds is called, and {error.message}",
@@ -160,11 +160,11 @@ def _stem(path: str, option: str) -> str:
 
 def _write(found: "Calibrated", output: str, profile_out: str) -> None:
     """Write both files, or neither."""
-    from ckptplan.storage.files import replacing
+    from ckptplan.storage.files import replace_file
     from ckptplan.storage.toml_files import profile_text, workload_text
 
     workload, profile = workload_text(found.workload), profile_text(found.profile)
-    with replacing(output) as first, replacing(profile_out) as second:
+    with replace_file(output) as first, replace_file(profile_out) as second:
         first.write(workload)
         second.write(profile)
     note(f"workload written to {output}, profile to {profile_out}")

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ckptplan.errors import InputError, MissingExtra, shown
+from ckptplan.errors import InputError, MissingExtra, quote_value
 from ckptplan.units import MAX_STEPS, parse_bytes, parse_fraction
 
 if TYPE_CHECKING:
@@ -137,10 +137,12 @@ def plain_integer(text: str, *, option: str, most: int) -> int:
     """Return a count that is given without unit, sign or separators. Raises InputError."""
     accepted = f"a whole number from 1 to {most:,}, without unit"
     if not (text.isascii() and text.removeprefix("-").isdecimal()):
-        raise InputError(f"{shown(text)} is not a whole number", field=option, value=text, accepted=accepted)
+        raise InputError(
+            f"{quote_value(text)} is not a whole number", field=option, value=text, accepted=accepted
+        )
     value = int(text) if len(text) < 20 else most + 1  # Python refuses thousands of digits
     if not 1 <= value <= most:
-        raise InputError(f"{shown(text)} is out of range", field=option, value=text, accepted=accepted)
+        raise InputError(f"{quote_value(text)} is out of range", field=option, value=text, accepted=accepted)
     return value
 
 
@@ -154,7 +156,10 @@ def tolerance(text: str, *, option: str) -> float:
     share: float = parsed(option, parse_fraction, text)
     if not 0 < share <= 1:
         raise InputError(
-            f"{shown(text)} is out of range", field=option, value=text, accepted="more than 0 %, up to 100 %"
+            f"{quote_value(text)} is out of range",
+            field=option,
+            value=text,
+            accepted="more than 0 %, up to 100 %",
         )
     return share
 
@@ -245,7 +250,7 @@ def check_folders(outputs: Mapping[str, str | None]) -> None:
     for option, name in outputs.items():
         if name and name != "-" and not (Path(name).parent.is_dir() and os.access(Path(name).parent, os.W_OK)):
             raise InputError(
-                f"cannot be written: there is no such folder for {shown(name)}, or no right to",
+                f"cannot be written: there is no such folder for {quote_value(name)}, or no right to",
                 field=option,
                 value=name,
             )

@@ -12,7 +12,7 @@ from ckptplan.cli import options
 from ckptplan.cli.options import Format
 from ckptplan.cli.output import emit, enveloped, note
 from ckptplan.cli.wording import as_option
-from ckptplan.errors import InputError, shown
+from ckptplan.errors import InputError, quote_value
 
 if TYPE_CHECKING:
     from ckptplan.paper.figures.content import PaperFigure
@@ -83,7 +83,7 @@ def _number(figure: str | None, markdown: str | None) -> int | None:
         return None
     if not (figure.isascii() and figure.isdecimal() and int(figure[:4]) in FIGURES):
         raise InputError(
-            f"the paper has no figure {shown(figure)} with numbers",
+            f"the paper has no figure {quote_value(figure)} with numbers",
             field="--figure",
             value=figure,
             accepted=", ".join(map(str, FIGURES)),
@@ -134,7 +134,7 @@ def _draw(setting: "PaperSetting", number: int | None, folder: str, format_: Pic
         Path(folder).mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise InputError(
-            f"{shown(folder)} cannot be a folder for pictures: {error.strerror}",
+            f"{quote_value(folder)} cannot be a folder for pictures: {error.strerror}",
             field="--pictures",
             value=folder,
             accepted="a folder, which need not exist",

@@ -128,7 +128,7 @@ def _pick(front: "ParetoFront", at: str, *, format_: Format, output: str | None)
 
 def _show(front: "ParetoFront", *, format_: Format, output: str | None) -> None:
     from ckptplan.report.front_table import front_csv, front_json, front_table
-    from ckptplan.storage.files import replacing
+    from ckptplan.storage.files import replace_file
 
     if format_ is Format.table:
         emit(
@@ -141,7 +141,7 @@ def _show(front: "ParetoFront", *, format_: Format, output: str | None) -> None:
         return
     pieces = front_json(front, enveloped("front", {})) if format_ is Format.json else front_csv(front)
     # Millions of points: written as they are made.
-    with replacing(output or "-") as file:
+    with replace_file(output or "-") as file:
         file.writelines(pieces)
     if output not in (None, "-"):
         note(f"front written to {output}")

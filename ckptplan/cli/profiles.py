@@ -15,10 +15,10 @@ app = typer.Typer(help="List, show and check hardware profiles.", no_args_is_hel
 def list_(format_: options.FormatOption = Format.table, output: options.Output = None) -> None:
     """List the built-in hardware profiles."""
     from ckptplan.report.profile_table import profile_list, profile_row
-    from ckptplan.storage.library import names
+    from ckptplan.storage.library import list_names
     from ckptplan.storage.profiles import load_profile
 
-    profiles = [load_profile(name) for name in names("hardware_profiles")]
+    profiles = [load_profile(name) for name in list_names("hardware_profiles")]
     emit(
         format_=format_,
         output=output,
@@ -58,10 +58,10 @@ def check(
 ) -> None:
     """Check that hardware profiles are complete and valid; exits 2 at the first that is not."""
     from ckptplan.report.profile_table import check_list, check_row
-    from ckptplan.storage.library import names
+    from ckptplan.storage.library import list_names
     from ckptplan.storage.profiles import load_profile
 
-    profiles = [load_profile(path) for path in paths or names("hardware_profiles")]
+    profiles = [load_profile(path) for path in paths or list_names("hardware_profiles")]
     emit(
         format_=format_,
         output=output,

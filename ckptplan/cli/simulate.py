@@ -112,16 +112,16 @@ def _each(sinks: "list[Sink]") -> "Sink | None":
 def _traced(plan: "Plan", schedule: str | None, path: str) -> "Iterator[Sink]":
     """Stream events to a trace, which is there once the schedule was played."""
     from ckptplan.cost.case import Case
-    from ckptplan.planning.playback import schedule_head
+    from ckptplan.planning.playback import make_schedule_head
     from ckptplan.report.chrome_trace import ChromeTrace
-    from ckptplan.storage.files import replacing
+    from ckptplan.storage.files import replace_file
 
-    with replacing(path) as file:
+    with replace_file(path) as file:
         chrome = ChromeTrace(
             file,
             process=f"{schedule or plan.strategy} on {plan.profile.name}, simulated",
             about={
-                **schedule_head(plan, command=options.command_line()),
+                **make_schedule_head(plan, command=options.command_line()),
                 "kind": "ckptplan.trace",
                 "schedule": schedule,
             },

@@ -160,11 +160,11 @@ def _names(given: list[str]) -> list[str]:
 
 def _as_table(sweep: Sweep, jobs: int | None) -> None:
     from ckptplan.report.sweep_table import Summary
-    from ckptplan.studies.sweep import rows_of
+    from ckptplan.studies.sweep import iterate_rows
 
     summary = Summary(sweep)
     with _watched(sweep, 0) as told:
-        for rows in rows_of(sweep, jobs=jobs):
+        for rows in iterate_rows(sweep, jobs=jobs):
             summary.add(rows)
             told(len(rows))
     emit(
@@ -178,16 +178,16 @@ def _as_table(sweep: Sweep, jobs: int | None) -> None:
 
 def _as_stream(sweep: Sweep, jobs: int | None, chosen: RowFormat, output: str | None) -> None:
     """Write to standard output, a device or a pipe: what cannot be continued."""
-    from ckptplan.storage.files import replacing
-    from ckptplan.studies.sweep import rows_of
+    from ckptplan.storage.files import replace_file
+    from ckptplan.studies.sweep import iterate_rows
 
     lines = _lines(sweep, chosen)
     with (
-        replacing(output or "-") as file,
+        replace_file(output or "-") as file,
         _watched(sweep, 0, beside_output=file is sys.stdout) as told,
     ):
         file.write(lines.header())
-        for rows in rows_of(sweep, jobs=jobs):
+        for rows in iterate_rows(sweep, jobs=jobs):
             file.write("".join(map(lines.line, rows)))
             file.flush()
             told(len(rows))
@@ -208,13 +208,13 @@ def _as_parquet(sweep: Sweep, jobs: int | None, output: str, *, restart: bool) -
     Rows that are there are this sweep's, or an error: those of a sweep that --restart began are continued
     though the file itself still holds another one.
     """
-    from ckptplan.storage.parquet import holds, identity_of, pyarrow, write_parquet
+    from ckptplan.storage.parquet import holds_sweep, import_pyarrow, read_identity, write_parquet
 
-    pyarrow()  # rather miss it now than when all rows are there
+    import_pyarrow()  # rather miss it now than when all rows are there
     partial, identity = Path(f"{output}.partial.jsonl"), sweep.identity
     if not restart and not _has_content(partial):
         try:
-            found = identity_of(output)
+            found = read_identity(output)
         except InputError as error:
             raise _or_restart(error) from None
         if found == identity:
@@ -225,7 +225,7 @@ def _as_parquet(sweep: Sweep, jobs: int | None, output: str, *, restart: bool) -
     # Nobody else writes either file, until the rows are taken away.
     with _rows_in(str(partial), sweep, RowFormat.jsonl, restart=restart) as file:
         # A sweep that was killed just before it took its rows away, or one that ended just now.
-        lacking = restart or not holds(output, identity)
+        lacking = restart or not holds_sweep(output, identity)
         if lacking:
             _fill(file, sweep, jobs, named=output)
             write_parquet(output, lines=partial, columns=sweep.columns, identity=identity)
@@ -241,11 +241,11 @@ def _or_restart(error: InputError) -> InputError:
 
 
 def _rows_in(path: str, sweep: Sweep, chosen: RowFormat, *, restart: bool) -> AbstractContextManager[RowFile]:
-    """Open a file of the sweep's rows. Raises InputError, as ``row_file``."""
-    from ckptplan.storage.rows import row_file
+    """Open a file of the sweep's rows. Raises InputError, as ``open_rows``."""
+    from ckptplan.storage.rows import open_rows
 
     identity = sweep.identity
-    return row_file(
+    return open_rows(
         path,
         lines=_lines(sweep, chosen),
         identity=identity,
@@ -257,12 +257,12 @@ def _rows_in(path: str, sweep: Sweep, chosen: RowFormat, *, restart: bool) -> Ab
 
 def _fill(file: RowFile, sweep: Sweep, jobs: int | None, *, named: str) -> None:
     """Add the rows that a file lacks; ``named`` is what it is called, or becomes."""
-    from ckptplan.studies.sweep import rows_of
+    from ckptplan.studies.sweep import iterate_rows
 
     if file.done:
         note(f"{named} has {file.done:,} of {len(sweep):,} rows; continuing")
     with _watched(sweep, file.done, file=named) as told:
-        for rows in rows_of(sweep, start=file.done, jobs=jobs):
+        for rows in iterate_rows(sweep, start=file.done, jobs=jobs):
             file.append(rows)
             told(len(rows))
 

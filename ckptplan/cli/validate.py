@@ -114,15 +114,15 @@ def command(
 def _traced(plan: "Plan", path: str) -> "Iterator[ChromeTrace]":
     """Write the simulated timeline to a trace, to which another one is added."""
     from ckptplan.cost.case import Case
-    from ckptplan.planning.playback import schedule_head, simulate
+    from ckptplan.planning.playback import make_schedule_head, simulate
     from ckptplan.report.chrome_trace import ChromeTrace
-    from ckptplan.storage.files import replacing
+    from ckptplan.storage.files import replace_file
 
-    with replacing(path) as file:
+    with replace_file(path) as file:
         chrome = ChromeTrace(
             file,
             process=f"{plan.strategy} on {plan.profile.name}, simulated",
-            about={**schedule_head(plan, command=options.command_line()), "kind": "ckptplan.trace"},
+            about={**make_schedule_head(plan, command=options.command_line()), "kind": "ckptplan.trace"},
             resident_bytes=Case(workload=plan.workload, profile=plan.profile).costs.resident_bytes,
         )
         simulate(plan, sink=chrome.add)

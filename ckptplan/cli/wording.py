@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from ckptplan.errors import CkptplanError, InputError
-from ckptplan.wording import Argument, Phrase, worded
+from ckptplan.wording import Argument, Phrase, put_into_words
 
 #: Options that are not called as their parameters are.
 _SPELLINGS = {"steps": "--T", "thread_count": "--threads", "output": "-o"}
@@ -48,7 +48,7 @@ def as_option(argument: Argument) -> str:
 def message_of(error: CkptplanError) -> str:
     """Return an error's message, its arguments named by their options."""
     text = error.args[0] if error.args else ""
-    return "\n".join([worded(text, as_option), *getattr(error, "__notes__", ())])
+    return "\n".join([put_into_words(text, as_option), *getattr(error, "__notes__", ())])
 
 
 def details_of(error: CkptplanError) -> dict[str, Any]:
@@ -58,7 +58,7 @@ def details_of(error: CkptplanError) -> dict[str, Any]:
 
 def _in_options(details: Mapping[str, Any]) -> dict[str, Any]:
     return {
-        name: worded(value, as_option) if isinstance(value, Phrase) else value
+        name: put_into_words(value, as_option) if isinstance(value, Phrase) else value
         for name, value in details.items()
     }
 

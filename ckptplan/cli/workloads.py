@@ -15,10 +15,10 @@ app = typer.Typer(help="List and show workloads.", no_args_is_help=True)
 def list_(format_: options.FormatOption = Format.table, output: options.Output = None) -> None:
     """List the built-in workloads."""
     from ckptplan.report.workload_table import workload_list, workload_row
-    from ckptplan.storage.library import names
+    from ckptplan.storage.library import list_names
     from ckptplan.storage.workloads import load_workload
 
-    workloads = [load_workload(name) for name in names("workloads")]
+    workloads = [load_workload(name) for name in list_names("workloads")]
     emit(
         format_=format_,
         output=output,

@@ -1,1 +1,1 @@
-"""Physics to costs: what an action takes, and what the equations make of it."""
+"""Turns a workload and a profile into costs of actions, and costs of actions into costs of schedules."""

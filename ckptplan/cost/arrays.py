@@ -1,4 +1,4 @@
-"""Integer arithmetic that is the same for one number and for a numpy array of them."""
+"""Integer arithmetic that works alike on single numbers and on numpy arrays."""
 
 from __future__ import annotations
 

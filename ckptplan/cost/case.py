@@ -1,4 +1,4 @@
-"""A workload on a profile, and its step costs: the only place where physics meets combinatorics."""
+"""Combines a workload and a profile into a case, and derives the costs of its elementary actions."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ _Numbers = TypeVar("_Numbers", Workload, HardwareProfile)
 
 @dataclass(frozen=True, kw_only=True)
 class Case:
-    """A workload on a profile: what one plan is made for."""
+    """A workload on a hardware profile."""
 
     workload: Workload
     profile: HardwareProfile
 
     @cached_property
     def costs(self) -> StepCosts:
-        """What each action costs.
+        """The costs of the elementary actions.
 
-        A message costs T_s and the latency once, whatever it carries (docs/schedule-format.md). Raises
-        InputError where the job is too large to be counted exactly.
+        A message costs T_s and the latency once, regardless of its size (docs/schedule-format.md). Raises
+        InputError if the job is too large to be counted exactly.
         """
         spread = self.spread()
         write, read = self.transfer_seconds
@@ -50,9 +50,9 @@ class Case:
 
     @cached_property
     def transfer_seconds(self) -> tuple[float, float]:
-        """T_c of one state to remote memory and back: its bytes on all units over the bandwidth each way.
+        """T_c of one state, in seconds, to remote memory and back.
 
-        A profile may pin either instead.
+        Each is the state's bytes on all units over the bandwidth, unless the profile gives the time itself.
         """
         profile = self.profile
         size = self.spread().state_bytes * profile.units
@@ -64,30 +64,30 @@ class Case:
 
     def with_workload(self, **changes: Any) -> Case:
         """Return the case with other numbers of the workload. Raises InputError."""
-        return Case(workload=with_numbers(self.workload, changes), profile=self.profile)
+        return Case(workload=replace_numbers(self.workload, changes), profile=self.profile)
 
     def with_profile(self, **changes: Any) -> Case:
         """Return the case with other numbers of the profile. Raises InputError."""
-        return Case(workload=self.workload, profile=with_numbers(self.profile, changes))
+        return Case(workload=self.workload, profile=replace_numbers(self.profile, changes))
 
     def with_sizes(self, **changes: Any) -> Case:
-        """Return the case with other bytes per unit of the profile; a network no longer derives them."""
+        """Return the case with other bytes per unit of the profile, no longer derived from a network."""
         spread = Case(workload=self.spread(), profile=self.profile)
         return spread.with_workload(network=None, **changes)
 
     def spread(self) -> Workload:
-        """Return the workload with its bytes per unit of the profile."""
+        """Return the workload with its sizes per unit of the profile."""
         return self.workload.spread_over(self.profile.units)
 
 
-def with_numbers(model: _Numbers, changes: Mapping[str, Any]) -> _Numbers:
-    """Return a model with other numbers, checked as a fresh one; the origins of the old ones go.
+def replace_numbers(model: _Numbers, changes: Mapping[str, Any]) -> _Numbers:
+    """Return a model with other numbers, validated like a new one, and without the origins of the old ones.
 
     Raises InputError.
     """
     fields: dict[str, Any] = {name: getattr(model, name) for name in type(model).model_fields}
     if fields.get("network") is not None and changes.get("network", model) is not None:
-        # The network derives them, of other units too.
+        # The network derives the sizes, also for another number of units.
         fields = {name: value for name, value in fields.items() if name not in DERIVED}
     origins = "sources" if "sources" in fields else "basis"
     known = {name: origin for name, origin in fields[origins].items() if name not in changes}

@@ -1,4 +1,4 @@
-"""The exact model: what a schedule costs, from the counts of its actions (docs/equations.md)."""
+"""The exact cost model: prices a schedule by the counts of its actions (docs/equations.md)."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from ckptplan.model.totals import Totals
 
 @dataclass(frozen=True, kw_only=True)
 class Counts:
-    """How often each action happens, and how much is stored at the worst moment.
+    """How often each action occurs, and how much is stored at the peak.
 
-    Arrays of equal shape (n,), one entry a parameter setting. ``messages`` counts both ways;
-    ``largest_message`` is the number of states in the largest one.
+    Arrays of equal shape (n,), with one entry per parameter setting. ``messages`` counts both directions;
+    ``largest_message`` is the number of states in the largest message.
     """
 
     recomputed_steps: Integers
@@ -33,7 +33,7 @@ class Counts:
 
 @dataclass(frozen=True, kw_only=True)
 class Cost:
-    """Seconds, peak bytes on one unit and peak bytes of remote memory in all; arrays of shape (n,)."""
+    """Seconds, peak bytes of local memory on one unit, and of remote memory in total; shape (n,)."""
 
     seconds: npt.NDArray[np.float64]
     local_peak_bytes: Integers
@@ -50,12 +50,13 @@ def cost_of(totals: Totals) -> Cost:
 
 
 def price(counts: Counts, costs: StepCosts) -> Cost:
-    """Return the cost of ``counts``, transfers and compute one after the other.
+    """Return the cost of ``counts``, with transfers and compute in sequence.
 
-    Every term grows with its count, in floating point too. So lower bounds on counts give lower
-    bounds on costs, which is what the search prunes with. Where transfers overlap compute, the local
-    peak holds two buffers (``cost/overlap.py``, which also gives the seconds then).
+    Every term grows with its count, in floating point too. So lower bounds on counts give lower bounds on
+    costs, which the search uses to prune. If transfers overlap compute, the local peak includes two buffers
+    (``cost/overlap.py``, which then also gives the seconds).
     """
+    # local peak = M_others + checkpoints M_s + tapes M_a (+ 2 largest_message M_s, the buffers)
     local = costs.resident_bytes + counts.local_checkpoints * costs.state_bytes
     if costs.overlaps_compute:
         local = local + 2 * counts.largest_message * costs.state_bytes
@@ -73,7 +74,7 @@ def price(counts: Counts, costs: StepCosts) -> Cost:
 
 
 def overhead(seconds: Any, base_seconds: float) -> Any:
-    """Return the share of base's time that is added; rises with ``seconds``, scalars or arrays."""
+    """Return seconds / base_seconds - 1, for scalars and arrays; it rises with ``seconds``."""
     with np.errstate(divide="ignore", invalid="ignore"):
         return seconds / np.float64(base_seconds) - 1
 
@@ -86,7 +87,11 @@ def serial_seconds(
     remote_reads: Quantity,
     messages: Quantity,
 ) -> Any:
-    """Return counts times their costs, for scalars and arrays (docs/equations.md)."""
+    """Return the time of one batch, for scalars and arrays (docs/equations.md).
+
+    seconds = T (f + o + b) + recomputed r + writes T_c + reads T_c + messages (T_s + latency), where T_c of a
+    write and of a read may differ.
+    """
     return (
         costs.base_seconds
         + recomputed_steps * costs.recompute_seconds

@@ -1,11 +1,11 @@
-"""Transfers that run beside compute (docs/equations.md; after Kukreja, Hückelheim, Gorman 2018).
+"""Times transfers that overlap compute (docs/equations.md; after Kukreja, Hückelheim, Gorman 2018).
 
-One write engine and one read engine run beside compute, each with a buffer of its own in local memory,
-as large as the largest message. A state to be written is copied into the buffer, and compute waits only
-where the buffer is still in use. A read starts as soon as its buffer is free and the state is in remote
-memory, one message ahead of need, and compute waits only where it has not arrived. So a write is hidden
-if it takes no longer than the compute until the next write, and a read if it takes no longer than
-reversing what the read before it brought.
+One write engine and one read engine run in parallel with compute. Each has its own buffer in local memory,
+as large as the largest message. A state to be written is copied into the buffer; compute waits only while
+the buffer is in use. A read starts as soon as its buffer is free and its state is in remote memory, one
+message ahead of need; compute waits only until it has arrived. So a write is hidden if it takes no longer
+than the compute until the next write, and a read if it takes no longer than reversing the steps that the
+previous read made possible.
 """
 
 from __future__ import annotations
@@ -25,10 +25,12 @@ Seconds: TypeAlias = npt.NDArray[np.floating[Any]]
 
 @dataclass(frozen=True, kw_only=True)
 class TransferTiming:
-    """When transfers fall due: the compute between them, in seconds without any wait.
+    """When transfers are due: the seconds of compute between them, without any wait.
 
-    Arrays of shape (n,). The first message out carries ``first_states`` (it is ragged), all others
-    ``states``; messages come back in the reverse order.
+    Arrays of shape (n,). The first message to remote memory holds ``first_states`` (it is ragged), all others
+    hold ``states``; messages return in reverse order. ``before_writes`` precedes the first write,
+    ``first_gap`` and ``gap`` separate the writes, ``turn`` separates the last write from the first read,
+    ``between_reads`` separates the reads, and ``after_reads`` follows the last one.
     """
 
     messages: Integers
@@ -43,7 +45,18 @@ class TransferTiming:
 
 
 def overlapped_seconds(timing: TransferTiming, *, recomputed_steps: Integers, costs: StepCosts) -> Seconds:
-    """Return the time of one batch; compute alone where nothing is moved."""
+    """Return the time of one batch in seconds; compute alone if nothing is moved.
+
+    With n messages, w_1 and w the seconds of writing the first and any other message, r_1 and r those of
+    reading them:
+
+        last write starts = before_writes + max(first_gap, w_1) + (n - 2) max(gap, w)
+        first read ends   = last write starts + max(turn, w + r)
+        last read ends    = first read ends + (n - 2) max(between_reads, r) + max(between_reads, r_1)
+        seconds           = last read ends + after_reads
+
+    The terms of the first message drop out for n = 1, where w_1 + r_1 replaces w + r.
+    """
     n = timing.messages
     first_write = costs.message_seconds + timing.first_states * costs.write_seconds
     write = costs.message_seconds + timing.states * costs.write_seconds
@@ -55,7 +68,7 @@ def overlapped_seconds(timing: TransferTiming, *, recomputed_steps: Integers, co
         + np.where(several, np.maximum(timing.first_gap, first_write), 0)
         + np.maximum(n - 2, 0) * np.maximum(timing.gap, write)
     )
-    # What was written last is read first.
+    # The message that was written last is read first.
     there_and_back = np.where(several, write + read, first_write + first_read)
     first_load = last_write_starts + np.maximum(timing.turn, there_and_back)
     last_load = (
@@ -69,9 +82,9 @@ def overlapped_seconds(timing: TransferTiming, *, recomputed_steps: Integers, co
 
 
 def least_overlapped_seconds(counts: Counts, costs: StepCosts) -> Seconds:
-    """Return a lower bound for a box of settings: compute alone, or all transfers alone.
+    """Return a lower bound for a box of settings: the longer of compute alone and all transfers alone.
 
-    The engines never run side by side for long: the first read waits for the last write.
+    Transfers alone are a bound because the first read waits for the last write: the engines do not overlap.
     """
     compute = costs.base_seconds + counts.recomputed_steps * costs.recompute_seconds
     transfers = (
@@ -79,6 +92,6 @@ def least_overlapped_seconds(counts: Counts, costs: StepCosts) -> Seconds:
         + counts.remote_reads * costs.read_seconds
         + counts.messages * costs.message_seconds
     )
-    # A hair less, since the sums of a point are rounded in another order.
+    # Slightly less, since the sums of a point are rounded in another order.
     least: Seconds = np.maximum(compute, transfers) * (1 - 1e-12)
     return least

@@ -1,12 +1,12 @@
 """Equations (1) to (13) of Bencheikh, Finkbeiner, Neftci 2024 (arXiv 2412.11810), as printed.
 
-Names are the paper's. Arguments and results are scalars or numpy arrays; bytes are per unit, times are
-seconds. Where a chunk does not divide T, quotients are rounded up. Each decision on what the paper
-leaves open stands beside the equation it touches; the numbers D0 to D3 are those of
-docs/equations.md. The exact model (``cost/exact.py``) is the one that plans are chosen by.
+Names are the paper's. Arguments and results are scalars or numpy arrays; bytes are per unit, times are in
+seconds. If a chunk does not divide T, quotients are rounded up. Where the paper leaves something open, the
+decision is documented at the equation concerned; D0 to D3 are the numbers of docs/equations.md. Plans are
+chosen by the exact model (``cost/exact.py``) by default.
 
-All functions rise with every size and every count given to them, so that lower bounds in give lower
-bounds out (the search relies on it).
+All functions rise with every size and count, so that lower bounds of the arguments give lower bounds of the
+results. The search relies on this.
 """
 
 from __future__ import annotations
@@ -92,8 +92,8 @@ def communications_hierarchical(*, nb_checkpoints: Quantity, nb_local: Quantity)
     """Eq. (10): the number of communications N_c, mended to 2 (ceil(nb_checkpoints / nb_local) - 1).
 
     D1: printed is 2 (nb_checkpoints / nb_local - nb_local), whose dimensions do not match
-    (nb_checkpoints = 64, nb_local = 16 gives -24). The text beside it says that the last nb_local
-    checkpoints stay local, which is one batch of the nb_checkpoints / nb_local.
+    (nb_checkpoints = 64, nb_local = 16 gives -24). The text says that the last nb_local checkpoints stay
+    local, which is one batch of the nb_checkpoints / nb_local.
     """
     return 2 * at_least(ceil_div(nb_checkpoints, nb_local) - 1, 0)
 

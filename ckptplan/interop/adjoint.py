@@ -47,7 +47,7 @@ class PlannedSchedule(CheckpointSchedule):  # type: ignore[misc] # the package i
         self._exhausted = False
 
     def _iterator(self) -> Iterator[Translated]:
-        for action in translated(actions(self._plan), steps=self._plan.steps):
+        for action in translate_schedule(actions(self._plan), steps=self._plan.steps):
             if isinstance(action, Forward):
                 self._n = action.n1
             elif isinstance(action, (Copy, Move)) and action.to_storage is WORK:
@@ -66,7 +66,7 @@ class PlannedSchedule(CheckpointSchedule):  # type: ignore[misc] # the package i
     @cached_property
     def _storage_types(self) -> set[StorageType]:
         found = {WORK}
-        for action in translated(actions(self._plan), steps=self._plan.steps):
+        for action in translate_schedule(actions(self._plan), steps=self._plan.steps):
             if isinstance(action, Forward) and (action.write_ics or action.write_adj_deps):
                 found.add(action.storage)
             elif isinstance(action, (Copy, Move)):
@@ -78,7 +78,7 @@ class PlannedSchedule(CheckpointSchedule):  # type: ignore[misc] # the package i
         return storage_type in self._storage_types
 
 
-def translated(schedule: Iterable[Action], *, steps: int) -> Iterator[Translated]:
+def translate_schedule(schedule: Iterable[Action], *, steps: int) -> Iterator[Translated]:
     """Translate a legal schedule, action by action.
 
     Raises InputError for what the other vocabulary cannot say: a Save that no run follows, a run from a
@@ -90,7 +90,7 @@ def translated(schedule: Iterable[Action], *, steps: int) -> Iterator[Translated
     action = next(ahead, None)
     while action is not None:
         following = next(ahead, None)
-        merged = _merged(action, following)
+        merged = _merge(action, following)
         if merged is not None:
             action = merged
             continue
@@ -99,14 +99,14 @@ def translated(schedule: Iterable[Action], *, steps: int) -> Iterator[Translated
     yield EndReverse()
 
 
-def _merged(action: Action, following: Action | None) -> Advance | None:
+def _merge(action: Action, following: Action | None) -> Advance | None:
     """Return two runs as one: restart data reach as far as the run that stores them."""
     if isinstance(action, Advance) and isinstance(following, Advance) and action.stop == following.start:
         return Advance(action.start, following.stop)
     return None
 
 
-def _inexpressible(what: str) -> InputError:
+def _refuse(what: str) -> InputError:
     return InputError(f"{what}: checkpoint_schedules has no such action", field="schedule")
 
 
@@ -130,7 +130,7 @@ class _Translator:
 
     def translate(self, action: Action, following: Action | None) -> Iterator[Translated]:
         if self.asked and not isinstance(action, (Save, Free, Transfer, Advance, Record)):
-            raise _inexpressible(f"state {self.position} is saved and not run from")
+            raise _refuse(f"state {self.position} is saved and not run from")
         if isinstance(action, Save):
             self.asked.append(action.tier)
         elif isinstance(action, (Advance, Record)):
@@ -151,9 +151,9 @@ class _Translator:
         # Tapes go where the state goes; to local memory, where there is a choice.
         tier, *others = sorted(self.asked) or [Tier.LOCAL]
         if stop > self.reach:
-            raise _inexpressible(f"state {start} is run from farther than by the run that stored it")
+            raise _refuse(f"state {start} is run from farther than by the run that stored it")
         if (self.asked or (tapes and not at_once)) and (start, tier) in self.stored:
-            raise _inexpressible(f"the tape of step {start} is stored apart from the state before it")
+            raise _refuse(f"the tape of step {start} is stored apart from the state before it")
         if self.asked:
             self.reaches[start] = stop
         storage = _STORAGE[tier] if self.asked or (tapes and not at_once) else WORK
@@ -198,7 +198,7 @@ class _Translator:
 
     def _needed(self, state: int) -> None:
         if state >= self.adjoint:
-            raise _inexpressible(f"state {state} is moved when its step has been reversed")
+            raise _refuse(f"state {state} is moved when its step has been reversed")
 
     def _fetch(self, step: int, tier: Tier, *, last: bool, part: str) -> Translated:
         """Bring to WORK; what is needed no more, and nothing beside it, moves."""
@@ -227,7 +227,7 @@ class _Translator:
             if state == self.position and action.source in self.asked:
                 self.asked = [action.target if tier is action.source else tier for tier in self.asked]
             elif "tapes" in self.stored[state, action.source] or (state, action.target) in self.stored:
-                raise _inexpressible(f"the tape of step {state} is stored with the state, which moves")
+                raise _refuse(f"the tape of step {state} is stored with the state, which moves")
             else:
                 self._needed(state)
                 self.stored[state, action.target] = self.stored.pop((state, action.source))

@@ -1,1 +1,1 @@
-"""The data that flows through the program: frozen, validated, in SI base units."""
+"""Data models of the program: frozen, validated, and in SI base units."""

@@ -1,4 +1,4 @@
-"""The limits that a plan must keep."""
+"""Defines the byte budgets that a plan must keep."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, kw_only=True)
 class Budget:
-    """Most bytes of each tier: local per unit, remote in all. ``None`` means unbounded."""
+    """Upper limits in bytes: local memory per unit, remote memory in total. ``None`` means unbounded."""
 
     local_bytes: int | None = None
     remote_bytes: int | None = None

@@ -1,4 +1,4 @@
-"""What a calibration says of itself: where it was measured, how often, and how far it can be trusted."""
+"""Defines the record of a calibration: its machine, its repeats, and the accuracy of its times."""
 
 from typing import Annotated, Literal
 
@@ -20,7 +20,7 @@ class Measured(BaseModel):
 
 
 class Calibration(BaseModel):
-    """The conditions of ``ckptplan calibrate``, and what its times are worth."""
+    """The conditions of a ``ckptplan calibrate`` run, and how accurate its times are."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
@@ -40,7 +40,7 @@ class Calibration(BaseModel):
         int, Field(ge=1, description="steps; shorter chunks take longer than predicted, beyond the tolerance")
     ]
     chunk_overhead_seconds: Annotated[
-        float, Field(ge=0, description="what each chunk takes beside its steps; not in the model")
+        float, Field(ge=0, description="time of each chunk in addition to its steps; not in the model")
     ]
     measured: Annotated[
         dict[str, Measured],
@@ -49,5 +49,5 @@ class Calibration(BaseModel):
 
     @property
     def threads_text(self) -> str:
-        """The number of threads in words."""
+        """The number of threads as text."""
         return format_threads(self.threads)

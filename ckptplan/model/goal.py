@@ -1,22 +1,22 @@
-"""What a plan is chosen for: the objective, the limits, and the strategies that may serve."""
+"""Defines the goal of a plan: the objective, the limits, and the strategies to choose from."""
 
 from typing import Annotated, ClassVar, Literal, TypeAlias
 
 from pydantic import Field
 
-from ckptplan.model.checked import Checked
+from ckptplan.model.checked import CheckedModel
 from ckptplan.model.quantities import Limit, PositiveBytes, Share
 
-#: What is made least; 'balanced' is the knee of the front of time and memory.
+#: What to minimise; 'balanced' is the knee of the front of time and memory.
 ObjectiveName: TypeAlias = Literal["time", "memory", "balanced"]
-#: The cost model that chooses: exact, or the paper's printed equations.
+#: The cost model used for the choice: exact, or the paper's printed equations.
 Model: TypeAlias = Literal["exact", "paper"]
-#: How much work the search for optimal schedules may be.
+#: How much work the search for optimal schedules may do.
 EffortName: TypeAlias = Literal["quick", "thorough"]
 
 
-class Goal(Checked):
-    """What a plan is chosen for. Raises InputError."""
+class Goal(CheckedModel):
+    """The objective and the limits of a plan. Raises InputError."""
 
     noun: ClassVar[str] = "goal"
 

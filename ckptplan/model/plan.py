@@ -1,12 +1,12 @@
-"""A plan: the strategy, its parameters, what it will cost and why that is believed."""
+"""Defines a plan: the strategy, its parameters, the predicted cost, and the basis of the prediction."""
 
 from dataclasses import dataclass
 from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import BeforeValidator, ConfigDict, Field, PlainSerializer, WithJsonSchema, model_validator
 
-from ckptplan.errors import InputError, shown
-from ckptplan.model.checked import Checked
+from ckptplan.errors import InputError, quote_value
+from ckptplan.model.checked import CheckedModel
 from ckptplan.model.goal import Goal
 from ckptplan.model.prediction import BasisEntry, Bound, Predicted
 from ckptplan.model.profile import HardwareProfile
@@ -16,7 +16,7 @@ from ckptplan.model.split import Split
 from ckptplan.model.workload import Workload
 
 KIND = "ckptplan.plan"
-#: Version of the plan format; raised when a reader of the old one would misunderstand the new.
+#: Version of the plan format; increased when a reader of the old one would misread the new one.
 SCHEMA_VERSION: Literal[2] = 2
 
 
@@ -24,7 +24,7 @@ def _parameters(value: object) -> Parameters:
     if isinstance(value, Parameters):
         return value
     if not isinstance(value, dict):
-        raise InputError(f"{shown(value)} is not an object", value=value)
+        raise InputError(f"{quote_value(value)} is not an object", value=value)
     return Parameters(value)
 
 
@@ -34,14 +34,14 @@ def _as_dict(parameters: Parameters) -> dict[str, int]:
 
 @dataclass(frozen=True, kw_only=True)
 class Provenance(MappingRecord):
-    """Which program made the plan, when and how."""
+    """The program version that made the plan, its command, and the date."""
 
     version: Annotated[str, Field(description="version of ckptplan")]
     command: str
     date: Annotated[str, Field(description="UTC, ISO 8601")]
 
 
-class Plan(Checked):
+class Plan(CheckedModel):
     """A chosen strategy as data: JSON of kind ``ckptplan.plan``. Raises InputError."""
 
     noun: ClassVar[str] = "plan"

@@ -1,4 +1,4 @@
-"""What a plan will cost, what is proved of that, and why it is believed."""
+"""Defines the predicted cost of a plan, its proven bound, and the basis of the prediction."""
 
 from dataclasses import dataclass
 from typing import Annotated, Literal
@@ -14,7 +14,7 @@ _Events = Annotated[int, Field(strict=True, ge=0, le=MAX_BYTES)]
 
 @dataclass(frozen=True, kw_only=True)
 class PaperPrediction(MappingRecord):
-    """What the paper's printed equations say of the same strategy and parameters."""
+    """The prediction of the paper's printed equations for the same strategy and parameters."""
 
     seconds: Annotated[Seconds, Field(description="time of one batch, eq. (5), (7), (9) or (12)")]
     overhead: Annotated[float, Field(description="share of base's time that is added")]
@@ -23,7 +23,7 @@ class PaperPrediction(MappingRecord):
 
 @dataclass(frozen=True, kw_only=True)
 class Predicted(MappingRecord):
-    """What the plan will cost. Local bytes are per unit, remote bytes in all."""
+    """The predicted cost of a plan. Local bytes are per unit; remote bytes are the total."""
 
     seconds: Annotated[Seconds, Field(description="time of one batch: forward, recompute, transfer, backward")]
     overhead: Annotated[float, Field(ge=0, description="seconds over those of base, less one")]
@@ -40,7 +40,7 @@ class Predicted(MappingRecord):
 
 @dataclass(frozen=True, kw_only=True)
 class Bound(MappingRecord):
-    """What is proved of the time of every legal schedule within the same budget."""
+    """A proven lower bound on the time of every legal schedule within the same budget."""
 
     least_seconds: Annotated[Seconds, Field(description="no schedule takes less than this")]
     gap: Annotated[float, Field(ge=0, description="share of the plan's seconds that lies above")]

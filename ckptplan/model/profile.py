@@ -1,11 +1,11 @@
-"""The hardware: how much local memory, and how fast the way to remote memory is."""
+"""Defines a hardware profile: two memory tiers, the link between them, and the source of each number."""
 
 from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from ckptplan.errors import InputError, did_you_mean
-from ckptplan.model.checked import Checked, digest
+from ckptplan.model.checked import CheckedModel, digest
 from ckptplan.model.quantities import Count, Limit, Name, PositiveBytes, Rate, Seconds, Watts
 
 Grade = Literal["A", "B", "C", "D", "M", "X"]
@@ -20,7 +20,7 @@ GRADES: dict[str, str] = {
 
 
 class Source(BaseModel):
-    """Where a number comes from. Grade X means that nobody published it: it is then an assumption."""
+    """The source of a number. Grade X marks an assumption: no published value is known."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -39,12 +39,12 @@ class Source(BaseModel):
         return self
 
 
-class HardwareProfile(Checked):
+class HardwareProfile(CheckedModel):
     """One chip and its two memory tiers.
 
-    Sizes are bytes, times seconds, rates bytes per second. ``local_bytes`` counts one unit (a
-    tile where local memory is divided among ``units`` of them); ``remote_bytes`` counts all of
-    remote memory, ``None`` where nothing bounds it. Raises InputError.
+    Sizes are in bytes, times in seconds, rates in bytes per second. ``local_bytes`` is the memory of one
+    unit, e.g. of one of ``units`` tiles. ``remote_bytes`` is all of remote memory, ``None`` if unbounded.
+    Raises InputError.
     """
 
     noun: ClassVar[str] = "hardware profile"
@@ -65,7 +65,7 @@ class HardwareProfile(Checked):
         Seconds, Field(description="T_s of the paper: synchronisation per message, seconds")
     ] = 0.0
     overlaps_compute: Annotated[
-        bool, Field(strict=True, description="whether transfers can run beside compute")
+        bool, Field(strict=True, description="whether transfers can overlap compute")
     ] = False
     transfer_write_seconds: Annotated[
         Seconds | None, Field(description="T_c of one state, local to remote, if not derived from bytes")
@@ -82,7 +82,7 @@ class HardwareProfile(Checked):
         for field in self.sources:
             if field not in NUMBERS:
                 raise InputError(
-                    f"sources names {field!r}, which is no number of a profile.{did_you_mean(field, NUMBERS)}",
+                    f"sources names {field!r}, which is not a profile number.{did_you_mean(field, NUMBERS)}",
                 )
         return self
 
@@ -90,7 +90,7 @@ class HardwareProfile(Checked):
         return hash(self.hash)
 
     def numbers(self) -> dict[str, Any]:
-        """Return the canonical numbers: what plans depend on, without texts and sources."""
+        """Return the numbers that plans depend on, without texts and sources."""
         return {field: getattr(self, field) for field in NUMBERS}
 
     @property

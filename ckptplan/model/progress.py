@@ -1,8 +1,8 @@
-"""The one way in which long work reports how far it is."""
+"""Defines the callback through which long-running work reports progress."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
-#: Called now and then with what is done and what there is in all, in whatever unit the work is counted.
+#: Called from time to time with the work done and the total work, in any unit.
 Progress = Callable[[int, int], None]

@@ -1,4 +1,4 @@
-"""Field types of the models: SI numbers inside, text with a unit also taken at the edge."""
+"""Field types of the models: numbers in SI base units that also accept text with a unit."""
 
 import re
 from operator import index
@@ -6,7 +6,7 @@ from typing import Annotated
 
 from pydantic import BeforeValidator, Field
 
-from ckptplan.errors import InputError, shown
+from ckptplan.errors import InputError, quote_value
 from ckptplan.units import (
     MAX_BYTES,
     MAX_STEPS,
@@ -20,11 +20,11 @@ from ckptplan.units import (
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,99}")
 
 
-def checked_name(value: object) -> object:
-    """Return a name that is one. Raises InputError."""
+def check_name(value: object) -> object:
+    """Return a valid name unchanged. Raises InputError."""
     if isinstance(value, str) and not _NAME.fullmatch(value):
         raise InputError(
-            f"{shown(value)} is not a name",
+            f"{quote_value(value)} is not a name",
             value=value,
             accepted="up to 100 letters, digits, '.', '_', '+' and '-', without spaces",
         )
@@ -32,7 +32,7 @@ def checked_name(value: object) -> object:
 
 
 def _whole(value: object) -> object:
-    """Take numpy's integers for what they are; floats and truth values are refused later."""
+    """Convert numpy integers to int; floats and booleans are refused later."""
     return value if isinstance(value, (bool, str)) or not hasattr(value, "__index__") else index(value)
 
 
@@ -46,13 +46,13 @@ Bytes = Annotated[int, BeforeValidator(parse_bytes), Field(ge=0, le=MAX_BYTES)]
 PositiveBytes = Annotated[int, BeforeValidator(parse_bytes), Field(gt=0, le=MAX_BYTES)]
 Seconds = Annotated[float, BeforeValidator(parse_seconds), Field(ge=0, le=1e12)]
 PositiveSeconds = Annotated[float, BeforeValidator(parse_seconds), Field(gt=0, le=1e12)]
-#: Bytes, None where nothing bounds them ('unbounded' at the edge).
+#: Bytes; None, or 'unbounded' as text, means no limit.
 Limit = Annotated[Annotated[int, Field(ge=0, le=MAX_BYTES)] | None, BeforeValidator(_limit)]
-#: Below one byte a second nothing would ever arrive.
+#: At least one byte per second.
 Rate = Annotated[float, BeforeValidator(parse_rate), Field(ge=1)]
 Share = Annotated[float, BeforeValidator(parse_fraction), Field(ge=0)]
 Watts = Annotated[float, Field(gt=0, strict=True)]
 Steps = Annotated[Annotated[int, Field(strict=True, ge=1, le=MAX_STEPS)], BeforeValidator(_whole)]
 #: A count of things (units, neurons, layers, samples).
 Count = Annotated[Annotated[int, Field(strict=True, ge=1, le=10**9)], BeforeValidator(_whole)]
-Name = Annotated[str, BeforeValidator(checked_name)]
+Name = Annotated[str, BeforeValidator(check_name)]

@@ -1,4 +1,4 @@
-"""Immutable values that are read both as attributes and as mappings."""
+"""Immutable records that read both as attributes and as mappings."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 from pydantic import ConfigDict
 
-from ckptplan.errors import InputError, shown
+from ckptplan.errors import InputError, quote_value
 from ckptplan.units import MAX_STEPS
 
 
@@ -22,7 +22,7 @@ class Parameters(Mapping[str, int]):
         for name, value in merged.items():
             if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= MAX_STEPS:
                 raise InputError(
-                    f"{shown(value)} is not accepted",
+                    f"{quote_value(value)} is not accepted",
                     field=name,
                     value=value,
                     accepted="a whole number from 1",
@@ -36,7 +36,7 @@ class Parameters(Mapping[str, int]):
         try:
             return self._values[name]
         except KeyError:
-            raise AttributeError(f"no parameter {name!r}; there are {list(self._values)}") from None
+            raise AttributeError(f"no parameter {name!r}; the parameters are {list(self._values)}") from None
 
     def __setattr__(self, name: str, value: object) -> None:
         raise AttributeError("parameters are frozen")
@@ -58,7 +58,7 @@ class Parameters(Mapping[str, int]):
 
 
 class MappingRecord:
-    """What records share: they also read as mappings, and unknown fields are refused on loading."""
+    """Base of records that also read as mappings; loading refuses unknown fields."""
 
     __pydantic_config__ = ConfigDict(extra="forbid", allow_inf_nan=False)
 

@@ -14,7 +14,7 @@ _Count = Annotated[int, Field(strict=True, ge=0, le=MAX_STEPS)]
 
 
 class Where(enum.StrEnum):
-    """Where the first state of a part is, besides being the working state."""
+    """Where the first state of a part is stored, besides being the working state."""
 
     UNSTORED = "free"
     LOCAL = "owned"
@@ -22,21 +22,21 @@ class Where(enum.StrEnum):
 
 
 class Choice(enum.StrEnum):
-    """What is done first with a part of t steps."""
+    """The first decision about a part of t steps."""
 
     #: Record all steps and reverse them.
     TAPE = "tape"
-    #: Keep the first state in a local slot (and not in remote memory any more), then go on as LOCAL.
+    #: Keep the first state in a local slot (and no longer in remote memory), then continue as LOCAL.
     CHECKPOINT = "hold"
-    #: Write the first state to remote memory, then go on as REMOTE.
+    #: Write the first state to remote memory, then continue as REMOTE.
     OFFLOAD = "push"
-    #: Record the first step, reverse the rest (UNSTORED), then this step. The first state is kept no more.
+    #: Record the first step, reverse the rest (UNSTORED), then this step. The first state is dropped.
     RECORD = "record"
     #: Advance ``length`` steps, reverse the rest, load the first state, reverse those steps. The rest is
     #: LOCAL if this part is, else UNSTORED.
     SPLIT = "split"
-    #: The same with the last of the steps recorded on the way, so that its tape is there when needed; the
-    #: rest is UNSTORED.
+    #: The same, with the last of these steps recorded on the way, so that its tape is held when needed;
+    #: the rest is UNSTORED.
     SPLIT_RECORD = "split-record"
     #: ``repeats`` times: OFFLOAD the first state and SPLIT after ``length`` steps.
     SEGMENTS = "segments"
@@ -44,7 +44,7 @@ class Choice(enum.StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class Split:
-    """What is done first with every part of ``steps`` steps and ``units`` units of free local memory."""
+    """The first decision about every part of ``steps`` steps and ``units`` units of free local memory."""
 
     __pydantic_config__ = ConfigDict(extra="forbid")
 

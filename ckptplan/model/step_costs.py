@@ -1,20 +1,20 @@
-"""What one job costs on one machine: the only thing that strategies see of either."""
+"""Defines the costs of a job's elementary actions on a machine: all that strategies see of either."""
 
 from typing import Annotated, ClassVar, Self
 
 from pydantic import Field, model_validator
 
 from ckptplan.errors import InputError
-from ckptplan.model.checked import Checked
+from ckptplan.model.checked import CheckedModel
 from ckptplan.model.quantities import Bytes, PositiveBytes, Seconds, Steps
 from ckptplan.units import MAX_BYTES
 
 
-class StepCosts(Checked):
+class StepCosts(CheckedModel):
     """Bytes and seconds of the elementary actions (docs/schedule-format.md).
 
     Bytes are per unit, except ``remote_state_bytes``, which counts all units, as remote memory does.
-    ``resident_bytes`` holds everything that stays: fixed, per step times T, and workspace.
+    ``resident_bytes`` is everything that stays: the fixed part, the part per step times T, and workspace.
     Raises InputError.
     """
 
@@ -33,7 +33,7 @@ class StepCosts(Checked):
     read_seconds: Annotated[Seconds, Field(description="T_c, one state from remote memory")] = 0.0
     message_seconds: Annotated[Seconds, Field(description="T_s + latency, once per message either way")] = 0.0
 
-    overlaps_compute: Annotated[bool, Field(description="whether transfers run beside compute")] = False
+    overlaps_compute: Annotated[bool, Field(description="whether transfers overlap compute")] = False
 
     @model_validator(mode="after")
     def _countable(self) -> Self:
@@ -50,5 +50,5 @@ class StepCosts(Checked):
 
     @property
     def base_seconds(self) -> float:
-        """Time of plain backpropagation through time, T (f + o + b)."""
+        """The seconds of plain backpropagation through time, T (f + o + b)."""
         return self.steps * (self.forward_seconds + self.record_overhead_seconds + self.backward_seconds)

@@ -1,4 +1,4 @@
-"""What a whole schedule costs: one record with one vocabulary, however the numbers were found."""
+"""Defines the total cost of a schedule: one record, whether simulated, counted or from a formula."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ from dataclasses import dataclass
 class Totals:
     """Seconds, peaks and counts of a whole schedule.
 
-    Local bytes are per unit, resident ones included; remote bytes count all units. ``recomputed_steps`` are
-    steps run again, ``remote_writes`` and ``remote_reads`` states moved, ``messages`` both ways together.
+    Local bytes are per unit and include the resident ones; remote bytes count all units.
+    ``recomputed_steps`` counts steps that run again, ``remote_writes`` and ``remote_reads`` count states,
+    and ``messages`` counts both directions together.
     """
 
     seconds: float

@@ -1,12 +1,12 @@
-"""The training job: how large a state and a tape are, and how long each step takes."""
+"""Defines a workload: the sizes of a state and a tape, and the time of each step."""
 
 from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from ckptplan.errors import InputError, did_you_mean, shown
+from ckptplan.errors import InputError, did_you_mean, quote_value
 from ckptplan.model.calibration import Calibration
-from ckptplan.model.checked import Checked, digest
+from ckptplan.model.checked import CheckedModel, digest
 from ckptplan.model.network import Network
 from ckptplan.model.quantities import Bytes, Count, Name, PositiveBytes, PositiveSeconds, Seconds, Steps
 from ckptplan.wording import Argument, Phrase
@@ -18,7 +18,7 @@ TIMES = ("forward_seconds", "backward_seconds", "recompute_seconds", "record_ove
 
 
 class Basis(BaseModel):
-    """How a number of a workload was obtained, and why it can be believed."""
+    """How a number of a workload was obtained, and why."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -26,10 +26,10 @@ class Basis(BaseModel):
     why: Annotated[str, Field(min_length=1)]
 
 
-class Workload(Checked):
+class Workload(CheckedModel):
     """One training job: T time steps of a recurrent network.
 
-    Bytes are per unit of the machine, times are per time step and for the whole batch, in seconds.
+    Bytes are per unit of the machine. Times are in seconds, per time step and for the whole batch.
     Give the byte sizes, or a ``network`` that derives them (Bencheikh et al. 2024, eq. 3).
     Raises InputError.
     """
@@ -75,7 +75,7 @@ class Workload(Checked):
         units = data.get("units")
         if not isinstance(units, int) or isinstance(units, bool) or units < 1:
             raise InputError(
-                "is missing: a network needs to know what it is spread over",
+                "is missing: give the number of units that the network is spread over",
                 field="units",
                 value=units,
                 accepted="a whole number from 1",
@@ -85,7 +85,7 @@ class Workload(Checked):
             derived = network.batch if field == "batch" else sizes[field]
             if data.get(field) not in (None, derived):
                 raise InputError(
-                    f"is given as {shown(data[field])}, but the network gives {derived}; leave one out",
+                    f"is given as {quote_value(data[field])}, but the network gives {derived}; leave one out",
                     field=field,
                     value=data[field],
                 )
@@ -96,7 +96,7 @@ class Workload(Checked):
         for field in self.basis:
             if field not in type(self).model_fields:
                 raise InputError(
-                    f"basis names {field!r}, which is no field of a workload."
+                    f"basis names {field!r}, which is not a field of a workload."
                     f"{did_you_mean(field, type(self).model_fields)}"
                 )
         return self
@@ -106,17 +106,17 @@ class Workload(Checked):
         return self._with(steps=steps)
 
     def with_batch(self, batch: int) -> "Workload":
-        """Return the same job with another batch. Needs a ``network``; times are carried over."""
+        """Return the same job with another batch size. Needs a ``network``; times do not change."""
         return self._with_network("batch", batch)
 
     def with_neurons(self, neurons: int) -> "Workload":
-        """Return the same job with a larger network. Needs a ``network``; times are carried over."""
+        """Return the same job with another number of neurons. Needs a ``network``; times do not change."""
         return self._with_network("neurons", neurons)
 
     def spread_over(self, units: int) -> "Workload":
         """Return the job with its bytes per unit of a machine that has ``units`` of them.
 
-        A network is spread anew; plain sizes are rescaled in proportion and rounded up.
+        Sizes are derived again from a network; sizes given as numbers are scaled and rounded up.
         """
         if self.units is None or self.units == units:
             return self._with(units=units)
@@ -138,14 +138,14 @@ class Workload(Checked):
         return hash(self.hash)
 
     def numbers(self) -> dict[str, Any]:
-        """Return the canonical numbers: what plans depend on, without texts."""
+        """Return the numbers that plans depend on, without texts."""
         texts = ("name", "description", "timed_on", "cell", "calibration", "basis", "network")
-        found = {field: getattr(self, field) for field in type(self).model_fields if field not in texts}
+        numbers = {field: getattr(self, field) for field in type(self).model_fields if field not in texts}
         if self.calibration is not None:
-            # They decide between plans, and what a validation allows.
-            found["uncertainty"] = self.calibration.uncertainty
-            found["transfer_uncertainty"] = self.calibration.transfer_uncertainty
-        return found
+            # The choice between plans and the tolerance of a validation depend on them.
+            numbers["uncertainty"] = self.calibration.uncertainty
+            numbers["transfer_uncertainty"] = self.calibration.transfer_uncertainty
+        return numbers
 
     @property
     def hash(self) -> str:
@@ -172,15 +172,15 @@ class Workload(Checked):
         )
 
     def _with(self, **changes: Any) -> "Workload":
-        """Validate anew: a changed workload is as checked as a fresh one."""
-        kept = {field: getattr(self, field) for field in type(self).model_fields}
+        """Return a changed workload, validated like a new one."""
+        fields = {field: getattr(self, field) for field in type(self).model_fields}
         if self.network is not None and {"network", "units"} & changes.keys():
-            kept = {field: value for field, value in kept.items() if field not in (*DERIVED, "batch")}
-        return Workload(**{**kept, **changes})
+            fields = {field: value for field, value in fields.items() if field not in (*DERIVED, "batch")}
+        return Workload(**{**fields, **changes})
 
 
 def _derived_anew(change: str) -> dict[str, Basis]:
-    """Replace what was said of the sizes of another network."""
+    """Return the basis of sizes that a changed network derives."""
     return dict.fromkeys(DERIVED, Basis(kind="derived", why=f"from the network, with {change}"))
 
 
@@ -188,7 +188,7 @@ def _network(value: object) -> Network:
     if isinstance(value, Network):
         return value
     if not isinstance(value, dict):
-        raise InputError(f"{shown(value)} is not a table", field="network", value=value)
+        raise InputError(f"{quote_value(value)} is not a table", field="network", value=value)
     try:
         return Network(**value)
     except InputError as error:

@@ -115,7 +115,11 @@ class PaperSetting:
                 fits=bool(kept),
             )
             for setting, seconds, local, kept in zip(
-                clamped, cost.seconds, cost.local_peak_bytes, Limits(budget=self.budget).kept(cost), strict=True
+                clamped,
+                cost.seconds,
+                cost.local_peak_bytes,
+                Limits(budget=self.budget).keeps(cost),
+                strict=True,
             )
         ]
 

@@ -21,7 +21,7 @@ _UNSOURCED = "given without a source"
 _SIZES_AND_TIMES = (*DERIVED, "workspace_bytes", *TIMES)
 
 
-def estimate_basis(
+def collect_basis(
     workload: Workload, profile: HardwareProfile, goal: Goal, *, own_budget: bool = False
 ) -> tuple[BasisEntry, ...]:
     """Return the inputs of a prediction, those assumed first.
@@ -29,20 +29,20 @@ def estimate_basis(
     ``own_budget`` says that the local budget is the plan's own peak, and not one that was set.
     """
     entries = [
-        *_of_profile(profile, goal, own_budget=own_budget),
-        *_of_workload(workload),
-        *_of_match(workload, profile),
-        *_of_model(profile),
+        *_list_profile(profile, goal, own_budget=own_budget),
+        *_list_workload(workload),
+        *_list_match(workload, profile),
+        *_list_model(profile),
     ]
     return tuple(sorted(entries, key=lambda entry: entry.kind != "assumed"))
 
 
-def unsourced(entries: Iterable[BasisEntry]) -> list[BasisEntry]:
+def find_unsourced(entries: Iterable[BasisEntry]) -> list[BasisEntry]:
     """Return the entries of numbers that were given without a source."""
     return [entry for entry in entries if (entry.kind, entry.text) == ("stated", _UNSOURCED)]
 
 
-def _of_profile(profile: HardwareProfile, goal: Goal, *, own_budget: bool) -> Iterator[BasisEntry]:
+def _list_profile(profile: HardwareProfile, goal: Goal, *, own_budget: bool) -> Iterator[BasisEntry]:
     overridden = {
         field for field in ("local_bytes", "remote_bytes") if getattr(goal, field) != getattr(profile, field)
     }
@@ -68,7 +68,7 @@ def _of_profile(profile: HardwareProfile, goal: Goal, *, own_budget: bool) -> It
             yield BasisEntry(field=name, kind=_KINDS.get(source.grade, "sourced"), text=f"{text}{note}")
 
 
-def _of_workload(workload: Workload) -> Iterator[BasisEntry]:
+def _list_workload(workload: Workload) -> Iterator[BasisEntry]:
     for field, basis in workload.basis.items():
         yield BasisEntry(field=f"workload.{field}", kind=basis.kind, text=basis.why)
     calibration = workload.calibration
@@ -94,7 +94,7 @@ def _is_given(model: HardwareProfile | Workload, field: str) -> bool:
     return bool(getattr(model, field) != type(model).model_fields[field].default)
 
 
-def _of_match(workload: Workload, profile: HardwareProfile) -> Iterator[BasisEntry]:
+def _list_match(workload: Workload, profile: HardwareProfile) -> Iterator[BasisEntry]:
     if workload.timed_on is not None and workload.timed_on != profile.name:
         yield BasisEntry(
             field="workload.times",
@@ -115,7 +115,7 @@ def _of_match(workload: Workload, profile: HardwareProfile) -> Iterator[BasisEnt
         )
 
 
-def _of_model(profile: HardwareProfile) -> Iterator[BasisEntry]:
+def _list_model(profile: HardwareProfile) -> Iterator[BasisEntry]:
     if profile.overlaps_compute:
         yield BasisEntry(
             field="model.transfers",

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 from ckptplan.cost.case import Case
-from ckptplan.errors import InputError, shown
+from ckptplan.errors import InputError, quote_value
 from ckptplan.model.budget import Budget
 from ckptplan.model.plan import Plan
 from ckptplan.model.progress import Progress
@@ -18,7 +18,7 @@ from ckptplan.schedule.illegal import IllegalAction
 from ckptplan.schedule.schedule import Schedule
 from ckptplan.schedule.simulator import Trace, play
 from ckptplan.schedule.timeline import Sink
-from ckptplan.storage.files import replacing
+from ckptplan.storage.files import replace_file
 from ckptplan.storage.schedules import KIND, ScheduleFormat, load_schedule, schedule_lines
 from ckptplan.storage.versions import WRITTEN
 from ckptplan.strategies.registry import strategy_of
@@ -96,7 +96,7 @@ def simulate(
     budget = Budget(local_bytes=plan.goal.local_bytes, remote_bytes=plan.goal.remote_bytes)
     try:
         return play(
-            played if progress is None else _watched(played, plan, progress),
+            played if progress is None else _watch(played, plan, progress),
             costs=Case(workload=plan.workload, profile=plan.profile).costs,
             # A plan by the printed equations keeps its budget by them, not by what it does.
             budget=budget if plan.goal.model == "exact" else None,
@@ -123,23 +123,26 @@ def save_schedule(
     chosen = format or ("csv" if str(path).lower().endswith(".csv") else "jsonl")
     if chosen not in get_args(ScheduleFormat):
         raise InputError(
-            f"{shown(chosen)} is no format of schedules", field="format", value=chosen, accepted="jsonl, csv"
+            f"{quote_value(chosen)} is no format of schedules",
+            field="format",
+            value=chosen,
+            accepted="jsonl, csv",
         )
     streamed = actions(plan)
     lines = schedule_lines(
-        streamed if progress is None else _watched(streamed, plan, progress),
-        head=schedule_head(plan, command=command),
+        streamed if progress is None else _watch(streamed, plan, progress),
+        head=make_schedule_head(plan, command=command),
         format_=chosen,
     )
     count = -1  # the head
-    with replacing(path) as file:
+    with replace_file(path) as file:
         for line in lines:
             file.write(line)
             count += 1
     return count
 
 
-def schedule_head(plan: Plan, *, command: str) -> dict[str, Any]:
+def make_schedule_head(plan: Plan, *, command: str) -> dict[str, Any]:
     """Return the first line of a schedule file: what it is, and of which plan."""
     return {
         "kind": KIND,
@@ -157,14 +160,14 @@ def schedule_head(plan: Plan, *, command: str) -> dict[str, Any]:
 def _check(plan: object) -> None:
     if not isinstance(plan, Plan):
         raise InputError(
-            f"{shown(plan)} is not a Plan",
+            f"{quote_value(plan)} is not a Plan",
             field="plan",
             value=plan,
             accepted="a Plan, as ckptplan.optimize or ckptplan.load_plan returns",
         )
 
 
-def _watched(actions: Iterable[Action], plan: Plan, progress: Progress) -> Iterator[Action]:
+def _watch(actions: Iterable[Action], plan: Plan, progress: Progress) -> Iterator[Action]:
     """Pass actions on; each step is run once and again where predicted, and reversed once."""
     total = 2 * plan.steps + plan.predicted.recomputed_steps
     done = 0

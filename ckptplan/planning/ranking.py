@@ -10,7 +10,7 @@ from ckptplan.model.calibration import Calibration
 from ckptplan.model.plan import Plan
 from ckptplan.model.prediction import BasisEntry, Bound
 from ckptplan.planning.request import Request
-from ckptplan.planning.suggestions import with_suggestions
+from ckptplan.planning.suggestions import add_suggestions
 from ckptplan.search.answer import Answer
 from ckptplan.search.question import Question
 from ckptplan.strategies.registry import select_strategies
@@ -51,7 +51,7 @@ class Ranking:
         times_decide = (self.request.goal.objective, self.request.goal.model) == ("time", "exact")
         if calibration is None or not times_decide or not self.answers:
             return self.first()
-        return self._best_within(calibration)
+        return self._choose_within(calibration)
 
     def first(self) -> Plan:
         """Return the best plan by its prediction alone.
@@ -66,7 +66,9 @@ class Ranking:
         """Return the best plan of each strategy, best first, then those that do not fit and why."""
         plans = {answer.strategy.name: self._plan(answer) for answer in self.answers}
         reasons = {
-            strategy.name: self.question.alone(strategy).infeasible(subject=f"{strategy.name} does not fit")
+            strategy.name: self.question.for_strategy(strategy).infeasible(
+                subject=f"{strategy.name} does not fit"
+            )
             for strategy in self.question.strategies
             if strategy.name not in plans
         }
@@ -74,9 +76,9 @@ class Ranking:
 
     def _plan(self, answer: Answer, *notes: BasisEntry) -> Plan:
         seconds = answer.totals(self.question.costs).seconds
-        return self.request.plan(answer, *notes, bound=proven_bound(self.answers, seconds))
+        return self.request.plan(answer, *notes, bound=derive_bound(self.answers, seconds))
 
-    def _best_within(self, calibration: Calibration) -> Plan:
+    def _choose_within(self, calibration: Calibration) -> Plan:
         """Return the best regular plan whose time cannot be told from the least, else the quickest.
 
         Executed, each chunk has a cost of its own, which no model here counts, and irregular schedules have
@@ -95,10 +97,10 @@ class Ranking:
         chosen = min(close, key=charged, default=first)
         if chosen is first:
             return self._plan(first)
-        return self._plan(chosen, _not_told_apart(first, chosen, uncertainty=calibration.uncertainty))
+        return self._plan(chosen, _explain_regular_choice(first, chosen, uncertainty=calibration.uncertainty))
 
 
-def proven_bound(answers: Iterable[Answer], seconds: float) -> Bound | None:
+def derive_bound(answers: Iterable[Answer], seconds: float) -> Bound | None:
     """Return what is proved of every schedule, if anything is, for a plan of ``seconds``.
 
     Raises CkptplanError where the plan is quicker than was proved possible, but for rounding.
@@ -119,10 +121,10 @@ def proven_bound(answers: Iterable[Answer], seconds: float) -> Bound | None:
 
 def explain_infeasible(request: Request) -> Infeasible:
     """Return why no strategy of a request fits, with suggestions that were each found to fit."""
-    return with_suggestions(request.infeasible(_nothing_fits(request.goal.strategies)), request=request)
+    return add_suggestions(request.infeasible(_name_subject(request.goal.strategies)), request=request)
 
 
-def _nothing_fits(asked: tuple[str, ...]) -> str:
+def _name_subject(asked: tuple[str, ...]) -> str:
     if len(asked) == 1:
         return f"{asked[0]} does not fit"
     if len(asked) < len(select_strategies(None)):
@@ -130,7 +132,7 @@ def _nothing_fits(asked: tuple[str, ...]) -> str:
     return "no strategy fits"
 
 
-def _not_told_apart(first: Answer, chosen: Answer, *, uncertainty: float) -> BasisEntry:
+def _explain_regular_choice(first: Answer, chosen: Answer, *, uncertainty: float) -> BasisEntry:
     """Return why a regular plan is taken, where another one is predicted to be better."""
     gain = 1 - first.key[0] / chosen.key[0]
     known = format_percent(uncertainty).lstrip("+")

@@ -8,14 +8,14 @@ from dataclasses import dataclass
 from typing import Any, Self, TypedDict, Unpack
 
 from ckptplan.cost.case import Case
-from ckptplan.errors import Infeasible, InputError, shown
+from ckptplan.errors import Infeasible, InputError, quote_value
 from ckptplan.model.goal import Goal
 from ckptplan.model.plan import Plan, Provenance
 from ckptplan.model.prediction import BasisEntry, Bound
 from ckptplan.model.profile import HardwareProfile
 from ckptplan.model.progress import Progress
 from ckptplan.model.workload import Workload
-from ckptplan.planning.basis import estimate_basis
+from ckptplan.planning.basis import collect_basis
 from ckptplan.planning.provenance import make_provenance
 from ckptplan.search.answer import Answer
 from ckptplan.search.question import Question
@@ -112,7 +112,7 @@ class Request:
             workload=workload,
             profile=profile,
             estimate_basis=(
-                *estimate_basis(workload, profile, self.goal, own_budget=self.own_budget),
+                *collect_basis(workload, profile, self.goal, own_budget=self.own_budget),
                 *searched,
                 *notes,
             ),
@@ -143,7 +143,7 @@ def check_kind(value: object, kind: type, *, name: str, load: str) -> None:
     """Raise InputError unless a value is what ``ckptplan.<load>`` returns."""
     if not isinstance(value, kind):
         raise InputError(
-            f"{shown(value)} is not a {kind.__name__}",
+            f"{quote_value(value)} is not a {kind.__name__}",
             field=name,
             value=value,
             accepted=f"a {kind.__name__}, as ckptplan.{load} returns",

@@ -14,7 +14,7 @@ from ckptplan.model.step_costs import StepCosts
 from ckptplan.model.workload import Workload
 from ckptplan.planning.request import Request
 from ckptplan.search.question import Question
-from ckptplan.storage.library import names
+from ckptplan.storage.library import list_names
 from ckptplan.storage.profiles import load_profile
 from ckptplan.strategies.registry import select_strategies
 
@@ -26,7 +26,7 @@ _LEAST_SHARE = 0.05
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Asked:
+class _InfeasibleRequest:
     """A request that nothing answers; ``question`` asks closed forms, which answer at once."""
 
     request: Request
@@ -41,7 +41,7 @@ class _Asked:
         """Return what another workload costs on the same profile."""
         return self.request.for_workload(workload).case.costs
 
-    def suggestion(self, change: Change, value: Any, question: Question) -> dict[str, Any] | None:
+    def suggest(self, change: Change, value: Any, question: Question) -> dict[str, Any] | None:
         """Plan the changed question; None if it does not fit after all, or if nothing is changed."""
         if change != "strategies" and self.whole.all_solved:
             # What closed forms can do need not be what the strategies asked for can.
@@ -58,12 +58,21 @@ class _Asked:
         }
 
 
-def with_suggestions(infeasible: Infeasible, *, request: Request) -> Infeasible:
+def add_suggestions(infeasible: Infeasible, *, request: Request) -> Infeasible:
     """Return the same error with up to four single changes that were each found to fit."""
     whole = request.question()
     # What closed forms find is planned with the strategies asked for.
-    asked = _Asked(request=request, whole=whole, question=whole.closed_form())
-    makers = (_strategies, _overhead, _remote, _local, _steps, _batch, _neurons, _other_profile)
+    asked = _InfeasibleRequest(request=request, whole=whole, question=whole.for_closed_forms())
+    makers = (
+        _suggest_strategies,
+        _suggest_overhead,
+        _suggest_remote,
+        _suggest_local,
+        _suggest_steps,
+        _suggest_batch,
+        _suggest_neurons,
+        _suggest_other_profile,
+    )
     found = (suggestion for make in makers for suggestion in make(asked, infeasible) if suggestion is not None)
     return Infeasible(
         binding=infeasible.binding,
@@ -77,7 +86,7 @@ def with_suggestions(infeasible: Infeasible, *, request: Request) -> Infeasible:
 _Suggestions = Iterator[dict[str, Any] | None]
 
 
-def _strategies(asked: _Asked, infeasible: Infeasible) -> _Suggestions:
+def _suggest_strategies(asked: _InfeasibleRequest, infeasible: Infeasible) -> _Suggestions:
     by_default = [strategy for strategy in select_strategies(None) if strategy.is_closed_form]
     everything = tuple(
         strategy.name
@@ -88,10 +97,10 @@ def _strategies(asked: _Asked, infeasible: Infeasible) -> _Suggestions:
         answer = asked.question.replace(strategies=everything).best()
         if answer is not None:
             name = answer.strategy.name
-            yield asked.suggestion("strategies", name, asked.question.replace(strategies=(name,)))
+            yield asked.suggest("strategies", name, asked.question.replace(strategies=(name,)))
 
 
-def _local(asked: _Asked, infeasible: Infeasible) -> _Suggestions:
+def _suggest_local(asked: _InfeasibleRequest, infeasible: Infeasible) -> _Suggestions:
     """Suggest the least local memory that is enough, that keeps the overhead moderate, that needs none."""
     values = []
     for most in (asked.question.goal.max_overhead, _MODERATE, 0.0):
@@ -102,10 +111,10 @@ def _local(asked: _Asked, infeasible: Infeasible) -> _Suggestions:
         values.append(int(infeasible.need))
     present = asked.question.goal.local_bytes
     for value in sorted({value for value in values if present is not None and value > present})[:2]:
-        yield asked.suggestion("local_bytes", value, asked.question.replace(local_bytes=value))
+        yield asked.suggest("local_bytes", value, asked.question.replace(local_bytes=value))
 
 
-def _remote(asked: _Asked, infeasible: Infeasible) -> _Suggestions:
+def _suggest_remote(asked: _InfeasibleRequest, infeasible: Infeasible) -> _Suggestions:
     present = asked.question.goal.remote_bytes
     if present is None:
         return
@@ -113,10 +122,10 @@ def _remote(asked: _Asked, infeasible: Infeasible) -> _Suggestions:
     if infeasible.binding == "remote_bytes":
         value = max(value or 0, int(infeasible.need))
     if value is not None and value > present:
-        yield asked.suggestion("remote_bytes", value, asked.question.replace(remote_bytes=value))
+        yield asked.suggest("remote_bytes", value, asked.question.replace(remote_bytes=value))
 
 
-def _overhead(asked: _Asked, infeasible: Infeasible) -> _Suggestions:
+def _suggest_overhead(asked: _InfeasibleRequest, infeasible: Infeasible) -> _Suggestions:
     if asked.question.goal.max_overhead is None:
         return
     fastest = asked.whole.replace(max_overhead=None, objective="time").best()
@@ -125,36 +134,40 @@ def _overhead(asked: _Asked, infeasible: Infeasible) -> _Suggestions:
     need = float(overhead(fastest.key[0], asked.question.base_seconds))
     # Rounded up to a tenth of a per cent, which people can type.
     value = -(-need * 1000 // 1) / 1000
-    yield asked.suggestion("max_overhead", value, asked.whole.replace(max_overhead=value))
+    yield asked.suggest("max_overhead", value, asked.whole.replace(max_overhead=value))
 
 
-def _steps(asked: _Asked, infeasible: Infeasible) -> _Suggestions:
+def _suggest_steps(asked: _InfeasibleRequest, infeasible: Infeasible) -> _Suggestions:
     # A plan for T steps, its chunks clamped, needs no more memory for fewer, so that this is the largest T.
     # With an overhead to keep it is one that fits: a share of base's time can rise for fewer steps.
     if infeasible.binding == "steps":
         steps = int(infeasible.need)
         costs = asked.costs(asked.case.workload.with_steps(steps))
-        yield asked.suggestion("steps", steps, asked.question.replace(costs=costs))
+        yield asked.suggest("steps", steps, asked.question.replace(costs=costs))
         return
-    yield _largest(asked, "steps", asked.case.workload.steps, asked.case.workload.with_steps)
+    yield _suggest_largest(asked, "steps", asked.case.workload.steps, asked.case.workload.with_steps)
 
 
-def _batch(asked: _Asked, infeasible: Infeasible) -> _Suggestions:
+def _suggest_batch(asked: _InfeasibleRequest, infeasible: Infeasible) -> _Suggestions:
     # All sizes rise with the batch; so do transfers, and the times are carried over.
     if asked.case.workload.network is not None:
-        yield _largest(asked, "batch", asked.case.workload.network.batch, asked.case.workload.with_batch)
+        yield _suggest_largest(
+            asked, "batch", asked.case.workload.network.batch, asked.case.workload.with_batch
+        )
 
 
-def _neurons(asked: _Asked, infeasible: Infeasible) -> _Suggestions:
+def _suggest_neurons(asked: _InfeasibleRequest, infeasible: Infeasible) -> _Suggestions:
     if asked.case.workload.network is not None:
-        yield _largest(asked, "neurons", asked.case.workload.network.neurons, asked.case.workload.with_neurons)
+        yield _suggest_largest(
+            asked, "neurons", asked.case.workload.network.neurons, asked.case.workload.with_neurons
+        )
 
 
-def _other_profile(asked: _Asked, infeasible: Infeasible) -> _Suggestions:
+def _suggest_other_profile(asked: _InfeasibleRequest, infeasible: Infeasible) -> _Suggestions:
     """Suggest the smallest built-in machine that would do, unless the caller set the budget."""
     if asked.question.goal.local_bytes != asked.case.profile.local_bytes:
         return
-    others = [load_profile(name) for name in names("hardware_profiles") if name != asked.case.profile.name]
+    others = [load_profile(name) for name in list_names("hardware_profiles") if name != asked.case.profile.name]
     # Not those whose memory is a guess.
     known = [other for other in others if other.sources["local_bytes"].grade != "X"]
     for other in sorted(known, key=lambda profile: profile.local_bytes * profile.units):
@@ -163,14 +176,14 @@ def _other_profile(asked: _Asked, infeasible: Infeasible) -> _Suggestions:
         except InputError:
             continue
         there = asked.question.replace(costs=costs, local_bytes=other.local_bytes)
-        suggestion = asked.suggestion("profile", other.name, there)
+        suggestion = asked.suggest("profile", other.name, there)
         if suggestion is not None:
             yield suggestion
             return
 
 
-def _largest(
-    asked: _Asked, change: Change, present: int, changed: Callable[[int], Workload]
+def _suggest_largest(
+    asked: _InfeasibleRequest, change: Change, present: int, changed: Callable[[int], Workload]
 ) -> dict[str, Any] | None:
     """Bisect for the largest value that fits; the present one does not."""
 
@@ -184,4 +197,4 @@ def _largest(
             fits = middle
         else:
             fails = middle
-    return asked.suggestion(change, fits, question(fits)) if fits >= _LEAST_SHARE * present else None
+    return asked.suggest(change, fits, question(fits)) if fits >= _LEAST_SHARE * present else None

@@ -1,1 +1,1 @@
-"""What optimal strategies share: recursions over splits, their tables, and bounds."""
+"""The mathematics of optimal schedules: recursions over splits, their tables, and lower bounds."""

@@ -1,4 +1,4 @@
-"""The classical problem, one tape and some slots: its optimum for each number of slots that is asked for."""
+"""Solves the classical problem, one tape and some slots, for each number of slots of interest."""
 
 from __future__ import annotations
 
@@ -10,55 +10,55 @@ import numpy as np
 
 from ckptplan.model.split import Where
 from ckptplan.recursion import bounds, revolve
-from ckptplan.recursion.disk_revolve import Segments, segments_tree
+from ckptplan.recursion.disk_revolve import Segments, make_segments_tree
 from ckptplan.recursion.problem import Candidate, SolvedProblem
 from ckptplan.recursion.schedule_tree import grow_tree
 from ckptplan.recursion.single_tape import SingleTape
 from ckptplan.recursion.table_problem import TableProblem
 from ckptplan.recursion.tree import Part, UnitSizes
 
-#: Steps of the classical case: its work rises with T, and with T^2 but slowly.
+#: Longest sequence of the classical case; the work rises with T^2, with a small constant.
 _CLASSICAL = {"glance": 10_000, "quick": 30_000, "thorough": 200_000}
-#: Closed forms, and steps of all classical tables together, where smaller memories are asked for, too.
+#: Limits for a whole front of memories: on closed forms, and on the steps of all classical tables together.
 _BINOMIALS = 2_000
 _CLASSICAL_IN_ALL = {"glance": 30_000, "quick": 120_000, "thorough": 600_000}
 
 
-#: A question asks for the same tables once for each objective.
+#: A question needs the same tables once for each objective.
 _cached = lru_cache(maxsize=64)(SingleTape)
 
 
 def is_short(job: TableProblem) -> bool:
-    """Return whether the classical problem can be solved: without remote memory there is a closed form."""
+    """Return whether the sequence is short enough; without remote memory a closed form serves any length."""
     return job.problem.write == inf or job.problem.steps <= _CLASSICAL[job.effort]
 
 
-def classical(job: TableProblem) -> SolvedProblem:
-    """Return the optimum, with a single tape, for the budget or for each number of slots within it."""
-    problem, most = job.problem, min(job.problem.steps, _room_for_states(job))
+def solve_classical(job: TableProblem) -> SolvedProblem:
+    """Return the single-tape optimum for the budget, or for each number of slots within it."""
+    problem, most = job.problem, min(job.problem.steps, _most_states(job))
     counts = _slot_counts(job, most)
     if problem.write == inf:
-        again = revolve.again(problem.steps, chunk=1, slots=most)
+        recomputed = revolve.count_recomputed(problem.steps, chunk=1, slots=most)
         return SolvedProblem(
-            candidates=list(_binomials(job, counts)),
-            least_extra=again * problem.recompute if most else inf,
+            candidates=list(_binomial_candidates(job, counts)),
+            least_extra=recomputed * problem.recompute if most else inf,
             exact=len(counts) > most or not job.front,
         )
-    optimum = float(_single_tape(job, most).unstored[problem.steps])
+    optimum = float(_cached_single_tape(job, most).unstored[problem.steps])
     return SolvedProblem(
-        candidates=list(_single_tapes(job, counts)),
-        least_extra=bounds.of_optimum(problem, optimum),
+        candidates=list(_single_tape_candidates(job, counts)),
+        least_extra=bounds.bound_by_optimum(problem, optimum),
         exact=problem.covered and (len(counts) > most or not job.front),
     )
 
 
-def _room_for_states(job: TableProblem) -> int:
-    """Return the states that there is room for beside one tape."""
+def _most_states(job: TableProblem) -> int:
+    """Return how many states fit in local memory besides one tape."""
     return (job.units - job.sizes.tape) // job.sizes.state
 
 
 def _slot_counts(job: TableProblem, most: int) -> list[int]:
-    """Return the numbers of slots to look at: the most, and fewer where smaller memories are asked for."""
+    """Return the numbers of slots to solve for: the most and, for a front, smaller ones too."""
     if not job.front:
         return [most]
     few = _BINOMIALS if job.problem.write == inf else _CLASSICAL_IN_ALL[job.effort] // job.problem.steps
@@ -68,24 +68,24 @@ def _slot_counts(job: TableProblem, most: int) -> list[int]:
     return sorted({0, most, *spread}, reverse=True)
 
 
-def _binomials(job: TableProblem, counts: list[int]) -> Iterator[Candidate]:
-    """Return binomial checkpointing in local memory alone, for any number of steps."""
+def _binomial_candidates(job: TableProblem, counts: list[int]) -> Iterator[Candidate]:
+    """Yield binomial checkpointing in local memory alone, for any number of steps."""
     steps = job.problem.steps
     for slots in counts:
-        again = revolve.again(steps, chunk=1, slots=slots)
-        if again < revolve.MOST and revolve.is_told(steps, slots):
+        recomputed = revolve.count_recomputed(steps, chunk=1, slots=slots)
+        if recomputed < revolve.MOST and revolve.is_listable(steps, slots):
             yield Candidate(
-                extra=again * job.problem.recompute,
+                extra=recomputed * job.problem.recompute,
                 local_bytes=slots * job.problem.state_bytes + job.problem.tape_bytes,
-                build=partial(segments_tree, slots, Segments(0, 0, 0, steps, again), steps=steps),
+                build=partial(make_segments_tree, slots, Segments(0, 0, 0, steps, recomputed), steps=steps),
             )
 
 
-def _single_tapes(job: TableProblem, counts: list[int]) -> Iterator[Candidate]:
-    """Return the classical optimum for each number of slots."""
+def _single_tape_candidates(job: TableProblem, counts: list[int]) -> Iterator[Candidate]:
+    """Yield the classical optimum for each number of slots."""
     problem = job.problem
     for slots in counts:
-        table = _single_tape(job, slots)
+        table = _cached_single_tape(job, slots)
         extra = float(table.unstored[problem.steps])
         if extra < inf:
             root = Part(Where.UNSTORED, problem.steps, table.units)
@@ -96,8 +96,8 @@ def _single_tapes(job: TableProblem, counts: list[int]) -> Iterator[Candidate]:
             )
 
 
-def _single_tape(job: TableProblem, slots: int) -> SingleTape:
-    # A tape as large as a state and one slot each: slots alone are counted.
+def _cached_single_tape(job: TableProblem, slots: int) -> SingleTape:
+    # With a tape as large as a state, units count slots, and one unit is the tape's.
     return _cached(
         steps=job.problem.steps,
         units=slots + 1,
@@ -110,5 +110,5 @@ def _single_tape(job: TableProblem, slots: int) -> SingleTape:
 
 
 def clear_caches() -> None:
-    """Keep no table of earlier questions; for those who measure time."""
+    """Drop the tables of earlier questions, e.g. before a time measurement."""
     _cached.cache_clear()

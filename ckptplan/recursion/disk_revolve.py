@@ -1,8 +1,13 @@
-"""Remote checkpoints in the first sweep only, binomial checkpointing between them (Aupy et al. 2016).
+"""Solves Disk-Revolve: remote checkpoints in the first sweep only, binomial checkpointing between them.
 
-With s local slots, a segment of y steps costs its way back, y steps run again, and the binomial count
-R(y). Both are convex in y, so that the segments are as long as each other but for a step, and the last
-part, which is never loaded, is longer by one sweep. What is left is to choose their number: convex, too.
+This is the problem of Aupy et al. 2016 in closed form. Let R(y) be the binomial count for y steps and s
+local slots, and w + r_d the cost of a transfer both ways. With segments of y_1, ..., y_n steps before a last
+part of y_0 steps, which is never loaded, the cost beyond the first sweep is
+
+    R(y_0) r + sum over i of (w + r_d + y_i r + R(y_i) r).
+
+R is convex, so the optimal segments differ by at most one step, and the last part is longer by one sweep.
+The cost is also convex in the number of segments, which a bisection therefore finds.
 """
 
 from __future__ import annotations
@@ -22,37 +27,37 @@ from ckptplan.recursion.schedule_tree import Tree, grow_tree
 from ckptplan.recursion.single_tape import binomial_decision
 from ckptplan.recursion.tree import Decision, Part, UnitSizes
 
-#: Steps run again that a time can still be told of.
+#: The most recomputed steps that a time in floating point can represent exactly.
 _COUNTABLE = 4 * 10**15
-#: Steps up to which a slot or two can be counted.
+#: The longest sequence for which one or two slots can be counted.
 MOST_STEPS = 1_000_000
 
 
 class Segments(NamedTuple):
-    """``number`` segments, ``longer`` of them with a step more than ``length``, before a last part."""
+    """``number`` segments of ``length`` steps, ``longer`` of them one step longer, before a last part."""
 
     number: int
     length: int
     longer: int
     last: int
-    #: Steps run again in all.
-    again: int
+    #: Recomputed steps of the whole schedule.
+    recomputed_steps: int
 
 
 class Binomials:
-    """The counts of one number of slots, for any number of steps up to ``steps``."""
+    """The binomial counts for one number of slots and any number of steps up to ``steps``."""
 
     def __init__(self, slots: int, steps: int) -> None:
         self.slots = slots
-        #: C(s + k, s) for k = 0, 1, ...: what can be reversed in k sweeps.
+        #: C(s + k, s) for k = 0, 1, ...: the steps that can be reversed in k sweeps.
         self.reaches: Sequence[int] = _reaches(slots, steps)
 
     def sweeps(self, steps: int) -> int:
-        """Return the least k that suffices."""
+        """Return the least k with C(s + k, s) >= steps."""
         return bisect_left(self.reaches, steps)
 
-    def again(self, steps: int) -> int:
-        """Return the steps run again."""
+    def recomputed_steps(self, steps: int) -> int:
+        """Return R(steps) = k steps - C(s + k, s + 1), the steps that run again."""
         sweeps = self.sweeps(steps)
         if sweeps == len(self.reaches):
             return revolve.MOST
@@ -61,7 +66,7 @@ class Binomials:
 
 def _reaches(slots: int, steps: int) -> Sequence[int]:
     if slots == 1:
-        # A step more for each sweep: as many as the steps, which need not be listed.
+        # C(1 + k, 1) = k + 1: no need to list as many numbers as steps.
         return range(1, steps + 1)
     reaches = [1]
     while reaches[-1] < steps and slots:
@@ -70,7 +75,7 @@ def _reaches(slots: int, steps: int) -> Sequence[int]:
 
 
 def segment_candidates(costs: StepCosts, budget: Budget, *, remote: bool) -> Iterator[Candidate]:
-    """Return the best segments for several numbers of local slots; without remote memory, none at all."""
+    """Yield the best segments for several numbers of local slots; with ``remote`` False, no segments."""
     buffers = 2 * costs.state_bytes if costs.overlaps_compute and remote else 0
     most = costs.steps - 1
     if budget.local_bytes is not None:
@@ -80,57 +85,60 @@ def segment_candidates(costs: StepCosts, budget: Budget, *, remote: bool) -> Ite
         return
     room = costs.steps if budget.remote_bytes is None else budget.remote_bytes // costs.remote_state_bytes
     transfer = costs.write_seconds + costs.read_seconds + 2 * costs.message_seconds
-    # All slots are quickest; fewer are for those who ask for less memory.
+    # All slots give the shortest time; fewer slots serve goals that prefer less memory.
     for slots in sorted({most, 0, *(2**k for k in range(most.bit_length()))}, reverse=True):
-        found = best_segments(
+        segments = choose_segments(
             steps=costs.steps,
             slots=slots,
             transfer=transfer,
             recompute=costs.recompute_seconds,
             most=room if remote else 0,
         )
-        if found is not None and found.again <= _COUNTABLE and _is_told(found, slots):
+        if segments is None:
+            continue
+        if segments.recomputed_steps <= _COUNTABLE and _is_listable(segments, slots):
             yield Candidate(
-                extra=found.number * transfer + found.again * costs.recompute_seconds,
+                extra=segments.number * transfer + segments.recomputed_steps * costs.recompute_seconds,
                 local_bytes=slots * costs.state_bytes + costs.tape_bytes,
-                build=partial(segments_tree, slots, found, steps=costs.steps),
-                remote_states=found.number,
+                build=partial(make_segments_tree, slots, segments, steps=costs.steps),
+                remote_states=segments.number,
             )
 
 
-def _is_told(segments: Segments, slots: int) -> bool:
+def _is_listable(segments: Segments, slots: int) -> bool:
     longest = max(segments.length + 1, segments.last)
-    return longest <= 2 or revolve.is_told(longest, slots)
+    return longest <= 2 or revolve.is_listable(longest, slots)
 
 
-def best_segments(
+def choose_segments(
     *, steps: int, slots: int, transfer: float, recompute: float, most: int | None = None
 ) -> Segments | None:
-    """Return the segments that cost least; ``transfer`` is what writing and reading one state costs.
+    """Return the segments that cost least; ``transfer`` is the cost of writing and reading one state.
 
-    None where ``most`` segments are too few without a slot, or where too few slots cannot be counted.
+    Returns None if there is no slot and ``most`` segments are too few, or if the sequence is too long for one
+    or two slots.
     """
     most = steps - 1 if most is None else min(most, steps - 1)
     if slots < 1:
         if most < steps - 1:
             return None
-        return Segments(number=steps - 1, length=1, longer=0, last=1, again=steps - 1)
-    # A slot or two reach so slowly that their binomials would be as many as the steps.
+        return Segments(number=steps - 1, length=1, longer=0, last=1, recomputed_steps=steps - 1)
+    # With one or two slots, the binomials grow so slowly that there are too many to list.
     if slots < 3 and steps > MOST_STEPS:
         return None
     binomials = Binomials(slots, steps)
 
     @cache
     def segments(count: int) -> Segments:
-        return _balanced(binomials, steps=steps, count=count)
+        return _balance(binomials, steps=steps, count=count)
 
     def cost(count: int) -> float:
-        return count * transfer + segments(count).again * recompute
+        return count * transfer + segments(count).recomputed_steps * recompute
 
-    return segments(_least_of_convex(cost, 0, most))
+    return segments(_minimise_convex(cost, 0, most))
 
 
-def _least_of_convex(value: Callable[[int], float], low: int, high: int) -> int:
+def _minimise_convex(value: Callable[[int], float], low: int, high: int) -> int:
     while low < high:
         middle = (low + high) // 2
         if value(middle) <= value(middle + 1):
@@ -140,10 +148,10 @@ def _least_of_convex(value: Callable[[int], float], low: int, high: int) -> int:
     return low
 
 
-def _balanced(binomials: Binomials, *, steps: int, count: int) -> Segments:
-    """Make the last part longer as long as that costs less than the same step in a segment."""
+def _balance(binomials: Binomials, *, steps: int, count: int) -> Segments:
+    """Lengthen the last part while that costs less than the same step in a segment."""
     if count == 0:
-        return Segments(0, 0, 0, steps, binomials.again(steps))
+        return Segments(0, 0, 0, steps, binomials.recomputed_steps(steps))
     low, high = 1, steps - count
     while low < high:
         last = (low + high) // 2
@@ -153,18 +161,18 @@ def _balanced(binomials: Binomials, *, steps: int, count: int) -> Segments:
         else:
             high = last
     length, longer = divmod(steps - low, count)
-    again = (
-        binomials.again(low)
+    recomputed = (
+        binomials.recomputed_steps(low)
         + (steps - low)
-        + longer * binomials.again(length + 1)
-        + (count - longer) * binomials.again(length)
+        + longer * binomials.recomputed_steps(length + 1)
+        + (count - longer) * binomials.recomputed_steps(length)
     )
-    return Segments(count, length, longer, low, again)
+    return Segments(count, length, longer, low, recomputed)
 
 
-def segments_tree(slots: int, segments: Segments, *, steps: int) -> Tree:
+def make_segments_tree(slots: int, segments: Segments, *, steps: int) -> Tree:
     """Return the schedule of such segments."""
-    # Slots and the tape in units: a tape is as large as no slot, so that slots alone are counted.
+    # With a tape as large as a state, units count slots, and one unit is the tape's.
     sizes = UnitSizes(1, 1)
     units = slots + 1
     plain = segments.number - segments.longer

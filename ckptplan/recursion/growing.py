@@ -1,7 +1,7 @@
-"""Chunks that grow towards the start, since reversing frees checkpoints as it goes (docs/optimality.md).
+"""Arithmetic of chunks that grow towards the start as reversal frees checkpoints (docs/optimality.md).
 
-The j-th chunk from the end has c + floor(j p / q) steps. With p / q at most M_s / M_a the j checkpoints
-that are free by then have room for the longer tape, so that the peak stays what it is for equal chunks.
+The j-th chunk from the end has c + floor(j p / q) steps. As p / q is at most M_s / M_a, the longer tape fits
+in the memory of the j checkpoints that are free by then, and the peak is the same as for equal chunks.
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ import numpy.typing as npt
 
 from ckptplan.cost.arrays import Integers
 
-#: Denominators of the growth; a finer ratio would gain less than a step a chunk.
+#: Largest denominator of the growth; a finer ratio would gain less than one step per chunk.
 _MOST = 64
 
 
-def growth(*, state: int, tape: int) -> tuple[int, int]:
-    """Return p and q with p / q at most state / tape and q at most 64; p at least 1."""
+def growth_ratio(*, state: int, tape: int) -> tuple[int, int]:
+    """Return p and q with p / q at most state / tape; q is at most 64, or p is 1."""
     if state >= tape:
         return state // tape, 1
     best = (1, -(-tape // state))
@@ -29,24 +29,24 @@ def growth(*, state: int, tape: int) -> tuple[int, int]:
     return best
 
 
-def reached(count: Integers, *, chunk: Integers, p: Integers, q: Integers) -> Integers:
+def sum_steps(count: Integers, *, chunk: Integers, p: Integers, q: Integers) -> Integers:
     """Return the steps of ``count`` chunks: count c + sum of floor(j p / q) over j < count."""
     # j = a q + i gives floor(j p / q) = a p + floor(i p / q).
     whole, rest = np.divmod(count, q)
     # Over a period of q terms, i p mod q takes each multiple of gcd(p, q) below q equally often.
     period = (p * (q - 1) - (q - np.gcd(p, q))) // 2
     periods = whole * period + p * q * (whole * (whole - 1) // 2)
-    total: Integers = count * chunk + periods + whole * p * rest + _tail(rest, p, q)
+    total: Integers = count * chunk + periods + whole * p * rest + _sum_tail(rest, p, q)
     return total
 
 
-def _tail(rest: Integers, p: Integers, q: Integers) -> Integers:
+def _sum_tail(rest: Integers, p: Integers, q: Integers) -> Integers:
     """Return the sum of floor(i p / q) over i < rest, for rest < q."""
     if p.size and q.size and p.min() == p.max() and q.min() == q.max():
-        # One problem has one growth: all sums there are, looked up. (With q > 64, p is 1 and they are 0.)
+        # One problem has one growth: tabulate all its sums. (If q > 64, p is 1 and the sums are 0.)
         terms = np.arange(_MOST) * p.flat[0] // q.flat[0]
-        found: Integers = np.concatenate([[0], np.cumsum(terms)])[np.minimum(rest, _MOST)]
-        return found
+        sums: Integers = np.concatenate([[0], np.cumsum(terms)])[np.minimum(rest, _MOST)]
+        return sums
     steps = np.arange(_MOST)
     rest, p, q = np.broadcast_arrays(rest, p, q)
     each = steps * p[..., None] // q[..., None]
@@ -54,27 +54,27 @@ def _tail(rest: Integers, p: Integers, q: Integers) -> Integers:
     return total
 
 
-def chunks(steps: Integers, *, chunk: Integers, p: Integers, q: Integers) -> Integers:
-    """Return the least number of chunks that reach over ``steps``."""
+def count_chunks(steps: Integers, *, chunk: Integers, p: Integers, q: Integers) -> Integers:
+    """Return the least number of chunks that cover ``steps``; arguments broadcast."""
     steps, chunk, p, q = np.broadcast_arrays(steps, chunk, p, q)
-    # Rounded down, each chunk but the first loses less than a step. So the number lies between those
-    # that reach as far with nothing lost and with a step lost by each, one more for floats that round.
+    # Rounding down shortens each chunk but the first by less than one step. So the number lies between
+    # that of unrounded chunks and that of chunks one step shorter, give or take one for rounded floats.
     most = -(-steps // chunk)
-    low = np.maximum(1, _smooth(steps, chunk, p / q).astype(np.int64) - 1)
-    high = np.minimum(most, _smooth(steps, chunk - 1, p / q).astype(np.int64) + 2)
+    low = np.maximum(1, _solve_smooth(steps, chunk, p / q).astype(np.int64) - 1)
+    high = np.minimum(most, _solve_smooth(steps, chunk - 1, p / q).astype(np.int64) + 2)
     low = np.minimum(low, high)
     while np.any(low < high):
         middle = (low + high) // 2
-        enough = reached(middle, chunk=chunk, p=p, q=q) >= steps
+        enough = sum_steps(middle, chunk=chunk, p=p, q=q) >= steps
         low, high = np.where(enough, low, middle + 1), np.where(enough, middle, high)
-    found: Integers = low
-    return found
+    least: Integers = low
+    return least
 
 
-def _smooth(steps: Integers, chunk: Integers, slope: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-    """Return the n, not rounded, at which n chunk + slope n (n - 1) / 2 reaches ``steps``."""
+def _solve_smooth(steps: Integers, chunk: Integers, slope: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    """Return the real n that solves n chunk + slope n (n - 1) / 2 = steps."""
     first = chunk - slope / 2
-    # The root that does not cancel where chunks hardly grow.
+    # This form of the root avoids cancellation where chunks hardly grow.
     root = np.sqrt(first * first + 2 * slope * steps)
     n: npt.NDArray[np.float64] = np.where(
         first > 0, 2 * steps / np.maximum(first + root, 1e-300), (root - first) / slope
@@ -82,12 +82,12 @@ def _smooth(steps: Integers, chunk: Integers, slope: npt.NDArray[np.float64]) ->
     return n
 
 
-def ends(start: int, stop: int, *, chunk: int, p: int, q: int) -> list[int]:
-    """Return where the chunks of a range end, but for the last one, ascending."""
-    found: list[int] = []
+def list_chunk_ends(start: int, stop: int, *, chunk: int, p: int, q: int) -> list[int]:
+    """Return the ends of all chunks of a range except the last, ascending."""
+    ends: list[int] = []
     end, number = stop - chunk, 1
     while end > start:
-        found.append(end)
+        ends.append(end)
         end -= chunk + number * p // q
         number += 1
-    return found[::-1]
+    return ends[::-1]

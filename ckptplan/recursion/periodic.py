@@ -1,6 +1,11 @@
-"""One remote period: segments of equal length, each read once, with chunked binomial checkpointing inside.
+"""Solves Periodic: equal segments in remote memory, each read once, with chunked Revolve inside.
 
-A grid of chunks and periods, all of the short ones among them: settings, what each adds, and its schedule.
+With n segments of L = p c steps (a period of p chunks of c steps), the first of L_0 = T - (n - 1) L steps,
+and R(y) the binomial count of y steps (``revolve``), the cost beyond the first sweep is
+
+    (n - 1) (w + r_d) + (R(L) + (n - 2) (L + R(L)) + L_0 + R(L_0)) r  for n > 1,  R(T) r  for n = 1.
+
+It is evaluated on a grid of chunks and periods, which includes all short ones.
 """
 
 from __future__ import annotations
@@ -25,7 +30,7 @@ from ckptplan.recursion.tree import Decision, Part, UnitSizes
 
 
 class Setting(NamedTuple):
-    """``period`` chunks of ``chunk`` steps, ``slots`` local checkpoints within; ``again`` steps rerun."""
+    """Segments of ``period`` chunks of ``chunk`` steps, with ``slots`` local checkpoints; ``extra`` seconds."""
 
     chunk: int
     slots: int
@@ -34,23 +39,24 @@ class Setting(NamedTuple):
 
 
 def period_candidates(costs: StepCosts, budget: Budget, *, remote: bool) -> Iterator[Candidate]:
-    """Return the best period for each chunk that has room; without remote memory, the whole sequence."""
-    for one in settings(costs, budget, remote=remote):
-        pieces = -(-costs.steps // one.chunk)
-        if min(one.period, pieces) > 1 and not revolve.is_told(min(one.period, pieces), one.slots):
+    """Yield the best period for each chunk that fits; with ``remote`` False, the period is the sequence."""
+    for setting in find_settings(costs, budget, remote=remote):
+        pieces = -(-costs.steps // setting.chunk)
+        period = min(setting.period, pieces)
+        if period > 1 and not revolve.is_listable(period, setting.slots):
             continue
-        checkpoints = min(one.slots, min(one.period, pieces) - 1)
+        checkpoints = min(setting.slots, period - 1)
         yield Candidate(
-            extra=one.extra,
-            local_bytes=checkpoints * costs.state_bytes + one.chunk * costs.tape_bytes,
-            build=partial(period_tree, one, steps=costs.steps),
-            remote_states=-(-pieces // one.period) - 1,
-            regular=min(one.period, pieces) <= one.slots + 1,
+            extra=setting.extra,
+            local_bytes=checkpoints * costs.state_bytes + setting.chunk * costs.tape_bytes,
+            build=partial(make_period_tree, setting, steps=costs.steps),
+            remote_states=-(-pieces // setting.period) - 1,
+            regular=period <= setting.slots + 1,
         )
 
 
-def settings(costs: StepCosts, budget: Budget, *, remote: bool) -> Iterator[Setting]:
-    """Return the setting of each such candidate."""
+def find_settings(costs: StepCosts, budget: Budget, *, remote: bool) -> Iterator[Setting]:
+    """Yield the setting of each of these candidates."""
     buffers = 2 * costs.state_bytes if costs.overlaps_compute and remote else 0
     free = None if budget.local_bytes is None else budget.local_bytes - costs.resident_bytes - buffers
     longest = costs.steps if free is None else min(costs.steps, max(0, free) // costs.tape_bytes)
@@ -75,9 +81,9 @@ def settings(costs: StepCosts, budget: Budget, *, remote: bool) -> Iterator[Sett
 
 
 def _with_all_checkpoints(longest: int, free: int | None, costs: StepCosts) -> Integers:
-    """Return the longest chunks c with room for a checkpoint before each: Standard's best is among them.
+    """Return the longest chunks c that leave room for a checkpoint before each, as Standard's best does.
 
-    ceil(T / c) - 1 states are less than T / c, and at least that less one.
+    The number of states, ceil(T / c) - 1, is between T / c - 1 and T / c. Both ends give a quadratic in c.
     """
     if free is None:
         return np.array([], dtype=np.int64)
@@ -92,7 +98,7 @@ def _with_all_checkpoints(longest: int, free: int | None, costs: StepCosts) -> I
 
 
 def _grid(longest: int, *, dense: int, most: int) -> Integers:
-    """Return all lengths up to ``dense``, then ever sparser ones, and the longest."""
+    """Return all lengths up to ``dense``, up to ``most`` spread over the logarithm, and the longest."""
     if longest < 1:
         return np.array([], dtype=np.int64)
     sparse = np.geomspace(1, longest, most).astype(np.int64)
@@ -102,26 +108,27 @@ def _grid(longest: int, *, dense: int, most: int) -> Integers:
 
 
 def _extra(periods: Integers, *, chunk: int, slots: int, costs: StepCosts) -> Seconds:
-    """Return what each period adds; the ragged chunk, and the ragged segment, come first."""
+    """Return the seconds that each period adds; the ragged chunk and the ragged segment come first."""
     pieces = -(-costs.steps // chunk)
     segments = -(-pieces // periods)
     first = costs.steps - (segments - 1) * periods * chunk
-    one, count = np.array([chunk]), np.array([slots])
+    chunks, counts = np.array([chunk]), np.array([slots])
 
-    def again(steps: Integers) -> Seconds:
-        found = revolve.again_at(steps, chunk=one, slots=count)
-        return np.where(found >= revolve.MOST, inf, found.astype(np.float64))
+    def count(steps: Integers) -> Seconds:
+        recomputed = revolve.count_recomputed_at(steps, chunk=chunks, slots=counts)
+        return np.where(recomputed >= revolve.MOST, inf, recomputed.astype(np.float64))
 
     length = periods * chunk
-    whole = again(np.minimum(length, costs.steps))
-    between = (segments - 2) * (length + whole) + first + again(first)
-    rerun = np.where(segments > 1, whole + between, again(np.array([costs.steps])))
+    # R(L) + (n - 2) (L + R(L)) + L_0 + R(L_0), or R(T) for a single segment.
+    whole = count(np.minimum(length, costs.steps))
+    between = (segments - 2) * (length + whole) + first + count(first)
+    rerun = np.where(segments > 1, whole + between, count(np.array([costs.steps])))
     transfer = costs.write_seconds + costs.read_seconds + 2 * costs.message_seconds
     extra: Seconds = (segments - 1) * transfer + rerun * costs.recompute_seconds
     return extra
 
 
-def period_tree(setting: Setting, *, steps: int) -> Tree:
+def make_period_tree(setting: Setting, *, steps: int) -> Tree:
     """Return the schedule of a setting."""
     sizes = UnitSizes(1, 1)
     pieces = -(-steps // setting.chunk)

@@ -1,4 +1,4 @@
-"""Decisions as data: how a tree is written into a plan, and read back and checked."""
+"""Writes the decisions of a tree into a plan, and reads and checks them."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from ckptplan.recursion.schedule_tree import Tree
 from ckptplan.recursion.tree import Decision, Part, UnitSizes, is_decision, parts_after
 
 
-def tree_of(parameters: Parameters, splits: Sequence[Split], *, steps: int) -> Tree:
-    """Return the schedule that a plan tells. Raises InputError where its first decision is missing."""
+def read_tree(parameters: Parameters, splits: Sequence[Split], *, steps: int) -> Tree:
+    """Return the tree of a plan's decisions. Raises InputError if a decision is missing or impossible."""
     decisions = {
         Part(split.where, split.steps, split.units): Decision(split.choice, split.length, split.count)
         for split in splits
@@ -25,26 +25,26 @@ def tree_of(parameters: Parameters, splits: Sequence[Split], *, steps: int) -> T
 
 
 def _check(decisions: Mapping[Part, Decision], root: Part, sizes: UnitSizes) -> None:
-    """Raise InputError unless every part that is met has a decision that can be made."""
+    """Raise InputError unless every part that occurs has a possible decision."""
     waiting, met = [root], {root}
     while waiting:
         part = waiting.pop()
         decision = decisions.get(part)
         if decision is None or not is_decision(part, decision):
             raise InputError(
-                f"tell nothing that can be done with {part.steps} steps whose first state is {part.where}, "
+                f"hold no possible decision for {part.steps} steps whose first state is {part.where}, "
                 f"with {part.units} units",
                 field="splits",
                 accepted="what ckptplan wrote: plan anew",
             )
-        for one in parts_after(part, decision, sizes):
-            if one not in met:
-                met.add(one)
-                waiting.append(one)
+        for following in parts_after(part, decision, sizes):
+            if following not in met:
+                met.add(following)
+                waiting.append(following)
 
 
-def splits_of(tree: Tree) -> tuple[Split, ...]:
-    """Return the decisions of a schedule as data."""
+def write_splits(tree: Tree) -> tuple[Split, ...]:
+    """Return the decisions of a tree as data."""
     return tuple(
         Split(
             where=part.where,
@@ -58,8 +58,8 @@ def splits_of(tree: Tree) -> tuple[Split, ...]:
     )
 
 
-def parameters_of(tree: Tree) -> Parameters:
-    """Return the integers that decisions are read with."""
+def write_parameters(tree: Tree) -> Parameters:
+    """Return the integers that ``read_tree`` needs besides the decisions."""
     return Parameters(
         chunk_size=tree.chunk,
         state_units=tree.sizes.state,

@@ -1,4 +1,4 @@
-"""What a whole tree costs in seconds and bytes: counted part by part, or played."""
+"""Prices a whole tree in seconds and bytes, by counting its parts or by simulation."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from ckptplan.recursion.schedule_tree import Tree
 from ckptplan.recursion.tally import tally
 from ckptplan.schedule.simulator import play
 
-#: Steps of the longest schedule that is played where its time can only be seen by playing it.
+#: The longest schedule whose time may be found by simulation.
 MOST_PLAYED = 200_000
 
 
 def memory_variants(costs: StepCosts) -> tuple[bool, ...]:
-    """Return what to look for apart: schedules that may use remote memory, and those that may not.
+    """Return the variants to solve separately: with remote memory (True) and without (False).
 
-    One after the other, what uses none is among what may use some. Beside compute, transfers need buffers,
-    and a schedule with them must be played to see its time, which is too much for a long one.
+    If transfers are serial, the variant with remote memory includes the other. If they overlap compute, they
+    need buffers, and only a simulation gives the time of a schedule, which takes too long for a long one.
     """
     if not costs.overlaps_compute:
         return (True,)
@@ -25,7 +25,7 @@ def memory_variants(costs: StepCosts) -> tuple[bool, ...]:
 
 
 def price_tree(tree: Tree, *, costs: StepCosts) -> Totals:
-    """Return what a schedule costs: counted part by part, or played where transfers overlap compute."""
+    """Return the cost of a tree: counted part by part, or simulated if its transfers overlap compute."""
     counted = tally(tree, state_bytes=costs.state_bytes, tape_bytes=costs.tape_bytes)
     if costs.overlaps_compute and counted.remote_writes + counted.remote_reads:
         return play(tree.actions(), costs=costs)

@@ -1,4 +1,4 @@
-"""What is to be solved, and what an answer is made of."""
+"""Defines the problem that the recursions solve, and the candidates of a solution."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from ckptplan.recursion.schedule_tree import Tree
 
 @dataclass(frozen=True, kw_only=True)
 class Problem:
-    """UnitSizes in bytes, costs in seconds; a message is part of ``write`` and ``read``.
+    """A sequence to reverse: sizes in bytes, costs in seconds; ``write`` and ``read`` include a message.
 
-    ``least_write`` and ``least_read`` are what a state costs at least where several may share a message, or
-    where transfers may run beside compute. ``free_bytes`` of None is unbounded local memory.
+    ``least_write`` and ``least_read`` are the minimum costs of a state, where several states may share a
+    message or transfers may overlap compute. ``free_bytes`` None is unbounded local memory.
     """
 
     steps: int
@@ -34,10 +34,10 @@ class Problem:
 
 @dataclass(frozen=True, kw_only=True)
 class Candidate:
-    """A schedule that is there to be built: what it adds to the first sweep, and its local bytes at most.
+    """A schedule that ``build`` constructs, with the seconds it adds to the first sweep and its local bytes.
 
-    ``remote_states`` are in remote memory at the worst moment, as far as is known; ``regular`` ones loop with
-    fixed strides.
+    ``local_bytes`` is an upper bound. ``remote_states`` is the peak in remote memory, as far as it is known.
+    A ``regular`` schedule loops with fixed strides.
     """
 
     extra: float
@@ -49,10 +49,10 @@ class Candidate:
 
 @dataclass(frozen=True, kw_only=True)
 class SolvedProblem:
-    """Schedules to choose from, and what any schedule within the budget adds at least."""
+    """Schedules to choose from, and the least seconds that any schedule within the budget adds."""
 
     candidates: list[Candidate]
     least_extra: float
     exact: bool
-    #: What rounding bytes up to units loses, in words; '' where it loses nothing.
+    #: What is lost by rounding bytes up to units, as text; '' if nothing is lost.
     rounding: str = ""

@@ -1,14 +1,14 @@
-"""Binomial checkpointing in closed form (Griewank and Walther 2000), for chunks of steps.
+"""Computes binomial checkpointing in closed form (Griewank and Walther 2000), for chunks of steps.
 
-With s local checkpoints, the first state's included, beta(s, k) = C(s + k, s) pieces can be reversed so that
-none is run more than k times without a tape. With pieces of c steps, the ragged one first,
+With s local checkpoints, including that of the first state, beta(s, k) = C(s + k, s) pieces can be reversed
+so that no piece runs more than k times without a tape. With pieces of c steps, the ragged one first,
 
-    again(T) = max over k of  k T - c C(s + k, s + 1)
+    R(T) = max over k of  k T - c C(s + k, s + 1)
 
-steps are run again: for c = 1 the classical count, k T - C(s + k, s + 1) with k least such that
-C(s + k, s) >= T. It is convex in T, and falls with c and with s. The ragged first piece counts as it does
-because the split below takes as many pieces as it can to the left, so that the first piece is run again k
-times, as often as any.
+steps run again. For c = 1 this is the classical count, k T - C(s + k, s + 1) with the least k such that
+C(s + k, s) >= T. R is convex in T, and falls with c and with s. The formula holds for the ragged first piece
+because ``split`` puts as many pieces as possible to the left: the first piece runs again k times, as often
+as any piece does.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from ckptplan.model.split import Choice, Where
 from ckptplan.recursion.schedule_tree import Tree
 from ckptplan.recursion.tree import Decision, Part, UnitSizes
 
-#: Counts saturate here: more steps than can ever be priced.
+#: Counts saturate at this value, which is more steps than can be priced.
 MOST = 2**62
 
 
-def again(steps: int, *, chunk: int, slots: int) -> int:
-    """Return the steps that are run again; ``slots`` may be 0 where one chunk holds all steps."""
+def count_recomputed(steps: int, *, chunk: int, slots: int) -> int:
+    """Return R(steps), the steps that run again; ``slots`` may be 0 if one chunk holds all steps."""
     if steps <= chunk:
         return 0
     if slots < 1:
@@ -51,19 +51,20 @@ def least_sweeps(pieces: int, slots: int) -> int:
     return high
 
 
-#: Decisions of a schedule that a plan may hold: it takes a second or two to make and to read them.
+#: The most decisions that a plan may hold; making or reading them takes a second or two.
 _DECISIONS = 200_000
 
 
-def is_told(pieces: int, slots: int) -> bool:
-    """Return whether the schedule of so many pieces has few enough different parts to be told one by one."""
+def is_listable(pieces: int, slots: int) -> bool:
+    """Return whether the schedule has few enough distinct parts to list their decisions in a plan."""
     return slots >= 1 and min(slots, pieces) * least_sweeps(pieces, slots) <= _DECISIONS
 
 
 def split(pieces: int, slots: int) -> int:
-    """Return how many of at least two pieces go to the left of the next checkpoint: as many as may be.
+    """Return how many of at least two pieces to put to the left of the next checkpoint: as many as possible.
 
-    Both sides must be reversed without running any piece more than k - 1 and k times.
+    The left side must be reversible with no piece run more than k - 1 times, the right side with k times:
+    at most C(s + k - 1, s) pieces to the left, and at least C(s + k - 2, s - 1) to the right.
     """
     if slots == 1:
         return pieces - 1
@@ -72,15 +73,15 @@ def split(pieces: int, slots: int) -> int:
     return min(comb(slots + sweeps - 1, slots), pieces - fewest_right)
 
 
-def again_at(steps: Integers, *, chunk: Integers, slots: Integers) -> Integers:
-    """Return ``again`` for arrays; saturates at 2**62."""
+def count_recomputed_at(steps: Integers, *, chunk: Integers, slots: Integers) -> Integers:
+    """Return ``count_recomputed`` for arrays that broadcast; counts saturate at 2**62."""
     steps, chunk, slots = np.broadcast_arrays(steps, chunk, slots)
     result = np.zeros(steps.shape, dtype=np.int64)
     open_ = np.flatnonzero((steps > chunk) & (slots >= 1))
     result[(steps > chunk) & (slots < 1)] = MOST
     total, c, s = steps[open_], chunk[open_], slots[open_]
     pieces = -(-total // c)
-    # C(s + k, s) and the sum of C(s + i, s) for i < k, which is C(s + k, s + 1), one k after the other.
+    # For k = 0, 1, ...: reach = C(s + k, s), and below = sum of C(s + i, s) for i < k = C(s + k, s + 1).
     reach, below = np.ones_like(total), np.zeros_like(total)
     sweeps = 0
     while len(open_):
@@ -94,20 +95,20 @@ def again_at(steps: Integers, *, chunk: Integers, slots: Integers) -> Integers:
         sweeps += 1
         if sweeps > _FEW:
             for place, one in zip(open_, zip(total.tolist(), c.tolist(), s.tolist(), strict=True), strict=True):
-                result[place] = again(one[0], chunk=one[1], slots=one[2])
+                result[place] = count_recomputed(one[0], chunk=one[1], slots=one[2])
             break
         below = below + reach
-        # Exact and without overflow: reach is at most T, and divides as a binomial does.
-        reach = np.minimum(_times(reach, s + sweeps, sweeps), total)
+        # Exact and without overflow: reach is at most T, and the quotient is a binomial coefficient.
+        reach = np.minimum(_multiply(reach, s + sweeps, sweeps), total)
     return result
 
 
-#: Sweeps up to which all entries are counted together; more come only with a slot or two.
+#: Up to this many sweeps, all entries are counted together; only one or two slots need more.
 _FEW = 64
 
 
-def _times(value: Integers, factor: Integers, divisor: int) -> Integers:
-    """Return value * factor / divisor, saturated at 2**62 (the division leaves no rest in a binomial)."""
+def _multiply(value: Integers, factor: Integers, divisor: int) -> Integers:
+    """Return value * factor / divisor, saturated at 2**62; for binomials the division is exact."""
     whole, rest = np.divmod(value, divisor)
     large = whole.astype(np.float64) * factor > MOST
     product = np.where(large, MOST, whole * np.where(large, 0, factor) + rest * factor // divisor)
@@ -116,7 +117,7 @@ def _times(value: Integers, factor: Integers, divisor: int) -> Integers:
 
 
 class Binomial(Mapping[Part, Decision]):
-    """The decisions of binomial checkpointing; ``units`` of a part are the slots beside its first state's."""
+    """The decisions of binomial checkpointing; a part's ``units`` are its slots besides the first state's."""
 
     def __getitem__(self, part: Part) -> Decision:
         if part.steps == 1:
@@ -124,18 +125,18 @@ class Binomial(Mapping[Part, Decision]):
         if part.where is not Where.LOCAL:
             return Decision(Choice.CHECKPOINT)
         length = split(part.steps, part.units + 1)
-        # The last piece needs no checkpoint of its own.
+        # The last piece needs no checkpoint.
         last = length == part.steps - 1
         return Decision(Choice.SPLIT_RECORD, part.steps) if last else Decision(Choice.SPLIT, length)
 
     def __iter__(self) -> Iterator[Part]:
-        raise NotImplementedError("decided when asked for")
+        raise NotImplementedError("decisions are computed on demand and cannot be listed")
 
     def __len__(self) -> int:
-        raise NotImplementedError("decided when asked for")
+        raise NotImplementedError("decisions are computed on demand and cannot be listed")
 
 
-def reversal(*, steps: int, chunk: int, slots: int, where: Where = Where.UNSTORED) -> Tree:
-    """Return the schedule of ``steps`` steps in chunks, with so many local checkpoints."""
+def make_binomial_tree(*, steps: int, chunk: int, slots: int, where: Where = Where.UNSTORED) -> Tree:
+    """Return the tree of binomial checkpointing for ``steps`` steps in chunks, with ``slots`` checkpoints."""
     root = Part(where, -(-steps // chunk), slots)
     return Tree(decisions=Binomial(), root=root, sizes=UnitSizes(1, 0), chunk=chunk, steps=steps)

@@ -1,7 +1,7 @@
-"""Units of memory that are no divisors of the sizes: which of them lose least.
+"""Chooses units of memory that do not divide the sizes, so that rounding loses least.
 
-Rounded up, a schedule in units keeps the budget in bytes. Rounded down, every schedule in bytes is one in
-units, so that the optimum in units is a bound (docs/optimality.md).
+With sizes rounded up, a schedule in units keeps the budget in bytes. With sizes rounded down, every schedule
+in bytes is also one in units, so the optimum in units is a lower bound (docs/optimality.md).
 """
 
 from __future__ import annotations
@@ -11,29 +11,38 @@ import numpy as np
 from ckptplan.cost.arrays import Integers
 from ckptplan.recursion.tree import UnitSizes
 
-#: Units that are looked at for each size, next to the finest that can be afforded.
+#: How many units are tried for each size, starting at the finest affordable one.
 _LOOKED_AT = 500
 
 
-def rounded(state: int, tape: int, *, unit: int, down: bool) -> UnitSizes:
-    """Return sizes in units."""
+def round_sizes(state: int, tape: int, *, unit: int, down: bool) -> UnitSizes:
+    """Return sizes in units, rounded up, or rounded ``down``."""
     if down:
         return UnitSizes(state // unit, tape // unit)
     return UnitSizes(-(-state // unit), -(-tape // unit))
 
 
-def least_lossy_unit(
+def choose_unit(
     state: int, tape: int, *, steps: int, total: int, most_units: int, down: bool
 ) -> tuple[float, int]:
-    """Return what is lost, as a share of ``total`` bytes, and with which unit.
+    """Return the least loss, as a share of ``total`` bytes, and the unit in bytes that attains it.
 
-    Parts of either size are looked at. A size loses what its rounding changes for as many as can be held.
-    More units than can be afforded lose their excess: a part of the sequence only would be seen.
+    Whole fractions of either size are tried. Rounding a size loses the difference for each state or tape that
+    can be held. Using more units than affordable counts as a loss, too: the table would cover only a part of
+    the sequence.
+
+    Arguments:
+        state: bytes of a state.
+        tape: bytes of a tape.
+        steps: T.
+        total: bytes of free local memory.
+        most_units: the most units that a table can afford.
+        down: whether sizes are rounded down.
     """
     finest = total // (most_units + 1) + 1
-    parts = [_parts(size, finest=min(finest, size), down=down) for size in (state, tape)]
+    parts = [_divide(size, finest=min(finest, size), down=down) for size in (state, tape)]
     units = np.unique(np.concatenate([*parts, [finest, min(state, tape)]]))
-    # Rounded down, no size must come to nothing.
+    # A size must not round down to zero.
     units = units[units <= (min(state, tape) if down else max(state, tape))]
     lost = (total % units) / total * (-1 if down else 1)
     lost = lost + np.maximum(0.0, total // units / most_units - 1)
@@ -43,8 +52,8 @@ def least_lossy_unit(
     return float(lost[best]), int(units[best])
 
 
-def _parts(size: int, *, finest: int, down: bool) -> Integers:
-    """Return what a size is divided into by whole numbers, of which the last few are the finest."""
+def _divide(size: int, *, finest: int, down: bool) -> Integers:
+    """Return the finest whole fractions of a size that are at least ``finest``."""
     most = size // finest
     numbers = np.arange(max(1, most - _LOOKED_AT), most + 1, dtype=np.int64)
     parts: Integers = size // numbers if down else -(-size // numbers)

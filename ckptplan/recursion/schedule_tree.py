@@ -1,4 +1,4 @@
-"""A whole schedule out of decisions that are made when they are asked for."""
+"""Builds a whole schedule as a tree of decisions that are made on demand."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Decide = Callable[[Part], Decision]
 
 @dataclass(frozen=True, kw_only=True)
 class Tree:
-    """A schedule of ``steps`` steps in chunks of ``chunk``, the ragged one first, each a step of the tree."""
+    """A schedule of ``steps`` steps in chunks of ``chunk``, the ragged one first; a chunk is a tree's step."""
 
     decisions: Decisions
     root: Part
@@ -23,18 +23,18 @@ class Tree:
     steps: int
 
     def actions(self) -> Iterator[Action]:
-        """Return the schedule, one action at a time."""
+        """Yield the actions of the schedule."""
         within = tree_actions(self.decisions, self.root, sizes=self.sizes)
-        return within if self.chunk == 1 else (self._stretched(action) for action in within)
+        return within if self.chunk == 1 else (self._stretch(action) for action in within)
 
-    def _stretched(self, action: Action) -> Action:
+    def _stretch(self, action: Action) -> Action:
         if isinstance(action, (Advance, Record, Backward)):
-            return type(action)(self._first(action.start), self._first(action.stop))
+            return type(action)(self._first_step(action.start), self._first_step(action.stop))
         if isinstance(action, Transfer):
-            return Transfer(tuple(map(self._first, action.states)), action.source, action.target)
-        return type(action)(self._first(action.state), action.tier)
+            return Transfer(tuple(map(self._first_step, action.states)), action.source, action.target)
+        return type(action)(self._first_step(action.state), action.tier)
 
-    def _first(self, piece: int) -> int:
+    def _first_step(self, piece: int) -> int:
         """Return the first step of a chunk."""
         return max(0, self.steps - (self.root.steps - piece) * self.chunk)
 
@@ -42,21 +42,22 @@ class Tree:
 def grow_tree(
     root: Part, decide: Decide, *, sizes: UnitSizes, chunk: int = 1, steps: int | None = None
 ) -> Tree:
-    """Return the schedule of ``root``: the decision of every part that it meets.
+    """Return the schedule of ``root``, with the decision of every part that occurs in it.
 
-    Equal segments in a row are told once: a plan of a million steps stays small.
+    Consecutive equal segments become one decision, so that a plan of a million steps stays small.
     """
-    found: dict[Part, Decision] = {}
+    decisions: dict[Part, Decision] = {}
     waiting = [root]
     while waiting:
         part = waiting.pop()
-        if part not in found:
-            found[part] = _in_segments(part, decide)
-            waiting.extend(parts_after(part, found[part], sizes))
-    return Tree(decisions=found, root=root, sizes=sizes, chunk=chunk, steps=steps or root.steps * chunk)
+        if part not in decisions:
+            decisions[part] = _merge_segments(part, decide)
+            waiting.extend(parts_after(part, decisions[part], sizes))
+    return Tree(decisions=decisions, root=root, sizes=sizes, chunk=chunk, steps=steps or root.steps * chunk)
 
 
-def _in_segments(part: Part, decide: Decide) -> Decision:
+def _merge_segments(part: Part, decide: Decide) -> Decision:
+    """Return the decision for a part; SEGMENTS if the same OFFLOAD and SPLIT repeat."""
     decision = decide(part)
     if decision.choice is not Choice.OFFLOAD:
         return decision

@@ -1,10 +1,11 @@
-"""The optimum under a byte budget, exact where the work allows, else the best found and a proven bound.
+"""Finds the optimum under a byte budget: exact if affordable, else good schedules and a proven bound.
 
-Exact: one table for all lengths and all budgets (``tables``), or the classical case (``single_tape``).
-Beyond that two ways that give schedules, and a bound on what any schedule costs:
+The exact optimum comes from one table for all lengths and budgets (``tables``), or from the classical case
+(``single_tape``). Where these are too much work, there are two kinds of schedules, and a bound on the cost of
+any schedule:
 
-- segments of one length in remote memory, with an exact schedule inside and for the rest;
-- chunks of several steps that are handled as one, so that the tables are smaller.
+- segments of one length in remote memory, with an exact schedule inside them and for the rest;
+- chunks of several steps treated as one step, so that the tables are smaller.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import numpy as np
 from ckptplan.model.progress import Progress
 from ckptplan.model.split import Choice, Where
 from ckptplan.recursion import bounds
-from ckptplan.recursion.classical import classical, is_short
+from ckptplan.recursion.classical import is_short, solve_classical
 from ckptplan.recursion.problem import Candidate, Problem, SolvedProblem
 from ckptplan.recursion.schedule_tree import Tree, grow_tree
 from ckptplan.recursion.single_tape import is_classical
@@ -37,9 +38,9 @@ from ckptplan.recursion.tree import Decision, Part, UnitSizes
 def solve(
     problem: Problem, *, effort: str, front: bool = False, progress: Progress | None = None
 ) -> SolvedProblem | None:
-    """Return schedules for the budget; None where no schedule fits it.
+    """Return schedules for the budget, None if no schedule fits.
 
-    With ``front``, schedules for every budget below it, too: ``exact`` is said of all of them then.
+    With ``front``, return schedules for every smaller budget, too; ``exact`` then refers to all of them.
     """
     steps, tape = problem.steps, problem.tape_bytes
     unit = gcd(problem.state_bytes, tape)
@@ -52,75 +53,79 @@ def solve(
         problem, units=units, unit=unit, sizes=sizes, effort=effort, front=front, progress=progress
     )
     if units == most:
-        return _all_tapes(job)
+        return _solve_with_all_tapes(job)
     if is_classical(units=units, sizes=sizes) and is_short(job):
-        return classical(job)
-    return _tables(job)
+        return solve_classical(job)
+    return _solve_by_tables(job)
 
 
-def _all_tapes(job: TableProblem) -> SolvedProblem:
-    """Return the schedule that runs nothing again, and what does with less where that is asked for."""
+def _solve_with_all_tapes(job: TableProblem) -> SolvedProblem:
+    """Return the schedule that recomputes nothing and, for a front, schedules that need less memory."""
     root, sizes = Part(Where.UNSTORED, job.problem.steps, job.units), job.sizes
     whole = Candidate(
         extra=0.0,
         local_bytes=job.units * job.unit,
         build=lambda: grow_tree(root, lambda _: Decision(Choice.TAPE), sizes=sizes),
     )
-    smaller = _tables(job) if job.front and root.steps > 1 else None
+    smaller = _solve_by_tables(job) if job.front and root.steps > 1 else None
     if smaller is None:
         return SolvedProblem(candidates=[whole], least_extra=0.0, exact=not job.front or root.steps == 1)
     return replace(smaller, candidates=[whole, *smaller.candidates], least_extra=0.0)
 
 
-def _tables(job: TableProblem) -> SolvedProblem | None:
-    """Return what a table of the whole sequence gives, or one of a part of it."""
+def _solve_by_tables(job: TableProblem) -> SolvedProblem | None:
+    """Return the solution from a table of the whole sequence, or of a part of it."""
     coarse, relaxed = coarsen(job), coarsen(job, down=True)
-    found = (_exact if is_affordable(coarse, coarse.units) else _beyond)(coarse, relaxed)
-    if found.exact or not job.front:
-        return found
-    return replace(found, candidates=[*found.candidates, *_smaller(job)])
+    solver = _solve_exactly if is_affordable(coarse, coarse.units) else _solve_in_parts
+    solved = solver(coarse, relaxed)
+    if solved.exact or not job.front:
+        return solved
+    return replace(solved, candidates=[*solved.candidates, *_small_budget_candidates(job)])
 
 
-def _smaller(job: TableProblem) -> Iterator[Candidate]:
-    """Return schedules for small budgets, in units that lose nothing: those of coarse units are few there."""
+def _small_budget_candidates(job: TableProblem) -> Iterator[Candidate]:
+    """Yield schedules for small budgets, in exact units: coarse units give only few of them."""
     units = min(job.units, WORK[job.effort] // job.problem.steps**2 - 1)
     if units >= 2 * job.sizes.tape and is_affordable(job, units):
-        yield from _row(
+        yield from _table_candidates(
             cached_tables(job, steps=job.problem.steps, units=units), job.problem.steps, unit=job.unit
         )
     if is_short(job):
-        yield from classical(job).candidates
+        yield from solve_classical(job).candidates
 
 
-def _exact(job: TableProblem, relaxed: TableProblem) -> SolvedProblem:
+def _solve_exactly(job: TableProblem, relaxed: TableProblem) -> SolvedProblem:
     problem = job.problem
     tables = cached_tables(job, steps=problem.steps, units=job.units)
-    rounding = _rounding(job)
+    rounding = _describe_rounding(job)
     return SolvedProblem(
-        candidates=list(_row(tables, problem.steps, unit=job.unit)),
-        least_extra=_bound(relaxed),
+        candidates=list(_table_candidates(tables, problem.steps, unit=job.unit)),
+        least_extra=_prove_bound(relaxed),
         exact=problem.covered and not rounding,
         rounding=rounding,
     )
 
 
-def _bound(job: TableProblem) -> float:
-    """Return what the optimum of the sequence, or of its parts, proves, in units that are rounded down."""
+def _prove_bound(job: TableProblem) -> float:
+    """Return the bound from the optimum of the sequence, or of its parts, in units that are rounded down."""
     problem, units = job.problem, job.units
     if is_affordable(job, units):
         optimum = float(cached_tables(job, steps=problem.steps, units=units).unstored[problem.steps, units])
-        return bounds.of_optimum(problem, optimum)
+        return bounds.bound_by_optimum(problem, optimum)
     horizon = longest_table(job)
     if horizon < 1:
-        return bounds.unkept(problem)
-    least = bounds.first_state_at_hand(cached_tables(job, steps=horizon, units=units))
-    return max(bounds.unkept(problem), bounds.of_blocks(least, steps=problem.steps) * bounds.share(problem))
+        return bounds.bound_by_memory(problem)
+    least = bounds.solve_blocks(cached_tables(job, steps=horizon, units=units))
+    return max(
+        bounds.bound_by_memory(problem),
+        bounds.bound_by_blocks(least, steps=problem.steps) * bounds.least_cost_share(problem),
+    )
 
 
-def _row(
+def _table_candidates(
     tables: Tables, pieces: int, *, unit: int, chunk: int = 1, steps_in_all: int | None = None
 ) -> Iterator[Candidate]:
-    """Return a schedule for each budget that allows a quicker one than the budgets below it."""
+    """Yield a schedule for each budget that allows a faster one than all smaller budgets."""
     row = tables.unstored[pieces]
     best = inf
     for units in np.flatnonzero(np.isfinite(row)):
@@ -134,18 +139,21 @@ def _row(
             yield Candidate(extra=best, local_bytes=int(units) * unit, build=build)
 
 
-def _beyond(job: TableProblem, relaxed: TableProblem) -> SolvedProblem:
+def _solve_in_parts(job: TableProblem, relaxed: TableProblem) -> SolvedProblem:
     horizon, candidates = longest_table(job), list[Candidate]()
     if horizon >= 1:
         tables = cached_tables(job, steps=horizon, units=job.units)
-        candidates = [*_segments(job.problem, tables, unit=job.unit), *_chunks(job, horizon)]
+        candidates = [
+            *_segment_candidates(job.problem, tables, unit=job.unit),
+            *_chunk_candidates(job, horizon),
+        ]
     return SolvedProblem(
-        candidates=candidates, least_extra=_bound(relaxed), exact=False, rounding=_rounding(job)
+        candidates=candidates, least_extra=_prove_bound(relaxed), exact=False, rounding=_describe_rounding(job)
     )
 
 
-def _rounding(job: TableProblem) -> str:
-    """Tell what is lost where sizes are no whole numbers of units."""
+def _describe_rounding(job: TableProblem) -> str:
+    """Return what is lost if sizes are not multiples of the unit, as text; '' if they are."""
     problem, unit = job.problem, job.unit
     state, tape = job.sizes.state * unit - problem.state_bytes, job.sizes.tape * unit - problem.tape_bytes
     if not state and not tape:
@@ -156,8 +164,8 @@ def _rounding(job: TableProblem) -> str:
     )
 
 
-def _segments(problem: Problem, tables: Tables, *, unit: int) -> Iterator[Candidate]:
-    """Segments of the length that costs least a step, until what is left has a schedule of its own."""
+def _segment_candidates(problem: Problem, tables: Tables, *, unit: int) -> Iterator[Candidate]:
+    """Yield segments of the length with the least cost per step, with an exact schedule for the rest."""
     units, horizon = tables.units, tables.steps
     lengths = np.arange(1, horizon + 1)
     each = tables.write + tables.read + lengths * tables.recompute + tables.remote[1:, units]
@@ -177,8 +185,8 @@ def _segments(problem: Problem, tables: Tables, *, unit: int) -> Iterator[Candid
     )
 
 
-def _chunks(job: TableProblem, horizon: int) -> Iterator[Candidate]:
-    """Handle so many steps as one that a table of ``horizon`` pieces holds them all."""
+def _chunk_candidates(job: TableProblem, horizon: int) -> Iterator[Candidate]:
+    """Yield schedules that treat several steps as one, so that a table of ``horizon`` pieces holds them all."""
     problem = job.problem
     chunk = -(-problem.steps // horizon)
     pieces = -(-problem.steps // chunk)
@@ -193,4 +201,4 @@ def _chunks(job: TableProblem, horizon: int) -> Iterator[Candidate]:
         write=problem.write,
         read=problem.read,
     )
-    yield from _row(tables, pieces, unit=job.unit, chunk=chunk, steps_in_all=problem.steps)
+    yield from _table_candidates(tables, pieces, unit=job.unit, chunk=chunk, steps_in_all=problem.steps)

@@ -1,4 +1,4 @@
-"""A problem in units of memory, and how large a table of it may be."""
+"""States a problem in units of memory, and decides how large its table may be."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ from typing import NamedTuple
 
 from ckptplan.model.progress import Progress
 from ckptplan.recursion.problem import Problem
-from ckptplan.recursion.rounding import least_lossy_unit, rounded
+from ckptplan.recursion.rounding import choose_unit, round_sizes
 from ckptplan.recursion.tables import CELLS, Tables
 from ckptplan.recursion.tree import UnitSizes
 
-#: Sums of a table that may be formed: some tenths of a second, and a minute at most.
+#: The most sums that a table may take: from tenths of a second to a minute.
 WORK = {"glance": 10**8, "quick": 6 * 10**8, "thorough": 3 * 10**10}
-#: Steps of the shortest table that is worth its while, of a longer sequence.
+#: The shortest useful table of a longer sequence, in steps.
 _SOME_STEPS = 1_000
-#: Share of the memory that may be lost to have a table of all steps.
+#: The share of memory that may be lost in order to tabulate all steps.
 _LITTLE = 0.05
 
 
 class TableProblem(NamedTuple):
-    """A problem in whole units of memory, and how much may be done about it."""
+    """A problem in whole units of memory, with the effort allowed for it."""
 
     problem: Problem
     units: int
@@ -33,16 +33,16 @@ class TableProblem(NamedTuple):
 
 
 def is_affordable(job: TableProblem, units: int) -> bool:
-    """Return whether a table of all steps can be afforded."""
+    """Return whether a table of all steps is affordable."""
     steps = job.problem.steps
     return steps**2 * (units + 1) <= WORK[job.effort] and (steps + 1) * (units + 1) <= CELLS
 
 
 def coarsen(job: TableProblem, *, down: bool = False) -> TableProblem:
-    """Make units so large that a table of a thousand steps can be afforded, and round sizes up to them.
+    """Return the problem in units large enough that a table of a thousand steps is affordable.
 
-    Or of all steps, where that loses little. What fits in rounded units fits in bytes; rounded ``down``, what
-    fits in bytes fits in units.
+    If that loses little, units are made large enough for a table of all steps. With sizes rounded up, what
+    fits in units fits in bytes; with sizes rounded ``down``, what fits in bytes fits in units.
     """
     problem = job.problem
     if job.units <= _most_units(job, _SOME_STEPS):
@@ -52,30 +52,28 @@ def coarsen(job: TableProblem, *, down: bool = False) -> TableProblem:
     for steps in (problem.steps, _SOME_STEPS):
         if lost > _LITTLE:
             most = _most_units(job, steps)
-            lost, unit = least_lossy_unit(
-                state, tape, steps=problem.steps, total=total, most_units=most, down=down
-            )
-    return job._replace(sizes=rounded(state, tape, unit=unit, down=down), units=total // unit, unit=unit)
+            lost, unit = choose_unit(state, tape, steps=problem.steps, total=total, most_units=most, down=down)
+    return job._replace(sizes=round_sizes(state, tape, unit=unit, down=down), units=total // unit, unit=unit)
 
 
 def _most_units(job: TableProblem, steps: int) -> int:
-    """Return the units of a table of so many steps, or of all, that can be afforded."""
+    """Return the most units that a table of ``steps`` steps, or of all if fewer, can have."""
     length = min(steps, job.problem.steps)
     return max(1, min(WORK[job.effort] // length**2, CELLS // (length + 1)) - 1)
 
 
 def longest_table(job: TableProblem) -> int:
-    """Return the steps of the longest table that can be afforded, which are not all."""
+    """Return the length of the longest affordable table that is shorter than the sequence."""
     width = job.units + 1
     return min(job.problem.steps - 1, isqrt(WORK[job.effort] // 2 // width), CELLS // width - 1)
 
 
-#: A question asks for the same tables once for each objective.
+#: A question needs the same tables once for each objective.
 _cached = lru_cache(maxsize=3)(Tables)
 
 
 def cached_tables(job: TableProblem, *, steps: int, units: int) -> Tables:
-    """Return the table of so many steps and units."""
+    """Return the table of ``steps`` steps and ``units`` units; recent tables are kept."""
     return _cached(
         steps=steps,
         units=units,
@@ -88,5 +86,5 @@ def cached_tables(job: TableProblem, *, steps: int, units: int) -> Tables:
 
 
 def clear_caches() -> None:
-    """Keep no table of earlier questions; for those who measure time."""
+    """Drop the tables of earlier questions, e.g. before a time measurement."""
     _cached.cache_clear()

@@ -1,4 +1,4 @@
-"""What a tree of decisions costs, counted part by part: equal parts are counted once."""
+"""Counts the actions and the memory of a tree of decisions; equal parts are counted once."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from ckptplan.recursion.tree import Decision, Part, drop_idle_slot, parts_after
 class Tally(NamedTuple):
     """Counts of one part, beyond the first run of its steps.
 
-    ``local_bytes`` hold checkpoints and tapes at the worst moment, the part's own first state included;
-    ``remote_states`` at most are in remote memory, that one included.
+    ``local_bytes`` is the peak of checkpoints and tapes, and ``remote_states`` the peak in remote memory. Both
+    include the part's own first state.
     """
 
     recomputed_steps: int = 0
@@ -32,9 +32,9 @@ class _Place(NamedTuple):
 
 
 def tally(tree: Tree, *, state_bytes: int, tape_bytes: int) -> Tally:
-    """Return the counts of a whole schedule, in steps; they equal the simulator's by test.
+    """Return the counts of a whole schedule, in steps. Tests check that they equal the simulator's.
 
-    Raises KeyError for a part that is not decided.
+    Raises KeyError for a part without a decision.
     """
     counter = _TreeCounter(tree, state_bytes, tape_bytes)
     root = _Place(tree.root, ragged=counter.missing > 0)
@@ -45,12 +45,12 @@ def tally(tree: Tree, *, state_bytes: int, tape_bytes: int) -> Tally:
         if place not in known:
             decision = tree.decisions[place.part]
             after = _places_after(place, decision, parts_after(place.part, decision, tree.sizes))
-            unknown = [one for one in after if one not in known]
+            unknown = [following for following in after if following not in known]
             if unknown:
                 waiting.extend(unknown)
                 continue
             executed = drop_idle_slot(place.part, decision, tree.sizes) if place.unsaved else place.part
-            known[place] = counter.combined(
+            known[place] = counter.combine(
                 executed, decision, [known[one] for one in after], ragged=place.ragged
             )
         waiting.pop()
@@ -58,7 +58,7 @@ def tally(tree: Tree, *, state_bytes: int, tape_bytes: int) -> Tally:
 
 
 def _places_after(place: _Place, decision: Decision, after: tuple[Part, ...]) -> list[_Place]:
-    """Say which of the parts start where this one does; of segments, the first and the others."""
+    """Return the places of the parts after a decision; segments give the first one and the others."""
     choice = decision.choice
     if choice in (Choice.CHECKPOINT, Choice.OFFLOAD):
         return [_Place(after[0], place.ragged, unsaved=choice is Choice.CHECKPOINT)]
@@ -74,10 +74,10 @@ def _places_after(place: _Place, decision: Decision, after: tuple[Part, ...]) ->
 class _TreeCounter:
     def __init__(self, tree: Tree, state_bytes: int, tape_bytes: int) -> None:
         self.chunk, self.state_bytes, self.tape_bytes = tree.chunk, state_bytes, tape_bytes
-        #: Steps that the first chunk lacks.
+        #: Steps that the ragged first chunk lacks.
         self.missing = tree.root.steps * tree.chunk - tree.steps
 
-    def combined(self, part: Part, decision: Decision, after: list[Tally], *, ragged: bool) -> Tally:
+    def combine(self, part: Part, decision: Decision, after: list[Tally], *, ragged: bool) -> Tally:
         choice, length, repeats = decision
         lacking = self.missing if ragged else 0
         local = self.state_bytes if part.where is Where.LOCAL else 0
@@ -100,8 +100,10 @@ class _TreeCounter:
             return Tally(
                 recomputed_steps=rest.recomputed_steps + repeats * length * self.chunk - lacking
                 + first.recomputed_steps + (repeats - 1) * other.recomputed_steps,
-                remote_writes=rest.remote_writes + repeats + first.remote_writes + (repeats - 1) * other.remote_writes,
-                remote_reads=rest.remote_reads + repeats + first.remote_reads + (repeats - 1) * other.remote_reads,
+                remote_writes=rest.remote_writes + repeats
+                + first.remote_writes + (repeats - 1) * other.remote_writes,
+                remote_reads=rest.remote_reads + repeats
+                + first.remote_reads + (repeats - 1) * other.remote_reads,
                 local_bytes=max(rest.local_bytes, first.local_bytes, other.local_bytes if repeats > 1 else 0),
                 remote_states=max(
                     repeats + rest.remote_states,

@@ -1,14 +1,14 @@
-"""Schedules as trees of decisions: how a run of steps is reversed, from where its first state is kept.
+"""Defines schedules as trees of decisions, and turns them into actions.
 
-A part is ``(where, steps, units)``: so many steps to reverse with so much free local memory, and the first
-state
+A part is ``(where, steps, units)``: ``steps`` steps to reverse with ``units`` units of free local memory. Its
+first state is
 
-- UNSTORED: the working state only, stored nowhere;
-- LOCAL: also in a local slot, which the part frees when it needs the state no more;
+- UNSTORED: the working state only, and not stored;
+- LOCAL: also in a local slot, which the part frees when it no longer needs the state;
 - REMOTE: also in remote memory, likewise.
 
-Equal parts are decided equally, so that a table of decisions by part is a whole schedule
-(docs/optimality.md has the grammar).
+Equal parts have equal decisions, so a table of decisions by part is a whole schedule (docs/optimality.md
+describes the grammar).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from ckptplan.schedule.actions import Action, Advance, Backward, Free, Load, Rec
 
 
 class Part(NamedTuple):
-    """So many steps, to be reversed with so many units of free local memory."""
+    """``steps`` steps, to be reversed with ``units`` units of free local memory."""
 
     where: Where
     steps: int
@@ -29,7 +29,7 @@ class Part(NamedTuple):
 
 
 class Decision(NamedTuple):
-    """What is done with a part; ``length`` and ``repeats`` where the choice has them, else 0."""
+    """The first decision about a part; ``length`` and ``repeats`` are 0 if the choice has none."""
 
     choice: Choice
     length: int = 0
@@ -37,7 +37,7 @@ class Decision(NamedTuple):
 
 
 class UnitSizes(NamedTuple):
-    """Local memory in whole units: of a state and of the tape of a step."""
+    """The sizes of a state and of the tape of a step, in whole units of local memory."""
 
     state: int
     tape: int
@@ -48,9 +48,9 @@ _LOCAL, _REMOTE = Tier.LOCAL, Tier.REMOTE
 
 
 class Piece(NamedTuple):
-    """Something to do later: a part from a first step on, or an action.
+    """A pending part, which begins at step ``start``, or a pending action.
 
-    ``unsaved`` where the local slot of the part's first state is reserved but not filled yet.
+    ``unsaved`` says that the local slot of the part's first state is reserved but not yet filled.
     """
 
     part: Part | None
@@ -88,9 +88,9 @@ def parts_after(part: Part, decision: Decision, sizes: UnitSizes) -> tuple[Part,
 
 
 def drop_idle_slot(part: Part, decision: Decision, sizes: UnitSizes) -> Part:
-    """Return the part that is executed where the first state of an LOCAL part is not in its slot yet.
+    """Return the part to execute if the first state of a LOCAL part is not yet in its slot.
 
-    A decision that frees the slot first needs no save: the part is UNSTORED, with the slot's units.
+    A decision that starts by freeing the slot needs no save: the part is UNSTORED, with the slot's units.
     """
     if part.where is Where.LOCAL and decision.choice in (Choice.TAPE, Choice.RECORD):
         return Part(Where.UNSTORED, part.steps, part.units + sizes.state)
@@ -98,7 +98,7 @@ def drop_idle_slot(part: Part, decision: Decision, sizes: UnitSizes) -> Part:
 
 
 def is_decision(part: Part, decision: Decision) -> bool:
-    """Return whether a decision can be made for a part, whatever comes after it."""
+    """Return whether a decision is possible for a part, regardless of the decisions after it."""
     where, steps, units = part
     choice, length, repeats = decision
     return {
@@ -113,9 +113,9 @@ def is_decision(part: Part, decision: Decision) -> bool:
 
 
 def tree_actions(decisions: Decisions, root: Part, *, sizes: UnitSizes) -> Iterator[Action]:
-    """Return the schedule that decisions describe, one action at a time.
+    """Yield the actions of the schedule that decisions describe.
 
-    Raises KeyError for a part that is not decided.
+    Raises KeyError for a part without a decision.
     """
     waiting: list[Piece] = [Piece(root, 0)]
     while waiting:
@@ -136,40 +136,40 @@ def tree_actions(decisions: Decisions, root: Part, *, sizes: UnitSizes) -> Itera
 _Steps: TypeAlias = tuple[Iterator[Action] | tuple[Action, ...], list[Piece]]
 
 
-def _kept(part: Part, start: int) -> tuple[Action, ...]:
-    """Drop the first state from where it is stored."""
+def _free_first_state(part: Part, start: int) -> tuple[Action, ...]:
+    """Return the action that frees the first state, if it is stored."""
     if part.where is Where.UNSTORED:
         return ()
     return (Free(start, _LOCAL if part.where is Where.LOCAL else _REMOTE),)
 
 
-def _tape(part: Part, _: Decision, start: int, __: tuple[Part, ...]) -> _Steps:
+def _execute_tape(part: Part, _: Decision, start: int, __: tuple[Part, ...]) -> _Steps:
     stop = start + part.steps
-    return (*_kept(part, start), Record(start, stop), Backward(start, stop)), []
+    return (*_free_first_state(part, start), Record(start, stop), Backward(start, stop)), []
 
 
-def _hold(part: Part, _: Decision, start: int, after: tuple[Part, ...]) -> _Steps:
-    return _kept(part, start), [Piece(after[0], start, unsaved=True)]
+def _execute_checkpoint(part: Part, _: Decision, start: int, after: tuple[Part, ...]) -> _Steps:
+    return _free_first_state(part, start), [Piece(after[0], start, unsaved=True)]
 
 
-def _push(_: Part, __: Decision, start: int, after: tuple[Part, ...]) -> _Steps:
+def _execute_offload(_: Part, __: Decision, start: int, after: tuple[Part, ...]) -> _Steps:
     return (Save(start, _REMOTE),), [Piece(after[0], start)]
 
 
-def _record(part: Part, _: Decision, start: int, after: tuple[Part, ...]) -> _Steps:
+def _execute_record(part: Part, _: Decision, start: int, after: tuple[Part, ...]) -> _Steps:
     rest = [Piece(one, start + 1) for one in after]
     backward = Piece(None, 0, Backward(start, start + 1))
-    return (*_kept(part, start), Record(start, start + 1)), [*rest, backward]
+    return (*_free_first_state(part, start), Record(start, start + 1)), [*rest, backward]
 
 
-def _split(part: Part, decision: Decision, start: int, after: tuple[Part, ...]) -> _Steps:
+def _execute_split(part: Part, decision: Decision, start: int, after: tuple[Part, ...]) -> _Steps:
     middle = start + decision.length
     tier = _LOCAL if part.where is Where.LOCAL else _REMOTE
     rest = Piece(after[0], middle, unsaved=True)
     return (Advance(start, middle),), [rest, Piece(None, 0, Load(start, tier)), Piece(after[1], start)]
 
 
-def _split_record(part: Part, decision: Decision, start: int, after: tuple[Part, ...]) -> _Steps:
+def _execute_split_record(part: Part, decision: Decision, start: int, after: tuple[Part, ...]) -> _Steps:
     middle = start + decision.length
     tier = _LOCAL if part.where is Where.LOCAL else _REMOTE
     now = (Advance(start, middle - 1), Record(middle - 1, middle))
@@ -178,7 +178,7 @@ def _split_record(part: Part, decision: Decision, start: int, after: tuple[Part,
     return now, [*rest, *later, Piece(after[-1], start)]
 
 
-def _segments(_: Part, decision: Decision, start: int, after: tuple[Part, ...]) -> _Steps:
+def _execute_segments(_: Part, decision: Decision, start: int, after: tuple[Part, ...]) -> _Steps:
     length, repeats = decision.length, decision.repeats
     starts = range(start, start + repeats * length, length)
     now = (action for first in starts for action in (Save(first, _REMOTE), Advance(first, first + length)))
@@ -189,11 +189,11 @@ def _segments(_: Part, decision: Decision, start: int, after: tuple[Part, ...]) 
 
 
 _STEPS: Mapping[Choice, Callable[[Part, Decision, int, tuple[Part, ...]], _Steps]] = {
-    Choice.TAPE: _tape,
-    Choice.CHECKPOINT: _hold,
-    Choice.OFFLOAD: _push,
-    Choice.RECORD: _record,
-    Choice.SPLIT: _split,
-    Choice.SPLIT_RECORD: _split_record,
-    Choice.SEGMENTS: _segments,
+    Choice.TAPE: _execute_tape,
+    Choice.CHECKPOINT: _execute_checkpoint,
+    Choice.OFFLOAD: _execute_offload,
+    Choice.RECORD: _execute_record,
+    Choice.SPLIT: _execute_split,
+    Choice.SPLIT_RECORD: _execute_split_record,
+    Choice.SEGMENTS: _execute_segments,
 }

@@ -14,7 +14,7 @@ from ckptplan.errors import Infeasible
 from ckptplan.model.plan import Plan
 from ckptplan.model.profile import HardwareProfile
 from ckptplan.model.workload import Workload
-from ckptplan.planning.basis import unsourced
+from ckptplan.planning.basis import find_unsourced
 from ckptplan.storage.tables import Columns, Rows
 from ckptplan.studies.rows import DETAIL_COLUMNS, JOB_COLUMNS, cost_columns
 from ckptplan.units import format_bytes, format_count, format_percent, format_seconds
@@ -61,7 +61,7 @@ def print_basis(console: Console, plan: Plan, *, wording: Wording = str) -> None
     for text, fields in _grouped((entry.field, entry.text) for entry in assumed).items():
         line = Text.assemble((", ".join(fields), "yellow"), f": {text}")
         console.print(Padding(line, (0, 0, 0, 4)))
-    yours = unsourced(plan.estimate_basis)
+    yours = find_unsourced(plan.estimate_basis)
     if yours:
         are = "numbers are" if len(yours) > 1 else "number is"
         console.print(f"  {len(yours)} {are} yours, without a source:")

@@ -1,1 +1,1 @@
-"""What a strategy does, as a sequence of typed actions, and the interpreter that proves it."""
+"""Schedules as sequences of typed actions, and the simulator that checks them."""

@@ -1,6 +1,6 @@
-"""The vocabulary of schedules (docs/schedule-format.md): seven actions, chunk-sized.
+"""Defines the seven actions of schedules (docs/schedule-format.md); each may cover a whole chunk.
 
-Steps are numbered from 0; step t maps state t to state t+1. A range holds ``start`` and not ``stop``.
+Steps are numbered from 0; step t maps state t to state t+1. A range includes ``start`` and excludes ``stop``.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class Load:
 
 @dataclass(frozen=True, slots=True)
 class Free:
-    """Forget a stored state."""
+    """Delete a stored state."""
 
     state: int
     tier: Tier

@@ -1,18 +1,23 @@
-"""The error for a schedule that breaks a law."""
+"""Defines the error for a schedule that breaks a law."""
 
 from __future__ import annotations
 
 import dataclasses
 from typing import Any
 
-from ckptplan.errors import InputError, shown
+from ckptplan.errors import InputError, quote_value
 
 
 class IllegalAction(InputError):  # noqa: N818 - the name is part of the interface
-    """An action of a schedule breaks a law: which action, which law, and the state it found.
+    """An action of a schedule breaks a law.
 
-    ``number`` counts actions from 1; ``action`` is None where the schedule ends too early. ``line`` is
-    where the action stands, for a schedule from a file.
+    Arguments:
+        number: the number of the action, from 1.
+        action: the action; None if the schedule ends too early.
+        law: the law that it breaks.
+        state: the state of the machine at that moment.
+        source: the file that the schedule comes from.
+        line: the line of the action in that file.
     """
 
     kind = "illegal"
@@ -32,29 +37,29 @@ class IllegalAction(InputError):  # noqa: N818 - the name is part of the interfa
         self.law = law
         self.state = state
         self.line = line
-        named = "the end" if action is None else _words(action)
+        named = "the end" if action is None else _describe_action(action)
         place = f"action {number}" if line is None else f"line {line}"
         super().__init__(f"{named}: {law}; found {state}", field=place, source=source)
 
     def in_file(self, path: str) -> IllegalAction:
-        """Return the same error for a file, where action n stands on line n + 1."""
+        """Return the same error for a file, in which action n is on line n + 1."""
         return IllegalAction(self.number, self.action, self.law, self.state, source=path, line=self.number + 1)
 
     def details(self) -> dict[str, Any]:
-        """Return where, the action, the law and the state found."""
+        """Return the place, the action, the law and the state of the machine."""
         return {
             "source": self.source,
             "line": self.line,
             "number": self.number,
-            "action": None if self.action is None else _words(self.action),
+            "action": None if self.action is None else _describe_action(self.action),
             "law": self.law,
             "state": self.state,
         }
 
 
-def _words(action: object) -> str:
-    """Return an action in the words of schedule files: 'save(state=10, tier=remote)'."""
+def _describe_action(action: object) -> str:
+    """Return an action as text, with the names of schedule files: 'save(state=10, tier=remote)'."""
     if not dataclasses.is_dataclass(action) or isinstance(action, type):
-        return shown(action)
+        return quote_value(action)
     fields = [(field.name, getattr(action, field.name)) for field in dataclasses.fields(action)]
     return f"{type(action).__name__.lower()}({', '.join(f'{name}={value}' for name, value in fields)})"

@@ -1,4 +1,4 @@
-"""Pieces that schedules are made of: ranges cut into chunks, and one segment reversed locally."""
+"""Building blocks of schedules: cuts ranges into chunks, and reverses a segment in local memory."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from ckptplan.schedule.actions import Action, Advance, Backward, Free, Load, Rec
 _LOCAL = Tier.LOCAL
 
 
-def cuts(start: int, stop: int, size: int) -> range:
-    """Return where the chunks of a range end, but for the last one; the ragged chunk comes first.
+def cut_range(start: int, stop: int, size: int) -> range:
+    """Return the ends of all chunks of a range except the last; the ragged chunk comes first.
 
     Chunk i of ``[start, *cuts, stop]`` runs from entry i to entry i+1.
     """
@@ -20,14 +20,14 @@ def cuts(start: int, stop: int, size: int) -> range:
 
 def reverse_locally(start: int, stop: int, size: int, *, held: bool = False) -> Iterator[Action]:
     """Run and reverse one segment in chunks of ``size`` steps, the ragged one first."""
-    return reverse_between(start, stop, cuts(start, stop, size), held=held)
+    return reverse_between(start, stop, cut_range(start, stop, size), held=held)
 
 
 def reverse_between(start: int, stop: int, ends: Sequence[int], *, held: bool = False) -> Iterator[Action]:
     """Run and reverse one segment with a local checkpoint before each chunk but the last.
 
-    ``ends`` are where the chunks end, ascending, but for the last one, which is recorded at once. The
-    working state is that of ``start``. With ``held`` it is also in a local slot already, which is freed with
+    ``ends`` are the ends of all chunks but the last, ascending; the last chunk is recorded at once. The
+    working state is that of ``start``. With ``held`` it is already in a local slot too, which is freed like
     the others.
     """
     first = start

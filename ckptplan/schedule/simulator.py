@@ -1,7 +1,7 @@
-"""Plays a schedule: enforces the laws, counts actions, measures time and peaks (docs/schedule-format.md).
+"""Simulates a schedule: enforces the laws, counts actions, and measures time and peaks.
 
-An interpreter of actions and nothing else: it knows no strategy and no closed form, which is what makes
-it a proof of them.
+The laws are those of docs/schedule-format.md. The simulator interprets actions only. It knows no strategy
+and no closed form, so that it can verify both.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from ckptplan.schedule.timeline import COMPUTE, READ, WRITE, Event, Sink
 
 @dataclass(frozen=True, kw_only=True)
 class Trace(Totals):
-    """What a simulated schedule costs: totals, how long compute waited, and the number of actions."""
+    """The cost of a simulated schedule: totals, seconds that compute waited, and the number of actions."""
 
     stall_seconds: float
     actions: int
@@ -30,10 +30,11 @@ class Trace(Totals):
 def play(
     actions: Iterable[Action], *, costs: StepCosts, budget: Budget | None = None, sink: Sink | None = None
 ) -> Trace:
-    """Play a schedule to its end; memory grows with the checkpoints stored at a time, not with the length.
+    """Simulate a schedule to its end.
 
-    With ``costs.overlaps_compute`` transfers overlap compute on two engines, each with a buffer as large
-    as the largest message so far. ``sink`` receives each event of the timeline as soon as it is known.
+    The memory needed grows with the number of checkpoints stored at a time, not with the length. With
+    ``costs.overlaps_compute``, transfers overlap compute on two engines, each with a buffer as large as the
+    largest message so far. ``sink`` receives each event of the timeline as soon as it is known.
 
     Raises IllegalAction for the first action that breaks a law or a limit of ``budget``.
     """
@@ -44,7 +45,7 @@ def play(
     for number, action in enumerate(actions, start=1):
         handler = handlers.get(type(action))
         if handler is None:
-            raise IllegalAction(number, action, "there is no such action", machine.state())
+            raise IllegalAction(number, action, "this is not an action", machine.state())
         law = handler(action)
         if law is not None:
             raise IllegalAction(number, action, law, machine.state())
@@ -55,7 +56,7 @@ def play(
 
 
 class _Machine:
-    """The state of a run. Handlers return the law that an action breaks, None if it is legal."""
+    """The state of a simulation. Handlers return the law that an action breaks, None if it is legal."""
 
     __slots__ = (
         "adjoint",
@@ -99,7 +100,7 @@ class _Machine:
         self.tapes: list[tuple[int, int]] = []
         self.taped = 0
         self.local: set[int] = set()
-        #: State -> when it is in remote memory.
+        #: State -> the time at which it has arrived in remote memory.
         self.remote: dict[int, float] = {}
         self.buffer_states = 0
         self.local_peak = self.remote_peak = 0
@@ -138,7 +139,7 @@ class _Machine:
         self.taped += stop - start
         if self.sink is not None:
             self._show(action, begin, recomputed=self.recomputed - before)
-        return self._look()
+        return self._update_peaks()
 
     def backward(self, action: Backward) -> str | None:
         start, stop = action.start, action.stop
@@ -196,7 +197,7 @@ class _Machine:
             self.local.add(state)
             if self.sink is not None:
                 self._show(action, self.now)
-            return self._look()
+            return self._update_peaks()
         return self._write(action, (state,))
 
     def load(self, action: Load) -> str | None:
@@ -211,7 +212,7 @@ class _Machine:
                 return "a load finds its state"
             self._read(action, (state,), ready=self.remote[state])
         self.position = state
-        return self._look()
+        return self._update_peaks()
 
     def free(self, action: Free) -> str | None:
         state = action.state
@@ -248,7 +249,7 @@ class _Machine:
         ready = max(self.remote.pop(state) for state in states)
         self.local.update(states)
         self._read(action, states, ready=ready)
-        return self._look()
+        return self._update_peaks()
 
     def _write(self, action: Action, states: tuple[int, ...]) -> str | None:
         costs = self.costs
@@ -269,7 +270,7 @@ class _Machine:
             self.remote[state] = done
         if self.sink is not None:
             self._show(action, begin, end=done, track=WRITE)
-        return self._look()
+        return self._update_peaks()
 
     def _read(self, action: Action, states: tuple[int, ...], *, ready: float) -> None:
         costs = self.costs
@@ -298,8 +299,8 @@ class _Machine:
 
     # Bookkeeping
 
-    def _look(self) -> str | None:
-        """Update the peaks; return the limit that is broken, None if all are kept."""
+    def _update_peaks(self) -> str | None:
+        """Update the peaks; return the limit that is exceeded, None if all limits hold."""
         costs = self.costs
         local = self._local_bytes()
         if local > self.local_peak:
@@ -356,13 +357,13 @@ class _Machine:
         return None
 
     def state(self) -> str:
-        """Return what the machine holds, for an error message."""
+        """Return the contents of the machine, for an error message."""
         held: dict[str, list[Any]] = {
             "local": sorted(self.local),
             "remote": sorted(self.remote),
             "tapes": self.tapes,
         }
-        shown = ", ".join(f"{name} {_shortened(values)}" for name, values in held.items())
+        shown = ", ".join(f"{name} {_shorten(values)}" for name, values in held.items())
         working = "none" if self.position is None else self.position
         return f"working state {working}, next step to reverse {self.adjoint - 1}, {shown}"
 
@@ -389,5 +390,5 @@ class _Machine:
         )
 
 
-def _shortened(values: list[Any]) -> str:
+def _shorten(values: list[Any]) -> str:
     return str(values) if len(values) <= 6 else f"{values[:3]}..{values[-1]} ({len(values)})"

@@ -1,6 +1,6 @@
-"""The timeline of a run: its events, their tracks, and the names of their kinds.
+"""Defines the timeline of a run: its events, their tracks, and the names of their kinds.
 
-The simulator and the PyTorch runtime emit events; traces, pictures and validation read them.
+The simulator and the PyTorch runtime emit events; traces, pictures and validations consume them.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from ckptplan.schedule.actions import Action, Advance
 
-#: Tracks: where an action runs.
+#: The tracks that actions run on.
 COMPUTE, WRITE, READ = "compute", "write", "read"
 
 
@@ -18,10 +18,10 @@ COMPUTE, WRITE, READ = "compute", "write", "read"
 class Event:
     """One bar of a timeline, in seconds from the start.
 
-    ``local_bytes`` (of a unit, resident ones included) and ``remote_bytes`` (in all) are those held at
-    ``held_at``. That is the end, except for a transfer that overlaps compute: its bytes count from the
-    moment it is issued. ``recomputed_steps`` of the action's steps had run before. A wait of compute for
-    a transfer is an event with the waiting action and ``stall`` set.
+    ``local_bytes`` (per unit, resident bytes included) and ``remote_bytes`` (total) are those held at
+    ``held_at``. That is the end of the event, except for a transfer that overlaps compute: its bytes count
+    from the moment it is issued. ``recomputed_steps`` of the action's steps had run before. When compute
+    waits for a transfer, the wait is an event with the waiting action and ``stall`` set.
     """
 
     start: float
@@ -38,7 +38,7 @@ class Event:
 #: Receives each event as soon as it is known.
 Sink = Callable[[Event], None]
 
-#: Kinds of bars in the order of legends; events of other kinds take no time.
+#: Kinds of bars, in the order of legends; events of other kinds take no time.
 BARS = ("forward", "recompute", "record", "backward", "write", "read", "wait")
 
 

@@ -13,7 +13,7 @@ from ckptplan.model.record import Parameters
 from ckptplan.model.split import Split
 from ckptplan.model.step_costs import StepCosts
 from ckptplan.model.totals import Totals
-from ckptplan.recursion.plan_data import tree_of
+from ckptplan.recursion.plan_data import read_tree
 from ckptplan.recursion.pricing import price_tree
 from ckptplan.strategies.closed_form import ClosedForm
 from ckptplan.strategies.protocol import Strategy, no_equation
@@ -143,7 +143,7 @@ class SolvedAnswer(Answer):
     def totals(self, costs: StepCosts) -> Totals:
         if costs is self.solved_at:
             return self.solution.totals
-        return price_tree(tree_of(self.parameters, self.splits, steps=costs.steps), costs=costs)
+        return price_tree(read_tree(self.parameters, self.splits, steps=costs.steps), costs=costs)
 
     def cost(self, costs: StepCosts, model: Model) -> Cost:
         if model == "paper":

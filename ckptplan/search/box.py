@@ -19,7 +19,7 @@ from ckptplan.model.budget import Budget
 from ckptplan.model.goal import Model
 from ckptplan.model.record import Parameters
 from ckptplan.model.step_costs import StepCosts
-from ckptplan.search.boxes import Boxes, all_points, corners, joined
+from ckptplan.search.boxes import Boxes, join_boxes, list_corners, list_points
 from ckptplan.search.objective import Key, Objective
 from ckptplan.strategies.closed_form import ClosedForm
 
@@ -56,7 +56,7 @@ class Limits:
     max_overhead: float | None = None
     base_seconds: float = 1.0
 
-    def kept(self, cost: Cost) -> _Mask:
+    def keeps(self, cost: Cost) -> _Mask:
         """Return where no limit is broken."""
         kept: _Mask = np.ones(len(cost.seconds), dtype=bool)
         if self.budget.local_bytes is not None:
@@ -105,17 +105,17 @@ class _BoxProblem:
     objective: Objective
     limits: Limits
 
-    def look(self, boxes: Boxes) -> tuple[Key, _Mask]:
+    def bound(self, boxes: Boxes) -> tuple[Key, _Mask]:
         """Return the bounds that rank boxes, their low ends included, and which boxes may hold a plan."""
         cost = self.strategy.evaluate(low=boxes.low, high=boxes.high, costs=self.costs, model=self.model)
-        useful = self.limits.kept(cost)
+        useful = self.limits.keeps(cost)
         admitted = self.strategy.admits(low=boxes.low, high=boxes.high, steps=self.costs.steps)
         if admitted is not None:
             useful &= admitted
         return (*self.objective(cost), *boxes.low.values()), useful
 
 
-def best_setting(
+def find_best_setting(
     strategy: ClosedForm,
     *,
     costs: StepCosts,
@@ -136,43 +136,43 @@ def best_setting(
     problem = _BoxProblem(strategy=strategy, costs=costs, model=model, objective=objective, limits=limits)
     boxes = Boxes.whole(start)
     best = beaten = None if rival is None else rival.best(strategy.parameter_names)
-    if beaten is not None and not _hopeful(boxes, problem, beaten):
+    if beaten is not None and not _may_improve(boxes, problem, beaten):
         return None
     if boxes.volume() > effort.few_points:
-        boxes = _peeled(boxes)
+        boxes = _peel(boxes)
     waiting: tuple[Boxes, Key] | None = None
     cut, least = 0, float("inf")
     while True:
         if boxes.volume() <= effort.few_points:
-            best = _better(best, _best_point(all_points(boxes), problem))
+            best = _choose_better(best, _find_best_point(list_points(boxes), problem))
         else:
-            best = _better(best, _best_point(corners(boxes), problem))
+            best = _choose_better(best, _find_best_point(list_corners(boxes), problem))
             waiting = _queue(waiting, *_cut(boxes, problem, best))
             cut += boxes.count()
         if waiting is None:
             break
         rest, keys = waiting
-        alive = _below(keys, best)
+        alive = _is_below(keys, best)
         if best is not None and cut > effort.exact_boxes:
             near = alive & (keys[0] >= best[0] - effort.slack(cut) * abs(best[0]))
             least = min(least, float(np.min(keys[0][near].astype(np.float64), initial=np.inf)))
             alive &= ~near
-        chosen = _most_promising(keys, alive, most=effort.at_once)
+        chosen = _choose_most_promising(keys, alive, most=effort.at_once)
         if not len(chosen):
             break
         boxes = rest.take(chosen)
         alive[chosen] = False
         waiting = (rest.take(alive), tuple(column[alive] for column in keys))
-    return None if best is None or best is beaten else _answer(best, least, strategy.parameter_names)
+    return None if best is None or best is beaten else _make_best_setting(best, least, strategy.parameter_names)
 
 
-def _hopeful(boxes: Boxes, problem: _BoxProblem, best: tuple[float, ...]) -> bool:
+def _may_improve(boxes: Boxes, problem: _BoxProblem, best: tuple[float, ...]) -> bool:
     """Return whether any box may hold a better point than the best one."""
-    keys, useful = problem.look(boxes)
-    return bool(np.any(useful & _below(keys, best)))
+    keys, useful = problem.bound(boxes)
+    return bool(np.any(useful & _is_below(keys, best)))
 
 
-def _answer(best: tuple[float, ...], least: float, names: tuple[str, ...]) -> BestSetting:
+def _make_best_setting(best: tuple[float, ...], least: float, names: tuple[str, ...]) -> BestSetting:
     """Part the key from the parameters; ``least`` is the least bound of what was dropped unproved."""
     split = len(best) - len(names)
     gap = (best[0] - least) / abs(best[0]) if least < best[0] else 0.0
@@ -180,7 +180,7 @@ def _answer(best: tuple[float, ...], least: float, names: tuple[str, ...]) -> Be
     return BestSetting(parameters=parameters, key=best[:split], gap=gap)
 
 
-def _below(keys: Key, best: tuple[float, ...] | None) -> _Mask:
+def _is_below(keys: Key, best: tuple[float, ...] | None) -> _Mask:
     """Where a bound comes before the best point: what may still hold a better one."""
     below: _Mask = np.zeros(len(keys[0]), dtype=bool)
     if best is None:
@@ -192,7 +192,7 @@ def _below(keys: Key, best: tuple[float, ...] | None) -> _Mask:
     return below
 
 
-def _most_promising(keys: Key, alive: _Mask, *, most: int) -> npt.NDArray[np.intp]:
+def _choose_most_promising(keys: Key, alive: _Mask, *, most: int) -> npt.NDArray[np.intp]:
     chosen = np.flatnonzero(alive)
     if len(chosen) > most:
         chosen = chosen[np.argpartition(keys[0][chosen], most)[:most]]
@@ -203,18 +203,18 @@ def _queue(waiting: tuple[Boxes, Key] | None, boxes: Boxes, keys: Key) -> tuple[
     if waiting is None:
         return boxes, keys
     rest, old = waiting
-    return joined([rest, boxes]), tuple(np.concatenate(pair) for pair in zip(old, keys, strict=True))
+    return join_boxes([rest, boxes]), tuple(np.concatenate(pair) for pair in zip(old, keys, strict=True))
 
 
-def _better(best: tuple[float, ...] | None, other: tuple[float, ...] | None) -> tuple[float, ...] | None:
+def _choose_better(best: tuple[float, ...] | None, other: tuple[float, ...] | None) -> tuple[float, ...] | None:
     if best is None or other is None:
         return best or other
     return min(best, other)
 
 
-def _best_point(points: Boxes, problem: _BoxProblem) -> tuple[float, ...] | None:
+def _find_best_point(points: Boxes, problem: _BoxProblem) -> tuple[float, ...] | None:
     """Return the first of the points that keep the limits, by key and then by parameters."""
-    keys, useful = problem.look(points)
+    keys, useful = problem.bound(points)
     chosen = np.flatnonzero(useful)
     if not len(chosen):
         return None
@@ -224,7 +224,7 @@ def _best_point(points: Boxes, problem: _BoxProblem) -> tuple[float, ...] | None
     return tuple(column[chosen[0]].item() for column in keys)
 
 
-def _peeled(boxes: Boxes) -> Boxes:
+def _peel(boxes: Boxes) -> Boxes:
     """Return boxes with the last value of each side apart.
 
     There a schedule is often of another kind (one segment, and nothing moves), which bounds tell at once.
@@ -234,7 +234,7 @@ def _peeled(boxes: Boxes) -> Boxes:
         wide = low < high
         rest = Boxes(low=boxes.low, high={**boxes.high, name: np.maximum(low, high - 1)})
         last = Boxes(low={**boxes.low, name: high}, high=boxes.high)
-        boxes = joined([rest, last.take(wide)])
+        boxes = join_boxes([rest, last.take(wide)])
     return boxes
 
 
@@ -247,10 +247,10 @@ def _cut(boxes: Boxes, problem: _BoxProblem, best: tuple[float, ...] | None) -> 
     count = boxes.count()
     # A look at a few boxes takes as long as at hundreds.
     each = max(2, min(32, _FEW_BOXES // count))
-    sides = [_parts(boxes, name, each) for name in boxes.low]
-    parts = sides[0] if len(sides) == 1 else joined(sides)
-    keys, useful = problem.look(parts)
-    useful &= _below(keys, best)
+    sides = [_cut_side(boxes, name, each) for name in boxes.low]
+    parts = sides[0] if len(sides) == 1 else join_boxes(sides)
+    keys, useful = problem.bound(parts)
+    useful &= _is_below(keys, best)
     for name in boxes.low:
         useful &= parts.low[name] <= parts.high[name]
     alive = useful.reshape(len(sides), each, count).sum(axis=1)
@@ -265,7 +265,7 @@ def _cut(boxes: Boxes, problem: _BoxProblem, best: tuple[float, ...] | None) -> 
     return parts.take(useful), tuple(column[useful] for column in keys)
 
 
-def _parts(boxes: Boxes, name: str, each: int) -> Boxes:
+def _cut_side(boxes: Boxes, name: str, each: int) -> Boxes:
     """Return the first parts of all boxes cut across one side, then the second parts, and so on.
 
     A box that is too narrow for so many has parts that are empty, their low end above the high one.
@@ -277,7 +277,7 @@ def _parts(boxes: Boxes, name: str, each: int) -> Boxes:
     cuts = np.where(high > 4 * low, geometric, low + (high - low) * share).astype(np.int64)
     cuts = np.clip(cuts, low, np.maximum(low, high - 1))
     ends = [low - 1, *cuts, high]
-    repeated = joined([boxes] * each)
+    repeated = join_boxes([boxes] * each)
     return Boxes(
         low={**repeated.low, name: np.concatenate(ends[:-1]) + 1},
         high={**repeated.high, name: np.concatenate(ends[1:])},

@@ -61,7 +61,7 @@ def _column(values: Mapping[str, int]) -> dict[str, Integers]:
     return {name: np.array([value], dtype=np.int64) for name, value in values.items()}
 
 
-def all_points(boxes: Boxes) -> Boxes:
+def list_points(boxes: Boxes) -> Boxes:
     """Return every point of the boxes."""
     columns: dict[str, Integers] = {}
     index = np.arange(len(next(iter(boxes.low.values())))) if boxes.low else np.zeros(1, dtype=np.int64)
@@ -75,7 +75,7 @@ def all_points(boxes: Boxes) -> Boxes:
     return Boxes.points(columns)
 
 
-def corners(boxes: Boxes) -> Boxes:
+def list_corners(boxes: Boxes) -> Boxes:
     """Return the corners of the boxes: points that good settings are often among."""
     ends = [
         (low,) if np.array_equal(low, high) else (low, high)
@@ -87,7 +87,7 @@ def corners(boxes: Boxes) -> Boxes:
     )
 
 
-def halves_across(boxes: Boxes, name: str) -> Boxes:
+def cut_in_halves(boxes: Boxes, name: str) -> Boxes:
     """Return the left halves of all boxes cut across one side, then the right halves.
 
     A box that is a single value wide there gives itself and an empty half, which is never chosen.
@@ -99,10 +99,10 @@ def halves_across(boxes: Boxes, name: str) -> Boxes:
     middle = np.clip(middle, low, np.maximum(low, high - 1))
     left = Boxes(low=boxes.low, high={**boxes.high, name: middle})
     right = Boxes(low={**boxes.low, name: np.minimum(middle + 1, high)}, high=boxes.high)
-    return joined([left, right])
+    return join_boxes([left, right])
 
 
-def singles(boxes: Boxes, name: str) -> Boxes:
+def cut_into_singles(boxes: Boxes, name: str) -> Boxes:
     """Return boxes that are a single value wide across one side."""
     sides = boxes.high[name] - boxes.low[name] + 1
     index = np.repeat(np.arange(boxes.count()), sides)
@@ -111,7 +111,7 @@ def singles(boxes: Boxes, name: str) -> Boxes:
     return Boxes(low={**parts.low, name: values}, high={**parts.high, name: values})
 
 
-def joined(parts: list[Boxes]) -> Boxes:
+def join_boxes(parts: list[Boxes]) -> Boxes:
     """Return all boxes of several lots, one lot behind the other."""
     names = parts[0].low
     return Boxes(

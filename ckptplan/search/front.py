@@ -23,7 +23,7 @@ from ckptplan.cost.overlap import least_overlapped_seconds
 from ckptplan.model.goal import Model
 from ckptplan.model.step_costs import StepCosts
 from ckptplan.search.box import Limits
-from ckptplan.search.boxes import Boxes, all_points, corners, halves_across, joined, singles
+from ckptplan.search.boxes import Boxes, cut_in_halves, cut_into_singles, join_boxes, list_corners, list_points
 from ckptplan.strategies.closed_form import ClosedForm
 from ckptplan.strategies.protocol import Columns
 
@@ -65,7 +65,7 @@ class Front:
         return len(self.seconds)
 
 
-def front_of(
+def trace_front(
     strategy: ClosedForm,
     *,
     costs: StepCosts,
@@ -86,26 +86,26 @@ def front_of(
     start = strategy.candidates(costs=costs, budget=limits.budget)
     problem = _FrontProblem(strategy=strategy, costs=costs, model=model, limits=limits, resolution=resolution)
     if start is None:
-        return _front(names, _nothing(len(names)))
-    seen = _Seen(costs=costs)
+        return _make_front(names, _empty_key(len(names)))
+    seen = _SeenPoints(costs=costs)
     try:
         _search(Boxes.whole(start), problem, seen)
     except _TooFine:
-        problem, seen = replace(problem, resolution=COARSE), _Seen(costs=costs)
+        problem, seen = replace(problem, resolution=COARSE), _SeenPoints(costs=costs)
         _search(Boxes.whole(start), problem, seen)
-    return _front(names, seen.front() or _nothing(len(names)), resolution=problem.resolution)
+    return _make_front(names, seen.front() or _empty_key(len(names)), resolution=problem.resolution)
 
 
 class _TooFine(Exception):  # noqa: N818 - nothing is wrong
     """There are more boxes than there is memory for."""
 
 
-def _nothing(parameters: int) -> _Key:
+def _empty_key(parameters: int) -> _Key:
     integers = np.zeros(0, dtype=np.int64)
     return (integers, np.zeros(0), integers, *(integers,) * parameters)
 
 
-def _front(names: Sequence[str], keys: _Key, *, resolution: float = 0.0) -> Front:
+def _make_front(names: Sequence[str], keys: _Key, *, resolution: float = 0.0) -> Front:
     local, seconds, remote, *parameters = keys
     return Front(
         local_peak_bytes=local,
@@ -116,7 +116,7 @@ def _front(names: Sequence[str], keys: _Key, *, resolution: float = 0.0) -> Fron
     )
 
 
-def merged(fronts: Sequence[Front]) -> tuple[Front, Integers]:
+def merge_fronts(fronts: Sequence[Front]) -> tuple[Front, Integers]:
     """Return the front of several together, without parameters, and where each point comes from.
 
     The second result has shape (2, n): which front, and which of its points. Of points that are equal
@@ -132,8 +132,8 @@ def merged(fronts: Sequence[Front]) -> tuple[Front, Integers]:
         )
         for place, front in enumerate(fronts)
     ]
-    keys = undominated(tuple(np.concatenate(columns) for columns in zip(_nothing(2), *lots, strict=True)))
-    return _front((), keys[:3]), np.stack(keys[3:])
+    keys = drop_dominated(tuple(np.concatenate(columns) for columns in zip(_empty_key(2), *lots, strict=True)))
+    return _make_front((), keys[:3]), np.stack(keys[3:])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -146,7 +146,7 @@ class _FrontProblem:
 
     @property
     def trades_steps_for_tapes(self) -> bool:
-        """Whether bounds can be told apart by chunk size (``_gains_by_row``)."""
+        """Whether bounds can be told apart by chunk size (``_bound_gains_by_row``)."""
         return self.model == "exact" and _CHUNK in self.strategy.parameter_names
 
     def least_seconds(self, counts: Counts) -> npt.NDArray[np.float64]:
@@ -155,16 +155,16 @@ class _FrontProblem:
             return np.asarray(least_overlapped_seconds(counts, self.costs), dtype=np.float64)
         return price(counts, self.costs).seconds
 
-    def look(self, boxes: Boxes) -> tuple[_Key, _Mask]:
+    def bound(self, boxes: Boxes) -> tuple[_Key, _Mask]:
         """Return the bounds of boxes, their low ends included, and which may hold a setting."""
         cost = self.strategy.evaluate(low=boxes.low, high=boxes.high, costs=self.costs, model=self.model)
-        useful = self.limits.kept(cost)
+        useful = self.limits.keeps(cost)
         admitted = self.strategy.admits(low=boxes.low, high=boxes.high, steps=self.costs.steps)
         if admitted is not None:
             useful &= admitted
         return (cost.local_peak_bytes, cost.seconds, cost.remote_peak_bytes, *boxes.low.values()), useful
 
-    def relaxed(self, keys: _Key) -> _Key:
+    def relax(self, keys: _Key) -> _Key:
         """Return bounds that a point of the wanted resolution may lie above."""
         if not self.resolution:
             return keys
@@ -173,7 +173,7 @@ class _FrontProblem:
         return (larger, seconds * (1 + self.resolution), *rest)
 
 
-class _Seen:
+class _SeenPoints:
     """The points seen so far that may be of the front, and the least time within each amount of memory.
 
     Memory is counted in levels: units that states and tapes are whole numbers of, or, where that makes
@@ -215,7 +215,7 @@ class _Seen:
         """Return the front of the points seen."""
         if not self._points:
             return ()
-        return undominated(
+        return drop_dominated(
             self._best_of(tuple(np.concatenate(columns) for columns in zip(*self._points, strict=True)))
         )
 
@@ -226,7 +226,7 @@ class _Seen:
         return tuple(column[kept] for column in keys)
 
 
-def undominated(keys: _Key) -> _Key:
+def drop_dominated(keys: _Key) -> _Key:
     """Return the points of the front, in the order of memory; of equal points the first by the key."""
     if not len(keys[0]):
         return keys
@@ -240,11 +240,11 @@ def undominated(keys: _Key) -> _Key:
     best = np.flatnonzero(front[group] & (seconds == least[group]))
     chosen = order[best]
     if len(best) > np.count_nonzero(front):
-        chosen = _first_of_each(keys, chosen, group[best])
+        chosen = _choose_first_of_each(keys, chosen, group[best])
     return tuple(column[chosen] for column in keys)
 
 
-def _first_of_each(keys: _Key, places: npt.NDArray[np.intp], group: Integers) -> npt.NDArray[np.intp]:
+def _choose_first_of_each(keys: _Key, places: npt.NDArray[np.intp], group: Integers) -> npt.NDArray[np.intp]:
     """Return the first point of each group, by what decides between points equal in memory and time."""
     order = np.lexsort((*(column[places] for column in keys[:1:-1]), group))
     places, group = places[order], group[order]
@@ -252,7 +252,7 @@ def _first_of_each(keys: _Key, places: npt.NDArray[np.intp], group: Integers) ->
     return first
 
 
-def _search(boxes: Boxes, problem: _FrontProblem, seen: _Seen) -> None:
+def _search(boxes: Boxes, problem: _FrontProblem, seen: _SeenPoints) -> None:
     """Cut, prune and evaluate until no box is left."""
     if (len(boxes.low) == 1 and problem.resolution == 0) or boxes.volume() <= _FEW_POINTS:
         _evaluate(boxes, problem, seen)
@@ -260,9 +260,9 @@ def _search(boxes: Boxes, problem: _FrontProblem, seen: _Seen) -> None:
     if problem.trades_steps_for_tapes and not problem.resolution:
         # With all else as large as can be, a strategy is most often a simpler one, and its front near this.
         edge = Boxes(low={**boxes.high, _CHUNK: boxes.low[_CHUNK]}, high=boxes.high)
-        for lot in _lots(singles(edge, _CHUNK)):
-            seen.add(_points(lot, problem))
-    seen.add(_points(corners(boxes), problem))
+        for lot in _split_into_lots(cut_into_singles(edge, _CHUNK)):
+            seen.add(_keep_legal(lot, problem))
+    seen.add(_keep_legal(list_corners(boxes), problem))
     while boxes.count():
         boxes = _cut(boxes, problem, seen)
         small = boxes.volumes() <= _LEAF
@@ -271,24 +271,24 @@ def _search(boxes: Boxes, problem: _FrontProblem, seen: _Seen) -> None:
         if boxes.count() > _MOST_BOXES and problem.resolution < COARSE:
             raise _TooFine
         if boxes.count():
-            seen.add(_points(corners(boxes), problem))
+            seen.add(_keep_legal(list_corners(boxes), problem))
 
 
-def _points(points: Boxes, problem: _FrontProblem) -> _Key:
+def _keep_legal(points: Boxes, problem: _FrontProblem) -> _Key:
     """Return the points that keep the limits."""
-    keys, useful = problem.look(points)
+    keys, useful = problem.bound(points)
     return tuple(column[useful] for column in keys)
 
 
-def _evaluate(boxes: Boxes, problem: _FrontProblem, seen: _Seen) -> None:
+def _evaluate(boxes: Boxes, problem: _FrontProblem, seen: _SeenPoints) -> None:
     """Take in every point of the boxes, a lot at a time."""
     if boxes.low and not boxes.count():
         return
-    for lot in _lots(boxes):
-        seen.add(_points(all_points(lot), problem))
+    for lot in _split_into_lots(boxes):
+        seen.add(_keep_legal(list_points(lot), problem))
 
 
-def _lots(boxes: Boxes) -> list[Boxes]:
+def _split_into_lots(boxes: Boxes) -> list[Boxes]:
     """Part boxes into lots of some points."""
     if boxes.count() < 2:
         return [boxes]
@@ -297,7 +297,7 @@ def _lots(boxes: Boxes) -> list[Boxes]:
     return [boxes.take(slice(first, last)) for first, last in pairwise(edges)]
 
 
-def _cut(boxes: Boxes, problem: _FrontProblem, seen: _Seen) -> Boxes:
+def _cut(boxes: Boxes, problem: _FrontProblem, seen: _SeenPoints) -> Boxes:
     """Cut each box, and return the parts that may hold a point of the front.
 
     There are wide boxes of settings that all just fail, and single values of one parameter settle them,
@@ -310,31 +310,31 @@ def _cut(boxes: Boxes, problem: _FrontProblem, seen: _Seen) -> Boxes:
     parts = []
     for place, name in enumerate(names):
         chosen = short[place] & ~short[:place].any(axis=0)
-        parts.append(_gaining(singles(boxes.take(chosen), name), problem, seen))
+        parts.append(_drop_gainless(cut_into_singles(boxes.take(chosen), name), problem, seen))
         only = (lengths[place] > _SHORT) & (np.delete(lengths, place, axis=0) == 1).all(axis=0)
-        parts.append(_gaining(halves_across(boxes.take(only), name), problem, seen))
+        parts.append(_drop_gainless(cut_in_halves(boxes.take(only), name), problem, seen))
     undecided = ~short.any(axis=0) & ((lengths > 1).sum(axis=0) > 1)
-    parts.append(_halved(boxes.take(undecided), names, problem, seen))
-    return joined(parts)
+    parts.append(_halve(boxes.take(undecided), names, problem, seen))
+    return join_boxes(parts)
 
 
-def _gaining(boxes: Boxes, problem: _FrontProblem, seen: _Seen) -> Boxes:
-    return boxes.take(_gains(boxes, problem, seen) > 0)
+def _drop_gainless(boxes: Boxes, problem: _FrontProblem, seen: _SeenPoints) -> Boxes:
+    return boxes.take(_bound_gains(boxes, problem, seen) > 0)
 
 
-def _gains(boxes: Boxes, problem: _FrontProblem, seen: _Seen) -> npt.NDArray[np.float64]:
+def _bound_gains(boxes: Boxes, problem: _FrontProblem, seen: _SeenPoints) -> npt.NDArray[np.float64]:
     """Return how much quicker than what was seen a setting of each box may be; 0 where none is."""
-    keys, useful = problem.look(boxes)
-    gains = np.where(useful, seen.gain(problem.relaxed(keys)), 0.0)
+    keys, useful = problem.bound(boxes)
+    gains = np.where(useful, seen.gain(problem.relax(keys)), 0.0)
     if problem.trades_steps_for_tapes:
         lengths = boxes.high[_CHUNK] - boxes.low[_CHUNK] + 1
         wide = np.flatnonzero((gains > 0) & (lengths > 1) & (lengths <= _ROWS))
-        gains[wide] = _gains_by_row(boxes.take(wide), keys[0][wide], problem, seen)
+        gains[wide] = _bound_gains_by_row(boxes.take(wide), keys[0][wide], problem, seen)
     return gains
 
 
-def _gains_by_row(
-    boxes: Boxes, local: Integers, problem: _FrontProblem, seen: _Seen
+def _bound_gains_by_row(
+    boxes: Boxes, local: Integers, problem: _FrontProblem, seen: _SeenPoints
 ) -> npt.NDArray[np.float64]:
     """Return the most that a chunk size of each box may gain, by bounds for every one of them.
 
@@ -356,17 +356,17 @@ def _gains_by_row(
     }
     again = (counts.recomputed_steps + lengths - 1)[box] - longer
     seconds = problem.least_seconds(replace(counts, recomputed_steps=again, **moved))
-    gains = seen.gain(problem.relaxed((local[box] + longer * costs.tape_bytes, seconds)))
+    gains = seen.gain(problem.relax((local[box] + longer * costs.tape_bytes, seconds)))
     most: npt.NDArray[np.float64] = np.maximum.reduceat(gains, starts) if len(starts) else gains
     return most
 
 
-def _halved(boxes: Boxes, names: Sequence[str], problem: _FrontProblem, seen: _Seen) -> Boxes:
+def _halve(boxes: Boxes, names: Sequence[str], problem: _FrontProblem, seen: _SeenPoints) -> Boxes:
     """Cut each box across the side that leaves least to gain; of two such, the longer in proportion."""
     if not boxes.count():
         return boxes
-    halves = joined([halves_across(boxes, name) for name in names])
-    gains = _gains(halves, problem, seen)
+    halves = join_boxes([cut_in_halves(boxes, name) for name in names])
+    gains = _bound_gains(halves, problem, seen)
     shape = (len(names), 2, boxes.count())
     left = gains.reshape(shape).sum(axis=1)
     proportions = np.array([(boxes.high[name] + 1) / boxes.low[name] for name in names])

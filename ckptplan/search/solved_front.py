@@ -9,14 +9,14 @@ import numpy as np
 
 from ckptplan.model.step_costs import StepCosts
 from ckptplan.search.answer import Answer
-from ckptplan.search.front import Front, undominated
+from ckptplan.search.front import Front, drop_dominated
 from ckptplan.search.question import Question
 
 #: With so many levels of memory at most, every budget is asked for; with more, some.
 _EVERY, _SOME = 256, 24
 
 
-def solved_front(question: Question) -> tuple[Front, tuple[Answer, ...], bool]:
+def trace_solved_front(question: Question) -> tuple[Front, tuple[Answer, ...], bool]:
     """Return the front of the question's only strategy, the answer behind each point, and if it is whole.
 
     Each answer is the quickest schedule found within a budget; the front is whole where each was proved to
@@ -34,7 +34,7 @@ def solved_front(question: Question) -> tuple[Front, tuple[Answer, ...], bool]:
         np.array([one.remote_peak_bytes for one in totals], dtype=np.int64),
         np.arange(len(answers)),
     )
-    local, seconds, remote, places = undominated(keys)
+    local, seconds, remote, places = drop_dominated(keys)
     kept = tuple(answers[place] for place in places.tolist())
     names = question.strategies[0].parameter_names
     front = Front(
@@ -54,29 +54,29 @@ def _is_proved(answer: Answer, costs: StepCosts) -> bool:
     return least is not None and answer.totals(costs).seconds <= least * (1 + 1e-9)
 
 
-def _within(question: Question, local_bytes: int) -> Answer | None:
+def _solve_within(question: Question, local_bytes: int) -> Answer | None:
     return question.replace(local_bytes=local_bytes, objective="time", interruptions=[]).best()
 
 
-def _most(question: Question) -> int:
+def _most_useful_bytes(question: Question) -> int:
     """Return the memory with which plain backpropagation runs, which no schedule gains from exceeding."""
     return question.costs.resident_bytes + question.costs.steps * question.costs.tape_bytes
 
 
 def _walk(question: Question) -> Iterator[Answer]:
-    answer = _within(question, _most(question))
+    answer = _solve_within(question, _most_useful_bytes(question))
     while answer is not None:
         yield answer
-        answer = _within(question, answer.totals(question.costs).local_peak_bytes - 1)
+        answer = _solve_within(question, answer.totals(question.costs).local_peak_bytes - 1)
 
 
 def _spread(question: Question) -> Iterator[Answer]:
     resident = question.costs.resident_bytes
-    free = np.geomspace(question.costs.tape_bytes, _most(question) - resident, _SOME)
+    free = np.geomspace(question.costs.tape_bytes, _most_useful_bytes(question) - resident, _SOME)
     budgets = {resident + round(size) for size in free.tolist()}
     budgets |= {question.goal.local_bytes} if question.goal.local_bytes is not None else set()
     for place, budget in enumerate(sorted(budgets, reverse=True)):
-        answer = _within(question.replace(progress=None), budget)
+        answer = _solve_within(question.replace(progress=None), budget)
         if question.progress is not None:
             question.progress(place + 1, len(budgets))
         if answer is not None:

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any, Literal
 
-from ckptplan.errors import InputError, shown
+from ckptplan.errors import InputError, quote_value
 
 #: No profile, workload or plan comes near this; a device or a wrong file would.
 _MOST_CHARACTERS = 16 * 2**20
@@ -19,7 +19,7 @@ _MOST_CHARACTERS = 16 * 2**20
 _MOST_DOTS = 500
 
 
-def named_file(path: str | Path) -> str | Path:
+def check_file_name(path: str | Path) -> str | Path:
     """Return a name that is one; '' would be taken for the folder. Raises InputError."""
     if not str(path):
         raise InputError("an empty name is no file", field="file")
@@ -32,14 +32,14 @@ def read_text(path: str | Path) -> str:
         if str(path) == "-":
             text = sys.stdin.read(_MOST_CHARACTERS + 1)
         else:
-            with Path(named_file(path)).open(encoding="utf-8-sig") as file:
+            with Path(check_file_name(path)).open(encoding="utf-8-sig") as file:
                 text = file.read(_MOST_CHARACTERS + 1)
     except UnicodeDecodeError as error:
         raise InputError(f"is not UTF-8 text (byte {error.start})", source=str(path)) from None
     except OSError as error:
         raise InputError(f"cannot be read: {error.strerror}", source=str(path)) from None
     except ValueError as error:  # a name that no file can have
-        raise InputError(f"cannot be read: {error}", source=shown(str(path))) from None
+        raise InputError(f"cannot be read: {error}", source=quote_value(str(path))) from None
     if len(text) > _MOST_CHARACTERS:
         raise InputError("is too large", source=str(path), accepted="files up to 16 MiB")
     return text
@@ -59,11 +59,11 @@ def parse_json(text: str, *, source: str) -> dict[str, Any]:
     import json
 
     def strict(text: str) -> Any:
-        return json.loads(text, object_pairs_hook=_without_duplicates, parse_constant=_no_constant)
+        return json.loads(text, object_pairs_hook=_refuse_duplicates, parse_constant=_refuse_constant)
 
     document = _parse(strict, text, language="JSON", source=source)
     if not isinstance(document, dict):
-        raise InputError(f"holds {shown(document)}, not a JSON object", source=source)
+        raise InputError(f"holds {quote_value(document)}, not a JSON object", source=source)
     return document
 
 
@@ -80,7 +80,7 @@ def _parse(parse: Callable[[str], Any], text: str, *, language: str, source: str
         raise InputError(f"is not valid {language}: {reason}", source=source) from None
 
 
-def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _refuse_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     result: dict[str, Any] = {}
     for key, value in pairs:
         if key in result:
@@ -89,31 +89,31 @@ def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return result
 
 
-def _no_constant(name: str) -> Any:
+def _refuse_constant(name: str) -> Any:
     raise InputError(f"{name} is not a number of JSON")
 
 
 def write_text(path: str | Path, text: str) -> None:
-    """Write a file whole (see ``replacing``). Raises InputError if it cannot be written."""
-    with replacing(path) as file:
+    """Write a file whole (see ``replace_file``). Raises InputError if it cannot be written."""
+    with replace_file(path) as file:
         file.write(text)
 
 
 def write_bytes(path: str | Path, content: bytes) -> None:
     """Write a binary file whole, as ``write_text`` does."""
-    with replacing_bytes(path) as file:
+    with replace_binary_file(path) as file:
         file.write(content)
 
 
 @contextmanager
-def replacing_bytes(path: str | Path) -> Iterator[IO[bytes]]:
-    """Open a binary file to write as ``replacing`` does; '-' is a file's name here."""
-    with _streamed(path, mode="wb") as file:
+def replace_binary_file(path: str | Path) -> Iterator[IO[bytes]]:
+    """Open a binary file to write as ``replace_file`` does; '-' is a file's name here."""
+    with _open_replacement(path, mode="wb") as file:
         yield file
 
 
 @contextmanager
-def replacing(path: str | Path) -> Iterator[IO[str]]:
+def replace_file(path: str | Path) -> Iterator[IO[str]]:
     """Open a file to write so that at any moment it is the old one or the new one; '-' is standard output.
 
     What is written streams to a hidden temporary file beside it, which takes its place at the end and
@@ -123,12 +123,12 @@ def replacing(path: str | Path) -> Iterator[IO[str]]:
     if str(path) == "-":
         yield sys.stdout
     else:
-        with _streamed(path, mode="w") as file:
+        with _open_replacement(path, mode="w") as file:
             yield file
 
 
 @contextmanager
-def _streamed(path: str | Path, *, mode: Literal["w", "wb"]) -> Iterator[IO[Any]]:
+def _open_replacement(path: str | Path, *, mode: Literal["w", "wb"]) -> Iterator[IO[Any]]:
     _check_name(path)
     encoding = "utf-8" if mode == "w" else None
     named = Path(path)
@@ -145,7 +145,7 @@ def _streamed(path: str | Path, *, mode: Literal["w", "wb"]) -> Iterator[IO[Any]
             # Through a link, it is the file behind it that is replaced.
             target = named.resolve()
             temporary = target.with_name(temporary.name)
-            with _replacement(target, temporary, mode=mode, encoding=encoding) as file:
+            with _write_temporary(target, temporary, mode=mode, encoding=encoding) as file:
                 yield file
     except OSError as error:
         if error.filename not in (None, str(path), str(temporary)):
@@ -154,13 +154,13 @@ def _streamed(path: str | Path, *, mode: Literal["w", "wb"]) -> Iterator[IO[Any]
 
 
 def _check_name(path: str | Path) -> None:
-    named_file(path)
+    check_file_name(path)
     if "\0" in str(path):
-        raise InputError("cannot be written: no file has such a name", source=shown(str(path)))
+        raise InputError("cannot be written: no file has such a name", source=quote_value(str(path)))
 
 
 @contextmanager
-def _replacement(target: Path, temporary: Path, *, mode: str, encoding: str | None) -> Iterator[IO[Any]]:
+def _write_temporary(target: Path, temporary: Path, *, mode: str, encoding: str | None) -> Iterator[IO[Any]]:
     try:
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0)
         with os.fdopen(os.open(temporary, flags, 0o600), mode, encoding=encoding) as file:
@@ -168,14 +168,14 @@ def _replacement(target: Path, temporary: Path, *, mode: str, encoding: str | No
             file.flush()
             os.fsync(file.fileno())
         # Private so far; a new file gets the usual rights, a replaced one keeps its own.
-        temporary.chmod(target.stat().st_mode & 0o7777 if target.exists() else 0o666 & ~_umask())
+        temporary.chmod(target.stat().st_mode & 0o7777 if target.exists() else 0o666 & ~_read_umask())
         temporary.replace(target)
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
 
 
-def _umask() -> int:
+def _read_umask() -> int:
     mask = os.umask(0)
     os.umask(mask)
     return mask

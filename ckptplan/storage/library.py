@@ -10,7 +10,7 @@ from ckptplan.errors import InputError, did_you_mean
 Shelf = Literal["hardware_profiles", "workloads"]
 
 
-def folder(shelf: Shelf) -> Path:
+def find_folder(shelf: Shelf) -> Path:
     """Return where the built-in files are: the project's root first, then the installed package."""
     package = Path(__file__).parent.parent
     project = package.parent
@@ -19,9 +19,9 @@ def folder(shelf: Shelf) -> Path:
     return package / shelf
 
 
-def names(shelf: Shelf) -> list[str]:
+def list_names(shelf: Shelf) -> list[str]:
     """Return the names of what is built in, sorted."""
-    return sorted(path.stem for path in folder(shelf).glob("*.toml"))
+    return sorted(path.stem for path in find_folder(shelf).glob("*.toml"))
 
 
 def locate(name_or_path: str | Path, *, shelf: Shelf, noun: str) -> Path:
@@ -32,9 +32,9 @@ def locate(name_or_path: str | Path, *, shelf: Shelf, noun: str) -> Path:
     text = str(name_or_path)
     if isinstance(name_or_path, Path) or text == "-" or text.endswith(".toml") or "/" in text or "\\" in text:
         return Path(name_or_path)
-    known = names(shelf)
+    known = list_names(shelf)
     if text in known:
-        return folder(shelf) / f"{text}.toml"
+        return find_folder(shelf) / f"{text}.toml"
     file = next((name for name in (text, f"{text}.toml") if len(text) < 200 and Path(name).is_file()), None)
     hint = did_you_mean(text, known) if file is None else f" Say './{file}' for the file of that name."
     raise InputError(

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ckptplan.errors import InputError, MissingExtra
-from ckptplan.storage.files import replacing_bytes
+from ckptplan.storage.files import replace_binary_file
 from ckptplan.storage.tables import Columns, Type
 
 #: Rows turned into columns at a time.
@@ -18,7 +18,7 @@ _KEY = b"ckptplan.sweep"
 _TYPES: Mapping[Type, str] = {"text": "string", "whole": "int64", "number": "float64", "truth": "bool_"}
 
 
-def pyarrow() -> Any:
+def import_pyarrow() -> Any:
     """Return the package. Raises MissingExtra."""
     try:
         import pyarrow as package
@@ -30,23 +30,23 @@ def pyarrow() -> Any:
 
 def write_parquet(path: str | Path, *, lines: str | Path, columns: Columns, identity: str) -> None:
     """Write a file of JSON lines as Parquet, whole or not at all. Raises InputError, MissingExtra."""
-    arrow = pyarrow()
+    arrow = import_pyarrow()
     schema = arrow.schema(
         [(name, getattr(arrow, _TYPES[type_])()) for name, type_ in columns.items()],
         metadata={_KEY: identity.encode()},
     )
     with (
         Path(lines).open(encoding="utf-8") as rows,
-        replacing_bytes(path) as file,
+        replace_binary_file(path) as file,
         arrow.parquet.ParquetWriter(file, schema) as writer,
     ):
         while batch := list(islice(rows, _BATCH)):
             writer.write_table(arrow.Table.from_pylist(list(map(json.loads, batch)), schema=schema))
 
 
-def identity_of(path: str | Path) -> str | None:
+def read_identity(path: str | Path) -> str | None:
     """Return which sweep a Parquet file holds, None where there is no file. Raises InputError, MissingExtra."""
-    arrow = pyarrow()
+    arrow = import_pyarrow()
     source = str(path)
     if not Path(path).exists():
         return None
@@ -60,9 +60,9 @@ def identity_of(path: str | Path) -> str | None:
     return found
 
 
-def holds(path: str | Path, identity: str) -> bool:
+def holds_sweep(path: str | Path, identity: str) -> bool:
     """Return whether a file is the Parquet file of a sweep, whatever else it may be. Raises MissingExtra."""
     try:
-        return identity_of(path) == identity
+        return read_identity(path) == identity
     except InputError:
         return False

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, TypeVar
 
-from ckptplan.errors import InputError, did_you_mean, shown
+from ckptplan.errors import InputError, did_you_mean, quote_value
 from ckptplan.model.plan import KIND, SCHEMA_VERSION, Plan
 from ckptplan.model.profile import HardwareProfile
 from ckptplan.model.workload import Workload
@@ -36,7 +36,7 @@ def save_plan(plan: Plan, path: str | Path) -> None:
     """Write a plan; an existing file is replaced whole. Raises InputError if it cannot be written."""
     if not isinstance(plan, Plan):
         raise InputError(
-            f"{shown(plan)} is not a plan", field="plan", value=plan, accepted="save_plan(plan, path)"
+            f"{quote_value(plan)} is not a plan", field="plan", value=plan, accepted="save_plan(plan, path)"
         )
     write_text(path, plan_text(plan))
 
@@ -55,14 +55,17 @@ def load_plan(path: str | Path) -> Plan:
     document = parse_json(text, source=source)
     if document.get("kind") != KIND:
         raise InputError(
-            f"{shown(document.get('kind'))} is not a plan", field="kind", accepted=repr(KIND), source=source
+            f"{quote_value(document.get('kind'))} is not a plan",
+            field="kind",
+            accepted=repr(KIND),
+            source=source,
         )
     if check_version(document.get("schema_version"), kind="plan", source=source) == 1:
-        document = _of_version_1(document)
+        document = _convert_version_1(document)
     try:
         parts = {
-            "profile": _part(document, "profile", HardwareProfile),
-            "workload": _part(document, "workload", Workload),
+            "profile": _load_part(document, "profile", HardwareProfile),
+            "workload": _load_part(document, "workload", Workload),
         }
         plan = Plan(**{**document, **parts})
         strategy_of(plan.strategy).check(plan.parameters, steps=plan.steps, splits=plan.splits)
@@ -71,7 +74,7 @@ def load_plan(path: str | Path) -> Plan:
         raise error.inside(source=source) from None
 
 
-def _of_version_1(document: dict[str, Any]) -> dict[str, Any]:
+def _convert_version_1(document: dict[str, Any]) -> dict[str, Any]:
     """Return a plan of version 1 as one of version 2.
 
     ``nested`` keeps nothing remote; the length of its segments was called ``remote_chunk_size`` all the same.
@@ -85,7 +88,7 @@ def _of_version_1(document: dict[str, Any]) -> dict[str, Any]:
     return document
 
 
-def _part(document: dict[str, Any], name: str, model: type[_Part]) -> _Part:
+def _load_part(document: dict[str, Any], name: str, model: type[_Part]) -> _Part:
     entry = document.get(name)
     if not isinstance(entry, dict):
         likely = did_you_mean(name, document) if name not in document else ""

@@ -6,11 +6,11 @@ import datetime
 from pathlib import Path
 from typing import Any
 
-from ckptplan.errors import InputError, did_you_mean, shown
+from ckptplan.errors import InputError, did_you_mean, quote_value
 from ckptplan.model.profile import GRADES, NUMBERS, HardwareProfile
 from ckptplan.storage.files import parse_toml, read_text
 from ckptplan.storage.library import locate
-from ckptplan.storage.versions import without_version
+from ckptplan.storage.versions import drop_version
 
 _SOURCE_KEYS = ("grade", "source", "date", "note", "assumption")
 
@@ -23,14 +23,14 @@ def load_profile(name_or_path: str | Path) -> HardwareProfile:
     """
     path = locate(name_or_path, shelf="hardware_profiles", noun="hardware profile")
     source = str(name_or_path)
-    document = without_version(parse_toml(read_text(path), source=source), kind="profile", source=source)
+    document = drop_version(parse_toml(read_text(path), source=source), kind="profile", source=source)
     try:
-        return HardwareProfile(**_flat(document))
+        return HardwareProfile(**_separate_sources(document))
     except InputError as error:
         raise error.inside(source=source) from None
 
 
-def _flat(document: dict[str, Any]) -> dict[str, Any]:
+def _separate_sources(document: dict[str, Any]) -> dict[str, Any]:
     """Part each number from where it comes from."""
     if "sources" in document:
         raise InputError(
@@ -40,13 +40,13 @@ def _flat(document: dict[str, Any]) -> dict[str, Any]:
     sources: dict[str, dict[str, Any]] = {}
     for field, entry in document.items():
         if field in NUMBERS and isinstance(entry, dict):
-            numbers[field], sources[field] = _number(field, entry)
+            numbers[field], sources[field] = _read_number(field, entry)
         else:
             numbers[field] = entry
     return {**numbers, "sources": sources}
 
 
-def _number(field: str, entry: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+def _read_number(field: str, entry: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
     known = ("value", *_SOURCE_KEYS)
     for key, given in entry.items():
         if key not in known:
@@ -62,6 +62,6 @@ def _number(field: str, entry: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
         raise InputError("is missing", field=f"{field}.grade", accepted=", ".join(GRADES))
     date = entry.get("date")
     if date is not None and not isinstance(date, (str, datetime.date)):
-        raise InputError(f"{shown(date)} is not a date", field=f"{field}.date", accepted="as 2026-11-21")
+        raise InputError(f"{quote_value(date)} is not a date", field=f"{field}.date", accepted="as 2026-11-21")
     source = {key: entry[key] for key in _SOURCE_KEYS if key in entry}
     return entry["value"], source if date is None else {**source, "date": str(date)}

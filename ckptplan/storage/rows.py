@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from ckptplan.errors import InputError
-from ckptplan.storage.files import named_file, write_bytes
+from ckptplan.storage.files import check_file_name, write_bytes
 from ckptplan.storage.tables import Lines
 from ckptplan.wording import Argument, Phrase
 
@@ -44,13 +44,13 @@ class RowFile:
         Path(self.path).unlink()
 
 
-def beginning_of(lines: Lines, identity: str) -> str:
+def make_beginning(lines: Lines, identity: str) -> str:
     """Return what a file of these rows begins with, whether a row is complete or not."""
     return lines.header() or lines.head({"sweep": identity})
 
 
 @contextmanager
-def row_file(
+def open_rows(
     path: str | Path,
     *,
     lines: Lines,
@@ -65,11 +65,11 @@ def row_file(
     holds anything but the first of ``total`` rows of ``identity``, where another process writes it, or
     where it cannot be written.
     """
-    source = str(named_file(path))
-    beginning = beginning_of(lines, identity).encode()
+    source = str(check_file_name(path))
+    beginning = make_beginning(lines, identity).encode()
     try:
-        with _begun(path, beginning, source=source, restart=restart) as file:
-            done, end = _examined(file, lines, identity=identity, total=total, head=head, source=source)
+        with _open_begun(path, beginning, source=source, restart=restart) as file:
+            done, end = _examine(file, lines, identity=identity, total=total, head=head, source=source)
             # What a first row begins with stays until the row is written over it.
             file.truncate(max(end, len(beginning)))
             file.seek(end)
@@ -84,19 +84,19 @@ def row_file(
         raise InputError("cannot be written: no file has such a name", source=repr(source)) from None
 
 
-def _begun(path: str | Path, beginning: bytes, *, source: str, restart: bool) -> IO[bytes]:
+def _open_begun(path: str | Path, beginning: bytes, *, source: str, restart: bool) -> IO[bytes]:
     """Open a file to read and write, and keep others out; an empty one gets its beginning, all at once."""
-    file = _alone(path, source)
+    file = _open_locked(path, source)
     if os.fstat(file.fileno()).st_size and not restart:
         return file
     if sys.platform == "win32":
         file.close()  # what is open cannot be replaced there
     with file:
         write_bytes(path, beginning)
-    return _alone(path, source)
+    return _open_locked(path, source)
 
 
-def _alone(path: str | Path, source: str) -> IO[bytes]:
+def _open_locked(path: str | Path, source: str) -> IO[bytes]:
     """Open a file without emptying it, and keep others out. Raises InputError where another process is in."""
     while True:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | getattr(os, "O_BINARY", 0), 0o666)
@@ -127,7 +127,7 @@ def _lock(file: IO[bytes], source: str) -> None:
             raise InputError("is being written by another process", source=source) from None
 
 
-def _examined(
+def _examine(
     file: IO[bytes],
     lines: Lines,
     *,
@@ -139,26 +139,26 @@ def _examined(
     """Return the number of complete rows and where the last one ends. Raises InputError."""
     header = lines.header().encode()
     if file.read(len(header)) != header:
-        raise _no_sweep(source, "has other columns" if lines.format == "csv" else "is none")
+        raise _refuse_file(source, "has other columns" if lines.format == "csv" else "is none")
     first = lines.head({"sweep": identity}).encode()
     done, end, last = 0, len(header), b""
     while line := file.readline(_MOST_BYTES):
         whole = line.endswith(b"\n")
-        line = line if whole else _without_tail(line, file)
+        line = line if whole else _strip_zeros(line, file)
         if end and not line:
             break
         # Only what follows a complete line can have been cut short before it says whose it is.
         expected = first if whole or not end else first[: len(line)]
         if line[: len(first)] != expected or len(line) == _MOST_BYTES or b"\0" in line:
-            raise _no_sweep(source, f"its row {done + 1:,} is of another sweep, or no row")
+            raise _refuse_file(source, f"its row {done + 1:,} is of another sweep, or no row")
         if whole:
             done, end, last = done + 1, end + len(line), line
     if done > total or (done and not last.startswith(lines.head(head(done - 1)).encode())):
-        raise _no_sweep(source, f"its {done:,} rows are not the first of the sweep")
+        raise _refuse_file(source, f"its {done:,} rows are not the first of the sweep")
     return done, end
 
 
-def _without_tail(line: bytes, file: IO[bytes]) -> bytes:
+def _strip_zeros(line: bytes, file: IO[bytes]) -> bytes:
     """Return a last line without the zeros that some file systems leave there after a power cut."""
     text = line.rstrip(b"\0")
     while text != line and (more := file.read(_MOST_BYTES)):
@@ -167,7 +167,7 @@ def _without_tail(line: bytes, file: IO[bytes]) -> bytes:
     return text
 
 
-def _no_sweep(source: str, reason: str) -> InputError:
+def _refuse_file(source: str, reason: str) -> InputError:
     return InputError(
         f"is not what this sweep began: {reason}",
         source=source,

@@ -14,9 +14,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal, TextIO, get_args
 
-from ckptplan.errors import InputError, did_you_mean, shown
+from ckptplan.errors import InputError, did_you_mean, quote_value
 from ckptplan.schedule.actions import Action, Tier
-from ckptplan.storage.files import named_file, parse_json
+from ckptplan.storage.files import check_file_name, parse_json
 from ckptplan.storage.versions import check_version
 from ckptplan.units import MAX_STEPS
 
@@ -70,17 +70,17 @@ def load_schedule(path: str | Path, *, steps: int | None = None) -> Iterator[Act
     Raises InputError, while the actions are read, with the line and the field that is not accepted.
     """
     source = "standard input" if str(path) == "-" else str(path)
-    with _opened(path) as file:
-        lines = _lines(file, source=source)
+    with _open(path) as file:
+        lines = _read_lines(file, source=source)
         first = next(lines, "")
         if first.startswith("{"):
             _check_head(parse_json(first, source=f"{source}: line 1"), steps=steps, source=f"{source}: line 1")
-            parse = _from_json
-        elif _cells(first) == _COLUMNS:
-            parse = _from_csv
+            parse = _parse_json_line
+        elif _split_cells(first) == _COLUMNS:
+            parse = _parse_csv_line
         else:
             raise InputError(
-                f"{shown(first)} starts no schedule",
+                f"{quote_value(first)} starts no schedule",
                 source=f"{source}: line 1",
                 accepted=f'{{"kind": "{KIND}", ...}}, or the columns {",".join(_COLUMNS)}',
             )
@@ -89,27 +89,27 @@ def load_schedule(path: str | Path, *, steps: int | None = None) -> Iterator[Act
             if not line.strip() and not any(rest.strip() for rest in lines):
                 return  # an editor's blank lines at the end
             try:
-                yield _action(parse(line, where))
+                yield _make_action(parse(line, where))
             except InputError as error:
                 raise (error if error.source else error.inside(source=where)) from None
 
 
 @contextmanager
-def _opened(path: str | Path) -> Iterator[TextIO]:
+def _open(path: str | Path) -> Iterator[TextIO]:
     if str(path) == "-":
         yield sys.stdin
         return
     try:
-        file = Path(named_file(path)).open(encoding="utf-8")  # noqa: SIM115 - closed below
+        file = Path(check_file_name(path)).open(encoding="utf-8")  # noqa: SIM115 - closed below
     except OSError as error:
         raise InputError(f"cannot be read: {error.strerror}", source=str(path)) from None
     except ValueError as error:  # a name that no file can have
-        raise InputError(f"cannot be read: {error}", source=shown(str(path))) from None
+        raise InputError(f"cannot be read: {error}", source=quote_value(str(path))) from None
     with file:
         yield file
 
 
-def _lines(file: TextIO, *, source: str) -> Iterator[str]:
+def _read_lines(file: TextIO, *, source: str) -> Iterator[str]:
     number = 0
     try:
         while line := file.readline(_MOST_CHARACTERS + 1):
@@ -130,13 +130,16 @@ def _lines(file: TextIO, *, source: str) -> Iterator[str]:
 def _check_head(head: Mapping[str, Any], *, steps: int | None, source: str) -> None:
     if head.get("kind") != KIND:
         raise InputError(
-            f"{shown(head.get('kind'))} is not a schedule", field="kind", accepted=repr(KIND), source=source
+            f"{quote_value(head.get('kind'))} is not a schedule",
+            field="kind",
+            accepted=repr(KIND),
+            source=source,
         )
     check_version(head.get("schema_version"), kind="schedule", source=source)
-    _step(head.get("steps"), "steps", source=source)
+    _check_step(head.get("steps"), "steps", source=source)
     if steps is not None and head.get("steps") != steps:
         raise InputError(
-            f"the schedule is for {shown(head.get('steps'))} steps, the plan for {steps}",
+            f"the schedule is for {quote_value(head.get('steps'))} steps, the plan for {steps}",
             field="steps",
             value=head.get("steps"),
             accepted=str(steps),
@@ -144,41 +147,41 @@ def _check_head(head: Mapping[str, Any], *, steps: int | None, source: str) -> N
         )
 
 
-def _from_json(line: str, where: str) -> dict[str, Any]:
+def _parse_json_line(line: str, where: str) -> dict[str, Any]:
     if not line.strip():
         raise InputError("is empty", accepted="one action a line")
     return parse_json(line, source=where)
 
 
-def _from_csv(line: str, where: str) -> dict[str, Any]:  # noqa: ARG001 - the signature of both
-    cells = _cells(line)
+def _parse_csv_line(line: str, where: str) -> dict[str, Any]:  # noqa: ARG001 - the signature of both
+    cells = _split_cells(line)
     if len(cells) != len(_COLUMNS):
         raise InputError(f"has {len(cells)} cells", accepted=f"{len(_COLUMNS)}: {','.join(_COLUMNS)}")
     found: dict[str, Any] = {name: text for name, text in zip(_COLUMNS, cells, strict=True) if text != ""}
     for name in ("start", "stop", "state"):
         if name in found:
-            found[name] = _integer(found[name])
+            found[name] = _read_integer(found[name])
     if "states" in found:
-        found["states"] = [_integer(text) for text in found["states"].split()]
+        found["states"] = [_read_integer(text) for text in found["states"].split()]
     return found
 
 
-def _cells(line: str) -> list[str]:
+def _split_cells(line: str) -> list[str]:
     """Split a row; only spreadsheets quote, and Python's reader takes no long cells."""
     return next(csv.reader([line]), []) if '"' in line else line.split(",") if line else []
 
 
-def _integer(text: str) -> object:
+def _read_integer(text: str) -> object:
     """Return the number that a cell holds; the text, to be refused by name, where it holds none."""
     return int(text) if text.isascii() and text.isdecimal() and len(text) < 20 else text
 
 
-def _action(found: Mapping[str, Any]) -> Action:
+def _make_action(found: Mapping[str, Any]) -> Action:
     name = found.get("action")
     if not isinstance(name, str) or name not in ACTIONS:
         hint = did_you_mean(name, ACTIONS) if isinstance(name, str) else ""
         raise InputError(
-            f"{shown(name)} is no action.{hint}", field="action", value=name, accepted=", ".join(ACTIONS)
+            f"{quote_value(name)} is no action.{hint}", field="action", value=name, accepted=", ".join(ACTIONS)
         )
     fields = _FIELDS[name]
     for given in found:
@@ -194,12 +197,12 @@ def _action(found: Mapping[str, Any]) -> Action:
     return action
 
 
-def _step(value: object, field: str, source: str | None = None) -> int:
+def _check_step(value: object, field: str, source: str | None = None) -> int:
     if isinstance(value, float) and value.is_integer():
         value = int(value)  # some languages have no other numbers
     if type(value) is not int or not 0 <= value <= MAX_STEPS:
         raise InputError(
-            f"{shown(value)} is no step",
+            f"{quote_value(value)} is no step",
             field=field,
             value=value,
             accepted=f"a whole number from 0 to {MAX_STEPS:,}",
@@ -208,24 +211,28 @@ def _step(value: object, field: str, source: str | None = None) -> int:
     return value
 
 
-def _steps(value: object, field: str) -> tuple[int, ...]:
+def _check_steps(value: object, field: str) -> tuple[int, ...]:
     if not isinstance(value, list):
-        raise InputError(f"{shown(value)} is no list", field=field, value=value, accepted="a list of steps")
-    return tuple(_step(state, field) for state in value)
+        raise InputError(
+            f"{quote_value(value)} is no list", field=field, value=value, accepted="a list of steps"
+        )
+    return tuple(_check_step(state, field) for state in value)
 
 
-def _tier(value: object, field: str) -> Tier:
+def _check_tier(value: object, field: str) -> Tier:
     if value not in _TIERS:
-        raise InputError(f"{shown(value)} is no tier", field=field, value=value, accepted=" or ".join(_TIERS))
+        raise InputError(
+            f"{quote_value(value)} is no tier", field=field, value=value, accepted=" or ".join(_TIERS)
+        )
     return Tier(value)
 
 
 _CHECKS: Mapping[str, Callable[[Any, str], Any]] = {
-    "start": _step,
-    "stop": _step,
-    "state": _step,
-    "states": _steps,
-    "tier": _tier,
-    "source": _tier,
-    "target": _tier,
+    "start": _check_step,
+    "stop": _check_step,
+    "state": _check_step,
+    "states": _check_steps,
+    "tier": _check_tier,
+    "source": _check_tier,
+    "target": _check_tier,
 }

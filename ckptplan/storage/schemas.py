@@ -42,7 +42,7 @@ def _profile() -> dict[str, Any]:
     properties = schema["properties"]
     del properties["sources"]
     for field in NUMBERS:
-        plain = _with_text(properties[field])
+        plain = _allow_text(properties[field])
         table = copy.deepcopy(source)
         table["properties"]["value"] = plain
         table["required"] = ["value", "grade"]
@@ -51,7 +51,7 @@ def _profile() -> dict[str, Any]:
             "anyOf": [plain, table],
             "description": properties[field].get("description", field),
         }
-    return _versioned(schema, "profile")
+    return _add_version(schema, "profile")
 
 
 def _workload() -> dict[str, Any]:
@@ -60,13 +60,13 @@ def _workload() -> dict[str, Any]:
     properties = schema["properties"]
     for field in properties:
         if field.endswith(("_bytes", "_bytes_per_step", "_seconds")):
-            properties[field] = _with_text(properties[field])
+            properties[field] = _allow_text(properties[field])
     network = schema["$defs"]["Network"]["properties"]
-    network["other_resident_bytes"] = _with_text(network["other_resident_bytes"])
+    network["other_resident_bytes"] = _allow_text(network["other_resident_bytes"])
     sizes = ["state_bytes", "tape_bytes"]
     schema["required"] = [field for field in schema["required"] if field not in sizes]
     schema["anyOf"] = [{"required": sizes}, {"required": ["network", "units"]}]
-    return _versioned(schema, "workload")
+    return _add_version(schema, "workload")
 
 
 def _schedule() -> dict[str, Any]:
@@ -114,12 +114,12 @@ _ACTION_FIELDS: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 
 
-def _with_text(schema: dict[str, Any]) -> dict[str, Any]:
+def _allow_text(schema: dict[str, Any]) -> dict[str, Any]:
     text = {"type": "string", "description": "a number with a unit, as '624 KiB', '20 GB/s' or '1.5 us'"}
     kept: dict[str, Any] = {key: schema[key] for key in ("description", "title", "default") if key in schema}
     return {"anyOf": [schema, text], **kept}
 
 
-def _versioned(schema: dict[str, Any], kind: Kind) -> dict[str, Any]:
+def _add_version(schema: dict[str, Any], kind: Kind) -> dict[str, Any]:
     schema["properties"]["schema_version"] = {"const": WRITTEN[kind], "description": "version of the format"}
     return schema

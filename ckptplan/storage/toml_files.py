@@ -50,8 +50,8 @@ def workload_text(workload: Workload) -> str:
         # The network says them.
         given = {field: value for field, value in given.items() if field not in (*DERIVED, "batch")}
     for field, value in given.items():
-        document[field] = _human(field, value)
-    return _text("What a training job is, for ckptplan (docs/workloads.md).", document, kind="workload")
+        document[field] = _make_readable(field, value)
+    return _format_toml("What a training job is, for ckptplan (docs/workloads.md).", document, kind="workload")
 
 
 def profile_text(profile: HardwareProfile) -> str:
@@ -63,20 +63,20 @@ def profile_text(profile: HardwareProfile) -> str:
     for field in type(profile).model_fields:
         if field not in given:
             continue
-        value = "unbounded" if given[field] is None else _human(field, given[field])
+        value = "unbounded" if given[field] is None else _make_readable(field, given[field])
         source = profile.sources.get(field)
         document[field] = value if source is None else {"value": value, **source.model_dump(exclude_none=True)}
     assert set(document) <= {"name", "description", *NUMBERS}  # noqa: S101 - sources stand beside numbers
-    return _text("A machine and its memory, for ckptplan (docs/profiles.md).", document, kind="profile")
+    return _format_toml("A machine and its memory, for ckptplan (docs/profiles.md).", document, kind="profile")
 
 
-def _text(comment: str, document: dict[str, Any], *, kind: Kind) -> str:
+def _format_toml(comment: str, document: dict[str, Any], *, kind: Kind) -> str:
     import tomli_w  # what writes files only
 
     return f"# {comment}\n" + tomli_w.dumps({"schema_version": WRITTEN[kind], **document})
 
 
-def _human(field: str, value: Any) -> Any:
+def _make_readable(field: str, value: Any) -> Any:
     """Return a value as people write it where that is the same number, else as it is."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return value

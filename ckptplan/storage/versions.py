@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Literal, TypeAlias
 
-from ckptplan.errors import InputError, shown
+from ckptplan.errors import InputError, quote_value
 from ckptplan.model.plan import SCHEMA_VERSION as PLAN_VERSION
 
 #: What has a version: files that are read, and results, which are only written.
@@ -16,7 +16,7 @@ WRITTEN: Mapping[Kind, int] = {"plan": PLAN_VERSION, "profile": 1, "result": 1, 
 _OLDEST = 1
 
 
-def without_version(document: dict[str, Any], *, kind: Kind, source: str) -> dict[str, Any]:
+def drop_version(document: dict[str, Any], *, kind: Kind, source: str) -> dict[str, Any]:
     """Return a document without its schema_version (which may be left out). Raises InputError."""
     check_version(document.get("schema_version", WRITTEN[kind]), kind=kind, source=source)
     return {key: value for key, value in document.items() if key != "schema_version"}
@@ -26,7 +26,7 @@ def check_version(version: object, *, kind: Kind, source: str) -> int:
     """Return the version. Raises InputError for one that this program does not read."""
     if type(version) is not int or not _OLDEST <= version <= WRITTEN[kind]:
         raise InputError(
-            f"{shown(version)} is a version that this ckptplan does not read; use the one that wrote the file",
+            f"this ckptplan does not read version {quote_value(version)}; use the one that wrote the file",
             field="schema_version",
             value=version,
             accepted=" or ".join(map(str, range(_OLDEST, WRITTEN[kind] + 1))),

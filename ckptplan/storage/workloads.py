@@ -8,7 +8,7 @@ from ckptplan.errors import InputError
 from ckptplan.model.workload import Workload
 from ckptplan.storage.files import parse_toml, read_text
 from ckptplan.storage.library import locate
-from ckptplan.storage.versions import without_version
+from ckptplan.storage.versions import drop_version
 
 
 def load_workload(name_or_path: str | Path) -> Workload:
@@ -18,7 +18,7 @@ def load_workload(name_or_path: str | Path) -> Workload:
     """
     path = locate(name_or_path, shelf="workloads", noun="workload")
     source = str(name_or_path)
-    document = without_version(parse_toml(read_text(path), source=source), kind="workload", source=source)
+    document = drop_version(parse_toml(read_text(path), source=source), kind="workload", source=source)
     try:
         return Workload(**document)
     except InputError as error:

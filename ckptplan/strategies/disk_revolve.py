@@ -7,7 +7,7 @@ from ckptplan.model.progress import Progress
 from ckptplan.model.step_costs import StepCosts
 from ckptplan.recursion.disk_revolve import segment_candidates
 from ckptplan.recursion.pricing import memory_variants
-from ckptplan.strategies.solved import Choose, Solution, Solved, any_within, best_of
+from ckptplan.strategies.solved import Choose, Solution, Solved, choose_among_groups, is_any_within
 
 
 class DiskRevolve(Solved):
@@ -27,11 +27,11 @@ class DiskRevolve(Solved):
         progress: Progress | None = None,
     ) -> Solution | None:
         groups = [list(segment_candidates(costs, budget, remote=remote)) for remote in memory_variants(costs)]
-        return best_of(groups, costs=costs, choose=choose)
+        return choose_among_groups(groups, costs=costs, choose=choose)
 
     def has_schedule(self, *, costs: StepCosts, budget: Budget, effort: str = "quick") -> bool:
         groups = (segment_candidates(costs, budget, remote=remote) for remote in memory_variants(costs))
-        return any_within(groups, costs=costs, budget=budget)
+        return is_any_within(groups, costs=costs, budget=budget)
 
     def least_local_bytes(self, costs: StepCosts) -> int:
         # One tape at a time, so that all tapes are no way to do without a slot.

@@ -15,7 +15,7 @@ from ckptplan.model.record import Parameters
 from ckptplan.model.split import Split
 from ckptplan.model.step_costs import StepCosts
 from ckptplan.schedule.actions import Action, Advance, Free, Load, Save, Tier
-from ckptplan.schedule.segments import cuts, reverse_locally
+from ckptplan.schedule.segments import cut_range, reverse_locally
 from ckptplan.strategies.closed_form import Box, Capacity, ClosedForm
 from ckptplan.strategies.protocol import Columns
 from ckptplan.strategies.two_levels import TwoLevels
@@ -87,7 +87,7 @@ class Double(ClosedForm):
         self, parameters: Parameters, *, steps: int, splits: Sequence[Split] | None = None
     ) -> Iterator[Action]:
         chunk, segment = parameters["chunk_size"], parameters["remote_chunk_size"]
-        ends = cuts(0, steps, segment)
+        ends = cut_range(0, steps, segment)
         for end in ends:
             start = max(0, end - segment)
             yield Save(start, Tier.REMOTE)

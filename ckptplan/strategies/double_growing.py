@@ -15,7 +15,7 @@ from ckptplan.model.split import Split
 from ckptplan.model.step_costs import StepCosts
 from ckptplan.recursion import growing
 from ckptplan.schedule.actions import Action, Advance, Free, Load, Save, Tier
-from ckptplan.schedule.segments import cuts, reverse_between
+from ckptplan.schedule.segments import cut_range, reverse_between
 from ckptplan.strategies.closed_form import Box, Capacity, ClosedForm
 from ckptplan.strategies.protocol import Columns
 from ckptplan.strategies.two_levels import TwoLevels
@@ -29,6 +29,7 @@ class DoubleGrowing(ClosedForm):
     name = "double-growing"
     rank = 7
     parameter_names = ("chunk_size", "remote_chunk_size", "state_units", "tape_units")
+    always_regular = False
     transfers = _LEVELS.transfers
 
     def candidates(self, *, costs: StepCosts, budget: Budget) -> Box | None:
@@ -36,7 +37,7 @@ class DoubleGrowing(ClosedForm):
         least = ceil_div(costs.steps, capacity.remote_checkpoints + 1)
         if capacity.tapes < 1:
             return None
-        p, q = growing.growth(state=costs.state_bytes, tape=costs.tape_bytes)
+        p, q = growing.growth_ratio(state=costs.state_bytes, tape=costs.tape_bytes)
         fixed = {"state_units": p, "tape_units": q}
         return Box(
             low={"chunk_size": 1, "remote_chunk_size": least, **fixed},
@@ -46,7 +47,7 @@ class DoubleGrowing(ClosedForm):
     def counts(self, *, low: Columns, high: Columns, steps: int) -> Counts:
         two = _LEVELS.levels(low=low, high=high, steps=steps)
         inner = (
-            growing.chunks(
+            growing.count_chunks(
                 low["remote_chunk_size"],
                 chunk=high["chunk_size"],
                 p=high["state_units"],
@@ -78,18 +79,18 @@ class DoubleGrowing(ClosedForm):
         self, parameters: Parameters, *, steps: int, splits: Sequence[Split] | None = None
     ) -> Iterator[Action]:
         chunk, segment, p, q = (parameters[name] for name in self.parameter_names)
-        ends = cuts(0, steps, segment)
+        ends = cut_range(0, steps, segment)
         for end in ends:
             start = max(0, end - segment)
             yield Save(start, Tier.REMOTE)
             yield Advance(start, end)
         last = ends[-1] if ends else 0
-        yield from reverse_between(last, steps, growing.ends(last, steps, chunk=chunk, p=p, q=q))
+        yield from reverse_between(last, steps, growing.list_chunk_ends(last, steps, chunk=chunk, p=p, q=q))
         for end in reversed(ends):
             start = max(0, end - segment)
             yield Load(start, Tier.REMOTE)
             yield Free(start, Tier.REMOTE)
-            yield from reverse_between(start, end, growing.ends(start, end, chunk=chunk, p=p, q=q))
+            yield from reverse_between(start, end, growing.list_chunk_ends(start, end, chunk=chunk, p=p, q=q))
 
 
 STRATEGY = DoubleGrowing()

@@ -24,19 +24,21 @@ class Growing(ClosedForm):
     name = "growing"
     rank = 6
     parameter_names = ("chunk_size", "state_units", "tape_units")
+    always_regular = False
 
     def candidates(self, *, costs: StepCosts, budget: Budget) -> Box | None:
         capacity = Capacity.within(budget, costs=costs)
         if capacity.tapes < 1:
             return None
-        p, q = growing.growth(state=costs.state_bytes, tape=costs.tape_bytes)
+        p, q = growing.growth_ratio(state=costs.state_bytes, tape=costs.tape_bytes)
         fixed = {"state_units": p, "tape_units": q}
         return Box(low={"chunk_size": 1, **fixed}, high={"chunk_size": capacity.tapes, **fixed})
 
     def counts(self, *, low: Columns, high: Columns, steps: int) -> Counts:
         total = np.full_like(high["chunk_size"], steps)
         checkpoints = (
-            growing.chunks(total, chunk=high["chunk_size"], p=high["state_units"], q=high["tape_units"]) - 1
+            growing.count_chunks(total, chunk=high["chunk_size"], p=high["state_units"], q=high["tape_units"])
+            - 1
         )
         none = np.zeros_like(checkpoints)
         return Counts(
@@ -60,7 +62,7 @@ class Growing(ClosedForm):
         self, parameters: Parameters, *, steps: int, splits: Sequence[Split] | None = None
     ) -> Iterator[Action]:
         chunk, p, q = (parameters[name] for name in self.parameter_names)
-        return reverse_between(0, steps, growing.ends(0, steps, chunk=chunk, p=p, q=q))
+        return reverse_between(0, steps, growing.list_chunk_ends(0, steps, chunk=chunk, p=p, q=q))
 
 
 STRATEGY = Growing()

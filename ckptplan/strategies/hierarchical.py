@@ -16,7 +16,7 @@ from ckptplan.model.record import Parameters
 from ckptplan.model.split import Split
 from ckptplan.model.step_costs import StepCosts
 from ckptplan.schedule.actions import Action, Advance, Backward, Free, Load, Record, Save, Tier, Transfer
-from ckptplan.schedule.segments import cuts
+from ckptplan.schedule.segments import cut_range
 from ckptplan.strategies.closed_form import Box, Capacity, ClosedForm
 from ckptplan.strategies.protocol import Columns
 
@@ -120,7 +120,7 @@ class Hierarchical(ClosedForm):
         self, parameters: Parameters, *, steps: int, splits: Sequence[Split] | None = None
     ) -> Iterator[Action]:
         chunk, slots = parameters["chunk_size"], parameters["nb_local"]
-        ends = cuts(0, steps, chunk)
+        ends = cut_range(0, steps, chunk)
         starts = _starts(ends, chunk)
         away = max(0, len(ends) - slots)
         # Batch b holds the checkpoints from number batches[b] - slots (or 0) to batches[b]; ragged first.

@@ -16,7 +16,7 @@ from ckptplan.recursion.schedule_tree import grow_tree
 from ckptplan.recursion.table_problem import WORK
 from ckptplan.recursion.tables import CELLS
 from ckptplan.recursion.tree import Part, UnitSizes
-from ckptplan.strategies.solved import Choose, Solution, Solved, solution_of
+from ckptplan.strategies.solved import Choose, Solution, Solved, make_solution
 
 
 class Memorising(Solved):
@@ -36,8 +36,8 @@ class Memorising(Solved):
         front: bool = False,
         progress: Progress | None = None,
     ) -> Solution | None:
-        unit, sizes, units = _in_units(costs, budget, steps=costs.steps)
-        if units < sizes.tape or not _affordable(costs.steps, units):
+        unit, sizes, units = _convert_to_units(costs, budget, steps=costs.steps)
+        if units < sizes.tape or not _is_affordable(costs.steps, units):
             return None
         # With all tapes, or all states, nothing is gained by more.
         kept = sizes if self.internal else UnitSizes(sizes.tape, sizes.state)
@@ -69,12 +69,12 @@ class Memorising(Solved):
         if place is None:
             return None
         root = Part(Where.UNSTORED, costs.steps, int(places[place]))
-        return solution_of(grow_tree(root, table.decide, sizes=sizes), costs=costs)
+        return make_solution(grow_tree(root, table.decide, sizes=sizes), costs=costs)
 
     def has_schedule(self, *, costs: StepCosts, budget: Budget, effort: str = "quick") -> bool:
         if budget.local_bytes is not None and budget.local_bytes < self.least_local_bytes(costs):
             return False
-        return _affordable(costs.steps, _in_units(costs, budget, steps=costs.steps)[2])
+        return _is_affordable(costs.steps, _convert_to_units(costs, budget, steps=costs.steps)[2])
 
     def least_local_bytes(self, costs: StepCosts) -> int:
         state, tape = costs.state_bytes, costs.tape_bytes
@@ -85,7 +85,7 @@ class Memorising(Solved):
         return costs.resident_bytes + least
 
 
-def _in_units(costs: StepCosts, budget: Budget, *, steps: int) -> tuple[int, UnitSizes, int]:
+def _convert_to_units(costs: StepCosts, budget: Budget, *, steps: int) -> tuple[int, UnitSizes, int]:
     """Return the bytes of a unit, the sizes in units, and the units of memory that are of use."""
     # A single step has its tape and nothing else.
     unit = gcd(costs.state_bytes, costs.tape_bytes) if steps > 1 else costs.tape_bytes
@@ -97,5 +97,5 @@ def _in_units(costs: StepCosts, budget: Budget, *, steps: int) -> tuple[int, Uni
     return unit, sizes, units
 
 
-def _affordable(steps: int, units: int) -> bool:
+def _is_affordable(steps: int, units: int) -> bool:
     return steps**2 * (units + 1) <= WORK["thorough"] and (steps + 1) * (units + 1) <= CELLS

@@ -9,7 +9,7 @@ from math import inf
 from ckptplan.model.budget import Budget
 from ckptplan.model.progress import Progress
 from ckptplan.model.step_costs import StepCosts
-from ckptplan.recursion.bounds import unkept_tapes
+from ckptplan.recursion.bounds import bound_by_tapes
 from ckptplan.recursion.disk_revolve import segment_candidates
 from ckptplan.recursion.periodic import period_candidates
 from ckptplan.recursion.pricing import memory_variants
@@ -19,12 +19,12 @@ from ckptplan.strategies.solved import (
     Choose,
     Solution,
     Solved,
-    any_within,
-    best_of,
     best_solution,
-    chosen,
-    quickest_within,
-    solution_of,
+    choose_among_groups,
+    choose_candidate,
+    is_any_within,
+    make_solution,
+    prefer_quickest,
 )
 
 
@@ -48,32 +48,30 @@ class Optimal(Solved):
             costs=costs, budget=budget, choose=choose, effort=effort, front=front, progress=progress
         )
         room = budget.remote_bytes is None or budget.remote_bytes >= costs.remote_state_bytes
-        solved = {
-            remote: job.solved(remote=remote) for remote in (memory_variants(costs) if room else (False,))
-        }
+        solved = {remote: job.solve(remote=remote) for remote in (memory_variants(costs) if room else (False,))}
         whole = next(iter(solved.values()))
-        found = [one for one in map(job.built, solved.values()) if one is not None]
-        kept = [one for one in found if job.keeps(one)]
+        found = [one for one in map(job.build, solved.values()) if one is not None]
+        kept = [one for one in found if job.fits(one)]
         if not (whole.exact and len(solved) == 1 and kept) or len(kept) < len(found):
-            kept += job.others(found, without_remote=False not in solved)
+            kept += job.find_alternatives(found, without_remote=False not in solved)
         best = best_solution(choose, kept)
         if best is None:
             return None
         # What no schedule takes with remote memory without end, none takes with less of it. Transfers
         # beside compute may cost nothing.
-        extra = _unkept(costs, budget) if costs.overlaps_compute and room else whole.least_extra
+        extra = _bound_by_memory(costs, budget) if costs.overlaps_compute and room else whole.least_extra
         return replace(best, least_seconds=costs.base_seconds + extra)
 
     def has_schedule(self, *, costs: StepCosts, budget: Budget, effort: str = "quick") -> bool:
         if budget.local_bytes is not None and budget.local_bytes < self.least_local_bytes(costs):
             return False
-        if any_within(_closed_forms(costs, budget), costs=costs, budget=budget):
+        if is_any_within(_closed_forms(costs, budget), costs=costs, budget=budget):
             return True
         if budget.remote_bytes is None or costs.steps == 1:
             # Without a limit of remote memory they fit wherever anything does.
             return False
         # Remote states that are read several times may do with less of it, which only solving tells.
-        found = self.solve(costs=costs, budget=budget, choose=quickest_within(budget), effort=effort)
+        found = self.solve(costs=costs, budget=budget, choose=prefer_quickest(budget), effort=effort)
         return found is not None
 
 
@@ -92,39 +90,41 @@ class _OptimalSearch:
     front: bool
     progress: Progress | None
 
-    def solved(self, *, remote: bool, price: float = 0.0) -> SolvedProblem:
+    def solve(self, *, remote: bool, price: float = 0.0) -> SolvedProblem:
         """Return the recursion's answer, with remote memory or without, with a price on top of each write."""
-        problem = _problem(self.costs, self.budget, remote=remote)
+        problem = _make_problem(self.costs, self.budget, remote=remote)
         effort, front = self.effort, self.front
         if price:
             problem, effort, front = replace(problem, write=problem.write + price), _LESS[effort], False
         found = solve(problem, effort=effort, front=front, progress=self.progress)
         if found is None:
-            return SolvedProblem(candidates=[], least_extra=_unkept(self.costs, self.budget), exact=False)
+            return SolvedProblem(
+                candidates=[], least_extra=_bound_by_memory(self.costs, self.budget), exact=False
+            )
         return found
 
-    def built(self, solved: SolvedProblem) -> Solution | None:
+    def build(self, solved: SolvedProblem) -> Solution | None:
         """Return the schedule that is liked best, whatever its remote memory."""
         notes = (solved.rounding,) if solved.rounding else ()
-        return chosen(solved.candidates, costs=self.costs, choose=self.choose, notes=notes)
+        return choose_candidate(solved.candidates, costs=self.costs, choose=self.choose, notes=notes)
 
-    def keeps(self, solution: Solution) -> bool:
+    def fits(self, solution: Solution) -> bool:
         """Return whether the remote memory suffices."""
         limit = self.budget.remote_bytes
         return limit is None or solution.totals.remote_peak_bytes <= limit
 
-    def others(self, found: list[Solution], *, without_remote: bool) -> list[Solution]:
+    def find_alternatives(self, found: list[Solution], *, without_remote: bool) -> list[Solution]:
         """Return what else is legal: closed forms, and what uses less remote memory than the best found."""
         forms = [list(form) for form in _closed_forms(self.costs, self.budget)]
-        others = [best_of(forms, costs=self.costs, choose=self.choose)]
-        greedy = next((one for one in found if not self.keeps(one)), None)
+        others = [choose_among_groups(forms, costs=self.costs, choose=self.choose)]
+        greedy = next((one for one in found if not self.fits(one)), None)
         if greedy is not None:
-            local = self.built(self.solved(remote=False)) if without_remote else None
-            others += [local, *([] if self.costs.overlaps_compute else self._priced(greedy, local))]
+            local = self.build(self.solve(remote=False)) if without_remote else None
+            others += [local, *([] if self.costs.overlaps_compute else self._raise_prices(greedy, local))]
         note = ("remote memory is too small for the optimum that uses it",) if greedy is not None else ()
         return [replace(one, notes=(*one.notes, *note)) for one in others if one is not None]
 
-    def _priced(self, greedy: Solution, local: Solution | None) -> Iterator[Solution]:
+    def _raise_prices(self, greedy: Solution, local: Solution | None) -> Iterator[Solution]:
         """Raise the price of a write until few states are remote at once, then lower it while they are.
 
         Each price gives a legal schedule; the best of them need not be the best there is.
@@ -133,12 +133,12 @@ class _OptimalSearch:
         saved = local.totals.seconds - greedy.totals.seconds if local is not None else self.costs.base_seconds
         low, high, price = 0.0, inf, saved / room
         for _ in range(_PRICES):
-            candidates = self.solved(remote=True, price=price).candidates
+            candidates = self.solve(remote=True, price=price).candidates
             if not price or not candidates:
                 return
             quickest = min(candidates, key=lambda candidate: candidate.extra)
-            solution = solution_of(quickest.build(), costs=self.costs)
-            if self.keeps(solution):
+            solution = make_solution(quickest.build(), costs=self.costs)
+            if self.fits(solution):
                 yield solution
                 high = price
                 if solution.totals.remote_peak_bytes > self.costs.remote_state_bytes * (room - 1):
@@ -159,7 +159,7 @@ def _closed_forms(costs: StepCosts, budget: Budget) -> Iterator[Iterator[Candida
 _CHEAP = 0.05
 
 
-def _problem(costs: StepCosts, budget: Budget, *, remote: bool = True) -> Problem:
+def _make_problem(costs: StepCosts, budget: Budget, *, remote: bool = True) -> Problem:
     # Several states may share a message. Where that saves little, the recursion leaves it out and the
     # schedule pays for it afterwards: its value is then a bound for all schedules, and a close one.
     dear = costs.message_seconds > _CHEAP * min(costs.write_seconds, costs.read_seconds)
@@ -179,11 +179,11 @@ def _problem(costs: StepCosts, budget: Budget, *, remote: bool = True) -> Proble
     )
 
 
-def _unkept(costs: StepCosts, budget: Budget) -> float:
+def _bound_by_memory(costs: StepCosts, budget: Budget) -> float:
     """Return what any schedule adds, however its transfers are hidden."""
     if budget.local_bytes is None:
         return 0.0
-    return unkept_tapes(
+    return bound_by_tapes(
         steps=costs.steps,
         units=max(0, budget.local_bytes - costs.resident_bytes),
         tape=costs.tape_bytes,

@@ -7,7 +7,7 @@ from ckptplan.model.progress import Progress
 from ckptplan.model.step_costs import StepCosts
 from ckptplan.recursion.periodic import period_candidates
 from ckptplan.recursion.pricing import memory_variants
-from ckptplan.strategies.solved import Choose, Solution, Solved, any_within, best_of
+from ckptplan.strategies.solved import Choose, Solution, Solved, choose_among_groups, is_any_within
 
 
 class Periodic(Solved):
@@ -27,11 +27,11 @@ class Periodic(Solved):
         progress: Progress | None = None,
     ) -> Solution | None:
         groups = [list(period_candidates(costs, budget, remote=remote)) for remote in memory_variants(costs)]
-        return best_of(groups, costs=costs, choose=choose)
+        return choose_among_groups(groups, costs=costs, choose=choose)
 
     def has_schedule(self, *, costs: StepCosts, budget: Budget, effort: str = "quick") -> bool:
         groups = (period_candidates(costs, budget, remote=remote) for remote in memory_variants(costs))
-        return any_within(groups, costs=costs, budget=budget)
+        return is_any_within(groups, costs=costs, budget=budget)
 
 
 STRATEGY = Periodic()

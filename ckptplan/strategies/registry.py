@@ -8,7 +8,7 @@ from functools import cache
 from importlib import import_module
 
 import ckptplan.strategies
-from ckptplan.errors import InputError, did_you_mean, shown
+from ckptplan.errors import InputError, did_you_mean, quote_value
 from ckptplan.strategies.closed_form import ClosedForm
 from ckptplan.strategies.protocol import Strategy
 
@@ -75,7 +75,7 @@ def select_strategies(names: Iterable[str] | None) -> list[Strategy]:
     for name in names:
         if name not in known and name not in groups:
             raise InputError(
-                f"there is no strategy {shown(name)}.{did_you_mean(str(name), (*known, *groups))}",
+                f"there is no strategy {quote_value(name)}.{did_you_mean(str(name), (*known, *groups))}",
                 field="strategies",
                 value=name,
                 accepted=", ".join((*known, *groups)),

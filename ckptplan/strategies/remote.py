@@ -15,7 +15,7 @@ from ckptplan.model.record import Parameters
 from ckptplan.model.split import Split
 from ckptplan.model.step_costs import StepCosts
 from ckptplan.schedule.actions import Action, Advance, Backward, Free, Load, Record, Save, Tier
-from ckptplan.schedule.segments import cuts
+from ckptplan.schedule.segments import cut_range
 from ckptplan.strategies.closed_form import Box, Capacity, ClosedForm
 from ckptplan.strategies.protocol import Columns
 
@@ -95,7 +95,7 @@ class Remote(ClosedForm):
         self, parameters: Parameters, *, steps: int, splits: Sequence[Split] | None = None
     ) -> Iterator[Action]:
         chunk = parameters["chunk_size"]
-        ends = cuts(0, steps, chunk)
+        ends = cut_range(0, steps, chunk)
         for end in ends:
             start = max(0, end - chunk)
             yield Save(start, Tier.REMOTE)

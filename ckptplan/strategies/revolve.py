@@ -25,6 +25,7 @@ class Revolve(ClosedForm):
     name = "revolve"
     rank = 8
     parameter_names = ("chunk_size", "nb_local")
+    always_regular = False
 
     def candidates(self, *, costs: StepCosts, budget: Budget) -> Box | None:
         capacity = Capacity.within(budget, costs=costs)
@@ -37,7 +38,7 @@ class Revolve(ClosedForm):
 
     def counts(self, *, low: Columns, high: Columns, steps: int) -> Counts:
         # Longer chunks and more checkpoints both leave less to run again.
-        again = revolve.again_at(np.array([steps]), chunk=high["chunk_size"], slots=high["nb_local"])
+        again = revolve.count_recomputed_at(np.array([steps]), chunk=high["chunk_size"], slots=high["nb_local"])
         none = np.zeros_like(again)
         return Counts(
             recomputed_steps=again,
@@ -56,7 +57,7 @@ class Revolve(ClosedForm):
         if steps < 2**31:
             # No step is run again T times.
             return useful
-        again = revolve.again_at(np.array([steps]), chunk=high["chunk_size"], slots=high["nb_local"])
+        again = revolve.count_recomputed_at(np.array([steps]), chunk=high["chunk_size"], slots=high["nb_local"])
         admitted: npt.NDArray[np.bool_] = (again < revolve.MOST) & useful
         return admitted
 
@@ -72,7 +73,7 @@ class Revolve(ClosedForm):
     def actions(
         self, parameters: Parameters, *, steps: int, splits: Sequence[Split] | None = None
     ) -> Iterator[Action]:
-        return revolve.reversal(
+        return revolve.make_binomial_tree(
             steps=steps, chunk=parameters["chunk_size"], slots=parameters["nb_local"]
         ).actions()
 

@@ -20,7 +20,7 @@ from ckptplan.model.record import Parameters
 from ckptplan.model.split import Split
 from ckptplan.model.step_costs import StepCosts
 from ckptplan.model.totals import Totals
-from ckptplan.recursion.plan_data import parameters_of, splits_of, tree_of
+from ckptplan.recursion.plan_data import read_tree, write_parameters, write_splits
 from ckptplan.recursion.pricing import price_tree
 from ckptplan.recursion.problem import Candidate
 from ckptplan.recursion.schedule_tree import Tree
@@ -103,15 +103,15 @@ class Solved(Strategy):
 
     def check(self, parameters: Parameters, *, steps: int, splits: Sequence[Split] | None = None) -> None:
         super().check(parameters, steps=steps)
-        tree_of(parameters, splits or (), steps=steps)
+        read_tree(parameters, splits or (), steps=steps)
 
     def actions(
         self, parameters: Parameters, *, steps: int, splits: Sequence[Split] | None = None
     ) -> Iterator[Action]:
-        return tree_of(parameters, splits or (), steps=steps).actions()
+        return read_tree(parameters, splits or (), steps=steps).actions()
 
 
-def solution_of(
+def make_solution(
     tree: Tree,
     *,
     costs: StepCosts,
@@ -121,8 +121,8 @@ def solution_of(
 ) -> Solution:
     """Return a schedule as data, with what it costs."""
     return Solution(
-        parameters=parameters_of(tree),
-        splits=splits_of(tree),
+        parameters=write_parameters(tree),
+        splits=write_splits(tree),
         totals=price_tree(tree, costs=costs),
         least_seconds=least_seconds,
         regular=regular,
@@ -130,7 +130,7 @@ def solution_of(
     )
 
 
-def chosen(
+def choose_candidate(
     candidates: Sequence[Candidate], *, costs: StepCosts, choose: Choose, notes: tuple[str, ...] = ()
 ) -> Solution | None:
     """Return the candidate that ``choose`` likes best by what is known of it before it is built.
@@ -138,11 +138,11 @@ def chosen(
     Where it breaks a limit once it is built (messages are paid then), a quicker one is looked for.
     """
     for _ in range(_TRIES):
-        place = choose(_estimates(candidates, costs)) if candidates else None
+        place = choose(_estimate_costs(candidates, costs)) if candidates else None
         if place is None:
             return None
         best = candidates[place]
-        solution = solution_of(best.build(), costs=costs, regular=best.regular, notes=notes)
+        solution = make_solution(best.build(), costs=costs, regular=best.regular, notes=notes)
         candidates = [one for one in candidates if one.extra < best.extra]
         if not candidates or choose(solution.cost) is not None:
             return solution
@@ -152,7 +152,7 @@ def chosen(
 _TRIES = 20
 
 
-def _estimates(candidates: Sequence[Candidate], costs: StepCosts) -> Cost:
+def _estimate_costs(candidates: Sequence[Candidate], costs: StepCosts) -> Cost:
     remote_states = np.array([one.remote_states for one in candidates], dtype=np.int64)
     return Cost(
         seconds=costs.base_seconds + np.array([one.extra for one in candidates]),
@@ -162,9 +162,11 @@ def _estimates(candidates: Sequence[Candidate], costs: StepCosts) -> Cost:
     )
 
 
-def best_of(groups: Iterable[Sequence[Candidate]], *, costs: StepCosts, choose: Choose) -> Solution | None:
+def choose_among_groups(
+    groups: Iterable[Sequence[Candidate]], *, costs: StepCosts, choose: Choose
+) -> Solution | None:
     """Return the best of each group's best, once they are built."""
-    found = (chosen(group, costs=costs, choose=choose) for group in groups)
+    found = (choose_candidate(group, costs=costs, choose=choose) for group in groups)
     return best_solution(choose, [one for one in found if one is not None])
 
 
@@ -183,7 +185,7 @@ def best_solution(choose: Choose, solutions: Sequence[Solution]) -> Solution | N
     return None if place is None else solutions[place]
 
 
-def quickest_within(budget: Budget) -> Choose:
+def prefer_quickest(budget: Budget) -> Choose:
     """Return what likes the quickest schedule within a budget best."""
 
     def choose(cost: Cost) -> int | None:
@@ -197,7 +199,7 @@ def quickest_within(budget: Budget) -> Choose:
     return choose
 
 
-def any_within(groups: Iterable[Iterable[Candidate]], *, costs: StepCosts, budget: Budget) -> bool:
+def is_any_within(groups: Iterable[Iterable[Candidate]], *, costs: StepCosts, budget: Budget) -> bool:
     """Return whether any candidate keeps the budget by what is known of it before it is built."""
     local, remote = budget.local_bytes, budget.remote_bytes
     return any(

@@ -109,12 +109,13 @@ class TwoLevels:
             first_gap=first * forward,
             gap=segment * forward,
             turn=np.where(checkpoints == 1, first, segment) * forward + last_seconds,
-            between_reads=segment * reverse_seconds + runs_again(segment, chunk) * costs.recompute_seconds,
-            after_reads=first * reverse_seconds + runs_again(first, chunk) * costs.recompute_seconds,
+            between_reads=segment * reverse_seconds
+            + count_recomputed(segment, chunk) * costs.recompute_seconds,
+            after_reads=first * reverse_seconds + count_recomputed(first, chunk) * costs.recompute_seconds,
         )
 
 
-def runs_again(length: Integers, chunk: Integers) -> Integers:
+def count_recomputed(length: Integers, chunk: Integers) -> Integers:
     """Return g(L) of ``levels``: the steps run again to reverse a segment whose tapes are all gone."""
     steps: Integers = 2 * length - np.minimum(chunk, length)
     return steps

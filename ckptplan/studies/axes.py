@@ -11,7 +11,7 @@ from functools import cache
 from typing import Any, TypeAlias
 
 from ckptplan.cost.case import Case
-from ckptplan.errors import InputError, did_you_mean, shown
+from ckptplan.errors import InputError, did_you_mean, quote_value
 from ckptplan.model.workload import DERIVED
 from ckptplan.units import (
     ACCEPTED_BYTES,
@@ -45,7 +45,7 @@ class AxisKind:
     whole: bool = False
 
 
-def _count(most: int) -> Callable[[object], int]:
+def _make_count_reader(most: int) -> Callable[[object], int]:
     def read(value: object) -> int:
         accepted = f"a whole number from 1 to {most:,}"
         text = value.strip() if isinstance(value, str) else value
@@ -54,13 +54,13 @@ def _count(most: int) -> Callable[[object], int]:
         elif hasattr(text, "__index__") and not isinstance(text, bool):
             text = text.__index__()
         if not isinstance(text, int) or isinstance(text, bool) or not 1 <= text <= most:
-            raise InputError(f"{shown(value)} is not accepted", value=value, accepted=accepted)
+            raise InputError(f"{quote_value(value)} is not accepted", value=value, accepted=accepted)
         return text
 
     return read
 
 
-def _ratio(value: object) -> float:
+def _read_ratio(value: object) -> float:
     """Read a ratio, which unlike a share may be above 1 without a per cent sign."""
     text = str(value).strip()
     number, scale = (text[:-1], 0.01) if text.endswith("%") else (text, 1.0)
@@ -69,13 +69,17 @@ def _ratio(value: object) -> float:
     except ValueError:
         ratio = float("nan")
     if not 0 < ratio < float("inf"):
-        raise InputError(f"{shown(value)} is not a ratio", value=value, accepted=_RATIO)
+        raise InputError(f"{quote_value(value)} is not a ratio", value=value, accepted=_RATIO)
     return ratio
 
 
 _RATIO = "a number above zero, as 0.1, 1 or '30%'"
-COUNT = AxisKind(read=_count(_MAX_COUNT), show=format_count, accepted="whole numbers from 1", whole=True)
-STEPS = AxisKind(read=_count(MAX_STEPS), show=format_count, accepted="whole numbers from 1", whole=True)
+COUNT = AxisKind(
+    read=_make_count_reader(_MAX_COUNT), show=format_count, accepted="whole numbers from 1", whole=True
+)
+STEPS = AxisKind(
+    read=_make_count_reader(MAX_STEPS), show=format_count, accepted="whole numbers from 1", whole=True
+)
 BYTES = AxisKind(read=parse_bytes, show=format_bytes, accepted=ACCEPTED_BYTES, whole=True)
 LIMIT = AxisKind(
     read=parse_optional_bytes,
@@ -85,7 +89,7 @@ LIMIT = AxisKind(
 )
 RATE = AxisKind(read=parse_rate, show=format_rate, accepted=ACCEPTED_RATE)
 SECONDS = AxisKind(read=parse_seconds, show=format_seconds, accepted=ACCEPTED_SECONDS)
-RATIO = AxisKind(read=_ratio, show=lambda value: f"{value:.4g}", accepted=_RATIO)
+RATIO = AxisKind(read=_read_ratio, show=lambda value: f"{value:.4g}", accepted=_RATIO)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,18 +108,18 @@ class Axis:
 
     def __reduce__(self) -> tuple[Callable[[str], Axis], tuple[str]]:
         """Travel to other processes by name."""
-        return axis_named, (self.name,)
+        return find_axis, (self.name,)
 
     def put(self, case: Case, value: Value) -> Case:
         """Return the case with this input at a value. Raises InputError that names the axis."""
         return self._put(case, [value] * len(self.sets))
 
-    def scaled(self, case: Case, factor: float) -> Case:
+    def scale(self, case: Case, factor: float) -> Case:
         """Return the case with this input times a factor; whole numbers are rounded. Raises InputError."""
-        return self._put(case, self.scaled_values(case, factor))
+        return self._put(case, self.scale_values(case, factor))
 
-    def scaled_values(self, case: Case, factor: float) -> list[Value]:
-        """Return the values that ``scaled`` puts: 'unbounded' stays so, whole numbers stay above zero."""
+    def scale_values(self, case: Case, factor: float) -> list[Value]:
+        """Return the values that ``scale`` puts: 'unbounded' stays so, whole numbers stay above zero."""
         found: list[Value] = []
         for value in self.now(case):
             if value is None or not self.kind.whole:
@@ -133,7 +137,7 @@ class Axis:
             ) from None
 
 
-def _axis(name: str, kind: AxisKind, *fields: str, column: str | None = None) -> Axis:
+def _make_axis(name: str, kind: AxisKind, *fields: str, column: str | None = None) -> Axis:
     """Return the axis of plain fields, as 'profile.latency_seconds'; the same value goes into each."""
     owner = fields[0].partition(".")[0]
     names = [field.partition(".")[2] for field in fields]
@@ -148,7 +152,7 @@ def _axis(name: str, kind: AxisKind, *fields: str, column: str | None = None) ->
     return Axis(name=name, column=column or names[0], kind=kind, sets=tuple(fields), now=now, replace=replace)
 
 
-def _size(field: str) -> Axis:
+def _make_size_axis(field: str) -> Axis:
     """Return the axis of bytes per unit of the profile."""
     return Axis(
         name=field.replace("_", "-"),
@@ -160,7 +164,7 @@ def _size(field: str) -> Axis:
     )
 
 
-def _of_network(field: str) -> Axis:
+def _make_network_axis(field: str) -> Axis:
     """Return the axis of a number of the network, which the bytes follow."""
 
     def replace(case: Case, values: Sequence[Any]) -> Case:
@@ -181,44 +185,44 @@ def _of_network(field: str) -> Axis:
 _TRANSFERS = ("profile.transfer_write_seconds", "profile.transfer_read_seconds")
 
 
-def _pinned(*fields: str) -> Callable[[Case], tuple[Value, ...]]:
+def _read_transfers(*fields: str) -> Callable[[Case], tuple[Value, ...]]:
     chosen = [_TRANSFERS.index(field) for field in fields]
     return lambda case: tuple(case.transfer_seconds[i] for i in chosen)
 
 
-def _transfer(name: str, *fields: str) -> Axis:
-    plain = _axis(name, SECONDS, *fields, column=name.replace("-", "_"))
-    return Axis(**{**vars(plain), "now": _pinned(*fields)})
+def _make_transfer_axis(name: str, *fields: str) -> Axis:
+    plain = _make_axis(name, SECONDS, *fields, column=name.replace("-", "_"))
+    return Axis(**{**vars(plain), "now": _read_transfers(*fields)})
 
 
 #: In the order in which they are put into a case: what is derived follows what it is derived from.
 _AXES = (
-    _axis("profile-units", COUNT, "profile.units", column="profile_units"),
-    _axis("workload-units", COUNT, "workload.units", column="workload_units"),
-    _axis("T", STEPS, "workload.steps", column="steps"),
-    _of_network("batch"),
-    _of_network("neurons"),
-    _axis("local-bytes", BYTES, "profile.local_bytes"),
-    _axis("remote-bytes", LIMIT, "profile.remote_bytes"),
-    *(_size(field) for field in (*DERIVED, "workspace_bytes")),
-    _axis(
+    _make_axis("profile-units", COUNT, "profile.units", column="profile_units"),
+    _make_axis("workload-units", COUNT, "workload.units", column="workload_units"),
+    _make_axis("T", STEPS, "workload.steps", column="steps"),
+    _make_network_axis("batch"),
+    _make_network_axis("neurons"),
+    _make_axis("local-bytes", BYTES, "profile.local_bytes"),
+    _make_axis("remote-bytes", LIMIT, "profile.remote_bytes"),
+    *(_make_size_axis(field) for field in (*DERIVED, "workspace_bytes")),
+    _make_axis(
         "bandwidth",
         RATE,
         "profile.write_bytes_per_second",
         "profile.read_bytes_per_second",
         column="bandwidth_bytes_per_second",
     ),
-    _axis("write-bytes-per-second", RATE, "profile.write_bytes_per_second"),
-    _axis("read-bytes-per-second", RATE, "profile.read_bytes_per_second"),
-    _axis("latency", SECONDS, "profile.latency_seconds"),
-    _axis("synchronisation", SECONDS, "profile.synchronisation_seconds"),
-    _transfer("transfer-seconds", *_TRANSFERS),
-    _transfer("transfer-write-seconds", _TRANSFERS[0]),
-    _transfer("transfer-read-seconds", _TRANSFERS[1]),
-    _axis("forward-seconds", SECONDS, "workload.forward_seconds"),
-    _axis("backward-seconds", SECONDS, "workload.backward_seconds"),
-    _axis("recompute-seconds", SECONDS, "workload.recompute_seconds"),
-    _axis("record-seconds", SECONDS, "workload.record_overhead_seconds"),
+    _make_axis("write-bytes-per-second", RATE, "profile.write_bytes_per_second"),
+    _make_axis("read-bytes-per-second", RATE, "profile.read_bytes_per_second"),
+    _make_axis("latency", SECONDS, "profile.latency_seconds"),
+    _make_axis("synchronisation", SECONDS, "profile.synchronisation_seconds"),
+    _make_transfer_axis("transfer-seconds", *_TRANSFERS),
+    _make_transfer_axis("transfer-write-seconds", _TRANSFERS[0]),
+    _make_transfer_axis("transfer-read-seconds", _TRANSFERS[1]),
+    _make_axis("forward-seconds", SECONDS, "workload.forward_seconds"),
+    _make_axis("backward-seconds", SECONDS, "workload.backward_seconds"),
+    _make_axis("recompute-seconds", SECONDS, "workload.recompute_seconds"),
+    _make_axis("record-seconds", SECONDS, "workload.record_overhead_seconds"),
     Axis(
         name="recompute-ratio",
         column="recompute_ratio",
@@ -248,7 +252,7 @@ def _spellings() -> dict[str, Axis]:
     return {name.replace("_", "-"): axis for name, axis in {**fields, **named}.items()}
 
 
-def axis_named(name: str) -> Axis:
+def find_axis(name: str) -> Axis:
     """Return the axis called ``name``; '-' and '_' are the same. Raises InputError."""
     found = _spellings().get(name.strip().replace("_", "-"))
     if found is None:

@@ -58,7 +58,7 @@ class ErrorBars:
     regret: float
 
 
-def error_bars(
+def compute_error_bars(
     question: Question,
     kept: FixedPlan,
     *,
@@ -66,27 +66,27 @@ def error_bars(
     share: float,
     samples: int = SAMPLES,
     seed: int = SEED,
-    told: Callable[[], None] | None = None,
+    on_sample: Callable[[], None] | None = None,
 ) -> ErrorBars:
-    """Return the error bars of a plan that answers ``question``; ``told`` is called after each sample."""
-    columns = _varied(question.costs, profile, share=share, samples=samples, seed=seed)
+    """Return the error bars of a plan that answers ``question``; ``on_sample`` is called after each sample."""
+    columns = _vary_times(question.costs, profile, share=share, samples=samples, seed=seed)
     costs = [
         StepCosts(**{**dict(question.costs), **{name: float(column[i]) for name, column in columns.items()}})
         for i in range(samples)
     ]
-    asked = question.replace(strategies=_contenders(question, share))
-    own = asked.alone(kept.strategy)
-    known = _Known(columns=columns, costs=costs, model=kept.model)
+    asked = question.replace(strategies=_select_contenders(question, share))
+    own = asked.for_strategy(kept.strategy)
+    known = _KnownSettings(columns=columns, costs=costs, model=kept.model)
     ours = known.add(kept)
     best = np.empty(samples)
     better: Counter[str] = Counter()
     for sample in range(samples):
-        strategy, best[sample] = known.quickest(asked, sample)
+        strategy, best[sample] = known.find_quickest(asked, sample)
         # The search gives what several attain to one of them, so the plan's own strategy is asked by itself.
-        if strategy is not kept.strategy and known.quickest(own, sample)[1] > best[sample] * (1 + _TIE):
+        if strategy is not kept.strategy and known.find_quickest(own, sample)[1] > best[sample] * (1 + _TIE):
             better[strategy.name] += 1
-        if told is not None:
-            told()
+        if on_sample is not None:
+            on_sample()
     return ErrorBars(
         share=share,
         samples=samples,
@@ -100,7 +100,7 @@ def error_bars(
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Known:
+class _KnownSettings:
     """Every setting that was the quickest of a sample, and its seconds in all: a search begins with those."""
 
     columns: Mapping[str, npt.NDArray[Any]]
@@ -115,7 +115,7 @@ class _Known:
         self.seconds.append(plan.seconds_at(self.columns, self.costs))
         return self.seconds[-1]
 
-    def quickest(self, asked: Question, sample: int) -> tuple[Strategy, float]:
+    def find_quickest(self, asked: Question, sample: int) -> tuple[Strategy, float]:
         """Return the quickest strategy of those asked for, one of which is known, and its seconds."""
         places = [place for place, plan in enumerate(self.plans) if plan.strategy in asked.strategies]
         first = min(places, key=lambda place: self.seconds[place][sample])
@@ -126,7 +126,7 @@ class _Known:
         return found.strategy, float(self.add(FixedPlan(answer=found, model=self.model))[sample])
 
 
-def _contenders(question: Question, share: float) -> tuple[str, ...]:
+def _select_contenders(question: Question, share: float) -> tuple[str, ...]:
     """Return the strategies that may be the best one in any sample.
 
     All share base's time. What they add to it is a sum of times, and so within (1 + share) of what it is
@@ -142,7 +142,7 @@ def _contenders(question: Question, share: float) -> tuple[str, ...]:
     return tuple(name for name, seconds in added.items() if seconds <= most)
 
 
-def _varied(
+def _vary_times(
     costs: StepCosts, profile: HardwareProfile, *, share: float, samples: int, seed: int
 ) -> dict[str, npt.NDArray[Any]]:
     """Return the times of the elementary actions, a column each; T_s and the latency vary by themselves."""

@@ -39,7 +39,7 @@ class FixedPlan:
         )
         return float(cost.seconds[0]), fits
 
-    def attained(self, costs: StepCosts, budget: Budget) -> float | None:
+    def attainable_seconds(self, costs: StepCosts, budget: Budget) -> float | None:
         """Return the seconds at other costs if a search there looks at this very setting, and it fits.
 
         So the best plan there takes no longer. (Growing chunks are searched at one growth, which the sizes

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
-from ckptplan.errors import InputError, shown
-from ckptplan.studies.axes import Axis, Value, all_axes, axis_named
+from ckptplan.errors import InputError, quote_value
+from ckptplan.studies.axes import Axis, Value, all_axes, find_axis
 
 #: More points than this are no sweep that anybody waits for.
 MOST_POINTS = 10_000_000
@@ -42,36 +42,36 @@ class Grid:
             found.append(values[place])
         return tuple(reversed(found))
 
-    def named(self, point: Sequence[Value]) -> str:
+    def describe(self, point: Sequence[Value]) -> str:
         """Return 'T = 4,096, batch = 60' for a point."""
         return ", ".join(
             f"{axis.name} = {axis.kind.show(value)}" for axis, value in zip(self.axes, point, strict=True)
         )
 
 
-def grid_of(over: Mapping[str, object] | Iterable[str]) -> Grid:
+def make_grid(over: Mapping[str, object] | Iterable[str]) -> Grid:
     """Return the grid over 'name=values' texts, or over a mapping of names to values.
 
     Values are text in the grammar of this module, or numbers (and text with units) one by one. Raises
     InputError for unknown or repeated axes, values that are none, and more points than 10 million.
     """
-    pairs = list(over.items()) if isinstance(over, Mapping) else [_parted(text) for text in over]
+    pairs = list(over.items()) if isinstance(over, Mapping) else [_split_text(text) for text in over]
     axes: list[Axis] = []
     values: list[Sequence[Value]] = []
     for name, given in pairs:
-        axis = axis_named(name)
+        axis = find_axis(name)
         _check_free(axis, axes)
         axes.append(axis)
-        values.append(values_of(axis, given))
+        values.append(read_values(axis, given))
     _check_size(axes, values)
     return Grid(axes=tuple(axes), values=tuple(tuple(some) for some in values))
 
 
-def _parted(text: str) -> tuple[str, str]:
+def _split_text(text: str) -> tuple[str, str]:
     name, equals, values = text.partition("=")
     if not equals:
         raise InputError(
-            f"{shown(text)} names no values", field="over", value=text, accepted="as T=256:65536:x2"
+            f"{quote_value(text)} names no values", field="over", value=text, accepted="as T=256:65536:x2"
         )
     return name, values
 
@@ -98,17 +98,17 @@ def _check_size(axes: Sequence[Axis], values: Sequence[Sequence[Value]]) -> None
         )
 
 
-def values_of(axis: Axis, given: object) -> Sequence[Value]:
+def read_values(axis: Axis, given: object) -> Sequence[Value]:
     """Return the values of one axis. Raises InputError."""
     try:
         if isinstance(given, str):
-            return _ranged(axis, given) if ":" in given else _listed(axis, given.split(","))
-        return _listed(axis, given if isinstance(given, Iterable) else [given])
+            return _read_range(axis, given) if ":" in given else _read_list(axis, given.split(","))
+        return _read_list(axis, given if isinstance(given, Iterable) else [given])
     except InputError as error:
         raise InputError(error.message, field=axis.name, value=error.value, accepted=error.accepted) from None
 
 
-def _listed(axis: Axis, given: Iterable[object]) -> list[Value]:
+def _read_list(axis: Axis, given: Iterable[object]) -> list[Value]:
     values = [_read(axis, one) for one in given]
     if not values:
         raise InputError("has no values", accepted=ACCEPTED)
@@ -125,82 +125,86 @@ def _read(axis: Axis, given: object) -> Value:
     return axis.kind.read(plain.strip() if isinstance(plain, str) else plain)
 
 
-def _ranged(axis: Axis, text: str) -> Sequence[Value]:
+def _read_range(axis: Axis, text: str) -> Sequence[Value]:
     parts = text.split(":")
     if len(parts) != 3 or parts[2][:1] not in ("x", "+", "n"):
-        raise InputError(f"{shown(text)} is not a range", value=text, accepted=ACCEPTED)
+        raise InputError(f"{quote_value(text)} is not a range", value=text, accepted=ACCEPTED)
     ends = (_read(axis, parts[0]), _read(axis, parts[1]))
-    start, stop = (_number(end, text) for end in ends)
+    start, stop = (_require_bound(end, text) for end in ends)
     if start > stop:
-        raise InputError(f"{shown(text)} starts above its end", value=text, accepted="START up to STOP")
+        raise InputError(f"{quote_value(text)} starts above its end", value=text, accepted="START up to STOP")
     how, number = parts[2][0], parts[2][1:]
     if how == "+":
-        found = _added(start, stop, _number(_read(axis, number), text), text)
+        found = _list_sums(start, stop, _require_bound(_read(axis, number), text), text)
     else:
-        found = (_multiplied if how == "x" else _spaced)(start, stop, number, text)
-    return _distinct(map(round, found) if axis.kind.whole else found)
+        found = (_list_multiples if how == "x" else _list_spaced)(start, stop, number, text)
+    return _drop_repeats(map(round, found) if axis.kind.whole else found)
 
 
-def _number(value: Value, text: str) -> int | float:
+def _require_bound(value: Value, text: str) -> int | float:
     if value is None:
-        raise InputError(f"{shown(text)} has no bound", value=text, accepted="a list for 'unbounded'")
+        raise InputError(f"{quote_value(text)} has no bound", value=text, accepted="a list for 'unbounded'")
     return value
 
 
-def _multiplied(start: float, stop: float, factor: str, text: str) -> Iterator[float]:
-    times = _plain(factor, text, "a factor above 1, as x2 or x1.5")
+def _list_multiples(start: float, stop: float, factor: str, text: str) -> Iterator[float]:
+    times = _read_float(factor, text, "a factor above 1, as x2 or x1.5")
     if times <= 1:
-        raise InputError(f"{shown(text)} never arrives", value=text, accepted="a factor above 1, as x2 or x1.5")
-    steps = _steps(math.log(_span(start, stop, text)) / math.log(times), text)
+        raise InputError(
+            f"{quote_value(text)} never arrives", value=text, accepted="a factor above 1, as x2 or x1.5"
+        )
+    steps = _count_steps(math.log(_compute_span(start, stop, text)) / math.log(times), text)
     return (_tidy(start * times**i, stop) for i in range(steps + 1))
 
 
-def _added(start: float, stop: float, each: float, text: str) -> Iterator[float]:
+def _list_sums(start: float, stop: float, each: float, text: str) -> Iterator[float]:
     if each <= 0:
-        raise InputError(f"{shown(text)} never arrives", value=text, accepted="a step above zero")
-    steps = _steps((stop - start) / each, text)
+        raise InputError(f"{quote_value(text)} never arrives", value=text, accepted="a step above zero")
+    steps = _count_steps((stop - start) / each, text)
     return (_tidy(start + each * i, stop) for i in range(steps + 1))
 
 
-def _spaced(start: float, stop: float, count: str, text: str) -> Iterator[float]:
+def _list_spaced(start: float, stop: float, count: str, text: str) -> Iterator[float]:
     number = int(count) if count.isascii() and count.isdecimal() and len(count) < 20 else 0
     if number < 2:
-        raise InputError(f"{shown(text)} has no count", value=text, accepted="a count from 2, as n9")
-    ratio = _span(start, stop, text)
-    _steps(number - 1, text)
+        raise InputError(f"{quote_value(text)} has no count", value=text, accepted="a count from 2, as n9")
+    ratio = _compute_span(start, stop, text)
+    _count_steps(number - 1, text)
     return (_tidy(start * ratio ** (i / (number - 1)), stop) for i in range(number))
 
 
-def _plain(number: str, text: str, accepted: str) -> float:
+def _read_float(number: str, text: str, accepted: str) -> float:
     try:
         value = float(number)
     except ValueError:
         value = math.nan
     if not math.isfinite(value):
-        raise InputError(f"{shown(text)} is not a range", value=text, accepted=accepted)
+        raise InputError(f"{quote_value(text)} is not a range", value=text, accepted=accepted)
     return value
 
 
-def _span(start: float, stop: float, text: str) -> float:
+def _compute_span(start: float, stop: float, text: str) -> float:
     """Return the ratio of two ends. Raises InputError where there is none to reckon with."""
     if start <= 0:
         raise InputError(
-            f"{shown(text)} starts at zero, which no factor leaves", value=text, accepted="a START above zero"
+            f"{quote_value(text)} starts at zero, which no factor leaves",
+            value=text,
+            accepted="a START above zero",
         )
     if stop / start > _MOST_SPAN:
         raise InputError(
-            f"{shown(text)} has ends too far apart",
+            f"{quote_value(text)} has ends too far apart",
             value=text,
             accepted=f"a STOP up to {_MOST_SPAN:g} times the START",
         )
     return stop / start
 
 
-def _steps(quotient: float, text: str) -> int:
+def _count_steps(quotient: float, text: str) -> int:
     """Return how many steps lead from one end to the other. Raises InputError, before values are made."""
     if quotient + _HAIR >= MOST_POINTS:
         raise InputError(
-            f"{shown(text)} has more than {MOST_POINTS:,} values",
+            f"{quote_value(text)} has more than {MOST_POINTS:,} values",
             value=text,
             accepted=f"up to {MOST_POINTS:,} points",
         )
@@ -214,13 +218,13 @@ def _tidy(value: float, stop: float) -> float:
     return stop if math.isclose(value, stop, rel_tol=1e-12) else float(f"{value:.12g}")
 
 
-def _distinct(values: Iterable[float]) -> list[float]:
+def _drop_repeats(values: Iterable[float]) -> list[float]:
     """Return ascending values; those that rounding made the same are one."""
     rounded = list(values)
     return rounded[:1] + [after for before, after in pairwise(rounded) if after != before]
 
 
-def in_order(axes: Sequence[Axis]) -> list[int]:
+def order_axes(axes: Sequence[Axis]) -> list[int]:
     """Return the places of axes in the order in which they are put into a case."""
     ranks: dict[str, Any] = {name: rank for rank, name in enumerate(all_axes())}
     return sorted(range(len(axes)), key=lambda i: ranks[axes[i].name])

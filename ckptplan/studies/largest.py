@@ -17,7 +17,7 @@ from ckptplan.studies.reach import (
     Reach,
     ReachSearch,
     SolvedReachSearch,
-    nothing_yet,
+    make_empty_reach,
 )
 from ckptplan.studies.stages import StagedProgress
 
@@ -70,14 +70,14 @@ def largest(
         for place, name in enumerate(names):
             stages.begin(place)
             alone = dataclasses.replace(
-                request.replace(strategies=(name,)), progress=None if progress is None else stages.solving
+                request.replace(strategies=(name,)), progress=None if progress is None else stages.report_solve
             )
             kind = ClosedFormReachSearch if strategy_of(name).is_closed_form else SolvedReachSearch
             searches.append(kind(quantity=quantity, request=alone, progress=stages))
             found.append(searches[-1].reach())
     except KeyboardInterrupt:
         found += [search.so_far() for search in searches[len(found) :]]
-        found += [nothing_yet(name) for name in names[len(found) :]]
+        found += [make_empty_reach(name) for name in names[len(found) :]]
         if all(reach.plan is None for reach in found):
             raise
     stages.end()

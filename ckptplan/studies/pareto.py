@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
@@ -22,14 +22,14 @@ from ckptplan.model.profile import HardwareProfile
 from ckptplan.model.progress import Progress
 from ckptplan.model.record import Parameters
 from ckptplan.model.workload import Workload
-from ckptplan.planning.ranking import proven_bound, rank_strategies
+from ckptplan.planning.ranking import derive_bound, rank_strategies
 from ckptplan.planning.request import Request
 from ckptplan.search.answer import Answer, ClosedFormAnswer
 from ckptplan.search.box import Limits
-from ckptplan.search.front import COARSE, Front, front_of, merged
+from ckptplan.search.front import COARSE, Front, merge_fronts, trace_front
 from ckptplan.search.objective import Knee
 from ckptplan.search.question import Question
-from ckptplan.search.solved_front import solved_front
+from ckptplan.search.solved_front import trace_solved_front
 from ckptplan.strategies.closed_form import ClosedForm
 from ckptplan.strategies.protocol import Strategy
 from ckptplan.units import parse_bytes, parse_fraction
@@ -79,12 +79,12 @@ def pareto(
         effort=effort,
         progress=progress,
     )
-    fineness = _resolution(resolution, steps=workload.steps)
-    fronts = _fronts(request.question(), resolution=fineness)
+    fineness = _read_resolution(resolution, steps=workload.steps)
+    fronts = _trace_fronts(request.question(), resolution=fineness)
     return ParetoFront(request, tuple(fronts), resolution=fineness)
 
 
-def _resolution(wanted: float | str | None, *, steps: int) -> float:
+def _read_resolution(wanted: float | str | None, *, steps: int) -> float:
     if wanted is None:
         return 0.0 if steps <= MOST_EXACT else COARSE
     try:
@@ -108,48 +108,45 @@ class StrategyFront:
 
     strategy: Strategy
     front: Front
-    steps: int
-    #: The answers behind the points of a strategy that is solved; none for a closed form.
-    solved: tuple[Answer, ...] = ()
+    #: Returns the answer behind a point.
+    answer: Callable[[int], Answer]
     #: Whether every point of the front is there.
-    exact: bool = True
-
-    def answer(self, index: int) -> Answer:
-        """Return the setting of a point."""
-        if self.solved:
-            return self.solved[index]
-        if not isinstance(self.strategy, ClosedForm):
-            raise TypeError(f"{self.strategy.name} has no point {index}")
-        key = (self.front.seconds, self.front.local_peak_bytes, self.front.remote_peak_bytes)
-        parameters = {name: int(column[index]) for name, column in self.front.parameters.items()}
-        return ClosedFormAnswer(
-            strategy=self.strategy,
-            parameters=Parameters(parameters),
-            key=tuple(column[index].item() for column in key),
-            steps=self.steps,
-        )
+    exact: bool
 
 
-def _fronts(question: Question, *, resolution: float) -> list[StrategyFront]:
-    steps = question.costs.steps
+def _trace_closed_form(strategy: ClosedForm, question: Question, *, resolution: float) -> StrategyFront:
     limits = Limits(
-        budget=Budget(remote_bytes=question.budget.remote_bytes),
+        budget=Budget(remote_bytes=question.goal.remote_bytes),
         max_overhead=question.goal.max_overhead,
         base_seconds=question.base_seconds,
     )
+    front = trace_front(strategy, costs=question.costs, limits=limits, resolution=resolution)
+    keys = (front.seconds, front.local_peak_bytes, front.remote_peak_bytes)
 
-    def front(strategy: Strategy) -> StrategyFront:
+    def answer(index: int) -> Answer:
+        parameters = {name: int(column[index]) for name, column in front.parameters.items()}
+        return ClosedFormAnswer(
+            strategy=strategy,
+            parameters=Parameters(parameters),
+            key=tuple(column[index].item() for column in keys),
+            steps=question.costs.steps,
+        )
+
+    return StrategyFront(strategy=strategy, front=front, answer=answer, exact=not front.resolution)
+
+
+def _trace_fronts(question: Question, *, resolution: float) -> list[StrategyFront]:
+    def trace(strategy: Strategy) -> StrategyFront:
         if isinstance(strategy, ClosedForm):
-            found = front_of(strategy, costs=question.costs, limits=limits, resolution=resolution)
-            return StrategyFront(strategy=strategy, front=found, steps=steps, exact=not found.resolution)
-        found, answers, exact = solved_front(question.alone(strategy))
-        return StrategyFront(strategy=strategy, front=found, steps=steps, solved=answers, exact=exact)
+            return _trace_closed_form(strategy, question, resolution=resolution)
+        front, answers, exact = trace_solved_front(question.for_strategy(strategy))
+        return StrategyFront(strategy=strategy, front=front, answer=answers.__getitem__, exact=exact)
 
     if question.costs.steps < _LONG:
-        return [front(strategy) for strategy in question.strategies]
+        return [trace(strategy) for strategy in question.strategies]
     # Long arrays: numpy lets other threads run meanwhile.
     with ThreadPoolExecutor(max_workers=min(4, os.cpu_count() or 1)) as pool:
-        return list(pool.map(front, question.strategies))
+        return list(pool.map(trace, question.strategies))
 
 
 class ParetoFront(Sequence[Plan]):
@@ -159,7 +156,7 @@ class ParetoFront(Sequence[Plan]):
         self._request = request
         self._question = request.question()
         self._fronts = fronts
-        self._together, self._origins = merged([one.front for one in fronts])
+        self._together, self._origins = merge_fronts([one.front for one in fronts])
         #: 0 where every point is listed, else the share by which those left out may differ.
         self.resolution = max([resolution, *(one.front.resolution for one in fronts)])
 
@@ -313,7 +310,7 @@ class ParetoFront(Sequence[Plan]):
 
         It is read off the front where that has every point, and searched for where some are left out.
         """
-        budget = _budget(local_bytes)
+        budget = _read_budget(local_bytes)
         place = self.place_within(budget)
         if self._read_off and place is not None:
             return self._plan(place, budget=budget)
@@ -321,7 +318,7 @@ class ParetoFront(Sequence[Plan]):
 
     def lacks(self, local_bytes: int | str) -> Infeasible | None:
         """Return why no plan is within a budget of one unit; None where one is. Raises InputError."""
-        budget = _budget(local_bytes)
+        budget = _read_budget(local_bytes)
         if self.place_within(budget) is not None:
             return None
         question = self._within(budget).question()
@@ -348,13 +345,13 @@ class ParetoFront(Sequence[Plan]):
         limit = int(self.local_peak_bytes[place]) if budget is None else budget
         request = dataclasses.replace(self._within(limit), own_budget=budget is None)
         seconds = answer.totals(self._question.costs).seconds
-        return request.plan(answer, bound=proven_bound([answer], seconds))
+        return request.plan(answer, bound=derive_bound([answer], seconds))
 
     def _within(self, budget: int, *, objective: str = "time") -> Request:
         return self._request.replace(local_bytes=budget, objective=objective)
 
 
-def _budget(local_bytes: int | str) -> int:
+def _read_budget(local_bytes: int | str) -> int:
     try:
         return parse_bytes(local_bytes)
     except InputError as error:

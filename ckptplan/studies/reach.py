@@ -11,10 +11,10 @@ from math import inf, isqrt, log
 from ckptplan.errors import Infeasible, InputError, Limit
 from ckptplan.model.plan import Plan
 from ckptplan.model.workload import Workload
-from ckptplan.planning.ranking import proven_bound
+from ckptplan.planning.ranking import derive_bound
 from ckptplan.planning.request import Request
 from ckptplan.search.answer import Answer
-from ckptplan.search.edges import between, last, last_of_many
+from ckptplan.search.edges import choose_middle, find_last, find_last_of_many
 from ckptplan.search.question import Question
 from ckptplan.strategies.protocol import Strategy
 from ckptplan.strategies.registry import strategy_of
@@ -54,7 +54,7 @@ class Reach:
     interrupted: bool = False
 
 
-def nothing_yet(strategy: str) -> Reach:
+def make_empty_reach(strategy: str) -> Reach:
     """Return that an interrupted search found nothing for a strategy."""
     return Reach(strategy=strategy, value=0, plan=None, bound_by=None, proved=False, interrupted=True)
 
@@ -81,7 +81,7 @@ class ReachSearch(ABC):
         """Return how far the strategy goes."""
         most = self._most()
         self.find(most)
-        self.progress.reached(_FOUND, next_share=1.0)
+        self.progress.report_share(_FOUND, next_share=1.0)
         if self.best is None:
             missing = self._missing(1)
             return Reach(
@@ -103,7 +103,7 @@ class ReachSearch(ABC):
 
     def so_far(self) -> Reach:
         """Return the largest value found before an interruption."""
-        found = nothing_yet(self.strategy.name)
+        found = make_empty_reach(self.strategy.name)
         if self.best is None:
             return found
         value, answer = self.best
@@ -116,7 +116,7 @@ class ReachSearch(ABC):
 
     def _plan(self, value: int, answer: Answer) -> Plan:
         request = self._request(value)
-        bound = proven_bound([answer], answer.totals(request.case.costs).seconds)
+        bound = derive_bound([answer], answer.totals(request.case.costs).seconds)
         return request.plan(answer, bound=bound)
 
     def _fits(self, value: int) -> bool:
@@ -152,7 +152,7 @@ class ReachSearch(ABC):
                 return False
             return True
 
-        return last(countable, 1, QUANTITIES[self.quantity])
+        return find_last(countable, 1, QUANTITIES[self.quantity])
 
 
 class ClosedFormReachSearch(ReachSearch):
@@ -197,7 +197,7 @@ class ClosedFormReachSearch(ReachSearch):
         waiting = [(1, most)]
         while waiting:
             low, high = waiting.pop()
-            self.progress.reached(_FOUND * (1 - log(1 + high - low) / log(1 + most)), next_share=0.0)
+            self.progress.report_share(_FOUND * (1 - log(1 + high - low) / log(1 + most)), next_share=0.0)
             if self._hopeless(low, high):
                 continue
             if low == high:
@@ -243,12 +243,12 @@ class SolvedReachSearch(ReachSearch):
     """
 
     def find(self, most: int) -> None:
-        self.met = last(self._meets_the_least, 1, most)
-        high = last_of_many(self._may_fit, 1, self.met, spread=_SPREAD, beyond=_TRIED_CHEAPLY)
+        self.met = find_last(self._meets_the_least, 1, most)
+        high = find_last_of_many(self._may_fit, 1, self.met, spread=_SPREAD, beyond=_TRIED_CHEAPLY)
         if high == 0:
             return
         alone = self.request.goal.max_overhead is None
-        self.progress.reached(_CHEAP, next_share=_FOUND if alone else 2 * _CHEAP)
+        self.progress.report_share(_CHEAP, next_share=_FOUND if alone else 2 * _CHEAP)
         if self._fits(high):
             return
         self._look_below(high)
@@ -258,13 +258,13 @@ class SolvedReachSearch(ReachSearch):
 
     def _look_below(self, high: int) -> None:
         """Bisect for the last value that keeps the limits, from what needs no more than to hold each tape."""
-        low, first = 0, last(self._holds_all_tapes, 1, high - 1)
+        low, first = 0, find_last(self._holds_all_tapes, 1, high - 1)
         most, begun = log(high), 2 * _CHEAP
         while high - low > 1:
-            middle = first if low == 0 and low < first < high else between(low, high)
+            middle = first if low == 0 and low < first < high else choose_middle(low, high)
             left = (log(high - low), log(max(middle - low, high - middle)))
             share, next_share = (_FOUND - (_FOUND - begun) * one / most for one in left)
-            self.progress.reached(share, next_share=next_share)
+            self.progress.report_share(share, next_share=next_share)
             if self._fits(middle):
                 low = middle
             else:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ckptplan.planning.ranking import proven_bound
+from ckptplan.planning.ranking import derive_bound
 from ckptplan.search.answer import Answer
 from ckptplan.search.question import Question
 from ckptplan.storage.tables import Columns, Row
@@ -60,15 +60,15 @@ def plan_row(question: Question) -> Row:
         # What is proved of any strategy holds for the best one.
         answers = question.rank()
     if answers:
-        return _planned(question, answers)
+        return _make_plan_row(question, answers)
     reason = question.infeasible(subject="nothing fits")
     return {"fits": False, "binding": reason.binding, "need": float(reason.need), "have": float(reason.have)}
 
 
-def _planned(question: Question, answers: Sequence[Answer]) -> Row:
+def _make_plan_row(question: Question, answers: Sequence[Answer]) -> Row:
     best = answers[0]
     predicted = best.predicted(question.costs)
-    bound = proven_bound(answers, predicted.seconds)
+    bound = derive_bound(answers, predicted.seconds)
     paper = dict(predicted.paper or {})
     return {
         "strategy": best.strategy.name,

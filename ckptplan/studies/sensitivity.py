@@ -12,8 +12,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from ckptplan.cost.case import Case, with_numbers
-from ckptplan.errors import InputError, shown
+from ckptplan.cost.case import Case, replace_numbers
+from ckptplan.errors import InputError, quote_value
 from ckptplan.model.goal import Goal
 from ckptplan.model.profile import HardwareProfile
 from ckptplan.model.progress import Progress
@@ -23,8 +23,8 @@ from ckptplan.planning.ranking import explain_infeasible
 from ckptplan.planning.request import Request, check_kind
 from ckptplan.search.answer import Answer
 from ckptplan.search.question import Question
-from ckptplan.studies.axes import Axis, Value, axis_named
-from ckptplan.studies.error_bars import SAMPLES, ErrorBars, error_bars
+from ckptplan.studies.axes import Axis, Value, find_axis
+from ckptplan.studies.error_bars import SAMPLES, ErrorBars, compute_error_bars
 from ckptplan.studies.fixed_plan import FixedPlan
 from ckptplan.units import parse_fraction
 
@@ -103,7 +103,7 @@ class Influence:
     @property
     def axis(self) -> Axis:
         """The input as an axis, which knows its unit."""
-        return axis_named(self.name)
+        return find_axis(self.name)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -141,10 +141,10 @@ def sensitivity(
     """
     check_kind(workload, Workload, name="workload", load="load_workload")
     check_kind(profile, HardwareProfile, name="profile", load="load_profile")
-    share = None if uncertainty is None else _share(uncertainty)
+    share = None if uncertainty is None else _read_share(uncertainty)
     budgets: Mapping[str, Any] = {"local_bytes": local_bytes, "remote_bytes": remote_bytes}
     wished = {name: value for name, value in budgets.items() if value is not None}
-    machine = with_numbers(profile, wished)
+    machine = replace_numbers(profile, wished)
     request = Request.of(
         workload,
         machine,
@@ -165,7 +165,7 @@ def sensitivity(
     kept = FixedPlan(answer=nominal, model=goal.model)
     influences = []
     for name in INPUTS:
-        influences.append(study.influence(axis_named(name), kept))
+        influences.append(study.measure_influence(find_axis(name), kept))
         done.step(_WORK)
     return Sensitivity(
         workload=workload,
@@ -175,11 +175,13 @@ def sensitivity(
         influences=tuple(influences),
         error_bars=None
         if share is None
-        else error_bars(study.question(study.case), kept, profile=machine, share=share, told=done.step),
+        else compute_error_bars(
+            study.question(study.case), kept, profile=machine, share=share, on_sample=done.step
+        ),
     )
 
 
-def _share(uncertainty: object) -> float:
+def _read_share(uncertainty: object) -> float:
     """Return how far times may be off. Raises InputError."""
     accepted = "a share above 0 and up to 1, as 0.1 or '10%'"
     try:
@@ -188,7 +190,10 @@ def _share(uncertainty: object) -> float:
         raise InputError(error.message, field="uncertainty", value=uncertainty, accepted=accepted) from None
     if not 0 < share <= 1:
         raise InputError(
-            f"{shown(uncertainty)} is out of range", field="uncertainty", value=uncertainty, accepted=accepted
+            f"{quote_value(uncertainty)} is out of range",
+            field="uncertainty",
+            value=uncertainty,
+            accepted=accepted,
         )
     return share
 
@@ -228,7 +233,7 @@ class _Study:
 
         ``near`` is the plan of a case nearby, which shortens the search.
         """
-        best = self._searched(question, near)
+        best = self._search(question, near)
         if best is None:
             return None
         for name in loyal_to:
@@ -240,45 +245,45 @@ class _Study:
                 return alone
         return best
 
-    def _searched(self, question: Question, near: FixedPlan | None) -> Answer | None:
+    def _search(self, question: Question, near: FixedPlan | None) -> Answer | None:
         key = (tuple(dict(question.costs).values()), question.budget)
         if key not in self.known:
-            enough = None if near is None else near.attained(question.costs, question.budget)
+            enough = None if near is None else near.attainable_seconds(question.costs, question.budget)
             self.known[key] = question.best(enough=enough)
         return self.known[key]
 
     def question(self, case: Case) -> Question:
         return self.request.for_case(case).question()
 
-    def influence(self, axis: Axis, kept: FixedPlan) -> Influence:
+    def measure_influence(self, axis: Axis, kept: FixedPlan) -> Influence:
         """Return what one input does."""
         values = axis.now(self.case)
-        reason = self._no_effect(axis, values)
+        reason = self._explain_no_effect(axis, values)
         if reason is not None:
             return Influence(name=axis.name, values=values, no_effect=reason)
         return Influence(
             name=axis.name,
             values=values,
             no_effect=None,
-            points=tuple(self._replanned(axis, factor, kept) for factor in FACTORS),
-            break_evens=tuple(sorted(self._break_evens(axis, kept), key=lambda each: each.factor)),
+            points=tuple(self._replan(axis, factor, kept) for factor in FACTORS),
+            break_evens=tuple(sorted(self._find_break_evens(axis, kept), key=lambda each: each.factor)),
         )
 
-    def _no_effect(self, axis: Axis, values: tuple[Value, ...]) -> str | None:
+    def _explain_no_effect(self, axis: Axis, values: tuple[Value, ...]) -> str | None:
         """Return why scaling changes nothing, None where it may."""
         if not any(values):
             return "is zero, which no factor changes"
-        if axis.name == "bandwidth" and axis.scaled(self.case, 2).costs == self.case.costs:
+        if axis.name == "bandwidth" and axis.scale(self.case, 2).costs == self.case.costs:
             return "the profile pins the time of a transfer"
         return None
 
-    def _replanned(self, axis: Axis, factor: float, kept: FixedPlan) -> Replanned:
-        question = self.question(axis.scaled(self.case, factor))
+    def _replan(self, axis: Axis, factor: float, kept: FixedPlan) -> Replanned:
+        question = self.question(axis.scale(self.case, factor))
         found = self.best(question, near=kept, loyal_to=[kept.strategy.name])
         seconds, fits = kept.at(question.costs, question.budget)
         return Replanned(
             factor=factor,
-            values=tuple(axis.scaled_values(self.case, factor)),
+            values=tuple(axis.scale_values(self.case, factor)),
             best=None if found is None else _best(found),
             kept_seconds=seconds,
             kept_fits=fits,
@@ -288,21 +293,21 @@ class _Study:
         """Return the best plan at a factor, with the strategy of a neighbour where that is as quick."""
         known = [one.strategy for one in (near, far) if one is not None and one.strategy is not None]
         found = self.best(
-            self.question(axis.scaled(self.case, factor)), near=near.plan, loyal_to=dict.fromkeys(known)
+            self.question(axis.scale(self.case, factor)), near=near.plan, loyal_to=dict.fromkeys(known)
         )
         plan = None if found is None else FixedPlan(answer=found, model=self.request.goal.model)
         return _Scanned(factor=factor, plan=plan)
 
-    def _break_evens(self, axis: Axis, kept: FixedPlan) -> Iterator[BreakEven]:
+    def _find_break_evens(self, axis: Axis, kept: FixedPlan) -> Iterator[BreakEven]:
         """Scan a grid of factors outwards, and look closer wherever two neighbours differ."""
         for end in (_LEAST, _MOST):
             near = _Scanned(factor=1.0, plan=kept)
             for step in range(1, _STEPS + 1):
                 far = self._at(axis, end ** (step / _STEPS), near=near)
-                yield from self._between(axis, near, far)
+                yield from self._bisect(axis, near, far)
                 near = far
 
-    def _between(self, axis: Axis, near: _Scanned, far: _Scanned) -> Iterator[BreakEven]:
+    def _bisect(self, axis: Axis, near: _Scanned, far: _Scanned) -> Iterator[BreakEven]:
         """Bisect between two factors with different winners, for each change that shows."""
         if near.strategy == far.strategy:
             return
@@ -311,14 +316,14 @@ class _Study:
         if high.factor <= low.factor * _CLOSE:
             yield BreakEven(
                 factor=factor,
-                values=tuple(axis.scaled_values(self.case, factor)),
+                values=tuple(axis.scale_values(self.case, factor)),
                 below=low.strategy,
                 above=high.strategy,
             )
             return
         middle = self._at(axis, factor, near=near, far=far)
-        yield from self._between(axis, near, middle)
-        yield from self._between(axis, middle, far)
+        yield from self._bisect(axis, near, middle)
+        yield from self._bisect(axis, middle, far)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -22,12 +22,12 @@ class StagedProgress:
         self.begun, self.shares = place * _PARTS, (0.0, 0.0)
         self._report(self.begun)
 
-    def reached(self, share: float, *, next_share: float) -> None:
+    def report_share(self, share: float, *, next_share: float) -> None:
         """Report the share of the stage that is done; a solve that follows leads to ``next_share``."""
         self.shares = (share, next_share)
-        self.solving(0, 1)
+        self.report_solve(0, 1)
 
-    def solving(self, done: int, total: int) -> None:
+    def report_solve(self, done: int, total: int) -> None:
         """Report how much of a solve is done."""
         share, next_share = self.shares
         within = share + (next_share - share) * min(1.0, done / max(1, total))

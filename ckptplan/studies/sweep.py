@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import product
 from typing import Any
 
-from ckptplan.cost.case import Case, with_numbers
+from ckptplan.cost.case import Case, replace_numbers
 from ckptplan.errors import InputError
 from ckptplan.model.checked import digest
 from ckptplan.model.goal import Goal
@@ -19,10 +19,9 @@ from ckptplan.planning.request import Request, check_kind, make_goal
 from ckptplan.search.question import Question
 from ckptplan.storage.tables import Columns, Row, Type
 from ckptplan.studies.axes import Value
-from ckptplan.studies.grid import MOST_POINTS, Grid, grid_of, in_order
+from ckptplan.studies.grid import MOST_POINTS, Grid, make_grid, order_axes
 from ckptplan.studies.rows import plan_columns, plan_row
-from ckptplan.studies.workers import all_cores
-from ckptplan.studies.workers import in_order as worked
+from ckptplan.studies.workers import count_cores, map_in_order
 from ckptplan.version import __version__
 from ckptplan.wording import Phrase
 
@@ -93,7 +92,7 @@ class Sweep:
         return self._case(Case(workload=workload, profile=profile), point)
 
     def _case(self, case: Case, point: Sequence[Value]) -> Case:
-        for i in in_order(self.grid.axes):
+        for i in order_axes(self.grid.axes):
             try:
                 case = self.grid.axes[i].put(case, point[i])
             except InputError as error:
@@ -101,7 +100,7 @@ class Sweep:
         return case
 
     def _at(self, error: InputError, case: Case, point: Sequence[Value]) -> InputError:
-        where = f"{case.workload.name} on {case.profile.name}, {self.grid.named(point)}"
+        where = f"{case.workload.name} on {case.profile.name}, {self.grid.describe(point)}"
         return InputError(
             Phrase(error.message, f" (at {where})"),
             field=error.field,
@@ -137,13 +136,13 @@ class Sweep:
             workload, profile, point = self.place(job * base)
             for i, values in enumerate(self.grid.values):
                 for value in values[:_MOST_CHECKED]:
-                    self._case(Case(workload=workload, profile=profile), _changed(point, i, value))
+                    self._case(Case(workload=workload, profile=profile), _replace_value(point, i, value))
             for index in self._corners():
                 self.question(job * base + index)
 
     def _corners(self) -> Iterator[int]:
         """Return the places in the grid where every axis is at its least or its most."""
-        ends = [_ends(values) for values in self.grid.values]
+        ends = [_find_ends(values) for values in self.grid.values]
         for number, places in enumerate(product(*ends)):
             if number >= _MOST_CORNERS:
                 return
@@ -153,11 +152,11 @@ class Sweep:
             yield index
 
 
-def _changed(point: tuple[Value, ...], place: int, value: Value) -> tuple[Value, ...]:
+def _replace_value(point: tuple[Value, ...], place: int, value: Value) -> tuple[Value, ...]:
     return (*point[:place], value, *point[place + 1 :])
 
 
-def _ends(values: Sequence[Value]) -> list[int]:
+def _find_ends(values: Sequence[Value]) -> list[int]:
     known = [i for i, value in enumerate(values) if value is not None]
     by_size = sorted(known, key=lambda i: values[i] or 0)
     return sorted({by_size[0], by_size[-1]}) if by_size else [0]
@@ -183,7 +182,7 @@ def make_sweep(
         for name, value in {"local_bytes": local_bytes, "remote_bytes": remote_bytes}.items()
         if value is not None
     }
-    grid = grid_of(over)
+    grid = make_grid(over)
     _check_budgets(grid, budgets)
     goal = make_goal(
         unless_named="closed",
@@ -194,8 +193,8 @@ def make_sweep(
         effort=effort,
     )
     sweep = Sweep(
-        workloads=_several(workloads, Workload),
-        profiles=tuple(with_numbers(one, budgets) for one in _several(profiles, HardwareProfile)),
+        workloads=_check_several(workloads, Workload),
+        profiles=tuple(replace_numbers(one, budgets) for one in _check_several(profiles, HardwareProfile)),
         grid=grid,
         goal=goal,
         provenance=make_provenance(command),
@@ -212,7 +211,7 @@ def make_sweep(
     return sweep
 
 
-def _several(given: Any, kind: type[Any]) -> tuple[Any, ...]:
+def _check_several(given: Any, kind: type[Any]) -> tuple[Any, ...]:
     """Return one or several workloads or profiles, with different names. Raises InputError."""
     several = (given,) if isinstance(given, kind) else tuple(given)
     field = "workloads" if kind is Workload else "profiles"
@@ -237,14 +236,14 @@ def _check_budgets(grid: Grid, budgets: Mapping[str, Any]) -> None:
                 )
 
 
-def rows_of(sweep: Sweep, *, start: int = 0, jobs: int | None = 1) -> Iterator[list[Row]]:
+def iterate_rows(sweep: Sweep, *, start: int = 0, jobs: int | None = 1) -> Iterator[list[Row]]:
     """Yield rows in grid order from the one numbered ``start``, some at a time; None jobs: all cores."""
-    return worked(
+    return map_in_order(
         _rows,
         (sweep, sweep.identity),
         start=start,
         stop=len(sweep),
-        jobs=all_cores() if jobs is None else jobs,
+        jobs=count_cores() if jobs is None else jobs,
     )
 
 
@@ -273,4 +272,4 @@ def sweep(
     of more than 10 million rows.
     """
     prepared_sweep = make_sweep(over, workloads=workloads, profiles=profiles, **wishes)
-    return (row for rows in rows_of(prepared_sweep, jobs=jobs) for row in rows)
+    return (row for rows in iterate_rows(prepared_sweep, jobs=jobs) for row in rows)

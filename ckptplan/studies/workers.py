@@ -33,12 +33,14 @@ _CHUNK_SECONDS = 0.1
 _MOST_AT_ONCE = 512
 
 
-def all_cores() -> int:
+def count_cores() -> int:
     """Return how many processes can run at once."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def in_order(task: Task[Result], shared: Any, *, start: int, stop: int, jobs: int) -> Iterator[list[Result]]:
+def map_in_order(
+    task: Task[Result], shared: Any, *, start: int, stop: int, jobs: int
+) -> Iterator[list[Result]]:
     """Yield the results for ``start`` up to ``stop``, some at a time and in order.
 
     ``task`` is a function of a module, and ``shared`` can be pickled. The first quarter of a second of
@@ -64,7 +66,7 @@ def _spread(
         while start < stop or waiting:
             while start < stop and len(waiting) < 3 * jobs:
                 end = min(stop, start + max(1, min(_MOST_AT_ONCE, int(_CHUNK_SECONDS / max(each, 1e-9)))))
-                with _interrupts_held():
+                with _hold_interrupts():
                     waiting.append(pool.submit(_work, start, end))
                 start = end
             try:
@@ -91,7 +93,7 @@ def _pool(task: Task[Result], shared: Any, jobs: int) -> Iterator[ProcessPoolExe
 
 
 @contextmanager
-def _interrupts_held() -> Iterator[None]:
+def _hold_interrupts() -> Iterator[None]:
     """Start processes that Ctrl-C does not reach: it is for whoever started them to tell."""
     if not hasattr(signal, "pthread_sigmask"):
         yield

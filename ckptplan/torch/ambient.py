@@ -74,7 +74,7 @@ class Autocast:
         )
 
     @contextmanager
-    def entered(self) -> Iterator[None]:
+    def enter(self) -> Iterator[None]:
         """Run as the forward pass did, whatever is in force now."""
         with ExitStack() as stack:
             for kind, enabled, dtype in self.settings:
@@ -84,7 +84,7 @@ class Autocast:
             yield
 
     @contextmanager
-    def casting_anew(self) -> Iterator[None]:
+    def cast_anew(self) -> Iterator[None]:
         """Run without weights cast before: cast without a graph, they would have no gradient later."""
         enabled = any(enabled for _, enabled, _ in self.settings)
         if enabled:

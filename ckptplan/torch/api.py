@@ -9,14 +9,14 @@ from typing import Any
 
 import torch
 
-from ckptplan.errors import InputError, shown
+from ckptplan.errors import InputError, quote_value
 from ckptplan.model.plan import Plan
 from ckptplan.schedule.actions import Action
 from ckptplan.schedule.schedule import Schedule
 from ckptplan.torch.engine import Cell
 from ckptplan.torch.executor import Observer
 from ckptplan.torch.job import Job
-from ckptplan.torch.losses import Stacked, Summed
+from ckptplan.torch.losses import StackedOutputs, SummedLoss
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,17 +60,17 @@ def unroll(
         state=state,
         plan=plan,
         losses=(),
-        parameters=_named(parameters),
+        parameters=_check_parameters(parameters),
         remote_dir=remote_dir,
         replay_randomness=replay_randomness,
         schedule=schedule,
         observer=observer,
     )
     probed = job.probe(None)
-    tensors, end = job.run(Stacked(steps=plan.steps), probed)
+    tensors, end = job.run(StackedOutputs(steps=plan.steps), probed)
     structure = probed.output
     count = sum(structure.is_tensor)
-    return structure.filled(tensors[:count]), end.filled(tensors[count:])
+    return structure.fill(tensors[:count]), end.fill(tensors[count:])
 
 
 def bptt(
@@ -104,32 +104,32 @@ def bptt(
     losses = {"loss": loss, "chunk_loss": chunk_loss, "final_loss": final_loss}
     for field, one in losses.items():
         if one is not None and not callable(one):
-            raise InputError(f"{shown(one)} cannot be called", field=field, accepted="a function")
+            raise InputError(f"{quote_value(one)} cannot be called", field=field, accepted="a function")
     job = Job(
         cell=cell,
         inputs=inputs,
         state=state,
         plan=plan,
         losses=tuple(losses.values()),
-        parameters=_named(parameters),
+        parameters=_check_parameters(parameters),
         remote_dir=remote_dir,
         replay_randomness=replay_randomness,
         schedule=schedule,
         observer=observer,
     )
-    outputs = Summed(loss=loss, chunk_loss=chunk_loss, final_loss=final_loss)
+    outputs = SummedLoss(loss=loss, chunk_loss=chunk_loss, final_loss=final_loss)
     probed = job.probe(outputs)
     (value, *final), end = job.run(outputs, probed)
-    return Result(loss=value, state=end.filled([leaf.detach() for leaf in final]))
+    return Result(loss=value, state=end.fill([leaf.detach() for leaf in final]))
 
 
-def _named(parameters: object) -> tuple[torch.Tensor, ...]:
+def _check_parameters(parameters: object) -> tuple[torch.Tensor, ...]:
     """Return tensors whose gradient is wanted. Raises InputError."""
     if isinstance(parameters, torch.nn.Module):
         parameters = parameters.parameters()
     if not isinstance(parameters, Iterable) or isinstance(parameters, torch.Tensor | str):
         raise InputError(
-            f"is {shown(type(parameters).__name__)}",
+            f"is {quote_value(type(parameters).__name__)}",
             field="parameters",
             accepted="tensors, as module.parameters() gives them",
         )

@@ -11,7 +11,7 @@ import torch
 from ckptplan.torch.gradients import Gradient
 
 
-def gradients_through(
+def compute_gradients(
     outputs: Sequence[torch.Tensor],
     gradients: Sequence[Gradient],
     wanted: Sequence[torch.Tensor],
@@ -29,12 +29,12 @@ def gradients_through(
         return (None,) * len(everything)
     # As a scalar, whose gradient need not be given: PyTorch checks given ones, one by one, with its symbolic
     # shapes, which bring sympy into the process.
-    with torch.enable_grad(), _hooks_suspended(parameters):
-        root = _Given.apply([gradient for _, gradient in live], *(output for output, _ in live))  # type: ignore[no-untyped-call]
+    with torch.enable_grad(), _suspend_hooks(parameters):
+        root = _GivenGradients.apply([gradient for _, gradient in live], *(output for output, _ in live))  # type: ignore[no-untyped-call]
         return torch.autograd.grad(root, everything, allow_unused=True)
 
 
-class _Given(torch.autograd.Function):
+class _GivenGradients(torch.autograd.Function):
     """A scalar whose gradients are those given, whatever its own."""
 
     @staticmethod
@@ -51,7 +51,7 @@ class _Given(torch.autograd.Function):
 
 
 @contextmanager
-def _hooks_suspended(parameters: Sequence[torch.Tensor]) -> Iterator[None]:
+def _suspend_hooks(parameters: Sequence[torch.Tensor]) -> Iterator[None]:
     """Keep hooks of parameters from firing for every chunk: they fire once, for the whole gradient."""
     hooked: list[tuple[Any, Any]] = [(one, one._backward_hooks) for one in parameters if one._backward_hooks]
     for one, _ in hooked:

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from ckptplan.torch.backward import gradients_through
+from ckptplan.torch.backward import compute_gradients
 from ckptplan.torch.chunk_cell import ChunkCell, SavedOutputs
 from ckptplan.torch.engine import Engine, Incoming, Tape
 from ckptplan.torch.gradients import Gradient, Gradients
@@ -19,7 +19,7 @@ from ckptplan.torch.inputs import Sequence
 from ckptplan.torch.losses import Outputs, Terms
 from ckptplan.torch.pages import Pages
 from ckptplan.torch.probe import Parameters, check_reached
-from ckptplan.torch.trees import Leaves, byte_size, flattened
+from ckptplan.torch.trees import Leaves, byte_size, flatten
 
 #: Most steps run at a time, and most whose outputs and adjoints are alive at a time.
 _MOST, _MOST_WORKING = 64, 16
@@ -36,13 +36,13 @@ class _Piece:
 
     def part(self, start: int, stop: int) -> _Piece:
         """Return some of its steps; memory is shared."""
-        leaves, structure = flattened(self.states)
+        leaves, structure = flatten(self.states)
         first, last = start - self.start, stop - self.start
         return _Piece(
             start=start,
             stop=stop,
-            begin=structure.filled([leaf[first - 1] for leaf in leaves]) if first else self.begin,
-            states=structure.filled([leaf[first:last] for leaf in leaves]),
+            begin=structure.fill([leaf[first - 1] for leaf in leaves]) if first else self.begin,
+            states=structure.fill([leaf[first:last] for leaf in leaves]),
         )
 
 
@@ -55,7 +55,7 @@ class ChunkTape(Tape):
 
     @property
     def bytes(self) -> int:
-        return sum(byte_size(flattened(piece.states)[0]) for piece in self.pieces)
+        return sum(byte_size(flatten(piece.states)[0]) for piece in self.pieces)
 
 
 @dataclass(frozen=True)
@@ -130,7 +130,7 @@ class ChunkEngine(Engine):
 
     def advance(self, state: Any, start: int, stop: int, *, known: int) -> Any:
         for first, last in self._pieces(start, stop, known):
-            state = _last(self._states(state, first, last, known))
+            state = _copy_last(self._states(state, first, last, known))
         return state
 
     def record(self, state: Any, start: int, stop: int, *, known: int) -> tuple[Tape, Any]:
@@ -138,14 +138,14 @@ class ChunkEngine(Engine):
         for first, last in self._pieces(start, stop, known):
             states = self._states(state, first, last, known)
             pieces.append(_Piece(start=first, stop=last, begin=state, states=states))
-            state = _last(states)
-        leaves, structure = flattened(state)
+            state = _copy_last(states)
+        leaves, structure = flatten(state)
         end: Leaves = ()
         final: Terms = []
         if stop == self.steps:
             with torch.enable_grad():
                 end = as_graph_roots(leaves)
-                final = self.outputs.finish(structure.filled(end))
+                final = self.outputs.finish(structure.fill(end))
             check_reached(tuple(final), end, parameters=self.parameters)
         return ChunkTape(start=start, stop=stop, pieces=pieces, end=end, final=final), state
 
@@ -167,7 +167,7 @@ class ChunkEngine(Engine):
     def _states(self, state: Any, start: int, stop: int, known: int) -> Any:
         """Return the states after each step."""
         leaves, structure = self.inputs.piece(start, stop)
-        inputs = structure.filled(tuple(leaf.detach() for leaf in leaves))
+        inputs = structure.fill(tuple(leaf.detach() for leaf in leaves))
         with self._plain():
             if start < known:
                 return self.cell.replay(state, inputs, self.log.part(start, stop))
@@ -179,7 +179,7 @@ class ChunkEngine(Engine):
         for first in range(start, stop, self.working):
             last = min(stop, first + self.working)
             with self._plain():
-                outputs = _each(self.cell.dense(saved.part(first - start, last - start)))
+                outputs = _unstack(self.cell.dense(saved.part(first - start, last - start)))
             with torch.no_grad():
                 self._take(first, outputs, first_time=True)
         return states
@@ -199,43 +199,43 @@ class ChunkEngine(Engine):
             return
         found = self._grad(tape.final, [incoming[0]], tape.end)
         given = self.gradients.state or [None] * len(tape.end)
-        self.gradients.state = [_sum(one, other) for one, other in zip(given, found, strict=True)]
+        self.gradients.state = [_add(one, other) for one, other in zip(given, found, strict=True)]
 
     def _reverse_piece(self, piece: _Piece, incoming: Incoming) -> None:
         leaves, structure = self.inputs.piece(piece.start, piece.stop)
         saved = self.log.part(piece.start, piece.stop)
-        begin_leaves, nest = flattened(piece.begin)
+        begin_leaves, nest = flatten(piece.begin)
         gradients = self.gradients.state or [None] * len(begin_leaves)
         output_gradients = self._output_gradients(piece, saved, incoming)
         with self._plain():
             found = self.cell.reverse(
                 piece.begin,
                 piece.states,
-                structure.filled(tuple(leaf.detach() for leaf in leaves)),
+                structure.fill(tuple(leaf.detach() for leaf in leaves)),
                 saved,
                 output_gradients=output_gradients,
-                state_gradients=nest.filled(gradients),  # type: ignore[arg-type]
+                state_gradients=nest.fill(gradients),  # type: ignore[arg-type]
                 wants_inputs=self.wants_inputs,
             )
-        self.gradients.state = list(flattened(found.state)[0])
+        self.gradients.state = list(flatten(found.state)[0])
         for place, gradient in zip(self._places, found.parameters, strict=True):
             if place is not None:
                 self.gradients.add([gradient], first=place)
         if self.wants_inputs:
-            self.gradients.put(piece.start, piece.stop, flattened(found.inputs)[0])
+            self.gradients.put(piece.start, piece.stop, flatten(found.inputs)[0])
 
     def _output_gradients(self, piece: _Piece, saved: Any, incoming: Incoming) -> Any | None:
         """Return the gradients of the outputs; the loss is taken again, of the outputs saved."""
         if not incoming or all(gradient is None for gradient in incoming):
             return None
-        leaves, structure = flattened(self.cell.dense(saved))
+        leaves, structure = flatten(self.cell.dense(saved))
         with torch.enable_grad():
             leaves = as_graph_roots(leaves)
-            terms = self._take(piece.start, _each(structure.filled(leaves)), first_time=False)
+            terms = self._take(piece.start, _unstack(structure.fill(leaves)), first_time=False)
         check_reached(tuple(terms), leaves, parameters=self.parameters)
         gradients = self.outputs.gradients(piece.start, piece.stop, incoming, terms=len(terms))
         found = self._grad(terms, gradients, leaves)
-        return structure.filled(found)  # type: ignore[arg-type]
+        return structure.fill(found)  # type: ignore[arg-type]
 
     def _take(self, start: int, outputs: list[Any], *, first_time: bool) -> Terms:
         terms: Terms = []
@@ -250,7 +250,7 @@ class ChunkEngine(Engine):
     def _grad(self, terms: Terms, gradients: Any, leaves: Leaves) -> list[Gradient]:
         """Return gradients of leaves, and add those of parameters."""
         wanted = [leaf for leaf in leaves if leaf.requires_grad]
-        found = gradients_through(terms, gradients, wanted, parameters=self.parameters)
+        found = compute_gradients(terms, gradients, wanted, parameters=self.parameters)
         self.gradients.add(found[len(wanted) :])
         parts = iter(found)
         return [next(parts) if leaf.requires_grad else None for leaf in leaves]
@@ -265,19 +265,19 @@ class ChunkEngine(Engine):
         self._before = None
 
 
-def _last(states: Any) -> Any:
+def _copy_last(states: Any) -> Any:
     """Return the last one: a copy, that does not keep the others."""
-    leaves, structure = flattened(states)
-    return structure.filled([leaf[-1].clone() for leaf in leaves])
+    leaves, structure = flatten(states)
+    return structure.fill([leaf[-1].clone() for leaf in leaves])
 
 
-def _each(outputs: Any) -> list[Any]:
+def _unstack(outputs: Any) -> list[Any]:
     """Return outputs step by step."""
-    leaves, structure = flattened(outputs)
-    return [structure.filled(step) for step in zip(*(leaf.unbind(0) for leaf in leaves), strict=True)]
+    leaves, structure = flatten(outputs)
+    return [structure.fill(step) for step in zip(*(leaf.unbind(0) for leaf in leaves), strict=True)]
 
 
-def _sum(one: Gradient, other: Gradient) -> Gradient:
+def _add(one: Gradient, other: Gradient) -> Gradient:
     if one is None or other is None:
         return one if other is None else other
     return one + other

@@ -20,7 +20,7 @@ from ckptplan.torch.gradients import Gradient
 from ckptplan.torch.lookahead import Lookahead
 from ckptplan.torch.losses import Outputs
 from ckptplan.torch.stores import Checkpoint, Store
-from ckptplan.torch.trees import Leaves, flattened
+from ckptplan.torch.trees import Leaves, flatten
 
 #: Is told each action when it is done.
 Observer = Callable[[Action, "Executor"], None]
@@ -51,7 +51,7 @@ class Executor:
         self.began = 0.0
         #: The final state, and how it nests.
         self.final: Leaves = ()
-        self.end = flattened(state)[1]
+        self.end = flatten(state)[1]
         self._incoming: Incoming = ()
 
     def sweep(self, actions: Lookahead) -> Backward | None:
@@ -67,7 +67,7 @@ class Executor:
         self.engine.gradients.begin(final)
         self._incoming = incoming
         remote = self.stores[Tier.REMOTE]
-        with self.generators.aside(), self.autocast.entered():
+        with self.generators.aside(), self.autocast.enter():
             self._expect(rest)
             self._do(first)
             for action in rest:
@@ -122,22 +122,22 @@ class Executor:
     # Checkpoints
 
     def _checkpoint(self) -> Checkpoint:
-        leaves, structure = flattened(self.state)
+        leaves, structure = flatten(self.state)
         return Checkpoint(tuple(leaf.detach() for leaf in leaves), structure, self.generators.state())
 
     def _resume(self, checkpoint: Checkpoint) -> None:
-        self.state = checkpoint.structure.filled(checkpoint.leaves)
+        self.state = checkpoint.structure.fill(checkpoint.leaves)
         self.generators.restore(checkpoint.random)
 
     # Steps
 
     def _advance(self, start: int, stop: int) -> None:
-        with self.autocast.casting_anew():
+        with self.autocast.cast_anew():
             self.state = self.engine.advance(self.state, start, stop, known=self.frontier)
         self._ran(stop)
 
     def _record(self, start: int, stop: int) -> None:
-        with self.autocast.casting_anew():
+        with self.autocast.cast_anew():
             tape, self.state = self.engine.record(self.state, start, stop, known=self.frontier)
         self.tapes.append(tape)
         self._ran(stop)
@@ -145,7 +145,7 @@ class Executor:
     def _ran(self, stop: int) -> None:
         self.frontier = max(self.frontier, stop)
         if stop == self.steps:
-            leaves, self.end = flattened(self.state)
+            leaves, self.end = flatten(self.state)
             self.final = tuple(leaf.detach() for leaf in leaves)
 
     def _backward(self, start: int, stop: int) -> None:

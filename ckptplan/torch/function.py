@@ -15,7 +15,7 @@ from ckptplan.torch.executor import Executor
 from ckptplan.torch.gradients import Gradient
 from ckptplan.torch.lookahead import Lookahead
 from ckptplan.torch.losses import Outputs
-from ckptplan.torch.memory import explained
+from ckptplan.torch.memory import explain_exhaustion
 from ckptplan.torch.modules import Fingerprint
 from ckptplan.torch.trees import is_differentiable
 
@@ -35,7 +35,7 @@ class Run:
     first: Backward | None = None
 
 
-class Planned(torch.autograd.Function):
+class PlannedSequence(torch.autograd.Function):
     """Its arguments are the run, the initial state, the inputs, the parameters."""
 
     @staticmethod
@@ -45,7 +45,7 @@ class Planned(torch.autograd.Function):
         ctx.run = run
         ctx.versions = [tensor._version for tensor in tensors]
         ctx.tensors = [tensor.detach() for tensor in tensors]
-        with explained(run.plan, run.device):
+        with explain_exhaustion(run.plan, run.device):
             try:
                 run.first = run.executor.sweep(run.actions)
             except BaseException:
@@ -94,7 +94,7 @@ class Planned(torch.autograd.Function):
 def _reverse(run: Run, gradients: tuple[torch.Tensor | None, ...], *, outputs: int) -> None:
     if run.first is None:
         return
-    with explained(run.plan, run.device):
+    with explain_exhaustion(run.plan, run.device):
         try:
             run.executor.reverse(
                 run.first, run.actions, final=list(gradients[outputs:]), incoming=tuple(gradients[:outputs])

@@ -10,7 +10,7 @@ import torch
 from ckptplan.torch.trees import Leaves, is_differentiable
 
 
-def nodes(outputs: Iterable[torch.Tensor], *, until: Iterable[torch.Tensor] = ()) -> Iterator[Any]:
+def walk_nodes(outputs: Iterable[torch.Tensor], *, until: Iterable[torch.Tensor] = ()) -> Iterator[Any]:
     """Return the operations behind some tensors, each once; not those behind ``until``."""
     ends = {tensor.grad_fn for tensor in until if tensor.grad_fn is not None}
     waiting = list({tensor.grad_fn for tensor in outputs if tensor.grad_fn is not None} - ends)
@@ -24,29 +24,29 @@ def nodes(outputs: Iterable[torch.Tensor], *, until: Iterable[torch.Tensor] = ()
                 waiting.append(following)
 
 
-def graph_leaves(
+def find_graph_leaves(
     outputs: Iterable[torch.Tensor], *, until: Iterable[torch.Tensor] = ()
 ) -> Iterator[torch.Tensor]:
     """Return the leaves that require a gradient, of the graphs behind some tensors."""
-    yield from (node.variable for node in nodes(outputs, until=until) if hasattr(node, "variable"))
+    yield from (node.variable for node in walk_nodes(outputs, until=until) if hasattr(node, "variable"))
 
 
-def sequence_number() -> int:
+def read_sequence_number() -> int:
     """Return the number that autograd gives the next operation it records."""
     return int(torch.autograd._get_sequence_nr())  # type: ignore[attr-defined]
 
 
-def outer_node(
+def find_outer_node(
     outputs: Iterable[torch.Tensor], *, before: int, until: Iterable[torch.Tensor] = ()
 ) -> str | None:
     """Return the name of an operation that was recorded before a moment (a sequence number of autograd)."""
-    for node in nodes(outputs, until=until):
+    for node in walk_nodes(outputs, until=until):
         if not hasattr(node, "variable") and node._sequence_nr() < before:
             return str(node.name())
     return None
 
 
-def saved_bytes(
+def count_saved_bytes(
     outputs: Iterable[torch.Tensor], *, end: Iterable[torch.Tensor], without: Iterable[torch.Tensor]
 ) -> int:
     """Return the bytes of the distinct storages that a graph saved, the state at its end included.
@@ -57,11 +57,11 @@ def saved_bytes(
     outputs = tuple(outputs)
     left_out = {storage_of(tensor) for tensor in without}
     kept: dict[int, int] = {}
-    for tensor in (*end, *saved_tensors(outputs)):
+    for tensor in (*end, *find_saved_tensors(outputs)):
         place = storage_of(tensor)
         if place not in left_out and not isinstance(tensor, torch.nn.Parameter):
             kept[place] = tensor.untyped_storage().nbytes()
-    parameters = {storage_of(leaf) for leaf in graph_leaves(outputs)}
+    parameters = {storage_of(leaf) for leaf in find_graph_leaves(outputs)}
     return sum(size for place, size in kept.items() if place not in parameters)
 
 
@@ -70,9 +70,9 @@ def storage_of(tensor: torch.Tensor) -> int:
     return tensor.untyped_storage().data_ptr()
 
 
-def saved_tensors(outputs: Iterable[torch.Tensor]) -> Iterator[torch.Tensor]:
+def find_saved_tensors(outputs: Iterable[torch.Tensor]) -> Iterator[torch.Tensor]:
     """Return the tensors that the nodes of a graph saved."""
-    for node in nodes(outputs):
+    for node in walk_nodes(outputs):
         if hasattr(node, "saved_tensors"):
             # A function written in Python.
             yield from (one for one in node.saved_tensors if isinstance(one, torch.Tensor))

@@ -8,8 +8,8 @@ from typing import Any
 
 import torch
 
-from ckptplan.errors import InputError, shown
-from ckptplan.torch.trees import Leaves, Structure, flattened, is_differentiable
+from ckptplan.errors import InputError, quote_value
+from ckptplan.torch.trees import Leaves, Structure, flatten, is_differentiable
 
 
 class Sequence(ABC):
@@ -27,14 +27,14 @@ class Sequence(ABC):
         """Return where they are; None if that is known only when they are made."""
 
 
-class Given(Sequence):
+class GivenInputs(Sequence):
     """Tensors whose first axis is time."""
 
     def __init__(self, inputs: Any, *, steps: int, asked_by: str) -> None:
-        self.leaves, self.structure = flattened(inputs)
+        self.leaves, self.structure = flatten(inputs)
         if not self.leaves:
             raise InputError(
-                f"{shown(type(inputs).__name__)} holds no tensor",
+                f"{quote_value(type(inputs).__name__)} holds no tensor",
                 field="inputs",
                 accepted="tensors with time as the first axis, or a callable (start, stop) -> chunk",
             )
@@ -42,7 +42,7 @@ class Given(Sequence):
             if leaf.dim() == 0 or leaf.shape[0] != steps:
                 raise InputError(
                     f"has {leaf.shape[0] if leaf.dim() else 'no'} steps, the {asked_by} has {steps:,}"
-                    f"{_guess(inputs, leaf, steps)}",
+                    f"{_guess_meaning(inputs, leaf, steps)}",
                     field="inputs",
                     value=tuple(leaf.shape),
                     accepted=f"tensors of shape ({steps:,}, ...), or a {asked_by} for as many steps",
@@ -55,7 +55,7 @@ class Given(Sequence):
         return self.leaves[0].device
 
 
-def _guess(inputs: Any, leaf: torch.Tensor, steps: int) -> str:
+def _guess_meaning(inputs: Any, leaf: torch.Tensor, steps: int) -> str:
     """Return what may be meant."""
     if isinstance(inputs, list | tuple) and len(inputs) == steps:
         return f": a list of {steps:,} tensors is a nest of so many inputs, torch.stack makes one of them"
@@ -64,14 +64,14 @@ def _guess(inputs: Any, leaf: torch.Tensor, steps: int) -> str:
     return ""
 
 
-class Made(Sequence):
+class MadeInputs(Sequence):
     """Chunks that a function makes when they are needed, again and again the same."""
 
     def __init__(self, make: Callable[[int, int], Any]) -> None:
         self.make = make
 
     def piece(self, start: int, stop: int) -> tuple[Leaves, Structure]:
-        leaves, structure = flattened(self.make(start, stop))
+        leaves, structure = flatten(self.make(start, stop))
         if not leaves:
             raise InputError(
                 f"returned no tensor for steps {start} to {stop}",
@@ -97,24 +97,24 @@ class Made(Sequence):
         return None
 
 
-def sequence(inputs: Any, *, steps: int, asked_by: str = "plan") -> Sequence:
+def make_sequence(inputs: Any, *, steps: int, asked_by: str = "plan") -> Sequence:
     """Return the inputs as a sequence; ``asked_by`` is what has these steps. Raises InputError."""
-    return Made(inputs) if callable(inputs) else Given(inputs, steps=steps, asked_by=asked_by)
+    return MadeInputs(inputs) if callable(inputs) else GivenInputs(inputs, steps=steps, asked_by=asked_by)
 
 
-def each_step(leaves: Leaves, structure: Structure, count: int) -> Iterator[Any]:
+def iterate_steps(leaves: Leaves, structure: Structure, count: int) -> Iterator[Any]:
     """Return the input of one step after the other.
 
     Taken apart all at once: indexing would give each step a gradient as large as the whole chunk.
     """
     if not leaves:
-        yield from (structure.filled(()) for _ in range(count))
+        yield from (structure.fill(()) for _ in range(count))
         return
     for step in zip(*(leaf.unbind(0) for leaf in leaves), strict=True):
-        yield structure.filled(step)
+        yield structure.fill(step)
 
 
-def as_graph_leaves(leaves: Leaves, wanted: tuple[bool, ...]) -> Leaves:
+def detach_inputs(leaves: Leaves, wanted: tuple[bool, ...]) -> Leaves:
     """Return the inputs of a chunk, detached; those whose gradient is wanted begin a graph."""
     detached = tuple(leaf.detach() for leaf in leaves)
     for leaf, want in zip(detached, wanted or (False,) * len(detached), strict=True):

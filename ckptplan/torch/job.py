@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from ckptplan.errors import InputError, shown
+from ckptplan.errors import InputError, quote_value
 from ckptplan.model.plan import Plan
 from ckptplan.planning.playback import schedule_of
 from ckptplan.schedule.actions import Action, Tier
@@ -20,17 +20,17 @@ from ckptplan.torch.chunk_cell import ChunkCell
 from ckptplan.torch.chunk_engine import ChunkEngine
 from ckptplan.torch.engine import Cell, Engine
 from ckptplan.torch.executor import Executor, Observer
-from ckptplan.torch.function import Planned, Run
+from ckptplan.torch.function import PlannedSequence, Run
 from ckptplan.torch.gradients import Gradients
 from ckptplan.torch.host_store import HostStore
-from ckptplan.torch.inputs import Sequence, sequence
+from ckptplan.torch.inputs import Sequence, make_sequence
 from ckptplan.torch.lookahead import Lookahead
-from ckptplan.torch.losses import Outputs, Summed
-from ckptplan.torch.memory import explained
-from ckptplan.torch.probe import Parameters, Probed, probe
+from ckptplan.torch.losses import Outputs, SummedLoss
+from ckptplan.torch.memory import explain_exhaustion
+from ckptplan.torch.probe import Parameters, ProbeResult, probe
 from ckptplan.torch.step_engine import StepEngine
 from ckptplan.torch.stores import FileStore, LocalStore, Store
-from ckptplan.torch.trees import Structure, flattened, no_inference_tensors
+from ckptplan.torch.trees import Structure, flatten, refuse_inference_tensors
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,22 +51,24 @@ class Job:
     def __post_init__(self) -> None:
         if not isinstance(self.plan, Plan | Schedule):
             raise InputError(
-                f"{shown(self.plan)} is not a plan",
+                f"{quote_value(self.plan)} is not a plan",
                 field="plan",
                 value=self.plan,
                 accepted="a Plan, as ckptplan.optimize and ckptplan.load_plan return, or a ckptplan.Schedule",
             )
         if not callable(self.cell):
-            raise InputError(f"{shown(self.cell)} cannot be called", field="cell", accepted="cell(state, x)")
+            raise InputError(
+                f"{quote_value(self.cell)} cannot be called", field="cell", accepted="cell(state, x)"
+            )
         for one in self.parameters:
             if not isinstance(one, torch.Tensor):
                 raise InputError(
-                    f"holds {shown(type(one).__name__)}",
+                    f"holds {quote_value(type(one).__name__)}",
                     field="parameters",
                     accepted="tensors, as module.parameters() gives them",
                 )
         if self.remote_dir is not None and not isinstance(self.remote_dir, str | os.PathLike):
-            raise InputError(f"is {shown(self.remote_dir)}", field="remote_dir", accepted="a folder")
+            raise InputError(f"is {quote_value(self.remote_dir)}", field="remote_dir", accepted="a folder")
         if isinstance(self.plan, Schedule) and self.schedule is None:
             # A plan's actions are legal by their making; others could give wrong gradients in silence.
             self.plan.check()
@@ -75,18 +77,18 @@ class Job:
     def sequence(self) -> Sequence:
         """The inputs."""
         asked_by = "plan" if isinstance(self.plan, Plan) else "schedule"
-        return sequence(self.inputs, steps=self.plan.steps, asked_by=asked_by)
+        return make_sequence(self.inputs, steps=self.plan.steps, asked_by=asked_by)
 
     @property
     def _planned(self) -> Schedule:
         return schedule_of(self.plan) if isinstance(self.plan, Plan) else self.plan
 
-    def probe(self, losses: Summed | None) -> Probed:
+    def probe(self, losses: SummedLoss | None) -> ProbeResult:
         """Look at the first step."""
         inputs = self.sequence
         if torch.is_grad_enabled():
-            no_inference_tensors(flattened(self.state)[0], field="state")
-            no_inference_tensors(inputs.leaves, field="inputs")
+            refuse_inference_tensors(flatten(self.state)[0], field="state")
+            refuse_inference_tensors(inputs.leaves, field="inputs")
         return probe(
             self.cell,
             self.state,
@@ -102,7 +104,7 @@ class Job:
         """Return where the cell will run, as far as its arguments tell."""
         modules = [one for one in (self.cell, *self.losses) if isinstance(one, torch.nn.Module)]
         tensors = [
-            *flattened(self.state)[0],
+            *flatten(self.state)[0],
             *inputs.leaves,
             *self.parameters,
             *(parameter for module in modules for parameter in module.parameters()),
@@ -111,14 +113,14 @@ class Job:
         accelerators = [device for device in devices if device.type != "cpu"]
         return (accelerators or devices or [torch.device("cpu")])[0]
 
-    def run(self, outputs: Outputs, probed: Probed) -> tuple[tuple[torch.Tensor, ...], Structure]:
+    def run(self, outputs: Outputs, probed: ProbeResult) -> tuple[tuple[torch.Tensor, ...], Structure]:
         """Return what came of the outputs, then the leaves of the final state; and how that nests."""
-        state, inputs = flattened(self.state)[0], self.sequence.leaves
+        state, inputs = flatten(self.state)[0], self.sequence.leaves
         wanted = any(one.requires_grad for one in (*state, *inputs, *probed.parameters))
         executor = self._executor(outputs, probed)
         if not (wanted and torch.is_grad_enabled()):
             # Nothing to reverse, nothing to keep.
-            with explained(self.plan, probed.device), closing(executor):
+            with explain_exhaustion(self.plan, probed.device), closing(executor):
                 executor.forward_only()
             return (*outputs.release(), *executor.final), executor.end
         run = Run(
@@ -130,12 +132,12 @@ class Job:
             plan=self.plan,
             device=probed.device,
         )
-        found: tuple[torch.Tensor, ...] = Planned.apply(  # type: ignore[no-untyped-call]
+        found: tuple[torch.Tensor, ...] = PlannedSequence.apply(  # type: ignore[no-untyped-call]
             run, *state, *inputs, *probed.parameters
         )
         return found, executor.end
 
-    def _executor(self, outputs: Outputs, probed: Probed) -> Executor:
+    def _executor(self, outputs: Outputs, probed: ProbeResult) -> Executor:
         remote: Store
         if self.remote_dir is None:
             # What an observer is told took its time alone.
@@ -143,19 +145,19 @@ class Job:
             remote = HostStore(probed.device, ahead=ahead)
         else:
             remote = FileStore(self.remote_dir)
-        leaves, structure = flattened(self.state)
+        leaves, structure = flatten(self.state)
         return Executor(
             engine=self._engine(outputs, probed),
             outputs=outputs,
             steps=self.plan.steps,
-            state=structure.filled([leaf.detach() for leaf in leaves]),
+            state=structure.fill([leaf.detach() for leaf in leaves]),
             stores={Tier.LOCAL: LocalStore(), Tier.REMOTE: remote},
             generators=Generators(probed.device, wanted=self.replay_randomness),
             autocast=Autocast.present(probed.device),
             observer=self.observer,
         )
 
-    def _engine(self, outputs: Outputs, probed: Probed) -> Engine:
+    def _engine(self, outputs: Outputs, probed: ProbeResult) -> Engine:
         inputs = self.sequence
         wanted = tuple(leaf.requires_grad for leaf in inputs.leaves)
         shared: dict[str, Any] = {

@@ -21,16 +21,16 @@ class Lookahead(Iterator[Action]):
     def next_read(self) -> int | None:
         """Return the state that is read next from remote memory; None if no more is."""
         for action in self._waiting:
-            if (state := _read(action)) is not None:
+            if (state := _state_read_by(action)) is not None:
                 return state
         for action in self._actions:
             self._waiting.append(action)
-            if (state := _read(action)) is not None:
+            if (state := _state_read_by(action)) is not None:
                 return state
         return None
 
 
-def _read(action: Action) -> int | None:
+def _state_read_by(action: Action) -> int | None:
     match action:
         case Load(number, Tier.REMOTE):
             return number

@@ -8,8 +8,8 @@ from typing import Any
 
 import torch
 
-from ckptplan.errors import InputError, shown
-from ckptplan.torch.trees import Leaves, Structure, flattened, is_differentiable
+from ckptplan.errors import InputError, quote_value
+from ckptplan.torch.trees import Leaves, Structure, flatten, is_differentiable
 
 #: Outputs of a recorded chunk through which gradients come in, beside the state.
 Terms = list[torch.Tensor]
@@ -43,7 +43,7 @@ class Outputs(ABC):
         """Return what came of all steps, and keep no hold of it: it will hold the run that made it."""
 
 
-class Stacked(Outputs):
+class StackedOutputs(Outputs):
     """Outputs kept, stacked over time."""
 
     def __init__(self, *, steps: int) -> None:
@@ -54,7 +54,7 @@ class Stacked(Outputs):
     def take(self, start: int, outputs: Sequence[Any], *, first_time: bool) -> Terms:
         terms: Terms = []
         for step, output in enumerate(outputs, start=start):
-            leaves, structure = flattened(output)
+            leaves, structure = flatten(output)
             if self.structure is None:
                 self.structure = structure
                 self.leaves = tuple(leaf.new_empty((self.steps, *leaf.shape)) for leaf in leaves)
@@ -90,7 +90,7 @@ class Stacked(Outputs):
         ]
 
 
-class Summed(Outputs):
+class SummedLoss(Outputs):
     """Outputs turned into a loss step by step, or a chunk at a time, and forgotten."""
 
     def __init__(
@@ -113,9 +113,11 @@ class Summed(Outputs):
 
     def _values(self, start: int, outputs: Sequence[Any]) -> list[torch.Tensor]:
         if self.loss is not None:
-            return [_scalar(self.loss(step, one), "loss") for step, one in enumerate(outputs, start=start)]
+            return [
+                _check_scalar(self.loss(step, one), "loss") for step, one in enumerate(outputs, start=start)
+            ]
         if self.chunk_loss is not None:
-            return [_scalar(self.chunk_loss(start, stacked(outputs)), "chunk_loss")]
+            return [_check_scalar(self.chunk_loss(start, stack_outputs(outputs)), "chunk_loss")]
         return []
 
     def gradients(
@@ -127,7 +129,7 @@ class Summed(Outputs):
     def finish(self, state: Any) -> Terms:
         if self.final_loss is None:
             return []
-        value = _scalar(self.final_loss(state), "final_loss")
+        value = _check_scalar(self.final_loss(state), "final_loss")
         self._count(value, first_time=True)
         return [value]
 
@@ -139,24 +141,24 @@ class Summed(Outputs):
 
     def probe_final(self, state: Any) -> Terms:
         """Return what the final loss would be of a state, without counting it."""
-        return [] if self.final_loss is None else [_scalar(self.final_loss(state), "final_loss")]
+        return [] if self.final_loss is None else [_check_scalar(self.final_loss(state), "final_loss")]
 
     def _count(self, value: torch.Tensor, *, first_time: bool) -> None:
         if first_time:
             self.total = value.detach().clone() if self.total is None else self.total + value.detach()
 
 
-def stacked(outputs: Sequence[Any]) -> Any:
+def stack_outputs(outputs: Sequence[Any]) -> Any:
     """Return outputs of several steps as one structure, time first."""
-    flat = [flattened(output) for output in outputs]
-    return flat[0][1].filled(
+    flat = [flatten(output) for output in outputs]
+    return flat[0][1].fill(
         [torch.stack(leaves) for leaves in zip(*(leaves for leaves, _ in flat), strict=True)]
     )
 
 
-def _scalar(value: object, field: str) -> torch.Tensor:
+def _check_scalar(value: object, field: str) -> torch.Tensor:
     if not isinstance(value, torch.Tensor) or value.numel() != 1 or not is_differentiable(value):
-        got = f"shape {tuple(value.shape)}" if isinstance(value, torch.Tensor) else shown(value)
+        got = f"shape {tuple(value.shape)}" if isinstance(value, torch.Tensor) else quote_value(value)
         raise InputError(
             f"returned {got}",
             field=field,

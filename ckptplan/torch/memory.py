@@ -50,7 +50,7 @@ class OutOfMemory(CkptplanError, MemoryError):  # noqa: N818 - what it is, not w
 
 
 @contextmanager
-def explained(plan: Plan | Schedule, device: torch.device) -> Iterator[None]:
+def explain_exhaustion(plan: Plan | Schedule, device: torch.device) -> Iterator[None]:
     """Turn an allocator's error into OutOfMemory. What was held must be let go inside."""
     try:
         yield
@@ -64,7 +64,7 @@ def explained(plan: Plan | Schedule, device: torch.device) -> Iterator[None]:
         raise OutOfMemory(
             predicted=plan.predicted.local_peak_bytes if isinstance(plan, Plan) else None,
             available=available,
-            suggestion=_suggestion(plan, available) if isinstance(plan, Plan) else _SMALLER,
+            suggestion=_suggest_plan(plan, available) if isinstance(plan, Plan) else _SMALLER,
             cause=cause,
         ) from None
 
@@ -86,12 +86,12 @@ def available_bytes(device: torch.device) -> int | None:
         return None
     import resource
 
-    free = _field("/proc/meminfo", "MemAvailable")
+    free = _read_field("/proc/meminfo", "MemAvailable")
     for limit, used in ((resource.RLIMIT_AS, "VmSize"), (resource.RLIMIT_DATA, "VmData")):
         most, _ = resource.getrlimit(limit)
         if most != resource.RLIM_INFINITY:
-            free = min(free, max(0, most - _field("/proc/self/status", used)))
-    return free + _freed_and_kept()
+            free = min(free, max(0, most - _read_field("/proc/self/status", used)))
+    return free + _count_freed_bytes()
 
 
 class _Mallinfo(ctypes.Structure):
@@ -100,7 +100,7 @@ class _Mallinfo(ctypes.Structure):
     _fields_ = (("before", ctypes.c_size_t * 8), ("fordblks", ctypes.c_size_t), ("keepcost", ctypes.c_size_t))
 
 
-def _freed_and_kept() -> int:
+def _count_freed_bytes() -> int:
     """Return what was freed and waits in the heap; 0 where the C library does not tell."""
     mallinfo = getattr(ctypes.CDLL(None), "mallinfo2", None)
     if mallinfo is None:
@@ -109,14 +109,14 @@ def _freed_and_kept() -> int:
     return int(mallinfo().fordblks)
 
 
-def _field(file: str, name: str) -> int:
+def _read_field(file: str, name: str) -> int:
     for line in Path(file).read_text(encoding="ascii", errors="replace").splitlines():
         if line.startswith(name + ":"):
             return int(line.split()[1]) * _KIB
     raise CkptplanError(f"{file} does not say {name}")
 
 
-def _suggestion(plan: Plan, available: int | None) -> str:
+def _suggest_plan(plan: Plan, available: int | None) -> str:
     """Return which plan would fit, by the model."""
     budget = plan.predicted.local_peak_bytes - 1
     budget = max(1, int(_SHARE * (budget if available is None else min(available, budget))))

@@ -12,7 +12,7 @@ from torch.nn.modules.module import register_module_forward_pre_hook
 from ckptplan.errors import InputError
 
 
-class Watched:
+class WatchedModules:
     """Modules given, and those that are called while it is entered, with their buffers as they were."""
 
     def __init__(self, things: Iterable[object]) -> None:
@@ -35,7 +35,7 @@ class Watched:
             self._buffers.setdefault(id(buffer), (name, buffer, buffer._version, buffer.clone()))
 
     @contextmanager
-    def entered(self) -> Iterator[None]:
+    def enter(self) -> Iterator[None]:
         """Watch; buffers are as they were afterwards.
 
         Raises InputError if a buffer has changed, by its name: a step that is run again would change it again,
@@ -46,7 +46,7 @@ class Watched:
             yield
         finally:
             hook.remove()
-            changed = self._restored()
+            changed = self._restore()
         if changed:
             raise InputError(
                 f"a step changes the buffer{'s' if len(changed) > 1 else ''} {', '.join(changed)}, and is run "
@@ -56,19 +56,19 @@ class Watched:
                 "LayerNorm",
             )
 
-    def _restored(self) -> list[str]:
+    def _restore(self) -> list[str]:
         """Put buffers back; return the names of those that had changed."""
         changed = []
         for name, buffer, version, value in self._buffers.values():
             # Some kernels write into a buffer without counting it as a change.
-            if buffer._version != version or not torch.equal(_numbers(buffer), _numbers(value)):
+            if buffer._version != version or not torch.equal(_replace_nan(buffer), _replace_nan(value)):
                 changed.append(name)
                 with torch.no_grad():
                     buffer.copy_(value)
         return changed
 
 
-def _numbers(tensor: torch.Tensor) -> torch.Tensor:
+def _replace_nan(tensor: torch.Tensor) -> torch.Tensor:
     """Return values that equal themselves."""
     return torch.nan_to_num(tensor, nan=1e30) if tensor.is_floating_point() else tensor
 
@@ -78,11 +78,11 @@ class Fingerprint:
 
     def __init__(self, modules: tuple[torch.nn.Module, ...]) -> None:
         self._modules = modules
-        self._tensors, self._training = _tensors(modules), _training(modules)
+        self._tensors, self._training = _list_tensors(modules), _list_modes(modules)
 
     def check(self) -> None:
         """Raise RuntimeError if something is not what it was."""
-        now = _tensors(self._modules)
+        now = _list_tensors(self._modules)
         changed = [name for name in {**now, **self._tensors} if now.get(name) != self._tensors.get(name)]
         if changed:
             raise RuntimeError(
@@ -90,14 +90,14 @@ class Fingerprint:
                 "backward pass (by an optimizer, an assignment, functional_call), so that steps cannot be run "
                 "again as they were"
             )
-        if _training(self._modules) != self._training:
+        if _list_modes(self._modules) != self._training:
             raise RuntimeError(
                 "train() or eval() was called between the forward and the backward pass, so that steps cannot "
                 "be run again as they were"
             )
 
 
-def _tensors(modules: tuple[torch.nn.Module, ...]) -> dict[str, tuple[int, int]]:
+def _list_tensors(modules: tuple[torch.nn.Module, ...]) -> dict[str, tuple[int, int]]:
     found: dict[str, Any] = {}
     for number, module in enumerate(modules):
         for name, tensor in (*module.named_parameters(), *module.named_buffers()):
@@ -105,5 +105,5 @@ def _tensors(modules: tuple[torch.nn.Module, ...]) -> dict[str, tuple[int, int]]
     return found
 
 
-def _training(modules: tuple[torch.nn.Module, ...]) -> list[bool]:
+def _list_modes(modules: tuple[torch.nn.Module, ...]) -> list[bool]:
     return [one.training for module in modules for one in module.modules()]

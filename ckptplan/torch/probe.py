@@ -9,14 +9,14 @@ from typing import Any
 
 import torch
 
-from ckptplan.errors import InputError, shown
+from ckptplan.errors import InputError, quote_value
 from ckptplan.torch.ambient import Autocast, Generators
 from ckptplan.torch.chunk_cell import ChunkCell
-from ckptplan.torch.graphs import graph_leaves, outer_node, sequence_number
-from ckptplan.torch.inputs import Sequence, each_step
-from ckptplan.torch.losses import Summed
-from ckptplan.torch.modules import Watched
-from ckptplan.torch.trees import Leaves, Structure, flattened
+from ckptplan.torch.graphs import find_graph_leaves, find_outer_node, read_sequence_number
+from ckptplan.torch.inputs import Sequence, iterate_steps
+from ckptplan.torch.losses import SummedLoss
+from ckptplan.torch.modules import WatchedModules
+from ckptplan.torch.trees import Leaves, Structure, flatten
 
 Parameters = tuple[torch.Tensor, ...]
 Modules = tuple[torch.nn.Module, ...]
@@ -29,7 +29,7 @@ _ROUNDING = 1e-3
 
 
 @dataclass(frozen=True, kw_only=True)
-class Probed:
+class ProbeResult:
     """What the first step showed."""
 
     parameters: Parameters
@@ -48,46 +48,46 @@ def probe(
     *,
     things: Iterable[object],
     named: Parameters,
-    losses: Summed | None,
+    losses: SummedLoss | None,
     device: torch.device,
     replays_randomness: bool,
-) -> Probed:
+) -> ProbeResult:
     """Take the first step, twice, and its loss; leave everything as it was. Raises InputError."""
-    leaves, structure = flattened(state)
-    generators, watched = Generators(device, wanted=True), Watched(things)
-    casts = Autocast.present(device).casting_anew()
-    with generators.aside(), torch.enable_grad(), casts, watched.entered():
+    leaves, structure = flatten(state)
+    generators, watched = Generators(device, wanted=True), WatchedModules(things)
+    casts = Autocast.present(device).cast_anew()
+    with generators.aside(), torch.enable_grad(), casts, watched.enter():
         pieces, nest = inputs.piece(0, 1)
-        first, steps = _copies(leaves), _copies(pieces)
-        begun, drawn = sequence_number(), generators.state()
-        x = next(each_step(steps, nest, 1))
-        after, output = _stepped(cell, structure.filled(first), x, leaves=(*first, *steps))
+        first, steps = _copy(leaves), _copy(pieces)
+        begun, drawn = read_sequence_number(), generators.state()
+        x = next(iterate_steps(steps, nest, 1))
+        after, output = _take_step(cell, structure.fill(first), x, leaves=(*first, *steps))
         generators.restore(drawn)
-        again = _repeated(cell, structure.filled(_copies(leaves)), nest, _copies(pieces), (after, output))
+        again = _repeat_step(cell, structure.fill(_copy(leaves)), nest, _copy(pieces), (after, output))
         if isinstance(cell, ChunkCell):
-            _check_chunk(cell, structure.filled(_copies(leaves)), nest, _copies(pieces))
+            _check_chunk(cell, structure.fill(_copy(leaves)), nest, _copy(pieces))
         watch = generators if replays_randomness else None
-        terms = [] if losses is None else _losses(losses, after, output, watch)
-        results = (*flattened(after)[0], *flattened(output)[0])
+        terms = [] if losses is None else _take_losses(losses, after, output, watch)
+        results = (*flatten(after)[0], *flatten(output)[0])
         reached = [*results, *terms]
     _check_outer(reached, begun=begun, named=named)
     inner = {id(leaf) for leaf in (*first, *steps)}
-    found = [leaf for leaf in graph_leaves(reached, until=named) if id(leaf) not in inner]
+    found = [leaf for leaf in find_graph_leaves(reached, until=named) if id(leaf) not in inner]
     # A cell may make tensors that require a gradient, as initial states; they are others each time.
-    lasting = {id(leaf) for leaf in graph_leaves(again, until=named)}
-    lasting |= {id(leaf) for leaf in graph_leaves(terms, until=(*named, *results))}
+    lasting = {id(leaf) for leaf in find_graph_leaves(again, until=named)}
+    lasting |= {id(leaf) for leaf in find_graph_leaves(terms, until=(*named, *results))}
     temporary = [leaf for leaf in found if id(leaf) not in lasting]
     found = [leaf for leaf in found if id(leaf) in lasting]
-    return Probed(
-        parameters=_parameters(watched.modules, named, found),
+    return ProbeResult(
+        parameters=_collect_parameters(watched.modules, named, found),
         temporary=len(temporary),
         modules=watched.modules,
-        output=flattened(output)[1],
-        device=_device(flattened(after)[0], flattened(output)[0], default=device),
+        output=flatten(output)[1],
+        device=_find_device(flatten(after)[0], flatten(output)[0], default=device),
     )
 
 
-def _copies(leaves: Leaves) -> Leaves:
+def _copy(leaves: Leaves) -> Leaves:
     return tuple(leaf.detach().clone() for leaf in leaves)
 
 
@@ -96,11 +96,11 @@ def _versions(leaves: Leaves) -> list[int]:
     return [0 if leaf.is_inference() else leaf._version for leaf in leaves]
 
 
-def _stepped(cell: Callable[..., Any], state: Any, x: Any, *, leaves: Leaves) -> tuple[Any, Any]:
+def _take_step(cell: Callable[..., Any], state: Any, x: Any, *, leaves: Leaves) -> tuple[Any, Any]:
     """Take a step. Raises InputError if it changes its arguments, or returns another structure."""
     versions = _versions(leaves)
-    given = len(flattened(state)[0])
-    after, output = check_result(_called(cell, state, x))
+    given = len(flatten(state)[0])
+    after, output = check_result(_call(cell, state, x))
     if versions != _versions(leaves):
         which = "state" if versions[:given] != _versions(leaves[:given]) else "input"
         raise InputError(
@@ -108,7 +108,7 @@ def _stepped(cell: Callable[..., Any], state: Any, x: Any, *, leaves: Leaves) ->
             field="cell",
             accepted="a cell that returns a new state, and leaves its input alone",
         )
-    returned = len(flattened(after)[0])
+    returned = len(flatten(after)[0])
     if given and returned != given:
         raise InputError(
             f"takes a state of {given} tensors and returns one of {returned}",
@@ -118,7 +118,7 @@ def _stepped(cell: Callable[..., Any], state: Any, x: Any, *, leaves: Leaves) ->
     return after, output
 
 
-def _called(cell: Callable[..., Any], state: Any, x: Any) -> Any:
+def _call(cell: Callable[..., Any], state: Any, x: Any) -> Any:
     try:
         return cell(state, x)
     except TypeError as error:
@@ -136,15 +136,15 @@ def _called(cell: Callable[..., Any], state: Any, x: Any) -> Any:
 def _explain(error: Exception, state: Any, x: Any) -> None:
     """Add to a cell's own error what it was called with."""
     error.add_note(
-        f"ckptplan: raised by the first step, cell(state, x) with state {_described(state)} and x "
-        f"{_described(x)}. Accepted: {_ACCEPTED}"
+        f"ckptplan: raised by the first step, cell(state, x) with state {_describe(state)} and x "
+        f"{_describe(x)}. Accepted: {_ACCEPTED}"
     )
 
 
-def _described(tree: Any) -> str:
-    leaves = flattened(tree)[0]
+def _describe(tree: Any) -> str:
+    leaves = flatten(tree)[0]
     if not leaves:
-        return shown(tree)
+        return quote_value(tree)
     return ", ".join(f"{str(leaf.dtype).removeprefix('torch.')} {tuple(leaf.shape)}" for leaf in leaves)
 
 
@@ -161,7 +161,7 @@ def check_result(result: object) -> tuple[Any, Any]:
     """Return what a cell returned. Raises InputError if it is not (state, output)."""
     if not isinstance(result, tuple) or len(result) != 2:
         raise InputError(
-            f"returned {shown(type(result).__name__)}"
+            f"returned {quote_value(type(result).__name__)}"
             + (f" of {len(result)}" if isinstance(result, tuple) else ""),
             field="cell",
             accepted=_ACCEPTED,
@@ -176,7 +176,7 @@ def check_reached(outputs: Leaves, inner: Leaves, *, parameters: Parameters, tem
     """
     known = {id(one) for one in (*parameters, *inner)}
     computed = tuple(one for one in parameters if one.grad_fn is not None)
-    missing = [leaf for leaf in graph_leaves(outputs, until=computed) if id(leaf) not in known]
+    missing = [leaf for leaf in find_graph_leaves(outputs, until=computed) if id(leaf) not in known]
     if len(missing) > temporary:
         raise InputError(
             f"the cell or the loss uses {len(missing)} tensors that require a gradient and were not found "
@@ -187,13 +187,13 @@ def check_reached(outputs: Leaves, inner: Leaves, *, parameters: Parameters, tem
         )
 
 
-def _repeated(
+def _repeat_step(
     cell: Callable[..., Any], state: Any, nest: Structure, pieces: Leaves, seen: tuple[Any, Any]
 ) -> Leaves:
     """Take the same step again and return its tensors. Raises InputError if it has another result."""
-    again = check_result(cell(state, next(each_step(pieces, nest, 1))))
-    (ones, structure), (others, nested) = flattened(seen), flattened(again)
-    if not _equal(ones, others) or structure.plain != nested.plain:
+    again = check_result(cell(state, next(iterate_steps(pieces, nest, 1))))
+    (ones, structure), (others, nested) = flatten(seen), flatten(again)
+    if not _are_equal(ones, others) or structure.plain != nested.plain:
         raise InputError(
             "returned something else when its first step was taken again: it keeps a state, or a random "
             "generator, to itself",
@@ -206,10 +206,10 @@ def _repeated(
 def _check_chunk(cell: ChunkCell, state: Any, nest: Structure, pieces: Leaves) -> None:
     """Raise InputError if a cell's chunk is not what its step is, as where a subclass changes the step."""
     with torch.no_grad(), torch.autocast(device_type=pieces[0].device.type, enabled=False):
-        states, saved = cell.run(state, nest.filled(pieces), None)
-        after, output = cell(state, next(each_step(pieces, nest, 1)))
-        chunk = [leaf[0] for leaf in flattened((states, cell.dense(saved)))[0]]
-    if not _equal(flattened((after, output))[0], chunk):
+        states, saved = cell.run(state, nest.fill(pieces), None)
+        after, output = cell(state, next(iterate_steps(pieces, nest, 1)))
+        chunk = [leaf[0] for leaf in flatten((states, cell.dense(saved)))[0]]
+    if not _are_equal(flatten((after, output))[0], chunk):
         raise InputError(
             f"{type(cell).__name__}: a chunk of one step, by run, is not what its step returns, by forward",
             field="cell",
@@ -217,7 +217,7 @@ def _check_chunk(cell: ChunkCell, state: Any, nest: Structure, pieces: Leaves) -
         )
 
 
-def _equal(ones: Any, others: Any) -> bool:
+def _are_equal(ones: Any, others: Any) -> bool:
     """Whether tensors are the same but for rounding."""
     if len(ones) != len(others):
         return False
@@ -231,12 +231,14 @@ def _equal(ones: Any, others: Any) -> bool:
     return True
 
 
-def _losses(losses: Summed, state: Any, output: Any, generators: Generators | None) -> list[torch.Tensor]:
+def _take_losses(
+    losses: SummedLoss, state: Any, output: Any, generators: Generators | None
+) -> list[torch.Tensor]:
     """Take the losses of the first step. Raises InputError for what could not be taken again."""
-    leaves = flattened(output)[0]
+    leaves = flatten(output)[0]
     versions = _versions(leaves)
     drawn = None if generators is None else generators.state()
-    fresh = Summed(loss=losses.loss, chunk_loss=losses.chunk_loss, final_loss=losses.final_loss)
+    fresh = SummedLoss(loss=losses.loss, chunk_loss=losses.chunk_loss, final_loss=losses.final_loss)
     terms = fresh.take(0, [output], first_time=True)
     field = "loss" if losses.loss is not None else "chunk_loss"
     if versions != _versions(leaves):
@@ -257,7 +259,7 @@ def _losses(losses: Summed, state: Any, output: Any, generators: Generators | No
 
 def _check_outer(reached: list[torch.Tensor], *, begun: int, named: Parameters) -> None:
     """Raise InputError if a graph from outside is used, which each chunk would run backward through again."""
-    node = outer_node(reached, before=begun, until=named)
+    node = find_outer_node(reached, before=begun, until=named)
     if node is not None:
         raise InputError(
             f"the cell or the loss uses a tensor that was computed outside (by {node}) and has its own graph",
@@ -265,8 +267,8 @@ def _check_outer(reached: list[torch.Tensor], *, begun: int, named: Parameters) 
             accepted="parameters=[...] with that tensor, or the tensor as an input or in the state",
         )
     for one in named:
-        behind = {id(leaf) for leaf in graph_leaves([one])} if one.grad_fn is not None else set()
-        if behind & {id(leaf) for leaf in graph_leaves(reached, until=named)}:
+        behind = {id(leaf) for leaf in find_graph_leaves([one])} if one.grad_fn is not None else set()
+        if behind & {id(leaf) for leaf in find_graph_leaves(reached, until=named)}:
             raise InputError(
                 "names a tensor that was computed from a parameter which the cell or the loss uses, too",
                 field="parameters",
@@ -274,14 +276,14 @@ def _check_outer(reached: list[torch.Tensor], *, begun: int, named: Parameters) 
             )
 
 
-def _parameters(modules: Modules, named: Parameters, found: list[torch.Tensor]) -> Parameters:
+def _collect_parameters(modules: Modules, named: Parameters, found: list[torch.Tensor]) -> Parameters:
     """Return trainable parameters of modules, those named, and what the first step reached, each once."""
-    behind = {id(leaf) for one in named if one.grad_fn is not None for leaf in graph_leaves([one])}
+    behind = {id(leaf) for one in named if one.grad_fn is not None for leaf in find_graph_leaves([one])}
     own = (one for module in modules for one in module.parameters() if id(one) not in behind)
     return tuple({id(one): one for one in (*own, *named, *found) if one.requires_grad}.values())
 
 
-def _device(*groups: Leaves, default: torch.device) -> torch.device:
+def _find_device(*groups: Leaves, default: torch.device) -> torch.device:
     """Return the accelerator that a step's results are on, if any is."""
     devices = {leaf.device for leaves in groups for leaf in leaves}
     for device in devices:

@@ -12,8 +12,8 @@ from ckptplan.schedule.actions import Backward, Record
 from ckptplan.schedule.schedule import Schedule
 from ckptplan.torch.api import bptt
 from ckptplan.torch.executor import Executor
-from ckptplan.torch.inputs import sequence
-from ckptplan.torch.trees import byte_size, flattened
+from ckptplan.torch.inputs import make_sequence
+from ckptplan.torch.trees import byte_size, flatten
 
 #: So many steps are counted, if there are so many.
 _STEPS = 16
@@ -36,16 +36,16 @@ def measured_sizes(cell: Any, inputs: Any, state: Any, loss: Any = None, **more:
     only the ratios decide between plans that move nothing. Spikes are counted as they fire in the first
     steps; they are at most a bit for each neuron. Raises InputError.
     """
-    leaves = () if callable(inputs) else flattened(inputs)[0]
+    leaves = () if callable(inputs) else flatten(inputs)[0]
     length = len(leaves[0]) if leaves and leaves[0].dim() else 2
     steps = min(_STEPS, length)
-    pieces, nest = sequence(inputs, steps=length).piece(0, steps)
+    pieces, nest = make_sequence(inputs, steps=length).piece(0, steps)
     seen: list[tuple[int, int]] = []
 
     def observe(_: object, executor: Executor) -> None:
         seen.append((sum(tape.bytes for tape in executor.tapes), executor.engine.saved_bytes))
 
-    first = nest.filled([piece.detach() for piece in pieces])
+    first = nest.fill([piece.detach() for piece in pieces])
     if loss is None and not any(name.endswith("loss") for name in more):
         loss = _sum
     at_once = Schedule(steps=steps, actions=(Record(0, steps), Backward(0, steps)), local_states=steps)
@@ -59,11 +59,11 @@ def measured_sizes(cell: Any, inputs: Any, state: Any, loss: Any = None, **more:
         )
     tape, saved = max(seen)
     return Sizes(
-        state_bytes=byte_size(flattened(result.state)[0]),
+        state_bytes=byte_size(flatten(result.state)[0]),
         tape_bytes=-(-tape // steps),
         resident_bytes_per_step=-(-saved // steps),
     )
 
 
 def _sum(_: int, output: Any) -> torch.Tensor:
-    return torch.stack([leaf.float().sum() for leaf in flattened(output)[0]]).sum()
+    return torch.stack([leaf.float().sum() for leaf in flatten(output)[0]]).sum()

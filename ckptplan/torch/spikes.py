@@ -35,7 +35,7 @@ class Spikes:
         bounds = tuple(accumulate(each, initial=0))
         kind, count = _index_type(neurons), _index_type(neurons + 1)
         if bounds[-1] * kind.itemsize + len(rows) * count.itemsize <= len(rows) * _bytes(neurons):
-            flat = _places(rows)
+            flat = _find_ones(rows)
             data = (flat % neurons if neurons & (neurons - 1) else flat & (neurons - 1)).to(kind)
             return cls(
                 form="indices",
@@ -49,7 +49,7 @@ class Spikes:
             form="bits",
             batch=tuple(batch),
             neurons=neurons,
-            data=_packed(rows),
+            data=_pack_bits(rows),
             counts=counts.new_empty(0),
             bounds=bounds,
         )
@@ -89,7 +89,7 @@ class Spikes:
         """Return ones and zeros, shape (steps, *batch, neurons)."""
         shape = (self.steps, *self.batch, self.neurons)
         if self.form == "bits":
-            return _unpacked(self.data, self.neurons).to(dtype).view(shape)
+            return _unpack_bits(self.data, self.neurons).to(dtype).view(shape)
         found = torch.zeros(shape, dtype=dtype, device=self.data.device)
         rows = torch.arange(len(self.counts), device=self.data.device).repeat_interleave(self.counts.long())
         found.view(-1).index_fill_(0, rows.mul_(self.neurons).add_(self.data), 1)
@@ -104,8 +104,8 @@ class Spikes:
     def _indices(self) -> tuple[torch.Tensor, torch.Tensor]:
         """Return the indices of all rows, and where each row's begin."""
         if self.form == "bits":
-            rows = _unpacked(self.data, self.neurons)
-            data, counts = _places(rows) % self.neurons, rows.sum(1, dtype=torch.int32)
+            rows = _unpack_bits(self.data, self.neurons)
+            data, counts = _find_ones(rows) % self.neurons, rows.sum(1, dtype=torch.int32)
         else:
             data, counts = self.data, self.counts
         offsets = torch.zeros(len(counts), dtype=torch.int32, device=data.device)
@@ -124,7 +124,7 @@ def _bytes(neurons: int) -> int:
     return -(-neurons // 8)
 
 
-def _places(rows: torch.Tensor) -> torch.Tensor:
+def _find_ones(rows: torch.Tensor) -> torch.Tensor:
     """Return where the ones are, counted over all rows."""
     if rows.device.type == "cpu":
         # Faster than torch.nonzero.
@@ -132,12 +132,12 @@ def _places(rows: torch.Tensor) -> torch.Tensor:
     return rows.reshape(-1).nonzero().view(-1)
 
 
-def _packed(rows: torch.Tensor) -> torch.Tensor:
+def _pack_bits(rows: torch.Tensor) -> torch.Tensor:
     padded = torch.nn.functional.pad(rows.to(torch.uint8), (0, -rows.shape[1] % 8))
     return (padded.view(len(rows), -1, 8) << _shifts(rows.device)).sum(-1, dtype=torch.uint8)
 
 
-def _unpacked(data: torch.Tensor, neurons: int) -> torch.Tensor:
+def _unpack_bits(data: torch.Tensor, neurons: int) -> torch.Tensor:
     bits = (data.unsqueeze(-1) >> _shifts(data.device)) & 1
     return bits.view(len(data), -1)[:, :neurons].bool()
 

@@ -6,14 +6,14 @@ from typing import Any
 
 import torch
 
-from ckptplan.torch.backward import gradients_through
+from ckptplan.torch.backward import compute_gradients
 from ckptplan.torch.engine import Cell, Engine, Incoming, Tape
 from ckptplan.torch.gradients import Gradient, Gradients
-from ckptplan.torch.graphs import as_graph_roots, saved_bytes
-from ckptplan.torch.inputs import Sequence, as_graph_leaves, each_step
+from ckptplan.torch.graphs import as_graph_roots, count_saved_bytes
+from ckptplan.torch.inputs import Sequence, detach_inputs, iterate_steps
 from ckptplan.torch.losses import Outputs, Terms
 from ckptplan.torch.probe import Parameters, check_reached, check_result
-from ckptplan.torch.trees import Leaves, flattened, is_differentiable
+from ckptplan.torch.trees import Leaves, flatten, is_differentiable
 
 #: Steps whose inputs are taken apart, or made, at a time where nothing is recorded.
 _PIECE = 64
@@ -31,7 +31,7 @@ class Graph(Tape):
     @property
     def bytes(self) -> int:
         outputs = (*self.end, *self.terms, *self.final)
-        return saved_bytes(outputs, end=self.end, without=(*self.begin, *self.inputs))
+        return count_saved_bytes(outputs, end=self.end, without=(*self.begin, *self.inputs))
 
 
 class StepEngine(Engine):
@@ -58,23 +58,23 @@ class StepEngine(Engine):
             for first in range(start, stop, _PIECE):
                 last = min(stop, first + _PIECE)
                 leaves, structure = self.inputs.piece(first, last)
-                state, _ = self._run(state, first, each_step(leaves, structure, last - first), known=known)
+                state, _ = self._run(state, first, iterate_steps(leaves, structure, last - first), known=known)
         return state
 
     def record(self, state: Any, start: int, stop: int, *, known: int) -> tuple[Tape, Any]:
-        leaves, structure = flattened(state)
+        leaves, structure = flatten(state)
         with torch.enable_grad():
             first = as_graph_roots(leaves)
             pieces, nest = self.inputs.piece(start, stop)
-            inputs = as_graph_leaves(pieces, self.input_gradients)
+            inputs = detach_inputs(pieces, self.input_gradients)
             state, terms = self._run(
-                structure.filled(first), start, each_step(inputs, nest, stop - start), known=known
+                structure.fill(first), start, iterate_steps(inputs, nest, stop - start), known=known
             )
             final = self.outputs.finish(state) if stop == self.steps else []
-        end, after = flattened(state)
+        end, after = flatten(state)
         tape = Graph(start=start, stop=stop, begin=first, end=end, inputs=inputs, terms=terms, final=final)
         self._check(tape)
-        return tape, after.filled(tuple(leaf.detach() for leaf in end))
+        return tape, after.fill(tuple(leaf.detach() for leaf in end))
 
     def _run(self, state: Any, step: int, inputs: Any, *, known: int) -> tuple[Any, Terms]:
         """Run steps; hand outputs over as soon as may be, so that few are alive."""
@@ -115,7 +115,7 @@ class StepEngine(Engine):
         ]
         begins = [leaf for leaf in tape.begin if leaf.requires_grad]
         inputs = [leaf for leaf in tape.inputs if leaf.requires_grad]
-        found = gradients_through(
+        found = compute_gradients(
             [output for output, _ in pairs],
             [gradient for _, gradient in pairs],
             [*begins, *inputs],

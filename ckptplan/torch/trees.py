@@ -24,7 +24,7 @@ class Structure:
     #: A tensor by itself: the most frequent one, and each step asks.
     single: bool = False
 
-    def filled(self, leaves: Sequence[torch.Tensor]) -> Any:
+    def fill(self, leaves: Sequence[torch.Tensor]) -> Any:
         """Return the structure with these tensors in their places."""
         if self.single:
             return leaves[0]
@@ -35,7 +35,7 @@ class Structure:
 _SINGLE = Structure(spec=_pytree.tree_flatten(torch.empty(0))[1], plain=(), is_tensor=(True,), single=True)
 
 
-def flattened(tree: Any) -> tuple[Leaves, Structure]:
+def flatten(tree: Any) -> tuple[Leaves, Structure]:
     """Return the tensors of a structure and how they nest."""
     if isinstance(tree, torch.Tensor):
         return (tree,), _SINGLE
@@ -65,7 +65,7 @@ def compact(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.clone() if tensor.untyped_storage().nbytes() > size else tensor
 
 
-def no_inference_tensors(leaves: Sequence[torch.Tensor], *, field: str) -> None:
+def refuse_inference_tensors(leaves: Sequence[torch.Tensor], *, field: str) -> None:
     """Raise InputError for tensors made in inference mode, which autograd cannot run again from."""
     if any(leaf.is_inference() for leaf in leaves):
         raise InputError(

@@ -10,7 +10,7 @@ import ckptplan
 from ckptplan import InputError
 from ckptplan.calibration import footprint, runs
 from ckptplan.calibration.calibrate import Calibrated, calibrate
-from ckptplan.calibration.cells import CellSpec, MeasuredNetwork, build
+from ckptplan.calibration.cells import CellSpec, MeasuredNetwork, build_network
 from ckptplan.calibration.counter import RunCounter
 from ckptplan.calibration.footprint import Footprint
 from ckptplan.planning.playback import make_schedule
@@ -20,7 +20,7 @@ STATE = BATCH * NEURONS * 4
 
 
 def network(name: str) -> MeasuredNetwork:
-    return build(CellSpec(name=name, inputs=8, neurons=NEURONS), batch=BATCH, device="cpu", seed=0)
+    return build_network(CellSpec(name=name, inputs=8, neurons=NEURONS), batch=BATCH, device="cpu", seed=0)
 
 
 def measured(one: MeasuredNetwork) -> Footprint:
@@ -62,22 +62,22 @@ def test_predicted_peaks_are_those_of_live_tensors(name: str) -> None:
     found = measured(one)
     for steps, chunk in ((90, 10), (200, 50)):
         plan, inputs = make_schedule("standard", steps=steps, chunk_size=chunk), one.inputs(steps)
-        held = runs.held(one, inputs, plan=plan)
+        held = runs.measure_held(one, inputs, plan=plan)
         predicted = (
             held.local_bytes
             + found.workspace_bytes
             + found.resident_bytes
             + found.resident_bytes_per_step * steps
         )
-        assert runs.live_peak(one, inputs, plan=plan) == pytest.approx(predicted, rel=0.05)
+        assert runs.measure_live_peak(one, inputs, plan=plan) == pytest.approx(predicted, rel=0.05)
 
 
 def test_remote_checkpoints_are_not_local_memory() -> None:
     """On a CPU both memories are the same one; the peak that is measured is the local one all the same."""
     one = network("gru")
     inputs = one.inputs(300)
-    local = runs.live_peak(one, inputs, plan=make_schedule("standard", steps=300, chunk_size=3))
-    remote = runs.live_peak(one, inputs, plan=make_schedule("remote", steps=300, chunk_size=3))
+    local = runs.measure_live_peak(one, inputs, plan=make_schedule("standard", steps=300, chunk_size=3))
+    remote = runs.measure_live_peak(one, inputs, plan=make_schedule("remote", steps=300, chunk_size=3))
     assert local - remote == pytest.approx(98 * STATE, abs=3 * STATE)
 
 
@@ -148,10 +148,10 @@ def test_inputs_may_be_made_chunk_by_chunk() -> None:
     def chunk(start: int, stop: int) -> torch.Tensor:
         return whole[start:stop]  # type: ignore[no-any-return]
 
-    expected = runs.gradients(one, chunk, steps=20, plan=None)
+    expected = runs.compute_gradients(one, chunk, steps=20, plan=None)
     for found in (
-        runs.gradients(one, whole, steps=20, plan=None),
-        runs.gradients(one, chunk, steps=20, plan=plan),
+        runs.compute_gradients(one, whole, steps=20, plan=None),
+        runs.compute_gradients(one, chunk, steps=20, plan=plan),
     ):
         assert all(torch.allclose(a, b, rtol=1e-4, atol=1e-7) for a, b in zip(expected, found, strict=True))
 

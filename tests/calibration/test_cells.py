@@ -7,8 +7,8 @@ import torch
 
 import ckptplan
 from ckptplan import InputError
-from ckptplan.calibration.cells import CellSpec, build
-from ckptplan.torch.trees import byte_size, flattened
+from ckptplan.calibration.cells import CellSpec, build_network
+from ckptplan.torch.trees import byte_size, flatten
 
 FACTORIES = """
 import torch
@@ -78,16 +78,16 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("name", ["gru", "lif", "lstm", "rnn"])
 def test_cells_that_are_there_are_made_from_their_names(name: str) -> None:
-    network = build(CellSpec.parse(f"{name}(inputs=3, neurons=5)"), batch=2, device="cpu", seed=1)
+    network = build_network(CellSpec.parse(f"{name}(inputs=3, neurons=5)"), batch=2, device="cpu", seed=1)
     state, _ = network.cell(network.state, network.inputs(4)[0])
-    assert flattened(state)[0][0].shape == (2, 5)
-    assert byte_size(flattened(network.state)[0]) == 2 * 5 * 4 * (2 if name == "lstm" else 1)
+    assert flatten(state)[0][0].shape == (2, 5)
+    assert byte_size(flatten(network.state)[0]) == 2 * 5 * 4 * (2 if name == "lstm" else 1)
 
 
 def test_weights_and_data_follow_from_the_seed() -> None:
     """And data from how many steps there are: the first ones are not the same for another length."""
     spec = CellSpec.parse("gru(inputs=3, neurons=5)")
-    one, same, other = (build(spec, batch=2, device="cpu", seed=seed) for seed in (1, 1, 2))
+    one, same, other = (build_network(spec, batch=2, device="cpu", seed=seed) for seed in (1, 1, 2))
     assert all(torch.equal(a, b) for a, b in zip(one.parameters, same.parameters, strict=True))
     assert torch.equal(one.inputs(7), same.inputs(7))
     assert not torch.equal(one.parameters[0], other.parameters[0])
@@ -112,15 +112,21 @@ def test_what_is_no_cell_is_refused(text: str) -> None:
 
 
 def test_a_factory_is_called_with_what_it_takes() -> None:
-    network = build(CellSpec(name="factories:plain", inputs=64, neurons=5), batch=2, device="cpu", seed=0)
+    network = build_network(
+        CellSpec(name="factories:plain", inputs=64, neurons=5), batch=2, device="cpu", seed=0
+    )
     assert network.state.shape == (2, 5)
     assert network.inputs(3).shape == (3, 2, 64)
-    own = build(CellSpec(name="factories:all_of_it", inputs=1, neurons=1), batch=9, device="cpu", seed=0)
+    own = build_network(
+        CellSpec(name="factories:all_of_it", inputs=1, neurons=1), batch=9, device="cpu", seed=0
+    )
     assert torch.equal(own.inputs(4), torch.ones(4, 2, 3))
 
 
 def test_weights_that_are_not_trained_take_memory_all_the_same() -> None:
-    network = build(CellSpec(name="factories:frozen", inputs=64, neurons=5), batch=2, device="cpu", seed=0)
+    network = build_network(
+        CellSpec(name="factories:frozen", inputs=64, neurons=5), batch=2, device="cpu", seed=0
+    )
     trained = 5 * (10 + 5 + 2)
     assert sum(one.numel() for one in network.parameters) == trained
     assert network.bytes_before(()) == 4 * (trained + 10 * (64 + 1) + 2 * 5)
@@ -137,7 +143,7 @@ def test_weights_that_are_not_trained_take_memory_all_the_same() -> None:
         ("factories:broken", "KeyError: 'no such layer'"),
         ("factories:other", "returned 'Linear'"),
         ("factories:stateless", "a state without tensors, None"),
-        ("factories:function", "'function' as its cell, whose parameters cannot be found"),
+        ("factories:function", "'function' as its cell: no parameters can be found"),
         ("factories:narrow", "first step, or the mean square of its first output, raised RuntimeError"),
         ("factories:doubles", "(inputs of a step: float32 (2, 64))"),
         ("factories:ready_inputs", "returned 'Tensor' as its inputs"),
@@ -146,7 +152,7 @@ def test_weights_that_are_not_trained_take_memory_all_the_same() -> None:
 )
 def test_what_makes_no_cell_is_told_by_name(name: str, told: str) -> None:
     with pytest.raises(InputError, match="cell") as caught:
-        build(CellSpec(name=name, inputs=64, neurons=2), batch=2, device="cpu", seed=0)
+        build_network(CellSpec(name=name, inputs=64, neurons=2), batch=2, device="cpu", seed=0)
     assert told in str(caught.value)
 
 
@@ -160,11 +166,11 @@ def test_a_workload_without_a_cell_says_where_one_comes_from() -> None:
         backward_seconds=1,
         recompute_seconds=1,
     )
-    with pytest.raises(InputError, match="ckptplan calibrate"):
+    with pytest.raises(InputError, match="`calibrate` measured"):
         CellSpec.of(workload)
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
 def test_a_device_that_is_not_there_is_refused() -> None:
     with pytest.raises(InputError, match="no CUDA device"):
-        build(CellSpec.parse("gru(neurons=2)"), batch=2, device="cuda", seed=0)
+        build_network(CellSpec.parse("gru(neurons=2)"), batch=2, device="cuda", seed=0)

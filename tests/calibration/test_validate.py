@@ -237,8 +237,8 @@ def test_a_cell_that_draws_random_numbers_draws_the_same_in_plain_backpropagatio
     )
     inputs, plan = network.inputs(30), make_schedule("standard", steps=30, chunk_size=7)
     for one, other in zip(
-        runs.gradients(network, inputs, steps=30, plan=None),
-        runs.gradients(network, inputs, steps=30, plan=plan),
+        runs.compute_gradients(network, inputs, steps=30, plan=None),
+        runs.compute_gradients(network, inputs, steps=30, plan=plan),
         strict=True,
     ):
         assert one.abs().max() > 0

@@ -31,7 +31,7 @@ from hypothesis import strategies as st
 import ckptplan
 from ckptplan import InputError, MissingExtra
 from ckptplan.interop import to_checkpoint_schedule
-from ckptplan.interop.adjoint import translated
+from ckptplan.interop.adjoint import translate_schedule
 from ckptplan.schedule.actions import Action, Advance, Backward, Free, Load, Record, Save, Tier
 from ckptplan.schedule.simulator import play
 from tests.schedule.fuzz import random_schedule
@@ -167,7 +167,7 @@ def test_every_strategy_is_executed_by_that_packages_rules(
     costs = plain_costs(steps, tape_bytes=1, state_bytes=1000)
     parameters = setting_of(strategy, (first, second), costs)
     trace = play(strategy.actions(parameters, steps=steps), costs=costs)
-    executor = executed(translated(strategy.actions(parameters, steps=steps), steps=steps), steps)
+    executor = executed(translate_schedule(strategy.actions(parameters, steps=steps), steps=steps), steps)
     assert executor.most[RAM] == trace.local_peak_bytes // 1000
     assert executor.most[DISK] == trace.remote_peak_bytes // 1000
 
@@ -183,7 +183,7 @@ SCATTERED: list[Action] = [
 
 def test_scattered_tapes_and_states_in_two_tiers_are_executed_too() -> None:
     play(SCATTERED, costs=plain_costs(6))
-    executed(translated(SCATTERED, steps=6), 6)
+    executed(translate_schedule(SCATTERED, steps=6), 6)
 
 
 @given(seed=st.integers(0, 2**32), steps=st.integers(1, 6))
@@ -192,7 +192,7 @@ def test_any_legal_schedule_is_executed_or_refused(seed: int, steps: int) -> Non
     schedule = random_schedule(seed, steps)
     play(schedule, costs=plain_costs(steps))
     try:
-        actions = list(translated(schedule, steps=steps))
+        actions = list(translate_schedule(schedule, steps=steps))
     except InputError:
         return
     executed(actions, steps)
@@ -200,7 +200,7 @@ def test_any_legal_schedule_is_executed_or_refused(seed: int, steps: int) -> Non
 
 def test_a_save_that_is_taken_back_is_not_translated() -> None:
     schedule: list[Action] = [Save(0, LOCAL), Free(0, LOCAL), Record(0, 2), Backward(0, 2)]
-    kinds = [type(action) for action in translated(schedule, steps=2)]
+    kinds = [type(action) for action in translate_schedule(schedule, steps=2)]
     assert kinds == [Forward, EndForward, Reverse, EndReverse]
 
 
@@ -208,7 +208,7 @@ def test_a_save_without_a_run_has_no_counterpart() -> None:
     schedule: list[Action] = [Save(0, LOCAL), Load(0, LOCAL), Free(0, LOCAL), Record(0, 2), Backward(0, 2)]
     play(schedule, costs=plain_costs(2))
     with pytest.raises(InputError, match="state 0 is saved and not run from"):
-        list(translated(schedule, steps=2))
+        list(translate_schedule(schedule, steps=2))
 
 
 def test_a_tape_stored_apart_from_the_state_before_it_has_no_counterpart() -> None:
@@ -218,7 +218,7 @@ def test_a_tape_stored_apart_from_the_state_before_it_has_no_counterpart() -> No
     ]
     play(schedule, costs=plain_costs(2))
     with pytest.raises(InputError, match="the tape of step 0 is stored apart"):
-        list(translated(schedule, steps=2))
+        list(translate_schedule(schedule, steps=2))
 
 
 def test_the_executor_accepts_the_packages_own_schedules_and_no_wrong_ones() -> None:

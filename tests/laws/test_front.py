@@ -11,7 +11,7 @@ from ckptplan.model.goal import Model
 from ckptplan.model.step_costs import StepCosts
 from ckptplan.search import front as searched
 from ckptplan.search.box import Limits
-from ckptplan.search.front import Front, front_of, merged
+from ckptplan.search.front import Front, merge_fronts, trace_front
 from ckptplan.strategies.closed_form import ClosedForm
 from tests.support import CLOSED, columns_of, plain_costs, setting_of, settings_of, step_costs
 
@@ -61,9 +61,9 @@ def test_a_front_equals_brute_force(
         remote_bytes=int(share * costs.steps) * costs.remote_state_bytes if share > 0.5 else None,
     )
     limits = Limits(budget=budget, max_overhead=overhead, base_seconds=costs.base_seconds)
-    found = front_of(strategy, costs=costs, limits=limits)
+    found = trace_front(strategy, costs=costs, limits=limits)
     everything = all_settings(strategy, costs)
-    kept = limits.kept(everything)
+    kept = limits.keeps(everything)
     expected = undominated(
         Cost(
             seconds=everything.seconds[kept],
@@ -82,7 +82,7 @@ def test_cutting_down_to_single_points_gives_the_same_front(strategy: ClosedForm
         patch.setattr(searched, "_FEW_POINTS", 0)
         patch.setattr(searched, "_LEAF", 1)
         patch.setattr(searched, "_SHORT", 3)
-        cut = front_of(strategy, costs=costs, limits=FREE)
+        cut = trace_front(strategy, costs=costs, limits=FREE)
     expected = undominated(all_settings(strategy, costs))
     assert told_apart(points_of(cut), costs) == told_apart(expected, costs)
 
@@ -115,8 +115,8 @@ def test_a_longer_chunk_takes_a_tape_and_saves_a_step(
 
 @given(costs=step_costs())
 def test_the_front_of_all_holds_what_no_strategy_beats(costs: StepCosts) -> None:
-    fronts = [front_of(strategy, costs=costs, limits=FREE) for strategy in CLOSED.values()]
-    together, origins = merged(fronts)
+    fronts = [trace_front(strategy, costs=costs, limits=FREE) for strategy in CLOSED.values()]
+    together, origins = merge_fronts(fronts)
     every = [all_settings(strategy, costs) for strategy in CLOSED.values()]
     joined = Cost(
         seconds=np.concatenate([cost.seconds for cost in every]),
@@ -138,7 +138,7 @@ def test_a_coarse_front_is_near_every_point_of_the_exact_one(
     """No random setting needs less than (1 - resolution) of memory and time of all that are listed."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(searched, "_FEW_POINTS", 1000)
-        coarse = front_of(strategy, costs=costs, limits=FREE, resolution=resolution)
+        coarse = trace_front(strategy, costs=costs, limits=FREE, resolution=resolution)
     drawn = np.random.default_rng(1).uniform(0, np.log(costs.steps), (200, 2))
     for numbers in np.exp(drawn).astype(np.int64) + 1:
         setting = setting_of(strategy, [int(number) for number in numbers], costs)
@@ -153,20 +153,20 @@ def test_a_front_that_is_too_fine_for_memory_is_coarse() -> None:
     costs = plain_costs(3000)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(searched, "_MOST_BOXES", 50)
-        coarse = front_of(CLOSED["double"], costs=costs, limits=FREE)
-    exact = front_of(CLOSED["double"], costs=costs, limits=FREE)
+        coarse = trace_front(CLOSED["double"], costs=costs, limits=FREE)
+    exact = trace_front(CLOSED["double"], costs=costs, limits=FREE)
     assert (coarse.resolution, exact.resolution) == (0.001, 0.0)
     assert 0 < len(coarse) < len(exact)
 
 
 def test_of_equal_points_the_one_with_less_remote_memory_stays() -> None:
     costs = plain_costs(8)
-    one = front_of(CLOSED["base"], costs=costs, limits=FREE)
+    one = trace_front(CLOSED["base"], costs=costs, limits=FREE)
     other = Front(
         local_peak_bytes=one.local_peak_bytes,
         seconds=one.seconds,
         remote_peak_bytes=one.remote_peak_bytes + 1,
         parameters={},
     )
-    _, origins = merged([other, one])
+    _, origins = merge_fronts([other, one])
     assert origins.tolist() == [[1], [0]]

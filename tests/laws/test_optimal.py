@@ -18,7 +18,7 @@ from ckptplan.model.goal import ObjectiveName
 from ckptplan.model.progress import Progress
 from ckptplan.model.step_costs import StepCosts
 from ckptplan.recursion import pricing, solver, table_problem
-from ckptplan.recursion.plan_data import tree_of
+from ckptplan.recursion.plan_data import read_tree
 from ckptplan.recursion.problem import Problem, SolvedProblem
 from ckptplan.schedule.actions import Action
 from ckptplan.schedule.simulator import Trace, play
@@ -173,8 +173,7 @@ def test_least_memory_is_the_least_there_is(costs: StepCosts, local: int, most: 
     winner = question.best()
     assert (winner is None) == (quickest.best() is None)
     if winner is not None:
-        less = Budget(local_bytes=int(winner.key[0]) - 1)
-        assert quickest.replace(budget=less).best() is None
+        assert quickest.replace(local_bytes=int(winner.key[0]) - 1).best() is None
 
 
 @pytest.mark.parametrize("name", sorted(SOLVED))
@@ -193,7 +192,7 @@ def test_solved_schedules_are_played_at_their_cost_and_within_their_budget(
         return
     solution = solution_of(winner)
     assert solution is not None
-    tree = tree_of(solution.parameters, solution.splits, steps=costs.steps)
+    tree = read_tree(solution.parameters, solution.splits, steps=costs.steps)
     trace = play(tree.actions(), costs=costs, budget=budget)
     assert trace.seconds == pytest.approx(solution.totals.seconds, rel=1e-12)
     assert trace.local_peak_bytes == solution.totals.local_peak_bytes
@@ -230,7 +229,7 @@ def test_what_has_no_schedule_has_a_reason(
     reason = question.infeasible(subject=name)
     assert reason.need < reason.have if reason.binding == "steps" else reason.need > reason.have
     if reason.binding == "local_bytes":
-        enough = question.replace(budget=Budget(local_bytes=int(reason.need)), max_overhead=None)
+        enough = question.replace(local_bytes=int(reason.need), remote_bytes=None, max_overhead=None)
         assert enough.best() is not None
 
 

@@ -83,7 +83,7 @@ def test_a_missing_field_says_what_it_is() -> None:
         ({"tape_bytes": 0}, "tape_bytes"),
         ({"basis": {"state_bites": {"kind": "assumed", "why": "x"}}}, "Did you mean 'state_bytes'"),
         ({"basis": {"state_bytes": {"kind": "guessed", "why": "x"}}}, "basis.state_bytes.kind"),
-        ({"network": {"neurons": 4, "batch": 2}}, "units: is missing: a network needs to know"),
+        ({"network": {"neurons": 4, "batch": 2}}, "units: is missing: give the number of units"),
         (
             {"network": {"neurons": 4, "batch": 2}, "units": 2},
             "state_bytes: is given as 8, but the network gives 16",

@@ -11,9 +11,9 @@ from ckptplan import HardwareProfile, Infeasible, InputError, Plan, Workload
 from ckptplan.cost.case import Case
 from ckptplan.model.budget import Budget
 from ckptplan.model.record import Parameters
-from ckptplan.planning.basis import unsourced
+from ckptplan.planning.basis import find_unsourced
 from ckptplan.search.question import Question
-from ckptplan.storage.library import names
+from ckptplan.storage.library import list_names
 from ckptplan.strategies.registry import closed_form_of, select_strategies
 from tests.support import ask, calibration, columns_of, settings_of
 
@@ -420,10 +420,10 @@ def test_sizes_that_a_network_gives_are_derived() -> None:
     assert kinds["workload.forward_seconds"] == "stated"
 
 
-@pytest.mark.parametrize("name", names("hardware_profiles"))
+@pytest.mark.parametrize("name", list_names("hardware_profiles"))
 def test_built_in_profiles_and_workloads_have_a_source_for_every_number(name: str) -> None:
     plan = optimize(SNN.with_steps(64), ckptplan.load_profile(name), local_bytes="1 GiB")
-    assert unsourced(plan.estimate_basis) == []
+    assert find_unsourced(plan.estimate_basis) == []
 
 
 def test_dates_can_be_fixed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -458,16 +458,16 @@ def test_of_plans_that_a_calibration_cannot_tell_apart_the_quickest_regular_one_
     """At most (1 + uncertainty) times the least: the quickest regular one if there is any, else the first."""
     job = calibrated(tiny_workload(steps, recompute_seconds=recompute), uncertainty)
     machine = tiny_profile(20 * tapes)
-    names = ("standard", "double", "nested", "growing", "revolve", "optimal")
+    list_names = ("standard", "double", "nested", "growing", "revolve", "optimal")
     ranked = [
         result
-        for result in ckptplan.compare(job, machine, strategies=names).values()
+        for result in ckptplan.compare(job, machine, strategies=list_names).values()
         if isinstance(result, Plan)
     ]
     most = (1 + uncertainty) * ranked[0].predicted.seconds
     close = [plan for plan in ranked if plan.predicted.seconds <= most]
     expected = next((plan for plan in close if plan.regular), ranked[0])
-    chosen = ckptplan.optimize(job, machine, strategies=names)
+    chosen = ckptplan.optimize(job, machine, strategies=list_names)
     assert (chosen.strategy, chosen.predicted) == (expected.strategy, expected.predicted)
     assert len(search_notes(chosen)) == len(search_notes(expected)) + (expected is not ranked[0])
 
@@ -486,9 +486,9 @@ def test_of_regular_plans_that_cannot_be_told_apart_chunks_are_charged() -> None
     job = calibrated(SNN.with_steps(4096), 1.0)
     assert job.calibration is not None
     dear = job.calibration.model_copy(update={"chunk_overhead_seconds": 1e-3})
-    names = ("double", "hierarchical")
-    assert optimize(job, MK2, strategies=names).strategy == "double"
-    plan = optimize(Workload(**{**dict(job), "calibration": dear}), MK2, strategies=names)
+    list_names = ("double", "hierarchical")
+    assert optimize(job, MK2, strategies=list_names).strategy == "double"
+    plan = optimize(Workload(**{**dict(job), "calibration": dear}), MK2, strategies=list_names)
     assert plan.strategy == "hierarchical"
     assert search_notes(plan) == [
         "double is predicted 31.8 % quicker, which the calibration (known within 100.0 %) cannot tell, "
@@ -520,18 +520,18 @@ def test_where_no_plan_is_regular_the_quickest_is_taken() -> None:
 def test_a_regular_plan_as_quick_as_an_irregular_one_is_said_to_be() -> None:
     """Steps that are run again for nothing: each plan takes as long as base, the smallest comes first."""
     free = tiny_workload(30, recompute_seconds=1e-30)
-    names = ["standard", "revolve"]
-    assert not optimize(free, tiny_profile(400), strategies=names).regular
-    plan = optimize(calibrated(free, 0.0), tiny_profile(400), strategies=names)
+    list_names = ["standard", "revolve"]
+    assert not optimize(free, tiny_profile(400), strategies=list_names).regular
+    plan = optimize(calibrated(free, 0.0), tiny_profile(400), strategies=list_names)
     assert plan.strategy == "standard"
     assert search_notes(plan) == ["revolve is predicted as quick, so that the quickest regular plan was taken"]
 
 
 @pytest.mark.parametrize("wishes", [{"objective": "memory"}, {"objective": "balanced"}, {"model": "paper"}])
 def test_a_calibration_decides_about_exact_times_only(wishes: dict[str, Any]) -> None:
-    names = ("standard", "double") if "model" in wishes else IRREGULAR_FIRST
-    known = optimize(calibrated(SNN, 1.0), MK2, strategies=names, **wishes)
-    plain = optimize(SNN, MK2, strategies=names, **wishes)
+    list_names = ("standard", "double") if "model" in wishes else IRREGULAR_FIRST
+    known = optimize(calibrated(SNN, 1.0), MK2, strategies=list_names, **wishes)
+    plain = optimize(SNN, MK2, strategies=list_names, **wishes)
     assert (known.strategy, known.predicted) == (plain.strategy, plain.predicted)
     assert search_notes(known) == search_notes(plain)
 

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from ckptplan.model.split import Where
 from ckptplan.recursion import bounds
-from ckptplan.recursion.memorisation import Memorisation, forward_operations
+from ckptplan.recursion.memorisation import Memorisation, count_forward_operations
 from ckptplan.recursion.problem import Problem
-from ckptplan.recursion.revolve import again
+from ckptplan.recursion.revolve import count_recomputed
 from ckptplan.recursion.schedule_tree import grow_tree
 from ckptplan.recursion.single_tape import SingleTape, is_classical
 from ckptplan.recursion.solver import solve
@@ -110,7 +110,9 @@ def test_without_remote_memory_it_is_revolve() -> None:
         single = SingleTape(
             steps=150, units=6 + slots, sizes=UnitSizes(1, 6), recompute=1.0, write=inf, read=inf
         )
-        assert single.unstored[1:].tolist() == [again(t, chunk=1, slots=slots) for t in range(1, 151)]
+        assert single.unstored[1:].tolist() == [
+            count_recomputed(t, chunk=1, slots=slots) for t in range(1, 151)
+        ]
 
 
 @given(
@@ -122,9 +124,9 @@ def test_bounds_never_pass_the_optimum(
 ) -> None:
     tables = Tables(steps=steps, units=units, sizes=sizes, recompute=recompute, write=write, read=read)
     optimum = tables.value(Part(Where.UNSTORED, steps, units))
-    least = bounds.first_state_at_hand(tables)
-    tapes = bounds.unkept_tapes(steps=steps, units=units, tape=sizes.tape, recompute=recompute)
-    assert bounds.of_blocks(least[: min(block, steps) + 1], steps=steps) <= optimum + 1e-9
+    least = bounds.solve_blocks(tables)
+    tapes = bounds.bound_by_tapes(steps=steps, units=units, tape=sizes.tape, recompute=recompute)
+    assert bounds.bound_by_blocks(least[: min(block, steps) + 1], steps=steps) <= optimum + 1e-9
     assert tapes <= optimum + 1e-9
 
 
@@ -188,7 +190,7 @@ def test_sizes_that_share_no_unit_are_rounded_up_and_keep_the_budget() -> None:
 def test_mixed_memorisation_at_5_percent(alpha: int) -> None:
     """Gruslys et al. 2016: 1.950 forward operations a step at 5 % of full memory, by their convention."""
     units = 1000 * alpha // 20
-    count = forward_operations(steps=1000, units=units, alpha=alpha, hidden=True, internal=True)
+    count = count_forward_operations(steps=1000, units=units, alpha=alpha, hidden=True, internal=True)
     assert count / 1000 == pytest.approx(1.950, abs=5e-4)
 
 
@@ -196,8 +198,8 @@ def test_hidden_and_internal_memorisation_are_their_recurrences() -> None:
     """HSM is Revolve counted with its recordings; ISM is binomial, too."""
     for steps in (1, 2, 7, 30):
         for slots in (1, 2, 4, 40):
-            hidden = forward_operations(steps=steps, units=slots, alpha=1, hidden=True, internal=False)
-            assert hidden == again(steps, chunk=1, slots=slots) + steps
+            hidden = count_forward_operations(steps=steps, units=slots, alpha=1, hidden=True, internal=False)
+            assert hidden == count_recomputed(steps, chunk=1, slots=slots) + steps
 
     def internal(steps: int, tapes: int) -> float:
         if steps == 0 or tapes >= steps:
@@ -208,7 +210,7 @@ def test_hidden_and_internal_memorisation_are_their_recurrences() -> None:
 
     for steps in range(1, 9):
         for tapes in range(1, 5):
-            found = forward_operations(steps=steps, units=tapes, alpha=1, hidden=False, internal=True)
+            found = count_forward_operations(steps=steps, units=tapes, alpha=1, hidden=False, internal=True)
             assert found == internal(steps, tapes)
 
 

@@ -7,7 +7,7 @@ confuses the two where they differ.
 import checkpoint_schedules as peer
 import pytest
 
-from ckptplan.recursion.disk_revolve import best_segments
+from ckptplan.recursion.disk_revolve import choose_segments
 from ckptplan.recursion.single_tape import SingleTape
 from ckptplan.recursion.tree import UnitSizes
 
@@ -54,7 +54,9 @@ def test_h_revolve_costs_what_the_optimum_costs(
 @pytest.mark.parametrize(("steps", "slots", "write", "read"), PROBLEMS)
 def test_disk_revolve_costs_what_the_closed_form_says(steps: int, slots: int, write: int, read: int) -> None:
     schedule = peer.DiskRevolve(steps, slots, uf=1, ub=1, wd=write, rd=read)
-    found = best_segments(steps=steps, slots=slots, transfer=write + read, recompute=1.0)
+    found = choose_segments(steps=steps, slots=slots, transfer=write + read, recompute=1.0)
     assert found is not None
     # Where it never frees its disk slots it pays no less: the peer's own plan is the measure.
-    assert found.number * (write + read) + found.again == cost(schedule, steps=steps, write=write, read=read)
+    assert found.number * (write + read) + found.recomputed_steps == cost(
+        schedule, steps=steps, write=write, read=read
+    )

@@ -7,8 +7,8 @@ import pytest
 
 from ckptplan.model.record import Parameters
 from ckptplan.recursion import revolve
-from ckptplan.recursion.disk_revolve import best_segments
-from ckptplan.recursion.growing import chunks, ends, growth
+from ckptplan.recursion.disk_revolve import choose_segments
+from ckptplan.recursion.growing import count_chunks, growth_ratio, list_chunk_ends
 from ckptplan.strategies.registry import closed_form_of
 from tests.support import CLOSED, one_cost, plain_costs
 
@@ -19,7 +19,7 @@ from tests.support import CLOSED, one_cost, plain_costs
 )
 def test_known_counts(steps: int, slots: int, again: int) -> None:
     """Griewank and Walther's k T - C(s + k, s + 1), and the strategy's closed form."""
-    assert revolve.again(steps, chunk=1, slots=slots) == again
+    assert revolve.count_recomputed(steps, chunk=1, slots=slots) == again
     setting = Parameters(chunk_size=1, nb_local=slots)
     counts = closed_form_of("revolve").counts(
         low=closed_form_of("revolve").point(setting, steps=steps),
@@ -40,9 +40,9 @@ def test_it_is_its_recurrence() -> None:
             table[slots, steps] = np.min(lengths + table[slots, lengths] + table[slots - 1, steps - lengths])
     for slots in range(1, 13):
         numbers = np.arange(1, 201)
-        found = revolve.again_at(numbers, chunk=np.array([1]), slots=np.array([slots]))
+        found = revolve.count_recomputed_at(numbers, chunk=np.array([1]), slots=np.array([slots]))
         assert (found == table[slots, 1:]).all()
-        assert [revolve.again(int(n), chunk=1, slots=slots) for n in numbers] == found.tolist()
+        assert [revolve.count_recomputed(int(n), chunk=1, slots=slots) for n in numbers] == found.tolist()
 
 
 def test_arrays_and_numbers_agree_where_sweeps_are_many_and_counts_saturate() -> None:
@@ -54,9 +54,9 @@ def test_arrays_and_numbers_agree_where_sweeps_are_many_and_counts_saturate() ->
         (9, 10, 0),
         (11, 10, 0),
     ):
-        found = revolve.again_at(np.array([steps]), chunk=np.array([chunk]), slots=np.array([slots]))
-        assert found[0] == revolve.again(steps, chunk=chunk, slots=slots)
-    assert revolve.again(10**12, chunk=1, slots=1) == revolve.MOST
+        found = revolve.count_recomputed_at(np.array([steps]), chunk=np.array([chunk]), slots=np.array([slots]))
+        assert found[0] == revolve.count_recomputed(steps, chunk=chunk, slots=slots)
+    assert revolve.count_recomputed(10**12, chunk=1, slots=1) == revolve.MOST
 
 
 @pytest.mark.parametrize("slots", [0, 1, 2, 5])
@@ -66,19 +66,23 @@ def test_disk_revolve_is_its_recurrence(slots: int, transfer: float, recompute: 
 
     @cache
     def least(steps: int) -> float:
-        alone = revolve.again(steps, chunk=1, slots=slots) * recompute
+        alone = revolve.count_recomputed(steps, chunk=1, slots=slots) * recompute
         return min(
             [alone]
             + [
-                transfer + (y + revolve.again(y, chunk=1, slots=slots)) * recompute + least(steps - y)
+                transfer
+                + (y + revolve.count_recomputed(y, chunk=1, slots=slots)) * recompute
+                + least(steps - y)
                 for y in range(1, steps)
             ]
         )
 
     for steps in range(1, 90):
-        found = best_segments(steps=steps, slots=slots, transfer=transfer, recompute=recompute)
+        found = choose_segments(steps=steps, slots=slots, transfer=transfer, recompute=recompute)
         assert found is not None
-        assert found.number * transfer + found.again * recompute == pytest.approx(least(steps), abs=1e-9)
+        assert found.number * transfer + found.recomputed_steps * recompute == pytest.approx(
+            least(steps), abs=1e-9
+        )
         assert found.number * found.length + found.longer + found.last == steps
 
 
@@ -88,11 +92,13 @@ def test_with_little_remote_memory_there_are_fewer_segments(transfer: float, rec
 
     @cache
     def least(steps: int, most: int) -> float:
-        alone = revolve.again(steps, chunk=1, slots=2) * recompute
+        alone = revolve.count_recomputed(steps, chunk=1, slots=2) * recompute
         return min(
             [alone]
             + [
-                transfer + (y + revolve.again(y, chunk=1, slots=2)) * recompute + least(steps - y, most - 1)
+                transfer
+                + (y + revolve.count_recomputed(y, chunk=1, slots=2)) * recompute
+                + least(steps - y, most - 1)
                 for y in range(1, steps)
                 if most
             ]
@@ -100,19 +106,21 @@ def test_with_little_remote_memory_there_are_fewer_segments(transfer: float, rec
 
     for steps in range(1, 50):
         for most in (0, 1, 2, 3, 7, steps):
-            found = best_segments(steps=steps, slots=2, transfer=transfer, recompute=recompute, most=most)
+            found = choose_segments(steps=steps, slots=2, transfer=transfer, recompute=recompute, most=most)
             assert found is not None
             assert found.number <= most
-            assert found.number * transfer + found.again * recompute == pytest.approx(least(steps, most))
-    assert best_segments(steps=9, slots=0, transfer=transfer, recompute=recompute, most=7) is None
+            assert found.number * transfer + found.recomputed_steps * recompute == pytest.approx(
+                least(steps, most)
+            )
+    assert choose_segments(steps=9, slots=0, transfer=transfer, recompute=recompute, most=7) is None
 
 
 @pytest.mark.parametrize(("alpha", "least"), [(1, 91), (2, 128), (5, 204)])
 def test_growing_chunks_need_less_than_equal_ones(alpha: int, least: int) -> None:
     """Least peaks in states at T = 4096 (docs/optimality.md); 127, 181 and 286 for equal chunks."""
-    p, q = growth(state=1, tape=alpha)
+    p, q = growth_ratio(state=1, tape=alpha)
     lengths = np.arange(1, 4097)
-    number = chunks(np.full(4096, 4096), chunk=lengths, p=np.array([p]), q=np.array([q]))
+    number = count_chunks(np.full(4096, 4096), chunk=lengths, p=np.array([p]), q=np.array([q]))
     assert (number - 1 + lengths * alpha).min() == least
 
 
@@ -121,7 +129,7 @@ def test_growing_chunks_never_need_more_and_reach_standards_longest() -> None:
     for steps in (5, 60, 333):
         for state, tape in ((1, 1), (3, 7), (5, 2)):
             costs = plain_costs(steps, state_bytes=state, tape_bytes=tape)
-            p, q = growth(state=state, tape=tape)
+            p, q = growth_ratio(state=state, tape=tape)
             for chunk in range(1, steps + 1):
                 equal = one_cost(CLOSED["standard"], costs, {"chunk_size": chunk})
                 grown = one_cost(
@@ -134,7 +142,7 @@ def test_growing_chunks_never_need_more_and_reach_standards_longest() -> None:
 def test_growth_is_never_rounded_up() -> None:
     for state in range(1, 40):
         for tape in range(1, 200):
-            p, q = growth(state=state, tape=tape)
+            p, q = growth_ratio(state=state, tape=tape)
             assert p >= 1
             assert p * tape <= state * q
 
@@ -143,5 +151,7 @@ def test_chunks_are_counted_as_they_are_cut() -> None:
     for steps in (1, 2, 17, 200):
         for chunk in (1, 3, 50, 300):
             for p, q in ((1, 1), (3, 1), (2, 7), (1, 100)):
-                number = chunks(np.array([steps]), chunk=np.array([chunk]), p=np.array([p]), q=np.array([q]))[0]
-                assert number == len(ends(0, steps, chunk=min(chunk, steps), p=p, q=q)) + 1
+                number = count_chunks(
+                    np.array([steps]), chunk=np.array([chunk]), p=np.array([p]), q=np.array([q])
+                )[0]
+                assert number == len(list_chunk_ends(0, steps, chunk=min(chunk, steps), p=p, q=q)) + 1

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ckptplan.recursion.problem import Problem
-from ckptplan.recursion.rounding import least_lossy_unit, rounded
+from ckptplan.recursion.rounding import choose_unit, round_sizes
 from ckptplan.recursion.solver import solve
 from ckptplan.recursion.tables import Tables
 from ckptplan.recursion.tree import UnitSizes
@@ -28,7 +28,7 @@ def test_rounded_sizes_enclose_the_optimum_in_bytes(
     """What fits in bytes fits in units rounded down; what fits in units rounded up fits in bytes."""
     unit, total = min(unit, state, tape), tape + more
     exact = optimum(steps, total, UnitSizes(state, tape), price)
-    below, above = (rounded(state, tape, unit=unit, down=down) for down in (True, False))
+    below, above = (round_sizes(state, tape, unit=unit, down=down) for down in (True, False))
     assert optimum(steps, total // unit, below, price) <= exact + 1e-9
     assert exact <= optimum(steps, total // unit, above, price) + 1e-9
 
@@ -39,16 +39,16 @@ def test_sizes_that_are_nearly_equal_lose_next_to_nothing(state: int, tape: int,
     """A part of either size is looked at: whole states as units made a tape 0.002 % larger two of them."""
     for units in (30, 600):
         most, total = 60 * units, units * max(state, tape)
-        lost, unit = least_lossy_unit(state, tape, steps=1000, total=total, most_units=most, down=down)
+        lost, unit = choose_unit(state, tape, steps=1000, total=total, most_units=most, down=down)
         assert total // unit <= most
         assert lost < 0.02
-        assert min(rounded(state, tape, unit=unit, down=down)) >= 1
+        assert min(round_sizes(state, tape, unit=unit, down=down)) >= 1
 
 
 def test_states_that_are_next_to_nothing_may_be_rounded_to_much_more() -> None:
     """A thousand of them take little even so, where units of their size would be beyond any table."""
     total = 30 * 9_999_991
-    lost, unit = least_lossy_unit(7, 9_999_991, steps=1000, total=total, most_units=6000, down=False)
+    lost, unit = choose_unit(7, 9_999_991, steps=1000, total=total, most_units=6000, down=False)
     assert total // unit <= 6000
     assert lost < 0.3
 

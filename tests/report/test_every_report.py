@@ -30,7 +30,7 @@ from ckptplan.storage.tables import Row
 from ckptplan.studies.pareto import ParetoFront
 from ckptplan.studies.reach import Reach
 from ckptplan.studies.sensitivity import sensitivity
-from ckptplan.studies.sweep import make_sweep, rows_of
+from ckptplan.studies.sweep import iterate_rows, make_sweep
 
 PROFILE = ckptplan.load_profile("ipu-mk2")
 
@@ -172,7 +172,7 @@ def test_sweep(job: Job) -> None:
         **job.wishes,
     )
     summary = Summary(sweep)
-    for rows in rows_of(sweep):
+    for rows in iterate_rows(sweep):
         is_data({}, rows)
         summary.add(rows)
     assert f"best of 2: {'nothing fits 2' if job is INFEASIBLE else ''}" in text_of(summary.print)

@@ -30,9 +30,9 @@ def test_actions_are_read_from_the_first_one_each_time() -> None:
         ({"chunk_size": 0}, "chunk_size: 0 is not accepted"),
         ({"local_states": -1}, "local_states: -1 is not accepted"),
         ({"overlaps": 1}, "overlaps: 1 is not accepted .*True or False"),
-        ({"actions": iter(ACTIONS)}, "actions: is an iterator, which one run uses up"),
-        ({"actions": 3}, "actions: 3 holds no actions"),
-        ({"actions": "schedule.jsonl"}, "actions: 'schedule.jsonl' holds no actions"),
+        ({"actions": iter(ACTIONS)}, "actions: is an iterator, which can be run only once"),
+        ({"actions": 3}, "actions: 3 is not a collection of actions"),
+        ({"actions": "schedule.jsonl"}, "actions: 'schedule.jsonl' is not a collection of actions"),
     ],
 )
 def test_what_a_schedule_does_not_accept_is_named(change: dict[str, Any], message: str) -> None:

@@ -21,7 +21,7 @@ from ckptplan.schedule.actions import (
     Tier,
     Transfer,
 )
-from ckptplan.schedule.segments import cuts, reverse_locally
+from ckptplan.schedule.segments import cut_range, reverse_locally
 from ckptplan.schedule.simulator import Trace, play
 from ckptplan.schedule.timeline import Event
 from tests.schedule.fuzz import random_schedule
@@ -83,7 +83,7 @@ def test_standard_with_two_chunks() -> None:
         ([Save(0, LOCAL), Record(0, 4), Backward(0, 4)], 4, "nothing is left stored at the end"),
         ([Save(0, REMOTE), Record(0, 4), Backward(0, 4)], 4, "nothing is left stored at the end"),
         ([], 1, "every step is reversed"),
-        (["advance"], 1, "there is no such action"),
+        (["advance"], 1, "this is not an action"),
     ],
 )
 def test_each_law_is_enforced_and_named(actions: Sequence[Action], number: int, law: str) -> None:
@@ -146,9 +146,9 @@ def test_the_timeline_is_complete_and_without_gaps(name: str, overlaps: bool) ->
 
 
 def test_cuts_put_the_ragged_chunk_first() -> None:
-    assert list(cuts(0, 10, 4)) == [2, 6]
-    assert list(cuts(0, 8, 4)) == [4]
-    assert list(cuts(3, 7, 4)) == list(cuts(3, 7, 9)) == []
+    assert list(cut_range(0, 10, 4)) == [2, 6]
+    assert list(cut_range(0, 8, 4)) == [4]
+    assert list(cut_range(3, 7, 4)) == list(cut_range(3, 7, 9)) == []
     assert list(reverse_locally(2, 4, 5)) == [Record(2, 4), Backward(2, 4)]
 
 

@@ -13,7 +13,7 @@ from ckptplan.storage.files import parse_toml
 from ckptplan.storage.plans import plan_document
 from ckptplan.storage.schemas import file_schema
 
-PROFILES = library.names("hardware_profiles")
+PROFILES = library.list_names("hardware_profiles")
 
 
 def test_all_profiles_are_there() -> None:
@@ -50,7 +50,7 @@ def test_what_nobody_published_is_graded_x() -> None:
 
 @pytest.mark.parametrize("name", PROFILES)
 def test_profile_files_match_the_schema(name: str) -> None:
-    text = (library.folder("hardware_profiles") / f"{name}.toml").read_text()
+    text = (library.find_folder("hardware_profiles") / f"{name}.toml").read_text()
     document = parse_toml(text, source=name)
     for entry in document.values():
         if isinstance(entry, dict):
@@ -62,7 +62,7 @@ def test_profile_files_match_the_schema(name: str) -> None:
 
 
 def test_workload_file_matches_the_schema() -> None:
-    text = (library.folder("workloads") / "paper-snn.toml").read_text()
+    text = (library.find_folder("workloads") / "paper-snn.toml").read_text()
     document = parse_toml(text, source="paper-snn")
     jsonschema.validate(document, file_schema("workload"))
     del document["network"]
@@ -91,7 +91,7 @@ def test_paper_snn_has_the_numbers_of_the_paper() -> None:
 
 
 def test_names_are_looked_up_and_paths_are_paths(tmp_path: Path) -> None:
-    text = (library.folder("hardware_profiles") / "ipu-mk2.toml").read_text()
+    text = (library.find_folder("hardware_profiles") / "ipu-mk2.toml").read_text()
     mine = tmp_path / "mine.toml"
     mine.write_text(text)
     assert ckptplan.load_profile(mine) == ckptplan.load_profile(str(mine)) == ckptplan.load_profile("ipu-mk2")
@@ -129,7 +129,7 @@ def test_a_minimal_profile_is_enough(tmp_path: Path) -> None:
         ("latency_seconds = -1", "latency_seconds: -1 is not accepted"),
         ("latncy_seconds = 1", "Did you mean 'latency_seconds'"),
         ("sources = {}", "sources: is written beside each number"),
-        ("schema_version = 2", "schema_version: 2 is a version"),
+        ("schema_version = 2", "schema_version: this ckptplan does not read version 2"),
         ('[latency_seconds]\ngrade = "A"', "latency_seconds.value: is missing"),
         ("[latency_seconds]\nvalue = 1", "latency_seconds.grade: is missing"),
         ("[latency_seconds]\nvalu = 1", "latency_seconds.valu: is not a key of a number. Did you mean 'value'"),
@@ -156,4 +156,4 @@ def test_wrong_workloads_are_refused_by_field(tmp_path: Path) -> None:
 def test_an_installed_package_finds_its_own_copies(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Without a project around it, the package looks beside its own modules."""
     monkeypatch.setattr(library, "__file__", str(tmp_path / "ckptplan" / "storage" / "library.py"))
-    assert library.folder("workloads") == tmp_path / "ckptplan" / "workloads"
+    assert library.find_folder("workloads") == tmp_path / "ckptplan" / "workloads"

@@ -7,7 +7,7 @@ from typing import Any, Literal
 import pytest
 
 from ckptplan.errors import InputError
-from ckptplan.storage.rows import RowFile, beginning_of, row_file
+from ckptplan.storage.rows import RowFile, make_beginning, open_rows
 from ckptplan.storage.tables import Columns, Lines
 
 COLUMNS: Columns = {"sweep": "text", "number": "whole"}
@@ -22,7 +22,7 @@ def row(index: int) -> dict[str, Any]:
 def written(path: Path, format_: Literal["csv", "jsonl"], *, upto: int | None = None, **wishes: Any) -> RowFile:
     """Open a file of ten rows, and write what it lacks of the first ``upto``."""
     lines = Lines(format=format_, columns=COLUMNS)
-    with row_file(
+    with open_rows(
         path, lines=lines, identity=IDENTITY, total=10, head=lambda _: {"sweep": IDENTITY}, **wishes
     ) as file:
         file.append(map(row, range(file.done, upto or file.done)))
@@ -37,7 +37,7 @@ def test_a_file_cut_anywhere_behind_its_beginning_is_continued_and_no_other_is(
     file = tmp_path / "rows"
     written(file, format_, upto=3)
     whole = file.read_bytes()
-    beginning = len(beginning_of(Lines(format=format_, columns=COLUMNS), IDENTITY))
+    beginning = len(make_beginning(Lines(format=format_, columns=COLUMNS), IDENTITY))
     for end in range(len(whole)):
         file.write_bytes(whole[:end])
         if 0 < end < beginning:
@@ -58,7 +58,7 @@ def test_zeros_behind_what_was_written_are_cut_off(
     file = tmp_path / "rows"
     written(file, format_, upto=3)
     whole = file.read_bytes()
-    beginning = len(beginning_of(Lines(format=format_, columns=COLUMNS), IDENTITY))
+    beginning = len(make_beginning(Lines(format=format_, columns=COLUMNS), IDENTITY))
     for end in range(beginning, len(whole) + 1):
         file.write_bytes(whole[:end] + b"\0" * zeros)
         assert written(file, format_, upto=3).done == whole[:end].count(b"\n") - (format_ == "csv")
@@ -98,7 +98,7 @@ def test_a_file_is_never_seen_without_its_beginning(
     file = tmp_path / "rows"
     if before is not None:
         file.write_bytes(before)
-    beginning = beginning_of(Lines(format=format_, columns=COLUMNS), IDENTITY).encode()
+    beginning = make_beginning(Lines(format=format_, columns=COLUMNS), IDENTITY).encode()
     seen = []
     for name in ("write", "ftruncate", "replace", "fsync", "fstat"):
         true = getattr(os, name)

@@ -160,7 +160,7 @@ def test_a_wrong_row_is_refused_by_name_and_line(row: str, message: str, tmp_pat
     ("head", "message"),
     [
         ({**HEAD, "kind": "ckptplan.plan"}, "line 1: kind: 'ckptplan.plan' is not a schedule"),
-        ({**HEAD, "schema_version": 2}, "line 1: schema_version: 2 is a version"),
+        ({**HEAD, "schema_version": 2}, "line 1: schema_version: this ckptplan does not read version 2"),
         ({"kind": "ckptplan.schedule", "schema_version": 1}, "line 1: steps: None is no step"),
         ({**HEAD, "steps": 5}, "line 1: steps: the schedule is for 5 steps, the plan for 4 "),
         ({"action": "advance"}, "line 1: kind: None is not a schedule"),

@@ -4,6 +4,7 @@ import pytest
 
 from ckptplan.errors import InputError
 from ckptplan.model.record import Parameters
+from ckptplan.strategies.closed_form import ClosedForm
 from ckptplan.strategies.registry import all_strategies, closed_form_of, select_strategies
 from tests.support import CLOSED, plain_costs
 
@@ -55,6 +56,12 @@ def test_only_strategies_that_move_states_have_parameters_of_remote_memory(name:
     assert strategy.transfers is not None or not any(
         "remote" in parameter for parameter in strategy.parameter_names
     )
+
+
+@pytest.mark.parametrize("name", sorted(CLOSED))
+def test_only_strategies_with_irregular_settings_say_which_are_regular(name: str) -> None:
+    says_which = type(CLOSED[name]).regular is not ClosedForm.regular
+    assert CLOSED[name].always_regular == (not says_which)
 
 
 def test_nested_is_not_in_the_paper() -> None:

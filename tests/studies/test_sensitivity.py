@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 
 import ckptplan
-from ckptplan.cost.case import Case, with_numbers
+from ckptplan.cost.case import Case, replace_numbers
 from ckptplan.errors import InputError
 from ckptplan.model.budget import Budget
 from ckptplan.strategies.registry import select_strategies
-from ckptplan.studies.axes import axis_named
-from ckptplan.studies.error_bars import SEED, _varied, error_bars
+from ckptplan.studies.axes import find_axis
+from ckptplan.studies.error_bars import SEED, _vary_times, compute_error_bars
 from ckptplan.studies.fixed_plan import FixedPlan
 from ckptplan.studies.sensitivity import FACTORS, INPUTS, Influence, Sensitivity
 from tests.support import ask
@@ -31,7 +31,7 @@ def influence(study: Sensitivity, name: str) -> Influence:
 
 def planned(name: str, factor: float, **wishes: Any) -> ckptplan.Plan | None:
     """What ``optimize`` says with one input scaled."""
-    case = axis_named(name).scaled(Case(workload=SNN, profile=IPU), factor)
+    case = find_axis(name).scale(Case(workload=SNN, profile=IPU), factor)
     try:
         return ckptplan.optimize(case.workload, case.profile, strategies=["closed"], **wishes)
     except ckptplan.Infeasible:
@@ -62,7 +62,7 @@ def test_a_kept_plan_costs_what_its_schedule_costs(study: Sensitivity) -> None:
     for name in ("transfer-seconds", "recompute-ratio", "state-bytes", "tape-bytes", "local-bytes"):
         for point in influence(study, name).points:
             plan = ckptplan.optimize(SNN, IPU, strategies=["closed"])
-            case = axis_named(name).scaled(Case(workload=SNN, profile=IPU), point.factor)
+            case = find_axis(name).scale(Case(workload=SNN, profile=IPU), point.factor)
             trace = play_at(plan, case)
             assert point.kept_seconds == pytest.approx(trace.seconds)
             assert point.kept_fits == (trace.local_peak_bytes <= case.profile.local_bytes)
@@ -79,7 +79,7 @@ def play_at(plan: ckptplan.Plan, case: Case) -> ckptplan.Trace:
 def test_growing_chunks_that_outgrow_their_checkpoints_are_seen(name: str, sizes: str, factor: float) -> None:
     """Their closed form holds for chunks that grow as fast as checkpoints make room, and no faster."""
     plan = ckptplan.optimize(SNN, IPU, strategies=[name], local_bytes="1 MiB")
-    case = axis_named(sizes).scaled(Case(workload=SNN, profile=IPU), factor)
+    case = find_axis(sizes).scale(Case(workload=SNN, profile=IPU), factor)
     costs = case.costs
     answer = ask(
         costs=Case(workload=SNN, profile=IPU).costs,
@@ -119,7 +119,7 @@ def test_on_either_side_of_a_break_even_another_strategy_is_best(study: Sensitiv
                 assert plan is None
             else:
                 assert plan is not None
-                case = axis_named(one.name).scaled(Case(workload=SNN, profile=IPU), factor)
+                case = find_axis(one.name).scale(Case(workload=SNN, profile=IPU), factor)
                 alone = ckptplan.optimize(case.workload, case.profile, strategies=[strategy])
                 assert alone.predicted.seconds <= plan.predicted.seconds * (1 + 1e-9)
 
@@ -140,7 +140,7 @@ def test_error_bars_hold_what_they_say() -> None:
     answer = asked.best()
     assert answer is not None
     kept = FixedPlan(answer=answer, model="exact")
-    bars = error_bars(asked, kept, profile=IPU, share=0.5, samples=60, seed=3)
+    bars = compute_error_bars(asked, kept, profile=IPU, share=0.5, samples=60, seed=3)
     random = np.random.default_rng(3)
     names = ("forward_seconds", "backward_seconds", "recompute_seconds", "record_overhead_seconds",
              "write_seconds", "read_seconds")  # fmt: skip
@@ -176,7 +176,7 @@ def test_only_what_beats_every_setting_of_the_plans_strategy_is_better(
     strategies: list[str], local_bytes: int, chance: float | None
 ) -> None:
     """Against the best of each strategy for each sample; what ties is no better."""
-    machine = with_numbers(
+    machine = replace_numbers(
         IPU,
         {
             "transfer_write_seconds": 2.16e-7,
@@ -193,8 +193,8 @@ def test_only_what_beats_every_setting_of_the_plans_strategy_is_better(
     answer = asked.best()
     assert answer is not None
     kept = FixedPlan(answer=answer, model="exact")
-    bars = error_bars(asked, kept, profile=machine, share=0.2, samples=80)
-    columns = _varied(costs, machine, share=0.2, samples=80, seed=SEED)
+    bars = compute_error_bars(asked, kept, profile=machine, share=0.2, samples=80)
+    columns = _vary_times(costs, machine, share=0.2, samples=80, seed=SEED)
     others = 0
     for i in range(80):
         here = type(costs)(**{**dict(costs), **{name: float(column[i]) for name, column in columns.items()}})
@@ -218,9 +218,7 @@ def test_solved_strategies_are_studied_as_well() -> None:
     (plan,) = ckptplan.compare(SNN.with_steps(24), IPU, strategies=["optimal"], local_bytes="224 kB").values()
     assert isinstance(plan, ckptplan.Plan)
     for point in influence(study, "recompute-ratio").points:
-        case = axis_named("recompute-ratio").scaled(
-            Case(workload=SNN.with_steps(24), profile=IPU), point.factor
-        )
+        case = find_axis("recompute-ratio").scale(Case(workload=SNN.with_steps(24), profile=IPU), point.factor)
         assert point.kept_seconds == pytest.approx(play_at(plan, case).seconds)
 
 

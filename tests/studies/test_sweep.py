@@ -13,15 +13,15 @@ from hypothesis import strategies as st
 
 import ckptplan
 from ckptplan.cost.case import Case
-from ckptplan.errors import CkptplanError, InputError, shown
+from ckptplan.errors import CkptplanError, InputError, quote_value
 from ckptplan.model.network import Network
 from ckptplan.model.workload import DERIVED
 from ckptplan.report.plan_table import plan_row
 from ckptplan.strategies.registry import strategy_of
-from ckptplan.studies.axes import BYTES, COUNT, LIMIT, RATE, STEPS, all_axes, axis_named
-from ckptplan.studies.grid import Grid, grid_of, values_of
+from ckptplan.studies.axes import BYTES, COUNT, LIMIT, RATE, STEPS, all_axes, find_axis
+from ckptplan.studies.grid import Grid, make_grid, read_values
 from ckptplan.studies.sweep import make_sweep
-from ckptplan.studies.workers import in_order
+from ckptplan.studies.workers import map_in_order
 
 SNN = ckptplan.load_workload("paper-snn")
 IPU = ckptplan.load_profile("ipu-mk2")
@@ -50,7 +50,7 @@ PLAIN = ckptplan.Workload(
     ],
 )
 def test_a_range_holds_both_ends_and_no_rounding_errors(text: str, values: tuple[Any, ...]) -> None:
-    assert grid_of([text]).values == (values,)
+    assert make_grid([text]).values == (values,)
 
 
 #: Numbers as anybody might write them, and as nobody would: subnormal, huge, next to each other.
@@ -79,16 +79,16 @@ def test_a_range_of_any_numbers_is_values_or_an_error(start: float, stop: float,
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("ckptplan.studies.grid.MOST_POINTS", 5_000)
         try:
-            values = values_of(axis_named("recompute-ratio"), text)
+            values = read_values(find_axis("recompute-ratio"), text)
         except InputError as error:
             told = error
     assert all(low * (1 - 1e-9) <= float(value or 0) <= high for value in values)
     assert bool(values) == (told is None)
-    assert told is None or (told.field == "recompute-ratio" and shown(text) in told.message)
+    assert told is None or (told.field == "recompute-ratio" and quote_value(text) in told.message)
 
 
 def test_the_last_axis_runs_fastest() -> None:
-    grid = grid_of({"T": [1, 2], "batch": "10,20,30"})
+    grid = make_grid({"T": [1, 2], "batch": "10,20,30"})
     assert [grid.point(i) for i in range(len(grid))] == [(1, 10), (1, 20), (1, 30), (2, 10), (2, 20), (2, 30)]
 
 
@@ -135,7 +135,7 @@ def test_the_last_axis_runs_fastest() -> None:
 )
 def test_what_is_no_grid_is_told_by_field_value_and_what_is_accepted(over: Any, message: str) -> None:
     with pytest.raises(InputError) as caught:
-        grid_of(over)
+        make_grid(over)
     assert message in str(caught.value)
 
 
@@ -207,14 +207,14 @@ def test_rows_come_while_it_goes_on() -> None:
 @pytest.mark.parametrize("name", list(all_axes()))
 def test_an_axis_reads_the_value_that_it_put(name: str) -> None:
     """For inputs that the workload and the profile have."""
-    axis = axis_named(name)
+    axis = find_axis(name)
     value: Any = 3 if axis.kind in (COUNT, STEPS, BYTES, LIMIT, RATE) else 0.5
     case = Case(workload=SNN, profile=IPU)
     changed = axis.put(case, value)
     assert all(abs(float(now or 0) - value) < 1e-9 for now in axis.now(changed))
     assert changed != case
-    assert axis_named(axis.column) is axis
-    assert axis_named(name.replace("-", "_")) is axis
+    assert find_axis(axis.column) is axis
+    assert find_axis(name.replace("-", "_")) is axis
 
 
 def test_what_is_derived_follows_what_it_is_derived_from() -> None:
@@ -259,13 +259,13 @@ def _dies(shared: float, start: int, stop: int) -> list[int]:
 
 @pytest.mark.parametrize("jobs", [1, 2])
 def test_results_come_in_order(jobs: int) -> None:
-    found = [one for some in in_order(_squares, 3, start=5, stop=70_000, jobs=jobs) for one in some]
+    found = [one for some in map_in_order(_squares, 3, start=5, stop=70_000, jobs=jobs) for one in some]
     assert found == _squares(3, 5, 70_000)
 
 
 def test_a_worker_that_dies_is_told() -> None:
     with pytest.raises(CkptplanError, match="a worker process ended unexpectedly"):
-        list(in_order(_dies, 0.05, start=0, stop=1000, jobs=2))
+        list(map_in_order(_dies, 0.05, start=0, stop=1000, jobs=2))
 
 
 def test_an_empty_grid_has_one_point() -> None:

@@ -13,7 +13,7 @@ from ckptplan.torch import bptt
 from ckptplan.torch.host_store import HostStore
 from ckptplan.torch.lif import LIF
 from ckptplan.torch.stores import Checkpoint
-from ckptplan.torch.trees import flattened
+from ckptplan.torch.trees import flatten
 from tests.torch.support import MACHINE, assert_close, gradients, plain, plan_of
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
@@ -83,7 +83,7 @@ def test_host_memory_is_pinned_and_used_again() -> None:
     store = HostStore(torch.device("cuda"), ahead=True)
     for turn in range(50):
         state = torch.full((1 << 20,), float(turn), device="cuda")
-        store.put(turn, Checkpoint(*flattened(state), ()))
+        store.put(turn, Checkpoint(*flatten(state), ()))
         # What is let go, and filled anew, must not reach the copy that is under way.
         del state
         torch.zeros(1 << 20, device="cuda")

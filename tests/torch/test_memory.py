@@ -17,7 +17,7 @@ from ckptplan.torch.ambient import RandomState
 from ckptplan.torch.host_store import HostStore
 from ckptplan.torch.lookahead import Lookahead
 from ckptplan.torch.stores import Checkpoint
-from ckptplan.torch.trees import flattened
+from ckptplan.torch.trees import flatten
 from tests.torch.support import plan_of
 
 NO_RANDOM: RandomState = ()
@@ -45,7 +45,7 @@ try:
 except OutOfMemory as error:
     print(error)
     assert 380 * 2**20 < error.available < 800 * 2**20, error.available
-    budget = int(str(error).split("--local-bytes ")[1].split()[0])
+    budget = int(str(error).split("local_bytes=")[1].split()[0])
     run(ckptplan.optimize(plan.workload, plan.profile, strategies=["closed"], local_bytes=budget))
     print("went on")
 """
@@ -109,14 +109,14 @@ def test_memory_that_runs_out_in_a_calibration_names_no_plan_that_was_never_made
 
 
 def test_other_errors_stay_what_they_are() -> None:
-    from ckptplan.torch.memory import explained
+    from ckptplan.torch.memory import explain_exhaustion
 
-    with pytest.raises(RuntimeError, match="shapes"), explained(plan_of(8), torch.device("cpu")):
+    with pytest.raises(RuntimeError, match="shapes"), explain_exhaustion(plan_of(8), torch.device("cpu")):
         raise RuntimeError("shapes do not match")
 
 
 def checkpoint(value: float, *, size: int = 5) -> Checkpoint:
-    leaves, structure = flattened(torch.full((size,), value))
+    leaves, structure = flatten(torch.full((size,), value))
     return Checkpoint(leaves, structure, NO_RANDOM)
 
 

@@ -168,7 +168,7 @@ def test_what_is_neither_plan_nor_schedule_is_refused(wrong: Any) -> None:
         ([Record(0, STEPS)], "the end: every step is reversed"),
         ([Advance(0, 4), Record(4, STEPS), Backward(4, STEPS)], "steps 0 to 3 are not"),
         ([Record(0, STEPS + 1)], "never passes the adjoint"),
-        (["record"], "there is no such action"),
+        (["record"], "this is not an action"),
     ],
 )
 def test_actions_that_would_give_wrong_gradients_are_refused(actions: list[Any], message: str) -> None:
