@@ -1,4 +1,4 @@
-"""Plans in other packages' vocabularies. Each needs the extra ``interop``, and is imported when it is used."""
+"""Translates plans for other packages; the extra ``interop`` is needed, and imported on first use."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 def to_checkpoint_schedule(plan: Plan) -> CheckpointSchedule:
     """Return a plan as a schedule of the package ``checkpoint_schedules`` (docs/schedule-format.md).
 
-    Adjoint codes that execute that package's schedules can then execute our plans: local memory is its
-    RAM, remote memory its DISK. Raises MissingExtra if the package is not installed, and InputError.
+    Adjoint codes that execute schedules of that package can then execute plans of ckptplan. Local memory
+    becomes RAM, remote memory becomes DISK. Raises InputError, and MissingExtra without the package.
     """
     try:
         from ckptplan.interop.adjoint import PlannedSchedule

@@ -1,12 +1,12 @@
-"""A plan as a schedule of the package ``checkpoint_schedules`` (version 1.0, after its documentation).
+"""Translates a plan into a schedule of the package ``checkpoint_schedules`` (version 1.0).
 
 The vocabularies differ in four ways, which this translation bridges:
 
-- its Forward stores restart data at its start, so that our Save and the run that follows are one action;
-- tapes ("adjoint dependencies") go to WORK where they are reversed at once, else to RAM and from there to
-  WORK when their turn comes;
-- a Load and the Free after it are one Move; a Free alone is a Move to NONE;
-- it moves one state at a time: a Transfer of several states becomes as many Moves.
+- its Forward stores restart data at its start, so a Save and the run after it become one action;
+- tapes ("adjoint dependencies") are stored in WORK if they are reversed at once, else in RAM until they are
+  needed in WORK;
+- a Load and the Free after it become one Move; a Free alone becomes a Move to NONE;
+- it moves one state at a time, so a Transfer of n states becomes n Moves.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class PlannedSchedule(CheckpointSchedule):  # type: ignore[misc] # the package i
     """The schedule of a plan, for one adjoint calculation; ``max_n`` is the plan's T."""
 
     def __init__(self, plan: Plan) -> None:
-        actions(plan)  # what has no schedule is refused now
+        actions(plan)  # raises now for a plan without a schedule
         super().__init__(max_n=plan.steps)
         self._plan = plan
         self._exhausted = False
@@ -65,25 +65,25 @@ class PlannedSchedule(CheckpointSchedule):  # type: ignore[misc] # the package i
 
     @cached_property
     def _storage_types(self) -> set[StorageType]:
-        found = {WORK}
+        types = {WORK}
         for action in translate_schedule(actions(self._plan), steps=self._plan.steps):
             if isinstance(action, Forward) and (action.write_ics or action.write_adj_deps):
-                found.add(action.storage)
+                types.add(action.storage)
             elif isinstance(action, (Copy, Move)):
-                found.add(action.to_storage)
-        return found - {NONE}
+                types.add(action.to_storage)
+        return types - {NONE}
 
     def uses_storage_type(self, storage_type: StorageType) -> bool:
-        """Return whether the schedule stores anything there; runs through it once."""
+        """Return whether the schedule uses this storage; the first call reads the whole schedule."""
         return storage_type in self._storage_types
 
 
 def translate_schedule(schedule: Iterable[Action], *, steps: int) -> Iterator[Translated]:
     """Translate a legal schedule, action by action.
 
-    Raises InputError for what the other vocabulary cannot say: a Save that no run follows, a run from a
-    state that goes farther than the one that stored it, a tape stored beside the state before it by an
-    action of its own. No strategy does any of these.
+    Raises InputError for what the other vocabulary cannot express: a Save without a run after it, a run from a
+    state that is longer than the run that stored it, and a tape that is stored separately from the state
+    before it. No strategy does any of these.
     """
     translator = _Translator(steps)
     ahead = iter(schedule)
@@ -100,7 +100,7 @@ def translate_schedule(schedule: Iterable[Action], *, steps: int) -> Iterator[Tr
 
 
 def _merge(action: Action, following: Action | None) -> Advance | None:
-    """Return two runs as one: restart data reach as far as the run that stores them."""
+    """Return two consecutive runs as one, since restart data reach as far as the run that stores them."""
     if isinstance(action, Advance) and isinstance(following, Advance) and action.stop == following.start:
         return Advance(action.start, following.stop)
     return None
@@ -111,18 +111,18 @@ def _refuse(what: str) -> InputError:
 
 
 class _Translator:
-    """Where things are, in the other package's terms."""
+    """Tracks where states and tapes are, in the terms of the other package."""
 
     def __init__(self, steps: int) -> None:
         self.steps = self.adjoint = steps
         self.ended = False
-        #: The working state, and the tiers that a Save has asked for and the next run will store it in.
+        #: The working state, and the tiers of pending Saves, in which the next run will store it.
         self.position = 0
         self.asked: list[Tier] = []
-        #: Restart data lead as far as the run that stored them: by state, and that of the working state.
+        #: How far restart data reach: by state, and for the working state.
         self.reaches: dict[int, int] = {}
         self.reach = steps
-        #: What is stored together under (step, tier): 'state', 'tapes' or both.
+        #: The contents stored under (step, tier): 'state', 'tapes' or both.
         self.stored: dict[tuple[int, Tier], set[str]] = {}
         #: Recorded runs that are not in WORK, ascending: (start, stop, tier).
         self.recorded: list[tuple[int, int, Tier]] = []
@@ -148,7 +148,7 @@ class _Translator:
         start, stop = run.start, run.stop
         tapes = isinstance(run, Record)
         at_once = following == Backward(start, stop) and not self.asked
-        # Tapes go where the state goes; to local memory, where there is a choice.
+        # Tapes are stored with the state; in local memory if there is a choice.
         tier, *others = sorted(self.asked) or [Tier.LOCAL]
         if stop > self.reach:
             raise _refuse(f"state {start} is run from farther than by the run that stored it")
@@ -201,7 +201,7 @@ class _Translator:
             raise _refuse(f"state {state} is moved when its step has been reversed")
 
     def _fetch(self, step: int, tier: Tier, *, last: bool, part: str) -> Translated:
-        """Bring to WORK; what is needed no more, and nothing beside it, moves."""
+        """Bring contents to WORK: a Move if nothing is left in storage, else a Copy."""
         held = self.stored[step, tier]
         if last:
             held.discard(part)

@@ -1,1 +1,1 @@
-"""Chooses plans: a request, the best answer to it, and what the plan says of its numbers."""
+"""Turns requests into plans, and explains the basis of their numbers."""

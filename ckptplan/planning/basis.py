@@ -1,4 +1,4 @@
-"""Why a predicted number can be believed: every input of a plan, with its source or assumption."""
+"""Lists the basis of a prediction: every input of a plan, with its source or assumption."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ from ckptplan.model.profile import GRADES, NUMBERS, HardwareProfile
 from ckptplan.model.workload import DERIVED, TIMES, Workload
 from ckptplan.units import format_share
 
-#: No prediction uses these.
+#: Fields that no prediction uses.
 _NOT_ESTIMATED = ("power_watts", "idle_power_watts")
-#: Grades that are no published sources.
+#: Grades other than published sources.
 _KINDS: dict[str, Literal["derived", "measured"]] = {"D": "derived", "M": "measured"}
-#: What is said of a number that came with no source, so that only who gave it can vouch for it.
+#: The text for a number without a source.
 _UNSOURCED = "given without a source"
-#: The numbers of a workload that can be right or wrong; its steps, batch and units are chosen.
+#: The numbers of a workload that are estimates; its steps, batch and units are chosen.
 _SIZES_AND_TIMES = (*DERIVED, "workspace_bytes", *TIMES)
 
 
 def collect_basis(
     workload: Workload, profile: HardwareProfile, goal: Goal, *, own_budget: bool = False
 ) -> tuple[BasisEntry, ...]:
-    """Return the inputs of a prediction, those assumed first.
+    """Return the inputs of a prediction, assumptions first.
 
-    ``own_budget`` says that the local budget is the plan's own peak, and not one that was set.
+    ``own_budget`` says that the local budget is the plan's own peak, and not one set by the caller.
     """
     entries = [
         *_list_profile(profile, goal, own_budget=own_budget),
@@ -38,7 +38,7 @@ def collect_basis(
 
 
 def find_unsourced(entries: Iterable[BasisEntry]) -> list[BasisEntry]:
-    """Return the entries of numbers that were given without a source."""
+    """Return the entries of numbers without a source."""
     return [entry for entry in entries if (entry.kind, entry.text) == ("stated", _UNSOURCED)]
 
 
@@ -90,7 +90,7 @@ def _list_workload(workload: Workload) -> Iterator[BasisEntry]:
 
 
 def _is_given(model: HardwareProfile | Workload, field: str) -> bool:
-    """Return whether a field holds more than what it holds by default."""
+    """Return whether a field differs from its default."""
     return bool(getattr(model, field) != type(model).model_fields[field].default)
 
 
@@ -120,6 +120,6 @@ def _list_model(profile: HardwareProfile) -> Iterator[BasisEntry]:
         yield BasisEntry(
             field="model.transfers",
             kind="assumed",
-            text="run beside compute, on an engine and a buffer for each direction, reads one message ahead; "
+            text="overlap compute, with an engine and a buffer for each direction, reads one message ahead; "
             "a trainer that waits for each transfer is slower",
         )

@@ -13,18 +13,18 @@ _ROUNDING = 1e-9
 
 
 def derive_bound(answers: Iterable[Answer], seconds: float) -> Bound | None:
-    """Return what is proved of every schedule, if anything is, for a plan of ``seconds``.
+    """Return the best lower bound for every schedule, for a plan of ``seconds``; None if there is none.
 
-    Raises CkptplanError where the plan is quicker than was proved possible, but for rounding.
+    Raises CkptplanError if the plan is faster than the bound, except for rounding.
     """
     proved = [answer.least_seconds for answer in answers if answer.least_seconds is not None]
     if not proved:
         return None
     least = max(proved)
-    # A bound above a plan is no bound: nobody must read it as a proof.
+    # A bound above a plan's time is wrong, and must not be reported as a proof.
     if least > seconds * (1 + _ROUNDING):
         raise CkptplanError(
-            f"no schedule was said to take less than {least:.12g} s, but one takes {seconds:.12g} s: "
+            f"the bound on all schedules is {least:.12g} s, but one takes {seconds:.12g} s: "
             "this is a fault of ckptplan, please report it"
         )
     least = min(least, seconds)

@@ -1,4 +1,4 @@
-"""The use cases ``optimize`` and ``compare``: one plan, and all strategies side by side."""
+"""Implements ``optimize``, which returns the best plan, and ``compare``, which plans every strategy."""
 
 from __future__ import annotations
 
@@ -30,16 +30,24 @@ def optimize(
 ) -> Plan:
     """Return the best plan for ``workload`` on ``profile``.
 
-    ``strategies`` are names or groups ('all', 'paper', 'regular', 'closed'), None for all. ``objective``
-    is 'time', 'memory' or 'balanced' (the knee of the front within the budget). ``model`` is 'exact', or
-    'paper' for the printed equations. ``local_bytes`` (one unit) and ``remote_bytes`` (in all) replace the
-    profile's; ``max_overhead`` bounds the time over base's, as 0.1 or '10%'. ``effort`` is 'quick' or
-    'thorough': how much work the search for optimal schedules may be (docs/optimality.md); ``progress`` is
-    told the work done and the work in all. ``command`` is noted in the plan's provenance.
+    Arguments:
+        workload: the training job.
+        profile: the hardware.
+        strategies: names or groups ('all', 'paper', 'regular', 'closed'); None searches all but those that
+            another strategy always equals or beats.
+        objective: 'time', 'memory' or 'balanced' (the knee of the front within the budget).
+        model: 'exact', or 'paper' for the printed equations.
+        max_overhead: limit on the time over base's, as 0.1 or '10%'.
+        local_bytes: replaces the profile's local memory of one unit, in bytes or as text.
+        remote_bytes: replaces the profile's remote memory in total, in bytes or as text.
+        effort: 'quick' or 'thorough', how much work the search for optimal schedules may do
+            (docs/optimality.md).
+        progress: called with the work done and the total work.
+        command: recorded in the plan's provenance.
 
-    A calibrated workload has times known within an uncertainty. Where least time is asked for, and the model
-    is 'exact', the quickest regular plan that it cannot tell from the quickest is then returned instead, and
-    its ``estimate_basis`` says so (docs/search.md).
+    The times of a calibrated workload have an uncertainty. If the objective is time and the model is 'exact',
+    the plan is then the fastest regular one that cannot be distinguished from the fastest, and its
+    ``estimate_basis`` says so (docs/search.md).
 
     Raises InputError, and Infeasible (need, have, binding limit, verified suggestions).
     """
@@ -67,11 +75,11 @@ def compare(
     progress: Progress | None = None,
     **wishes: Unpack[Wishes],
 ) -> dict[str, Plan | Infeasible]:
-    """Return the best plan of each strategy, or why it has none; the best first.
+    """Return the best plan of each strategy, or the reason why it has none; the best plan first.
 
-    Keyword arguments are those of ``optimize``. With the objective 'balanced', each strategy is judged
-    by the knee of all. The order is that of the predictions, whatever a calibration says of their
-    uncertainty. Raises InputError.
+    Keyword arguments are those of ``optimize``. With the objective 'balanced', the knee of all strategies
+    together ranks each of them. The order follows the predictions and ignores the uncertainty of a
+    calibration. Raises InputError.
     """
     request = Request.of(workload, profile, command=command, progress=progress, **wishes)
     return rank_strategies(request).by_strategy()

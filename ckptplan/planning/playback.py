@@ -1,4 +1,4 @@
-"""Use cases around schedules: a plan's actions, what playing them shows, and the file for a trainer."""
+"""Lists, simulates and saves the schedule of a plan."""
 
 from __future__ import annotations
 
@@ -24,25 +24,25 @@ from ckptplan.storage.versions import WRITTEN
 from ckptplan.strategies.registry import strategy_of
 from ckptplan.version import __version__
 
-#: Actions between two reports of progress: some milliseconds.
+#: Actions between two reports of progress, which take some milliseconds.
 _PAUSE = 4096
 
 
 def actions(plan: Plan) -> Iterator[Action]:
-    """Return the schedule of a plan, one action at a time (docs/schedule-format.md).
+    """Return an iterator over the actions of a plan's schedule (docs/schedule-format.md).
 
-    Raises InputError for a strategy, or parameters, that this version does not have.
+    Raises InputError for a strategy or parameters that this version does not have.
     """
     _check(plan)
     strategy = strategy_of(plan.strategy)
-    # Checks the names, so that the error comes now and not with the first action.
+    # Check the names here, so that the error is raised now and not with the first action.
     strategy.check_names(plan.parameters)
     parameters = strategy.clamp(plan.parameters, steps=plan.steps)
     return strategy.actions(parameters, steps=plan.steps, splits=plan.splits)
 
 
 def schedule_of(plan: Plan) -> Schedule:
-    """Return what a runtime needs of a plan; a strategy that is not known shows when the actions are read."""
+    """Return a plan's schedule for a runtime; an unknown strategy raises only when the actions are read."""
     _check(plan)
     return Schedule(
         steps=plan.steps,
@@ -54,7 +54,7 @@ def schedule_of(plan: Plan) -> Schedule:
 
 
 def make_schedule(strategy: str, *, steps: int, **parameters: int) -> Schedule:
-    """Return the schedule of a strategy that a few parameters determine, where nothing is to be planned.
+    """Return the schedule of a closed-form strategy with the given parameters, without planning.
 
     Raises InputError.
     """
@@ -75,12 +75,12 @@ def simulate(
     sink: Sink | None = None,
     progress: Progress | None = None,
 ) -> Trace:
-    """Play a plan's schedule, or another one at the plan's costs, and return what it costs.
+    """Simulate a plan's schedule, or another schedule at the plan's costs, and return its cost.
 
-    ``schedule`` is actions, or the name of a schedule file ('-' for standard input). Memory grows with the
-    checkpoints stored at a time, not with the length; ``sink`` is handed the timeline as it streams. Raises
-    IllegalAction for the first action that breaks a law or the budget that the plan was made for, and
-    InputError.
+    ``schedule`` is an iterable of actions, or the name of a schedule file ('-' for standard input). The memory
+    needed grows with the number of checkpoints stored at a time, not with the length. ``sink`` receives each
+    event of the timeline as it occurs. Raises IllegalAction for the first action that breaks a law or exceeds
+    the plan's budget, and InputError.
     """
     _check(plan)
     source = None
@@ -98,7 +98,7 @@ def simulate(
         return play(
             played if progress is None else _watch(played, plan, progress),
             costs=Case(workload=plan.workload, profile=plan.profile).costs,
-            # A plan by the printed equations keeps its budget by them, not by what it does.
+            # A plan by the printed equations keeps its budget by these equations, not in the simulation.
             budget=budget if plan.goal.model == "exact" else None,
             sink=sink,
         )
@@ -114,16 +114,16 @@ def save_schedule(
     progress: Progress | None = None,
     command: str = "ckptplan.save_schedule",
 ) -> int:
-    """Write a plan's schedule for trainers in any language; return how many actions it has.
+    """Write a plan's schedule for trainers in any language; return the number of actions.
 
-    ``format`` is 'jsonl' or 'csv', by default what the name ends in, else 'jsonl'; '-' is standard output.
-    The file is written as a stream and replaced whole. Raises InputError.
+    ``format`` is 'jsonl' or 'csv'; by default it follows the file name, and is 'jsonl' for other endings. The
+    path '-' is standard output. The file is written as a stream and replaced atomically. Raises InputError.
     """
     _check(plan)
     chosen = format or ("csv" if str(path).lower().endswith(".csv") else "jsonl")
     if chosen not in get_args(ScheduleFormat):
         raise InputError(
-            f"{quote_value(chosen)} is no format of schedules",
+            f"{quote_value(chosen)} is not a schedule format",
             field="format",
             value=chosen,
             accepted="jsonl, csv",
@@ -143,7 +143,7 @@ def save_schedule(
 
 
 def make_schedule_head(plan: Plan, *, command: str) -> dict[str, Any]:
-    """Return the first line of a schedule file: what it is, and of which plan."""
+    """Return the first line of a schedule file as data: the kind of file and the plan it belongs to."""
     return {
         "kind": KIND,
         "schema_version": WRITTEN["schedule"],
@@ -168,7 +168,7 @@ def _check(plan: object) -> None:
 
 
 def _watch(actions: Iterable[Action], plan: Plan, progress: Progress) -> Iterator[Action]:
-    """Pass actions on; each step is run once and again where predicted, and reversed once."""
+    """Yield the actions and report progress: each step runs once, runs again as predicted, and is reversed."""
     total = 2 * plan.steps + plan.predicted.recomputed_steps
     done = 0
     for number, action in enumerate(actions, start=1):

@@ -1,4 +1,4 @@
-"""Which program made a plan, when and how."""
+"""Records which version of the program made a plan, with which command, and when."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ckptplan.version import __version__
 def make_provenance(command: str) -> Provenance:
     """Return the provenance of a plan that ``command`` makes now.
 
-    The date is in UTC; SOURCE_DATE_EPOCH fixes it, so that builds of documents can be repeated.
+    The date is in UTC; SOURCE_DATE_EPOCH fixes it, so that builds of documents are reproducible.
     """
     epoch = os.environ.get("SOURCE_DATE_EPOCH", "")
     seconds = int(epoch) if epoch.isdecimal() and len(epoch) < 11 else time.time()

@@ -1,4 +1,4 @@
-"""The strategies that fit, best first: the plan to run, and one plan for each strategy."""
+"""Ranks the strategies that fit a request, and makes plans of them."""
 
 from __future__ import annotations
 
@@ -16,22 +16,19 @@ from ckptplan.search.question import Question
 from ckptplan.strategies.registry import select_strategies
 from ckptplan.units import format_percent
 
-#: Share of a time that sums of floats, formed in another order, may differ by.
+#: Relative difference of times that another order of summation can cause.
 _ROUNDING = 1e-9
 
 
 def rank_strategies(request: Request) -> Ranking:
-    """Search all strategies of a request once; what the use cases return is read off the result.
-
-    Raises InputError.
-    """
+    """Search all strategies of a request and return their ranking. Raises InputError."""
     question = request.question()
     return Ranking(request=request, question=question, answers=question.rank())
 
 
 @dataclass(frozen=True, kw_only=True)
 class Ranking:
-    """The strategies that fit, the best by prediction first, and how to make plans of them."""
+    """The answers of the strategies that fit a request, the best by prediction first."""
 
     request: Request
     question: Question
@@ -39,13 +36,13 @@ class Ranking:
 
     @property
     def interrupted(self) -> bool:
-        """Whether the search was interrupted, so that the answers are the best so far."""
+        """Whether the search was interrupted, so that the answers are only the best so far."""
         return bool(self.question.interruptions)
 
     def best(self) -> Plan:
-        """Return the plan to run: the first, or a regular one that a calibration cannot tell from it.
+        """Return the plan to run: the first, or a regular one that the calibration cannot distinguish from it.
 
-        Raises Infeasible, with suggestions that were each found to fit.
+        Raises Infeasible, with verified suggestions.
         """
         calibration = self.request.case.workload.calibration
         times_decide = (self.request.goal.objective, self.request.goal.model) == ("time", "exact")
@@ -54,16 +51,16 @@ class Ranking:
         return self._choose_within(calibration)
 
     def first(self) -> Plan:
-        """Return the best plan by its prediction alone.
+        """Return the best plan by prediction alone.
 
-        Raises Infeasible, with suggestions that were each found to fit.
+        Raises Infeasible, with verified suggestions.
         """
         if self.answers:
             return self._plan(self.answers[0])
         raise explain_infeasible(self.request)
 
     def by_strategy(self) -> dict[str, Plan | Infeasible]:
-        """Return the best plan of each strategy, best first, then those that do not fit and why."""
+        """Return the best plan of each strategy, best first, then why the other strategies do not fit."""
         plans = {answer.strategy.name: self._plan(answer) for answer in self.answers}
         reasons = {
             strategy.name: self.question.for_strategy(strategy).infeasible(
@@ -78,11 +75,11 @@ class Ranking:
         return self.request.plan(answer, *notes, ranked=self.answers)
 
     def _choose_within(self, calibration: Calibration) -> Plan:
-        """Return the best regular plan whose time cannot be told from the least, else the quickest.
+        """Return the best regular plan whose time cannot be distinguished from the least, else the fastest.
 
-        Executed, each chunk has a cost of its own, which no model here counts, and irregular schedules have
-        many chunks. So a gain that is within the error of the measurements is no reason to take one. Of
-        regular plans that is the quickest when its chunks are charged with what the calibration found.
+        In execution each chunk has a cost of its own, which the models ignore, and irregular schedules have
+        many chunks. So a gain within the error of measurement does not justify an irregular schedule. Of the
+        regular plans, the best is the fastest when the measured overhead of its chunks is added.
         """
         first, steps = self.answers[0], self.question.costs.steps
         most = (1 + calibration.uncertainty) * first.key[0]
@@ -100,7 +97,7 @@ class Ranking:
 
 
 def explain_infeasible(request: Request) -> Infeasible:
-    """Return why no strategy of a request fits, with suggestions that were each found to fit."""
+    """Return why no strategy of a request fits, with verified suggestions."""
     return add_suggestions(request.infeasible(_name_subject(request.goal.strategies)), request=request)
 
 
@@ -113,18 +110,18 @@ def _name_subject(asked: tuple[str, ...]) -> str:
 
 
 def _explain_regular_choice(first: Answer, chosen: Answer, *, uncertainty: float) -> BasisEntry:
-    """Return why a regular plan is taken, where another one is predicted to be better."""
+    """Return why a regular plan was chosen although another one is predicted to be better."""
     gain = 1 - first.key[0] / chosen.key[0]
     known = format_percent(uncertainty).lstrip("+")
-    told = (
+    predicted = (
         f"{format_percent(gain).lstrip('+')} quicker, which the calibration (known within {known}) cannot tell"
         if gain > _ROUNDING
         else "as quick"
     )
-    # A regular plan gives way only to one whose chunks cost less.
+    # If the first plan is regular, the chosen one has cheaper chunks.
     what = "regular plan of fewer chunks" if first.regular else "quickest regular plan"
     return BasisEntry(
         field="search",
         kind="stated",
-        text=f"{first.strategy.name} is predicted {told}, so that the {what} was taken",
+        text=f"{first.strategy.name} is predicted {predicted}, so that the {what} was taken",
     )

@@ -1,4 +1,4 @@
-"""A request: a case and what is wished for it. Every use case asks and plans through it."""
+"""Defines a request, which is a case and a goal; every use case searches and plans through it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from ckptplan.strategies.registry import select_strategies
 
 
 class Wishes(TypedDict, total=False):
-    """What may be wished for a plan; all as for ``ckptplan.optimize``."""
+    """The options of a plan, as in ``ckptplan.optimize``."""
 
     strategies: Iterable[str] | str | None
     objective: str
@@ -36,10 +36,10 @@ class Wishes(TypedDict, total=False):
 
 
 def make_goal(*, unless_named: str | None = None, **wishes: Unpack[Wishes]) -> Goal:
-    """Return wishes as a goal: checked, in SI units, strategies by name.
+    """Return a caller's wishes as a goal: validated, in SI units, with the strategies by name.
 
-    ``unless_named`` is the group of strategies that serves where none is named; None is all that are
-    searched by default. Raises InputError.
+    ``unless_named`` is the group of strategies to use if none is named; None means those that are searched by
+    default. Raises InputError.
     """
     named = wishes.pop("strategies", None)
     chosen = select_strategies(unless_named if named is None else named)
@@ -51,16 +51,16 @@ def make_goal(*, unless_named: str | None = None, **wishes: Unpack[Wishes]) -> G
 
 @dataclass(frozen=True, kw_only=True)
 class Request:
-    """A case and what is wished for it; the goal's budgets that are None are unbounded."""
+    """A case and the goal of a plan for it. Budgets of the goal that are None are unbounded."""
 
     case: Case
     goal: Goal
     provenance: Provenance
-    #: Called with the work done and the work in all of a long search.
+    #: Called with the work done and the total work of a long search.
     progress: Progress | None = None
     #: Whether Ctrl-C returns the best answers so far instead of raising.
     keeps_best: bool = True
-    #: Whether the local budget is the peak of the plan itself, as for a point of a front.
+    #: Whether the local budget is the plan's own peak, as for a point of a front.
     own_budget: bool = False
 
     @classmethod
@@ -74,9 +74,9 @@ class Request:
         progress: Progress | None = None,
         **wishes: Unpack[Wishes],
     ) -> Self:
-        """Return the request of a caller, the budgets those of the profile where none is wished for.
+        """Return a caller's request; budgets default to those of the profile.
 
-        ``command`` is noted in the provenance, ``unless_named`` as in ``make_goal``. Raises InputError.
+        ``command`` is recorded in the provenance; ``unless_named`` is as in ``make_goal``. Raises InputError.
         """
         check_kind(workload, Workload, name="workload", load="load_workload")
         check_kind(profile, HardwareProfile, name="profile", load="load_profile")
@@ -92,13 +92,13 @@ class Request:
         )
 
     def question(self) -> Question:
-        """Return what the search is asked. Raises InputError where the case cannot be counted exactly."""
+        """Return the question for the search. Raises InputError if the case cannot be counted exactly."""
         return Question(
             costs=self.case.costs, goal=self.goal, progress=self.progress, keeps_best=self.keeps_best
         )
 
     def plan(self, answer: Answer, *notes: BasisEntry, ranked: Iterable[Answer] | None = None) -> Plan:
-        """Return an answer as a plan; ``notes`` are added to what its numbers rest on.
+        """Return an answer as a plan; ``notes`` are added to its ``estimate_basis``.
 
         What was proved for any answer of ``ranked`` holds for all; None is the answer alone.
         """
@@ -125,22 +125,22 @@ class Request:
         )
 
     def infeasible(self, subject: str) -> Infeasible:
-        """Return why nothing fits, of which ``subject`` is said."""
+        """Return why nothing fits, as an error that begins with ``subject``."""
         return self.question().infeasible(subject=subject)
 
     def for_case(self, case: Case) -> Request:
-        """Return the same request for another case, its budgets those of the case's profile."""
+        """Return the same request for another case, with the budgets of that case's profile."""
         profile = case.profile
         return dataclasses.replace(self, case=case).replace(
             local_bytes=profile.local_bytes, remote_bytes=profile.remote_bytes
         )
 
     def for_workload(self, workload: Workload) -> Request:
-        """Return the same request, budgets included, for another workload on the same profile."""
+        """Return the same request, with the same budgets, for another workload on the same profile."""
         return dataclasses.replace(self, case=Case(workload=workload, profile=self.case.profile))
 
     def replace(self, **wishes: Any) -> Request:
-        """Return the request with other wishes, given as the goal's fields hold them."""
+        """Return the request with other values of the goal's fields, which are not validated."""
         return dataclasses.replace(self, goal=self.goal.model_copy(update=wishes))
 
 

@@ -1,4 +1,4 @@
-"""What would make an infeasible request feasible: single changes, each planned before it is suggested."""
+"""Suggests single changes that make an infeasible request feasible; each is planned first."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from ckptplan.storage.profiles import load_profile
 from ckptplan.strategies.registry import select_strategies
 
 _MOST = 4
-#: An overhead that people still accept.
+#: An overhead that is usually still acceptable.
 _MODERATE = 0.5
-#: A job cut down to less than this share is another job, and no help.
+#: A job reduced below this share of its size is not suggested.
 _LEAST_SHARE = 0.05
 
 
 @dataclass(frozen=True, kw_only=True)
 class _InfeasibleRequest:
-    """A request that nothing answers; ``question`` asks closed forms, which answer at once."""
+    """An infeasible request; ``whole`` is its question, ``question`` that for closed forms, which is fast."""
 
     request: Request
     whole: Question
@@ -38,13 +38,13 @@ class _InfeasibleRequest:
         return self.request.case
 
     def costs(self, workload: Workload) -> StepCosts:
-        """Return what another workload costs on the same profile."""
+        """Return the costs of another workload on the same profile."""
         return self.request.for_workload(workload).case.costs
 
     def suggest(self, change: Change, value: Any, question: Question) -> dict[str, Any] | None:
-        """Plan the changed question; None if it does not fit after all, or if nothing is changed."""
+        """Plan the changed question and return the suggestion; None if the change does not help after all."""
         if change != "strategies" and self.whole.all_solved:
-            # What closed forms can do need not be what the strategies asked for can.
+            # The requested strategies may need more than closed forms do.
             question = question.replace(strategies=self.request.goal.strategies)
         best = question.best()
         if best is None:
@@ -59,9 +59,9 @@ class _InfeasibleRequest:
 
 
 def add_suggestions(infeasible: Infeasible, *, request: Request) -> Infeasible:
-    """Return the same error with up to four single changes that were each found to fit."""
+    """Return the same error with up to four single changes, each verified to fit."""
     whole = request.question()
-    # What closed forms find is planned with the strategies asked for.
+    # Changes are found with closed forms, and then planned with the requested strategies.
     asked = _InfeasibleRequest(request=request, whole=whole, question=whole.for_closed_forms())
     makers = (
         _suggest_strategies,
@@ -101,7 +101,7 @@ def _suggest_strategies(asked: _InfeasibleRequest, infeasible: Infeasible) -> _S
 
 
 def _suggest_local(asked: _InfeasibleRequest, infeasible: Infeasible) -> _Suggestions:
-    """Suggest the least local memory that is enough, that keeps the overhead moderate, that needs none."""
+    """Suggest the least local memory that fits the limits, that needs a moderate overhead, that needs none."""
     values = []
     for most in (asked.question.goal.max_overhead, _MODERATE, 0.0):
         best = asked.question.replace(local_bytes=None, max_overhead=most, objective="memory").best()
@@ -132,14 +132,14 @@ def _suggest_overhead(asked: _InfeasibleRequest, infeasible: Infeasible) -> _Sug
     if fastest is None:
         return
     need = float(overhead(fastest.key[0], asked.question.base_seconds))
-    # Rounded up to a tenth of a per cent, which people can type.
+    # Rounded up to a tenth of a per cent, which is easy to type.
     value = -(-need * 1000 // 1) / 1000
     yield asked.suggest("max_overhead", value, asked.whole.replace(max_overhead=value))
 
 
 def _suggest_steps(asked: _InfeasibleRequest, infeasible: Infeasible) -> _Suggestions:
-    # A plan for T steps, its chunks clamped, needs no more memory for fewer, so that this is the largest T.
-    # With an overhead to keep it is one that fits: a share of base's time can rise for fewer steps.
+    # A plan for T steps, with its chunks clamped, needs no more memory for fewer steps. So bisection finds the
+    # largest T. With a limit on overhead, it finds a T that fits: overhead can rise as T falls.
     if infeasible.binding == "steps":
         steps = int(infeasible.need)
         costs = asked.costs(asked.case.workload.with_steps(steps))
@@ -149,7 +149,7 @@ def _suggest_steps(asked: _InfeasibleRequest, infeasible: Infeasible) -> _Sugges
 
 
 def _suggest_batch(asked: _InfeasibleRequest, infeasible: Infeasible) -> _Suggestions:
-    # All sizes rise with the batch; so do transfers, and the times are carried over.
+    # All sizes rise with the batch, and so do transfers; the times per step stay the same.
     if asked.case.workload.network is not None:
         yield _suggest_largest(
             asked, "batch", asked.case.workload.network.batch, asked.case.workload.with_batch
@@ -164,11 +164,11 @@ def _suggest_neurons(asked: _InfeasibleRequest, infeasible: Infeasible) -> _Sugg
 
 
 def _suggest_other_profile(asked: _InfeasibleRequest, infeasible: Infeasible) -> _Suggestions:
-    """Suggest the smallest built-in machine that would do, unless the caller set the budget."""
+    """Suggest the smallest built-in machine on which the job fits, unless the caller set the budget."""
     if asked.question.goal.local_bytes != asked.case.profile.local_bytes:
         return
     others = [load_profile(name) for name in list_names("hardware_profiles") if name != asked.case.profile.name]
-    # Not those whose memory is a guess.
+    # Skip machines whose local memory is an assumption.
     known = [other for other in others if other.sources["local_bytes"].grade != "X"]
     for other in sorted(known, key=lambda profile: profile.local_bytes * profile.units):
         try:
@@ -185,7 +185,7 @@ def _suggest_other_profile(asked: _InfeasibleRequest, infeasible: Infeasible) ->
 def _suggest_largest(
     asked: _InfeasibleRequest, change: Change, present: int, changed: Callable[[int], Workload]
 ) -> dict[str, Any] | None:
-    """Bisect for the largest value that fits; the present one does not."""
+    """Bisect for the largest value that fits; the present value does not."""
 
     def question(value: int) -> Question:
         return asked.question.replace(costs=asked.costs(changed(value)))

@@ -1,1 +1,1 @@
-"""Files to models and back, with errors that name the file and the place in it."""
+"""Reads and writes files; errors name the file and the place in it."""

@@ -1,4 +1,4 @@
-"""Reading text that may be hostile, and writing files that are either the old one or the new one."""
+"""Reads untrusted text, and replaces files atomically."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from typing import IO, Any, Literal
 
 from ckptplan.errors import InputError, quote_value
 
-#: No profile, workload or plan comes near this; a device or a wrong file would.
+#: Upper limit on a file's characters; profiles, workloads and plans are much smaller.
 _MOST_CHARACTERS = 16 * 2**20
-#: No line of a profile or workload has so many dots, unless its key is a very deep one.
+#: Upper limit on the dots of a line, against very deep dotted keys.
 _MOST_DOTS = 500
 
 
 def check_file_name(path: str | Path) -> str | Path:
-    """Return a name that is one; '' would be taken for the folder. Raises InputError."""
+    """Return a path unchanged unless it is empty, which Path would take for a folder. Raises InputError."""
     if not str(path):
-        raise InputError("an empty name is no file", field="file")
+        raise InputError("the name of the file is empty", field="file")
     return path
 
 
 def read_text(path: str | Path) -> str:
-    """Return a file's text, standard input for '-'. Raises InputError, with the file's name."""
+    """Return a file's text; '-' is standard input. Raises InputError, with the file's name."""
     try:
         if str(path) == "-":
             text = sys.stdin.read(_MOST_CHARACTERS + 1)
@@ -38,7 +38,7 @@ def read_text(path: str | Path) -> str:
         raise InputError(f"is not UTF-8 text (byte {error.start})", source=str(path)) from None
     except OSError as error:
         raise InputError(f"cannot be read: {error.strerror}", source=str(path)) from None
-    except ValueError as error:  # a name that no file can have
+    except ValueError as error:  # an impossible file name
         raise InputError(f"cannot be read: {error}", source=quote_value(str(path))) from None
     if len(text) > _MOST_CHARACTERS:
         raise InputError("is too large", source=str(path), accepted="files up to 16 MiB")
@@ -46,8 +46,8 @@ def read_text(path: str | Path) -> str:
 
 
 def parse_toml(text: str, *, source: str) -> dict[str, Any]:
-    """Return a TOML document. Raises InputError for one that is broken, too deep or too long a number."""
-    # The parser takes a dotted key without recursion, but time that rises with the square of its length.
+    """Return a TOML document. Raises InputError if it is malformed, too deep, or holds a huge number."""
+    # The parser's time for a dotted key rises with the square of its length.
     if any(line.count(".") > _MOST_DOTS for line in text.splitlines()):
         raise InputError("is nested too deeply for TOML", source=source)
     document: dict[str, Any] = _parse(tomllib.loads, text, language="TOML", source=source)
@@ -55,7 +55,7 @@ def parse_toml(text: str, *, source: str) -> dict[str, Any]:
 
 
 def parse_json(text: str, *, source: str) -> dict[str, Any]:
-    """Return a JSON object. Raises InputError, also for NaN, Infinity and keys given twice."""
+    """Return a JSON object. Raises InputError, also for NaN, Infinity and duplicate keys."""
     import json
 
     def strict(text: str) -> Any:
@@ -75,7 +75,7 @@ def _parse(parse: Callable[[str], Any], text: str, *, language: str, source: str
     except InputError as error:
         raise error.inside(source=source) from None
     except ValueError as error:
-        # Python's own text on an endless integer advises to change the interpreter's settings.
+        # Python's own message about a huge integer advises changing the interpreter's settings.
         reason = "an integer of thousands of digits" if "set_int_max_str_digits" in str(error) else str(error)
         raise InputError(f"is not valid {language}: {reason}", source=source) from None
 
@@ -90,35 +90,34 @@ def _refuse_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _refuse_constant(name: str) -> Any:
-    raise InputError(f"{name} is not a number of JSON")
+    raise InputError(f"{name} is not a JSON number")
 
 
 def write_text(path: str | Path, text: str) -> None:
-    """Write a file whole (see ``replace_file``). Raises InputError if it cannot be written."""
+    """Write a file atomically (see ``replace_file``). Raises InputError if it cannot be written."""
     with replace_file(path) as file:
         file.write(text)
 
 
 def write_bytes(path: str | Path, content: bytes) -> None:
-    """Write a binary file whole, as ``write_text`` does."""
+    """Write a binary file atomically, as ``write_text`` does."""
     with replace_binary_file(path) as file:
         file.write(content)
 
 
 @contextmanager
 def replace_binary_file(path: str | Path) -> Iterator[IO[bytes]]:
-    """Open a binary file to write as ``replace_file`` does; '-' is a file's name here."""
+    """Open a binary file for writing, as ``replace_file`` does; here '-' is a file name."""
     with _open_replacement(path, mode="wb") as file:
         yield file
 
 
 @contextmanager
 def replace_file(path: str | Path) -> Iterator[IO[str]]:
-    """Open a file to write so that at any moment it is the old one or the new one; '-' is standard output.
+    """Open a file for writing so that readers see the old file or the new one; '-' is standard output.
 
-    What is written streams to a hidden temporary file beside it, which takes its place at the end and
-    goes if the block raises: nobody ever reads half a plan. Raises InputError if the file cannot be
-    written.
+    The content is written to a hidden temporary file in the same folder. At the end this file replaces the
+    target; if the block raises, it is deleted. Raises InputError if the file cannot be written.
     """
     if str(path) == "-":
         yield sys.stdout
@@ -132,31 +131,31 @@ def _open_replacement(path: str | Path, *, mode: Literal["w", "wb"]) -> Iterator
     _check_name(path)
     encoding = "utf-8" if mode == "w" else None
     named = Path(path)
-    # Chosen before it exists, so that an interruption at any moment knows what to take away.
+    # Choose the name before the file exists, so that it can be deleted after an interruption at any moment.
     temporary = named.parent / f".ckptplan-{os.urandom(8).hex()}.tmp"
     try:
         if named.is_dir():
             raise IsADirectoryError(errno.EISDIR, "it is a folder")
         if named.exists() and not named.is_file():
-            # A device or pipe is written to.
+            # Write to a device or a pipe directly.
             with named.open(mode, encoding=encoding) as file:
                 yield file
         else:
-            # Through a link, it is the file behind it that is replaced.
+            # Replace the target of a link, not the link.
             target = named.resolve()
             temporary = target.with_name(temporary.name)
             with _write_temporary(target, temporary, mode=mode, encoding=encoding) as file:
                 yield file
     except OSError as error:
         if error.filename not in (None, str(path), str(temporary)):
-            raise  # the caller's own trouble with another file
+            raise  # the caller's error about another file
         raise InputError(f"cannot be written: {error.strerror}", source=str(path)) from None
 
 
 def _check_name(path: str | Path) -> None:
     check_file_name(path)
     if "\0" in str(path):
-        raise InputError("cannot be written: no file has such a name", source=quote_value(str(path)))
+        raise InputError("cannot be written: no file can have this name", source=quote_value(str(path)))
 
 
 @contextmanager
@@ -167,7 +166,7 @@ def _write_temporary(target: Path, temporary: Path, *, mode: str, encoding: str 
             yield file
             file.flush()
             os.fsync(file.fileno())
-        # Private so far; a new file gets the usual rights, a replaced one keeps its own.
+        # Until now the file was private. A new file gets the default rights, a replaced one keeps its rights.
         temporary.chmod(target.stat().st_mode & 0o7777 if target.exists() else 0o666 & ~_read_umask())
         temporary.replace(target)
     except BaseException:

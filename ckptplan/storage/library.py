@@ -1,4 +1,4 @@
-"""Finds built-in profiles and workloads by name, and anybody's by path."""
+"""Finds built-in profiles and workloads by name, and files by path."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Shelf = Literal["hardware_profiles", "workloads"]
 
 
 def find_folder(shelf: Shelf) -> Path:
-    """Return where the built-in files are: the project's root first, then the installed package."""
+    """Return the folder of the built-in files: in the project's root, or in the installed package."""
     package = Path(__file__).parent.parent
     project = package.parent
     if (project / "pyproject.toml").is_file() and (project / shelf).is_dir():
@@ -20,14 +20,14 @@ def find_folder(shelf: Shelf) -> Path:
 
 
 def list_names(shelf: Shelf) -> list[str]:
-    """Return the names of what is built in, sorted."""
+    """Return the names of the built-in files, sorted."""
     return sorted(path.stem for path in find_folder(shelf).glob("*.toml"))
 
 
 def locate(name_or_path: str | Path, *, shelf: Shelf, noun: str) -> Path:
-    """Return the file of a built-in name, or the path itself if it looks like one.
+    """Return the file of a built-in name, or the argument itself if it looks like a path.
 
-    Raises InputError for an unknown name, with the nearest known one.
+    Raises InputError for an unknown name, and suggests a similar one.
     """
     text = str(name_or_path)
     if isinstance(name_or_path, Path) or text == "-" or text.endswith(".toml") or "/" in text or "\\" in text:

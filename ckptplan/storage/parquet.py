@@ -1,4 +1,4 @@
-"""Rows as Parquet, with pyarrow (the extra ``parquet``)."""
+"""Writes rows as Parquet, with pyarrow (the extra ``parquet``)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _TYPES: Mapping[Type, str] = {"text": "string", "whole": "int64", "number": "flo
 
 
 def import_pyarrow() -> Any:
-    """Return the package. Raises MissingExtra."""
+    """Return the package pyarrow. Raises MissingExtra."""
     try:
         import pyarrow as package
         import pyarrow.parquet
@@ -29,7 +29,7 @@ def import_pyarrow() -> Any:
 
 
 def write_parquet(path: str | Path, *, lines: str | Path, columns: Columns, identity: str) -> None:
-    """Write a file of JSON lines as Parquet, whole or not at all. Raises InputError, MissingExtra."""
+    """Convert a file of JSON lines to Parquet, atomically. Raises InputError, MissingExtra."""
     arrow = import_pyarrow()
     schema = arrow.schema(
         [(name, getattr(arrow, _TYPES[type_])()) for name, type_ in columns.items()],
@@ -45,7 +45,10 @@ def write_parquet(path: str | Path, *, lines: str | Path, columns: Columns, iden
 
 
 def read_identity(path: str | Path) -> str | None:
-    """Return which sweep a Parquet file holds, None where there is no file. Raises InputError, MissingExtra."""
+    """Return the identity of the sweep in a Parquet file, None if it does not exist.
+
+    Raises InputError, MissingExtra.
+    """
     arrow = import_pyarrow()
     source = str(path)
     if not Path(path).exists():
@@ -55,13 +58,13 @@ def read_identity(path: str | Path) -> str | None:
     except OSError as error:
         raise InputError(f"cannot be read: {error.strerror}", source=source) from None
     except arrow.ArrowInvalid:
-        raise InputError("is no Parquet file", source=source, accepted="a new file") from None
-    found: str = metadata.get(_KEY, b"").decode()
-    return found
+        raise InputError("is not a Parquet file", source=source, accepted="a new file") from None
+    identity: str = metadata.get(_KEY, b"").decode()
+    return identity
 
 
 def holds_sweep(path: str | Path, identity: str) -> bool:
-    """Return whether a file is the Parquet file of a sweep, whatever else it may be. Raises MissingExtra."""
+    """Return whether a file is the Parquet file of this sweep. Raises MissingExtra."""
     try:
         return read_identity(path) == identity
     except InputError:

@@ -1,4 +1,4 @@
-"""Plans as JSON (docs/plan-format.md)."""
+"""Reads and writes plans as JSON (docs/plan-format.md)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _Part = TypeVar("_Part", HardwareProfile, Workload)
 
 
 def plan_document(plan: Plan) -> dict[str, Any]:
-    """Return a plan as JSON data: SI base units, with the hashes of workload and profile."""
+    """Return a plan as JSON data in SI base units, with the hashes of workload and profile."""
     document = plan.model_dump(mode="json")
     for part in ("workload", "profile"):
         document[part] = {"hash": getattr(plan, part).hash, **document[part]}
@@ -33,7 +33,7 @@ def plan_text(plan: Plan) -> str:
 
 
 def save_plan(plan: Plan, path: str | Path) -> None:
-    """Write a plan; an existing file is replaced whole. Raises InputError if it cannot be written."""
+    """Write a plan; an existing file is replaced atomically. Raises InputError if it cannot be written."""
     if not isinstance(plan, Plan):
         raise InputError(
             f"{quote_value(plan)} is not a plan", field="plan", value=plan, accepted="save_plan(plan, path)"
@@ -42,11 +42,10 @@ def save_plan(plan: Plan, path: str | Path) -> None:
 
 
 def load_plan(path: str | Path) -> Plan:
-    """Return a plan from a JSON file, '-' for standard input; one of schema version 1 becomes one of 2.
+    """Return a plan from a JSON file; '-' is standard input. Schema version 1 is converted to version 2.
 
-    Raises InputError for what is no plan, a plan of another schema version, a strategy or parameters
-    that there are not, and a plan whose profile or workload was edited: its predictions belong to other
-    numbers, so plan anew.
+    Raises InputError if the file is not a plan, if it has another schema version, an unknown strategy or wrong
+    parameters, and if its profile or workload was edited: the predictions no longer belong to the numbers.
     """
     source = str(path)
     text = read_text(path)
@@ -75,15 +74,15 @@ def load_plan(path: str | Path) -> Plan:
 
 
 def _convert_version_1(document: dict[str, Any]) -> dict[str, Any]:
-    """Return a plan of version 1 as one of version 2.
+    """Convert a plan of version 1 to version 2.
 
-    ``nested`` keeps nothing remote; the length of its segments was called ``remote_chunk_size`` all the same.
+    Version 1 called the segment length of ``nested`` ``remote_chunk_size``, though nothing in it is remote.
     """
     document = {**document, "schema_version": SCHEMA_VERSION}
     if document.get("strategy") == "nested":
-        found = document.get("parameters")
-        if isinstance(found, dict) and tuple(found) == ("chunk_size", "remote_chunk_size"):
-            chunk, segment = found.values()
+        parameters = document.get("parameters")
+        if isinstance(parameters, dict) and tuple(parameters) == ("chunk_size", "remote_chunk_size"):
+            chunk, segment = parameters.values()
             document["parameters"] = {"chunk_size": chunk, "segment_size": segment}
     return document
 
@@ -92,14 +91,14 @@ def _load_part(document: dict[str, Any], name: str, model: type[_Part]) -> _Part
     entry = document.get(name)
     if not isinstance(entry, dict):
         likely = did_you_mean(name, document) if name not in document else ""
-        raise InputError(f"is missing or no object.{likely}", field=name)
+        raise InputError(f"is missing, or is not an object.{likely}", field=name)
     try:
         part = model(**{key: value for key, value in entry.items() if key != "hash"})
     except InputError as error:
         raise error.inside(prefix=name) from None
     if entry.get("hash") != part.hash:
         raise InputError(
-            "does not belong to the numbers beside it: the file was edited; plan anew",
+            "does not match its numbers: the file was edited; make a new plan",
             field=f"{name}.hash",
             value=entry.get("hash"),
             accepted=part.hash,

@@ -1,4 +1,4 @@
-"""Hardware profiles as TOML: every number may carry its source, date and grade."""
+"""Reads hardware profiles as TOML, where every number may have a source, a date and a grade."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _SOURCE_KEYS = ("grade", "source", "date", "note", "assumption")
 def load_profile(name_or_path: str | Path) -> HardwareProfile:
     """Return a built-in hardware profile by name, or one from a TOML file.
 
-    In the file a number is plain, text with a unit, or a table of ``value`` and its ``source``,
+    In the file a number is a plain number, text with a unit, or a table of ``value`` and its ``source``,
     ``grade``, ``date``, ``note`` or ``assumption`` (docs/profiles.md). Raises InputError.
     """
     path = locate(name_or_path, shelf="hardware_profiles", noun="hardware profile")
@@ -31,10 +31,12 @@ def load_profile(name_or_path: str | Path) -> HardwareProfile:
 
 
 def _separate_sources(document: dict[str, Any]) -> dict[str, Any]:
-    """Part each number from where it comes from."""
+    """Separate the numbers from their sources."""
     if "sources" in document:
         raise InputError(
-            "is written beside each number here", field="sources", accepted="tables with value, source, grade"
+            "is not a field: give the source with each number",
+            field="sources",
+            accepted="tables with value, source, grade",
         )
     numbers: dict[str, Any] = {}
     sources: dict[str, dict[str, Any]] = {}

@@ -1,7 +1,7 @@
-"""Files of rows that grow, and that an interruption leaves so that they can be continued.
+"""Writes files of rows that can be continued after an interruption.
 
-A row is complete once its line has ended. All rows of a file begin with the same identity, and a file is
-never seen without its beginning: a shorter one is somebody else's.
+A row is complete when its line has ended. All rows of a file begin with the same identity. A file gets its
+beginning atomically, so a file without it was not written by this module.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from ckptplan.storage.files import check_file_name, write_bytes
 from ckptplan.storage.tables import Lines
 from ckptplan.wording import Argument, Phrase
 
-#: No row comes near this; another file may be one long line.
+#: Upper limit on the bytes of a row, in case another file is one long line.
 _MOST_BYTES = 2**16
 
 
 @dataclass(frozen=True, kw_only=True)
 class RowFile:
-    """A file of rows that is open: ``done`` rows were there when it was opened."""
+    """An open file of rows, which had ``done`` rows when it was opened."""
 
     done: int
     path: str | Path
@@ -33,19 +33,19 @@ class RowFile:
     lines: Lines
 
     def append(self, rows: Iterable[Mapping[str, Any]]) -> None:
-        """Write rows and hand them to the system, so that only its own end can lose them."""
+        """Write rows and flush them to the operating system."""
         self.file.write("".join(map(self.lines.line, rows)).encode())
         self.file.flush()
 
     def remove(self) -> None:
-        """Take the file away, while nobody else can be at it."""
+        """Delete the file while other processes are locked out."""
         if sys.platform == "win32":
-            self.file.close()  # what is open cannot go there
+            self.file.close()  # Windows cannot delete an open file
         Path(self.path).unlink()
 
 
 def make_beginning(lines: Lines, identity: str) -> str:
-    """Return what a file of these rows begins with, whether a row is complete or not."""
+    """Return the beginning of a file of these rows, which precedes the first complete row."""
     return lines.header() or lines.head({"sweep": identity})
 
 
@@ -59,45 +59,52 @@ def open_rows(
     head: Callable[[int], Mapping[str, Any]],
     restart: bool = False,
 ) -> Iterator[RowFile]:
-    """Open a file of rows to continue it, or a new one; a line that was cut short goes.
+    """Open a new file of rows, or one to continue; an incomplete last line is removed.
 
-    ``head`` returns the first columns of a row. Raises InputError, and leaves the file as it is, where it
-    holds anything but the first of ``total`` rows of ``identity``, where another process writes it, or
-    where it cannot be written.
+    Arguments:
+        path: the file.
+        lines: how rows are written.
+        identity: the identity of the sweep, with which each row begins.
+        total: the number of rows of the whole sweep.
+        head: returns the first columns of the row with a given number.
+        restart: whether to discard existing rows.
+
+    Raises InputError, without changing the file, if it holds anything but the first rows of ``identity``, if
+    another process is writing it, or if it cannot be written.
     """
     source = str(check_file_name(path))
     beginning = make_beginning(lines, identity).encode()
     try:
         with _open_begun(path, beginning, source=source, restart=restart) as file:
             done, end = _examine(file, lines, identity=identity, total=total, head=head, source=source)
-            # What a first row begins with stays until the row is written over it.
+            # The beginning of a first row stays until the row overwrites it.
             file.truncate(max(end, len(beginning)))
             file.seek(end)
             yield RowFile(done=done, path=path, file=file, lines=lines)
     except OSError as error:
         if error.filename not in (None, source):
-            raise  # the caller's own trouble with another file
+            raise  # the caller's error about another file
         raise InputError(f"cannot be written: {error.strerror}", source=source) from None
     except ValueError as error:
         if isinstance(error, InputError) or "\0" not in source:
             raise
-        raise InputError("cannot be written: no file has such a name", source=repr(source)) from None
+        raise InputError("cannot be written: no file can have this name", source=repr(source)) from None
 
 
 def _open_begun(path: str | Path, beginning: bytes, *, source: str, restart: bool) -> IO[bytes]:
-    """Open a file to read and write, and keep others out; an empty one gets its beginning, all at once."""
+    """Open and lock a file for reading and writing; an empty file first gets its beginning, atomically."""
     file = _open_locked(path, source)
     if os.fstat(file.fileno()).st_size and not restart:
         return file
     if sys.platform == "win32":
-        file.close()  # what is open cannot be replaced there
+        file.close()  # Windows cannot replace an open file
     with file:
         write_bytes(path, beginning)
     return _open_locked(path, source)
 
 
 def _open_locked(path: str | Path, source: str) -> IO[bytes]:
-    """Open a file without emptying it, and keep others out. Raises InputError where another process is in."""
+    """Open a file without emptying it, and lock it. Raises InputError if another process holds the lock."""
     while True:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | getattr(os, "O_BINARY", 0), 0o666)
         with ExitStack() as until_sure:
@@ -109,7 +116,7 @@ def _open_locked(path: str | Path, source: str) -> IO[bytes]:
 
 
 def _is_at(path: str | Path, file: IO[bytes]) -> bool:
-    """Return whether nobody replaced the file, or took it away, before it was locked."""
+    """Return whether the path still names the file, which may have been replaced before it was locked."""
     try:
         return os.path.samestat(os.fstat(file.fileno()), Path(path).stat())
     except FileNotFoundError:
@@ -117,7 +124,7 @@ def _is_at(path: str | Path, file: IO[bytes]) -> bool:
 
 
 def _lock(file: IO[bytes], source: str) -> None:
-    """Keep others from writing the same rows. Raises InputError where another process does already."""
+    """Lock the file against other processes. Raises InputError if one of them holds the lock."""
     if sys.platform != "win32":
         import fcntl
 
@@ -136,10 +143,10 @@ def _examine(
     head: Callable[[int], Mapping[str, Any]],
     source: str,
 ) -> tuple[int, int]:
-    """Return the number of complete rows and where the last one ends. Raises InputError."""
+    """Return the number of complete rows and the offset at which the last one ends. Raises InputError."""
     header = lines.header().encode()
     if file.read(len(header)) != header:
-        raise _refuse_file(source, "has other columns" if lines.format == "csv" else "is none")
+        raise _refuse_file(source, "the columns differ" if lines.format == "csv" else "it holds no rows")
     first = lines.head({"sweep": identity}).encode()
     done, end, last = 0, len(header), b""
     while line := file.readline(_MOST_BYTES):
@@ -147,19 +154,19 @@ def _examine(
         line = line if whole else _strip_zeros(line, file)
         if end and not line:
             break
-        # Only what follows a complete line can have been cut short before it says whose it is.
+        # Only a line after a complete one can be cut short within its identity.
         expected = first if whole or not end else first[: len(line)]
         if line[: len(first)] != expected or len(line) == _MOST_BYTES or b"\0" in line:
-            raise _refuse_file(source, f"its row {done + 1:,} is of another sweep, or no row")
+            raise _refuse_file(source, f"row {done + 1:,} belongs to another sweep, or is not a row")
         if whole:
             done, end, last = done + 1, end + len(line), line
     if done > total or (done and not last.startswith(lines.head(head(done - 1)).encode())):
-        raise _refuse_file(source, f"its {done:,} rows are not the first of the sweep")
+        raise _refuse_file(source, f"the {done:,} rows are not the first rows of the sweep")
     return done, end
 
 
 def _strip_zeros(line: bytes, file: IO[bytes]) -> bytes:
-    """Return a last line without the zeros that some file systems leave there after a power cut."""
+    """Return a last line without the zeros that some file systems append after a power failure."""
     text = line.rstrip(b"\0")
     while text != line and (more := file.read(_MOST_BYTES)):
         if more.strip(b"\0"):
@@ -169,9 +176,10 @@ def _strip_zeros(line: bytes, file: IO[bytes]) -> bytes:
 
 def _refuse_file(source: str, reason: str) -> InputError:
     return InputError(
-        f"is not what this sweep began: {reason}",
+        f"is not a partial result of this sweep: {reason}",
         source=source,
         accepted=Phrase(
-            "a new file, one that the same command with the same inputs began, or ", Argument("restart", True)
+            "a new file, a partial result of the same command with the same inputs, or ",
+            Argument("restart", True),
         ),
     )

@@ -1,6 +1,6 @@
-"""Schedules as files: a JSON object or a CSV row for each action (docs/schedule-format.md).
+"""Reads and writes schedules: a JSON object or a CSV row for each action (docs/schedule-format.md).
 
-Both ways one line at a time, so that memory stays flat however long the schedule is.
+Files are read and written line by line, so memory does not grow with the length of the schedule.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ from ckptplan.units import MAX_STEPS
 KIND = "ckptplan.schedule"
 ScheduleFormat = Literal["jsonl", "csv"]
 
-#: What each action is called in a file.
+#: The name of each action in a file.
 ACTIONS: Mapping[str, type] = {kind.__name__.lower(): kind for kind in get_args(Action)}
 _FIELDS = {name: [field.name for field in dataclasses.fields(kind)] for name, kind in ACTIONS.items()}
 _COLUMNS = ["action", *dict.fromkeys(field for fields in _FIELDS.values() for field in fields)]
 _TIERS = [tier.value for tier in Tier]
-#: A line holds one action; only a message of ten million states is as long.
+#: Upper limit on the characters of a line; a message of ten million states would be as long.
 _MOST_CHARACTERS = 256 * 2**20
 
 
 def schedule_lines(
     actions: Iterable[Action], *, head: Mapping[str, Any], format_: ScheduleFormat
 ) -> Iterator[str]:
-    """Return the lines of a schedule file: the head (for CSV the names of its columns), then the actions."""
+    """Yield the lines of a schedule file: the head (in CSV the column names), then the actions."""
     return _json_lines(actions, head) if format_ == "jsonl" else _csv_lines(actions)
 
 
@@ -64,10 +64,10 @@ def _cell(value: object) -> str:
 
 
 def load_schedule(path: str | Path, *, steps: int | None = None) -> Iterator[Action]:
-    """Read a schedule file, JSON lines or CSV, one action at a time; '-' is standard input.
+    """Yield the actions of a schedule file, JSON lines or CSV; '-' is standard input.
 
-    ``steps`` is the T that the file must be for, where its head says one. Action n stands on line n + 1.
-    Raises InputError, while the actions are read, with the line and the field that is not accepted.
+    If the head of the file has a T, it must equal ``steps``. Action n is on line n + 1. Raises InputError while
+    the actions are read, with the line and the field that is not accepted.
     """
     source = "standard input" if str(path) == "-" else str(path)
     with _open(path) as file:
@@ -80,14 +80,14 @@ def load_schedule(path: str | Path, *, steps: int | None = None) -> Iterator[Act
             parse = _parse_csv_line
         else:
             raise InputError(
-                f"{quote_value(first)} starts no schedule",
+                f"{quote_value(first)} is not the first line of a schedule",
                 source=f"{source}: line 1",
                 accepted=f'{{"kind": "{KIND}", ...}}, or the columns {",".join(_COLUMNS)}',
             )
         for number, line in enumerate(lines, start=2):
             where = f"{source}: line {number}"
             if not line.strip() and not any(rest.strip() for rest in lines):
-                return  # an editor's blank lines at the end
+                return  # blank lines at the end
             try:
                 yield _make_action(parse(line, where))
             except InputError as error:
@@ -103,7 +103,7 @@ def _open(path: str | Path) -> Iterator[TextIO]:
         file = Path(check_file_name(path)).open(encoding="utf-8")  # noqa: SIM115 - closed below
     except OSError as error:
         raise InputError(f"cannot be read: {error.strerror}", source=str(path)) from None
-    except ValueError as error:  # a name that no file can have
+    except ValueError as error:  # an impossible file name
         raise InputError(f"cannot be read: {error}", source=quote_value(str(path))) from None
     with file:
         yield file
@@ -149,7 +149,7 @@ def _check_head(head: Mapping[str, Any], *, steps: int | None, source: str) -> N
 
 def _parse_json_line(line: str, where: str) -> dict[str, Any]:
     if not line.strip():
-        raise InputError("is empty", accepted="one action a line")
+        raise InputError("is empty", accepted="one action per line")
     return parse_json(line, source=where)
 
 
@@ -157,52 +157,55 @@ def _parse_csv_line(line: str, where: str) -> dict[str, Any]:  # noqa: ARG001 - 
     cells = _split_cells(line)
     if len(cells) != len(_COLUMNS):
         raise InputError(f"has {len(cells)} cells", accepted=f"{len(_COLUMNS)}: {','.join(_COLUMNS)}")
-    found: dict[str, Any] = {name: text for name, text in zip(_COLUMNS, cells, strict=True) if text != ""}
+    fields: dict[str, Any] = {name: text for name, text in zip(_COLUMNS, cells, strict=True) if text != ""}
     for name in ("start", "stop", "state"):
-        if name in found:
-            found[name] = _read_integer(found[name])
-    if "states" in found:
-        found["states"] = [_read_integer(text) for text in found["states"].split()]
-    return found
+        if name in fields:
+            fields[name] = _read_integer(fields[name])
+    if "states" in fields:
+        fields["states"] = [_read_integer(text) for text in fields["states"].split()]
+    return fields
 
 
 def _split_cells(line: str) -> list[str]:
-    """Split a row; only spreadsheets quote, and Python's reader takes no long cells."""
+    """Split a row. Only spreadsheets quote cells, and Python's reader refuses long ones."""
     return next(csv.reader([line]), []) if '"' in line else line.split(",") if line else []
 
 
 def _read_integer(text: str) -> object:
-    """Return the number that a cell holds; the text, to be refused by name, where it holds none."""
+    """Return the number in a cell, or the text unchanged, for a later error message."""
     return int(text) if text.isascii() and text.isdecimal() and len(text) < 20 else text
 
 
-def _make_action(found: Mapping[str, Any]) -> Action:
-    name = found.get("action")
+def _make_action(given: Mapping[str, Any]) -> Action:
+    name = given.get("action")
     if not isinstance(name, str) or name not in ACTIONS:
         hint = did_you_mean(name, ACTIONS) if isinstance(name, str) else ""
         raise InputError(
-            f"{quote_value(name)} is no action.{hint}", field="action", value=name, accepted=", ".join(ACTIONS)
+            f"{quote_value(name)} is not an action.{hint}",
+            field="action",
+            value=name,
+            accepted=", ".join(ACTIONS),
         )
     fields = _FIELDS[name]
-    for given in found:
-        if given != "action" and given not in fields:
-            raise InputError(f"is not a field of {name}", field=given, accepted=", ".join(fields))
+    for field in given:
+        if field != "action" and field not in fields:
+            raise InputError(f"is not a field of {name}", field=field, accepted=", ".join(fields))
     values = {}
     for field in fields:
-        if field not in found:
+        if field not in given:
             raise InputError("is missing", field=field, accepted=f"{name} has {', '.join(fields)}")
         check = _CHECKS[field]
-        values[field] = check(found[field], field)
+        values[field] = check(given[field], field)
     action: Action = ACTIONS[name](**values)
     return action
 
 
 def _check_step(value: object, field: str, source: str | None = None) -> int:
     if isinstance(value, float) and value.is_integer():
-        value = int(value)  # some languages have no other numbers
+        value = int(value)  # some languages write all numbers as floats
     if type(value) is not int or not 0 <= value <= MAX_STEPS:
         raise InputError(
-            f"{quote_value(value)} is no step",
+            f"{quote_value(value)} is not a step",
             field=field,
             value=value,
             accepted=f"a whole number from 0 to {MAX_STEPS:,}",
@@ -214,7 +217,7 @@ def _check_step(value: object, field: str, source: str | None = None) -> int:
 def _check_steps(value: object, field: str) -> tuple[int, ...]:
     if not isinstance(value, list):
         raise InputError(
-            f"{quote_value(value)} is no list", field=field, value=value, accepted="a list of steps"
+            f"{quote_value(value)} is not a list", field=field, value=value, accepted="a list of steps"
         )
     return tuple(_check_step(state, field) for state in value)
 
@@ -222,7 +225,7 @@ def _check_steps(value: object, field: str) -> tuple[int, ...]:
 def _check_tier(value: object, field: str) -> Tier:
     if value not in _TIERS:
         raise InputError(
-            f"{quote_value(value)} is no tier", field=field, value=value, accepted=" or ".join(_TIERS)
+            f"{quote_value(value)} is not a tier", field=field, value=value, accepted=" or ".join(_TIERS)
         )
     return Tier(value)
 

@@ -1,4 +1,4 @@
-"""JSON Schemas of the file formats, derived from the models."""
+"""Derives the JSON Schemas of the file formats from the models."""
 
 from __future__ import annotations
 
@@ -19,13 +19,16 @@ _DIALECT = "https://json-schema.org/draft/2020-12/schema"
 
 
 def file_schema(kind: str) -> dict[str, Any]:
-    """Return the JSON Schema of a plan, of a profile or workload (TOML once read), or of a schedule's line."""
+    """Return the JSON Schema of a plan, a profile, a workload, or a line of a schedule.
+
+    The schemas of profiles and workloads describe the document that the TOML file parses to.
+    """
     make = {"plan": _plan, "profile": _profile, "schedule": _schedule, "workload": _workload}[kind]
     return {"$schema": _DIALECT, **make()}
 
 
 def _plan() -> dict[str, Any]:
-    """Return the schema of plans, which hold workload and profile in full, with hashes."""
+    """Return the schema of plans, which include workload and profile with their hashes."""
     schema = Plan.model_json_schema()
     for part in ("Workload", "HardwareProfile"):
         definition = schema["$defs"][part]
@@ -36,7 +39,7 @@ def _plan() -> dict[str, Any]:
 
 
 def _profile() -> dict[str, Any]:
-    """In a file each number may be plain, text with a unit, or a table with its source."""
+    """Return the schema of profiles: a number may be plain, text with a unit, or a table with its source."""
     schema = HardwareProfile.model_json_schema()
     source = schema["$defs"].pop("Source")
     properties = schema["properties"]
@@ -55,7 +58,7 @@ def _profile() -> dict[str, Any]:
 
 
 def _workload() -> dict[str, Any]:
-    """Sizes and times may be text with a unit; with a network, the sizes may be left out."""
+    """Return the schema of workloads: numbers may be text with a unit; a network may replace the sizes."""
     schema = Workload.model_json_schema()
     properties = schema["properties"]
     for field in properties:

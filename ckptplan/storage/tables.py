@@ -1,7 +1,7 @@
-"""Tables as text: the one place that says how a cell is written, in CSV or in JSON lines.
+"""Formats tables as CSV or JSON lines; the only module that decides how a cell is written.
 
-In CSV truth is ``true`` and ``false``, an absent value is an empty field, and the members of a list have
-spaces between. Parquet takes the same columns (``storage/parquet.py``).
+In CSV, booleans are ``true`` and ``false``, an absent value is an empty field, and spaces separate the members
+of a list. Parquet has the same columns (``storage/parquet.py``).
 """
 
 from __future__ import annotations
@@ -13,40 +13,40 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
-#: A row by column; None where there is nothing to say.
+#: The cells of a row by column name; None if absent.
 Row: TypeAlias = Mapping[str, Any]
 Type: TypeAlias = Literal["text", "whole", "number", "truth"]
-#: What each column holds, in their order.
+#: The type of each column, in order.
 Columns: TypeAlias = Mapping[str, Type]
 Format: TypeAlias = Literal["csv", "jsonl"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Lines:
-    """How rows with certain columns are written, a line each."""
+    """Formats rows with given columns, one per line."""
 
     format: Format
     columns: Columns
 
     def header(self) -> str:
-        """Return what stands before the first row."""
+        """Return the text before the first row."""
         return _csv([self.columns]) if self.format == "csv" else ""
 
     def line(self, row: Row) -> str:
-        """Return a whole row; a column that it lacks is absent."""
+        """Return a row as a line; missing columns are absent values."""
         if self.format == "jsonl":
             return json.dumps({name: row.get(name) for name in self.columns}, allow_nan=False) + "\n"
         return _csv([[_cell(row.get(name)) for name in self.columns]])
 
     def head(self, row: Row) -> str:
-        """Return how the line of a row begins that starts with these columns."""
+        """Return the beginning of the line of a row that starts with these columns."""
         if self.format == "jsonl":
             return json.dumps(dict(row), allow_nan=False)[:-1] + ","
-        # With a cell that is taken off again: an empty cell is quoted where it is the only one of its line.
+        # Append a cell and remove it again, since an empty cell is quoted if it is the only one of its line.
         return _csv([[*map(_cell, row.values()), "."]]).removesuffix(".\n")
 
     def block(self, cells: Sequence[Sequence[Any]]) -> str:
-        """Return many rows, given column by column: much faster than one by one."""
+        """Return many rows, given column by column, which is much faster than row by row."""
         if self.format == "jsonl":
             rows = zip(*cells, strict=True)
             return "".join(self.line(dict(zip(self.columns, row, strict=True))) for row in rows)
@@ -57,7 +57,7 @@ class Lines:
 
 @dataclass(frozen=True, kw_only=True)
 class Rows:
-    """Rows with their columns, which do not depend on what the rows hold."""
+    """Rows together with their columns, which do not depend on the content of the rows."""
 
     columns: Columns
     rows: Iterable[Row]
@@ -69,7 +69,7 @@ class Rows:
 
 
 def csv_text(rows: Iterable[Row]) -> str:
-    """Return CSV with a header; the columns are those of ``Rows``, or all that any row has."""
+    """Return CSV with a header; the columns are those of ``Rows``, or the union of those of all rows."""
     if isinstance(rows, Rows):
         columns = rows.columns
     else:

@@ -1,4 +1,4 @@
-"""Workloads and profiles written as TOML: what ``load_workload`` and ``load_profile`` read back as equal."""
+"""Writes workloads and profiles as TOML, which ``load_workload`` and ``load_profile`` read back as equal."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from ckptplan.units import (
 )
 
 _Form = tuple[Callable[[float], str], Callable[[object], float]]
-#: What a field's name ends in -> how people write its values.
+#: Ending of a field's name -> how to format and parse its values.
 _FORMS: dict[str, _Form] = {
     "_bytes_per_second": (format_rate, parse_rate),
     "_bytes": (format_bytes, parse_bytes),
@@ -31,12 +31,12 @@ _FORMS: dict[str, _Form] = {
 
 
 def save_workload(workload: Workload, path: str | Path) -> None:
-    """Write a workload; a file that is there is replaced whole. Raises InputError."""
+    """Write a workload; an existing file is replaced atomically. Raises InputError."""
     write_text(path, workload_text(workload))
 
 
 def save_profile(profile: HardwareProfile, path: str | Path) -> None:
-    """Write a profile; a file that is there is replaced whole. Raises InputError."""
+    """Write a profile; an existing file is replaced atomically. Raises InputError."""
     write_text(path, profile_text(profile))
 
 
@@ -47,7 +47,7 @@ def workload_text(workload: Workload) -> str:
     if workload.network is not None:
         from ckptplan.model.workload import DERIVED
 
-        # The network says them.
+        # The network derives these fields.
         given = {field: value for field, value in given.items() if field not in (*DERIVED, "batch")}
     for field, value in given.items():
         document[field] = _make_readable(field, value)
@@ -57,7 +57,7 @@ def workload_text(workload: Workload) -> str:
 def profile_text(profile: HardwareProfile) -> str:
     """Return a profile as TOML, each number with its source."""
     given = profile.model_dump(exclude_none=True, exclude_defaults=True, exclude={"sources"})
-    # What is none by default and what is zero are said all the same where their source is.
+    # Include fields with their default value if they have a source.
     given |= {field: getattr(profile, field) for field in profile.sources}
     document: dict[str, Any] = {}
     for field in type(profile).model_fields:
@@ -71,13 +71,13 @@ def profile_text(profile: HardwareProfile) -> str:
 
 
 def _format_toml(comment: str, document: dict[str, Any], *, kind: Kind) -> str:
-    import tomli_w  # what writes files only
+    import tomli_w  # only writing needs it
 
     return f"# {comment}\n" + tomli_w.dumps({"schema_version": WRITTEN[kind], **document})
 
 
 def _make_readable(field: str, value: Any) -> Any:
-    """Return a value as people write it where that is the same number, else as it is."""
+    """Return a value with a unit if that reads back as the same number, else unchanged."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return value
     for suffix, (form, parse) in _FORMS.items():
@@ -91,5 +91,5 @@ def _reads_as(text: str, parse: Callable[[object], float], value: float) -> bool
     try:
         return parse(text) == value
     except InputError:
-        # Rounded, it is a fraction of a byte.
+        # The rounded text is not a whole number of bytes.
         return False

@@ -1,4 +1,4 @@
-"""The versions of the file formats; a reader refuses what it would misunderstand."""
+"""Defines the versions of the file formats, and refuses versions that this program cannot read."""
 
 from __future__ import annotations
 
@@ -8,22 +8,22 @@ from typing import Any, Literal, TypeAlias
 from ckptplan.errors import InputError, quote_value
 from ckptplan.model.plan import SCHEMA_VERSION as PLAN_VERSION
 
-#: What has a version: files that are read, and results, which are only written.
+#: Formats with a version: files that are read and written, and results, which are only written.
 Kind: TypeAlias = Literal["plan", "profile", "result", "schedule", "workload"]
 #: The version that this program writes.
 WRITTEN: Mapping[Kind, int] = {"plan": PLAN_VERSION, "profile": 1, "result": 1, "schedule": 1, "workload": 1}
-#: The oldest version that it still reads. Every one from there on is read.
+#: The oldest version that this program reads; it also reads all later ones up to its own.
 _OLDEST = 1
 
 
 def drop_version(document: dict[str, Any], *, kind: Kind, source: str) -> dict[str, Any]:
-    """Return a document without its schema_version (which may be left out). Raises InputError."""
+    """Check and remove the schema_version of a document, which may lack it. Raises InputError."""
     check_version(document.get("schema_version", WRITTEN[kind]), kind=kind, source=source)
     return {key: value for key, value in document.items() if key != "schema_version"}
 
 
 def check_version(version: object, *, kind: Kind, source: str) -> int:
-    """Return the version. Raises InputError for one that this program does not read."""
+    """Return the version. Raises InputError if this program cannot read it."""
     if type(version) is not int or not _OLDEST <= version <= WRITTEN[kind]:
         raise InputError(
             f"this ckptplan does not read version {quote_value(version)}; use the one that wrote the file",

@@ -1,4 +1,4 @@
-"""Workloads as TOML."""
+"""Reads workloads as TOML."""
 
 from __future__ import annotations
 

@@ -185,7 +185,7 @@ def test_rows_out_of_place_are_no_beginning(whole: dict[str, Path], tmp_path: Pa
     file.write_text("".join(lines[:3] + lines[5:9]))
     done = run("sweep", *GRID, "-o", str(file))
     assert done.returncode == 2
-    assert "its 7 rows are not the first of the sweep" in done.stderr
+    assert "the 7 rows are not the first rows of the sweep" in done.stderr
 
 
 def test_ctrl_c_says_how_to_go_on(whole: dict[str, Path], tmp_path: Path) -> None:
@@ -278,7 +278,7 @@ def test_rows_beside_a_parquet_file_are_looked_at_before_anything_goes(
     before = folder_of(tmp_path)
     done = run("sweep", *grid, "-o", str(file))
     assert done.returncode == 2
-    assert f"{file}.partial.jsonl: is not what this sweep began" in done.stderr
+    assert f"{file}.partial.jsonl: is not a partial result of this sweep" in done.stderr
     assert folder_of(tmp_path) == before
 
 

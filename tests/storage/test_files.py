@@ -48,13 +48,13 @@ def test_a_plan_of_decisions_survives_and_plays_as_predicted(tmp_path: Path) -> 
 @pytest.mark.parametrize(
     ("change", "told"),
     [
-        (lambda d: d.update(splits=None), "splits: tell nothing that can be done with 500 steps"),
-        (lambda d: d["splits"].pop(3), "splits: tell nothing that can be done with"),
+        (lambda d: d.update(splits=None), "splits: hold no possible decision for 500 steps"),
+        (lambda d: d["splits"].pop(3), "splits: hold no possible decision for"),
         (lambda d: d["splits"][0].update(choice="split", length=3), "whose first state is free"),
         (lambda d: d["splits"][1].update(length=10**6), "whose first state is owned"),
         (lambda d: d["splits"][1].update(choice="jump"), "splits.1.choice: 'jump' is not accepted"),
         (lambda d: d["splits"][1].update(more=1), "splits.1.more: is not a field"),
-        (lambda d: d["parameters"].update(local_units=3), "splits: tell nothing that can be done with 500"),
+        (lambda d: d["parameters"].update(local_units=3), "splits: hold no possible decision for 500"),
     ],
 )
 def test_wrong_decisions_are_refused(tmp_path: Path, change: Any, told: str) -> None:
@@ -93,7 +93,7 @@ def edited(path: Path, change: Any) -> Path:
         (lambda d: d.update(kind="ckptplan.trace"), "kind: 'ckptplan.trace' is not a plan"),
         (lambda d: d.update(steps=0), "steps: 0 is not accepted"),
         (lambda d: d.pop("profile"), "profile: is missing"),
-        (lambda d: d.update(workload=3), "workload: is missing or no object"),
+        (lambda d: d.update(workload=3), "workload: is missing, or is not an object"),
         (lambda d: d["profile"].update(local_bytes=5), "profile.hash: does not belong"),
         (lambda d: d["profile"].update(local_bytes=-5), "profile.local_bytes: -5 is not accepted"),
         (lambda d: d["workload"].update(stats=5), "workload.stats: is not a field"),
@@ -125,8 +125,8 @@ def test_wrong_plans_are_refused_by_field(plan_file: Path, change: Any, told: st
         ("[]", "not a JSON object"),
         ("[" * 100_000, "nested too deeply"),
         ('{"a": ' * 100_000, "nested too deeply"),
-        ('{"a": Infinity}', "Infinity is not a number of JSON"),
-        ('{"a": NaN}', "NaN is not a number of JSON"),
+        ('{"a": Infinity}', "Infinity is not a JSON number"),
+        ('{"a": NaN}', "NaN is not a JSON number"),
         ('{"a": 1, "a": 2}', "a: is given twice"),
         ('{"a": ' + "9" * 5000 + "}", "not valid JSON"),
     ],

@@ -128,7 +128,7 @@ def test_a_minimal_profile_is_enough(tmp_path: Path) -> None:
         ("latency_seconds = nan", "latency_seconds: nan is not a finite number"),
         ("latency_seconds = -1", "latency_seconds: -1 is not accepted"),
         ("latncy_seconds = 1", "Did you mean 'latency_seconds'"),
-        ("sources = {}", "sources: is written beside each number"),
+        ("sources = {}", "sources: is not a field: give the source with each number"),
         ("schema_version = 2", "schema_version: this ckptplan does not read version 2"),
         ('[latency_seconds]\ngrade = "A"', "latency_seconds.value: is missing"),
         ("[latency_seconds]\nvalue = 1", "latency_seconds.grade: is missing"),

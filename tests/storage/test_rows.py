@@ -41,7 +41,7 @@ def test_a_file_cut_anywhere_behind_its_beginning_is_continued_and_no_other_is(
     for end in range(len(whole)):
         file.write_bytes(whole[:end])
         if 0 < end < beginning:
-            with pytest.raises(InputError, match="is not what this sweep began"):
+            with pytest.raises(InputError, match="is not a partial result of this sweep"):
                 written(file, format_, upto=3)
             assert file.read_bytes() == whole[:end]
         else:
@@ -75,7 +75,7 @@ def test_zeros_before_anything_else_are_no_tail(
     first = file.read_bytes()
     for begun in (first, first[:-1]):
         file.write_bytes(begun + tail)
-        with pytest.raises(InputError, match="is of another sweep, or no row"):
+        with pytest.raises(InputError, match="belongs to another sweep, or is not a row"):
             written(file, format_, upto=3)
         assert file.read_bytes() == begun + tail
 
@@ -84,7 +84,7 @@ def test_zeros_before_anything_else_are_no_tail(
 def test_zeros_alone_are_no_sweep(format_: Literal["csv", "jsonl"], tmp_path: Path) -> None:
     file = tmp_path / "rows"
     file.write_bytes(b"\0" * 5000)
-    with pytest.raises(InputError, match="is not what this sweep began"):
+    with pytest.raises(InputError, match="is not a partial result of this sweep"):
         written(file, format_)
     assert file.read_bytes() == b"\0" * 5000
 

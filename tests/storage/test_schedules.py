@@ -95,18 +95,18 @@ def test_the_head_says_whose_schedule_it_is(plan: Plan, tmp_path: Path) -> None:
 
 
 BROKEN_LINES = {
-    '{"action": "forward", "start": 0, "stop": 4}': "line 3: action: 'forward' is no action",
+    '{"action": "forward", "start": 0, "stop": 4}': "line 3: action: 'forward' is not an action",
     '{"action": "recrod", "start": 0, "stop": 4}': "Did you mean 'record'?",
-    '{"action": ["save"], "state": 0}': r"action: \['save'\] is no action",
-    '{"start": 0, "stop": 4}': "line 3: action: None is no action",
+    '{"action": ["save"], "state": 0}': r"action: \['save'\] is not an action",
+    '{"start": 0, "stop": 4}': "line 3: action: None is not an action",
     '{"action": "record", "start": 0}': "line 3: stop: is missing .*record has start, stop",
     '{"action": "record", "start": 0, "stop": 4, "tier": "local"}': "line 3: tier: is not a field of record",
-    '{"action": "record", "start": 0, "stop": "4"}': "line 3: stop: '4' is no step",
-    '{"action": "record", "start": 0, "stop": true}': "line 3: stop: True is no step",
-    '{"action": "record", "start": -1, "stop": 4}': "line 3: start: -1 is no step",
-    '{"action": "save", "state": 0, "tier": "disk"}': "line 3: tier: 'disk' is no tier .*local or remote",
-    '{"action": "transfer", "states": 3, "source": "local", "target": "remote"}': "states: 3 is no list",
-    '{"action": "transfer", "states": [1.5], "source": "local", "target": "remote"}': "states: 1.5 is no step",
+    '{"action": "record", "start": 0, "stop": "4"}': "line 3: stop: '4' is not a step",
+    '{"action": "record", "start": 0, "stop": true}': "line 3: stop: True is not a step",
+    '{"action": "record", "start": -1, "stop": 4}': "line 3: start: -1 is not a step",
+    '{"action": "save", "state": 0, "tier": "disk"}': "line 3: tier: 'disk' is not a tier .*local or remote",
+    '{"action": "transfer", "states": 3, "source": "local", "target": "remote"}': "states: 3 is not a list",
+    '{"action": "transfer", "states": [1.5], "source": "local", "target": "remote"}': "states: 1.5 is not a step",
 }
 
 
@@ -141,11 +141,11 @@ def test_what_is_no_action_at_all_is_refused_too(line: str, message: str, tmp_pa
     ("row", "message"),
     [
         ("advance,0,4", "line 2: has 3 cells .*8: action,start,stop"),
-        ("advance,0,x,,,,,", "line 2: stop: 'x' is no step"),
-        ("advance,0,²,,,,,", "line 2: stop: '²' is no step"),
+        ("advance,0,x,,,,,", "line 2: stop: 'x' is not a step"),
+        ("advance,0,²,,,,,", "line 2: stop: '²' is not a step"),
         (f"advance,0,{'9' * 30},,,,,", "line 2: stop: '999"),
-        ("jump,0,1,,,,,", "line 2: action: 'jump' is no action"),
-        ("transfer,,,,,0 b,local,remote", "line 2: states: 'b' is no step"),
+        ("jump,0,1,,,,,", "line 2: action: 'jump' is not an action"),
+        ("transfer,,,,,0 b,local,remote", "line 2: states: 'b' is not a step"),
         ("", "line 2: has 0 cells"),
     ],
 )
@@ -161,10 +161,10 @@ def test_a_wrong_row_is_refused_by_name_and_line(row: str, message: str, tmp_pat
     [
         ({**HEAD, "kind": "ckptplan.plan"}, "line 1: kind: 'ckptplan.plan' is not a schedule"),
         ({**HEAD, "schema_version": 2}, "line 1: schema_version: this ckptplan does not read version 2"),
-        ({"kind": "ckptplan.schedule", "schema_version": 1}, "line 1: steps: None is no step"),
+        ({"kind": "ckptplan.schedule", "schema_version": 1}, "line 1: steps: None is not a step"),
         ({**HEAD, "steps": 5}, "line 1: steps: the schedule is for 5 steps, the plan for 4 "),
         ({"action": "advance"}, "line 1: kind: None is not a schedule"),
-        ("time,event", "line 1: 'time,event' starts no schedule"),
+        ("time,event", "line 1: 'time,event' is not the first line of a schedule"),
     ],
 )
 def test_a_file_that_is_no_schedule_of_the_plan_is_refused(head: Any, message: str, tmp_path: Path) -> None:
@@ -184,7 +184,7 @@ def test_what_cannot_be_read_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyP
         "a\0b": "null",
         "bytes": "not UTF-8 text",
         "long": "line 1: is too long",
-        "empty": "line 1: '' starts no schedule",
+        "empty": "line 1: '' is not the first line of a schedule",
         ".": "directory",
     }.items():
         with pytest.raises(InputError, match=message):
@@ -213,7 +213,7 @@ def test_a_missing_end_is_told_behind_the_last_line(plan: Plan, tmp_path: Path) 
 
 
 def test_an_unknown_format_is_refused(plan: Plan, tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"'xml' is no format of schedules .*jsonl, csv"):
+    with pytest.raises(InputError, match=r"'xml' is not a schedule format .*jsonl, csv"):
         ckptplan.save_schedule(plan, tmp_path / "s", format="xml")  # type: ignore[arg-type]
     assert not list(tmp_path.iterdir())
 
@@ -259,7 +259,7 @@ def test_long_messages_go_out_and_come_back(name: str, tmp_path: Path) -> None:
 
 def test_standard_input_may_start_with_a_byte_order_mark(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.stdin", io.StringIO("\ufeff" + json.dumps(HEAD) + '\n{"action": "jump"}\n'))
-    with pytest.raises(InputError, match="standard input: line 2: action: 'jump' is no action"):
+    with pytest.raises(InputError, match="standard input: line 2: action: 'jump' is not an action"):
         list(load_schedule("-"))
 
 
