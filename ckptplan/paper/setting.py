@@ -19,6 +19,7 @@ from ckptplan.model.step_costs import StepCosts
 from ckptplan.model.workload import Workload
 from ckptplan.search.box import Limits
 from ckptplan.search.question import Question
+from ckptplan.search.reasons import find_reason
 from ckptplan.storage.profiles import load_profile
 from ckptplan.storage.workloads import load_workload
 from ckptplan.strategies.registry import closed_form_of
@@ -86,7 +87,7 @@ class PaperSetting:
         question = self.question(*strategies, **wishes)
         winner = question.best()
         if winner is None:
-            raise question.infeasible(subject=f"{', '.join(strategies)} does not fit")
+            raise find_reason(question, subject=f"{', '.join(strategies)} does not fit")
         return self.evaluate(winner.strategy.name, winner.parameters)
 
     def evaluate(self, strategy: str, parameters: Mapping[str, int] | None = None, /, **more: int) -> Point:

@@ -13,6 +13,7 @@ from ckptplan.planning.request import Request
 from ckptplan.planning.suggestions import add_suggestions
 from ckptplan.search.answer import Answer
 from ckptplan.search.question import Question
+from ckptplan.search.reasons import find_reason
 from ckptplan.strategies.registry import select_strategies
 from ckptplan.units import format_percent
 
@@ -63,8 +64,8 @@ class Ranking:
         """Return the best plan of each strategy, best first, then why the other strategies do not fit."""
         plans = {answer.strategy.name: self._plan(answer) for answer in self.answers}
         reasons = {
-            strategy.name: self.question.for_strategy(strategy).infeasible(
-                subject=f"{strategy.name} does not fit"
+            strategy.name: find_reason(
+                self.question.for_strategy(strategy), subject=f"{strategy.name} does not fit"
             )
             for strategy in self.question.strategies
             if strategy.name not in plans

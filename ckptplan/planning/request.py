@@ -20,6 +20,7 @@ from ckptplan.planning.bound import derive_bound
 from ckptplan.planning.provenance import make_provenance
 from ckptplan.search.answer import Answer
 from ckptplan.search.question import Question
+from ckptplan.search.reasons import find_reason
 from ckptplan.strategies.registry import select_strategies
 
 
@@ -126,7 +127,7 @@ class Request:
 
     def infeasible(self, subject: str) -> Infeasible:
         """Return why nothing fits, as an error that begins with ``subject``."""
-        return self.question().infeasible(subject=subject)
+        return find_reason(self.question(), subject=subject)
 
     def for_case(self, case: Case) -> Request:
         """Return the same request for another case, with the budgets of that case's profile."""

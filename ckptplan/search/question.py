@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
 from ckptplan.cost import paper
 from ckptplan.cost.exact import Cost, overhead
-from ckptplan.errors import Infeasible, Limit
 from ckptplan.model.budget import Budget
 from ckptplan.model.goal import Goal, Model
 from ckptplan.model.progress import Progress
 from ckptplan.model.step_costs import StepCosts
-from ckptplan.model.totals import Totals
 from ckptplan.search.answer import Answer, ClosedFormAnswer, SolvedAnswer
 from ckptplan.search.box import BestSetting, Limits, Rival, find_best_setting
 from ckptplan.search.objective import FirstOnly, Knee, Objective, least_memory, least_remote_memory, least_time
@@ -26,6 +23,8 @@ from ckptplan.strategies.protocol import Strategy, no_equation
 from ckptplan.strategies.registry import all_strategies
 from ckptplan.strategies.solved import Solved
 
+#: The limits of a goal.
+BudgetLimit: TypeAlias = Literal["local_bytes", "remote_bytes", "max_overhead"]
 _OF_THE_GOAL = frozenset(Goal.model_fields)
 
 
@@ -113,46 +112,22 @@ class Question:
 
     def may_fit(self) -> bool:
         """Return whether the local memory reaches the minimum that solved strategies need."""
-        return self._explain_below_least(subject="") is None
+        return self.goal.local_bytes is None or self.least_solvable_bytes <= self.goal.local_bytes
+
+    @property
+    def least_solvable_bytes(self) -> int:
+        """The least local memory at which any strategy has a schedule, if all are solved ones, else 0."""
+        return min((one.least_local_bytes(self.costs) for one in self.all_solved), default=0)
 
     def least_remote_bytes(self) -> int | None:
         """Return the remote memory needed within the other limits, None if no amount is enough."""
-        least = self.replace(remote_bytes=None)._find_least("remote_bytes")
+        least = self.replace(remote_bytes=None).least("remote_bytes")
         return None if least is None else int(least)
 
     @property
     def base_seconds(self) -> float:
         """The time in seconds that overhead is relative to."""
         return self.costs.base_seconds if self.goal.model == "exact" else paper.base_seconds(self.costs)
-
-    def infeasible(self, *, subject: str) -> Infeasible:
-        """Return why nothing fits: the binding limit, the value needed, and the present value.
-
-        The binding limit is the first of overhead, remote budget and local budget whose removal alone makes a
-        plan possible: the caller's wish comes before the machine. If no single removal does, it is the first
-        limit that no plan could meet even without the others.
-        """
-        if (unsolvable := self._explain_below_least(subject=subject)) is not None:
-            return unsolvable
-        closed = self.for_closed_forms()
-        lifted: dict[Limit, Question] = {
-            "max_overhead": self.replace(max_overhead=None),
-            "remote_bytes": closed.replace(remote_bytes=None),
-            "local_bytes": closed.replace(local_bytes=None),
-        }
-        free = closed.replace(local_bytes=None, remote_bytes=None, max_overhead=None)
-        limits: dict[Limit, float | None] = {
-            "local_bytes": self.budget.local_bytes,
-            "remote_bytes": self.budget.remote_bytes,
-            "max_overhead": self.goal.max_overhead,
-        }
-        for questions in (lifted, dict.fromkeys(lifted, free)):
-            for binding, question in questions.items():
-                have = limits[binding]
-                need = None if have is None else question._find_least(binding)
-                if have is not None and need is not None and need > have:
-                    return Infeasible(binding=binding, need=need, have=have, subject=subject)
-        return self._explain_unsolved(subject=subject)
 
     @property
     def all_solved(self) -> list[Solved]:
@@ -167,45 +142,7 @@ class Question:
     def _solved_strategies(self) -> list[Solved]:
         return [strategy for strategy in self.strategies if isinstance(strategy, Solved)]
 
-    def _explain_below_least(self, *, subject: str) -> Infeasible | None:
-        """Return the error if solved strategies have no schedule in the local memory at all, else None."""
-        have = self.budget.local_bytes
-        need = min((one.least_local_bytes(self.costs) for one in self.all_solved), default=0)
-        if have is None or need <= have:
-            return None
-        return Infeasible(binding="local_bytes", need=need, have=have, subject=subject)
-
-    def _explain_unsolved(self, *, subject: str) -> Infeasible:
-        """Return which limit the requested schedules exceed although closed forms would fit.
-
-        If they exceed none, there are no such schedules: the sequence is too long.
-        """
-        for lifted in (
-            self.replace(remote_bytes=None),
-            self.replace(max_overhead=None),
-            self.replace(remote_bytes=None, max_overhead=None),
-        ):
-            answer = lifted.best() if lifted.replace(max_overhead=None).fits() else None
-            if answer is not None and not answer.strategy.is_closed_form:
-                for binding, need, have in self._find_broken(answer.totals(self.costs)):
-                    return Infeasible(binding=binding, need=need, have=have, subject=subject)
-        most = max(
-            (one.most_steps(self.costs, self.budget, effort=self.goal.effort) for one in self.all_solved),
-            default=0,
-        )
-        have = self.costs.steps
-        return Infeasible(binding="steps", need=min(most, have - 1), have=have, subject=subject)
-
-    def _find_broken(self, totals: Totals) -> Iterator[tuple[Limit, float, float]]:
-        """Yield the limits that a schedule exceeds: the limit, the value needed, and the present value."""
-        remote, most = self.goal.remote_bytes, self.goal.max_overhead
-        if remote is not None and totals.remote_peak_bytes > remote:
-            yield "remote_bytes", float(totals.remote_peak_bytes), remote
-        seconds = float(overhead(totals.seconds, self.base_seconds))
-        if most is not None and seconds > most:
-            yield "max_overhead", seconds, most
-
-    def _find_least(self, limit: str) -> float | None:
+    def least(self, limit: BudgetLimit) -> float | None:
         """Return the least value of a limited quantity, None if nothing fits the other limits."""
         objective = {
             "local_bytes": least_memory,

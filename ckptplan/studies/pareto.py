@@ -29,6 +29,7 @@ from ckptplan.search.box import Limits
 from ckptplan.search.front import COARSE, Front, merge_fronts, trace_front
 from ckptplan.search.objective import Knee
 from ckptplan.search.question import Question
+from ckptplan.search.reasons import find_reason
 from ckptplan.search.solved_front import trace_solved_front
 from ckptplan.strategies.closed_form import ClosedForm
 from ckptplan.strategies.protocol import Strategy
@@ -326,7 +327,7 @@ class ParetoFront(Sequence[Plan]):
             return None
         names = ", ".join(self.by_strategy) or "no strategy"
         several = len(self.by_strategy) > 1
-        return question.infeasible(subject=f"{names} {'do' if several else 'does'} not fit")
+        return find_reason(question, subject=f"{names} {'do' if several else 'does'} not fit")
 
     @property
     def best(self) -> Plan:

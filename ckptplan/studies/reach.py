@@ -15,6 +15,7 @@ from ckptplan.planning.request import Request
 from ckptplan.search.answer import Answer
 from ckptplan.search.edges import choose_middle, find_last, find_last_of_many
 from ckptplan.search.question import Question
+from ckptplan.search.reasons import find_reason
 from ckptplan.strategies.protocol import Strategy
 from ckptplan.strategies.registry import strategy_of
 from ckptplan.studies.stages import StagedProgress
@@ -136,7 +137,7 @@ class ReachSearch(ABC):
         return self._request(value).question()
 
     def _missing(self, value: int) -> Infeasible:
-        return self._question(value).infeasible(subject=f"{self.strategy.name} does not fit")
+        return find_reason(self._question(value), subject=f"{self.strategy.name} does not fit")
 
     def _most(self) -> int:
         """Return the largest value whose bytes can be counted."""

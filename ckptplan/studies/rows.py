@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from ckptplan.planning.bound import derive_bound
 from ckptplan.search.answer import Answer
 from ckptplan.search.question import Question
+from ckptplan.search.reasons import find_reason
 from ckptplan.storage.tables import Columns, Row
 from ckptplan.strategies.registry import all_parameters
 
@@ -61,7 +62,7 @@ def plan_row(question: Question) -> Row:
         answers = question.rank()
     if answers:
         return _make_plan_row(question, answers)
-    reason = question.infeasible(subject="nothing fits")
+    reason = find_reason(question, subject="nothing fits")
     return {"fits": False, "binding": reason.binding, "need": float(reason.need), "have": float(reason.have)}
 
 

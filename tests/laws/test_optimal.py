@@ -22,6 +22,7 @@ from ckptplan.recursion.plan_data import read_tree
 from ckptplan.recursion.problem import Problem, SolvedProblem
 from ckptplan.schedule.actions import Action
 from ckptplan.schedule.simulator import Trace, play
+from ckptplan.search.reasons import find_reason
 from ckptplan.strategies.registry import select_strategies
 from tests.support import SOLVED, ask, changed, plain_costs, solution_of, step_costs
 
@@ -226,7 +227,7 @@ def test_what_has_no_schedule_has_a_reason(
     question = ask(costs=costs, budget=budget, strategies=(SOLVED[name],), max_overhead=most)
     if question.best() is not None:
         return
-    reason = question.infeasible(subject=name)
+    reason = find_reason(question, subject=name)
     assert reason.need < reason.have if reason.binding == "steps" else reason.need > reason.have
     if reason.binding == "local_bytes":
         enough = question.replace(local_bytes=int(reason.need), remote_bytes=None, max_overhead=None)
@@ -245,7 +246,7 @@ def test_short_sequences_of_many_bytes_take_little_memory_to_plan(name: str) -> 
         peak = tracemalloc.get_traced_memory()[1]
         tracemalloc.stop()
         assert peak < 10**9
-        assert found is not None or question.infeasible(subject=name).binding == "steps"
+        assert found is not None or find_reason(question, subject=name).binding == "steps"
 
 
 @pytest.mark.parametrize("name", ["disk-revolve", "optimal", "periodic"])

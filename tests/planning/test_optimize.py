@@ -13,6 +13,7 @@ from ckptplan.model.budget import Budget
 from ckptplan.model.record import Parameters
 from ckptplan.planning.basis import find_unsourced
 from ckptplan.search.question import Question
+from ckptplan.search.reasons import find_reason
 from ckptplan.storage.library import list_names
 from ckptplan.strategies.registry import closed_form_of, select_strategies
 from tests.support import ask, calibration, columns_of, settings_of
@@ -256,7 +257,7 @@ def question(**changes: Any) -> Question:
     ],
 )
 def test_the_limit_that_binds_is_told_with_its_need(changes: dict[str, Any], binding: str, need: float) -> None:
-    error = question(strategies=tuple(select_strategies(["remote"])), **changes).infeasible(subject="remote")
+    error = find_reason(question(strategies=tuple(select_strategies(["remote"])), **changes), subject="remote")
     assert error.binding == binding
     assert error.need == pytest.approx(need, rel=1e-12)
     assert error.need > error.have

@@ -10,6 +10,7 @@ from ckptplan.model.budget import Budget
 from ckptplan.model.goal import ObjectiveName
 from ckptplan.search.objective import FirstOnly, least_memory, least_time
 from ckptplan.search.question import cached_best_setting
+from ckptplan.search.reasons import find_reason
 from tests.support import CLOSED, ask, plain_costs
 
 COSTS = plain_costs(300)
@@ -52,7 +53,7 @@ def test_what_binds_is_searched_once(budget: Budget, most: float | None) -> None
     moving_nothing = tuple(one for one in STRATEGIES if one.transfers is None)
     question = ask(costs=COSTS, budget=budget, strategies=moving_nothing, max_overhead=most)
     assert question.best() is None
-    assert_remembered(lambda: question.infeasible(subject="it"))
+    assert_remembered(lambda: find_reason(question, subject="it"))
     assert_remembered(question.least_remote_bytes)
 
 

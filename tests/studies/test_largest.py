@@ -10,6 +10,7 @@ import ckptplan
 from ckptplan import Infeasible, InputError, Workload
 from ckptplan.model.network import Network
 from ckptplan.planning.request import Request
+from ckptplan.search.reasons import find_reason
 from tests.support import CLOSED
 
 PAPER = ckptplan.load_workload("paper-snn")
@@ -169,7 +170,7 @@ def test_what_is_too_long_to_be_solved_says_how_long_may_be(name: str) -> None:
     """Room for one checkpoint: what is run again can be told for so many steps, or tables be filled."""
     a100 = ckptplan.load_profile("nvidia-a100-80gb")
     question = Request.of(PAPER.with_steps(563_844), a100, command="", strategies=[name]).question()
-    missing = question.infeasible(subject=name)
+    missing = find_reason(question, subject=name)
     assert missing.binding == "steps"
     most = int(missing.need)
 

@@ -1,0 +1,76 @@
+"""Why nothing fits: the limit that binds, the value needed, and the present value."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ckptplan.cost.exact import overhead
+from ckptplan.errors import Infeasible, Limit
+from ckptplan.model.totals import Totals
+from ckptplan.search.question import BudgetLimit, Question
+
+
+def find_reason(question: Question, *, subject: str) -> Infeasible:
+    """Return why nothing fits: the binding limit, the value needed, and the present value.
+
+    The binding limit is the first of overhead, remote budget and local budget whose removal alone makes a
+    plan possible: the caller's wish comes before the machine. If no single removal does, it is the first
+    limit that no plan could meet even without the others.
+    """
+    have, need = question.goal.local_bytes, question.least_solvable_bytes
+    if have is not None and need > have:
+        return Infeasible(binding="local_bytes", need=need, have=have, subject=subject)
+    closed = question.for_closed_forms()
+    lifted: dict[BudgetLimit, Question] = {
+        "max_overhead": question.replace(max_overhead=None),
+        "remote_bytes": closed.replace(remote_bytes=None),
+        "local_bytes": closed.replace(local_bytes=None),
+    }
+    free = closed.replace(local_bytes=None, remote_bytes=None, max_overhead=None)
+    limits: dict[BudgetLimit, float | None] = {
+        "local_bytes": question.goal.local_bytes,
+        "remote_bytes": question.goal.remote_bytes,
+        "max_overhead": question.goal.max_overhead,
+    }
+    for questions in (lifted, dict.fromkeys(lifted, free)):
+        for binding, relaxed in questions.items():
+            limit = limits[binding]
+            least = None if limit is None else relaxed.least(binding)
+            if limit is not None and least is not None and least > limit:
+                return Infeasible(binding=binding, need=least, have=limit, subject=subject)
+    return _explain_unsolved(question, subject=subject)
+
+
+def _explain_unsolved(question: Question, *, subject: str) -> Infeasible:
+    """Return which limit the requested schedules exceed although closed forms would fit.
+
+    If they exceed none, there are no such schedules: the sequence is too long.
+    """
+    for lifted in (
+        question.replace(remote_bytes=None),
+        question.replace(max_overhead=None),
+        question.replace(remote_bytes=None, max_overhead=None),
+    ):
+        answer = lifted.best() if lifted.replace(max_overhead=None).fits() else None
+        if answer is not None and not answer.strategy.is_closed_form:
+            for binding, need, have in _find_broken(question, answer.totals(question.costs)):
+                return Infeasible(binding=binding, need=need, have=have, subject=subject)
+    most = max(
+        (
+            one.most_steps(question.costs, question.budget, effort=question.goal.effort)
+            for one in question.all_solved
+        ),
+        default=0,
+    )
+    have = question.costs.steps
+    return Infeasible(binding="steps", need=min(most, have - 1), have=have, subject=subject)
+
+
+def _find_broken(question: Question, totals: Totals) -> Iterator[tuple[Limit, float, float]]:
+    """Yield the limits that a schedule exceeds: the limit, the value needed, and the present value."""
+    remote, most = question.goal.remote_bytes, question.goal.max_overhead
+    if remote is not None and totals.remote_peak_bytes > remote:
+        yield "remote_bytes", float(totals.remote_peak_bytes), remote
+    seconds = float(overhead(totals.seconds, question.base_seconds))
+    if most is not None and seconds > most:
+        yield "max_overhead", seconds, most
