@@ -106,7 +106,7 @@ BROKEN_LINES = {
     '{"action": "record", "start": -1, "stop": 4}': "line 3: start: -1 is not a step",
     '{"action": "save", "state": 0, "tier": "disk"}': "line 3: tier: 'disk' is not a tier .*local or remote",
     '{"action": "transfer", "states": 3, "source": "local", "target": "remote"}': "states: 3 is not a list",
-    '{"action": "transfer", "states": [1.5], "source": "local", "target": "remote"}': "states: 1.5 is not a step",
+    '{"action": "transfer", "states": [1.5], "source": "local", "target": "remote"}': "1.5 is not a step",
 }
 
 
