@@ -1,1 +1,1 @@
-"""What is asked beyond one plan: fronts, limits, grids and sensitivities."""
+"""Studies of more than one plan: fronts, largest jobs, grids and sensitivities."""

@@ -1,6 +1,6 @@
-"""The inputs of a plan as axes: what each is called, how its values are read, how it is replaced.
+"""Defines the inputs of a plan as axes: their names, and how to read, scale and replace their values.
 
-What is varied is a case, a workload on a profile; budgets are the profile's sizes.
+An axis varies a case, which is a workload on a profile; budgets are the memory sizes of the profile.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _MAX_COUNT = 10**9
 
 @dataclass(frozen=True, kw_only=True)
 class AxisKind:
-    """How values of an axis are read and shown. ``read`` raises InputError."""
+    """How to read and show the values of an axis. ``read`` raises InputError."""
 
     read: Callable[[object], Value]
     show: Callable[[Any], str]
@@ -61,7 +61,7 @@ def _make_count_reader(most: int) -> Callable[[object], int]:
 
 
 def _read_ratio(value: object) -> float:
-    """Read a ratio, which unlike a share may be above 1 without a per cent sign."""
+    """Read a ratio, which, unlike a share, may exceed 1 without a per cent sign."""
     text = str(value).strip()
     number, scale = (text[:-1], 0.01) if text.endswith("%") else (text, 1.0)
     try:
@@ -94,9 +94,10 @@ RATIO = AxisKind(read=_read_ratio, show=lambda value: f"{value:.4g}", accepted=_
 
 @dataclass(frozen=True, kw_only=True)
 class Axis:
-    """One input. ``now`` returns its values in a case, one for each of ``sets``, the fields it replaces.
+    """One input of a plan.
 
-    ``column`` is its name in results, which ends in the unit.
+    ``sets`` are the fields that it replaces, and ``now`` returns their present values in a case. ``column`` is
+    its name in results, which ends in the unit.
     """
 
     name: str
@@ -107,26 +108,26 @@ class Axis:
     replace: Callable[[Case, Sequence[Any]], Case]
 
     def __reduce__(self) -> tuple[Callable[[str], Axis], tuple[str]]:
-        """Travel to other processes by name."""
+        """Pickle by name, for other processes."""
         return find_axis, (self.name,)
 
     def put(self, case: Case, value: Value) -> Case:
-        """Return the case with this input at a value. Raises InputError that names the axis."""
+        """Return the case with this input set to a value. Raises InputError that names the axis."""
         return self._put(case, [value] * len(self.sets))
 
     def scale(self, case: Case, factor: float) -> Case:
-        """Return the case with this input times a factor; whole numbers are rounded. Raises InputError."""
+        """Return the case with this input multiplied by a factor. Raises InputError."""
         return self._put(case, self.scale_values(case, factor))
 
     def scale_values(self, case: Case, factor: float) -> list[Value]:
-        """Return the values that ``scale`` puts: 'unbounded' stays so, whole numbers stay above zero."""
-        found: list[Value] = []
+        """Return the values that ``scale`` sets: None stays None, whole numbers are rounded to at least 1."""
+        scaled: list[Value] = []
         for value in self.now(case):
             if value is None or not self.kind.whole:
-                found.append(None if value is None else value * factor)
+                scaled.append(None if value is None else value * factor)
             else:
-                found.append(value if value == 0 else min(max(1, round(value * factor)), MAX_BYTES))
-        return found
+                scaled.append(value if value == 0 else min(max(1, round(value * factor)), MAX_BYTES))
+        return scaled
 
     def _put(self, case: Case, values: Sequence[Value]) -> Case:
         try:
@@ -138,7 +139,7 @@ class Axis:
 
 
 def _make_axis(name: str, kind: AxisKind, *fields: str, column: str | None = None) -> Axis:
-    """Return the axis of plain fields, as 'profile.latency_seconds'; the same value goes into each."""
+    """Return the axis that sets plain fields, such as 'profile.latency_seconds', to the same value."""
     owner = fields[0].partition(".")[0]
     names = [field.partition(".")[2] for field in fields]
 
@@ -153,7 +154,7 @@ def _make_axis(name: str, kind: AxisKind, *fields: str, column: str | None = Non
 
 
 def _make_size_axis(field: str) -> Axis:
-    """Return the axis of bytes per unit of the profile."""
+    """Return the axis of a size in bytes per unit of the profile."""
     return Axis(
         name=field.replace("_", "-"),
         column=field,
@@ -165,7 +166,7 @@ def _make_size_axis(field: str) -> Axis:
 
 
 def _make_network_axis(field: str) -> Axis:
-    """Return the axis of a number of the network, which the bytes follow."""
+    """Return the axis of a number of the network, from which the sizes follow."""
 
     def replace(case: Case, values: Sequence[Any]) -> Case:
         change = getattr(case.workload, f"with_{field}")
@@ -175,7 +176,7 @@ def _make_network_axis(field: str) -> Axis:
         name=field,
         column=field,
         kind=COUNT,
-        # The bytes are derived anew. (They can still be replaced by an axis of their own.)
+        # The sizes are derived again. (Their own axes can still replace them.)
         sets=(f"network.{field}",),
         now=lambda case: (getattr(case.workload.network, field, None),),
         replace=replace,
@@ -195,7 +196,7 @@ def _make_transfer_axis(name: str, *fields: str) -> Axis:
     return Axis(**{**vars(plain), "now": _read_transfers(*fields)})
 
 
-#: In the order in which they are put into a case: what is derived follows what it is derived from.
+#: In the order in which they are applied to a case: derived inputs follow those they are derived from.
 _AXES = (
     _make_axis("profile-units", COUNT, "profile.units", column="profile_units"),
     _make_axis("workload-units", COUNT, "workload.units", column="workload_units"),
@@ -238,28 +239,28 @@ _AXES = (
 
 @cache
 def all_axes() -> dict[str, Axis]:
-    """Return the axes by name, in the order in which they are put into a case."""
+    """Return the axes by name, in the order in which they are applied to a case."""
     return {axis.name: axis for axis in _AXES}
 
 
 @cache
 def _spellings() -> dict[str, Axis]:
-    """Return the axes by every name they go by, with '-' in it: their own, the column's, the field's."""
+    """Return the axes by all their names, with '-': their own, the column's and the field's."""
     fields = {axis.sets[0].partition(".")[2]: axis for axis in _AXES if len(axis.sets) == 1}
     fields["recompute_seconds"] = all_axes()["recompute-seconds"]
-    del fields["units"]  # the profile's or the workload's
+    del fields["units"]  # ambiguous: of the profile or of the workload
     named = {spelled: axis for axis in _AXES for spelled in (axis.column, axis.name)}
     return {name.replace("_", "-"): axis for name, axis in {**fields, **named}.items()}
 
 
 def find_axis(name: str) -> Axis:
-    """Return the axis called ``name``; '-' and '_' are the same. Raises InputError."""
-    found = _spellings().get(name.strip().replace("_", "-"))
-    if found is None:
+    """Return the axis called ``name``; '-' and '_' are equivalent. Raises InputError."""
+    axis = _spellings().get(name.strip().replace("_", "-"))
+    if axis is None:
         raise InputError(
-            f"is no input that can be varied.{did_you_mean(name.strip(), _spellings())}",
+            f"is not an input that can be varied.{did_you_mean(name.strip(), _spellings())}",
             field=name[:60] or "axis",
             value=name,
             accepted=", ".join(all_axes()),
         )
-    return found
+    return axis

@@ -1,7 +1,7 @@
-"""Error bars: a plan's time, and its lead over others, when no time is known exactly.
+"""Computes error bars of a plan's time, and of its lead over other plans, for uncertain times.
 
-Times are varied one by one and independently, evenly in the logarithm, between the value over (1 + share)
-and the value times (1 + share). For each sample every strategy is taken at its best setting for that sample.
+Each time varies independently, uniformly in the logarithm, between its value over (1 + share) and its value
+times (1 + share). In each sample, every strategy is compared at its best setting for that sample.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from ckptplan.strategies.protocol import Strategy
 from ckptplan.studies.fixed_plan import FixedPlan
 
 SAMPLES, SEED = 300, 20241216
-#: Differences below this share are rounding.
+#: Relative differences below this are rounding.
 _ROUNDING = 1e-12
-#: A strategy that is quicker by no more than this share is as quick.
+#: A strategy must be faster by more than this share to count as faster.
 _TIE = 1e-9
-#: The times of a case, as far as they are one number of the step costs.
+#: The times that are single numbers of the step costs.
 _TIMES = (
     "forward_seconds",
     "backward_seconds",
@@ -40,12 +40,11 @@ _TIMES = (
 
 @dataclass(frozen=True, kw_only=True)
 class ErrorBars:
-    """How sure a plan is where every time is known to within ``share``.
+    """The uncertainty of a plan if every time is known to within ``share``.
 
-    ``low_seconds`` and ``high_seconds`` hold 90 % of the samples between them. ``better_chance`` is the
-    share of samples in which another strategy is quicker than any setting of the plan's, ``better`` the
-    same by strategy. ``regret`` is how much longer than the best the plan takes, as a share of the best,
-    in all but 5 % of the samples.
+    90 % of the samples are between ``low_seconds`` and ``high_seconds``. ``better_chance`` is the share of
+    samples in which another strategy is faster than any setting of the plan's strategy; ``better`` is this
+    share by strategy. ``regret`` is the 95 % quantile of the plan's excess time, as a share of the best time.
     """
 
     share: float
@@ -68,7 +67,17 @@ def compute_error_bars(
     seed: int = SEED,
     on_sample: Callable[[], None] | None = None,
 ) -> ErrorBars:
-    """Return the error bars of a plan that answers ``question``; ``on_sample`` is called after each sample."""
+    """Return the error bars of a plan.
+
+    Arguments:
+        question: the question that the plan answers.
+        kept: the plan.
+        profile: the hardware, for T_s and the latency.
+        share: how far each time may be off, e.g. 0.1.
+        samples: the number of samples.
+        seed: the seed of the random numbers.
+        on_sample: called after each sample.
+    """
     columns = _vary_times(question.costs, profile, share=share, samples=samples, seed=seed)
     costs = [
         StepCosts(**{**dict(question.costs), **{name: float(column[i]) for name, column in columns.items()}})
@@ -82,7 +91,7 @@ def compute_error_bars(
     better: Counter[str] = Counter()
     for sample in range(samples):
         strategy, best[sample] = known.find_quickest(asked, sample)
-        # The search gives what several attain to one of them, so the plan's own strategy is asked by itself.
+        # The search attributes a tie to one strategy, so the plan's own strategy is searched separately.
         if strategy is not kept.strategy and known.find_quickest(own, sample)[1] > best[sample] * (1 + _TIE):
             better[strategy.name] += 1
         if on_sample is not None:
@@ -101,7 +110,7 @@ def compute_error_bars(
 
 @dataclass(frozen=True, kw_only=True)
 class _KnownSettings:
-    """Every setting that was the quickest of a sample, and its seconds in all: a search begins with those."""
+    """The settings that were fastest in some sample, with their seconds in all; they speed up searches."""
 
     columns: Mapping[str, npt.NDArray[Any]]
     costs: list[StepCosts]
@@ -110,27 +119,31 @@ class _KnownSettings:
     seconds: list[npt.NDArray[Any]] = field(default_factory=list)
 
     def add(self, plan: FixedPlan) -> npt.NDArray[Any]:
-        """Remember a plan; returns its seconds by sample."""
+        """Remember a plan, and return its seconds in each sample, shape (samples,)."""
         self.plans.append(plan)
         self.seconds.append(plan.seconds_at(self.columns, self.costs))
         return self.seconds[-1]
 
     def find_quickest(self, asked: Question, sample: int) -> tuple[Strategy, float]:
-        """Return the quickest strategy of those asked for, one of which is known, and its seconds."""
+        """Return the fastest of the question's strategies in a sample, and its seconds.
+
+        At least one of these strategies must have a known plan.
+        """
         places = [place for place, plan in enumerate(self.plans) if plan.strategy in asked.strategies]
         first = min(places, key=lambda place: self.seconds[place][sample])
         least = float(self.seconds[first][sample])
-        found = asked.replace(costs=self.costs[sample]).faster_than(least * (1 - _ROUNDING))
-        if found is None:
+        answer = asked.replace(costs=self.costs[sample]).faster_than(least * (1 - _ROUNDING))
+        if answer is None:
             return self.plans[first].strategy, least
-        return found.strategy, float(self.add(FixedPlan(answer=found, model=self.model))[sample])
+        return answer.strategy, float(self.add(FixedPlan(answer=answer, model=self.model))[sample])
 
 
 def _select_contenders(question: Question, share: float) -> tuple[str, ...]:
-    """Return the strategies that may be the best one in any sample.
+    """Return the strategies that may be the best one in some sample.
 
-    All share base's time. What they add to it is a sum of times, and so within (1 + share) of what it is
-    for the unchanged times, whatever the sample. Beside compute, base's time hides some, and all may win.
+    All have base's time in common. The time that a strategy adds to it is a sum of times, so in every sample it
+    is within a factor (1 + share) of its nominal value. If transfers overlap compute, base's time hides some of
+    it, and any strategy may win.
     """
     if question.costs.overlaps_compute:
         return question.goal.strategies
@@ -145,7 +158,10 @@ def _select_contenders(question: Question, share: float) -> tuple[str, ...]:
 def _vary_times(
     costs: StepCosts, profile: HardwareProfile, *, share: float, samples: int, seed: int
 ) -> dict[str, npt.NDArray[Any]]:
-    """Return the times of the elementary actions, a column each; T_s and the latency vary by themselves."""
+    """Return samples of the times of the elementary actions, shape (samples,) each.
+
+    T_s and the latency vary independently.
+    """
     random = np.random.default_rng(seed)
 
     def times(value: float) -> npt.NDArray[Any]:

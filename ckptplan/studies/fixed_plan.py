@@ -1,4 +1,4 @@
-"""A plan that is kept while its inputs change: what it would cost."""
+"""Prices a plan that stays the same while its inputs change."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from ckptplan.strategies.protocol import Strategy
 
 @dataclass(frozen=True, kw_only=True)
 class FixedPlan:
-    """An answer whose parameters, and decisions where it has some, stay as they are."""
+    """An answer whose parameters and decisions stay the same."""
 
     answer: Answer
     model: Model
@@ -31,7 +31,7 @@ class FixedPlan:
         return self.answer.strategy
 
     def at(self, costs: StepCosts, budget: Budget) -> tuple[float, bool]:
-        """Return the seconds at other costs, and whether it keeps the budgets there."""
+        """Return the seconds at other costs, and whether the plan keeps the budgets there."""
         cost = self.answer.cost(costs, self.model)
         local = self._local_peak_bytes(costs, int(cost.local_peak_bytes[0]))
         fits = (budget.local_bytes is None or local <= budget.local_bytes) and (
@@ -40,10 +40,10 @@ class FixedPlan:
         return float(cost.seconds[0]), fits
 
     def attainable_seconds(self, costs: StepCosts, budget: Budget) -> float | None:
-        """Return the seconds at other costs if a search there looks at this very setting, and it fits.
+        """Return the seconds at other costs if this setting fits and the search there includes it, else None.
 
-        So the best plan there takes no longer. (Growing chunks are searched at one growth, which the sizes
-        determine: what another growth attains, the search need not.)
+        Then the best plan there takes no longer. (Growing chunks are searched for the one growth that the sizes
+        determine, so a setting with another growth is not included.)
         """
         if not isinstance(self.answer, ClosedFormAnswer):
             return None
@@ -56,9 +56,9 @@ class FixedPlan:
         return seconds if fits else None
 
     def _local_peak_bytes(self, costs: StepCosts, counted: int) -> int:
-        """Return the local peak; played where chunks grow faster than checkpoints make room for them.
+        """Return the local peak, by simulation if chunks grow faster than the sizes allow.
 
-        The closed form is too low then.
+        Then freed checkpoints do not make enough room, and the closed form is too low.
         """
         sizes: Mapping[str, int] = self.answer.parameters
         if not self.strategy.is_closed_form or "state_units" not in sizes:
@@ -70,10 +70,13 @@ class FixedPlan:
         return play(actions, costs=costs).local_peak_bytes
 
     def seconds_at(self, samples: Mapping[str, npt.NDArray[Any]], costs: list[StepCosts]) -> npt.NDArray[Any]:
-        """Return the seconds for many costs of the elementary actions, given as columns and one by one."""
+        """Return the seconds for many samples of the costs, shape (n,).
+
+        The samples are given twice: as columns of shape (n,), and as a list of n costs.
+        """
         exact = self.strategy.is_closed_form and self.model == "exact"
         if not exact or costs[0].overlaps_compute:
-            return np.array([float(self.answer.cost(one, self.model).seconds[0]) for one in costs])
+            return np.array([float(self.answer.cost(sample, self.model).seconds[0]) for sample in costs])
         totals = self.answer.totals(costs[0])
         seconds: npt.NDArray[Any] = (
             costs[0].steps

@@ -1,7 +1,7 @@
-"""Grids over inputs: how ranges are written, and which point comes when (docs/sweep.md).
+"""Parses ranges of inputs, and combines them into grids (docs/sweep.md).
 
-``256:65536:x2`` multiplies, ``0:1us:+100ns`` adds, ``5GB/s:80GB/s:n9`` takes so many values evenly spaced
-in the logarithm, and ``30,60,120`` is a list. Both ends belong to a range.
+``256:65536:x2`` multiplies, ``0:1us:+100ns`` adds, ``5GB/s:80GB/s:n9`` gives 9 values evenly spaced in the
+logarithm, and ``30,60,120`` is a list. A range includes both ends.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from typing import Any
 from ckptplan.errors import InputError, quote_value
 from ckptplan.studies.axes import Axis, Value, all_axes, find_axis
 
-#: More points than this are no sweep that anybody waits for.
+#: Upper limit on grid points.
 MOST_POINTS = 10_000_000
 ACCEPTED = "START:STOP:xFACTOR, START:STOP:+STEP, START:STOP:nCOUNT, or values with commas between"
-#: Where ends lie further apart than this, as a ratio, powers of a factor may be no numbers.
+#: Largest ratio of the ends of a range, so that powers of a factor do not overflow.
 _MOST_SPAN = 1e300
-#: What rounding may take from a quotient of two ends of a range.
+#: Allowance for rounding in a quotient of two ends of a range.
 _HAIR = 1e-9
 
 
@@ -36,24 +36,24 @@ class Grid:
 
     def point(self, index: int) -> tuple[Value, ...]:
         """Return the values of the axes at one point."""
-        found: list[Value] = []
+        point: list[Value] = []
         for values in reversed(self.values):
             index, place = divmod(index, len(values))
-            found.append(values[place])
-        return tuple(reversed(found))
+            point.append(values[place])
+        return tuple(reversed(point))
 
     def describe(self, point: Sequence[Value]) -> str:
-        """Return 'T = 4,096, batch = 60' for a point."""
+        """Return a point as text: 'T = 4,096, batch = 60'."""
         return ", ".join(
             f"{axis.name} = {axis.kind.show(value)}" for axis, value in zip(self.axes, point, strict=True)
         )
 
 
 def make_grid(over: Mapping[str, object] | Iterable[str]) -> Grid:
-    """Return the grid over 'name=values' texts, or over a mapping of names to values.
+    """Return the grid for texts such as 'name=values', or for a mapping of names to values.
 
-    Values are text in the grammar of this module, or numbers (and text with units) one by one. Raises
-    InputError for unknown or repeated axes, values that are none, and more points than 10 million.
+    Values are text in the grammar of this module, or iterables of numbers and of text with units. Raises
+    InputError for unknown or repeated axes, for wrong values, and for more than 10 million points.
     """
     pairs = list(over.items()) if isinstance(over, Mapping) else [_split_text(text) for text in over]
     axes: list[Axis] = []
@@ -71,7 +71,7 @@ def _split_text(text: str) -> tuple[str, str]:
     name, equals, values = text.partition("=")
     if not equals:
         raise InputError(
-            f"{quote_value(text)} names no values", field="over", value=text, accepted="as T=256:65536:x2"
+            f"{quote_value(text)} has no values", field="over", value=text, accepted="as T=256:65536:x2"
         )
     return name, values
 
@@ -184,7 +184,7 @@ def _read_float(number: str, text: str, accepted: str) -> float:
 
 
 def _compute_span(start: float, stop: float, text: str) -> float:
-    """Return the ratio of two ends. Raises InputError where there is none to reckon with."""
+    """Return the ratio of the ends of a range. Raises InputError if it is undefined or too large."""
     if start <= 0:
         raise InputError(
             f"{quote_value(text)} starts at zero, which no factor leaves",
@@ -201,7 +201,7 @@ def _compute_span(start: float, stop: float, text: str) -> float:
 
 
 def _count_steps(quotient: float, text: str) -> int:
-    """Return how many steps lead from one end to the other. Raises InputError, before values are made."""
+    """Return the number of steps from one end to the other. Raises InputError if there are too many."""
     if quotient + _HAIR >= MOST_POINTS:
         raise InputError(
             f"{quote_value(text)} has more than {MOST_POINTS:,} values",
@@ -212,19 +212,19 @@ def _count_steps(quotient: float, text: str) -> int:
 
 
 def _tidy(value: float, stop: float) -> float:
-    """Return a value without the last bits that sums and powers leave; the end, where it is reached."""
+    """Return a value rounded to 12 digits, which removes errors of sums and powers; at the end, the end."""
     if isinstance(value, int):
         return value
     return stop if math.isclose(value, stop, rel_tol=1e-12) else float(f"{value:.12g}")
 
 
 def _drop_repeats(values: Iterable[float]) -> list[float]:
-    """Return ascending values; those that rounding made the same are one."""
+    """Return ascending values without those that rounding made equal."""
     rounded = list(values)
     return rounded[:1] + [after for before, after in pairwise(rounded) if after != before]
 
 
 def order_axes(axes: Sequence[Axis]) -> list[int]:
-    """Return the places of axes in the order in which they are put into a case."""
+    """Return the indices of axes in the order in which they are applied to a case."""
     ranks: dict[str, Any] = {name: rank for rank, name in enumerate(all_axes())}
     return sorted(range(len(axes)), key=lambda i: ranks[axes[i].name])

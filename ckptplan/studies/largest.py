@@ -1,4 +1,4 @@
-"""The use case ``largest``: the longest sequence, the largest batch or network that fits at all."""
+"""Implements ``largest``: finds the longest sequence, or the largest batch or network, that fits."""
 
 from __future__ import annotations
 
@@ -35,18 +35,27 @@ def largest(
     progress: Progress | None = None,
     command: str = "ckptplan.largest",
 ) -> dict[str, Reach]:
-    """Return for each strategy the largest ``quantity`` that fits and the plan at that value, farthest first.
+    """Return the largest ``quantity`` that fits for each strategy, with the plan for it, largest first.
 
-    ``quantity`` is 'T' (time steps), 'batch' or 'neurons'; the last two need a workload with a ``network``,
-    and its times are carried over. ``max_overhead`` bounds the time over base's, as 0.1 or '10%': what fits at
-    twenty times base's time helps few. ``strategies`` are names or groups, None for 'closed', for which
-    the value is proved to be the largest (docs/trade-offs.md says how). The others are as for ``optimize``.
+    Arguments:
+        quantity: 'T' (time steps), 'batch' or 'neurons'. The last two need a workload with a ``network``; its
+            times stay the same.
+        workload: the training job.
+        profile: the hardware.
+        strategies: names or groups; None means 'closed', for which the value is proved to be the largest
+            (docs/trade-offs.md).
+        max_overhead: limit on the time over base's, as 0.1 or '10%'; without it, plans may be very slow.
+        local_bytes: replaces the profile's local memory of one unit.
+        remote_bytes: replaces the profile's remote memory in total.
+        effort: 'quick' or 'thorough', as in ``optimize``.
+        progress: called with the work done and the total work.
+        command: recorded in the provenance of the plans.
 
     Raises InputError.
     """
     if quantity not in QUANTITIES:
         raise InputError(
-            f"{quantity!r} cannot be looked for.{did_you_mean(quantity, QUANTITIES)}",
+            f"{quantity!r} is not a quantity.{did_you_mean(quantity, QUANTITIES)}",
             field="quantity",
             value=quantity,
             accepted=", ".join(QUANTITIES),
@@ -64,7 +73,7 @@ def largest(
     )
     names = request.goal.strategies
     stages = StagedProgress(progress, stages=len(names))
-    found: list[Reach] = []
+    reaches: list[Reach] = []
     searches: list[ReachSearch] = []
     try:
         for place, name in enumerate(names):
@@ -74,11 +83,11 @@ def largest(
             )
             kind = ClosedFormReachSearch if strategy_of(name).is_closed_form else SolvedReachSearch
             searches.append(kind(quantity=quantity, request=alone, progress=stages))
-            found.append(searches[-1].reach())
+            reaches.append(searches[-1].reach())
     except KeyboardInterrupt:
-        found += [search.so_far() for search in searches[len(found) :]]
-        found += [make_empty_reach(name) for name in names[len(found) :]]
-        if all(reach.plan is None for reach in found):
+        reaches += [search.so_far() for search in searches[len(reaches) :]]
+        reaches += [make_empty_reach(name) for name in names[len(reaches) :]]
+        if all(reach.plan is None for reach in reaches):
             raise
     stages.end()
-    return {reach.strategy: reach for reach in sorted(found, key=lambda one: -one.value)}
+    return {reach.strategy: reach for reach in sorted(reaches, key=lambda reach: -reach.value)}

@@ -1,4 +1,4 @@
-"""The use case ``pareto``: what another byte of local memory buys, for each strategy and for all together."""
+"""Implements ``pareto``: the front of local memory and time, for each strategy and for all together."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ from ckptplan.strategies.closed_form import ClosedForm
 from ckptplan.strategies.protocol import Strategy
 from ckptplan.units import parse_bytes, parse_fraction
 
-#: A sequence up to so many steps has every point of its front listed, unless a resolution is asked for.
+#: Up to this many steps, every point of the front is listed unless a resolution is given.
 MOST_EXACT = 2_000_000
-#: Sequences from here on have their strategies searched side by side.
+#: From this many steps on, the strategies are searched in parallel.
 _LONG = 100_000
-#: A finer resolution than this would be more points than there is memory for.
+#: The finest resolution of long sequences; a finer one would need too much memory.
 _FINEST = 0.0001
 
 
@@ -56,15 +56,24 @@ def pareto(
     progress: Progress | None = None,
     command: str = "ckptplan.pareto",
 ) -> ParetoFront:
-    """Return the plans that no other plan beats in local memory and time, local memory ascending.
+    """Return the plans that no other plan beats in both local memory and time, by ascending local memory.
 
-    The result is a sequence of plans, each made when it is asked for; its columns are arrays.
-    ``strategies`` are names or groups, None for 'closed': those whose cost is a closed form, which answer at
-    once. Strategies that are solved decision by decision (``optimal`` and its like) are solved for some
-    budgets, for every one where there are few. ``local_bytes`` (one unit) is the budget that ``best`` and
-    ``knee`` keep and no limit of the front; ``remote_bytes`` (in all) and ``max_overhead`` limit it.
-    ``resolution`` 0 lists every point, 0.01 those that differ by a hundredth in memory or time; None is 0 up to
-    2,000,000 steps, else 0.001.
+    The result is a sequence of plans, each made on demand; its columns are arrays of shape (n,).
+
+    Arguments:
+        workload: the training job.
+        profile: the hardware.
+        strategies: names or groups; None means 'closed', the strategies whose cost is a closed form, which are
+            fast to search. Strategies such as ``optimal`` are solved for some budgets, or for all if there are
+            few.
+        local_bytes: the budget of one unit that ``best`` and ``knee`` keep; it does not limit the front.
+        remote_bytes: limit on remote memory in total; replaces the profile's.
+        max_overhead: limit on the time over base's, as 0.1 or '10%'.
+        resolution: 0 lists every point, 0.01 those that differ by 1 % in memory or time; None means 0 up to
+            2,000,000 steps, else 0.001.
+        effort: 'quick' or 'thorough', as in ``optimize``.
+        progress: called with the work done and the total work.
+        command: recorded in the provenance of the plans.
 
     Raises InputError.
     """
@@ -95,7 +104,7 @@ def _read_resolution(wanted: float | str | None, *, steps: int) -> float:
     least = 0.0 if steps <= MOST_EXACT else _FINEST
     if not least <= value <= 0.5:
         raise InputError(
-            f"{wanted} cannot be had for {steps:,} steps" if value < least else f"{wanted} is out of range",
+            f"{wanted} is too fine for {steps:,} steps" if value < least else f"{wanted} is out of range",
             field="resolution",
             value=wanted,
             accepted=f"a share from {least:g} to 0.5, as 0.01 or '1%'",
@@ -105,13 +114,13 @@ def _read_resolution(wanted: float | str | None, *, steps: int) -> float:
 
 @dataclass(frozen=True, kw_only=True)
 class StrategyFront:
-    """The front of one strategy, and how each of its points was obtained."""
+    """The front of one strategy, with the answers of its points."""
 
     strategy: Strategy
     front: Front
     #: Returns the answer behind a point.
     answer: Callable[[int], Answer]
-    #: Whether every point of the front is there.
+    #: Whether every point of the front is included.
     exact: bool
 
 
@@ -145,20 +154,20 @@ def _trace_fronts(question: Question, *, resolution: float) -> list[StrategyFron
 
     if question.costs.steps < _LONG:
         return [trace(strategy) for strategy in question.strategies]
-    # Long arrays: numpy lets other threads run meanwhile.
+    # Arrays are long, and numpy releases the interpreter lock.
     with ThreadPoolExecutor(max_workers=min(4, os.cpu_count() or 1)) as pool:
         return list(pool.map(trace, question.strategies))
 
 
 class ParetoFront(Sequence[Plan]):
-    """Plans that none of the strategies beats in local memory and time; columns at once, plans on demand."""
+    """Plans that no strategy beats in both local memory and time; columns as arrays, plans on demand."""
 
     def __init__(self, request: Request, fronts: tuple[StrategyFront, ...], *, resolution: float) -> None:
         self._request = request
         self._question = request.question()
         self._fronts = fronts
         self._together, self._origins = merge_fronts([one.front for one in fronts])
-        #: 0 where every point is listed, else the share by which those left out may differ.
+        #: 0 if every point is listed, else the share by which omitted points may differ.
         self.resolution = max([resolution, *(one.front.resolution for one in fronts)])
 
     def __len__(self) -> int:
@@ -169,7 +178,7 @@ class ParetoFront(Sequence[Plan]):
     @overload
     def __getitem__(self, index: slice) -> list[Plan]: ...
     def __getitem__(self, index: int | slice) -> Plan | list[Plan]:
-        """Return a plan; a slice is a list of plans. Raises IndexError."""
+        """Return a plan, or a list of plans for a slice. Raises IndexError."""
         if isinstance(index, slice):
             return [self[place] for place in range(*index.indices(len(self)))]
         if not -len(self) <= index < len(self):
@@ -183,12 +192,12 @@ class ParetoFront(Sequence[Plan]):
 
     @property
     def workload(self) -> Workload:
-        """The job."""
+        """The training job."""
         return self._request.case.workload
 
     @property
     def profile(self) -> HardwareProfile:
-        """The machine."""
+        """The hardware."""
         return self._request.case.profile
 
     @property
@@ -198,33 +207,33 @@ class ParetoFront(Sequence[Plan]):
 
     @property
     def resident_bytes(self) -> int:
-        """What stays in local memory whatever the schedule is, on one unit."""
+        """The bytes that stay in local memory of one unit with any schedule."""
         return self._question.costs.resident_bytes
 
     @property
     def base_seconds(self) -> float:
-        """The time of plain backpropagation, from which overhead is counted."""
+        """The seconds of plain backpropagation, which overhead is relative to."""
         return self._question.base_seconds
 
     @property
     def local_peak_bytes(self) -> Integers:
-        """Shape (n,), on one unit, ascending."""
+        """Peak bytes of local memory on one unit, shape (n,), ascending."""
         return self._together.local_peak_bytes
 
     @property
     def seconds(self) -> npt.NDArray[np.float64]:
-        """Shape (n,), descending."""
+        """Seconds of one batch, shape (n,), descending."""
         return self._together.seconds
 
     @property
     def overhead(self) -> npt.NDArray[np.float64]:
-        """Shape (n,): the share of base's time that is added."""
+        """Seconds over those of base, less one, shape (n,)."""
         added: npt.NDArray[np.float64] = np.maximum(0.0, overhead(self.seconds, self.base_seconds))
         return added
 
     @property
     def remote_peak_bytes(self) -> Integers:
-        """Shape (n,), all units together."""
+        """Peak bytes of remote memory, all units together, shape (n,)."""
         return self._together.remote_peak_bytes
 
     @cached_property
@@ -235,7 +244,7 @@ class ParetoFront(Sequence[Plan]):
 
     @property
     def parameters(self) -> Mapping[str, Integers]:
-        """Parameter name -> shape (n,), 0 where a point's strategy has no such parameter."""
+        """Parameter name -> column of shape (n,), 0 where a point's strategy lacks the parameter."""
         names = dict.fromkeys(name for one in self._fronts for name in one.front.parameters)
         columns = {name: np.zeros(len(self), dtype=np.int64) for name in names}
         for place, one in enumerate(self._fronts):
@@ -246,7 +255,7 @@ class ParetoFront(Sequence[Plan]):
 
     @cached_property
     def by_strategy(self) -> Mapping[str, ParetoFront]:
-        """The front of each strategy that has one, by name."""
+        """The front of each strategy that fits at all, by name."""
         return {
             one.strategy.name: ParetoFront(
                 self._request.replace(strategies=(one.strategy.name,)),
@@ -258,18 +267,18 @@ class ParetoFront(Sequence[Plan]):
         }
 
     def places_of(self, strategy: str) -> Integers:
-        """Return which points of a strategy's own front are on this one."""
+        """Return the indices of the points of a strategy's own front that are on this front."""
         which = [one.strategy.name for one in self._fronts].index(strategy)
         places: Integers = self._origins[1][self._origins[0] == which]
         return places
 
     @property
     def exact(self) -> bool:
-        """Whether no point of any strategy's front is left out."""
+        """Whether every point of every strategy's front is included."""
         return all(one.exact for one in self._fronts)
 
     def place_within(self, local_bytes: int) -> int | None:
-        """Return the index of the quickest listed plan within a budget of one unit, None where none fits."""
+        """Return the index of the fastest listed plan within a budget of one unit, None if none fits."""
         place = int(np.searchsorted(self.local_peak_bytes, local_bytes, side="right")) - 1
         return place if place >= 0 else None
 
@@ -295,7 +304,7 @@ class ParetoFront(Sequence[Plan]):
                 remote_peak_bytes=self.remote_peak_bytes[within],
             )
         )
-        # Of equal ones the quickest, which is the last.
+        # Of equal points, take the fastest, which is the last.
         return int(last - np.argmin(share[::-1]))
 
     @property
@@ -307,9 +316,9 @@ class ParetoFront(Sequence[Plan]):
         return rank_strategies(self._within(self.budget_bytes, objective="balanced")).first()
 
     def at(self, local_bytes: int | str) -> Plan:
-        """Return the quickest plan within a budget of one unit. Raises InputError and Infeasible.
+        """Return the fastest plan within a budget of one unit. Raises InputError and Infeasible.
 
-        It is read off the front where that has every point, and searched for where some are left out.
+        It is taken from the front if that is complete, and searched for otherwise.
         """
         budget = _read_budget(local_bytes)
         place = self.place_within(budget)
@@ -318,7 +327,7 @@ class ParetoFront(Sequence[Plan]):
         return rank_strategies(self._within(budget)).first()
 
     def lacks(self, local_bytes: int | str) -> Infeasible | None:
-        """Return why no plan is within a budget of one unit; None where one is. Raises InputError."""
+        """Return why no plan fits a budget of one unit, None if one does. Raises InputError."""
         budget = _read_budget(local_bytes)
         if self.place_within(budget) is not None:
             return None
@@ -331,16 +340,16 @@ class ParetoFront(Sequence[Plan]):
 
     @property
     def best(self) -> Plan:
-        """The quickest plan within the budget. Raises Infeasible."""
+        """The fastest plan within the budget. Raises Infeasible."""
         return self.at(self.budget_bytes)
 
     @property
     def _read_off(self) -> bool:
-        """Whether plans can be read off the columns: every point of every front is there."""
+        """Whether plans can be taken from the columns: the fronts are complete, and all are closed forms."""
         return not self.resolution and all(strategy.is_closed_form for strategy in self.compared)
 
     def _plan(self, place: int, *, budget: int | None = None) -> Plan:
-        """Return the plan of a point, for a budget or else for the memory that it takes."""
+        """Return the plan of a point, for the given budget, or for the memory that it needs."""
         which, index = self._origins[:, place].tolist()
         answer = self._fronts[which].answer(index)
         limit = int(self.local_peak_bytes[place]) if budget is None else budget

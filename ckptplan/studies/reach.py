@@ -1,4 +1,4 @@
-"""How far one strategy goes: the search for the largest value of a quantity that fits."""
+"""Searches for the largest value of a quantity that fits with one strategy."""
 
 from __future__ import annotations
 
@@ -21,28 +21,27 @@ from ckptplan.strategies.registry import strategy_of
 from ckptplan.studies.stages import StagedProgress
 from ckptplan.units import MAX_STEPS
 
-#: The quantities, and the largest value of each that is looked at.
+#: The quantities, and the largest value of each that is considered.
 QUANTITIES: Mapping[str, int] = {"T": MAX_STEPS, "batch": 10**9, "neurons": 10**9}
-#: Where larger sizes may need less, so many values beyond the last that was found are tried one by one.
+#: If larger sizes may need less memory, this many values beyond the largest found are tried one by one.
 _TRIED = 256
-#: Values of a solved strategy that are looked at over the whole range, and one by one beyond the edge found.
+#: For a solved strategy: values tried over the whole range, and one by one beyond the edge found.
 _SPREAD, _TRIED_CHEAPLY = 32, 32
-#: Share of the search when what solves nothing is done, and when only what bounds the value is left.
+#: Progress when the part without solving is done, and when only the binding limit remains to be found.
 _CHEAP, _FOUND = 0.05, 0.9
-#: Rounding of a share of base's time: ranges are dropped only where their bound is above it.
+#: Rounding of a share of base's time; a range is dropped only if its bound exceeds the limit by more.
 _ROUNDING = 1e-12
 
 
 @dataclass(frozen=True, kw_only=True)
 class Reach:
-    """How far one strategy goes.
+    """The largest value that fits with one strategy.
 
-    ``plan`` is the best plan at ``value``, None where not even 1 fits, for the reason ``infeasible``.
-    ``bound_by`` is the limit that the next value breaks (``local_bytes``, ``remote_bytes``,
-    ``max_overhead``, or ``steps`` where the strategy is not worked out for longer sequences), None where
-    nothing bounds it up to ``value``. ``proved`` says that no larger value fits; without it, none was found.
-    ``interrupted`` says that the search was not completed: ``value`` is the largest found so far, 0 where
-    none was.
+    ``plan`` is the best plan at ``value``, None if not even 1 fits; ``infeasible`` is then the reason.
+    ``bound_by`` is the limit that the next value exceeds: ``local_bytes``, ``remote_bytes``, ``max_overhead``,
+    or ``steps`` if the strategy cannot be solved for longer sequences. It is None if ``value`` is the largest
+    considered. ``proved`` says that no larger value fits; otherwise none was found. ``interrupted`` says that
+    the search was not completed: ``value`` is then the largest found so far, or 0.
     """
 
     strategy: str
@@ -55,12 +54,12 @@ class Reach:
 
 
 def make_empty_reach(strategy: str) -> Reach:
-    """Return that an interrupted search found nothing for a strategy."""
+    """Return the result of an interrupted search that found nothing."""
     return Reach(strategy=strategy, value=0, plan=None, bound_by=None, proved=False, interrupted=True)
 
 
 class ReachSearch(ABC):
-    """The search for one strategy."""
+    """The search for the largest value with one strategy."""
 
     def __init__(self, *, quantity: str, request: Request, progress: StagedProgress) -> None:
         self.quantity = quantity
@@ -71,14 +70,14 @@ class ReachSearch(ABC):
 
     @abstractmethod
     def find(self, most: int) -> None:
-        """Look for the largest value up to ``most``; leaves it in ``best``."""
+        """Search for the largest value up to ``most``, and store it in ``best``."""
 
     @abstractmethod
     def is_proved(self, value: int) -> bool:
-        """Return whether no value beyond the one found fits."""
+        """Return whether ``value``, which was found, is proved to be the largest."""
 
     def reach(self) -> Reach:
-        """Return how far the strategy goes."""
+        """Run the search and return its result."""
         most = self._most()
         self.find(most)
         self.progress.report_share(_FOUND, next_share=1.0)
@@ -103,22 +102,22 @@ class ReachSearch(ABC):
 
     def so_far(self) -> Reach:
         """Return the largest value found before an interruption."""
-        found = make_empty_reach(self.strategy.name)
+        empty = make_empty_reach(self.strategy.name)
         if self.best is None:
-            return found
+            return empty
         value, answer = self.best
-        return replace(found, value=value, plan=self._plan(value, answer))
+        return replace(empty, value=value, plan=self._plan(value, answer))
 
     @property
     def strategy(self) -> Strategy:
-        """The only one asked for."""
+        """The only strategy of the request."""
         return strategy_of(self.request.goal.strategies[0])
 
     def _plan(self, value: int, answer: Answer) -> Plan:
         return self._request(value).plan(answer)
 
     def _fits(self, value: int) -> bool:
-        """Try a value with all limits; keep what is found."""
+        """Return whether a value fits all limits; if so, store it in ``best``."""
         answer = self._question(value).best()
         if answer is not None:
             self.best = value, answer
@@ -140,8 +139,8 @@ class ReachSearch(ABC):
         return find_reason(self._question(value), subject=f"{self.strategy.name} does not fit")
 
     def _most(self) -> int:
-        """Return the largest value whose bytes can be counted."""
-        self._question(1)  # a job that cannot be changed says so
+        """Return the largest value whose bytes can be counted exactly."""
+        self._question(1)  # raises if the quantity cannot be changed
 
         def countable(value: int) -> bool:
             try:
@@ -156,20 +155,20 @@ class ReachSearch(ABC):
 class ClosedFormReachSearch(ReachSearch):
     """The search for a strategy whose cost is a closed form.
 
-    A schedule of fewer steps is one of more steps without the first of them, since chunks are cut from the
-    end: each count, and so the memory and what is added to base's time, falls no lower as T, or the size
-    of a state, rises. (But for chunks that grow with the whole part of M_s / M_a: rounded sizes may make
-    that part larger. There, values beyond the last one found are tried, and nothing is proved.)
+    Chunks are cut from the end, so a schedule for fewer steps is one for more steps without its first steps.
+    Hence each count, and with it the memory and the time added to base's, does not fall as T or the size of a
+    state rises. (An exception are chunks that grow with the integer part of M_s / M_a, which rounded sizes may
+    increase. For these, values beyond the last one found are tried, and nothing is proved.)
 
-    So a range of values is hopeless if at its smallest value nothing fits, or adds more than the share
-    allowed of base's time at its largest. Other ranges are halved, the upper half first. Without a limit
-    of overhead that is bisection; with one, what fits need not be all below some value.
+    So a range of values is hopeless if nothing fits at its smallest value, or if the time added there exceeds
+    the allowed share of base's time at its largest value. Other ranges are halved, the upper half first.
+    Without a limit on overhead, this is bisection; with one, the values that fit need not form one range.
     """
 
     def __init__(self, *, quantity: str, request: Request, progress: StagedProgress) -> None:
         super().__init__(quantity=quantity, request=request, progress=progress)
         self.extra_seconds = cache(self._extra_seconds)
-        #: The largest value seen to fit, where there is no limit of overhead; not planned yet.
+        #: Without a limit on overhead: the largest value known to fit, which is not planned yet.
         self.fitting = 0
 
     def find(self, most: int) -> None:
@@ -188,7 +187,7 @@ class ClosedFormReachSearch(ReachSearch):
 
     @property
     def _grows_by_sizes(self) -> bool:
-        """Whether a larger size may make chunks grow more, and so need less."""
+        """Whether a larger size may make chunks grow faster, and so need less memory."""
         return self.quantity != "T" and "state_units" in self.strategy.parameter_names
 
     def _look_up_to(self, most: int) -> None:
@@ -202,7 +201,7 @@ class ClosedFormReachSearch(ReachSearch):
                 if self._fits(low):
                     return
                 continue
-            # Wide ranges are cut at their geometric mean: what fits is small beside what can be asked.
+            # Wide ranges are cut at their geometric mean: the values that fit are small in comparison.
             middle = isqrt(low * high) + 1 if high > 4 * low else (low + high + 1) // 2
             waiting += [(low, middle - 1), (middle, high)]
 
@@ -213,12 +212,12 @@ class ClosedFormReachSearch(ReachSearch):
         longest = self._question(high).base_seconds
         added = extra
         if self.request.case.profile.overlaps_compute:
-            # What a transfer is hidden behind may grow faster than the transfers: only the whole time rises.
+            # Compute may grow faster than the transfers that it hides, so only the total time is monotone.
             added = self._question(low).base_seconds + extra - longest
         return added > limit * longest + _ROUNDING * longest
 
     def _extra_seconds(self, value: int) -> float:
-        """Return the least that is added to base's time within the memory; infinite where nothing fits."""
+        """Return the least seconds added to base's time within the memory, infinite if nothing fits."""
         question = self._question(value).replace(max_overhead=None)
         if self.request.goal.max_overhead is None:
             if not question.fits():
@@ -230,14 +229,14 @@ class ClosedFormReachSearch(ReachSearch):
 
 
 class SolvedReachSearch(ReachSearch):
-    """The search for a strategy that is solved value by value, which may take seconds each.
+    """The search for a solved strategy, which may take seconds for each value.
 
-    Below the local memory that it needs at least there is no schedule; that need rises with the value, so
-    that bisection finds the last value that meets it, for nothing. Up to there, whether there is a schedule
-    is known without solving, but how much work a table is need not rise with the value: some values spread
-    over the range are looked at before the edge between the last good one of them and the next is. That
-    value is solved. Only where its schedule takes more time than allowed, others are: by bisection, which
-    proves nothing, since the share of base's time can rise for a smaller value.
+    The least local memory of any schedule rises with the value, so bisection finds the last value that has
+    enough, without solving. Up to that value, ``has_schedule`` also answers without solving, but it need not
+    be monotone, since it depends on the size of a table. So values spread over the whole range are tried first,
+    and then the edge after the last one that passes. The value at the edge is solved. Only if its schedule
+    takes more time than allowed are other values solved, by bisection. This proves nothing, since overhead can
+    rise as the value falls.
     """
 
     def find(self, most: int) -> None:
@@ -255,7 +254,7 @@ class SolvedReachSearch(ReachSearch):
         return value == self.met
 
     def _look_below(self, high: int) -> None:
-        """Bisect for the last value that keeps the limits, from what needs no more than to hold each tape."""
+        """Bisect for the last value that keeps the limits, beginning where all tapes fit."""
         low, first = 0, find_last(self._holds_all_tapes, 1, high - 1)
         most, begun = log(high), 2 * _CHEAP
         while high - low > 1:
@@ -272,7 +271,7 @@ class SolvedReachSearch(ReachSearch):
         return self._question(value).may_fit()
 
     def _may_fit(self, value: int) -> bool:
-        """Return whether there is a schedule, and each step whose tape is not held may be run again."""
+        """Return whether there is a schedule, and the overhead allows recomputing steps without a held tape."""
         question = self._question(value)
         limit = question.goal.max_overhead
         if limit is not None and self._unkept_seconds(question) > (limit + _ROUNDING) * question.base_seconds:

@@ -1,4 +1,4 @@
-"""The answer to a question as a flat row: the best plan, or what is in its way."""
+"""Formats the answer to a question as a flat row: the best plan, or why nothing fits."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from ckptplan.search.reasons import find_reason
 from ckptplan.storage.tables import Columns, Row
 from ckptplan.strategies.registry import all_parameters
 
-#: What is planned.
+#: Columns of the job.
 JOB_COLUMNS: Columns = {"workload": "text", "profile": "text", "steps": "whole"}
-#: What is predicted of every plan.
+#: Columns of the prediction that every plan has.
 _PREDICTED_COLUMNS: Columns = {
     "seconds": "number",
     "overhead": "number",
@@ -24,7 +24,7 @@ _PREDICTED_COLUMNS: Columns = {
     "remote_reads": "whole",
     "messages": "whole",
 }
-#: What else is known of some plans.
+#: Further columns that some plans have.
 DETAIL_COLUMNS: Columns = {
     "regular": "truth",
     "least_seconds": "number",
@@ -33,32 +33,32 @@ DETAIL_COLUMNS: Columns = {
     "paper_overhead": "number",
     "paper_local_peak_bytes": "whole",
 }
-#: Why there is no plan.
+#: Columns of the reason why there is no plan.
 REASON_COLUMNS: Columns = {"fits": "truth", "binding": "text", "need": "number", "have": "number"}
 
 
 def parameter_columns() -> Columns:
-    """Return a column for each parameter of any strategy, so that all plans have the same columns."""
+    """Return a column for each parameter of any strategy, so that the columns do not depend on the plan."""
     return dict.fromkeys(all_parameters(), "whole")
 
 
 def cost_columns() -> Columns:
-    """Return the columns of a plan that is sure to be there: what it is, and what it costs."""
+    """Return the columns of an existing plan: strategy, parameters and costs."""
     return {"strategy": "text", **parameter_columns(), **_PREDICTED_COLUMNS}
 
 
 def plan_columns() -> Columns:
-    """Return the columns of the answer to a question, named as those of a plan's own row."""
+    """Return the columns of the answer to a question: a plan, or why there is none."""
     return {**cost_columns(), **DETAIL_COLUMNS, **REASON_COLUMNS}
 
 
 def plan_row(question: Question) -> Row:
-    """Return the columns of a plan, or of why there is none."""
+    """Return the row of the best plan, or of the reason why nothing fits."""
     if all(strategy.is_closed_form for strategy in question.strategies):
         best = question.best()
         answers = [] if best is None else [best]
     else:
-        # What is proved of any strategy holds for the best one.
+        # A bound that any strategy proves also holds for the best plan.
         answers = question.rank()
     if answers:
         return _make_plan_row(question, answers)

@@ -1,7 +1,7 @@
-"""The use case ``sensitivity``: how a plan's time follows from its inputs, and when another plan is better.
+"""Implements ``sensitivity``: how the best plan and its time depend on each input.
 
-Each input is scaled alone. At each factor the job is planned anew, and beside it stands what the plan that
-was best before, kept as it is, would cost.
+Each input is scaled alone. For each factor, the job is planned again, and the new plan is compared with the
+unchanged original plan.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from ckptplan.studies.error_bars import SAMPLES, ErrorBars, compute_error_bars
 from ckptplan.studies.fixed_plan import FixedPlan
 from ckptplan.units import parse_fraction
 
-#: What is varied, as axes of a sweep.
+#: The inputs that are varied, as axes of a sweep.
 INPUTS = (
     "bandwidth",
     "latency",
@@ -42,19 +42,19 @@ INPUTS = (
     "tape-bytes",
 )
 FACTORS = (0.5, 0.8, 1.25, 2.0)
-#: Break-evens are looked for between these factors, on a grid of so many steps each way.
+#: The range of factors in which break-evens are searched, and the number of grid steps in each direction.
 _LEAST, _MOST, _STEPS = 0.25, 4.0, 10
-#: How closely a break-even is known, as a ratio of factors.
+#: The precision of a break-even, as a ratio of factors.
 _CLOSE = 1.001
-#: An input is as much work as so many samples of the error bars.
+#: The work for an input, in samples of the error bars.
 _WORK = 30
-#: A strategy that is quicker by no more than this share is no reason to change.
+#: A strategy must be faster by more than this share to replace another one.
 _ROUNDING = 1e-9
 
 
 @dataclass(frozen=True, kw_only=True)
 class Best:
-    """The best plan somewhere: its strategy, its parameters and its time in seconds."""
+    """A best plan: its strategy, its parameters and its time in seconds."""
 
     strategy: str
     parameters: Parameters
@@ -63,11 +63,11 @@ class Best:
 
 @dataclass(frozen=True, kw_only=True)
 class Replanned:
-    """One input at ``factor`` times its value.
+    """The result for one input at ``factor`` times its value.
 
-    ``values`` has an entry for each field that the input sets (a bandwidth has one each way). ``best`` is
-    None where nothing fits. ``kept_seconds`` is what the plan for the unchanged inputs would take, and
-    ``kept_fits`` whether it keeps the budgets.
+    ``values`` has an entry for each field that the input sets (a bandwidth has one in each direction). ``best``
+    is None if nothing fits. ``kept_seconds`` is the time of the plan for the unchanged inputs, and
+    ``kept_fits`` says whether that plan keeps the budgets.
     """
 
     factor: float
@@ -79,9 +79,9 @@ class Replanned:
 
 @dataclass(frozen=True, kw_only=True)
 class BreakEven:
-    """Where another strategy becomes the best one: ``below`` this factor, and ``above`` it.
+    """A factor at which the best strategy changes: the best one ``below`` it, and ``above`` it.
 
-    None is that nothing fits. The factor is known to 0.1 %.
+    None means that nothing fits. The factor is known to 0.1 %.
     """
 
     factor: float
@@ -92,7 +92,7 @@ class BreakEven:
 
 @dataclass(frozen=True, kw_only=True)
 class Influence:
-    """What one input does. ``no_effect`` says why it does nothing, where it does."""
+    """The influence of one input; ``no_effect`` is the reason if scaling it changes nothing."""
 
     name: str
     values: tuple[Value, ...]
@@ -108,7 +108,7 @@ class Influence:
 
 @dataclass(frozen=True, kw_only=True)
 class Sensitivity:
-    """The best plan for unchanged inputs, what each of them does, and how sure its time is."""
+    """The best plan for unchanged inputs, the influence of each input, and the plan's error bars."""
 
     workload: Workload
     profile: HardwareProfile
@@ -133,11 +133,22 @@ def sensitivity(
 ) -> Sensitivity:
     """Return how the best plan and its time change with each input (docs/sensitivity.md).
 
-    The objective is time. ``strategies`` are as in ``optimize``, None for those of the group 'closed'.
-    With ``uncertainty``, as 0.1 or '10%' and at most 1, the result has error bars: all times are varied at
-    once by up to that share. ``progress`` is told the work done and the work in all.
+    The objective is time.
 
-    Raises InputError, and Infeasible where nothing fits the unchanged inputs.
+    Arguments:
+        workload: the training job.
+        profile: the hardware.
+        strategies: names or groups; None means 'closed'.
+        model: 'exact', or 'paper' for the printed equations.
+        local_bytes: replaces the profile's local memory of one unit.
+        remote_bytes: replaces the profile's remote memory in total.
+        uncertainty: if given, as 0.1 or '10%' and at most 1, the result has error bars: all times vary at once
+            by up to this share.
+        effort: 'quick' or 'thorough', as in ``optimize``.
+        progress: called with the work done and the total work.
+        command: recorded in the provenance.
+
+    Raises InputError, and Infeasible if nothing fits the unchanged inputs.
     """
     check_kind(workload, Workload, name="workload", load="load_workload")
     check_kind(profile, HardwareProfile, name="profile", load="load_profile")
@@ -182,7 +193,7 @@ def sensitivity(
 
 
 def _read_share(uncertainty: object) -> float:
-    """Return how far times may be off. Raises InputError."""
+    """Return the uncertainty of times as a share. Raises InputError."""
     accepted = "a share above 0 and up to 1, as 0.1 or '10%'"
     try:
         share = parse_fraction(uncertainty)
@@ -199,7 +210,7 @@ def _read_share(uncertainty: object) -> float:
 
 
 class _WorkCounter:
-    """Counts work that is done."""
+    """Counts completed work and reports it."""
 
     def __init__(self, progress: Progress | None, *, total: int) -> None:
         self.progress, self.done, self.total = progress, 0, total
@@ -216,10 +227,10 @@ def _best(answer: Answer) -> Best:
 
 @dataclass(frozen=True, kw_only=True)
 class _Study:
-    """What is asked, with the inputs as they are."""
+    """A request, with the answers found so far."""
 
     request: Request
-    #: What was found so far, by what it was found for.
+    #: Answers by the costs and budget of their questions.
     known: dict[Any, Answer | None] = field(default_factory=dict)
 
     @property
@@ -229,9 +240,9 @@ class _Study:
     def best(
         self, question: Question, *, near: FixedPlan | None, loyal_to: Iterable[str] = ()
     ) -> Answer | None:
-        """Return the best answer; of equally quick ones, that of the first strategy in ``loyal_to``.
+        """Return the best answer; of equally fast ones, that of the first strategy in ``loyal_to``.
 
-        ``near`` is the plan of a case nearby, which shortens the search.
+        ``near`` is the plan of a similar case, which shortens the search.
         """
         best = self._search(question, near)
         if best is None:
@@ -256,7 +267,7 @@ class _Study:
         return self.request.for_case(case).question()
 
     def measure_influence(self, axis: Axis, kept: FixedPlan) -> Influence:
-        """Return what one input does."""
+        """Return the influence of one input."""
         values = axis.now(self.case)
         reason = self._explain_no_effect(axis, values)
         if reason is not None:
@@ -270,7 +281,7 @@ class _Study:
         )
 
     def _explain_no_effect(self, axis: Axis, values: tuple[Value, ...]) -> str | None:
-        """Return why scaling changes nothing, None where it may."""
+        """Return why scaling an input changes nothing, None if it may change something."""
         if not any(values):
             return "is zero, which no factor changes"
         if axis.name == "bandwidth" and axis.scale(self.case, 2).costs == self.case.costs:
@@ -279,27 +290,27 @@ class _Study:
 
     def _replan(self, axis: Axis, factor: float, kept: FixedPlan) -> Replanned:
         question = self.question(axis.scale(self.case, factor))
-        found = self.best(question, near=kept, loyal_to=[kept.strategy.name])
+        answer = self.best(question, near=kept, loyal_to=[kept.strategy.name])
         seconds, fits = kept.at(question.costs, question.budget)
         return Replanned(
             factor=factor,
             values=tuple(axis.scale_values(self.case, factor)),
-            best=None if found is None else _best(found),
+            best=None if answer is None else _best(answer),
             kept_seconds=seconds,
             kept_fits=fits,
         )
 
     def _at(self, axis: Axis, factor: float, *, near: _Scanned, far: _Scanned | None = None) -> _Scanned:
-        """Return the best plan at a factor, with the strategy of a neighbour where that is as quick."""
-        known = [one.strategy for one in (near, far) if one is not None and one.strategy is not None]
-        found = self.best(
+        """Return the best plan at a factor; a neighbour's strategy wins ties."""
+        known = [point.strategy for point in (near, far) if point is not None and point.strategy is not None]
+        answer = self.best(
             self.question(axis.scale(self.case, factor)), near=near.plan, loyal_to=dict.fromkeys(known)
         )
-        plan = None if found is None else FixedPlan(answer=found, model=self.request.goal.model)
+        plan = None if answer is None else FixedPlan(answer=answer, model=self.request.goal.model)
         return _Scanned(factor=factor, plan=plan)
 
     def _find_break_evens(self, axis: Axis, kept: FixedPlan) -> Iterator[BreakEven]:
-        """Scan a grid of factors outwards, and look closer wherever two neighbours differ."""
+        """Scan a grid of factors outwards from 1, and bisect wherever two neighbours differ."""
         for end in (_LEAST, _MOST):
             near = _Scanned(factor=1.0, plan=kept)
             for step in range(1, _STEPS + 1):
@@ -308,11 +319,11 @@ class _Study:
                 near = far
 
     def _bisect(self, axis: Axis, near: _Scanned, far: _Scanned) -> Iterator[BreakEven]:
-        """Bisect between two factors with different winners, for each change that shows."""
+        """Yield each change of the best strategy between two factors, by bisection."""
         if near.strategy == far.strategy:
             return
         factor = math.sqrt(near.factor * far.factor)
-        low, high = sorted((near, far), key=lambda one: one.factor)
+        low, high = sorted((near, far), key=lambda point: point.factor)
         if high.factor <= low.factor * _CLOSE:
             yield BreakEven(
                 factor=factor,
@@ -328,7 +339,7 @@ class _Study:
 
 @dataclass(frozen=True, kw_only=True)
 class _Scanned:
-    """The best plan at a factor, None where nothing fits."""
+    """The best plan at a factor, None if nothing fits."""
 
     factor: float
     plan: FixedPlan | None

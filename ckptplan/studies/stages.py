@@ -1,4 +1,4 @@
-"""Progress of work in stages: several searches, one after the other, each of which solves problems."""
+"""Reports the progress of several searches in sequence, each of which solves problems."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ _PARTS = 1_000
 
 
 class StagedProgress:
-    """Reports how far several stages are, in parts of each; never backwards."""
+    """Reports the progress of several stages, each divided into parts; it never decreases."""
 
     def __init__(self, progress: Progress | None, *, stages: int) -> None:
         self.progress = progress
@@ -23,12 +23,12 @@ class StagedProgress:
         self._report(self.begun)
 
     def report_share(self, share: float, *, next_share: float) -> None:
-        """Report the share of the stage that is done; a solve that follows leads to ``next_share``."""
+        """Report the share of the stage that is done; a solve that follows advances it to ``next_share``."""
         self.shares = (share, next_share)
         self.report_solve(0, 1)
 
     def report_solve(self, done: int, total: int) -> None:
-        """Report how much of a solve is done."""
+        """Report the progress of a solve."""
         share, next_share = self.shares
         within = share + (next_share - share) * min(1.0, done / max(1, total))
         self._report(self.begun + int(within * _PARTS))

@@ -1,4 +1,4 @@
-"""The use case ``sweep``: the best plan at every point of a grid, as flat rows."""
+"""Implements ``sweep``: the best plan at every point of a grid, as flat rows."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ from ckptplan.studies.workers import count_cores, map_in_order
 from ckptplan.version import __version__
 from ckptplan.wording import Phrase
 
-#: Values of an axis, and corners of the grid, that are looked at before it is begun.
+#: How many values of each axis, and corners of the grid, are checked before a sweep begins.
 _MOST_CHECKED, _MOST_CORNERS = 1000, 4096
 
 
 @dataclass(frozen=True, kw_only=True)
 class Sweep:
-    """A grid, and all that determines its rows.
+    """A grid, and everything else that determines its rows.
 
-    Rows come by workload, then by profile, then by the grid; ``goal`` has no budgets, which are those of
-    the profiles.
+    Rows are ordered by workload, then by profile, then by the grid. ``goal`` has no budgets: these are the
+    memory sizes of the profiles.
     """
 
     workloads: tuple[Workload, ...]
@@ -48,7 +48,7 @@ class Sweep:
 
     @property
     def identity(self) -> str:
-        """A short hash of all that determines the rows, the version of the program included."""
+        """A short hash of everything that determines the rows, including the version of the program."""
         numbers = {
             "version": __version__,
             "axes": {
@@ -56,18 +56,18 @@ class Sweep:
             },
             "order": [axis.column for axis in self.grid.axes],
             "goal": self.goal.model_dump(mode="json"),
-            # Two workloads with the same numbers differ where the network that derives them is varied.
+            # The hash of a workload omits its network, which an axis may vary.
             "workloads": [
-                [one.name, one.hash, one.network and one.network.model_dump(mode="json")]
-                for one in self.workloads
+                [workload.name, workload.hash, workload.network and workload.network.model_dump(mode="json")]
+                for workload in self.workloads
             ],
-            "profiles": [[one.name, one.hash] for one in self.profiles],
+            "profiles": [[profile.name, profile.hash] for profile in self.profiles],
         }
         return digest(numbers).removeprefix("sha256:")[:12]
 
     @property
     def columns(self) -> Columns:
-        """The columns of every row, and what they hold."""
+        """The columns of every row, and their types."""
         axes: dict[str, Type] = {
             axis.column: "whole" if axis.kind.whole else "number" for axis in self.grid.axes
         }
@@ -81,13 +81,13 @@ class Sweep:
         return self.workloads[workload], self.profiles[profile], self.grid.point(point)
 
     def head(self, index: int, *, identity: str) -> Row:
-        """Return the first columns of a row, which no plan is needed for."""
+        """Return the first columns of a row, which do not depend on its plan."""
         workload, profile, point = self.place(index)
         axes = dict(zip((axis.column for axis in self.grid.axes), point, strict=True))
         return {"sweep": identity, **axes, "workload": workload.name, "profile": profile.name}
 
     def case(self, index: int) -> Case:
-        """Return what the plan of a row is made for. Raises InputError that names the point."""
+        """Return the case of a row. Raises InputError that names the point."""
         workload, profile, point = self.place(index)
         return self._case(Case(workload=workload, profile=profile), point)
 
@@ -109,13 +109,13 @@ class Sweep:
         )
 
     def question(self, index: int) -> Question:
-        """Return what is asked at a row. Raises InputError that names the point."""
+        """Return the question of a row. Raises InputError that names the point."""
         case = self.case(index)
         request = Request(
             case=case,
             goal=self.goal,
             provenance=self.provenance,
-            # A row is the whole truth, or is not there.
+            # A row must not hold the best plan so far.
             keeps_best=False,
         )
         try:
@@ -124,13 +124,13 @@ class Sweep:
             raise self._at(error, case, self.place(index)[2]) from None
 
     def row(self, index: int, *, identity: str) -> Row:
-        """Return one row: the best plan there, or what is in its way."""
+        """Return one row: the best plan of the point, or why nothing fits."""
         question = self.question(index)
         head = {**self.head(index, identity=identity), "steps": question.costs.steps}
         return {**dict.fromkeys(self.columns), **head, **plan_row(question)}
 
     def check(self) -> None:
-        """Raise InputError where a value is out of place, or a corner of the grid is no job."""
+        """Raise InputError if a value, or the combination at a corner of the grid, is not accepted."""
         base = len(self.grid)
         for job in range(len(self.workloads) * len(self.profiles)):
             workload, profile, point = self.place(job * base)
@@ -141,7 +141,7 @@ class Sweep:
                 self.question(job * base + index)
 
     def _corners(self) -> Iterator[int]:
-        """Return the places in the grid where every axis is at its least or its most."""
+        """Yield the indices of the grid points where every axis is at its minimum or maximum."""
         ends = [_find_ends(values) for values in self.grid.values]
         for number, places in enumerate(product(*ends)):
             if number >= _MOST_CORNERS:
@@ -176,7 +176,23 @@ def make_sweep(
     effort: str = "quick",
     command: str = "ckptplan.sweep",
 ) -> Sweep:
-    """Return a sweep that was looked over, but not begun. Arguments and errors are those of ``sweep``."""
+    """Return a sweep that is checked but not begun.
+
+    Arguments:
+        over: the inputs to vary, as for ``sweep``.
+        workloads: one or more workloads.
+        profiles: one or more hardware profiles.
+        strategies: names or groups; None means 'closed'.
+        objective: 'time', 'memory' or 'balanced'.
+        model: 'exact', or 'paper' for the printed equations.
+        max_overhead: limit on the time over base's.
+        local_bytes: replaces the profiles' local memory of one unit.
+        remote_bytes: replaces the profiles' remote memory in total.
+        effort: 'quick' or 'thorough', as in ``optimize``.
+        command: recorded in the provenance.
+
+    Raises InputError.
+    """
     budgets = {
         name: value
         for name, value in {"local_bytes": local_bytes, "remote_bytes": remote_bytes}.items()
@@ -194,7 +210,9 @@ def make_sweep(
     )
     sweep = Sweep(
         workloads=_check_several(workloads, Workload),
-        profiles=tuple(replace_numbers(one, budgets) for one in _check_several(profiles, HardwareProfile)),
+        profiles=tuple(
+            replace_numbers(profile, budgets) for profile in _check_several(profiles, HardwareProfile)
+        ),
         grid=grid,
         goal=goal,
         provenance=make_provenance(command),
@@ -202,7 +220,7 @@ def make_sweep(
     if len(sweep) > MOST_POINTS:
         raise InputError(
             f"{len(sweep.workloads)} workloads x {len(sweep.profiles)} profiles x {len(grid):,} points are "
-            f"{len(sweep):,} rows, which are too many",
+            f"{len(sweep):,} rows, which is too many",
             field="over",
             value=len(sweep),
             accepted=f"up to {MOST_POINTS:,}",
@@ -212,7 +230,7 @@ def make_sweep(
 
 
 def _check_several(given: Any, kind: type[Any]) -> tuple[Any, ...]:
-    """Return one or several workloads or profiles, with different names. Raises InputError."""
+    """Return one or more workloads or profiles as a tuple; their names must differ. Raises InputError."""
     several = (given,) if isinstance(given, kind) else tuple(given)
     field = "workloads" if kind is Workload else "profiles"
     if not several:
@@ -229,7 +247,7 @@ def _check_budgets(grid: Grid, budgets: Mapping[str, Any]) -> None:
         for name, value in budgets.items():
             if f"profile.{name}" in axis.sets:
                 raise InputError(
-                    "is varied by the grid and set for all of it",
+                    "is both varied by the grid and set to one value",
                     field=name,
                     value=value,
                     accepted=f"either the axis {axis.name} or the budget",
@@ -237,7 +255,7 @@ def _check_budgets(grid: Grid, budgets: Mapping[str, Any]) -> None:
 
 
 def iterate_rows(sweep: Sweep, *, start: int = 0, jobs: int | None = 1) -> Iterator[list[Row]]:
-    """Yield rows in grid order from the one numbered ``start``, some at a time; None jobs: all cores."""
+    """Yield lists of rows in grid order, from number ``start``; ``jobs`` None uses all cores."""
     return map_in_order(
         _rows,
         (sweep, sweep.identity),
@@ -260,16 +278,16 @@ def sweep(
     jobs: int | None = 1,
     **wishes: Any,
 ) -> Iterator[Row]:
-    """Yield the best plan at every point of a grid, as a dict by column (docs/sweep.md), while it goes on.
+    """Yield the best plan at every point of a grid as it is found, as a dict by column (docs/sweep.md).
 
-    ``over`` maps inputs to values, as ``{"T": "256:65536:x2", "batch": [30, 60]}``, or lists texts as
-    ``"T=256:65536:x2"``. ``wishes`` are ``strategies`` (None: those of the group 'closed'), ``objective``,
-    ``model``, ``max_overhead``, ``local_bytes``, ``remote_bytes`` and ``effort``, as in ``optimize``.
-    ``jobs`` is the number of processes, None for all cores; a script that asks for several starts with
-    ``if __name__ == "__main__":``, as all that start processes do.
+    ``over`` maps inputs to values, as ``{"T": "256:65536:x2", "batch": [30, 60]}``, or lists texts such as
+    ``"T=256:65536:x2"``. ``wishes`` are ``strategies`` (None means 'closed'), ``objective``, ``model``,
+    ``max_overhead``, ``local_bytes``, ``remote_bytes`` and ``effort``, as in ``optimize``. ``jobs`` is the
+    number of processes, None for all cores; with several, a script needs ``if __name__ == "__main__":``, as every
+    script that starts processes does.
 
-    Raises InputError before the first row for inputs that do not exist, values that are none, and a grid
-    of more than 10 million rows.
+    Raises InputError before the first row for unknown inputs, wrong values, and a grid of more than 10 million
+    rows.
     """
     prepared_sweep = make_sweep(over, workloads=workloads, profiles=profiles, **wishes)
     return (row for rows in iterate_rows(prepared_sweep, jobs=jobs) for row in rows)

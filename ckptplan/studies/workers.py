@@ -1,7 +1,7 @@
-"""One function over many indices on several processes, results in order.
+"""Maps a function over many indices in several processes, with results in order.
 
-Workers are started afresh ('spawn'), so that they work alike on every system. They end by themselves when
-whoever started them is gone, however it went.
+Workers are started with 'spawn', so that they behave the same on every system. They exit when the parent
+process ends, for whatever reason.
 """
 
 from __future__ import annotations
@@ -23,29 +23,29 @@ from typing import Any, TypeAlias, TypeVar
 from ckptplan.errors import CkptplanError
 
 Result = TypeVar("Result")
-#: Returns the results for the indices from one up to before another; takes what all calls share.
+#: Takes the data that all calls share, ``start`` and ``stop``; returns the results for start..stop-1.
 Task: TypeAlias = Callable[[Any, int, int], list[Result]]
 
-#: Work shorter than this does not pay for starting processes.
+#: Seconds of work in this process before others are started, which does not pay for less.
 _ALONE_SECONDS = 0.25
-#: A worker takes about so much at a time: what an interruption loses at most.
+#: Seconds of work for a worker at a time, which is the most that an interruption loses.
 _CHUNK_SECONDS = 0.1
 _MOST_AT_ONCE = 512
 
 
 def count_cores() -> int:
-    """Return how many processes can run at once."""
+    """Return the number of cores available to this process."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def map_in_order(
     task: Task[Result], shared: Any, *, start: int, stop: int, jobs: int
 ) -> Iterator[list[Result]]:
-    """Yield the results for ``start`` up to ``stop``, some at a time and in order.
+    """Yield lists of results for start..stop-1, in order.
 
-    ``task`` is a function of a module, and ``shared`` can be pickled. The first quarter of a second of
-    work, and all of it with one job, is done here. Raises what ``task`` raises, and CkptplanError where a
-    worker dies.
+    ``task`` must be a module-level function, and ``shared`` must be picklable. This process does the first
+    quarter of a second of work and, with one job, all of it. Raises what ``task`` raises, and CkptplanError if
+    a worker dies.
     """
     began = time.perf_counter()
     done = start
@@ -60,7 +60,7 @@ def map_in_order(
 def _spread(
     task: Task[Result], shared: Any, start: int, stop: int, *, jobs: int, each: float
 ) -> Iterator[list[Result]]:
-    """Yield results of a pool; ``each`` is about what an index takes, in seconds."""
+    """Yield results of a pool; ``each`` is an estimate of the seconds per index."""
     waiting: deque[Future[tuple[list[Result], float]]] = deque()
     with _pool(task, shared, jobs) as pool:
         while start < stop or waiting:
@@ -79,7 +79,7 @@ def _spread(
 
 @contextmanager
 def _pool(task: Task[Result], shared: Any, jobs: int) -> Iterator[ProcessPoolExecutor]:
-    """Start workers that are gone at the end, whatever they are at."""
+    """Start workers, and end them on exit whatever they are doing."""
     context = get_context("spawn")
     watched, held = context.Pipe(duplex=False)
     pool = ProcessPoolExecutor(jobs, mp_context=context, initializer=_begin, initargs=(task, shared, watched))
@@ -94,7 +94,7 @@ def _pool(task: Task[Result], shared: Any, jobs: int) -> Iterator[ProcessPoolExe
 
 @contextmanager
 def _hold_interrupts() -> Iterator[None]:
-    """Start processes that Ctrl-C does not reach: it is for whoever started them to tell."""
+    """Block Ctrl-C while processes start, so that they inherit the mask and only the parent handles it."""
     if not hasattr(signal, "pthread_sigmask"):
         yield
         return
@@ -105,19 +105,19 @@ def _hold_interrupts() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-#: In a worker: the task, and what its calls share.
+#: In a worker: the task, and the data that its calls share.
 _job: list[Any] = []
 
 
 def _begin(task: Task[Any], shared: Any, watched: Connection) -> None:
     _job[:] = [task, shared]
-    # What is loaded by now stays: collecting garbage need not look at it time and again.
+    # Exclude the objects loaded so far from garbage collection.
     gc.freeze()
     threading.Thread(target=_end_with, args=(watched,), daemon=True).start()
 
 
 def _end_with(watched: Connection) -> None:
-    """End when the other end is closed, or gone with its process."""
+    """Exit when the other end of the pipe is closed, or its process ends."""
     watched.poll(None)
     os._exit(0)
 

@@ -177,7 +177,7 @@ def test_a_trace_has_both_timelines(calibrated: Path) -> None:
 def test_a_plan_for_other_hardware_is_carried_out(tmp_path: Path) -> None:
     """A spiking network on an IPU: counts, bytes and gradients hold, times are shown as not comparable."""
     for neurons, profile in (("100", "ipu-mk2"), ("1472", "nvidia-h200")):
-        # Of 100 neurons on 1,472 units each unit's share is rounded up; an H200 copies beside compute.
+        # Of 100 neurons on 1,472 units each unit's share is rounded up; copies on an H200 overlap compute.
         job = ("--T", "30", "--batch", "2", "--neurons", neurons, "--profile", profile)
         done = run("optimize", *job, "--strategies", "remote", "-o", "plan.json", cwd=tmp_path)
         assert done.returncode == 0, done.stderr

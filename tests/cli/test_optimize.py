@@ -301,7 +301,7 @@ def test_compare_prints_a_line_for_each_strategy() -> None:
         (["--T", "100"], "as good"),
         (["--model", "paper", "--max-overhead", "10%", "--local-bytes", "1 GB"], "too slow"),
         (["--model", "paper", "--remote-bytes", "1 kB", "--local-bytes", "1 GB"], "remote"),
-        (["--profile", "nvidia-h200"], "run beside compute"),
+        (["--profile", "nvidia-h200"], "overlap compute"),
     ],
 )
 def test_compare_tells_why_not(arguments: list[str], told: str) -> None:

@@ -403,10 +403,13 @@ def test_missing_pyarrow_says_what_to_install(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--over", "bandwith=1GB/s"], "bandwith: is no input that can be varied. Did you mean 'bandwidth'?"),
+        (
+            ["--over", "bandwith=1GB/s"],
+            "bandwith: is not an input that can be varied. Did you mean 'bandwidth'?",
+        ),
         (
             ["--over", "local-bytes=1MiB,2MiB", "--local-bytes", "3 MiB"],
-            "--local-bytes: is varied by the grid and set for all of it (accepted: either the axis local-bytes",
+            "--local-bytes: is both varied by the grid and set to one value (accepted: either the axis local-bytes",
         ),
         (["--over", "T=1,2", "--T", "5"], "--T: is varied by --over and set for all of it"),
         ([], "--over: is missing: there is one point only"),

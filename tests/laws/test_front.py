@@ -36,7 +36,7 @@ def undominated(cost: Cost) -> list[tuple[int, float]]:
 
 
 def told_apart(points: list[tuple[int, float]], costs: StepCosts) -> list[tuple[int, float]]:
-    """Times beside compute are sums in several orders: what rounding alone makes quicker is dropped."""
+    """Overlapped times are summed in several orders; a point that is faster only by rounding is dropped."""
     if not costs.overlaps_compute:
         return points
     kept: list[tuple[int, float]] = []

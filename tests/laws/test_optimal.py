@@ -118,7 +118,7 @@ def test_a_bound_above_a_plan_is_never_told_as_a_proof(monkeypatch: pytest.Monke
 def test_with_little_remote_memory_no_form_that_is_considered_beats_the_optimum(
     costs: StepCosts, local: int, remote: int
 ) -> None:
-    """Nor where transfers run beside compute: one remote period, segments read once, and what moves nothing."""
+    """Nor if transfers overlap compute: one remote period, segments read once, and what moves nothing."""
     budget = Budget(local_bytes=costs.resident_bytes + local, remote_bytes=remote)
     names = ["optimal", "disk-revolve", "periodic", "bptt-msm", "standard"]
     answers = ask(costs=costs, budget=budget, strategies=tuple(select_strategies(names))).rank()

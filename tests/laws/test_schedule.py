@@ -51,7 +51,7 @@ def test_law_1_serial(name: str, costs: StepCosts, first: int, second: int) -> N
 @example(costs=plain_costs(13, write_seconds=0.0), first=2, second=2)
 @example(costs=plain_costs(13, read_seconds=500.0), first=2, second=3)
 def test_law_1_overlapped(name: str, costs: StepCosts, first: int, second: int) -> None:
-    """The same where transfers run beside compute: seconds to 1e-9, peaks with both buffers."""
+    """The same if transfers overlap compute: seconds to 1e-9, peaks with both buffers."""
     costs = changed(costs, overlaps_compute=True)
     strategy = CLOSED[name]
     parameters = setting_of(strategy, (first, second), costs)

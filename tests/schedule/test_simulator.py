@@ -214,7 +214,7 @@ def test_the_remote_budget_of_a_plan_is_enforced() -> None:
 
 
 def test_a_plan_by_the_printed_equations_is_not_held_to_its_budget() -> None:
-    """They know no buffers for transfers beside compute, which the schedule needs."""
+    """They ignore the buffers of transfers that overlap compute, which the schedule needs."""
     plan = small_plan("remote", profile="nvidia-h200", local_bytes="345 MB")
     tight = plan.goal.model_copy(update={"local_bytes": plan.predicted.local_peak_bytes - 1})
     with pytest.raises(IllegalAction):

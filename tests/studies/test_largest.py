@@ -183,7 +183,7 @@ def test_what_is_too_long_to_be_solved_says_how_long_may_be(name: str) -> None:
 
 
 def test_bad_questions_are_refused() -> None:
-    with pytest.raises(InputError, match=r"'baatch' cannot be looked for\. Did you mean 'batch'"):
+    with pytest.raises(InputError, match=r"'baatch' is not a quantity\. Did you mean 'batch'"):
         ckptplan.largest("baatch", PAPER, IPU)
     plain = Workload(**{**dict(PAPER), "network": None})
     with pytest.raises(InputError, match="has no network description"):

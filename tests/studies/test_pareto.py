@@ -203,7 +203,7 @@ def test_a_very_long_sequence_has_points_that_stand_for_others() -> None:
     [
         (64, "70%", "resolution: 70% is out of range"),
         (64, "-1%", "negative"),
-        (10**9, 0, "resolution: 0 cannot be had for 1,000,000,000 steps"),
+        (10**9, 0, "resolution: 0 is too fine for 1,000,000,000 steps"),
     ],
 )
 def test_a_resolution_that_cannot_be_had_is_refused(steps: int, resolution: object, message: str) -> None:

@@ -1,4 +1,4 @@
-"""The same laws on a CUDA device: pinned buffers, copies beside compute, the device's own generator."""
+"""The same laws on a CUDA device: pinned buffers, copies that overlap compute, the device's own generator."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ STEPS = 120
 
 
 def on(plan: Plan, *, beside: bool) -> Plan:
-    """The plan for a machine whose transfers run beside compute, or not."""
+    """The plan for a machine whose transfers overlap compute, or do not."""
     workload = plan.workload
     machine = ckptplan.HardwareProfile(**{**dict(MACHINE), "overlaps_compute": beside})
     return ckptplan.optimize(workload, machine, strategies=[plan.strategy], local_bytes=12)
