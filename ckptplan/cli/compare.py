@@ -6,7 +6,7 @@ import typer
 
 from ckptplan.cli import options
 from ckptplan.cli.options import Effort, Format, Model, Objective
-from ckptplan.cli.output import emit, enveloped, note
+from ckptplan.cli.output import note, write_view
 from ckptplan.cli.wording import as_option, named_by_option
 from ckptplan.errors import Infeasible
 
@@ -32,9 +32,10 @@ def command(
 ) -> None:
     """Show the best plan of each strategy, or why it has none; exits 3 if none has one."""
     from ckptplan.cli.progress import progress_bar
+    from ckptplan.cost.case import Case
     from ckptplan.planning.ranking import rank_strategies
     from ckptplan.planning.request import Request
-    from ckptplan.report.comparison import comparison_document, comparison_rows, comparison_table
+    from ckptplan.report.comparison import view_comparison
 
     options.keep_inputs({"--output": output}, profile, workload)
     with named_by_option():
@@ -55,14 +56,7 @@ def command(
     if ranked.interrupted:
         note("interrupted: the strategies found so far, without a bound")
     results = ranked.by_strategy()
-    emit(
-        format_=format_,
-        output=output,
-        table=lambda console: comparison_table(
-            console, results, workload=task, profile=hardware, regret=regret, wording=as_option
-        ),
-        document=lambda: enveloped("comparison", comparison_document(results, workload=task, profile=hardware)),
-        rows=lambda: comparison_rows(results, workload=task, profile=hardware),
-    )
+    case = Case(workload=task, profile=hardware)
+    write_view(view_comparison(results, case, regret=regret, wording=as_option), format_=format_, output=output)
     if all(isinstance(result, Infeasible) for result in results.values()):
         raise typer.Exit(Infeasible.exit_code)

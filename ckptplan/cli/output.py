@@ -15,6 +15,8 @@ from ckptplan.version import __version__
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from ckptplan.report.view import View
+
 
 def emit(
     *,
@@ -35,6 +37,17 @@ def emit(
         table(_console(sys.stdout))
     else:
         write_text(output or "-", _plain_text(table))
+
+
+def write_view(view: View, *, format_: Format, output: str | None) -> None:
+    """Write a result in the format asked for. Raises InputError if the file cannot be written."""
+    emit(
+        format_=format_,
+        output=output,
+        table=view.table,
+        document=lambda: view.document() if view.kind is None else enveloped(view.kind, view.document()),
+        rows=view.rows,
+    )
 
 
 def enveloped(kind: str, content: Mapping[str, Any]) -> dict[str, Any]:

@@ -9,12 +9,12 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from ckptplan.cost.case import Case
 from ckptplan.errors import Infeasible
 from ckptplan.model.plan import Plan
-from ckptplan.model.profile import HardwareProfile
-from ckptplan.model.workload import Workload
 from ckptplan.report.infeasible import verdict
 from ckptplan.report.plan_table import PROVED, passed_over, plan_row, print_basis, print_title
+from ckptplan.report.view import View
 from ckptplan.storage.plans import plan_document
 from ckptplan.storage.tables import Rows
 from ckptplan.studies.rows import DETAIL_COLUMNS, JOB_COLUMNS, REASON_COLUMNS, cost_columns
@@ -24,17 +24,24 @@ from ckptplan.wording import Wording
 Results: TypeAlias = Mapping[str, Plan | Infeasible]
 
 
-def comparison_table(
-    console: Console,
-    results: Results,
-    *,
-    workload: Workload,
-    profile: HardwareProfile,
-    regret: bool = False,
-    wording: Wording = str,
+def view_comparison(results: Results, case: Case, *, regret: bool = False, wording: Wording = str) -> View:
+    """Return the best plan of each strategy, and the reason where there is none, for every format.
+
+    With ``regret`` the table has each plan's time over the optimum.
+    """
+    return View(
+        kind="comparison",
+        table=lambda console: _print_comparison(console, results, case, regret=regret, wording=wording),
+        document=lambda: _make_document(results, case),
+        rows=lambda: _list_rows(results, case),
+    )
+
+
+def _print_comparison(
+    console: Console, results: Results, case: Case, *, regret: bool, wording: Wording
 ) -> None:
     """Print each strategy at its best, and what the numbers rest on."""
-    print_title(console, workload=workload, profile=profile)
+    print_title(console, workload=case.workload, profile=case.profile)
     console.print(strategies_table(results, regret=regret))
     plans = [result for result in results.values() if isinstance(result, Plan)]
     if plans and regret:
@@ -133,8 +140,9 @@ def _why_not(plan: Plan, best: Plan) -> str:
     return next((text for share, text in reasons if share > 0), "as good")
 
 
-def comparison_document(results: Results, *, workload: Workload, profile: HardwareProfile) -> dict[str, Any]:
+def _make_document(results: Results, case: Case) -> dict[str, Any]:
     """Return the comparison as JSON data: full plans, and reasons where there is none."""
+    workload, profile = case.workload, case.profile
     return {
         "workload": {"name": workload.name, "hash": workload.hash, "steps": workload.steps},
         "profile": {"name": profile.name, "hash": profile.hash},
@@ -147,9 +155,9 @@ def comparison_document(results: Results, *, workload: Workload, profile: Hardwa
     }
 
 
-def comparison_rows(results: Results, *, workload: Workload, profile: HardwareProfile) -> Rows:
+def _list_rows(results: Results, case: Case) -> Rows:
     """Return a flat row for each strategy, with the columns of a plan's row and the reasons."""
-    job = {"workload": workload.name, "profile": profile.name, "steps": workload.steps}
+    job = {"workload": case.workload.name, "profile": case.profile.name, "steps": case.workload.steps}
     return Rows(
         columns={**JOB_COLUMNS, **cost_columns(), **REASON_COLUMNS, **DETAIL_COLUMNS},
         rows=[

@@ -12,10 +12,11 @@ import pytest
 from rich.console import Console
 
 import ckptplan
+from ckptplan.cost.case import Case
 from ckptplan.errors import Infeasible
 from ckptplan.model.plan import Plan
 from ckptplan.planning.playback import simulate
-from ckptplan.report.comparison import comparison_document, comparison_rows, comparison_table
+from ckptplan.report.comparison import view_comparison
 from ckptplan.report.front_plot import front_figure
 from ckptplan.report.front_table import front_csv, front_json, front_table
 from ckptplan.report.infeasible import infeasible_text
@@ -47,6 +48,10 @@ class Job:
     @property
     def workload(self) -> ckptplan.Workload:
         return ckptplan.load_workload("paper-snn").with_steps(self.steps)
+
+    @property
+    def case(self) -> Case:
+        return Case(workload=self.workload, profile=PROFILE)
 
     @property
     def wishes(self) -> dict[str, Any]:
@@ -136,11 +141,11 @@ def test_infeasible_as_message() -> None:
 @pytest.mark.parametrize("regret", [False, True])
 def test_comparison(job: Job, regret: bool) -> None:
     results = ckptplan.compare(job.workload, PROFILE, **job.wishes)
-    about: dict[str, Any] = {"workload": job.workload, "profile": PROFILE}
-    text = text_of(lambda console: comparison_table(console, results, **about, regret=regret))
+    view = view_comparison(results, job.case, regret=regret)
+    text = text_of(view.table)
     assert ("too slow" in text) == (job is INFEASIBLE)
     assert all(name in text for name in results)
-    is_data(comparison_document(results, **about), rows := comparison_rows(results, **about))
+    is_data(view.document(), rows := list(view.rows()))
     assert [row["strategy"] for row in rows] == list(results)
 
 

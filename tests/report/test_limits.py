@@ -10,8 +10,9 @@ from rich.console import Console
 
 import ckptplan
 from ckptplan.cli.wording import as_option, option_of
+from ckptplan.cost.case import Case
 from ckptplan.errors import Infeasible, Limit
-from ckptplan.report.comparison import comparison_rows, comparison_table
+from ckptplan.report.comparison import view_comparison
 from ckptplan.report.infeasible import infeasible_text
 from ckptplan.report.limits import limit_words
 from ckptplan.report.reach_table import reach_document, reach_rows, reach_table
@@ -56,10 +57,10 @@ def test_the_message_tells_what_is_needed_what_there_is_and_the_option(limit: Li
 @every_limit
 def test_a_comparison_gives_the_reason(limit: Limit) -> None:
     console, text = printed()
-    results = {"double": error(limit)}
-    comparison_table(console, results, workload=WORKLOAD, profile=PROFILE)
+    view = view_comparison({"double": error(limit)}, Case(workload=WORKLOAD, profile=PROFILE))
+    view.table(console)
     assert limit_words(limit).verdict.split("{")[0] in text.getvalue()
-    (row,) = comparison_rows(results, workload=WORKLOAD, profile=PROFILE)
+    (row,) = view.rows()
     assert (row["strategy"], row["binding"]) == ("double", limit)
 
 
