@@ -8,7 +8,7 @@ import typer
 
 from ckptplan.cli import options
 from ckptplan.cli.options import Format
-from ckptplan.cli.output import emit, enveloped, note
+from ckptplan.cli.output import note, write_view
 from ckptplan.cli.wording import as_option, named_by_option
 from ckptplan.errors import InputError
 from ckptplan.model.quantities import checked_name
@@ -100,11 +100,7 @@ def command(
     options.need_torch()
     from ckptplan.calibration.calibrate import calibrate
     from ckptplan.calibration.cells import CellSpec
-    from ckptplan.report.calibration_table import (
-        calibration_csv_rows,
-        calibration_document,
-        calibration_table,
-    )
+    from ckptplan.report.calibration import view_calibration
 
     with named_by_option(), progress_bar("measuring") as progress:
         found = calibrate(
@@ -132,13 +128,7 @@ def command(
             f"ckptplan: warning: times of plans are known to {format_share(uncertainty)} only, more than the "
             f"tolerance of {format_share(share)}: a step takes longer in some chunks than in others"
         )
-    emit(
-        format_=format_,
-        output=None,
-        table=lambda console: calibration_table(console, found, wording=as_option),
-        document=lambda: enveloped("calibration", calibration_document(found)),
-        rows=lambda: calibration_csv_rows(found),
-    )
+    write_view(view_calibration(found, wording=as_option), format_=format_, output=None)
 
 
 def _stem(path: str, option: str) -> str:

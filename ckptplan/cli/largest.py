@@ -6,7 +6,7 @@ import typer
 
 from ckptplan.cli import options
 from ckptplan.cli.options import Effort, Format, Model, Objective
-from ckptplan.cli.output import emit, enveloped, note
+from ckptplan.cli.output import note, write_view
 from ckptplan.cli.wording import as_option, named_by_option
 from ckptplan.errors import Infeasible, InputError
 
@@ -34,7 +34,8 @@ def command(
     Ctrl-C ends the search with the largest values found so far.
     """
     from ckptplan.cli.progress import progress_bar
-    from ckptplan.report.reach_table import reach_document, reach_rows, reach_table
+    from ckptplan.cost.case import Case
+    from ckptplan.report.largest import view_reaches
     from ckptplan.studies.largest import largest
 
     given = {"T": steps, "batch": batch, "neurons": neurons}
@@ -59,21 +60,14 @@ def command(
             reaches = largest(quantity, task, hardware, **wishes, progress=progress)
     if any(reach.interrupted for reach in reaches.values()):
         note("interrupted: the largest values found so far")
-    emit(
-        format_=options.format_by_name(format_, output),
-        output=output,
-        table=lambda console: reach_table(
-            console,
-            reaches,
-            quantity=quantity,
-            workload=task,
-            profile=hardware,
-            max_overhead=wishes["max_overhead"],
-            wording=as_option,
-        ),
-        document=lambda: enveloped("largest", reach_document(reaches, quantity=quantity)),
-        rows=lambda: reach_rows(reaches, quantity=quantity),
+    view = view_reaches(
+        reaches,
+        Case(workload=task, profile=hardware),
+        quantity=quantity,
+        max_overhead=wishes["max_overhead"],
+        wording=as_option,
     )
+    write_view(view, format_=options.format_by_name(format_, output), output=output)
     if output not in (None, "-"):
         note(f"plans written to {output}")
     if all(reach.plan is None for reach in reaches.values()):

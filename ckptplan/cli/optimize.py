@@ -2,7 +2,7 @@
 
 from ckptplan.cli import options
 from ckptplan.cli.options import Effort, Format, Model, Objective
-from ckptplan.cli.output import emit, note
+from ckptplan.cli.output import note, write_plan
 from ckptplan.cli.wording import as_option, named_by_option
 
 
@@ -30,8 +30,7 @@ def command(
     from ckptplan.cli.progress import progress_bar
     from ckptplan.planning.ranking import rank_strategies
     from ckptplan.planning.request import Request
-    from ckptplan.report.plan_table import plan_rows, plan_table
-    from ckptplan.storage.plans import plan_document, save_plan
+    from ckptplan.report.plan import view_plan
 
     options.keep_inputs({"--output": output}, profile, workload)
     with named_by_option():
@@ -52,16 +51,5 @@ def command(
     if ranked.interrupted:
         note("interrupted: the best plan so far, without a bound")
     plan = ranked.best()
-    as_table = format_ is Format.table
-    if as_table and output is not None:
-        save_plan(plan, output)
-        if output == "-":
-            return
-        note(f"plan written to {output}")
-    emit(
-        format_=format_,
-        output=None if as_table else output,
-        table=lambda console: plan_table(console, plan, ranked.by_strategy(), wording=as_option),
-        document=lambda: plan_document(plan),
-        rows=lambda: plan_rows(plan),
-    )
+    view = view_plan(plan, ranked.by_strategy, wording=as_option)
+    write_plan(plan, view, format_=format_, output=output)

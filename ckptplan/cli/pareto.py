@@ -6,7 +6,7 @@ import typer
 
 from ckptplan.cli import options
 from ckptplan.cli.options import Effort, Format, Model, Objective
-from ckptplan.cli.output import emit, enveloped, note
+from ckptplan.cli.output import note, write_plan, write_view
 from ckptplan.cli.wording import as_option, named_by_option
 from ckptplan.errors import Infeasible, InputError
 
@@ -100,8 +100,7 @@ def command(
 
 def _pick(front: "ParetoFront", at: str, *, format_: Format, output: str | None) -> None:
     from ckptplan.model.plan import Plan
-    from ckptplan.report.plan_table import plan_rows, plan_table
-    from ckptplan.storage.plans import plan_document, save_plan
+    from ckptplan.report.plan import view_plan
 
     plan = front.at(at)
 
@@ -111,46 +110,22 @@ def _pick(front: "ParetoFront", at: str, *, format_: Format, output: str | None)
         ranked = sorted(plans, key=lambda name: plans[name].predicted.seconds)
         return {name: found[name] for name in (*ranked, *(name for name in found if name not in plans))}
 
-    as_table = format_ is Format.table
-    if as_table and output is not None:
-        save_plan(plan, output)
-        if output == "-":
-            return
-        note(f"plan written to {output}")
-    emit(
-        format_=format_,
-        output=None if as_table else output,
-        table=lambda console: plan_table(console, plan, strategies(), wording=as_option),
-        document=lambda: plan_document(plan),
-        rows=lambda: plan_rows(plan),
-    )
+    view = view_plan(plan, strategies, wording=as_option)
+    write_plan(plan, view, format_=format_, output=output)
 
 
 def _show(front: "ParetoFront", *, format_: Format, output: str | None) -> None:
-    from ckptplan.report.front_table import front_csv, front_json, front_table
-    from ckptplan.storage.files import replacing
+    from ckptplan.report.front import view_front
 
-    if format_ is Format.table:
-        emit(
-            format_=format_,
-            output=output,
-            table=lambda console: front_table(console, front, wording=as_option),
-            document=dict,
-            rows=list,
-        )
-        return
-    pieces = front_json(front, enveloped("front", {})) if format_ is Format.json else front_csv(front)
-    # Millions of points: written as they are made.
-    with replacing(output or "-") as file:
-        file.writelines(pieces)
-    if output not in (None, "-"):
+    write_view(view_front(front, wording=as_option), format_=format_, output=output)
+    if format_ is not Format.table and output not in (None, "-"):
         note(f"front written to {output}")
 
 
 def _draw(front: "ParetoFront", path: str) -> None:
-    from ckptplan.report.front_plot import front_figure
+    from ckptplan.report.front_plot import draw_front
     from ckptplan.report.style import save_picture, styled
 
     with styled():
-        save_picture(front_figure(front), path, option="--plot")
+        save_picture(draw_front(front), path, option="--plot")
     note(f"picture written to {path}")

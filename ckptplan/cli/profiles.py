@@ -6,7 +6,7 @@ import typer
 
 from ckptplan.cli import options
 from ckptplan.cli.options import Format
-from ckptplan.cli.output import emit, enveloped
+from ckptplan.cli.output import write_view
 
 app = typer.Typer(help="List, show and check hardware profiles.", no_args_is_help=True)
 
@@ -14,18 +14,12 @@ app = typer.Typer(help="List, show and check hardware profiles.", no_args_is_hel
 @app.command("list")
 def list_(format_: options.FormatOption = Format.table, output: options.Output = None) -> None:
     """List the built-in hardware profiles."""
-    from ckptplan.report.profile_table import profile_list, profile_row
+    from ckptplan.report.profiles import view_profiles
     from ckptplan.storage.library import names
     from ckptplan.storage.profiles import load_profile
 
     profiles = [load_profile(name) for name in names("hardware_profiles")]
-    emit(
-        format_=format_,
-        output=output,
-        table=lambda console: profile_list(console, profiles),
-        document=lambda: enveloped("profiles", {"profiles": [profile_row(profile) for profile in profiles]}),
-        rows=lambda: [profile_row(profile) for profile in profiles],
-    )
+    write_view(view_profiles(profiles), format_=format_, output=output)
 
 
 @app.command("show")
@@ -35,17 +29,11 @@ def show(
     output: options.Output = None,
 ) -> None:
     """Show every number of a hardware profile, with its source and grade."""
-    from ckptplan.report.profile_table import number_rows, profile_document, profile_table
+    from ckptplan.report.profiles import view_profile
     from ckptplan.storage.profiles import load_profile
 
     profile = load_profile(name)
-    emit(
-        format_=format_,
-        output=output,
-        table=lambda console: profile_table(console, profile),
-        document=lambda: enveloped("profile", profile_document(profile)),
-        rows=lambda: number_rows(profile),
-    )
+    write_view(view_profile(profile), format_=format_, output=output)
 
 
 @app.command("check")
@@ -57,15 +45,9 @@ def check(
     output: options.Output = None,
 ) -> None:
     """Check that hardware profiles are complete and valid; exits 2 at the first that is not."""
-    from ckptplan.report.profile_table import check_list, check_row
+    from ckptplan.report.profiles import view_checks
     from ckptplan.storage.library import names
     from ckptplan.storage.profiles import load_profile
 
     profiles = [load_profile(path) for path in paths or names("hardware_profiles")]
-    emit(
-        format_=format_,
-        output=output,
-        table=lambda console: check_list(console, profiles),
-        document=lambda: enveloped("check", {"profiles": [check_row(profile) for profile in profiles]}),
-        rows=lambda: [check_row(profile) for profile in profiles],
-    )
+    write_view(view_checks(profiles), format_=format_, output=output)

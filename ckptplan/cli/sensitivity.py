@@ -8,7 +8,7 @@ import typer
 
 from ckptplan.cli import options
 from ckptplan.cli.options import Format, Model
-from ckptplan.cli.output import emit, enveloped, note
+from ckptplan.cli.output import note, write_view
 from ckptplan.cli.wording import as_option, named_by_option
 
 
@@ -47,7 +47,7 @@ def command(
     others.
     """
     from ckptplan.cli.progress import progress_bar
-    from ckptplan.report.sensitivity_table import sensitivity_document, sensitivity_rows, sensitivity_table
+    from ckptplan.report.sensitivity import view_sensitivity
     from ckptplan.report.style import picture_format
     from ckptplan.studies.sensitivity import sensitivity
 
@@ -68,17 +68,11 @@ def command(
             uncertainty=uncertainty,
             progress=progress,
         )
-    emit(
-        format_=format_,
-        output=output,
-        table=lambda console: sensitivity_table(console, study, wording=as_option),
-        document=lambda: enveloped("sensitivity", sensitivity_document(study)),
-        rows=lambda: sensitivity_rows(study),
-    )
+    write_view(view_sensitivity(study, wording=as_option), format_=format_, output=output)
     if plot:
         from ckptplan.report.style import save_picture, styled
-        from ckptplan.report.tornado import tornado
+        from ckptplan.report.tornado import draw_tornado
 
         with styled():
-            save_picture(tornado(study), plot, option="--plot")
+            save_picture(draw_tornado(study), plot, option="--plot")
         note(f"picture written to {plot}")

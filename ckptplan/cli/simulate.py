@@ -8,7 +8,7 @@ import typer
 
 from ckptplan.cli import options
 from ckptplan.cli.options import Format
-from ckptplan.cli.output import emit, enveloped, note
+from ckptplan.cli.output import note, write_view
 from ckptplan.cli.wording import as_option
 from ckptplan.errors import InputError
 
@@ -58,7 +58,7 @@ def command(
     """
     from ckptplan.cli.progress import progress_bar
     from ckptplan.planning.playback import simulate
-    from ckptplan.report.simulation import comparisons, simulation_document, simulation_rows, simulation_table
+    from ckptplan.report.simulation import compare_quantities, view_simulation
     from ckptplan.storage.plans import load_plan
 
     _check_files(plan, schedule, trace, gantt, output)
@@ -69,16 +69,9 @@ def command(
         sinks += [stack.enter_context(_drawn(planned, schedule, gantt))] if gantt else []
         with progress_bar("playing the schedule") as progress:
             seen = simulate(planned, schedule=schedule, sink=_each(sinks), progress=progress)
-        emit(
-            format_=format_,
-            output=output,
-            table=lambda console: simulation_table(
-                console, planned, seen, schedule=schedule, wording=as_option
-            ),
-            document=lambda: enveloped("simulation", simulation_document(planned, seen, schedule=schedule)),
-            rows=lambda: simulation_rows(planned, seen),
-        )
-    if schedule is None and not all(row.agrees for row in comparisons(planned, seen)):
+        view = view_simulation(planned, seen, schedule=schedule, wording=as_option)
+        write_view(view, format_=format_, output=output)
+    if schedule is None and not all(row.agrees for row in compare_quantities(planned, seen)):
         note("ckptplan: the schedule does not cost what the plan predicts")
         raise typer.Exit(DISAGREES)
 

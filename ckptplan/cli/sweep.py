@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ckptplan.cli import options
-from ckptplan.cli.options import Effort, Format, Model, Objective
-from ckptplan.cli.output import emit, note
+from ckptplan.cli.options import Effort, Model, Objective
+from ckptplan.cli.output import note, print_table
 from ckptplan.cli.wording import as_option, named_by_option
 from ckptplan.errors import InputError
 
@@ -159,7 +159,7 @@ def _names(given: list[str]) -> list[str]:
 
 
 def _as_table(sweep: Sweep, jobs: int | None) -> None:
-    from ckptplan.report.sweep_table import Summary
+    from ckptplan.report.sweep import Summary
     from ckptplan.studies.sweep import rows_of
 
     summary = Summary(sweep)
@@ -167,13 +167,7 @@ def _as_table(sweep: Sweep, jobs: int | None) -> None:
         for rows in rows_of(sweep, jobs=jobs):
             summary.add(rows)
             told(len(rows))
-    emit(
-        format_=Format.table,
-        output=None,
-        table=lambda console: summary.print(console, wording=as_option),
-        document=dict,
-        rows=list,
-    )
+    print_table(lambda console: summary.print(console, wording=as_option))
 
 
 def _as_stream(sweep: Sweep, jobs: int | None, chosen: RowFormat, output: str | None) -> None:

@@ -9,7 +9,7 @@ import typer
 from ckptplan.cli import options
 from ckptplan.cli.calibrate import Device
 from ckptplan.cli.options import Format
-from ckptplan.cli.output import emit, enveloped, note
+from ckptplan.cli.output import note, write_view
 from ckptplan.cli.wording import as_option, named_by_option
 from ckptplan.errors import InputError
 
@@ -73,7 +73,7 @@ def command(
     planned = load_plan(plan)
     options.need_torch()
     from ckptplan.calibration.validate import validate
-    from ckptplan.report.validation_table import validation_document, validation_rows, validation_table
+    from ckptplan.report.validation import view_validation
 
     with named_by_option(), progress_bar("running") as progress:
         found = validate(
@@ -87,13 +87,7 @@ def command(
             thread_count=thread_count,
             progress=progress,
         )
-    emit(
-        format_=format_,
-        output=output,
-        table=lambda console: validation_table(console, planned, found, wording=as_option),
-        document=lambda: enveloped("validation", validation_document(planned, found)),
-        rows=lambda: validation_rows(found),
-    )
+    write_view(view_validation(planned, found, wording=as_option), format_=format_, output=output)
     if trace is not None:
         with _traced(planned, trace) as chrome:
             chrome.beside(

@@ -13,7 +13,8 @@ from ckptplan.cost.case import Case
 from ckptplan.errors import Infeasible
 from ckptplan.model.plan import Plan
 from ckptplan.report.infeasible import verdict
-from ckptplan.report.plan_table import PROVED, passed_over, plan_row, print_basis, print_title
+from ckptplan.report.plan_rows import make_plan_row
+from ckptplan.report.plan_text import PROVED, format_parameters, passed_over, print_basis, print_title
 from ckptplan.report.view import View
 from ckptplan.storage.plans import plan_document
 from ckptplan.storage.tables import Rows
@@ -42,7 +43,7 @@ def _print_comparison(
 ) -> None:
     """Print each strategy at its best, and what the numbers rest on."""
     print_title(console, workload=case.workload, profile=case.profile)
-    console.print(strategies_table(results, regret=regret))
+    console.print(make_strategies_table(results, regret=regret))
     plans = [result for result in results.values() if isinstance(result, Plan)]
     if plans and regret:
         console.print()
@@ -51,7 +52,7 @@ def _print_comparison(
         print_basis(console, plans[0], wording=wording)
 
 
-def strategies_table(results: Results, *, regret: bool = False) -> Table:
+def make_strategies_table(results: Results, *, regret: bool = False) -> Table:
     """Return a table with a line for each strategy; with its time over the optimum, if asked for."""
     best = next((result for result in results.values() if isinstance(result, Plan)), None)
     table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
@@ -66,10 +67,10 @@ def strategies_table(results: Results, *, regret: bool = False) -> Table:
         table.add_column("")
     for name, result in results.items():
         if isinstance(result, Plan):
-            ratios = [_ratio(value) for value in regrets(result).values()] if regret else []
+            ratios = [_ratio(value) for value in _regrets(result).values()] if regret else []
             table.add_row(
                 Text(name, style="bold green" if result is best else ""),
-                parameters_text(result),
+                format_parameters(result),
                 format_seconds(result.predicted.seconds),
                 format_percent(result.predicted.overhead),
                 format_bytes(result.predicted.local_peak_bytes),
@@ -82,7 +83,7 @@ def strategies_table(results: Results, *, regret: bool = False) -> Table:
     return table
 
 
-def regrets(plan: Plan) -> dict[str, float | None]:
+def _regrets(plan: Plan) -> dict[str, float | None]:
     """Return a plan's time over the least possible, and the same of what is added to base's time.
 
     None where nothing is proved, or where the least that is added is nothing.
@@ -113,17 +114,6 @@ def _above(best: Plan) -> str:
     )
 
 
-def parameters_text(plan: Plan) -> str:
-    """Return 'chunk_size 16, remote_chunk_size 256'; decisions, where parameters do not say it all."""
-    if plan.splits is not None:
-        chunk = plan.parameters["chunk_size"]
-        decisions = f"{len(plan.splits)} decision{'s' if len(plan.splits) > 1 else ''}"
-        return f"chunk_size {chunk}, {decisions}" if chunk > 1 else decisions
-    return ", ".join(
-        f"{name} {value}" for name, value in plan.parameters.items() if not name.endswith("_units")
-    )
-
-
 def _why_not(plan: Plan, best: Plan) -> str:
     """Why another strategy that fits was not chosen."""
     if plan.predicted == best.predicted:
@@ -147,7 +137,7 @@ def _make_document(results: Results, case: Case) -> dict[str, Any]:
         "workload": {"name": workload.name, "hash": workload.hash, "steps": workload.steps},
         "profile": {"name": profile.name, "hash": profile.hash},
         "strategies": {
-            name: {"fits": True, **regrets(result), "plan": plan_document(result)}
+            name: {"fits": True, **_regrets(result), "plan": plan_document(result)}
             if isinstance(result, Plan)
             else {"fits": False, **_reason(result)}
             for name, result in results.items()
@@ -161,7 +151,7 @@ def _list_rows(results: Results, case: Case) -> Rows:
     return Rows(
         columns={**JOB_COLUMNS, **cost_columns(), **REASON_COLUMNS, **DETAIL_COLUMNS},
         rows=[
-            {**plan_row(result), "fits": True}
+            {**make_plan_row(result), "fits": True}
             if isinstance(result, Plan)
             else {**job, "strategy": name, "fits": False, **_reason(result)}
             for name, result in results.items()

@@ -12,7 +12,7 @@ import numpy as np
 
 from ckptplan.errors import Infeasible
 from ckptplan.report import style
-from ckptplan.report.comparison import parameters_text
+from ckptplan.report.plan_text import format_parameters
 from ckptplan.studies.pareto import ParetoFront
 from ckptplan.units import format_bytes, format_count, format_percent, format_seconds
 
@@ -28,7 +28,7 @@ _MARKERS = 7
 _LINEAR = 0.01
 
 
-def front_figure(front: ParetoFront) -> Figure:
+def draw_front(front: ParetoFront) -> Figure:
     """Return the picture; to be made and saved in ``style.styled()``.
 
     Raises Infeasible for an empty front, which leaves nothing to draw.
@@ -158,7 +158,7 @@ def _points(axes: Axes, front: ParetoFront) -> None:
             max(0.0, plan.predicted.overhead),
         )
         axes.plot(*place, marker="o", markersize=11, markerfacecolor="none", color=style.BLACK, zorder=5)
-        text = f"{label}: {plan.strategy}  {parameters_text(plan)}\n"
+        text = f"{label}: {plan.strategy}  {format_parameters(plan)}\n"
         text += f"{format_seconds(plan.predicted.seconds)}, {format_percent(plan.predicted.overhead)}"
         # Away from the nearer side, so that no label runs over an axis.
         left, right = np.log(axes.get_xlim())

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from ckptplan.errors import InputError
 from ckptplan.model.plan import Plan
 from ckptplan.report import style
-from ckptplan.report.comparison import parameters_text
+from ckptplan.report.plan_text import format_parameters
 from ckptplan.schedule.actions import Backward, Free, Load, Record, Save, Tier, Transfer
 from ckptplan.schedule.timeline import BARS, Event, kind_of
 from ckptplan.units import format_bytes, format_count, format_percent, format_seconds
@@ -195,7 +195,7 @@ class Gantt:
 
     def _title(self) -> str:
         plan = self.plan
-        parameters = parameters_text(plan)
+        parameters = format_parameters(plan)
         base = plan.predicted.seconds / (1 + plan.predicted.overhead)
         played = self.schedule or f"{plan.strategy}{f' ({parameters})' if parameters else ''}"
         return (

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from ckptplan.report import style
-from ckptplan.report.sensitivity_table import by_effect, change, shown
+from ckptplan.report.sensitivity import find_change, format_values, sort_by_effect
 from ckptplan.studies.sensitivity import Influence, Replanned, Sensitivity
 from ckptplan.units import format_count, format_seconds
 
@@ -20,17 +20,17 @@ _LABELS = {0.5: "half the input", 2.0: "twice the input"}
 _INNER_LABEL, _KEPT_LABEL = "0.8 and 1.25 times", "twice or half, plan kept"
 
 
-def tornado(study: Sensitivity) -> Figure:
+def draw_tornado(study: Sensitivity) -> Figure:
     """Return the picture; its data are those of the JSON document."""
     from matplotlib.figure import Figure
 
-    influences = by_effect(study)
+    influences = sort_by_effect(study)
     figure = Figure(figsize=(7.2, 1.5 + 0.42 * max(1, len(influences))), layout="constrained")
     axes = figure.subplots()
     handles = _draw(axes, influences, study)
     axes.axvline(0, color=style.BLACK, linewidth=0.8)
     axes.set_yticks(
-        range(len(influences)), [f"{one.name}\n{shown(one.axis, one.values)}" for one in influences]
+        range(len(influences)), [f"{one.name}\n{format_values(one.axis, one.values)}" for one in influences]
     )
     axes.tick_params(axis="y", length=0, labelsize=8)
     axes.invert_yaxis()
@@ -62,7 +62,7 @@ def _draw(axes: Axes, influences: list[Influence], study: Sensitivity) -> dict[s
             if point.factor in _ENDS:
                 _draw_end(axes, row, point, study, handles)
             elif point.best is not None:
-                share = 100 * change(point.best.seconds, study.best)
+                share = 100 * find_change(point.best.seconds, study.best)
                 line = axes.vlines(share, row - 0.31, row + 0.31, color=style.BLACK, linewidth=1.1, zorder=3)
                 line.set_label(_INNER_LABEL)
                 handles.setdefault(_INNER_LABEL, line)
@@ -75,14 +75,14 @@ def _draw_end(axes: Axes, row: int, point: Replanned, study: Sensitivity, handle
     """Draw the bar of half or twice an input, its strategy and the kept plan where they are other ones."""
     if point.best is None:
         return
-    share = 100 * change(point.best.seconds, study.best)
+    share = 100 * find_change(point.best.seconds, study.best)
     label = _LABELS[point.factor]
     bar = axes.barh(
         row, share, height=0.62, color=_COLOURS[point.factor], edgecolor=style.BLACK, linewidth=0.4,
         label=label,
     )  # fmt: skip
     handles.setdefault(label, bar)
-    kept = 100 * change(point.kept_seconds, study.best)
+    kept = 100 * find_change(point.kept_seconds, study.best)
     if point.kept_fits and abs(kept - share) > 0.05:
         (mark,) = axes.plot(
             kept, row, marker="D", markersize=4.5, markerfacecolor="white", markeredgecolor=style.BLACK,

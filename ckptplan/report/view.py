@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -23,14 +23,12 @@ class View:
     kind: str | None
     #: Prints the result for people.
     table: Callable[[Console], None]
-    #: Returns all of it as nested JSON data, in SI base units; long lists may be a ``Column``.
+    #: Returns all of it as nested JSON data, in SI base units. A part may be a function without arguments,
+    #: called when the part is written, so that long parts are not all in memory at once.
     document: Callable[[], Mapping[str, Any]]
     #: Returns flat rows, in SI base units.
     rows: Callable[[], Iterable[Row]]
 
 
-@dataclass(frozen=True)
-class Column:
-    """A long list of plain values in a document, made when it is written."""
-
-    values: Callable[[], Sequence[Any]]
+class Column(list[Any]):
+    """A long list of plain values in a document; formats for people write it on one line."""

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -12,10 +12,10 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from ckptplan.report.comparison import parameters_text
 from ckptplan.report.infeasible import infeasible_text
-from ckptplan.report.plan_table import print_basis, print_title
-from ckptplan.storage.tables import Columns, Lines
+from ckptplan.report.plan_text import format_parameters, print_basis, print_title
+from ckptplan.report.view import Column, View
+from ckptplan.storage.tables import Blocks, Columns
 from ckptplan.strategies.registry import all_parameters
 from ckptplan.studies.pareto import ParetoFront
 from ckptplan.studies.rows import JOB_COLUMNS, parameter_columns
@@ -28,24 +28,34 @@ _RUNGS = 10
 _BLOCK = 10_000
 
 
-def front_table(console: Console, front: ParetoFront, *, wording: Wording = str) -> None:
+def view_front(front: ParetoFront, *, wording: Wording = str) -> View:
+    """Return a front, together and of each strategy, for every format; its points are written as a stream."""
+    return View(
+        kind="front",
+        table=lambda console: _print_front(console, front, wording=wording),
+        document=lambda: _make_document(front),
+        rows=lambda: _make_rows(front),
+    )
+
+
+def _print_front(console: Console, front: ParetoFront, *, wording: Wording) -> None:
     """Print plans from the least memory to the least time, then what each strategy reaches."""
     print_title(console, workload=front.workload, profile=front.profile)
     if not len(front):
         reason = front.lacks(front.budget_bytes)
         console.print("no plan" if reason is None else infeasible_text(reason))
         return
-    console.print(_sentence(front))
+    console.print(_summarize(front))
     console.print()
-    console.print(_ladder(front))
+    console.print(_make_table(front))
     console.print()
-    console.print(_reaches(front))
-    for line in notes(front, wording=wording):
+    console.print(_make_strategies_table(front))
+    for line in _list_notes(front, wording=wording):
         console.print(Text(line, style="dim"))
     print_basis(console, front[len(front) - 1], wording=wording)
 
 
-def notes(front: ParetoFront, *, wording: Wording = str) -> Iterator[str]:
+def _list_notes(front: ParetoFront, *, wording: Wording = str) -> Iterator[str]:
     """Say what is not seen at first sight."""
     if all(strategy.is_closed_form for strategy in front.compared):
         more = wording(Argument("strategies", "all"))
@@ -57,7 +67,7 @@ def notes(front: ParetoFront, *, wording: Wording = str) -> Iterator[str]:
         yield f"{', '.join(solved)}: solved for some budgets; between them more plans exist"
 
 
-def _sentence(front: ParetoFront) -> str:
+def _summarize(front: ParetoFront) -> str:
     several = len(front) > 1
     what = f"plan{'s' if several else ''} that no other{' listed' if not front.exact else ''} beats"
     return (
@@ -67,27 +77,27 @@ def _sentence(front: ParetoFront) -> str:
     )
 
 
-def _ladder(front: ParetoFront) -> Table:
+def _make_table(front: ParetoFront) -> Table:
     table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
     for heading in ("local", "time", "over base"):
         table.add_column(heading, justify="right", no_wrap=True)
     table.add_column("strategy", no_wrap=True)
     table.add_column("parameters", overflow="fold")
     table.add_column("")
-    labels = marks(front)
-    for place in sorted({*_rungs(front), *labels}):
+    labels = _mark_points(front)
+    for place in sorted({*_choose_rungs(front), *labels}):
         table.add_row(
             format_bytes(int(front.local_peak_bytes[place])),
             format_seconds(float(front.seconds[place])),
             format_percent(float(front.overhead[place])),
             front.strategies[place],
-            parameters_text(front[place]),
+            format_parameters(front[place]),
             Text(labels.get(place, ""), style="bold"),
         )
     return table
 
 
-def marks(front: ParetoFront) -> dict[int, str]:
+def _mark_points(front: ParetoFront) -> dict[int, str]:
     """Return what is said of some points: the best within the budget, and the knee."""
     best, knee = front.place_within(front.budget_bytes), front.knee_place
     budget = f"best within {format_bytes(front.budget_bytes)}"
@@ -96,14 +106,14 @@ def marks(front: ParetoFront) -> dict[int, str]:
     return {best: f"{budget}, and the knee"} if best == knee else {best: budget, knee: "knee"}
 
 
-def _rungs(front: ParetoFront) -> set[int]:
+def _choose_rungs(front: ParetoFront) -> set[int]:
     free = np.maximum(1, front.local_peak_bytes - front.resident_bytes)
     # Between equal ends geomspace may round to values above them, where there is no point.
     wanted = np.clip(np.geomspace(free[0], free[-1], _RUNGS), free[0], free[-1])
     return {0, len(front) - 1, *np.searchsorted(free, wanted[1:-1]).tolist()}
 
 
-def _reaches(front: ParetoFront) -> Table:
+def _make_strategies_table(front: ParetoFront) -> Table:
     table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
     table.add_column("strategy", no_wrap=True)
     within = f"within {format_bytes(front.budget_bytes)}"
@@ -117,37 +127,22 @@ def _reaches(front: ParetoFront) -> Table:
             format_count(len(one)),
             format_bytes(int(one.local_peak_bytes[0])),
             format_percent(float(one.overhead[0])),
-            *_at_budget(one, front.budget_bytes),
+            *_format_best_within(one, front.budget_bytes),
             format_count(share) if share else "none",
         )
     return table
 
 
-def _at_budget(front: ParetoFront, budget: int) -> tuple[str, str]:
+def _format_best_within(front: ParetoFront, budget: int) -> tuple[str, str]:
     place = front.place_within(budget)
     if place is None:
         return "does not fit", ""
     return format_seconds(float(front.seconds[place])), format_percent(float(front.overhead[place]))
 
 
-def columns(front: ParetoFront) -> Mapping[str, npt.NDArray[Any]]:
-    """Return the columns of a front: the same names for all, 0 for parameters that a strategy lacks."""
-    none = np.zeros(len(front), dtype=np.int64)
+def _make_document(front: ParetoFront) -> dict[str, Any]:
+    """Return JSON data: what the front is of, its points as columns, then those of each strategy."""
     return {
-        "strategy": np.array(front.strategies),
-        **{name: front.parameters.get(name, none) for name in all_parameters()},
-        "local_peak_bytes": front.local_peak_bytes,
-        "remote_peak_bytes": front.remote_peak_bytes,
-        "seconds": front.seconds,
-        "overhead": front.overhead,
-    }
-
-
-def front_json(front: ParetoFront, head: Mapping[str, Any]) -> Iterator[str]:
-    """Return JSON data in pieces: the head, the front of all, then that of each strategy, as columns."""
-    labels = {"best_within_budget": front.place_within(front.budget_bytes), "knee": front.knee_place}
-    about = {
-        **head,
         "workload": {"name": front.workload.name, "hash": front.workload.hash, "steps": front.workload.steps},
         "profile": {"name": front.profile.name, "hash": front.profile.hash},
         "local_budget_bytes": front.budget_bytes,
@@ -155,50 +150,60 @@ def front_json(front: ParetoFront, head: Mapping[str, Any]) -> Iterator[str]:
         "base_seconds": front.base_seconds,
         "exact": front.exact,
         "resolution": front.resolution,
-        **labels,
+        "best_within_budget": front.place_within(front.budget_bytes),
+        "knee": front.knee_place,
+        "front": lambda: _list_columns(front),
+        "strategies": {name: partial(_list_columns, one) for name, one in front.by_strategy.items()},
     }
-    yield json.dumps(about, indent=2).removesuffix("\n}") + ',\n  "front": {'
-    yield from _json_columns(front, indent=4)
-    yield '\n  },\n  "strategies": {'
-    for place, (name, one) in enumerate(front.by_strategy.items()):
-        yield f"{',' * bool(place)}\n    {json.dumps(name)}: {{"
-        yield from _json_columns(one, indent=6)
-        yield "\n    }"
-    yield "\n  }\n}\n"
 
 
-def _json_columns(front: ParetoFront, *, indent: int) -> Iterator[str]:
-    for place, (name, column) in enumerate(columns(front).items()):
-        yield f"{',' * bool(place)}\n{' ' * indent}{json.dumps(name)}: {json.dumps(column.tolist())}"
+def _list_columns(front: ParetoFront) -> dict[str, Callable[[], Column]]:
+    """Return the columns of a document, each a list once it is written."""
+    return {name: partial(_list_values, values) for name, values in _make_columns(front).items()}
 
 
-def front_csv(front: ParetoFront) -> Iterator[str]:
-    """Return a row for each point of each strategy's front; ``on_front`` if no strategy beats it."""
-    lines = Lines(format="csv", columns={**JOB_COLUMNS, **_columns(), "on_front": "truth"})
-    yield lines.header()
-    job = (front.workload.name, front.profile.name, front.workload.steps)
-    for name, one in front.by_strategy.items():
-        on_front = np.full(len(one), fill_value=False)
-        on_front[front.places_of(name)] = True
-        points = {**columns(one), "on_front": on_front}
-        for start in range(0, len(one), _BLOCK):
-            cells = {name: column[start : start + _BLOCK].tolist() for name, column in points.items()}
-            yield lines.block([*([value] * len(cells["strategy"]) for value in job), *_absent(cells).values()])
+def _list_values(values: npt.NDArray[Any]) -> Column:
+    return Column(values.tolist())
 
 
-def _columns() -> Columns:
-    """Return what the columns of a front hold."""
+def _make_columns(front: ParetoFront) -> dict[str, npt.NDArray[Any]]:
+    """Return the columns of a front: the same names for all, 0 for parameters that a strategy lacks."""
+    absent = np.zeros(len(front), dtype=np.int64)
+    parameters = front.parameters
     return {
+        "strategy": np.array(front.strategies),
+        **{name: parameters.get(name, absent) for name in all_parameters()},
+        "local_peak_bytes": front.local_peak_bytes,
+        "remote_peak_bytes": front.remote_peak_bytes,
+        "seconds": front.seconds,
+        "overhead": front.overhead,
+    }
+
+
+def _make_rows(front: ParetoFront) -> Blocks:
+    """Return a row for each point of each strategy's front; ``on_front`` if no strategy beats it."""
+    columns: Columns = {
+        **JOB_COLUMNS,
         "strategy": "text",
         **parameter_columns(),
         "local_peak_bytes": "whole",
         "remote_peak_bytes": "whole",
         "seconds": "number",
         "overhead": "number",
+        "on_front": "truth",
     }
+    return Blocks(columns=columns, blocks=_generate_blocks(front))
 
 
-def _absent(cells: Mapping[str, list[Any]]) -> Mapping[str, list[Any]]:
-    """Return columns in which parameters that a strategy lacks, which are 0, are absent."""
-    lacking = {name: [value or None for value in cells[name]] for name in all_parameters()}
-    return {**cells, **lacking}
+def _generate_blocks(front: ParetoFront) -> Iterator[Sequence[Sequence[Any]]]:
+    job = (front.workload.name, front.profile.name, front.workload.steps)
+    for name, one in front.by_strategy.items():
+        on_front = np.full(len(one), fill_value=False)
+        on_front[front.places_of(name)] = True
+        points = {**_make_columns(one), "on_front": on_front}
+        for start in range(0, len(one), _BLOCK):
+            cells = {column: values[start : start + _BLOCK].tolist() for column, values in points.items()}
+            for parameter in all_parameters():
+                # Parameters that a strategy lacks are 0 in a column and absent in a row.
+                cells[parameter] = [value or None for value in cells[parameter]]
+            yield [*([value] * len(cells["strategy"]) for value in job), *cells.values()]

@@ -40,7 +40,7 @@ class Summary:
 
     def print(self, console: Console, *, wording: Wording = str) -> None:
         """Print the rows kept, what was left out, and how often each strategy is best."""
-        console.print(_table(self.sweep, self.shown))
+        console.print(_make_table(self.sweep, self.shown))
         console.print()
         if self.count > len(self.shown):
             file = wording(Argument("output", "FILE.csv"))
@@ -50,7 +50,7 @@ class Summary:
         console.print(f"best of {format_count(self.count)}: {shares}")
 
 
-def _table(sweep: Sweep, rows: Iterable[Mapping[str, Any]]) -> Table:
+def _make_table(sweep: Sweep, rows: Iterable[Mapping[str, Any]]) -> Table:
     """Return a table with a line for each row; a workload or profile that is the only one goes above it."""
     jobs = [name for name in ("workload", "profile") if len(getattr(sweep, f"{name}s")) > 1]
     fixed = [

@@ -10,6 +10,7 @@ from rich.table import Table
 
 from ckptplan.calibration.calibrate import Calibrated
 from ckptplan.model.calibration import Calibration
+from ckptplan.report.view import View
 from ckptplan.units import format_bytes, format_rate, format_seconds, format_share
 from ckptplan.wording import Argument, Wording
 
@@ -28,7 +29,17 @@ _TIMES = {
 }
 
 
-def calibration_table(console: Console, found: Calibrated, *, wording: Wording = str) -> None:
+def view_calibration(found: Calibrated, *, wording: Wording = str) -> View:
+    """Return what a calibration measured, for every format."""
+    return View(
+        kind="calibration",
+        table=lambda console: _print_calibration(console, found, wording=wording),
+        document=lambda: _make_document(found),
+        rows=lambda: _list_rows(found),
+    )
+
+
+def _print_calibration(console: Console, found: Calibrated, *, wording: Wording) -> None:
     """Print sizes, times with their spread and fit, transfers, and how far to trust them."""
     calibration = _of(found)
     console.print(f"{found.workload.cell}, batch {found.workload.batch}", style="bold", soft_wrap=True)
@@ -41,7 +52,7 @@ def calibration_table(console: Console, found: Calibrated, *, wording: Wording =
     for heading in ("measured", "spread"):
         table.add_column(heading, justify="right", no_wrap=True)
     table.add_column("fit R²" if console.encoding.startswith("utf") else "fit R2", no_wrap=True)
-    for row in calibration_rows(found):
+    for row in _list_numbers(found):
         table.add_row(
             row["name"],
             row["text"],
@@ -59,7 +70,7 @@ def calibration_table(console: Console, found: Calibrated, *, wording: Wording =
     )
 
 
-def calibration_rows(found: Calibrated) -> list[dict[str, Any]]:
+def _list_numbers(found: Calibrated) -> list[dict[str, Any]]:
     """Return a row for each number: field, SI value, and the same for people."""
     return [*_size_rows(found), *_time_rows(found), *_transfer_rows(found)]
 
@@ -100,12 +111,12 @@ def _row(
     return {"field": field, "name": name, "value": value, "text": text, "spread": spread, "fit": fit}
 
 
-def calibration_csv_rows(found: Calibrated) -> list[dict[str, Any]]:
+def _list_rows(found: Calibrated) -> list[dict[str, Any]]:
     """Return the rows without what is for people."""
-    return [{key: row[key] for key in ("field", "value", "spread", "fit")} for row in calibration_rows(found)]
+    return [{key: row[key] for key in ("field", "value", "spread", "fit")} for row in _list_numbers(found)]
 
 
-def calibration_document(found: Calibrated) -> dict[str, Any]:
+def _make_document(found: Calibrated) -> dict[str, Any]:
     """Return all of it as JSON data."""
     return {
         "workload": {"hash": found.workload.hash, **found.workload.model_dump(mode="json")},
