@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ckptplan.cli import options
-from ckptplan.cli.options import Format
 from ckptplan.cli.output import note, write_view
 from ckptplan.cli.wording import as_option, named_by_option
 from ckptplan.errors import InputError
@@ -59,7 +58,7 @@ def command(
     force: Annotated[
         bool, typer.Option("--force", help="Write what was measured on a noisy machine, too.")
     ] = False,
-    format_: options.FormatOption = Format.table,
+    format_: options.FormatOption = "table",
     output: Annotated[
         str,
         typer.Option("-o", "--output", metavar="FILE", help="The workload.", callback=options.named_file),

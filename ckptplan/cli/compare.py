@@ -5,7 +5,7 @@ from typing import Annotated
 import typer
 
 from ckptplan.cli import options
-from ckptplan.cli.options import Effort, Format, Model, Objective
+from ckptplan.cli.options import Effort, Model, Objective
 from ckptplan.cli.output import note, write_view
 from ckptplan.cli.wording import as_option, named_by_option
 from ckptplan.errors import Infeasible
@@ -27,7 +27,7 @@ def command(
     regret: Annotated[
         bool, typer.Option("--regret", help="Show how far above the optimum each strategy is.")
     ] = False,
-    format_: options.FormatOption = Format.table,
+    format_: options.FormatOption = "table",
     output: options.Output = None,
 ) -> None:
     """Show the best plan of each strategy, or why it has none; exits 3 if none has one."""

@@ -5,7 +5,7 @@ from typing import Annotated
 import typer
 
 from ckptplan.cli import options
-from ckptplan.cli.options import Effort, Format, Model, Objective
+from ckptplan.cli.options import Effort, Model, Objective
 from ckptplan.cli.output import note, write_view
 from ckptplan.cli.wording import as_option, named_by_option
 from ckptplan.errors import Infeasible, InputError
@@ -25,7 +25,7 @@ def command(
     strategies: options.Strategies = None,
     max_overhead: options.MaxOverhead = None,
     effort: options.EffortOption = Effort.quick,
-    format_: options.FormatOption = Format.table,
+    format_: options.FormatOption = "table",
     output: options.Output = None,
 ) -> None:
     """Find the largest T, batch or network that fits, for each strategy, with the plan at that value.

@@ -21,7 +21,7 @@ INTERRUPTED, TERMINATED = 130, 143
 _EARLY = {
     **dict.fromkeys(
         ("optimize", "compare"),
-        ("numpy", "ckptplan.model.plan", "ckptplan.planning.optimize", "ckptplan.report.comparison"),
+        ("numpy", "ckptplan.model.plan", "ckptplan.planning.optimize", "ckptplan.report.plan"),
     ),
     "pareto": ("numpy", "ckptplan.model.plan", "ckptplan.studies.pareto"),
     "largest": ("numpy", "ckptplan.model.plan", "ckptplan.studies.largest"),

@@ -1,7 +1,7 @@
 """``ckptplan optimize``: the best plan, and why the others are not."""
 
 from ckptplan.cli import options
-from ckptplan.cli.options import Effort, Format, Model, Objective
+from ckptplan.cli.options import Effort, Model, Objective
 from ckptplan.cli.output import note, write_plan
 from ckptplan.cli.wording import as_option, named_by_option
 
@@ -19,7 +19,7 @@ def command(
     model: options.ModelOption = Model.exact,
     max_overhead: options.MaxOverhead = None,
     effort: options.EffortOption = Effort.quick,
-    format_: options.FormatOption = Format.table,
+    format_: options.FormatOption = "table",
     output: options.Output = None,
 ) -> None:
     """Find the best strategy and its parameters within the memory budget.

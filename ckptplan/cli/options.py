@@ -7,11 +7,12 @@ import os
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
 from ckptplan.errors import InputError, MissingExtra, shown
+from ckptplan.report.formats.registry import all_formats, format_of_file
 from ckptplan.units import MAX_STEPS, parse_bytes, parse_fraction
 
 if TYPE_CHECKING:
@@ -19,12 +20,11 @@ if TYPE_CHECKING:
     from ckptplan.model.workload import Workload
 
 
-class Format(enum.StrEnum):
-    """How results are written."""
-
-    table = "table"
-    json = "json"
-    csv = "csv"
+if TYPE_CHECKING:
+    FormatName = str
+else:
+    # Any that is registered; typer reads the choices off the type.
+    FormatName = Literal[tuple(all_formats())]
 
 
 class Objective(enum.StrEnum):
@@ -104,7 +104,7 @@ Threads = Annotated[
     typer.Option("--threads", metavar="INTEGER", help="Threads of PyTorch (default: its own number)."),
 ]
 Repeats = Annotated[str, typer.Option("--repeats", metavar="INTEGER", help="Rounds; times are their medians.")]
-FormatOption = Annotated[Format, typer.Option("--format", help="How the result is written.")]
+FormatOption = Annotated[FormatName, typer.Option("--format", help="How the result is written.")]
 
 
 def named_file(context: typer.Context, parameter: typer.CallbackParam, name: str | None) -> str | None:  # noqa: ARG001 - typer's signature
@@ -126,11 +126,10 @@ Output = Annotated[
 ]
 
 
-def format_by_name(format_: Format, output: str | None) -> Format:
+def format_by_name(format_: str, output: str | None) -> str:
     """Return the format that a file's name asks for, where no other one than a table was."""
-    suffix = Path(output).suffix.lower() if output else ""
-    asked = {".json": Format.json, ".csv": Format.csv}.get(suffix, Format.table)
-    return asked if format_ is Format.table else format_
+    found = format_of_file(output) if output and format_ == "table" else None
+    return format_ if found is None else found.name
 
 
 def plain_integer(text: str, *, option: str, most: int) -> int:

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ckptplan.cli import options
-from ckptplan.cli.options import Format
 from ckptplan.cli.output import note, write_view
 from ckptplan.cli.wording import as_option
 from ckptplan.errors import InputError, shown
@@ -56,7 +55,7 @@ def command(
             callback=options.named_file,
         ),
     ] = None,
-    format_: options.FormatOption = Format.table,
+    format_: options.FormatOption = "table",
     output: options.Output = None,
 ) -> None:
     """Compare the claims of arXiv 2412.11810 with the model's numbers, and draw the content of its figures.
@@ -72,7 +71,7 @@ def command(
         _draw(setting, number, pictures, picture_format)
     if markdown is not None:
         _write_page(setting, markdown, pictures, picture_format)
-    if (pictures is None and markdown is None) or output is not None or format_ is not Format.table:
+    if (pictures is None and markdown is None) or output is not None or format_ != "table":
         write_view(_view(setting, number), format_=format_, output=output)
 
 

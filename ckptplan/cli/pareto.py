@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ckptplan.cli import options
-from ckptplan.cli.options import Effort, Format, Model, Objective
+from ckptplan.cli.options import Effort, Model, Objective
 from ckptplan.cli.output import note, write_plan, write_view
 from ckptplan.cli.wording import as_option, named_by_option
 from ckptplan.errors import Infeasible, InputError
@@ -46,7 +46,7 @@ def command(
         ),
     ] = None,
     effort: options.EffortOption = Effort.quick,
-    format_: options.FormatOption = Format.table,
+    format_: options.FormatOption = "table",
     output: options.Output = None,
 ) -> None:
     """Show the front of local memory and time, of each strategy and of all together.
@@ -98,7 +98,7 @@ def command(
         _draw(front, plot)
 
 
-def _pick(front: "ParetoFront", at: str, *, format_: Format, output: str | None) -> None:
+def _pick(front: "ParetoFront", at: str, *, format_: str, output: str | None) -> None:
     from ckptplan.model.plan import Plan
     from ckptplan.report.plan import view_plan
 
@@ -114,11 +114,11 @@ def _pick(front: "ParetoFront", at: str, *, format_: Format, output: str | None)
     write_plan(plan, view, format_=format_, output=output)
 
 
-def _show(front: "ParetoFront", *, format_: Format, output: str | None) -> None:
+def _show(front: "ParetoFront", *, format_: str, output: str | None) -> None:
     from ckptplan.report.front import view_front
 
     write_view(view_front(front, wording=as_option), format_=format_, output=output)
-    if format_ is not Format.table and output not in (None, "-"):
+    if format_ != "table" and output not in (None, "-"):
         note(f"front written to {output}")
 
 

@@ -5,14 +5,13 @@ from typing import Annotated
 import typer
 
 from ckptplan.cli import options
-from ckptplan.cli.options import Format
 from ckptplan.cli.output import write_view
 
 app = typer.Typer(help="List, show and check hardware profiles.", no_args_is_help=True)
 
 
 @app.command("list")
-def list_(format_: options.FormatOption = Format.table, output: options.Output = None) -> None:
+def list_(format_: options.FormatOption = "table", output: options.Output = None) -> None:
     """List the built-in hardware profiles."""
     from ckptplan.report.profiles import view_profiles
     from ckptplan.storage.library import names
@@ -25,7 +24,7 @@ def list_(format_: options.FormatOption = Format.table, output: options.Output =
 @app.command("show")
 def show(
     name: Annotated[str, typer.Argument(metavar="NAME|PATH", help="A built-in name, or a .toml file.")],
-    format_: options.FormatOption = Format.table,
+    format_: options.FormatOption = "table",
     output: options.Output = None,
 ) -> None:
     """Show every number of a hardware profile, with its source and grade."""
@@ -41,7 +40,7 @@ def check(
     paths: Annotated[
         list[str] | None, typer.Argument(metavar="[NAME|PATH]...", help="Profiles; all built-in ones if none.")
     ] = None,
-    format_: options.FormatOption = Format.table,
+    format_: options.FormatOption = "table",
     output: options.Output = None,
 ) -> None:
     """Check that hardware profiles are complete and valid; exits 2 at the first that is not."""

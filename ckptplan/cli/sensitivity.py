@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from ckptplan.cli import options
-from ckptplan.cli.options import Format, Model
+from ckptplan.cli.options import Model
 from ckptplan.cli.output import note, write_view
 from ckptplan.cli.wording import as_option, named_by_option
 
@@ -37,7 +37,7 @@ def command(
             callback=options.named_file,
         ),
     ] = None,
-    format_: options.FormatOption = Format.table,
+    format_: options.FormatOption = "table",
     output: options.Output = None,
 ) -> None:
     """Show how the best plan's time changes with each input, and where another strategy is better.

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ckptplan.cli import options
-from ckptplan.cli.options import Format
 from ckptplan.cli.output import note, write_view
 from ckptplan.cli.wording import as_option
 from ckptplan.errors import InputError
@@ -49,7 +48,7 @@ def command(
             callback=options.named_file,
         ),
     ] = None,
-    format_: options.FormatOption = Format.table,
+    format_: options.FormatOption = "table",
     output: options.Output = None,
 ) -> None:
     """Play a plan's schedule action by action: every law is checked, time and peaks are counted.

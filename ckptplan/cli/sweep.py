@@ -13,7 +13,7 @@ import typer
 
 from ckptplan.cli import options
 from ckptplan.cli.options import Effort, Model, Objective
-from ckptplan.cli.output import note, print_table
+from ckptplan.cli.output import note
 from ckptplan.cli.wording import as_option, named_by_option
 from ckptplan.errors import InputError
 
@@ -159,6 +159,7 @@ def _names(given: list[str]) -> list[str]:
 
 
 def _as_table(sweep: Sweep, jobs: int | None) -> None:
+    from ckptplan.report.formats.table import print_table
     from ckptplan.report.sweep import Summary
     from ckptplan.studies.sweep import rows_of
 

@@ -8,7 +8,6 @@ import typer
 
 from ckptplan.cli import options
 from ckptplan.cli.calibrate import Device
-from ckptplan.cli.options import Format
 from ckptplan.cli.output import note, write_view
 from ckptplan.cli.wording import as_option, named_by_option
 from ckptplan.errors import InputError
@@ -52,7 +51,7 @@ def command(
             callback=options.named_file,
         ),
     ] = None,
-    format_: options.FormatOption = Format.table,
+    format_: options.FormatOption = "table",
     output: options.Output = None,
 ) -> None:
     """Run a plan and base on the same weights and data: predicted against measured, part by part.

@@ -15,8 +15,8 @@ from ckptplan.calibration.compared_bytes import gradient_row
 from ckptplan.calibration.samples import Sample
 from ckptplan.calibration.validate import validate
 from ckptplan.calibration.validation import Row, Validation, Verdict
-from ckptplan.cli.output import json_text
 from ckptplan.planning.playback import make_schedule
+from ckptplan.report.formats.json import json_text
 from ckptplan.report.validation import view_validation
 
 STEPS = 120

@@ -12,12 +12,12 @@ import pytest
 from rich.console import Console
 
 import ckptplan
-from ckptplan.cli.output import json_text
 from ckptplan.cost.case import Case
 from ckptplan.errors import Infeasible
 from ckptplan.model.plan import Plan
 from ckptplan.planning.playback import simulate
 from ckptplan.report.comparison import view_comparison
+from ckptplan.report.formats.json import json_text
 from ckptplan.report.front import view_front
 from ckptplan.report.front_plot import draw_front
 from ckptplan.report.infeasible import infeasible_text
