@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ckptplan.cli import options
+from ckptplan.cli.options import OutputOptions
 from ckptplan.cli.output import note, write_view
 from ckptplan.cli.wording import as_option, named_by_option
 from ckptplan.errors import InputError
@@ -29,6 +30,7 @@ class Device(enum.StrEnum):
 
 
 def command(
+    *,
     cell: Annotated[
         str,
         typer.Option(
@@ -127,7 +129,7 @@ def command(
             f"ckptplan: warning: times of plans are known to {format_share(uncertainty)} only, more than the "
             f"tolerance of {format_share(share)}: a step takes longer in some chunks than in others"
         )
-    write_view(view_calibration(found, wording=as_option), format_=format_, output=None)
+    write_view(view_calibration(found, wording=as_option), OutputOptions(format=format_))
 
 
 def _stem(path: str, option: str) -> str:

@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
-import enum
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from ckptplan.cli.wording import option_of
 from ckptplan.errors import InputError, MissingExtra, shown
 from ckptplan.report.formats.registry import all_formats, format_of_file
 from ckptplan.units import MAX_STEPS, parse_bytes, parse_fraction
 
 if TYPE_CHECKING:
+    from ckptplan.cost.case import Case
     from ckptplan.model.profile import HardwareProfile
+    from ckptplan.model.progress import Progress
     from ckptplan.model.workload import Workload
+    from ckptplan.planning.request import Request
 
 
 if TYPE_CHECKING:
@@ -25,28 +29,6 @@ if TYPE_CHECKING:
 else:
     # Any that is registered; typer reads the choices off the type.
     FormatName = Literal[tuple(all_formats())]
-
-
-class Objective(enum.StrEnum):
-    """What is made least."""
-
-    time = "time"
-    memory = "memory"
-    balanced = "balanced"
-
-
-class Effort(enum.StrEnum):
-    """How much work the search for optimal schedules may be."""
-
-    quick = "quick"
-    thorough = "thorough"
-
-
-class Model(enum.StrEnum):
-    """Which cost model chooses."""
-
-    exact = "exact"
-    paper = "paper"
 
 
 Steps = Annotated[
@@ -83,14 +65,16 @@ Strategies = Annotated[
         help="Names with commas between, or 'paper', 'regular', 'closed', 'all'.",
     ),
 ]
-ObjectiveOption = Annotated[
-    Objective, typer.Option("--objective", help="Least time, least local memory, or the knee between both.")
+Objective = Annotated[
+    Literal["time", "memory", "balanced"],
+    typer.Option("--objective", help="Least time, least local memory, or the knee between both."),
 ]
-ModelOption = Annotated[
-    Model, typer.Option("--model", help="Choose by the exact model or by the paper's printed equations.")
+Model = Annotated[
+    Literal["exact", "paper"],
+    typer.Option("--model", help="Choose by the exact model or by the paper's printed equations."),
 ]
-EffortOption = Annotated[
-    Effort,
+Effort = Annotated[
+    Literal["quick", "thorough"],
     typer.Option("--effort", help="How long to look for optimal schedules: tenths of a second, or a minute."),
 ]
 MaxOverhead = Annotated[
@@ -110,11 +94,11 @@ FormatOption = Annotated[FormatName, typer.Option("--format", help="How the resu
 def named_file(context: typer.Context, parameter: typer.CallbackParam, name: str | None) -> str | None:  # noqa: ARG001 - typer's signature
     """Return the name of a file; '' is most often a variable that was never set. Raises InputError."""
     if name == "":
-        raise InputError("an empty name is no file", field=f"--{parameter.name}", value=name)
+        raise InputError("an empty name is no file", field=max(parameter.opts, key=len), value=name)
     return name
 
 
-Output = Annotated[
+OutputFile = Annotated[
     str | None,
     typer.Option(
         "-o",
@@ -126,10 +110,86 @@ Output = Annotated[
 ]
 
 
-def format_by_name(format_: str, output: str | None) -> str:
-    """Return the format that a file's name asks for, where no other one than a table was."""
-    found = format_of_file(output) if output and format_ == "table" else None
-    return format_ if found is None else found.name
+@dataclass(frozen=True, kw_only=True)
+class JobOptions:
+    """A workload on a profile."""
+
+    steps: Steps = None
+    profile: Profile = "ipu-mk2"
+    workload: WorkloadName = "paper-snn"
+    batch: Batch = None
+    neurons: Neurons = None
+
+    def load(self) -> Case:
+        """Load workload and profile, and change what the options change. Raises InputError."""
+        from ckptplan.cost.case import Case
+
+        profile = load_profile(self.profile)
+        return Case(
+            workload=load_workload(self.workload, steps=self.steps, batch=self.batch, neurons=self.neurons),
+            profile=profile,
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class BudgetOptions:
+    """What is wished for in every plan: budgets of memory, and strategies. Others add to these."""
+
+    local_bytes: LocalBytes = None
+    remote_bytes: RemoteBytes = None
+    strategies: Strategies = None
+
+    def read(self) -> dict[str, Any]:
+        """Return the wishes as arguments of a use case, with the command that has them.
+
+        Raises InputError that names the option.
+        """
+        given = {field.name: getattr(self, field.name) for field in fields(self)}
+        read = {name: parsed(option_of(name), _PARSERS.get(name, str), text) for name, text in given.items()}
+        return {**read, "command": command_line()}
+
+
+@dataclass(frozen=True, kw_only=True)
+class WishOptions(BudgetOptions):
+    """All that can be wished for in a plan."""
+
+    objective: Objective = "time"
+    model: Model = "exact"
+    max_overhead: MaxOverhead = None
+    effort: Effort = "quick"
+
+
+@dataclass(frozen=True, kw_only=True)
+class OutputOptions:
+    """How and where a result is written."""
+
+    format: FormatOption = "table"
+    file: OutputFile = None
+
+    def by_name(self) -> OutputOptions:
+        """Return these with the format that the file's name asks for, where no other one than a table was."""
+        found = format_of_file(self.file) if self.file and self.format == "table" else None
+        return self if found is None else replace(self, format=found.name)
+
+
+def make_request(job: JobOptions, wishes: BudgetOptions, *, progress: Progress | None) -> Request:
+    """Return the request of a command. Raises InputError."""
+    from ckptplan.planning.request import Request
+
+    case = job.load()
+    return Request.of(case.workload, case.profile, **wishes.read(), progress=progress)
+
+
+def _parse_remote_bytes(text: str) -> int | str:
+    return text if text == "unbounded" else parse_bytes(text)
+
+
+#: Wishes that are not plain text.
+_PARSERS: Mapping[str, Callable[[str], object]] = {
+    "local_bytes": parse_bytes,
+    "remote_bytes": _parse_remote_bytes,
+    "max_overhead": parse_fraction,
+}
 
 
 def plain_integer(text: str, *, option: str, most: int) -> int:
@@ -166,27 +226,19 @@ def need_torch() -> None:
         raise MissingExtra("torch", package="torch")
 
 
-def job(
-    *, steps: str | None, batch: str | None, neurons: str | None, workload: str, profile: str
-) -> tuple[Workload, HardwareProfile]:
-    """Load the workload and the profile, and change what the options change. Raises InputError."""
-    hardware = machine(profile)
-    return task(steps=steps, batch=batch, neurons=neurons, workload=workload), hardware
+def load_profile(name: str) -> HardwareProfile:
+    """Load the profile that an option names. Raises InputError."""
+    from ckptplan.storage import profiles
+
+    loaded: HardwareProfile = _named("--profile", profiles.load_profile, name)
+    return loaded
 
 
-def machine(profile: str) -> HardwareProfile:
-    """Load the profile. Raises InputError."""
-    from ckptplan.storage.profiles import load_profile
+def load_workload(name: str, *, steps: str | None, batch: str | None, neurons: str | None) -> Workload:
+    """Load the workload that an option names, and change what the others change. Raises InputError."""
+    from ckptplan.storage import workloads
 
-    hardware: HardwareProfile = _named("--profile", load_profile, profile)
-    return hardware
-
-
-def task(*, steps: str | None, batch: str | None, neurons: str | None, workload: str) -> Workload:
-    """Load the workload, and change what the options change. Raises InputError."""
-    from ckptplan.storage.workloads import load_workload
-
-    loaded: Workload = _named("--workload", load_workload, workload)
+    loaded: Workload = _named("--workload", workloads.load_workload, name)
     if batch is not None:
         loaded = loaded.with_batch(plain_integer(batch, option="--batch", most=10**9))
     if neurons is not None:
@@ -194,31 +246,6 @@ def task(*, steps: str | None, batch: str | None, neurons: str | None, workload:
     if steps is not None:
         loaded = loaded.with_steps(plain_integer(steps, option="--T", most=MAX_STEPS))
     return loaded
-
-
-def wishes(
-    *,
-    strategies: str | None,
-    objective: Objective,
-    model: Model,
-    max_overhead: str | None,
-    local_bytes: str | None,
-    remote_bytes: str | None,
-    effort: Effort,
-) -> dict[str, Any]:
-    """Return the arguments of ``ckptplan.optimize``. Raises InputError that names the option."""
-    return {
-        "strategies": strategies,
-        "objective": objective.value,
-        "model": model.value,
-        "max_overhead": parsed("--max-overhead", parse_fraction, max_overhead),
-        "local_bytes": parsed("--local-bytes", parse_bytes, local_bytes),
-        "remote_bytes": "unbounded"
-        if remote_bytes == "unbounded"
-        else parsed("--remote-bytes", parse_bytes, remote_bytes),
-        "effort": effort.value,
-        "command": command_line(),
-    }
 
 
 def keep_inputs(outputs: Mapping[str, str | None], *inputs: str | None) -> None:

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from ckptplan.cli.options import command_line
+from ckptplan.cli.options import OutputOptions, command_line
 from ckptplan.report.formats.registry import format_named
 from ckptplan.storage.versions import WRITTEN
 from ckptplan.version import __version__
@@ -17,28 +17,28 @@ if TYPE_CHECKING:
     from ckptplan.report.view import View
 
 
-def write_plan(plan: Plan, view: View, *, format_: str, output: str | None) -> None:
-    """Write a plan in the format asked for; beside a table, the file is the plan as JSON.
+def write_plan(plan: Plan, view: View, output: OutputOptions) -> None:
+    """Write a plan as asked for; beside a table, the file is the plan as JSON.
 
     Raises InputError if the file cannot be written.
     """
     from ckptplan.storage.plans import save_plan
 
-    if format_ == "table" and output is not None:
-        save_plan(plan, output)
-        if output == "-":
+    if output.format == "table" and output.file is not None:
+        save_plan(plan, output.file)
+        if output.file == "-":
             return
-        note(f"plan written to {output}")
-        output = None
-    write_view(view, format_=format_, output=output)
+        note(f"plan written to {output.file}")
+        output = dataclasses.replace(output, file=None)
+    write_view(view, output)
 
 
-def write_view(view: View, *, format_: str, output: str | None) -> None:
-    """Write a result in the format asked for. Raises InputError if the file cannot be written."""
+def write_view(view: View, output: OutputOptions) -> None:
+    """Write a result as asked for. Raises InputError if the file cannot be written."""
     kind, document = view.kind, view.document
     if kind is not None:
         view = dataclasses.replace(view, document=lambda: enveloped(kind, document()))
-    format_named(format_).write(view, output or "-")
+    format_named(output.format).write(view, output.file or "-")
 
 
 def enveloped(kind: str, content: Mapping[str, Any]) -> dict[str, Any]:

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ckptplan.cli import options
+from ckptplan.cli.groups import takes_groups
+from ckptplan.cli.options import OutputOptions
 from ckptplan.cli.output import note, write_view
 from ckptplan.cli.wording import as_option
 from ckptplan.errors import InputError, shown
@@ -27,7 +29,9 @@ class PictureFormat(enum.StrEnum):
     pdf = "pdf"
 
 
+@takes_groups
 def command(
+    *,
     figure: Annotated[
         str | None,
         typer.Option(
@@ -55,8 +59,7 @@ def command(
             callback=options.named_file,
         ),
     ] = None,
-    format_: options.FormatOption = "table",
-    output: options.Output = None,
+    output: OutputOptions,
 ) -> None:
     """Compare the claims of arXiv 2412.11810 with the model's numbers, and draw the content of its figures.
 
@@ -65,14 +68,14 @@ def command(
     from ckptplan.paper.setting import load_paper_setting
 
     number = _number(figure, markdown)
-    options.keep_inputs({"--output": output, "--markdown": markdown})
+    options.keep_inputs({"--output": output.file, "--markdown": markdown})
     setting = load_paper_setting()
     if pictures is not None:
         _draw(setting, number, pictures, picture_format)
     if markdown is not None:
         _write_page(setting, markdown, pictures, picture_format)
-    if (pictures is None and markdown is None) or output is not None or format_ != "table":
-        write_view(_view(setting, number), format_=format_, output=output)
+    if (pictures is None and markdown is None) or output.file is not None or output.format != "table":
+        write_view(_view(setting, number), output)
 
 
 def _number(figure: str | None, markdown: str | None) -> int | None:

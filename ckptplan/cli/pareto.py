@@ -1,25 +1,42 @@
 """``ckptplan pareto``: what more local memory buys."""
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from ckptplan.cli import options
-from ckptplan.cli.options import Effort, Model, Objective
+from ckptplan.cli.groups import takes_groups
+from ckptplan.cli.options import BudgetOptions, JobOptions, OutputOptions
 from ckptplan.cli.output import note, write_plan, write_view
 from ckptplan.cli.wording import as_option, named_by_option
 from ckptplan.errors import Infeasible, InputError
 
 if TYPE_CHECKING:
+    from ckptplan.model.plan import Plan
     from ckptplan.studies.pareto import ParetoFront
 
 
+@dataclass(frozen=True, kw_only=True)
+class FrontOptions(BudgetOptions):
+    """What bounds a front, and how finely it is listed."""
+
+    max_overhead: options.MaxOverhead = None
+    resolution: Annotated[
+        str | None,
+        typer.Option(
+            "--resolution",
+            metavar="SHARE",
+            help="Leave out plans that differ by less, as '1%' (default: none, up to 2,000,000 steps).",
+        ),
+    ] = None
+    effort: options.Effort = "quick"
+
+
+@takes_groups
 def command(
-    steps: options.Steps = None,
-    profile: options.Profile = "ipu-mk2",
-    workload: options.WorkloadName = "paper-snn",
-    batch: options.Batch = None,
-    neurons: options.Neurons = None,
+    *,
+    job: JobOptions,
     at: Annotated[
         str | None,
         typer.Option("--at", metavar="SIZE", help="Pick the plan of the front within this local memory."),
@@ -33,93 +50,74 @@ def command(
             callback=options.named_file,
         ),
     ] = None,
-    local_bytes: options.LocalBytes = None,
-    remote_bytes: options.RemoteBytes = None,
-    strategies: options.Strategies = None,
-    max_overhead: options.MaxOverhead = None,
-    resolution: Annotated[
-        str | None,
-        typer.Option(
-            "--resolution",
-            metavar="SHARE",
-            help="Leave out plans that differ by less, as '1%' (default: none, up to 2,000,000 steps).",
-        ),
-    ] = None,
-    effort: options.EffortOption = Effort.quick,
-    format_: options.FormatOption = "table",
-    output: options.Output = None,
+    bounds: FrontOptions,
+    output: OutputOptions,
 ) -> None:
     """Show the front of local memory and time, of each strategy and of all together.
 
     By default of the strategies whose cost is a closed form (--strategies closed); others, as optimal, are
     solved budget by budget, which takes longer. With --at, the plan is printed, and written with -o.
     """
-    from ckptplan.cli.progress import progress_bar
     from ckptplan.report.style import picture_format
-    from ckptplan.studies.pareto import pareto
-    from ckptplan.units import parse_bytes
 
     if plot:
         picture_format(plot, option="--plot")
-    if at is not None and local_bytes is not None:
+    if at is not None and bounds.local_bytes is not None:
         raise InputError(
-            "is given beside --at, which is a budget, too", field="--local-bytes", value=local_bytes
+            "is given beside --at, which is a budget, too", field="--local-bytes", value=bounds.local_bytes
         )
-    options.keep_inputs({"--output": output, "--plot": plot}, profile, workload)
-    with named_by_option():
-        task, hardware = options.job(
-            steps=steps, batch=batch, neurons=neurons, workload=workload, profile=profile
-        )
-        wishes = options.wishes(
-            strategies=strategies,
-            objective=Objective.time,
-            model=Model.exact,
-            max_overhead=max_overhead,
-            local_bytes=local_bytes,
-            remote_bytes=remote_bytes,
-            effort=effort,
-        )
-        if at is not None:
-            # The budget that is drawn, and one of those that a solved strategy is solved for.
-            wishes["local_bytes"] = options.parsed("--at", parse_bytes, at)
-        del wishes["objective"], wishes["model"]
-        with progress_bar("solving budget by budget") as progress:
-            front = pareto(task, hardware, **wishes, resolution=resolution, progress=progress)
-    if not len(front):
-        # Nothing fits the limits of remote memory or overhead: the plan that cannot be says why.
-        front.at(2**62)
+    options.keep_inputs({"--output": output.file, "--plot": plot}, job.profile, job.workload)
+    front = _find(job, bounds, at)
     if at is None:
-        format_ = options.format_by_name(format_, output)
-    if at is not None:
-        _pick(front, at, format_=format_, output=output)
+        _show(front, output.by_name())
     else:
-        _show(front, format_=format_, output=output)
+        _pick(front, at, output)
     if plot:
         _draw(front, plot)
 
 
-def _pick(front: "ParetoFront", at: str, *, format_: str, output: str | None) -> None:
-    from ckptplan.model.plan import Plan
+def _find(job: JobOptions, bounds: FrontOptions, at: str | None) -> "ParetoFront":
+    """Return the front. Raises InputError, and Infeasible if it has no point."""
+    from ckptplan.cli.progress import progress_bar
+    from ckptplan.studies.pareto import pareto
+    from ckptplan.units import parse_bytes
+
+    with named_by_option():
+        case, wishes = job.load(), bounds.read()
+        if at is not None:
+            # The budget that is drawn, and one of those that a solved strategy is solved for.
+            wishes["local_bytes"] = options.parsed("--at", parse_bytes, at)
+        with progress_bar("solving budget by budget") as progress:
+            front = pareto(case.workload, case.profile, **wishes, progress=progress)
+    if not len(front):
+        # Nothing fits the limits of remote memory or overhead: the plan that cannot be says why.
+        front.at(2**62)
+    return front
+
+
+def _pick(front: "ParetoFront", at: str, output: OutputOptions) -> None:
     from ckptplan.report.plan import view_plan
 
     plan = front.at(at)
-
-    def strategies() -> "dict[str, Plan | Infeasible]":
-        found = {name: one.lacks(at) or one.at(at) for name, one in front.by_strategy.items()}
-        plans = {name: result for name, result in found.items() if isinstance(result, Plan)}
-        ranked = sorted(plans, key=lambda name: plans[name].predicted.seconds)
-        return {name: found[name] for name in (*ranked, *(name for name in found if name not in plans))}
-
-    view = view_plan(plan, strategies, wording=as_option)
-    write_plan(plan, view, format_=format_, output=output)
+    write_plan(plan, view_plan(plan, lambda: _rank(front, at), wording=as_option), output)
 
 
-def _show(front: "ParetoFront", *, format_: str, output: str | None) -> None:
+def _rank(front: "ParetoFront", at: str) -> "dict[str, Plan | Infeasible]":
+    """Return the plan of each strategy within a budget, the quickest first, then why others have none."""
+    from ckptplan.model.plan import Plan
+
+    found = {name: one.lacks(at) or one.at(at) for name, one in front.by_strategy.items()}
+    plans = {name: result for name, result in found.items() if isinstance(result, Plan)}
+    ranked = sorted(plans, key=lambda name: plans[name].predicted.seconds)
+    return {name: found[name] for name in (*ranked, *(name for name in found if name not in plans))}
+
+
+def _show(front: "ParetoFront", output: OutputOptions) -> None:
     from ckptplan.report.front import view_front
 
-    write_view(view_front(front, wording=as_option), format_=format_, output=output)
-    if format_ != "table" and output not in (None, "-"):
-        note(f"front written to {output}")
+    write_view(view_front(front, wording=as_option), output)
+    if output.format != "table" and output.file not in (None, "-"):
+        note(f"front written to {output.file}")
 
 
 def _draw(front: "ParetoFront", path: str) -> None:

@@ -4,44 +4,48 @@ from typing import Annotated
 
 import typer
 
-from ckptplan.cli import options
+from ckptplan.cli.groups import takes_groups
+from ckptplan.cli.options import OutputOptions
 from ckptplan.cli.output import write_view
 
 app = typer.Typer(help="List, show and check hardware profiles.", no_args_is_help=True)
 
 
 @app.command("list")
-def list_(format_: options.FormatOption = "table", output: options.Output = None) -> None:
+@takes_groups
+def list_(*, output: OutputOptions) -> None:
     """List the built-in hardware profiles."""
     from ckptplan.report.profiles import view_profiles
     from ckptplan.storage.library import names
     from ckptplan.storage.profiles import load_profile
 
     profiles = [load_profile(name) for name in names("hardware_profiles")]
-    write_view(view_profiles(profiles), format_=format_, output=output)
+    write_view(view_profiles(profiles), output)
 
 
 @app.command("show")
+@takes_groups
 def show(
+    *,
     name: Annotated[str, typer.Argument(metavar="NAME|PATH", help="A built-in name, or a .toml file.")],
-    format_: options.FormatOption = "table",
-    output: options.Output = None,
+    output: OutputOptions,
 ) -> None:
     """Show every number of a hardware profile, with its source and grade."""
     from ckptplan.report.profiles import view_profile
     from ckptplan.storage.profiles import load_profile
 
     profile = load_profile(name)
-    write_view(view_profile(profile), format_=format_, output=output)
+    write_view(view_profile(profile), output)
 
 
 @app.command("check")
+@takes_groups
 def check(
+    *,
     paths: Annotated[
         list[str] | None, typer.Argument(metavar="[NAME|PATH]...", help="Profiles; all built-in ones if none.")
     ] = None,
-    format_: options.FormatOption = "table",
-    output: options.Output = None,
+    output: OutputOptions,
 ) -> None:
     """Check that hardware profiles are complete and valid; exits 2 at the first that is not."""
     from ckptplan.report.profiles import view_checks
@@ -49,4 +53,4 @@ def check(
     from ckptplan.storage.profiles import load_profile
 
     profiles = [load_profile(path) for path in paths or names("hardware_profiles")]
-    write_view(view_checks(profiles), format_=format_, output=output)
+    write_view(view_checks(profiles), output)

@@ -24,7 +24,7 @@ def command(
             "--format", help="One JSON object or one CSV row for each action; else what FILE ends in."
         ),
     ] = None,
-    output: options.Output = None,
+    output: options.OutputFile = None,
 ) -> None:
     """Write the actions of a plan, one a line (docs/schedule-format.md)."""
     from ckptplan.cli.progress import progress_bar

@@ -27,7 +27,7 @@ class SchemaFormat(enum.StrEnum):
 def command(
     kind: Annotated[SchemaKind, typer.Argument(metavar="|".join(SchemaKind), help="Which format.")],
     format_: Annotated[SchemaFormat, typer.Option("--format", help="Schemas are JSON.")] = SchemaFormat.json,  # noqa: ARG001
-    output: options.Output = None,
+    output: options.OutputFile = None,
 ) -> None:
     """Print the JSON Schema of a file format.
 

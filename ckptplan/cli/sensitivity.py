@@ -1,27 +1,22 @@
 """``ckptplan sensitivity``: what each input does to the best plan, and how sure it is."""
 
-from __future__ import annotations
-
 from typing import Annotated
 
 import typer
 
 from ckptplan.cli import options
-from ckptplan.cli.options import Model
+from ckptplan.cli.groups import takes_groups
+from ckptplan.cli.options import BudgetOptions, JobOptions, OutputOptions
 from ckptplan.cli.output import note, write_view
 from ckptplan.cli.wording import as_option, named_by_option
 
 
+@takes_groups
 def command(
-    steps: options.Steps = None,
-    profile: options.Profile = "ipu-mk2",
-    workload: options.WorkloadName = "paper-snn",
-    batch: options.Batch = None,
-    neurons: options.Neurons = None,
-    local_bytes: options.LocalBytes = None,
-    remote_bytes: options.RemoteBytes = None,
-    strategies: options.Strategies = None,
-    model: options.ModelOption = Model.exact,
+    *,
+    job: JobOptions,
+    budgets: BudgetOptions,
+    model: options.Model = "exact",
     uncertainty: Annotated[
         str | None,
         typer.Option(
@@ -37,8 +32,7 @@ def command(
             callback=options.named_file,
         ),
     ] = None,
-    format_: options.FormatOption = "table",
-    output: options.Output = None,
+    output: OutputOptions,
 ) -> None:
     """Show how the best plan's time changes with each input, and where another strategy is better.
 
@@ -53,22 +47,18 @@ def command(
 
     if plot:
         picture_format(plot, option="--plot")
-    options.keep_inputs({"--output": output, "--plot": plot}, profile, workload)
+    options.keep_inputs({"--output": output.file, "--plot": plot}, job.profile, job.workload)
     with named_by_option(), progress_bar("varying the inputs") as progress:
-        task, hardware = options.job(
-            steps=steps, batch=batch, neurons=neurons, workload=workload, profile=profile
-        )
+        case = job.load()
         study = sensitivity(
-            task,
-            hardware,
-            strategies=strategies,
-            model=model.value,
-            local_bytes=local_bytes,
-            remote_bytes=remote_bytes,
+            case.workload,
+            case.profile,
+            **budgets.read(),
+            model=model,
             uncertainty=uncertainty,
             progress=progress,
         )
-    write_view(view_sensitivity(study, wording=as_option), format_=format_, output=output)
+    write_view(view_sensitivity(study, wording=as_option), output)
     if plot:
         from ckptplan.report.style import save_picture, styled
         from ckptplan.report.tornado import draw_tornado

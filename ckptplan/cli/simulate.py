@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ckptplan.cli import options
+from ckptplan.cli.groups import takes_groups
+from ckptplan.cli.options import OutputOptions
 from ckptplan.cli.output import note, write_view
 from ckptplan.cli.wording import as_option
 from ckptplan.errors import InputError
@@ -19,7 +21,9 @@ if TYPE_CHECKING:
 DISAGREES = 4
 
 
+@takes_groups
 def command(
+    *,
     plan: options.PlanFile,
     schedule: Annotated[
         str | None,
@@ -48,8 +52,7 @@ def command(
             callback=options.named_file,
         ),
     ] = None,
-    format_: options.FormatOption = "table",
-    output: options.Output = None,
+    output: OutputOptions,
 ) -> None:
     """Play a plan's schedule action by action: every law is checked, time and peaks are counted.
 
@@ -60,7 +63,7 @@ def command(
     from ckptplan.report.simulation import compare_quantities, view_simulation
     from ckptplan.storage.plans import load_plan
 
-    _check_files(plan, schedule, trace, gantt, output)
+    _check_files(plan, schedule, trace, gantt, output.file)
     planned = load_plan(plan)
     # The result comes first: if it cannot be written, trace and picture are not either.
     with ExitStack() as stack:
@@ -69,7 +72,7 @@ def command(
         with progress_bar("playing the schedule") as progress:
             seen = simulate(planned, schedule=schedule, sink=_each(sinks), progress=progress)
         view = view_simulation(planned, seen, schedule=schedule, wording=as_option)
-        write_view(view, format_=format_, output=output)
+        write_view(view, output)
     if schedule is None and not all(row.agrees for row in compare_quantities(planned, seen)):
         note("ckptplan: the schedule does not cost what the plan predicts")
         raise typer.Exit(DISAGREES)

@@ -6,13 +6,15 @@ import enum
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from ckptplan.cli import options
-from ckptplan.cli.options import Effort, Model, Objective
+from ckptplan.cli.groups import takes_groups
+from ckptplan.cli.options import WishOptions
 from ckptplan.cli.output import note
 from ckptplan.cli.wording import as_option, named_by_option
 from ckptplan.errors import InputError
@@ -40,35 +42,47 @@ Over = Annotated[
         "batch=30,60; once for each axis of the grid. docs/sweep.md has the names.",
     ),
 ]
-Profiles = Annotated[
-    list[str], typer.Option("--profile", metavar="NAMES|PATHS", help="Hardware profiles, with commas between.")
-]
-Workloads = Annotated[
-    list[str], typer.Option("--workload", metavar="NAMES|PATHS", help="Workloads, with commas between.")
-]
 
 
+@dataclass(frozen=True, kw_only=True)
+class JobsOptions:
+    """Workloads, each on each profile."""
+
+    profile: Annotated[
+        list[str],
+        typer.Option("--profile", metavar="NAMES|PATHS", help="Hardware profiles, with commas between."),
+    ] = field(default_factory=lambda: ["ipu-mk2"])
+    workload: Annotated[
+        list[str], typer.Option("--workload", metavar="NAMES|PATHS", help="Workloads, with commas between.")
+    ] = field(default_factory=lambda: ["paper-snn"])
+    steps: options.Steps = None
+    batch: options.Batch = None
+    neurons: options.Neurons = None
+
+    @property
+    def profiles(self) -> list[str]:
+        """The name of each profile."""
+        return _split_names(self.profile)
+
+    @property
+    def workloads(self) -> list[str]:
+        """The name of each workload."""
+        return _split_names(self.workload)
+
+
+@takes_groups
 def command(
+    *,
     over: Over = None,
-    profile: Profiles = ["ipu-mk2"],  # noqa: B006 - typer copies it
-    workload: Workloads = ["paper-snn"],  # noqa: B006 - typer copies it
-    steps: options.Steps = None,
-    batch: options.Batch = None,
-    neurons: options.Neurons = None,
-    local_bytes: options.LocalBytes = None,
-    remote_bytes: options.RemoteBytes = None,
-    strategies: options.Strategies = None,
-    objective: options.ObjectiveOption = Objective.time,
-    model: options.ModelOption = Model.exact,
-    max_overhead: options.MaxOverhead = None,
-    effort: options.EffortOption = Effort.quick,
+    given: JobsOptions,
+    wishes: WishOptions,
     jobs: Annotated[
         str | None, typer.Option("--jobs", metavar="INTEGER", help="Processes at once (default: all cores).")
     ] = None,
     format_: Annotated[
         RowFormat | None, typer.Option("--format", help="How rows are written (default: as the file is named).")
     ] = None,
-    output: options.Output = None,
+    output: options.OutputFile = None,
     restart: Annotated[bool, typer.Option("--restart", help="Begin the file anew, whatever it holds.")] = False,
 ) -> None:
     """Find the best plan at every point of a grid over any inputs.
@@ -80,24 +94,15 @@ def command(
     chosen = _format(format_, output)
     processes = None if jobs is None else options.plain_integer(jobs, option="--jobs", most=1024)
     with named_by_option():
-        wishes = options.wishes(
-            strategies=strategies,
-            objective=objective,
-            model=model,
-            max_overhead=max_overhead,
-            local_bytes=local_bytes,
-            remote_bytes=remote_bytes,
-            effort=effort,
-        )
-        sweep = _prepared(over or [], profile, workload, (steps, batch, neurons), wishes, output)
+        sweep = _prepare(over or [], given, wishes.read(), output)
     if chosen is None:
-        _as_table(sweep, processes)
+        _print(sweep, processes)
     elif chosen is RowFormat.parquet:
-        _as_parquet(sweep, processes, str(output), restart=restart)
+        _write_parquet(sweep, processes, str(output), restart=restart)
     elif output in (None, "-") or _is_no_file(str(output)):
-        _as_stream(sweep, processes, chosen, output)
+        _stream(sweep, processes, chosen, output)
     else:
-        _as_file(sweep, processes, chosen, str(output), restart=restart)
+        _write_rows(sweep, processes, chosen, str(output), restart=restart)
 
 
 def _format(asked: RowFormat | None, output: str | None) -> RowFormat | None:
@@ -118,27 +123,19 @@ def _format(asked: RowFormat | None, output: str | None) -> RowFormat | None:
     return RowFormat(suffix)
 
 
-def _prepared(
-    over: list[str],
-    profiles: list[str],
-    workloads: list[str],
-    job: tuple[str | None, str | None, str | None],
-    wishes: dict[str, Any],
-    output: str | None,
-) -> Sweep:
+def _prepare(over: list[str], given: JobsOptions, wishes: dict[str, Any], output: str | None) -> Sweep:
     from ckptplan.studies.sweep import make_sweep
 
-    machines, tasks = _names(profiles), _names(workloads)
-    options.keep_inputs({"--output": output}, *machines, *tasks)
-    steps, batch, neurons = job
+    options.keep_inputs({"--output": output}, *given.profiles, *given.workloads)
+    sizes = {"steps": given.steps, "batch": given.batch, "neurons": given.neurons}
     sweep = make_sweep(
         over,
-        profiles=[options.machine(name) for name in machines],
-        workloads=[options.task(steps=steps, batch=batch, neurons=neurons, workload=name) for name in tasks],
+        profiles=[options.load_profile(name) for name in given.profiles],
+        workloads=[options.load_workload(name, **sizes) for name in given.workloads],
         **wishes,
     )
     for axis in sweep.grid.axes:
-        if {"T": steps, "batch": batch, "neurons": neurons}.get(axis.name) is not None:
+        if {"T": given.steps, "batch": given.batch, "neurons": given.neurons}.get(axis.name) is not None:
             raise InputError(
                 "is varied by --over and set for all of it",
                 field=f"--{axis.name}",
@@ -154,32 +151,32 @@ def _is_no_file(path: str) -> bool:
     return Path(path).exists() and not Path(path).is_file()
 
 
-def _names(given: list[str]) -> list[str]:
+def _split_names(given: list[str]) -> list[str]:
     return [name.strip() for text in given for name in text.split(",")]
 
 
-def _as_table(sweep: Sweep, jobs: int | None) -> None:
+def _print(sweep: Sweep, jobs: int | None) -> None:
     from ckptplan.report.formats.table import print_table
     from ckptplan.report.sweep import Summary
     from ckptplan.studies.sweep import rows_of
 
     summary = Summary(sweep)
-    with _watched(sweep, 0) as told:
+    with _watch(sweep, 0) as told:
         for rows in rows_of(sweep, jobs=jobs):
             summary.add(rows)
             told(len(rows))
     print_table(lambda console: summary.print(console, wording=as_option))
 
 
-def _as_stream(sweep: Sweep, jobs: int | None, chosen: RowFormat, output: str | None) -> None:
+def _stream(sweep: Sweep, jobs: int | None, chosen: RowFormat, output: str | None) -> None:
     """Write to standard output, a device or a pipe: what cannot be continued."""
     from ckptplan.storage.files import replacing
     from ckptplan.studies.sweep import rows_of
 
-    lines = _lines(sweep, chosen)
+    lines = _make_lines(sweep, chosen)
     with (
         replacing(output or "-") as file,
-        _watched(sweep, 0, beside_output=file is sys.stdout) as told,
+        _watch(sweep, 0, beside_output=file is sys.stdout) as told,
     ):
         file.write(lines.header())
         for rows in rows_of(sweep, jobs=jobs):
@@ -188,16 +185,16 @@ def _as_stream(sweep: Sweep, jobs: int | None, chosen: RowFormat, output: str | 
             told(len(rows))
 
 
-def _as_file(sweep: Sweep, jobs: int | None, chosen: RowFormat, output: str, *, restart: bool) -> None:
+def _write_rows(sweep: Sweep, jobs: int | None, chosen: RowFormat, output: str, *, restart: bool) -> None:
     """Write a file, or what it lacks of the sweep."""
-    with _rows_in(output, sweep, chosen, restart=restart) as file:
+    with _open_rows(output, sweep, chosen, restart=restart) as file:
         lacking = file.done < len(sweep)
         if lacking:
             _fill(file, sweep, jobs, named=output)
-    note(f"{len(sweep):,} rows written to {output}" if lacking else _complete(output, sweep))
+    note(f"{len(sweep):,} rows written to {output}" if lacking else _say_complete(output, sweep))
 
 
-def _as_parquet(sweep: Sweep, jobs: int | None, output: str, *, restart: bool) -> None:
+def _write_parquet(sweep: Sweep, jobs: int | None, output: str, *, restart: bool) -> None:
     """Collect rows beside the file, so that it can be continued, and write it when they are complete.
 
     Rows that are there are this sweep's, or an error: those of a sweep that --restart began are continued
@@ -211,38 +208,38 @@ def _as_parquet(sweep: Sweep, jobs: int | None, output: str, *, restart: bool) -
         try:
             found = identity_of(output)
         except InputError as error:
-            raise _or_restart(error) from None
+            raise _offer_restart(error) from None
         if found == identity:
-            note(_complete(output, sweep))
+            note(_say_complete(output, sweep))
             return
         if found is not None:
-            raise _or_restart(InputError("holds another sweep", source=output, accepted="a new file"))
+            raise _offer_restart(InputError("holds another sweep", source=output, accepted="a new file"))
     # Nobody else writes either file, until the rows are taken away.
-    with _rows_in(str(partial), sweep, RowFormat.jsonl, restart=restart) as file:
+    with _open_rows(str(partial), sweep, RowFormat.jsonl, restart=restart) as file:
         # A sweep that was killed just before it took its rows away, or one that ended just now.
         lacking = restart or not holds(output, identity)
         if lacking:
             _fill(file, sweep, jobs, named=output)
             write_parquet(output, lines=partial, columns=sweep.columns, identity=identity)
         file.remove()
-    note(f"{len(sweep):,} rows written to {output}" if lacking else _complete(output, sweep))
+    note(f"{len(sweep):,} rows written to {output}" if lacking else _say_complete(output, sweep))
 
 
-def _or_restart(error: InputError) -> InputError:
+def _offer_restart(error: InputError) -> InputError:
     """Return what is wrong with a file, and that it can be begun anew."""
     if error.accepted is None:
         return error
     return InputError(error.message, source=error.source, accepted=f"{error.accepted}, or --restart")
 
 
-def _rows_in(path: str, sweep: Sweep, chosen: RowFormat, *, restart: bool) -> AbstractContextManager[RowFile]:
+def _open_rows(path: str, sweep: Sweep, chosen: RowFormat, *, restart: bool) -> AbstractContextManager[RowFile]:
     """Open a file of the sweep's rows. Raises InputError, as ``row_file``."""
     from ckptplan.storage.rows import row_file
 
     identity = sweep.identity
     return row_file(
         path,
-        lines=_lines(sweep, chosen),
+        lines=_make_lines(sweep, chosen),
         identity=identity,
         total=len(sweep),
         head=lambda index: sweep.head(index, identity=identity),
@@ -256,13 +253,13 @@ def _fill(file: RowFile, sweep: Sweep, jobs: int | None, *, named: str) -> None:
 
     if file.done:
         note(f"{named} has {file.done:,} of {len(sweep):,} rows; continuing")
-    with _watched(sweep, file.done, file=named) as told:
+    with _watch(sweep, file.done, file=named) as told:
         for rows in rows_of(sweep, start=file.done, jobs=jobs):
             file.append(rows)
             told(len(rows))
 
 
-def _complete(output: str, sweep: Sweep) -> str:
+def _say_complete(output: str, sweep: Sweep) -> str:
     return f"{output} is complete: {len(sweep):,} rows"
 
 
@@ -270,14 +267,14 @@ def _has_content(path: Path) -> bool:
     return path.exists() and path.stat().st_size > 0
 
 
-def _lines(sweep: Sweep, chosen: RowFormat) -> Lines:
+def _make_lines(sweep: Sweep, chosen: RowFormat) -> Lines:
     from ckptplan.storage.tables import Lines
 
     return Lines(format="csv" if chosen is RowFormat.csv else "jsonl", columns=sweep.columns)
 
 
 @contextmanager
-def _watched(
+def _watch(
     sweep: Sweep, done: int, *, file: str | None = None, beside_output: bool = False
 ) -> Iterator[Callable[[int], None]]:
     """Show a progress bar; yields what is told of rows that are there. Says on Ctrl-C what remains."""

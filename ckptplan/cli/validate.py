@@ -8,6 +8,8 @@ import typer
 
 from ckptplan.cli import options
 from ckptplan.cli.calibrate import Device
+from ckptplan.cli.groups import takes_groups
+from ckptplan.cli.options import OutputOptions
 from ckptplan.cli.output import note, write_view
 from ckptplan.cli.wording import as_option, named_by_option
 from ckptplan.errors import InputError
@@ -20,7 +22,9 @@ if TYPE_CHECKING:
 OUTSIDE = 4
 
 
+@takes_groups
 def command(
+    *,
     plan: options.PlanFile,
     tolerance: Annotated[
         str, typer.Option("--tolerance", metavar="SHARE", help="What times may be off by, beside the noise.")
@@ -51,8 +55,7 @@ def command(
             callback=options.named_file,
         ),
     ] = None,
-    format_: options.FormatOption = "table",
-    output: options.Output = None,
+    output: OutputOptions,
 ) -> None:
     """Run a plan and base on the same weights and data: predicted against measured, part by part.
 
@@ -63,8 +66,8 @@ def command(
 
     if trace == "-":
         raise InputError("standard output carries the result", field="--trace", value="-", accepted="a file")
-    options.keep_inputs({"--output": output, "--trace": trace}, plan)
-    options.check_folders({"--output": output, "--trace": trace})
+    options.keep_inputs({"--output": output.file, "--trace": trace}, plan)
+    options.check_folders({"--output": output.file, "--trace": trace})
     times = options.tolerance(tolerance, option="--tolerance")
     peaks = options.tolerance(memory_tolerance, option="--memory-tolerance")
     rounds = options.plain_integer(repeats, option="--repeats", most=1000)
@@ -86,7 +89,7 @@ def command(
             thread_count=thread_count,
             progress=progress,
         )
-    write_view(view_validation(planned, found, wording=as_option), format_=format_, output=output)
+    write_view(view_validation(planned, found, wording=as_option), output)
     if trace is not None:
         with _traced(planned, trace) as chrome:
             chrome.beside(
