@@ -1,4 +1,4 @@
-"""``ckptplan calibrate``: measure a cell on this machine; a workload and a profile come of it."""
+"""``ckptplan calibrate``: measure a cell on this machine, and write a workload and a profile."""
 
 import enum
 from pathlib import Path
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from ckptplan.calibration.calibrate import Calibrated
 
 
-#: Quartiles of fewer rounds are no quartiles.
+#: Quartiles need at least this many rounds.
 LEAST_REPEATS = 3
 
 
@@ -133,7 +133,7 @@ def command(
 
 
 def _stem(path: str, option: str) -> str:
-    """Return the name that a file gives what is in it. Raises InputError if there can be no such file."""
+    """Return the name that the content of a file gets from the file. Raises InputError for an unusable name."""
     stem = Path(path).name.removesuffix(".toml")
     if path == "-" or not stem:
         raise InputError("is no file", field=option, value=path, accepted="a file, as my-workload.toml")

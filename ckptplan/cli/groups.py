@@ -1,4 +1,4 @@
-"""Groups of options: a command takes a group as one argument, the command line has its options."""
+"""Groups of options: one argument of a command, several options of the command line."""
 
 from __future__ import annotations
 

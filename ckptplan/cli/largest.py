@@ -1,4 +1,4 @@
-"""``ckptplan largest``: how long, how wide and how big a job fits at all."""
+"""``ckptplan largest``: the largest T, batch or network that fits."""
 
 from dataclasses import dataclass
 from typing import Annotated
@@ -15,7 +15,7 @@ from ckptplan.errors import Infeasible, InputError
 
 @dataclass(frozen=True, kw_only=True)
 class LimitOptions(BudgetOptions):
-    """What the largest value must keep to."""
+    """Limits that the largest value must keep."""
 
     max_overhead: options.MaxOverhead = None
     effort: options.Effort = "quick"

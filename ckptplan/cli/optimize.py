@@ -1,4 +1,4 @@
-"""``ckptplan optimize``: the best plan, and why the others are not."""
+"""``ckptplan optimize``: the best plan, and how the other strategies compare."""
 
 from ckptplan.cli import options
 from ckptplan.cli.groups import takes_groups

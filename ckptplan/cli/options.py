@@ -1,4 +1,4 @@
-"""Options that several commands share, and the job they describe."""
+"""Options that several commands share, in groups, and what they are read as."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ FormatOption = Annotated[FormatName, typer.Option("--format", help="How the resu
 
 
 def named_file(context: typer.Context, parameter: typer.CallbackParam, name: str | None) -> str | None:  # noqa: ARG001 - typer's signature
-    """Return the name of a file; '' is most often a variable that was never set. Raises InputError."""
+    """Return the name of a file. Raises InputError for '', usually a shell variable that was never set."""
     if name == "":
         raise InputError("an empty name is no file", field=max(parameter.opts, key=len), value=name)
     return name
@@ -121,7 +121,7 @@ class JobOptions:
     neurons: Neurons = None
 
     def load(self) -> Case:
-        """Load workload and profile, and change what the options change. Raises InputError."""
+        """Load workload and profile and apply the other options. Raises InputError."""
         from ckptplan.cost.case import Case
 
         profile = load_profile(self.profile)
@@ -133,14 +133,14 @@ class JobOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class BudgetOptions:
-    """What is wished for in every plan: budgets of memory, and strategies. Others add to these."""
+    """Wishes of every command that plans: memory budgets and strategies. Subclasses add more."""
 
     local_bytes: LocalBytes = None
     remote_bytes: RemoteBytes = None
     strategies: Strategies = None
 
     def read(self) -> dict[str, Any]:
-        """Return the wishes as arguments of a use case, with the command that has them.
+        """Return the wishes as keyword arguments of a use case, ``command`` included.
 
         Raises InputError that names the option.
         """
@@ -151,7 +151,7 @@ class BudgetOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class WishOptions(BudgetOptions):
-    """All that can be wished for in a plan."""
+    """Every wish there is."""
 
     objective: Objective = "time"
     model: Model = "exact"
@@ -167,7 +167,7 @@ class OutputOptions:
     file: OutputFile = None
 
     def by_name(self) -> OutputOptions:
-        """Return these with the format that the file's name asks for, where no other one than a table was."""
+        """Return these options with the format that the file's name implies, unless --format was given."""
         found = format_of_file(self.file) if self.file and self.format == "table" else None
         return self if found is None else replace(self, format=found.name)
 
@@ -184,7 +184,7 @@ def _parse_remote_bytes(text: str) -> int | str:
     return text if text == "unbounded" else parse_bytes(text)
 
 
-#: Wishes that are not plain text.
+#: How wishes are read that are not plain text.
 _PARSERS: Mapping[str, Callable[[str], object]] = {
     "local_bytes": parse_bytes,
     "remote_bytes": _parse_remote_bytes,
@@ -193,7 +193,7 @@ _PARSERS: Mapping[str, Callable[[str], object]] = {
 
 
 def plain_integer(text: str, *, option: str, most: int) -> int:
-    """Return a count that is given without unit, sign or separators. Raises InputError."""
+    """Return a count written without unit, sign or separators. Raises InputError."""
     accepted = f"a whole number from 1 to {most:,}, without unit"
     if not (text.isascii() and text.removeprefix("-").isdecimal()):
         raise InputError(f"{shown(text)} is not a whole number", field=option, value=text, accepted=accepted)
@@ -204,12 +204,12 @@ def plain_integer(text: str, *, option: str, most: int) -> int:
 
 
 def thread_count(text: str | None) -> int | None:
-    """Return a number of threads, None where it is not given. Raises InputError."""
+    """Return a number of threads, None if it is not given. Raises InputError."""
     return None if text is None else plain_integer(text, option="--threads", most=4096)
 
 
 def tolerance(text: str, *, option: str) -> float:
-    """Return a share of at most 1. Raises InputError."""
+    """Return a share above 0 and at most 1. Raises InputError."""
     share: float = parsed(option, parse_fraction, text)
     if not 0 < share <= 1:
         raise InputError(
@@ -219,7 +219,7 @@ def tolerance(text: str, *, option: str) -> float:
 
 
 def need_torch() -> None:
-    """Raise MissingExtra where PyTorch is not installed."""
+    """Raise MissingExtra if PyTorch is not installed."""
     from importlib.util import find_spec
 
     if find_spec("torch") is None:
@@ -235,7 +235,7 @@ def load_profile(name: str) -> HardwareProfile:
 
 
 def load_workload(name: str, *, steps: str | None, batch: str | None, neurons: str | None) -> Workload:
-    """Load the workload that an option names, and change what the others change. Raises InputError."""
+    """Load the workload that an option names and change its sizes. Raises InputError."""
     from ckptplan.storage import workloads
 
     loaded: Workload = _named("--workload", workloads.load_workload, name)
@@ -249,9 +249,9 @@ def load_workload(name: str, *, steps: str | None, batch: str | None, neurons: s
 
 
 def keep_inputs(outputs: Mapping[str, str | None], *inputs: str | None) -> None:
-    """Raise InputError if a result would be written over what it is made from, or over another one.
+    """Raise InputError if an output would overwrite an input or another output.
 
-    ``outputs`` are files by the option that names them.
+    ``outputs`` maps options to the files they name.
     """
     read = {Path(name).resolve() for name in inputs if name and Path(name).is_file()}
     written: dict[Path | str, str] = {}
@@ -267,7 +267,7 @@ def keep_inputs(outputs: Mapping[str, str | None], *inputs: str | None) -> None:
 
 
 def check_folders(outputs: Mapping[str, str | None]) -> None:
-    """Raise InputError where a file cannot be written: told now, and not when everything was measured."""
+    """Raise InputError if a file cannot be written, before anything is measured."""
     for option, name in outputs.items():
         if name and name != "-" and not (Path(name).parent.is_dir() and os.access(Path(name).parent, os.W_OK)):
             raise InputError(
@@ -278,7 +278,7 @@ def check_folders(outputs: Mapping[str, str | None]) -> None:
 
 
 def command_line() -> str:
-    """Return the command as typed, for the provenance of a result."""
+    """Return the command line as typed, for a result's provenance."""
     import shlex
 
     return shlex.join(["ckptplan", *sys.argv[1:]])
@@ -294,7 +294,7 @@ def _named(option: str, load: Any, name: str) -> Any:
 
 
 def parsed(option: str, parse: Any, text: str | None) -> Any:
-    """Return what an option gives, None where it is not given. Raises InputError that names the option."""
+    """Return the value of an option, None if it is not given. Raises InputError that names the option."""
     if text is None:
         return None
     try:

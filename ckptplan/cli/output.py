@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def write_plan(plan: Plan, view: View, output: OutputOptions) -> None:
-    """Write a plan as asked for; beside a table, the file is the plan as JSON.
+    """Write a plan in the chosen format. If that is a table, it is printed, and the file is the plan as JSON.
 
     Raises InputError if the file cannot be written.
     """
@@ -34,7 +34,7 @@ def write_plan(plan: Plan, view: View, output: OutputOptions) -> None:
 
 
 def write_view(view: View, output: OutputOptions) -> None:
-    """Write a result as asked for. Raises InputError if the file cannot be written."""
+    """Write a result in the chosen format. Raises InputError if the file cannot be written."""
     kind, document = view.kind, view.document
     if kind is not None:
         view = dataclasses.replace(view, document=lambda: enveloped(kind, document()))
@@ -42,7 +42,7 @@ def write_view(view: View, output: OutputOptions) -> None:
 
 
 def enveloped(kind: str, content: Mapping[str, Any]) -> dict[str, Any]:
-    """Return JSON data that says what it is, and which program and command made it."""
+    """Return a document with a head: its kind, and the version and command that made it."""
     return {
         "kind": f"ckptplan.{kind}",
         "schema_version": WRITTEN["result"],
@@ -53,5 +53,5 @@ def enveloped(kind: str, content: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def note(text: str) -> None:
-    """Say something beside the result, on standard error."""
+    """Print a line on standard error."""
     sys.stderr.write(f"{text}\n")

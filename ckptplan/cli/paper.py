@@ -1,4 +1,4 @@
-"""``ckptplan paper``: the paper's claims and figures, from the model."""
+"""``ckptplan paper``: the paper's claims and figures, computed by the model."""
 
 import enum
 import os

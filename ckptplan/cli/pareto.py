@@ -1,4 +1,4 @@
-"""``ckptplan pareto``: what more local memory buys."""
+"""``ckptplan pareto``: the time that more local memory saves."""
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
@@ -85,12 +85,12 @@ def _find(job: JobOptions, bounds: FrontOptions, at: str | None) -> "ParetoFront
     with named_by_option():
         case, wishes = job.load(), bounds.read()
         if at is not None:
-            # The budget that is drawn, and one of those that a solved strategy is solved for.
+            # The budget that the picture marks; strategies that are solved are solved for it, too.
             wishes["local_bytes"] = options.parsed("--at", parse_bytes, at)
         with progress_bar("solving budget by budget") as progress:
             front = pareto(case.workload, case.profile, **wishes, progress=progress)
     if not len(front):
-        # Nothing fits the limits of remote memory or overhead: the plan that cannot be says why.
+        # No plan keeps the limits of remote memory or overhead: asking for one raises the reason.
         front.at(2**62)
     return front
 

@@ -1,4 +1,4 @@
-"""``ckptplan schedule``: a plan's actions, for trainers in any language."""
+"""``ckptplan schedule``: the actions of a plan, for trainers in any language."""
 
 import enum
 from typing import Annotated
@@ -26,7 +26,7 @@ def command(
     ] = None,
     output: options.OutputFile = None,
 ) -> None:
-    """Write the actions of a plan, one a line (docs/schedule-format.md)."""
+    """Write the actions of a plan, one per line (docs/schedule-format.md)."""
     from ckptplan.cli.progress import progress_bar
     from ckptplan.planning.playback import save_schedule
     from ckptplan.storage.plans import load_plan

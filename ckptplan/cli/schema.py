@@ -10,7 +10,7 @@ from ckptplan.storage.files import write_text
 
 
 class SchemaKind(enum.StrEnum):
-    """What has a schema."""
+    """File formats that have a schema."""
 
     plan = "plan"
     profile = "profile"
@@ -19,7 +19,7 @@ class SchemaKind(enum.StrEnum):
 
 
 class SchemaFormat(enum.StrEnum):
-    """A schema is JSON; the option is there because every command has it."""
+    """Schemas are JSON; the option exists because every command has it."""
 
     json = "json"
 

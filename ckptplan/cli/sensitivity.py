@@ -1,4 +1,4 @@
-"""``ckptplan sensitivity``: what each input does to the best plan, and how sure it is."""
+"""``ckptplan sensitivity``: the effect of each input on the best plan, and its error bars."""
 
 from typing import Annotated
 

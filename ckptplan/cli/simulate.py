@@ -1,4 +1,4 @@
-"""``ckptplan simulate``: play a plan's schedule, and see that the prediction holds."""
+"""``ckptplan simulate``: play a plan's schedule and check the prediction."""
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from ckptplan.model.plan import Plan
     from ckptplan.schedule.timeline import Event, Sink
 
-#: A schedule that costs something else than its closed form says.
+#: Exit code if a schedule does not cost what its closed form says.
 DISAGREES = 4
 
 
@@ -65,7 +65,7 @@ def command(
 
     _check_files(plan, schedule, trace, gantt, output.file)
     planned = load_plan(plan)
-    # The result comes first: if it cannot be written, trace and picture are not either.
+    # Trace and picture are only written if the result can be.
     with ExitStack() as stack:
         sinks = [stack.enter_context(_traced(planned, schedule, trace))] if trace else []
         sinks += [stack.enter_context(_drawn(planned, schedule, gantt))] if gantt else []
@@ -105,7 +105,7 @@ def _each(sinks: "list[Sink]") -> "Sink | None":
 
 @contextmanager
 def _traced(plan: "Plan", schedule: str | None, path: str) -> "Iterator[Sink]":
-    """Stream events to a trace, which is there once the schedule was played."""
+    """Stream events to a trace file, which appears when the schedule ends."""
     from ckptplan.cost.case import Case
     from ckptplan.planning.playback import schedule_head
     from ckptplan.report.chrome_trace import ChromeTrace
@@ -129,7 +129,7 @@ def _traced(plan: "Plan", schedule: str | None, path: str) -> "Iterator[Sink]":
 
 @contextmanager
 def _drawn(plan: "Plan", schedule: str | None, path: str) -> "Iterator[Sink]":
-    """Collect events, and draw them once the schedule was played."""
+    """Collect events, and draw them when the schedule ends."""
     from ckptplan.cost.case import Case
     from ckptplan.report.gantt import Gantt
     from ckptplan.report.style import save_picture, styled

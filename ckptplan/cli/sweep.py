@@ -1,4 +1,4 @@
-"""``ckptplan sweep``: the best plan at every point of a grid, in a file that an interruption cannot spoil."""
+"""``ckptplan sweep``: the best plan at every point of a grid, in a file that survives interruptions."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ Over = Annotated[
 
 @dataclass(frozen=True, kw_only=True)
 class JobsOptions:
-    """Workloads, each on each profile."""
+    """Workloads and profiles, combined each with each."""
 
     profile: Annotated[
         list[str],
@@ -106,7 +106,7 @@ def command(
 
 
 def _format(asked: RowFormat | None, output: str | None) -> RowFormat | None:
-    """Return the format asked for, None for a table. Raises InputError where it cannot be told."""
+    """Return the format of the rows, None for a table. Raises InputError if it is not determined."""
     known = [one.value for one in RowFormat]
     if asked is RowFormat.parquet and (output in (None, "-") or _is_no_file(str(output))):
         raise InputError("is no stream", field="--format", value="parquet", accepted="-o FILE, or csv or jsonl")
@@ -147,7 +147,7 @@ def _prepare(over: list[str], given: JobsOptions, wishes: dict[str, Any], output
 
 
 def _is_no_file(path: str) -> bool:
-    """Return whether a name is that of a pipe, a device or a folder."""
+    """Return whether a path exists and is a pipe, a device or a folder."""
     return Path(path).exists() and not Path(path).is_file()
 
 
@@ -161,32 +161,32 @@ def _print(sweep: Sweep, jobs: int | None) -> None:
     from ckptplan.studies.sweep import rows_of
 
     summary = Summary(sweep)
-    with _watch(sweep, 0) as told:
+    with _watch(sweep, 0) as report:
         for rows in rows_of(sweep, jobs=jobs):
             summary.add(rows)
-            told(len(rows))
+            report(len(rows))
     print_table(lambda console: summary.print(console, wording=as_option))
 
 
 def _stream(sweep: Sweep, jobs: int | None, chosen: RowFormat, output: str | None) -> None:
-    """Write to standard output, a device or a pipe: what cannot be continued."""
+    """Write rows to standard output, a device or a pipe, which cannot be continued."""
     from ckptplan.storage.files import replacing
     from ckptplan.studies.sweep import rows_of
 
     lines = _make_lines(sweep, chosen)
     with (
         replacing(output or "-") as file,
-        _watch(sweep, 0, beside_output=file is sys.stdout) as told,
+        _watch(sweep, 0, beside_output=file is sys.stdout) as report,
     ):
         file.write(lines.header())
         for rows in rows_of(sweep, jobs=jobs):
             file.write("".join(map(lines.line, rows)))
             file.flush()
-            told(len(rows))
+            report(len(rows))
 
 
 def _write_rows(sweep: Sweep, jobs: int | None, chosen: RowFormat, output: str, *, restart: bool) -> None:
-    """Write a file, or what it lacks of the sweep."""
+    """Write a file of rows, or add the missing rows to it."""
     with _open_rows(output, sweep, chosen, restart=restart) as file:
         lacking = file.done < len(sweep)
         if lacking:
@@ -195,14 +195,14 @@ def _write_rows(sweep: Sweep, jobs: int | None, chosen: RowFormat, output: str, 
 
 
 def _write_parquet(sweep: Sweep, jobs: int | None, output: str, *, restart: bool) -> None:
-    """Collect rows beside the file, so that it can be continued, and write it when they are complete.
+    """Collect rows in a partial file, which can be continued, and write the Parquet file when all are there.
 
-    Rows that are there are this sweep's, or an error: those of a sweep that --restart began are continued
-    though the file itself still holds another one.
+    Existing rows must belong to this sweep. Rows of a sweep that --restart began are continued even if the
+    Parquet file still holds another sweep.
     """
     from ckptplan.storage.parquet import holds, identity_of, pyarrow, write_parquet
 
-    pyarrow()  # rather miss it now than when all rows are there
+    pyarrow()  # fail now if it is missing, not when all rows are there
     partial, identity = Path(f"{output}.partial.jsonl"), sweep.identity
     if not restart and not _has_content(partial):
         try:
@@ -214,9 +214,9 @@ def _write_parquet(sweep: Sweep, jobs: int | None, output: str, *, restart: bool
             return
         if found is not None:
             raise _offer_restart(InputError("holds another sweep", source=output, accepted="a new file"))
-    # Nobody else writes either file, until the rows are taken away.
+    # Holds the lock on both files until the partial file is removed.
     with _open_rows(str(partial), sweep, RowFormat.jsonl, restart=restart) as file:
-        # A sweep that was killed just before it took its rows away, or one that ended just now.
+        # False if another process finished the sweep, or was killed before it removed the partial file.
         lacking = restart or not holds(output, identity)
         if lacking:
             _fill(file, sweep, jobs, named=output)
@@ -226,14 +226,14 @@ def _write_parquet(sweep: Sweep, jobs: int | None, output: str, *, restart: bool
 
 
 def _offer_restart(error: InputError) -> InputError:
-    """Return what is wrong with a file, and that it can be begun anew."""
+    """Return the error with --restart as another remedy."""
     if error.accepted is None:
         return error
     return InputError(error.message, source=error.source, accepted=f"{error.accepted}, or --restart")
 
 
 def _open_rows(path: str, sweep: Sweep, chosen: RowFormat, *, restart: bool) -> AbstractContextManager[RowFile]:
-    """Open a file of the sweep's rows. Raises InputError, as ``row_file``."""
+    """Open a file of the sweep's rows. Raises InputError as ``row_file`` does."""
     from ckptplan.storage.rows import row_file
 
     identity = sweep.identity
@@ -248,15 +248,15 @@ def _open_rows(path: str, sweep: Sweep, chosen: RowFormat, *, restart: bool) -> 
 
 
 def _fill(file: RowFile, sweep: Sweep, jobs: int | None, *, named: str) -> None:
-    """Add the rows that a file lacks; ``named`` is what it is called, or becomes."""
+    """Add the missing rows to a file; ``named`` is the name to show for it."""
     from ckptplan.studies.sweep import rows_of
 
     if file.done:
         note(f"{named} has {file.done:,} of {len(sweep):,} rows; continuing")
-    with _watch(sweep, file.done, file=named) as told:
+    with _watch(sweep, file.done, file=named) as report:
         for rows in rows_of(sweep, start=file.done, jobs=jobs):
             file.append(rows)
-            told(len(rows))
+            report(len(rows))
 
 
 def _say_complete(output: str, sweep: Sweep) -> str:
@@ -277,21 +277,21 @@ def _make_lines(sweep: Sweep, chosen: RowFormat) -> Lines:
 def _watch(
     sweep: Sweep, done: int, *, file: str | None = None, beside_output: bool = False
 ) -> Iterator[Callable[[int], None]]:
-    """Show a progress bar; yields what is told of rows that are there. Says on Ctrl-C what remains."""
+    """Show a progress bar; yields a callback for the number of new rows. Says on Ctrl-C how to continue."""
     from ckptplan.cli.progress import progress_bar
 
     start = done
     try:
         with progress_bar("planning", beside_output=beside_output) as progress:
 
-            def told(rows: int) -> None:
+            def report(rows: int) -> None:
                 nonlocal done
                 done += rows
                 if progress is not None:
-                    # What is there already would spoil the estimate of the time left.
+                    # Rows of an earlier run would distort the estimate of the time left.
                     progress(done - start, len(sweep) - start)
 
-            yield told
+            yield report
     except KeyboardInterrupt:
         if file is not None:
             note(f"{done:,} of {len(sweep):,} rows are in {file}; the same command continues there")

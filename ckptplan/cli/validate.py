@@ -1,4 +1,4 @@
-"""``ckptplan validate``: carry a plan out, and see whether its predictions are true."""
+"""``ckptplan validate``: execute a plan and compare its predictions with measurements."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from ckptplan.model.plan import Plan
     from ckptplan.report.chrome_trace import ChromeTrace
 
-#: A prediction that is outside its tolerance.
+#: Exit code if a prediction is outside its tolerance.
 OUTSIDE = 4
 
 
@@ -108,7 +108,7 @@ def command(
 
 @contextmanager
 def _traced(plan: "Plan", path: str) -> "Iterator[ChromeTrace]":
-    """Write the simulated timeline to a trace, to which another one is added."""
+    """Write the simulated timeline to a trace; yields the trace, to add another timeline."""
     from ckptplan.cost.case import Case
     from ckptplan.planning.playback import schedule_head, simulate
     from ckptplan.report.chrome_trace import ChromeTrace

@@ -1,4 +1,4 @@
-"""What a calibration found, for people."""
+"""What a calibration measured: sizes, times, transfers, and their spread."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def _print_calibration(console: Console, found: Calibrated, *, wording: Wording)
 
 
 def _list_numbers(found: Calibrated) -> list[dict[str, Any]]:
-    """Return a row for each number: field, SI value, and the same for people."""
+    """Return a row for each number: field, SI value, and the value as text."""
     return [*_size_rows(found), *_time_rows(found), *_transfer_rows(found)]
 
 
@@ -112,12 +112,12 @@ def _row(
 
 
 def _list_rows(found: Calibrated) -> list[dict[str, Any]]:
-    """Return the rows without what is for people."""
+    """Return the rows without the texts of the table."""
     return [{key: row[key] for key in ("field", "value", "spread", "fit")} for row in _list_numbers(found)]
 
 
 def _make_document(found: Calibrated) -> dict[str, Any]:
-    """Return all of it as JSON data."""
+    """Return the calibration as JSON data."""
     return {
         "workload": {"hash": found.workload.hash, **found.workload.model_dump(mode="json")},
         "profile": {"hash": found.profile.hash, **found.profile.model_dump(mode="json")},

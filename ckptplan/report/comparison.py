@@ -1,4 +1,4 @@
-"""Strategies side by side: a line for each, the best first."""
+"""Strategies side by side, one line each, the best first."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Results: TypeAlias = Mapping[str, Plan | Infeasible]
 
 
 def view_comparison(results: Results, case: Case, *, regret: bool = False, wording: Wording = str) -> View:
-    """Return the best plan of each strategy, and the reason where there is none, for every format.
+    """Return the best plan of each strategy, or why it has none, for every format.
 
     With ``regret`` the table has each plan's time over the optimum.
     """
@@ -41,7 +41,7 @@ def view_comparison(results: Results, case: Case, *, regret: bool = False, wordi
 def _print_comparison(
     console: Console, results: Results, case: Case, *, regret: bool, wording: Wording
 ) -> None:
-    """Print each strategy at its best, and what the numbers rest on."""
+    """Print the best plan of each strategy, and the basis of the numbers."""
     print_title(console, workload=case.workload, profile=case.profile)
     console.print(make_strategies_table(results, regret=regret))
     plans = [result for result in results.values() if isinstance(result, Plan)]
@@ -53,7 +53,7 @@ def _print_comparison(
 
 
 def make_strategies_table(results: Results, *, regret: bool = False) -> Table:
-    """Return a table with a line for each strategy; with its time over the optimum, if asked for."""
+    """Return a table with a line for each strategy; with ``regret`` also its time over the optimum."""
     best = next((result for result in results.values() if isinstance(result, Plan)), None)
     table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
     table.add_column("strategy", no_wrap=True)
@@ -84,9 +84,9 @@ def make_strategies_table(results: Results, *, regret: bool = False) -> Table:
 
 
 def _regrets(plan: Plan) -> dict[str, float | None]:
-    """Return a plan's time over the least possible, and the same of what is added to base's time.
+    """Return a plan's time over the least possible, and the same ratio of what is added to base's time.
 
-    None where nothing is proved, or where the least that is added is nothing.
+    None if no bound is proved, or if the least addition is zero.
     """
     if plan.bound is None:
         return {"time_over_least": None, "extra_over_least": None}
@@ -115,7 +115,7 @@ def _above(best: Plan) -> str:
 
 
 def _why_not(plan: Plan, best: Plan) -> str:
-    """Why another strategy that fits was not chosen."""
+    """Return why a strategy that fits is not the best."""
     if plan.predicted == best.predicted:
         return f"the same as {best.strategy}"
     if plan.goal.objective == "balanced":

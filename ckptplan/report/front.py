@@ -1,4 +1,4 @@
-"""A front for people, a dozen of its plans, and for programs, as columns."""
+"""A front of local memory and time: a dozen of its plans as a table, all points as columns or rows."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from ckptplan.studies.rows import JOB_COLUMNS, parameter_columns
 from ckptplan.units import format_bytes, format_count, format_percent, format_seconds
 from ckptplan.wording import Argument, Wording
 
-#: So many steps of memory are shown, evenly spaced in the logarithm of what is beside the resident bytes.
+#: Rows of the table, evenly spaced in the logarithm of the memory besides the resident bytes.
 _RUNGS = 10
-#: Points that are written at a time.
+#: Points written at a time.
 _BLOCK = 10_000
 
 
 def view_front(front: ParetoFront, *, wording: Wording = str) -> View:
-    """Return a front, together and of each strategy, for every format; its points are written as a stream."""
+    """Return the front of all strategies and that of each for every format; points are written as a stream."""
     return View(
         kind="front",
         table=lambda console: _print_front(console, front, wording=wording),
@@ -39,7 +39,7 @@ def view_front(front: ParetoFront, *, wording: Wording = str) -> View:
 
 
 def _print_front(console: Console, front: ParetoFront, *, wording: Wording) -> None:
-    """Print plans from the least memory to the least time, then what each strategy reaches."""
+    """Print plans from the least memory to the least time, then a line for each strategy."""
     print_title(console, workload=front.workload, profile=front.profile)
     if not len(front):
         reason = front.lacks(front.budget_bytes)
@@ -56,7 +56,7 @@ def _print_front(console: Console, front: ParetoFront, *, wording: Wording) -> N
 
 
 def _list_notes(front: ParetoFront, *, wording: Wording = str) -> Iterator[str]:
-    """Say what is not seen at first sight."""
+    """Yield what the table leaves out."""
     if all(strategy.is_closed_form for strategy in front.compared):
         more = wording(Argument("strategies", "all"))
         yield f"compared are closed forms, which answer at once; {more} adds optimal and others, slowly"
@@ -98,7 +98,7 @@ def _make_table(front: ParetoFront) -> Table:
 
 
 def _mark_points(front: ParetoFront) -> dict[int, str]:
-    """Return what is said of some points: the best within the budget, and the knee."""
+    """Return the labels of points: the best within the budget, and the knee."""
     best, knee = front.place_within(front.budget_bytes), front.knee_place
     budget = f"best within {format_bytes(front.budget_bytes)}"
     if best is None or knee is None:
@@ -108,7 +108,7 @@ def _mark_points(front: ParetoFront) -> dict[int, str]:
 
 def _choose_rungs(front: ParetoFront) -> set[int]:
     free = np.maximum(1, front.local_peak_bytes - front.resident_bytes)
-    # Between equal ends geomspace may round to values above them, where there is no point.
+    # Between equal ends geomspace may round to values above them, beyond the last point.
     wanted = np.clip(np.geomspace(free[0], free[-1], _RUNGS), free[0], free[-1])
     return {0, len(front) - 1, *np.searchsorted(free, wanted[1:-1]).tolist()}
 
@@ -141,7 +141,7 @@ def _format_best_within(front: ParetoFront, budget: int) -> tuple[str, str]:
 
 
 def _make_document(front: ParetoFront) -> dict[str, Any]:
-    """Return JSON data: what the front is of, its points as columns, then those of each strategy."""
+    """Return JSON data: the case, the points of the front as columns, then those of each strategy."""
     return {
         "workload": {"name": front.workload.name, "hash": front.workload.hash, "steps": front.workload.steps},
         "profile": {"name": front.profile.name, "hash": front.profile.hash},
@@ -158,7 +158,7 @@ def _make_document(front: ParetoFront) -> dict[str, Any]:
 
 
 def _list_columns(front: ParetoFront) -> dict[str, Callable[[], Column]]:
-    """Return the columns of a document, each a list once it is written."""
+    """Return the columns of a document, each made when it is written."""
     return {name: partial(_list_values, values) for name, values in _make_columns(front).items()}
 
 

@@ -22,9 +22,9 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-#: More bars than this are no picture.
+#: Upper limit on bars: more cannot be told apart.
 MOST_ACTIONS = 10_000
-#: Up to this many steps each is drawn as a cell.
+#: Up to this many steps, each step is drawn as a cell.
 _CELLS = 100
 
 _COLOURS = {
@@ -66,7 +66,7 @@ class Gantt:
         self._memory: list[tuple[float, int, int]] = [(0.0, resident_bytes, 0)]
 
     def add(self, event: Event) -> None:
-        """Take an event. Raises InputError where there are more than can be told apart."""
+        """Take an event. Raises InputError if there are too many to draw."""
         self._actions += not event.stall
         if self._actions > MOST_ACTIONS:
             raise InputError(
@@ -214,7 +214,7 @@ class Gantt:
         axes.plot(times, held, color=colour, linewidth=max(0.2, min(0.9, 900 / len(times))))
         budget = self.plan.goal.local_bytes if column == 1 else None
         top = most
-        # Far above what is held, a line would only flatten the curve.
+        # Far above the curve, a line would only flatten it.
         if budget is not None and budget - least <= 3 * (most - least):
             top = max(top, budget)
             axes.axhline(budget, color=style.VERMILION, linewidth=0.9, linestyle="--")

@@ -1,4 +1,4 @@
-"""What is said where nothing fits."""
+"""The message and the short verdict if nothing fits."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from ckptplan.wording import Argument, Wording
 
 
 def infeasible_text(error: Infeasible, *, wording: Wording = str) -> str:
-    """Return the message: need, have, binding limit, and what would help, each change put by ``wording``."""
+    """Return the message: binding limit, need, have, and changes that would help, worded by ``wording``."""
     words = limit_words(error.binding)
     width = len(words.needs)
     lines = [

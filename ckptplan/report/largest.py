@@ -1,4 +1,4 @@
-"""How far each strategy goes: a line for each, the farthest first."""
+"""The largest value that each strategy allows, one line each, the largest first."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def view_reaches(
     max_overhead: float | None = None,
     wording: Wording = str,
 ) -> View:
-    """Return how far each strategy goes, with the plan there, for every format."""
+    """Return the largest value of each strategy, with the plan there, for every format."""
     return View(
         kind="largest",
         table=lambda console: _print_reaches(

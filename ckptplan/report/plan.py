@@ -1,4 +1,4 @@
-"""One plan for people: what to run, what it costs, what that rests on."""
+"""One plan: what to run, its cost, and the basis of the numbers."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def _print_plan(
     console: Console, plan: Plan, results: Mapping[str, Plan | Infeasible], *, wording: Wording
 ) -> None:
     """Print the plan, its runners-up and its basis."""
-    # The plan to run need not be the first by prediction (Ranking.best), but is the one others are measured by.
+    # The plan to run need not be the first by prediction (Ranking.best), but others are compared with it.
     others = {name: result for name, result in results.items() if name != plan.strategy}
     results = {plan.strategy: plan, **others}
     print_title(console, workload=plan.workload, profile=plan.profile)
@@ -54,7 +54,7 @@ def _facts(plan: Plan, results: Mapping[str, Plan | Infeasible], *, unicode: boo
     table.add_column(no_wrap=True)
     table.add_column()
     table.add_row("strategy", Text.assemble((plan.strategy, "bold green"), f"  {format_parameters(plan)}"))
-    # What is proved is proved of times, which says nothing about the least memory or the knee.
+    # The bound is one of time: it says nothing about the least memory or the knee.
     if plan.bound is not None and plan.goal.objective == "time":
         table.add_row("proof", _proof(plan.bound.gap))
     for heading, text in _beside(plan, results).items():

@@ -1,4 +1,4 @@
-"""What several reports say of a plan: its job, its parameters, what its numbers rest on."""
+"""Parts of several reports: the job, a plan's parameters, the basis of its numbers."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ PROVED = 1e-9
 
 
 def print_title(console: Console, *, workload: Workload, profile: HardwareProfile) -> None:
-    """Print what was planned for what."""
+    """Print the workload, the profile and the number of steps."""
     console.print(
         Text.assemble(
             (f"{workload.name} on {profile.name}", "bold"), f", T = {format_count(workload.steps)} time steps"
@@ -30,7 +30,7 @@ def print_title(console: Console, *, workload: Workload, profile: HardwareProfil
 
 
 def print_basis(console: Console, plan: Plan, *, wording: Wording = str) -> None:
-    """Print what the estimate assumes, and where the rest of its inputs are told."""
+    """Print the inputs that are assumed or unsourced, and how to list the others."""
     assumed = [entry for entry in plan.estimate_basis if entry.kind == "assumed"]
     console.print()
     console.print(Text("Estimate basis", style="bold"))
@@ -59,7 +59,7 @@ def print_basis(console: Console, plan: Plan, *, wording: Wording = str) -> None
 
 
 def _grouped(pairs: Iterable[tuple[str, str]]) -> dict[str, list[str]]:
-    """Fields with the same text, told once."""
+    """Return the fields of each text, so that it is printed once."""
     grouped: dict[str, list[str]] = {}
     for field, text in pairs:
         grouped.setdefault(text, []).append(field)
@@ -67,7 +67,7 @@ def _grouped(pairs: Iterable[tuple[str, str]]) -> dict[str, list[str]]:
 
 
 def format_parameters(plan: Plan) -> str:
-    """Return 'chunk_size 16, remote_chunk_size 256'; decisions, where parameters do not say it all."""
+    """Return 'chunk_size 16, remote_chunk_size 256', or the number of decisions of a solved schedule."""
     if plan.splits is not None:
         chunk = plan.parameters["chunk_size"]
         decisions = f"{len(plan.splits)} decision{'s' if len(plan.splits) > 1 else ''}"
@@ -78,7 +78,7 @@ def format_parameters(plan: Plan) -> str:
 
 
 def passed_over(other: Plan, plan: Plan) -> bool:
-    """Return whether another plan is predicted to be better, and only lacks the regularity of this one."""
+    """Return whether another plan is predicted to be better and was passed over because it is irregular."""
     if (plan.goal.objective, plan.goal.model) != ("time", "exact"):
         return False
     mine, others = (

@@ -1,4 +1,4 @@
-"""Hardware profiles for people."""
+"""Hardware profiles: lists, single profiles, checks."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def view_profile(profile: HardwareProfile) -> View:
 
 
 def view_checks(profiles: Sequence[HardwareProfile]) -> View:
-    """Return what a check of valid profiles says of each, for every format."""
+    """Return what a check reports of each valid profile, for every format."""
     return View(
         kind="check",
         table=lambda console: _print_checks(console, profiles),
@@ -118,7 +118,7 @@ def _list_numbers(profile: HardwareProfile) -> list[dict[str, Any]]:
 
 
 def _print_checks(console: Console, profiles: Sequence[HardwareProfile]) -> None:
-    """Print that each profile is valid, and what it leaves open."""
+    """Print that each profile is valid, and which numbers lack a source."""
     for profile in profiles:
         unsourced = _check(profile)["unsourced"]
         console.print(
@@ -130,7 +130,7 @@ def _print_checks(console: Console, profiles: Sequence[HardwareProfile]) -> None
 
 
 def _check(profile: HardwareProfile) -> dict[str, Any]:
-    """Return what a check found."""
+    """Return the result of a check as a flat row."""
     given = [field for field in NUMBERS if field in profile.model_fields_set]
     return {
         "name": profile.name,
@@ -142,12 +142,12 @@ def _check(profile: HardwareProfile) -> dict[str, Any]:
 
 
 def _list_assumed(profile: HardwareProfile) -> list[str]:
-    """Return the numbers that nobody published."""
+    """Return the numbers that are assumed, grade X."""
     return [field for field, source in profile.sources.items() if source.grade == "X"]
 
 
 def format_field(field: str, value: object) -> str:
-    """Return a field of a model in human units; its name ends in its unit."""
+    """Return the value of a field with its unit, which the end of its name determines."""
     if value is None:
         return "unbounded" if field == "remote_bytes" else "none"
     if isinstance(value, bool):

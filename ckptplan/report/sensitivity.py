@@ -1,4 +1,4 @@
-"""What each input does to a plan, for people and as data."""
+"""The effect of each input on the best plan, and its error bars."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from ckptplan.studies.sensitivity import FACTORS, Best, BreakEven, Influence, Re
 from ckptplan.units import format_percent, format_seconds
 from ckptplan.wording import Argument, Wording
 
-#: Changes of strategy that are told of one input, the nearest to its value.
+#: Changes of strategy printed for one input, those nearest to its value.
 _MOST_BREAK_EVENS = 6
-#: Below this share a difference is not shown.
+#: Smaller differences are shown as none.
 _SAME = 5e-5
 
 
 def view_sensitivity(study: Sensitivity, *, wording: Wording = str) -> View:
-    """Return what each input does to the best plan, for every format."""
+    """Return the effect of each input on the best plan, for every format."""
     return View(
         kind="sensitivity",
         table=lambda console: _print_sensitivity(console, study, wording=wording),
@@ -38,7 +38,7 @@ def view_sensitivity(study: Sensitivity, *, wording: Wording = str) -> View:
 
 
 def _print_sensitivity(console: Console, study: Sensitivity, *, wording: Wording) -> None:
-    """Print the plan, what each input does to it, where another strategy is better, and the error bars."""
+    """Print the plan, the effect of each input, where another strategy is better, and the error bars."""
     print_title(console, workload=study.workload, profile=study.profile)
     best = study.best
     console.print(
@@ -80,14 +80,14 @@ def _make_table(study: Sensitivity) -> Table:
 
 
 def sort_by_effect(study: Sensitivity) -> list[Influence]:
-    """Return the inputs that have an effect, the one that can change the time most first."""
+    """Return the inputs that have an effect, the largest effect first."""
     return sorted(
         (one for one in study.influences if one.no_effect is None), key=lambda one: -_span(one, study.best)
     )
 
 
 def _span(influence: Influence, best: Best) -> float:
-    """Return how far apart the times are; more than any where nothing fits."""
+    """Return the relative range of the times; infinite if nothing fits at some point."""
     times = [point.best.seconds if point.best else float("inf") for point in influence.points]
     return (max(times) - min(times)) / best.seconds
 
@@ -98,17 +98,17 @@ def find_change(seconds: float, best: Best) -> float:
 
 
 def _anew(point: Replanned, best: Best) -> str:
-    """Return what planning anew gives."""
+    """Return the change of time if the job is planned again."""
     return "nothing fits" if point.best is None else _percent(find_change(point.best.seconds, best))
 
 
 def _other(point: Replanned, best: Best) -> str:
-    """Return the strategy that is best there, where it is another one."""
+    """Return the strategy that is best there, '' if it is the same."""
     return "" if point.best is None or point.best.strategy == best.strategy else point.best.strategy
 
 
 def _kept(point: Replanned, best: Best) -> str:
-    """Return what the kept plan does, where that differs."""
+    """Return the change of time of the original plan, '' if it is the same."""
     kept = find_change(point.kept_seconds, best)
     if not point.kept_fits:
         return "does not fit"
@@ -153,7 +153,7 @@ def _print_break_evens(console: Console, influences: Sequence[Influence], *, wor
 
 
 def _format_break_even(axis: Axis, each: BreakEven) -> str:
-    """Return 'below 12.3 GB/s: hierarchical (not double)', told from the present value outwards."""
+    """Return 'below 12.3 GB/s (x 0.5): hierarchical, not double', seen from the present value."""
     side, new, old = ("below", each.below, each.above) if each.factor < 1 else ("above", each.above, each.below)
     names = [name or "nothing fits" for name in (new, old)]
     return f"{side} {format_values(axis, each.values)} (x {each.factor:.3g}): {names[0]}, not {names[1]}"

@@ -1,4 +1,4 @@
-"""What a schedule was seen to cost, beside what its plan predicted."""
+"""The cost of a played schedule, compared with its plan's prediction."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from ckptplan.schedule.simulator import Trace
 from ckptplan.units import format_bytes, format_count, format_percent, format_seconds
 from ckptplan.wording import Wording
 
-#: Seconds may differ by this share, and by one rounding for each action: a clock adds, a closed form not.
+#: Seconds may differ by this share, and by one rounding per action: a clock adds, a closed form multiplies.
 TOLERANCE, ROUNDING = 1e-9, 2.0**-53
 
-#: Field of Trace and Predicted -> name and form for people.
+#: Field of Trace and Predicted -> name and format in the table.
 _QUANTITIES: dict[str, tuple[str, Callable[[Any], str]]] = {
     "seconds": ("time", format_seconds),
     "local_peak_bytes": ("local peak", format_bytes),
@@ -36,7 +36,7 @@ _QUANTITIES: dict[str, tuple[str, Callable[[Any], str]]] = {
 
 @dataclass(frozen=True, kw_only=True)
 class Comparison:
-    """One quantity, as predicted by the closed form and as seen when the schedule was played."""
+    """One quantity, as predicted by the closed form and as counted by the simulator."""
 
     quantity: str
     predicted: float
@@ -45,7 +45,7 @@ class Comparison:
 
     @property
     def agrees(self) -> bool:
-        """Whether both are equal: counts and bytes exactly, seconds but for rounding."""
+        """Whether both are equal: counts and bytes exactly, seconds up to rounding."""
         return math.isclose(self.predicted, self.simulated, rel_tol=self.tolerance)
 
 
@@ -108,7 +108,7 @@ def _difference(row: Comparison, shown: Callable[[Any], str]) -> Text:
 
 
 def _make_document(plan: Plan, trace: Trace, *, schedule: str | None) -> dict[str, Any]:
-    """Return both as JSON data, with what they rest on."""
+    """Return both as JSON data, with the basis of the prediction."""
     rows = compare_quantities(plan, trace)
     return {
         "strategy": plan.strategy,

@@ -1,4 +1,4 @@
-"""A tornado: which inputs move the best plan's time most, and how far."""
+"""A tornado diagram: the effect of each input on the best plan's time, the largest first."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-#: The factors that bars are drawn for; the others are marks within them.
+#: Factors drawn as bars; the others are marks within them.
 _ENDS = (0.5, 2.0)
 _COLOURS = {0.5: style.SKY, 2.0: style.BLUE}
 _LABELS = {0.5: "half the input", 2.0: "twice the input"}
@@ -21,7 +21,7 @@ _INNER_LABEL, _KEPT_LABEL = "0.8 and 1.25 times", "twice or half, plan kept"
 
 
 def draw_tornado(study: Sensitivity) -> Figure:
-    """Return the picture; its data are those of the JSON document."""
+    """Return the picture, of the same data as the JSON document."""
     from matplotlib.figure import Figure
 
     influences = sort_by_effect(study)
@@ -54,7 +54,7 @@ def _title(study: Sensitivity) -> str:
 
 
 def _draw(axes: Axes, influences: list[Influence], study: Sensitivity) -> dict[str, Any]:
-    """Draw each input as a row of bars and marks; return what the legend explains."""
+    """Draw each input as a row of bars and marks; return the handles of the legend."""
     handles: dict[str, Any] = {}
     for row, influence in enumerate(influences):
         blocked = [f"x {point.factor:g}" for point in influence.points if point.best is None]
@@ -72,7 +72,7 @@ def _draw(axes: Axes, influences: list[Influence], study: Sensitivity) -> dict[s
 
 
 def _draw_end(axes: Axes, row: int, point: Replanned, study: Sensitivity, handles: dict[str, Any]) -> None:
-    """Draw the bar of half or twice an input, its strategy and the kept plan where they are other ones."""
+    """Draw the bar of half or twice an input; its strategy and the kept plan if they differ."""
     if point.best is None:
         return
     share = 100 * find_change(point.best.seconds, study.best)
@@ -95,7 +95,7 @@ def _draw_end(axes: Axes, row: int, point: Replanned, study: Sensitivity, handle
 
 
 def _beside(axes: Axes, row: int, share: float, text: str, *, outward: bool) -> None:
-    """Write beside the end of a bar, clear of a mark there."""
+    """Write next to the end of a bar, clear of a mark there."""
     axes.annotate(
         text, (share, row), xytext=(7 if outward else -7, 0), textcoords="offset points",
         ha="left" if outward else "right", va="center", fontsize=8,

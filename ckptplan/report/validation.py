@@ -1,4 +1,4 @@
-"""What was predicted and what was measured, for people, and as data."""
+"""Predictions compared with measurements, and the regret of the decision."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ _FORMS: dict[Unit, Callable[[float], str]] = {
 
 
 def view_validation(plan: Plan, found: Validation, *, wording: Wording = str) -> View:
-    """Return what was predicted and what was measured, for every format."""
+    """Return predictions, measurements and verdicts for every format."""
     return View(
         kind="validation",
         table=lambda console: _print_validation(console, plan, found, wording=wording),
@@ -162,7 +162,7 @@ def _conclusion(found: Validation, *, wording: Wording) -> Text:
 
 
 def _make_document(plan: Plan, found: Validation) -> dict[str, Any]:
-    """Return it as JSON data, in SI base units."""
+    """Return the validation as JSON data, in SI base units."""
     return {
         "strategy": plan.strategy,
         "parameters": dict(plan.parameters),
@@ -214,7 +214,7 @@ def _list_rows(found: Validation) -> list[dict[str, Any]]:
             "quantity": row.quantity,
             "unit": row.unit,
             "predicted": row.predicted,
-            # Gradients that are no numbers: JSON has none for them.
+            # JSON has no NaN, which a difference of gradients may be.
             "measured": row.measured if math.isfinite(row.measured) else None,
             "bias": row.bias,
             "allowed": row.allowed,

@@ -1,4 +1,4 @@
-"""A result in the forms that output formats write: a table, a document, rows."""
+"""The forms of a result that output formats write: a table, a document, rows."""
 
 from __future__ import annotations
 
@@ -31,4 +31,4 @@ class View:
 
 
 class Column(list[Any]):
-    """A long list of plain values in a document; formats for people write it on one line."""
+    """A long list of plain values in a document; JSON keeps it on one line."""

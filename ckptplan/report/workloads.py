@@ -1,4 +1,4 @@
-"""Workloads for people."""
+"""Workloads: lists and single workloads."""
 
 from __future__ import annotations
 
