@@ -39,9 +39,9 @@ def command(
             help="lif, gru, lstm, rnn, or a factory of your own (docs/accuracy.md).",
         ),
     ],
-    batch: Annotated[str, typer.Option("--batch", metavar="INTEGER", help="Samples trained at once.")] = "32",
+    batch: Annotated[str, typer.Option("--batch", metavar="INTEGER", help="Samples per batch.")] = "32",
     neurons: Annotated[str, typer.Option("--neurons", metavar="INTEGER", help="Neurons, or units.")] = "256",
-    inputs: Annotated[str, typer.Option("--inputs", metavar="INTEGER", help="Inputs of a step.")] = "64",
+    inputs: Annotated[str, typer.Option("--inputs", metavar="INTEGER", help="Inputs per step.")] = "64",
     steps: Annotated[
         str, typer.Option("--T", "--steps", metavar="INTEGER", help="Time steps T of the workload.")
     ] = "4096",
@@ -53,12 +53,12 @@ def command(
         typer.Option(
             "--tolerance",
             metavar="SHARE",
-            help="What validations will allow; rounds may differ by half of it.",
+            help="Tolerance of later validations; rounds may differ by half of it.",
         ),
     ] = "10%",
-    seed: Annotated[int, typer.Option("--seed", help="Of weights and data.", min=0)] = 0,
+    seed: Annotated[int, typer.Option("--seed", help="Random seed of weights and data.", min=0)] = 0,
     force: Annotated[
-        bool, typer.Option("--force", help="Write what was measured on a noisy machine, too.")
+        bool, typer.Option("--force", help="Write the results even if the machine is noisy.")
     ] = False,
     format_: options.FormatOption = "table",
     output: Annotated[
@@ -91,7 +91,7 @@ def command(
     }
     if counts["repeats"] < LEAST_REPEATS and not force:
         raise InputError(
-            f"{counts['repeats']} rounds say nothing of how far they spread",
+            f"{counts['repeats']} rounds are too few to measure their spread",
             field="--repeats",
             value=repeats,
             accepted=f"{LEAST_REPEATS} or more, or fewer with --force",
@@ -119,14 +119,14 @@ def command(
         )
     if found.noisy is not None:
         if not force:
-            found.noisy.add_note("nothing was written; --force writes it all the same")
+            found.noisy.add_note("nothing was written; --force writes the results anyway")
             raise found.noisy
-        note(f"ckptplan: warning: {found.noisy.text}; written all the same (--force)")
+        note(f"ckptplan: warning: {found.noisy.text}; written anyway (--force)")
     _write(found, output, profile_out)
     uncertainty = found.steps.uncertainty
     if uncertainty > share:
         note(
-            f"ckptplan: warning: times of plans are known to {format_share(uncertainty)} only, more than the "
+            f"ckptplan: warning: predicted times are only known to {format_share(uncertainty)}, more than the "
             f"tolerance of {format_share(share)}: a step takes longer in some chunks than in others"
         )
     write_view(view_calibration(found, wording=as_option), OutputOptions(format=format_))
@@ -136,12 +136,12 @@ def _stem(path: str, option: str) -> str:
     """Return the name that the content of a file gets from the file. Raises InputError for an unusable name."""
     stem = Path(path).name.removesuffix(".toml")
     if path == "-" or not stem:
-        raise InputError("is no file", field=option, value=path, accepted="a file, as my-workload.toml")
+        raise InputError("is not a file", field=option, value=path, accepted="a file, as my-workload.toml")
     try:
         checked_name(stem)
     except InputError as error:
         raise InputError(
-            f"its name is what it holds is called, and {error.message}",
+            f"its content is named after it, and {error.message}",
             field=option,
             value=path,
             accepted=error.accepted,

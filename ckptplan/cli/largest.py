@@ -33,8 +33,8 @@ def command(
 ) -> None:
     """Find the largest T, batch or network that fits, for each strategy, with the plan at that value.
 
-    What fits at twenty times base's time helps nobody: set --max-overhead. Exits 3 if nothing fits at all.
-    Ctrl-C ends the search with the largest values found so far.
+    A job that fits only at twenty times the time of base is of little use: set --max-overhead. Exits 3 if
+    nothing fits at all. Ctrl-C ends the search with the largest values found so far.
     """
     from ckptplan.cli.progress import progress_bar
     from ckptplan.report.largest import view_reaches
@@ -42,7 +42,7 @@ def command(
 
     given = {"T": job.steps, "batch": job.batch, "neurons": job.neurons}.get(quantity)
     if given is not None:
-        raise InputError("is what is looked for", field=f"--{quantity}", value=given)
+        raise InputError(f"cannot be combined with `largest {quantity}`", field=f"--{quantity}", value=given)
     options.keep_inputs({"--output": output.file}, job.profile, job.workload)
     with named_by_option():
         case, wishes = job.load(), limits.read()

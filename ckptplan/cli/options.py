@@ -50,19 +50,21 @@ Neurons = Annotated[
 LocalBytes = Annotated[
     str | None,
     typer.Option(
-        "--local-bytes", metavar="SIZE", help="Local budget of one unit, as '300 KiB'; not the profile's."
+        "--local-bytes", metavar="SIZE", help="Local budget of one unit, as '300 KiB' (default: the profile's)."
     ),
 ]
 RemoteBytes = Annotated[
     str | None,
-    typer.Option("--remote-bytes", metavar="SIZE", help="Remote budget in all, as '16 GiB', or 'unbounded'."),
+    typer.Option(
+        "--remote-bytes", metavar="SIZE", help="Remote budget of all units, as '16 GiB', or 'unbounded'."
+    ),
 ]
 Strategies = Annotated[
     str | None,
     typer.Option(
         "--strategies",
         metavar="NAMES",
-        help="Names with commas between, or 'paper', 'regular', 'closed', 'all'.",
+        help="Names separated by commas, or 'paper', 'regular', 'closed', 'all'.",
     ),
 ]
 Objective = Annotated[
@@ -75,17 +77,18 @@ Model = Annotated[
 ]
 Effort = Annotated[
     Literal["quick", "thorough"],
-    typer.Option("--effort", help="How long to look for optimal schedules: tenths of a second, or a minute."),
+    typer.Option("--effort", help="How long to search for optimal schedules: tenths of a second, or a minute."),
 ]
 MaxOverhead = Annotated[
-    str | None, typer.Option("--max-overhead", metavar="SHARE", help="Most time over base's, as '10%' or 0.1.")
+    str | None,
+    typer.Option("--max-overhead", metavar="SHARE", help="Limit on the time over base's, as '10%' or 0.1."),
 ]
 PlanFile = Annotated[
     str, typer.Argument(metavar="PLAN", help="A plan file, as optimize -o writes it; '-' for standard input.")
 ]
 Threads = Annotated[
     str | None,
-    typer.Option("--threads", metavar="INTEGER", help="Threads of PyTorch (default: its own number)."),
+    typer.Option("--threads", metavar="INTEGER", help="Threads of PyTorch (default: its own choice)."),
 ]
 Repeats = Annotated[str, typer.Option("--repeats", metavar="INTEGER", help="Rounds; times are their medians.")]
 FormatOption = Annotated[FormatName, typer.Option("--format", help="How the result is written.")]
@@ -271,7 +274,7 @@ def check_folders(outputs: Mapping[str, str | None]) -> None:
     for option, name in outputs.items():
         if name and name != "-" and not (Path(name).parent.is_dir() and os.access(Path(name).parent, os.W_OK)):
             raise InputError(
-                f"cannot be written: there is no such folder for {shown(name)}, or no right to",
+                f"cannot be written: the folder of {shown(name)} does not exist or is not writable",
                 field=option,
                 value=name,
             )

@@ -39,7 +39,7 @@ def command(
     job: JobOptions,
     at: Annotated[
         str | None,
-        typer.Option("--at", metavar="SIZE", help="Pick the plan of the front within this local memory."),
+        typer.Option("--at", metavar="SIZE", help="Pick the best plan within this local memory."),
     ] = None,
     plot: Annotated[
         str | None,
@@ -55,8 +55,8 @@ def command(
 ) -> None:
     """Show the front of local memory and time, of each strategy and of all together.
 
-    By default of the strategies whose cost is a closed form (--strategies closed); others, as optimal, are
-    solved budget by budget, which takes longer. With --at, the plan is printed, and written with -o.
+    The default strategies are those whose cost is a closed form (--strategies closed); others, such as optimal,
+    are solved budget by budget, which takes longer. With --at, the plan is printed, and written with -o.
     """
     from ckptplan.report.style import picture_format
 
@@ -64,7 +64,9 @@ def command(
         picture_format(plot, option="--plot")
     if at is not None and bounds.local_bytes is not None:
         raise InputError(
-            "is given beside --at, which is a budget, too", field="--local-bytes", value=bounds.local_bytes
+            "cannot be combined with --at, which is also a budget",
+            field="--local-bytes",
+            value=bounds.local_bytes,
         )
     options.keep_inputs({"--output": output.file, "--plot": plot}, job.profile, job.workload)
     front = _find(job, bounds, at)

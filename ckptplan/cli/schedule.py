@@ -20,9 +20,7 @@ def command(
     plan: options.PlanFile,
     format_: Annotated[
         ScheduleFormat | None,
-        typer.Option(
-            "--format", help="One JSON object or one CSV row for each action; else what FILE ends in."
-        ),
+        typer.Option("--format", help="One JSON object or CSV row per action (default: by the file's name)."),
     ] = None,
     output: options.OutputFile = None,
 ) -> None:

@@ -20,7 +20,7 @@ def command(
     uncertainty: Annotated[
         str | None,
         typer.Option(
-            "--uncertainty", metavar="SHARE", help="Add error bars: every time is known to within, as '10%'."
+            "--uncertainty", metavar="SHARE", help="Add error bars: the uncertainty of every time, as '10%'."
         ),
     ] = None,
     plot: Annotated[
@@ -36,8 +36,8 @@ def command(
 ) -> None:
     """Show how the best plan's time changes with each input, and where another strategy is better.
 
-    Each input is halved, doubled and so on by itself, and the job planned anew; beside it stands the plan
-    that was best before. Strategies are those that answer at once ('closed'), unless --strategies names
+    Each input is halved, doubled and so on by itself, and the job is planned again; the table compares this
+    with the original plan. Strategies are those that answer at once ('closed'), unless --strategies names
     others.
     """
     from ckptplan.cli.progress import progress_bar

@@ -56,7 +56,7 @@ def command(
 ) -> None:
     """Play a plan's schedule action by action: every law is checked, time and peaks are counted.
 
-    Exits 4 if the plan's own schedule costs something else than predicted.
+    Exits 4 if the plan's own schedule does not cost what was predicted.
     """
     from ckptplan.cli.progress import progress_bar
     from ckptplan.planning.playback import simulate
@@ -84,7 +84,7 @@ def _check_files(
     from ckptplan.report.style import picture_format
 
     if plan == "-" and schedule == "-":
-        raise InputError("standard input is the plan already", field="--schedule", value="-")
+        raise InputError("standard input is already the plan", field="--schedule", value="-")
     if trace == "-":
         raise InputError("standard output carries the result", field="--trace", value="-", accepted="a file")
     if gantt:

@@ -50,10 +50,10 @@ class JobsOptions:
 
     profile: Annotated[
         list[str],
-        typer.Option("--profile", metavar="NAMES|PATHS", help="Hardware profiles, with commas between."),
+        typer.Option("--profile", metavar="NAMES|PATHS", help="Hardware profiles, separated by commas."),
     ] = field(default_factory=lambda: ["ipu-mk2"])
     workload: Annotated[
-        list[str], typer.Option("--workload", metavar="NAMES|PATHS", help="Workloads, with commas between.")
+        list[str], typer.Option("--workload", metavar="NAMES|PATHS", help="Workloads, separated by commas.")
     ] = field(default_factory=lambda: ["paper-snn"])
     steps: options.Steps = None
     batch: options.Batch = None
@@ -77,13 +77,16 @@ def command(
     given: JobsOptions,
     wishes: WishOptions,
     jobs: Annotated[
-        str | None, typer.Option("--jobs", metavar="INTEGER", help="Processes at once (default: all cores).")
+        str | None,
+        typer.Option("--jobs", metavar="INTEGER", help="Number of processes (default: one per core)."),
     ] = None,
     format_: Annotated[
-        RowFormat | None, typer.Option("--format", help="How rows are written (default: as the file is named).")
+        RowFormat | None, typer.Option("--format", help="How rows are written (default: by the file's name).")
     ] = None,
     output: options.OutputFile = None,
-    restart: Annotated[bool, typer.Option("--restart", help="Begin the file anew, whatever it holds.")] = False,
+    restart: Annotated[
+        bool, typer.Option("--restart", help="Start the file again, whatever it holds.")
+    ] = False,
 ) -> None:
     """Find the best plan at every point of a grid over any inputs.
 
@@ -109,7 +112,9 @@ def _format(asked: RowFormat | None, output: str | None) -> RowFormat | None:
     """Return the format of the rows, None for a table. Raises InputError if it is not determined."""
     known = [one.value for one in RowFormat]
     if asked is RowFormat.parquet and (output in (None, "-") or _is_no_file(str(output))):
-        raise InputError("is no stream", field="--format", value="parquet", accepted="-o FILE, or csv or jsonl")
+        raise InputError(
+            "cannot be streamed", field="--format", value="parquet", accepted="-o FILE, or csv or jsonl"
+        )
     if asked is not None or output is None:
         return asked
     suffix = Path(output).suffix.removeprefix(".").lower()
@@ -142,7 +147,9 @@ def _prepare(over: list[str], given: JobsOptions, wishes: dict[str, Any], output
                 accepted=f"either --over {axis.name}=... or --{axis.name}",
             )
     if not over and len(sweep) == 1:
-        raise InputError("is missing: there is one point only", field="--over", accepted="as T=256:65536:x2")
+        raise InputError(
+            "is missing: the sweep would have one point", field="--over", accepted="as T=256:65536:x2"
+        )
     return sweep
 
 

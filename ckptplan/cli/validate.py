@@ -27,10 +27,10 @@ def command(
     *,
     plan: options.PlanFile,
     tolerance: Annotated[
-        str, typer.Option("--tolerance", metavar="SHARE", help="What times may be off by, beside the noise.")
+        str, typer.Option("--tolerance", metavar="SHARE", help="How far times may be off, besides the noise.")
     ] = "10%",
     memory_tolerance: Annotated[
-        str, typer.Option("--memory-tolerance", metavar="SHARE", help="What the live peak may be off by.")
+        str, typer.Option("--memory-tolerance", metavar="SHARE", help="How far the live peak may be off.")
     ] = "5%",
     regret: Annotated[
         bool, typer.Option("--regret", help="Run the best plan of each other strategy, too.")

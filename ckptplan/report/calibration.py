@@ -64,7 +64,7 @@ def _print_calibration(console: Console, found: Calibrated, *, wording: Wording)
     console.print(
         f"Times of plans are known to about {format_share(calibration.uncertainty)}, for chunks of "
         f"{calibration.shortest_chunk} steps or more (each chunk takes "
-        f"{format_seconds(calibration.chunk_overhead_seconds)} beside its steps), messages to about "
+        f"{format_seconds(calibration.chunk_overhead_seconds)} besides its steps), messages to about "
         f"{format_share(calibration.transfer_uncertainty)}. Error bars of a decision: "
         f"ckptplan sensitivity {wording(Argument('uncertainty', f'{calibration.uncertainty * 100:.2g}%'))}"
     )

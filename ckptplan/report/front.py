@@ -59,7 +59,7 @@ def _list_notes(front: ParetoFront, *, wording: Wording = str) -> Iterator[str]:
     """Yield what the table leaves out."""
     if all(strategy.is_closed_form for strategy in front.compared):
         more = wording(Argument("strategies", "all"))
-        yield f"compared are closed forms, which answer at once; {more} adds optimal and others, slowly"
+        yield f"only closed forms are compared, which answer at once; {more} adds optimal and others, slowly"
     if front.resolution:
         yield f"points within {front.resolution:g} of a listed one in memory and time are left out"
     solved = [name for name, one in front.by_strategy.items() if not one.exact and not front.resolution]
@@ -73,7 +73,7 @@ def _summarize(front: ParetoFront) -> str:
     return (
         f"{format_count(len(front))} {what} in local memory and time, of {len(front.by_strategy)} "
         f"strateg{'ies' if len(front.by_strategy) > 1 else 'y'}; "
-        f"{format_bytes(front.resident_bytes)} of the memory stay whatever the schedule is"
+        f"{format_bytes(front.resident_bytes)} of the memory are resident with any schedule"
     )
 
 

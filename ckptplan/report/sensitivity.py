@@ -49,7 +49,7 @@ def _print_sensitivity(console: Console, study: Sensitivity, *, wording: Wording
     console.print()
     console.print(_make_table(study))
     console.print()
-    console.print("Time against now, planned anew with the input at that factor; below it what differs.")
+    console.print("Change of time, planned again with the input at that factor; below it what differs.")
     _print_break_evens(console, study.influences, wording=wording)
     if study.error_bars is not None:
         _print_error_bars(console, study, study.error_bars)
@@ -148,7 +148,7 @@ def _print_break_evens(console: Console, influences: Sequence[Influence], *, wor
         if len(nearest) < len(influence.break_evens):
             more = len(influence.break_evens) - len(nearest)
             all_of_them = wording(Argument("format", "json"))
-            table.add_row(influence.name, Text(f"{more} more farther away: {all_of_them}", style="dim"))
+            table.add_row(influence.name, Text(f"{more} more, farther away: {all_of_them}", style="dim"))
     console.print(table)
 
 
