@@ -74,65 +74,77 @@ def command(
 
     Writes a workload and a profile to plan with. Exits 4, and writes nothing, if the machine is too noisy.
     """
-    from ckptplan.cli.progress import progress_bar
-
     options.keep_inputs({"--output": output, "--profile-out": profile_out})
     options.check_folders({"--output": output, "--profile-out": profile_out})
-    names = {"--output": _stem(output, "--output"), "--profile-out": _stem(profile_out, "--profile-out")}
-    counts = {
-        option: options.plain_integer(text, option=f"--{option}", most=most)
-        for option, text, most in (
-            ("batch", batch, 10**9),
-            ("inputs", inputs, 10**9),
-            ("neurons", neurons, 10**9),
-            ("T", steps, MAX_STEPS),
-            ("repeats", repeats, 1000),
-        )
+    name, profile_name = _name_content(output, "--output"), _name_content(profile_out, "--profile-out")
+    sizes = {
+        "batch": options.plain_integer(batch, option="--batch", most=10**9),
+        "inputs": options.plain_integer(inputs, option="--inputs", most=10**9),
+        "neurons": options.plain_integer(neurons, option="--neurons", most=10**9),
+        "steps": options.plain_integer(steps, option="--T", most=MAX_STEPS),
     }
-    if counts["repeats"] < LEAST_REPEATS and not force:
-        raise InputError(
-            f"{counts['repeats']} rounds are too few to measure their spread",
-            field="--repeats",
-            value=repeats,
-            accepted=f"{LEAST_REPEATS} or more, or fewer with --force",
-        )
+    rounds = _read_repeats(repeats, force=force)
     thread_count = options.thread_count(threads)
     share = options.tolerance(tolerance, option="--tolerance")
     options.need_torch()
     from ckptplan.calibration.calibrate import calibrate
     from ckptplan.calibration.cells import CellSpec
+    from ckptplan.cli.progress import progress_bar
     from ckptplan.report.calibration import view_calibration
 
     with named_by_option(), progress_bar("measuring") as progress:
-        found = calibrate(
-            CellSpec(name=cell, inputs=counts["inputs"], neurons=counts["neurons"]),
-            batch=counts["batch"],
-            steps=counts["T"],
-            repeats=counts["repeats"],
+        calibrated = calibrate(
+            CellSpec(name=cell, inputs=sizes["inputs"], neurons=sizes["neurons"]),
+            batch=sizes["batch"],
+            steps=sizes["steps"],
+            repeats=rounds,
             thread_count=thread_count,
             tolerance=share,
-            name=names["--output"],
-            profile_name=names["--profile-out"],
+            name=name,
+            profile_name=profile_name,
             device=device.value,
             seed=seed,
             progress=progress,
         )
-    if found.noisy is not None:
-        if not force:
-            found.noisy.add_note("nothing was written; --force writes the results anyway")
-            raise found.noisy
-        note(f"ckptplan: warning: {found.noisy.text}; written anyway (--force)")
-    _write(found, output, profile_out)
-    uncertainty = found.steps.uncertainty
-    if uncertainty > share:
+    _check_noise(calibrated, force=force)
+    _write(calibrated, output, profile_out)
+    _warn_of_uncertainty(calibrated, tolerance=share)
+    write_view(view_calibration(calibrated, wording=as_option), OutputOptions(format=format_))
+
+
+def _read_repeats(text: str, *, force: bool) -> int:
+    """Return the number of rounds. Raises InputError for too few, unless they are forced."""
+    repeats = options.plain_integer(text, option="--repeats", most=1000)
+    if repeats < LEAST_REPEATS and not force:
+        raise InputError(
+            f"{repeats} rounds are too few to measure their spread",
+            field="--repeats",
+            value=text,
+            accepted=f"{LEAST_REPEATS} or more, or fewer with --force",
+        )
+    return repeats
+
+
+def _check_noise(calibrated: "Calibrated", *, force: bool) -> None:
+    """Raise Noisy if the machine was too noisy; only warn if the results are written anyway."""
+    if calibrated.noisy is None:
+        return
+    if not force:
+        calibrated.noisy.add_note("nothing was written; --force writes the results anyway")
+        raise calibrated.noisy
+    note(f"ckptplan: warning: {calibrated.noisy.text}; written anyway (--force)")
+
+
+def _warn_of_uncertainty(calibrated: "Calibrated", *, tolerance: float) -> None:
+    uncertainty = calibrated.steps.uncertainty
+    if uncertainty > tolerance:
         note(
             f"ckptplan: warning: predicted times are only known to {format_share(uncertainty)}, more than the "
-            f"tolerance of {format_share(share)}: a step takes longer in some chunks than in others"
+            f"tolerance of {format_share(tolerance)}: a step takes longer in some chunks than in others"
         )
-    write_view(view_calibration(found, wording=as_option), OutputOptions(format=format_))
 
 
-def _stem(path: str, option: str) -> str:
+def _name_content(path: str, option: str) -> str:
     """Return the name that the content of a file gets from the file. Raises InputError for an unusable name."""
     stem = Path(path).name.removesuffix(".toml")
     if path == "-" or not stem:
@@ -149,12 +161,12 @@ def _stem(path: str, option: str) -> str:
     return stem
 
 
-def _write(found: "Calibrated", output: str, profile_out: str) -> None:
+def _write(calibrated: "Calibrated", output: str, profile_out: str) -> None:
     """Write both files, or neither."""
     from ckptplan.storage.files import replacing
     from ckptplan.storage.toml_files import profile_text, workload_text
 
-    workload, profile = workload_text(found.workload), profile_text(found.profile)
+    workload, profile = workload_text(calibrated.workload), profile_text(calibrated.profile)
     with replacing(output) as first, replacing(profile_out) as second:
         first.write(workload)
         second.write(profile)

@@ -117,9 +117,9 @@ def _text(error: CkptplanError) -> str:
 
     if not isinstance(error, Infeasible):
         return message_of(error)
-    from ckptplan.report.infeasible import infeasible_text
+    from ckptplan.report.infeasible import format_infeasible
 
-    return infeasible_text(error, wording=as_option)
+    return format_infeasible(error, wording=as_option)
 
 
 def _fail(code: int, kind: str, message: str, details: dict[str, Any], arguments: list[str]) -> int:

@@ -12,7 +12,7 @@ from rich.text import Text
 from ckptplan.cost.case import Case
 from ckptplan.errors import Infeasible
 from ckptplan.model.plan import Plan
-from ckptplan.report.infeasible import verdict
+from ckptplan.report.infeasible import format_verdict
 from ckptplan.report.plan_rows import make_plan_row
 from ckptplan.report.plan_text import PROVED, format_parameters, passed_over, print_basis, print_title
 from ckptplan.report.view import View
@@ -78,7 +78,7 @@ def make_strategies_table(results: Results, *, regret: bool = False) -> Table:
             )
         else:
             local = format_bytes(result.need) if result.binding == "local_bytes" else ""
-            cells = (name, "", "", "", local, verdict(result), "")[: len(table.columns)]
+            cells = (name, "", "", "", local, format_verdict(result), "")[: len(table.columns)]
             table.add_row(*(Text(text, style="dim") for text in cells))
     return table
 

@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from ckptplan.report.infeasible import infeasible_text
+from ckptplan.report.infeasible import format_infeasible
 from ckptplan.report.plan_text import format_parameters, print_basis, print_title
 from ckptplan.report.view import Column, View
 from ckptplan.storage.tables import Blocks, Columns
@@ -43,7 +43,7 @@ def _print_front(console: Console, front: ParetoFront, *, wording: Wording) -> N
     print_title(console, workload=front.workload, profile=front.profile)
     if not len(front):
         reason = front.lacks(front.budget_bytes)
-        console.print("no plan" if reason is None else infeasible_text(reason))
+        console.print("no plan" if reason is None else format_infeasible(reason))
         return
     console.print(_summarize(front))
     console.print()

@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ckptplan.cost.case import Case
-from ckptplan.report.infeasible import verdict
+from ckptplan.report.infeasible import format_verdict
 from ckptplan.report.limits import limit_words
 from ckptplan.report.plan_rows import list_plan_columns, make_plan_row
 from ckptplan.report.plan_text import format_parameters, print_basis
@@ -87,7 +87,7 @@ def _make_table(reaches: Mapping[str, Reach], *, quantity: str) -> Table:
             table.add_row(name, *["", *[""] * len(headings)], "interrupted", style="dim")
             continue
         if reach.plan is None:
-            reason = verdict(reach.infeasible) if reach.infeasible else "does not fit"
+            reason = format_verdict(reach.infeasible) if reach.infeasible else "does not fit"
             cells = (name, "none", *[""] * (len(headings) - 1), _bound(reach), reason)
             table.add_row(*(Text(text, style="dim") for text in cells))
             continue

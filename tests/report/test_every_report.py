@@ -20,7 +20,7 @@ from ckptplan.report.comparison import view_comparison
 from ckptplan.report.formats.json import json_text
 from ckptplan.report.front import view_front
 from ckptplan.report.front_plot import draw_front
-from ckptplan.report.infeasible import infeasible_text
+from ckptplan.report.infeasible import format_infeasible
 from ckptplan.report.largest import view_reaches
 from ckptplan.report.plan import view_plan
 from ckptplan.report.sensitivity import view_sensitivity
@@ -136,7 +136,7 @@ def _missing() -> Infeasible:
 
 
 def test_infeasible_as_message() -> None:
-    assert "no plan is quick enough" in infeasible_text(_missing())
+    assert "no plan is quick enough" in format_infeasible(_missing())
 
 
 @every_job

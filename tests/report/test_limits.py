@@ -13,7 +13,7 @@ from ckptplan.cli.wording import as_option, option_of
 from ckptplan.cost.case import Case
 from ckptplan.errors import Infeasible, Limit
 from ckptplan.report.comparison import view_comparison
-from ckptplan.report.infeasible import infeasible_text
+from ckptplan.report.infeasible import format_infeasible
 from ckptplan.report.largest import view_reaches
 from ckptplan.report.limits import limit_words
 from ckptplan.report.sweep import Summary
@@ -45,7 +45,7 @@ def printed() -> tuple[Console, io.StringIO]:
 
 @every_limit
 def test_the_message_tells_what_is_needed_what_there_is_and_the_option(limit: Limit) -> None:
-    text, words = infeasible_text(error(limit), wording=as_option), limit_words(limit)
+    text, words = format_infeasible(error(limit), wording=as_option), limit_words(limit)
     for part in (
         words.broken,
         words.exact(error(limit).need),
