@@ -16,7 +16,7 @@ from ckptplan.calibration.cells import CellSpec
 from ckptplan.cli.app import app
 from ckptplan.cli.wording import as_option, message_of, option_of
 from ckptplan.errors import CkptplanError, Infeasible, InputError
-from ckptplan.report.infeasible import infeasible_text
+from ckptplan.report.infeasible import format_infeasible
 from ckptplan.storage.rows import open_rows
 from ckptplan.storage.tables import Lines
 from ckptplan.torch.memory import OutOfMemory, explain_exhaustion
@@ -169,9 +169,9 @@ def test_suggestions_are_data_that_each_edge_puts_into_words() -> None:
     with pytest.raises(Infeasible) as raised:
         ckptplan.optimize(PAPER, IPU, strategies=["base"], local_bytes="500 KiB")
     changes = {one["change"]: one["value"] for one in raised.value.suggestions}
-    assert f"local_bytes={changes['local_bytes']} " in infeasible_text(raised.value)
-    assert not OPTION.search(infeasible_text(raised.value))
-    on_the_command_line = infeasible_text(raised.value, wording=as_option)
+    assert f"local_bytes={changes['local_bytes']} " in format_infeasible(raised.value)
+    assert not OPTION.search(format_infeasible(raised.value))
+    on_the_command_line = format_infeasible(raised.value, wording=as_option)
     assert f"--local-bytes {changes['local_bytes']} " in on_the_command_line
     assert not KEYWORD.search(on_the_command_line)
 

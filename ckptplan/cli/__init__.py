@@ -1,1 +1,1 @@
-"""The command line: parse, call one use case, render, exit. One command a file."""
+"""The command line, one command per file: parse, call one use case, render, exit."""

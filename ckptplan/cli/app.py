@@ -1,4 +1,4 @@
-"""The commands, put together."""
+"""The application, assembled from its commands."""
 
 from typing import Annotated
 
@@ -33,8 +33,8 @@ app = typer.Typer(
 )
 
 
-def _version(asked: bool) -> None:
-    if asked:
+def _print_version(requested: bool) -> None:
+    if requested:
         typer.echo(f"ckptplan {__version__}")
         raise typer.Exit
 
@@ -42,10 +42,10 @@ def _version(asked: bool) -> None:
 @app.callback()
 def _root(
     version: Annotated[
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
     ] = False,
 ) -> None:
-    """Carry the options that come before a command."""
+    """Accept the options that precede a command."""
 
 
 app.command("optimize")(optimize.command)

@@ -5,64 +5,34 @@ from typing import Annotated
 import typer
 
 from ckptplan.cli import options
-from ckptplan.cli.options import Effort, Format, Model, Objective
-from ckptplan.cli.output import emit, enveloped, note
+from ckptplan.cli.groups import takes_groups
+from ckptplan.cli.options import JobOptions, OutputOptions, WishOptions
+from ckptplan.cli.output import note, write_view
 from ckptplan.cli.wording import as_option, named_by_option
 from ckptplan.errors import Infeasible
 
 
+@takes_groups
 def command(
-    steps: options.Steps = None,
-    profile: options.Profile = "ipu-mk2",
-    workload: options.WorkloadName = "paper-snn",
-    batch: options.Batch = None,
-    neurons: options.Neurons = None,
-    local_bytes: options.LocalBytes = None,
-    remote_bytes: options.RemoteBytes = None,
-    strategies: options.Strategies = None,
-    objective: options.ObjectiveOption = Objective.time,
-    model: options.ModelOption = Model.exact,
-    max_overhead: options.MaxOverhead = None,
-    effort: options.EffortOption = Effort.quick,
+    *,
+    job: JobOptions,
+    wishes: WishOptions,
     regret: Annotated[
         bool, typer.Option("--regret", help="Show how far above the optimum each strategy is.")
     ] = False,
-    format_: options.FormatOption = Format.table,
-    output: options.Output = None,
+    output: OutputOptions,
 ) -> None:
     """Show the best plan of each strategy, or why it has none; exits 3 if none has one."""
     from ckptplan.cli.progress import progress_bar
     from ckptplan.planning.ranking import rank_strategies
-    from ckptplan.planning.request import Request
-    from ckptplan.report.comparison import comparison_document, comparison_rows, comparison_table
+    from ckptplan.report.comparison import view_comparison
 
-    options.keep_inputs({"--output": output}, profile, workload)
-    with named_by_option():
-        task, hardware = options.job(
-            steps=steps, batch=batch, neurons=neurons, workload=workload, profile=profile
-        )
-        wishes = options.wishes(
-            strategies=strategies,
-            objective=objective,
-            model=model,
-            max_overhead=max_overhead,
-            local_bytes=local_bytes,
-            remote_bytes=remote_bytes,
-            effort=effort,
-        )
-        with progress_bar("looking for the optimum") as progress:
-            ranked = rank_strategies(Request.of(task, hardware, **wishes, progress=progress))
+    options.keep_inputs({"--output": output.file}, job.profile, job.workload)
+    with named_by_option(), progress_bar("looking for the optimum") as progress:
+        ranked = rank_strategies(options.make_request(job, wishes, progress=progress))
     if ranked.interrupted:
         note("interrupted: the strategies found so far, without a bound")
     results = ranked.by_strategy()
-    emit(
-        format_=format_,
-        output=output,
-        table=lambda console: comparison_table(
-            console, results, workload=task, profile=hardware, regret=regret, wording=as_option
-        ),
-        document=lambda: enveloped("comparison", comparison_document(results, workload=task, profile=hardware)),
-        rows=lambda: comparison_rows(results, workload=task, profile=hardware),
-    )
+    write_view(view_comparison(results, ranked.request.case, regret=regret, wording=as_option), output)
     if all(isinstance(result, Infeasible) for result in results.values()):
         raise typer.Exit(Infeasible.exit_code)

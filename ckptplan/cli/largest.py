@@ -1,80 +1,60 @@
-"""``ckptplan largest``: how long, how wide and how big a job fits at all."""
+"""``ckptplan largest``: the largest T, batch or network that fits."""
 
+from dataclasses import dataclass
 from typing import Annotated
 
 import typer
 
 from ckptplan.cli import options
-from ckptplan.cli.options import Effort, Format, Model, Objective
-from ckptplan.cli.output import emit, enveloped, note
+from ckptplan.cli.groups import takes_groups
+from ckptplan.cli.options import BudgetOptions, JobOptions, OutputOptions
+from ckptplan.cli.output import note, write_view
 from ckptplan.cli.wording import as_option, named_by_option
 from ckptplan.errors import Infeasible, InputError
 
 
+@dataclass(frozen=True, kw_only=True)
+class LimitOptions(BudgetOptions):
+    """Limits that the largest value must keep."""
+
+    max_overhead: options.MaxOverhead = None
+    effort: options.Effort = "quick"
+
+
+@takes_groups
 def command(
+    *,
     quantity: Annotated[
         str, typer.Argument(metavar="T|batch|neurons", help="What to make as large as possible.")
     ],
-    steps: options.Steps = None,
-    profile: options.Profile = "ipu-mk2",
-    workload: options.WorkloadName = "paper-snn",
-    batch: options.Batch = None,
-    neurons: options.Neurons = None,
-    local_bytes: options.LocalBytes = None,
-    remote_bytes: options.RemoteBytes = None,
-    strategies: options.Strategies = None,
-    max_overhead: options.MaxOverhead = None,
-    effort: options.EffortOption = Effort.quick,
-    format_: options.FormatOption = Format.table,
-    output: options.Output = None,
+    job: JobOptions,
+    limits: LimitOptions,
+    output: OutputOptions,
 ) -> None:
     """Find the largest T, batch or network that fits, for each strategy, with the plan at that value.
 
-    What fits at twenty times base's time helps nobody: set --max-overhead. Exits 3 if nothing fits at all.
-    Ctrl-C ends the search with the largest values found so far.
+    A job that fits only at twenty times the time of base is of little use: set --max-overhead. Exits 3 if
+    nothing fits at all. Ctrl-C ends the search with the largest values found so far.
     """
     from ckptplan.cli.progress import progress_bar
-    from ckptplan.report.reach_table import reach_document, reach_rows, reach_table
+    from ckptplan.report.largest import view_reaches
     from ckptplan.studies.largest import largest
 
-    given = {"T": steps, "batch": batch, "neurons": neurons}
-    if given.get(quantity) is not None:
-        raise InputError("is what is looked for", field=f"--{quantity}", value=given[quantity])
-    options.keep_inputs({"--output": output}, profile, workload)
+    given = {"T": job.steps, "batch": job.batch, "neurons": job.neurons}.get(quantity)
+    if given is not None:
+        raise InputError(f"cannot be combined with `largest {quantity}`", field=f"--{quantity}", value=given)
+    options.keep_inputs({"--output": output.file}, job.profile, job.workload)
     with named_by_option():
-        task, hardware = options.job(
-            steps=steps, batch=batch, neurons=neurons, workload=workload, profile=profile
-        )
-        wishes = options.wishes(
-            strategies=strategies,
-            objective=Objective.time,
-            model=Model.exact,
-            max_overhead=max_overhead,
-            local_bytes=local_bytes,
-            remote_bytes=remote_bytes,
-            effort=effort,
-        )
-        del wishes["objective"], wishes["model"]
+        case, wishes = job.load(), limits.read()
         with progress_bar(f"looking for the largest {quantity}") as progress:
-            reaches = largest(quantity, task, hardware, **wishes, progress=progress)
+            reaches = largest(quantity, case.workload, case.profile, **wishes, progress=progress)
     if any(reach.interrupted for reach in reaches.values()):
         note("interrupted: the largest values found so far")
-    emit(
-        format_=options.format_by_name(format_, output),
-        output=output,
-        table=lambda console: reach_table(
-            console,
-            reaches,
-            quantity=quantity,
-            workload=task,
-            profile=hardware,
-            max_overhead=wishes["max_overhead"],
-            wording=as_option,
-        ),
-        document=lambda: enveloped("largest", reach_document(reaches, quantity=quantity)),
-        rows=lambda: reach_rows(reaches, quantity=quantity),
+    view = view_reaches(
+        reaches, case, quantity=quantity, max_overhead=wishes["max_overhead"], wording=as_option
     )
-    if output not in (None, "-"):
-        note(f"plans written to {output}")
+    write_view(view, output.by_name())
+    if output.file not in (None, "-"):
+        note(f"plans written to {output.file}")
     if all(reach.plan is None for reach in reaches.values()):
         raise typer.Exit(Infeasible.exit_code)

@@ -1,4 +1,4 @@
-"""Where the program starts and ends: every way out has its message and its exit code."""
+"""Start and end of the program: each way to end has its message and its exit code."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ if TYPE_CHECKING:
     from ckptplan.errors import CkptplanError
 
 INTERRUPTED, TERMINATED = 130, 143
-#: What a command imports. They could do so themselves, but deep within typer's calls the same
-#: imports take a fifth longer: CPython's frame stack then crosses the end of a chunk time and again.
+#: Modules that a command imports, imported before typer calls it. Deep within typer's calls the same imports
+#: take a fifth longer, because CPython's frame stack then crosses the end of a chunk again and again.
 _EARLY = {
     **dict.fromkeys(
         ("optimize", "compare"),
-        ("numpy", "ckptplan.model.plan", "ckptplan.planning.optimize", "ckptplan.report.comparison"),
+        ("numpy", "ckptplan.model.plan", "ckptplan.planning.optimize", "ckptplan.report.plan"),
     ),
     "pareto": ("numpy", "ckptplan.model.plan", "ckptplan.studies.pareto"),
     "largest": ("numpy", "ckptplan.model.plan", "ckptplan.studies.largest"),
@@ -30,17 +30,17 @@ _EARLY = {
     "sweep": ("numpy", "ckptplan.model.plan", "ckptplan.studies.sweep"),
     **dict.fromkeys(("simulate", "schedule"), ("numpy", "ckptplan.model.plan", "ckptplan.planning.playback")),
 }
-#: What a shell reports for a program that a closed pipe ended.
+#: The exit code that a shell reports for a program ended by a closed pipe.
 PIPE_CLOSED = 141
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
-    """Run the command line; exits with a code of docs/plan-format.md."""
+    """Run the command line and exit with one of the codes listed in docs/plan-format.md."""
     arguments = list(sys.argv[1:] if arguments is None else arguments)
     if sys.stdout is None:
-        # Started with standard output closed: there is nobody to print for.
+        # Started with standard output closed.
         sys.stdout = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115 - open until the end
-    # What is half written is taken away on the way out, for `kill` as for Ctrl-C.
+    # Partly written files are removed, after `kill` as after Ctrl-C.
     signal.signal(signal.SIGTERM, _terminate)
     try:
         code = _run(arguments)
@@ -50,7 +50,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     except KeyboardInterrupt:
         code = INTERRUPTED
     except BrokenPipeError:
-        # Nobody reads on. Python would complain once more when it closes stdout at exit.
+        # The reader is gone. Python would report it once more when it closes stdout at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         code = PIPE_CLOSED
     except OSError as error:
@@ -58,13 +58,13 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         code = _fail(2, "input", f"standard output cannot be written: {error.strerror}", {}, [])
     if code == INTERRUPTED:
         sys.stderr.write("interrupted\n")
-    # Python ends by collecting all garbage, modules and classes included: a fifth of a short command.
+    # At exit Python collects all garbage, modules and classes included: a fifth of a short command's time.
     gc.freeze()
     sys.exit(code)
 
 
 class _Terminated(BaseException):
-    """The system asked the program to end."""
+    """The system requested the program's end."""
 
 
 def _terminate(*_: object) -> NoReturn:
@@ -72,8 +72,8 @@ def _terminate(*_: object) -> NoReturn:
 
 
 def _run(arguments: list[str]) -> int:
-    # What follows imports much and keeps it: collecting garbage meanwhile, and looking for plugins of
-    # pydantic in every installed package, is a tenth of the time of a command.
+    # The imports below stay in use. Collecting garbage during them, and searching every installed package for
+    # pydantic plugins, takes a tenth of a command's time.
     gc.set_threshold(100_000)
     os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
     import typer
@@ -89,7 +89,7 @@ def _run(arguments: list[str]) -> int:
     except typer.TyperException as error:
         return _fail(error.exit_code, "usage", error.format_message(), {}, arguments)
     except SystemExit:
-        # Asked not to exit by itself, typer still does so in one case: where standard output is closed.
+        # Despite standalone_mode=False, typer exits in one case: standard output is closed.
         raise BrokenPipeError from None
     except OSError:
         raise
@@ -117,13 +117,13 @@ def _text(error: CkptplanError) -> str:
 
     if not isinstance(error, Infeasible):
         return message_of(error)
-    from ckptplan.report.infeasible import infeasible_text
+    from ckptplan.report.infeasible import format_infeasible
 
-    return infeasible_text(error, wording=as_option)
+    return format_infeasible(error, wording=as_option)
 
 
 def _fail(code: int, kind: str, message: str, details: dict[str, Any], arguments: list[str]) -> int:
-    """Say what went wrong: on stderr for people; on stdout too, as JSON, where JSON was asked for."""
+    """Report an error on stderr and return the exit code; with --format json also as JSON on stdout."""
     if _wants_json(arguments):
         import json
 

@@ -1,52 +1,34 @@
-"""Options that several commands share, and the job they describe."""
+"""Options that several commands share, in groups, and what they are read as."""
 
 from __future__ import annotations
 
-import enum
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from ckptplan.cli.wording import option_of
 from ckptplan.errors import InputError, MissingExtra, quote_value
+from ckptplan.report.formats.registry import all_formats, format_of_file
 from ckptplan.units import MAX_STEPS, parse_bytes, parse_fraction
 
 if TYPE_CHECKING:
+    from ckptplan.cost.case import Case
     from ckptplan.model.profile import HardwareProfile
+    from ckptplan.model.progress import Progress
     from ckptplan.model.workload import Workload
+    from ckptplan.planning.request import Request
 
 
-class Format(enum.StrEnum):
-    """How results are written."""
-
-    table = "table"
-    json = "json"
-    csv = "csv"
-
-
-class Objective(enum.StrEnum):
-    """What is made least."""
-
-    time = "time"
-    memory = "memory"
-    balanced = "balanced"
-
-
-class Effort(enum.StrEnum):
-    """How much work the search for optimal schedules may be."""
-
-    quick = "quick"
-    thorough = "thorough"
-
-
-class Model(enum.StrEnum):
-    """Which cost model chooses."""
-
-    exact = "exact"
-    paper = "paper"
+if TYPE_CHECKING:
+    FormatName = str
+else:
+    # Any that is registered; typer reads the choices off the type.
+    FormatName = Literal[tuple(all_formats())]
 
 
 Steps = Annotated[
@@ -68,53 +50,58 @@ Neurons = Annotated[
 LocalBytes = Annotated[
     str | None,
     typer.Option(
-        "--local-bytes", metavar="SIZE", help="Local budget of one unit, as '300 KiB'; not the profile's."
+        "--local-bytes", metavar="SIZE", help="Local budget of one unit, as '300 KiB' (default: the profile's)."
     ),
 ]
 RemoteBytes = Annotated[
     str | None,
-    typer.Option("--remote-bytes", metavar="SIZE", help="Remote budget in all, as '16 GiB', or 'unbounded'."),
+    typer.Option(
+        "--remote-bytes", metavar="SIZE", help="Remote budget of all units, as '16 GiB', or 'unbounded'."
+    ),
 ]
 Strategies = Annotated[
     str | None,
     typer.Option(
         "--strategies",
         metavar="NAMES",
-        help="Names with commas between, or 'paper', 'regular', 'closed', 'all'.",
+        help="Names separated by commas, or 'paper', 'regular', 'closed', 'all'.",
     ),
 ]
-ObjectiveOption = Annotated[
-    Objective, typer.Option("--objective", help="Least time, least local memory, or the knee between both.")
+Objective = Annotated[
+    Literal["time", "memory", "balanced"],
+    typer.Option("--objective", help="Least time, least local memory, or the knee between both."),
 ]
-ModelOption = Annotated[
-    Model, typer.Option("--model", help="Choose by the exact model or by the paper's printed equations.")
+Model = Annotated[
+    Literal["exact", "paper"],
+    typer.Option("--model", help="Choose by the exact model or by the paper's printed equations."),
 ]
-EffortOption = Annotated[
-    Effort,
-    typer.Option("--effort", help="How long to look for optimal schedules: tenths of a second, or a minute."),
+Effort = Annotated[
+    Literal["quick", "thorough"],
+    typer.Option("--effort", help="How long to search for optimal schedules: tenths of a second, or a minute."),
 ]
 MaxOverhead = Annotated[
-    str | None, typer.Option("--max-overhead", metavar="SHARE", help="Most time over base's, as '10%' or 0.1.")
+    str | None,
+    typer.Option("--max-overhead", metavar="SHARE", help="Limit on the time over base's, as '10%' or 0.1."),
 ]
 PlanFile = Annotated[
     str, typer.Argument(metavar="PLAN", help="A plan file, as optimize -o writes it; '-' for standard input.")
 ]
 Threads = Annotated[
     str | None,
-    typer.Option("--threads", metavar="INTEGER", help="Threads of PyTorch (default: its own number)."),
+    typer.Option("--threads", metavar="INTEGER", help="Threads of PyTorch (default: its own choice)."),
 ]
 Repeats = Annotated[str, typer.Option("--repeats", metavar="INTEGER", help="Rounds; times are their medians.")]
-FormatOption = Annotated[Format, typer.Option("--format", help="How the result is written.")]
+FormatOption = Annotated[FormatName, typer.Option("--format", help="How the result is written.")]
 
 
 def named_file(context: typer.Context, parameter: typer.CallbackParam, name: str | None) -> str | None:  # noqa: ARG001 - typer's signature
-    """Return the name of a file; '' is most often a variable that was never set. Raises InputError."""
+    """Return the name of a file. Raises InputError for '', usually a shell variable that was never set."""
     if name == "":
-        raise InputError("an empty name is no file", field=f"--{parameter.name}", value=name)
+        raise InputError("an empty name is no file", field=max(parameter.opts, key=len), value=name)
     return name
 
 
-Output = Annotated[
+OutputFile = Annotated[
     str | None,
     typer.Option(
         "-o",
@@ -126,15 +113,90 @@ Output = Annotated[
 ]
 
 
-def format_by_name(format_: Format, output: str | None) -> Format:
-    """Return the format that a file's name asks for, where no other one than a table was."""
-    suffix = Path(output).suffix.lower() if output else ""
-    asked = {".json": Format.json, ".csv": Format.csv}.get(suffix, Format.table)
-    return asked if format_ is Format.table else format_
+@dataclass(frozen=True, kw_only=True)
+class JobOptions:
+    """A workload on a profile."""
+
+    steps: Steps = None
+    profile: Profile = "ipu-mk2"
+    workload: WorkloadName = "paper-snn"
+    batch: Batch = None
+    neurons: Neurons = None
+
+    def load(self) -> Case:
+        """Load workload and profile and apply the other options. Raises InputError."""
+        from ckptplan.cost.case import Case
+
+        profile = load_profile(self.profile)
+        return Case(
+            workload=load_workload(self.workload, steps=self.steps, batch=self.batch, neurons=self.neurons),
+            profile=profile,
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class BudgetOptions:
+    """Wishes of every command that plans: memory budgets and strategies. Subclasses add more."""
+
+    local_bytes: LocalBytes = None
+    remote_bytes: RemoteBytes = None
+    strategies: Strategies = None
+
+    def read(self) -> dict[str, Any]:
+        """Return the wishes as keyword arguments of a use case, ``command`` included.
+
+        Raises InputError that names the option.
+        """
+        given = {field.name: getattr(self, field.name) for field in fields(self)}
+        read = {name: parsed(option_of(name), _PARSERS.get(name, str), text) for name, text in given.items()}
+        return {**read, "command": command_line()}
+
+
+@dataclass(frozen=True, kw_only=True)
+class WishOptions(BudgetOptions):
+    """Every wish there is."""
+
+    objective: Objective = "time"
+    model: Model = "exact"
+    max_overhead: MaxOverhead = None
+    effort: Effort = "quick"
+
+
+@dataclass(frozen=True, kw_only=True)
+class OutputOptions:
+    """How and where a result is written."""
+
+    format: FormatOption = "table"
+    file: OutputFile = None
+
+    def by_name(self) -> OutputOptions:
+        """Return these options with the format that the file's name implies, unless --format was given."""
+        found = format_of_file(self.file) if self.file and self.format == "table" else None
+        return self if found is None else replace(self, format=found.name)
+
+
+def make_request(job: JobOptions, wishes: BudgetOptions, *, progress: Progress | None) -> Request:
+    """Return the request of a command. Raises InputError."""
+    from ckptplan.planning.request import Request
+
+    case = job.load()
+    return Request.of(case.workload, case.profile, **wishes.read(), progress=progress)
+
+
+def _parse_remote_bytes(text: str) -> int | str:
+    return text if text == "unbounded" else parse_bytes(text)
+
+
+#: How wishes are read that are not plain text.
+_PARSERS: Mapping[str, Callable[[str], object]] = {
+    "local_bytes": parse_bytes,
+    "remote_bytes": _parse_remote_bytes,
+    "max_overhead": parse_fraction,
+}
 
 
 def plain_integer(text: str, *, option: str, most: int) -> int:
-    """Return a count that is given without unit, sign or separators. Raises InputError."""
+    """Return a count written without unit, sign or separators. Raises InputError."""
     accepted = f"a whole number from 1 to {most:,}, without unit"
     if not (text.isascii() and text.removeprefix("-").isdecimal()):
         raise InputError(
@@ -147,12 +209,12 @@ def plain_integer(text: str, *, option: str, most: int) -> int:
 
 
 def thread_count(text: str | None) -> int | None:
-    """Return a number of threads, None where it is not given. Raises InputError."""
+    """Return a number of threads, None if it is not given. Raises InputError."""
     return None if text is None else plain_integer(text, option="--threads", most=4096)
 
 
 def tolerance(text: str, *, option: str) -> float:
-    """Return a share of at most 1. Raises InputError."""
+    """Return a share above 0 and at most 1. Raises InputError."""
     share: float = parsed(option, parse_fraction, text)
     if not 0 < share <= 1:
         raise InputError(
@@ -165,34 +227,26 @@ def tolerance(text: str, *, option: str) -> float:
 
 
 def need_torch() -> None:
-    """Raise MissingExtra where PyTorch is not installed."""
+    """Raise MissingExtra if PyTorch is not installed."""
     from importlib.util import find_spec
 
     if find_spec("torch") is None:
         raise MissingExtra("torch", package="torch")
 
 
-def job(
-    *, steps: str | None, batch: str | None, neurons: str | None, workload: str, profile: str
-) -> tuple[Workload, HardwareProfile]:
-    """Load the workload and the profile, and change what the options change. Raises InputError."""
-    hardware = machine(profile)
-    return task(steps=steps, batch=batch, neurons=neurons, workload=workload), hardware
+def load_profile(name: str) -> HardwareProfile:
+    """Load the profile that an option names. Raises InputError."""
+    from ckptplan.storage import profiles
+
+    loaded: HardwareProfile = _named("--profile", profiles.load_profile, name)
+    return loaded
 
 
-def machine(profile: str) -> HardwareProfile:
-    """Load the profile. Raises InputError."""
-    from ckptplan.storage.profiles import load_profile
+def load_workload(name: str, *, steps: str | None, batch: str | None, neurons: str | None) -> Workload:
+    """Load the workload that an option names and change its sizes. Raises InputError."""
+    from ckptplan.storage import workloads
 
-    hardware: HardwareProfile = _named("--profile", load_profile, profile)
-    return hardware
-
-
-def task(*, steps: str | None, batch: str | None, neurons: str | None, workload: str) -> Workload:
-    """Load the workload, and change what the options change. Raises InputError."""
-    from ckptplan.storage.workloads import load_workload
-
-    loaded: Workload = _named("--workload", load_workload, workload)
+    loaded: Workload = _named("--workload", workloads.load_workload, name)
     if batch is not None:
         loaded = loaded.with_batch(plain_integer(batch, option="--batch", most=10**9))
     if neurons is not None:
@@ -202,35 +256,10 @@ def task(*, steps: str | None, batch: str | None, neurons: str | None, workload:
     return loaded
 
 
-def wishes(
-    *,
-    strategies: str | None,
-    objective: Objective,
-    model: Model,
-    max_overhead: str | None,
-    local_bytes: str | None,
-    remote_bytes: str | None,
-    effort: Effort,
-) -> dict[str, Any]:
-    """Return the arguments of ``ckptplan.optimize``. Raises InputError that names the option."""
-    return {
-        "strategies": strategies,
-        "objective": objective.value,
-        "model": model.value,
-        "max_overhead": parsed("--max-overhead", parse_fraction, max_overhead),
-        "local_bytes": parsed("--local-bytes", parse_bytes, local_bytes),
-        "remote_bytes": "unbounded"
-        if remote_bytes == "unbounded"
-        else parsed("--remote-bytes", parse_bytes, remote_bytes),
-        "effort": effort.value,
-        "command": command_line(),
-    }
-
-
 def keep_inputs(outputs: Mapping[str, str | None], *inputs: str | None) -> None:
-    """Raise InputError if a result would be written over what it is made from, or over another one.
+    """Raise InputError if an output would overwrite an input or another output.
 
-    ``outputs`` are files by the option that names them.
+    ``outputs`` maps options to the files they name.
     """
     read = {Path(name).resolve() for name in inputs if name and Path(name).is_file()}
     written: dict[Path | str, str] = {}
@@ -246,18 +275,18 @@ def keep_inputs(outputs: Mapping[str, str | None], *inputs: str | None) -> None:
 
 
 def check_folders(outputs: Mapping[str, str | None]) -> None:
-    """Raise InputError where a file cannot be written: told now, and not when everything was measured."""
+    """Raise InputError if a file cannot be written, before anything is measured."""
     for option, name in outputs.items():
         if name and name != "-" and not (Path(name).parent.is_dir() and os.access(Path(name).parent, os.W_OK)):
             raise InputError(
-                f"cannot be written: there is no such folder for {quote_value(name)}, or no right to",
+                f"cannot be written: the folder of {quote_value(name)} does not exist or is not writable",
                 field=option,
                 value=name,
             )
 
 
 def command_line() -> str:
-    """Return the command as typed, for the provenance of a result."""
+    """Return the command line as typed, for a result's provenance."""
     import shlex
 
     return shlex.join(["ckptplan", *sys.argv[1:]])
@@ -273,7 +302,7 @@ def _named(option: str, load: Any, name: str) -> Any:
 
 
 def parsed(option: str, parse: Any, text: str | None) -> Any:
-    """Return what an option gives, None where it is not given. Raises InputError that names the option."""
+    """Return the value of an option, None if it is not given. Raises InputError that names the option."""
     if text is None:
         return None
     try:

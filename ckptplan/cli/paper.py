@@ -1,4 +1,4 @@
-"""``ckptplan paper``: the paper's claims and figures, from the model."""
+"""``ckptplan paper``: the paper's claims and figures, computed by the model."""
 
 import enum
 import os
@@ -9,14 +9,16 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ckptplan.cli import options
-from ckptplan.cli.options import Format
-from ckptplan.cli.output import emit, enveloped, note
+from ckptplan.cli.groups import takes_groups
+from ckptplan.cli.options import OutputOptions
+from ckptplan.cli.output import note, write_view
 from ckptplan.cli.wording import as_option
 from ckptplan.errors import InputError, quote_value
 
 if TYPE_CHECKING:
     from ckptplan.paper.figures.content import PaperFigure
     from ckptplan.paper.setting import PaperSetting
+    from ckptplan.report.view import View
 
 
 class PictureFormat(enum.StrEnum):
@@ -27,7 +29,9 @@ class PictureFormat(enum.StrEnum):
     pdf = "pdf"
 
 
+@takes_groups
 def command(
+    *,
     figure: Annotated[
         str | None,
         typer.Option(
@@ -55,8 +59,7 @@ def command(
             callback=options.named_file,
         ),
     ] = None,
-    format_: options.FormatOption = Format.table,
-    output: options.Output = None,
+    output: OutputOptions,
 ) -> None:
     """Compare the claims of arXiv 2412.11810 with the model's numbers, and draw the content of its figures.
 
@@ -65,14 +68,14 @@ def command(
     from ckptplan.paper.setting import load_paper_setting
 
     number = _number(figure, markdown)
-    options.keep_inputs({"--output": output, "--markdown": markdown})
+    options.keep_inputs({"--output": output.file, "--markdown": markdown})
     setting = load_paper_setting()
     if pictures is not None:
         _draw(setting, number, pictures, picture_format)
     if markdown is not None:
         _write_page(setting, markdown, pictures, picture_format)
-    if (pictures is None and markdown is None) or output is not None or format_ is not Format.table:
-        _emit(setting, number, format_=format_, output=output)
+    if (pictures is None and markdown is None) or output.file is not None or output.format != "table":
+        write_view(_view(setting, number), output)
 
 
 def _number(figure: str | None, markdown: str | None) -> int | None:
@@ -93,31 +96,17 @@ def _number(figure: str | None, markdown: str | None) -> int | None:
     return int(figure)
 
 
-def _emit(setting: "PaperSetting", number: int | None, *, format_: Format, output: str | None) -> None:
+def _view(setting: "PaperSetting", number: int | None) -> "View":
+    """Return the claims, or the numbers of a figure."""
     from ckptplan.paper import table
 
     if number is None:
         from ckptplan.paper.claims import make_claims
 
-        claims = make_claims(setting)
-        emit(
-            format_=format_,
-            output=output,
-            table=lambda console: table.claims_table(console, claims, setting, wording=as_option),
-            document=lambda: enveloped("paper_claims", table.claims_document(claims, setting)),
-            rows=lambda: [table.claim_row(claim) for claim in claims],
-        )
-        return
+        return table.view_claims(make_claims(setting), setting, wording=as_option)
     from ckptplan.paper.figures import make_figure
 
-    content = make_figure(setting, number)
-    emit(
-        format_=format_,
-        output=output,
-        table=lambda console: table.figure_table(console, content, wording=as_option),
-        document=lambda: enveloped("paper_figure", table.figure_document(content, setting)),
-        rows=lambda: table.figure_rows(content),
-    )
+    return table.view_figure(make_figure(setting, number), setting, wording=as_option)
 
 
 def _contents(setting: "PaperSetting", number: int | None) -> "Sequence[PaperFigure]":

@@ -1,28 +1,45 @@
-"""``ckptplan pareto``: what more local memory buys."""
+"""``ckptplan pareto``: the time that more local memory saves."""
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from ckptplan.cli import options
-from ckptplan.cli.options import Effort, Format, Model, Objective
-from ckptplan.cli.output import emit, enveloped, note
+from ckptplan.cli.groups import takes_groups
+from ckptplan.cli.options import BudgetOptions, JobOptions, OutputOptions
+from ckptplan.cli.output import note, write_plan, write_view
 from ckptplan.cli.wording import as_option, named_by_option
 from ckptplan.errors import Infeasible, InputError
 
 if TYPE_CHECKING:
+    from ckptplan.model.plan import Plan
     from ckptplan.studies.pareto import ParetoFront
 
 
+@dataclass(frozen=True, kw_only=True)
+class FrontOptions(BudgetOptions):
+    """What bounds a front, and how finely it is listed."""
+
+    max_overhead: options.MaxOverhead = None
+    resolution: Annotated[
+        str | None,
+        typer.Option(
+            "--resolution",
+            metavar="SHARE",
+            help="Leave out plans that differ by less, as '1%' (default: none, up to 2,000,000 steps).",
+        ),
+    ] = None
+    effort: options.Effort = "quick"
+
+
+@takes_groups
 def command(
-    steps: options.Steps = None,
-    profile: options.Profile = "ipu-mk2",
-    workload: options.WorkloadName = "paper-snn",
-    batch: options.Batch = None,
-    neurons: options.Neurons = None,
+    *,
+    job: JobOptions,
     at: Annotated[
         str | None,
-        typer.Option("--at", metavar="SIZE", help="Pick the plan of the front within this local memory."),
+        typer.Option("--at", metavar="SIZE", help="Pick the best plan within this local memory."),
     ] = None,
     plot: Annotated[
         str | None,
@@ -33,124 +50,82 @@ def command(
             callback=options.named_file,
         ),
     ] = None,
-    local_bytes: options.LocalBytes = None,
-    remote_bytes: options.RemoteBytes = None,
-    strategies: options.Strategies = None,
-    max_overhead: options.MaxOverhead = None,
-    resolution: Annotated[
-        str | None,
-        typer.Option(
-            "--resolution",
-            metavar="SHARE",
-            help="Leave out plans that differ by less, as '1%' (default: none, up to 2,000,000 steps).",
-        ),
-    ] = None,
-    effort: options.EffortOption = Effort.quick,
-    format_: options.FormatOption = Format.table,
-    output: options.Output = None,
+    bounds: FrontOptions,
+    output: OutputOptions,
 ) -> None:
     """Show the front of local memory and time, of each strategy and of all together.
 
-    By default of the strategies whose cost is a closed form (--strategies closed); others, as optimal, are
-    solved budget by budget, which takes longer. With --at, the plan is printed, and written with -o.
+    The default strategies are those whose cost is a closed form (--strategies closed); others, such as optimal,
+    are solved budget by budget, which takes longer. With --at, the plan is printed, and written with -o.
     """
-    from ckptplan.cli.progress import progress_bar
     from ckptplan.report.style import picture_format
-    from ckptplan.studies.pareto import pareto
-    from ckptplan.units import parse_bytes
 
     if plot:
         picture_format(plot, option="--plot")
-    if at is not None and local_bytes is not None:
+    if at is not None and bounds.local_bytes is not None:
         raise InputError(
-            "is given beside --at, which is a budget, too", field="--local-bytes", value=local_bytes
+            "cannot be combined with --at, which is also a budget",
+            field="--local-bytes",
+            value=bounds.local_bytes,
         )
-    options.keep_inputs({"--output": output, "--plot": plot}, profile, workload)
-    with named_by_option():
-        task, hardware = options.job(
-            steps=steps, batch=batch, neurons=neurons, workload=workload, profile=profile
-        )
-        wishes = options.wishes(
-            strategies=strategies,
-            objective=Objective.time,
-            model=Model.exact,
-            max_overhead=max_overhead,
-            local_bytes=local_bytes,
-            remote_bytes=remote_bytes,
-            effort=effort,
-        )
-        if at is not None:
-            # The budget that is drawn, and one of those that a solved strategy is solved for.
-            wishes["local_bytes"] = options.parsed("--at", parse_bytes, at)
-        del wishes["objective"], wishes["model"]
-        with progress_bar("solving budget by budget") as progress:
-            front = pareto(task, hardware, **wishes, resolution=resolution, progress=progress)
-    if not len(front):
-        # Nothing fits the limits of remote memory or overhead: the plan that cannot be says why.
-        front.at(2**62)
+    options.keep_inputs({"--output": output.file, "--plot": plot}, job.profile, job.workload)
+    front = _find(job, bounds, at)
     if at is None:
-        format_ = options.format_by_name(format_, output)
-    if at is not None:
-        _pick(front, at, format_=format_, output=output)
+        _show(front, output.by_name())
     else:
-        _show(front, format_=format_, output=output)
+        _pick(front, at, output)
     if plot:
         _draw(front, plot)
 
 
-def _pick(front: "ParetoFront", at: str, *, format_: Format, output: str | None) -> None:
-    from ckptplan.model.plan import Plan
-    from ckptplan.report.plan_table import plan_rows, plan_table
-    from ckptplan.storage.plans import plan_document, save_plan
+def _find(job: JobOptions, bounds: FrontOptions, at: str | None) -> "ParetoFront":
+    """Return the front. Raises InputError, and Infeasible if it has no point."""
+    from ckptplan.cli.progress import progress_bar
+    from ckptplan.studies.pareto import pareto
+    from ckptplan.units import parse_bytes
+
+    with named_by_option():
+        case, wishes = job.load(), bounds.read()
+        if at is not None:
+            # The budget that the picture marks; strategies that are solved are solved for it, too.
+            wishes["local_bytes"] = options.parsed("--at", parse_bytes, at)
+        with progress_bar("solving budget by budget") as progress:
+            front = pareto(case.workload, case.profile, **wishes, progress=progress)
+    if not len(front):
+        # No plan keeps the limits of remote memory or overhead: asking for one raises the reason.
+        front.at(2**62)
+    return front
+
+
+def _pick(front: "ParetoFront", at: str, output: OutputOptions) -> None:
+    from ckptplan.report.plan import view_plan
 
     plan = front.at(at)
-
-    def strategies() -> "dict[str, Plan | Infeasible]":
-        found = {name: one.lacks(at) or one.at(at) for name, one in front.by_strategy.items()}
-        plans = {name: result for name, result in found.items() if isinstance(result, Plan)}
-        ranked = sorted(plans, key=lambda name: plans[name].predicted.seconds)
-        return {name: found[name] for name in (*ranked, *(name for name in found if name not in plans))}
-
-    as_table = format_ is Format.table
-    if as_table and output is not None:
-        save_plan(plan, output)
-        if output == "-":
-            return
-        note(f"plan written to {output}")
-    emit(
-        format_=format_,
-        output=None if as_table else output,
-        table=lambda console: plan_table(console, plan, strategies(), wording=as_option),
-        document=lambda: plan_document(plan),
-        rows=lambda: plan_rows(plan),
-    )
+    write_plan(plan, view_plan(plan, lambda: _rank(front, at), wording=as_option), output)
 
 
-def _show(front: "ParetoFront", *, format_: Format, output: str | None) -> None:
-    from ckptplan.report.front_table import front_csv, front_json, front_table
-    from ckptplan.storage.files import replace_file
+def _rank(front: "ParetoFront", at: str) -> "dict[str, Plan | Infeasible]":
+    """Return the plan of each strategy within a budget, the quickest first, then why others have none."""
+    from ckptplan.model.plan import Plan
 
-    if format_ is Format.table:
-        emit(
-            format_=format_,
-            output=output,
-            table=lambda console: front_table(console, front, wording=as_option),
-            document=dict,
-            rows=list,
-        )
-        return
-    pieces = front_json(front, enveloped("front", {})) if format_ is Format.json else front_csv(front)
-    # Millions of points: written as they are made.
-    with replace_file(output or "-") as file:
-        file.writelines(pieces)
-    if output not in (None, "-"):
-        note(f"front written to {output}")
+    found = {name: one.lacks(at) or one.at(at) for name, one in front.by_strategy.items()}
+    plans = {name: result for name, result in found.items() if isinstance(result, Plan)}
+    ranked = sorted(plans, key=lambda name: plans[name].predicted.seconds)
+    return {name: found[name] for name in (*ranked, *(name for name in found if name not in plans))}
+
+
+def _show(front: "ParetoFront", output: OutputOptions) -> None:
+    from ckptplan.report.front import view_front
+
+    write_view(view_front(front, wording=as_option), output)
+    if output.format != "table" and output.file not in (None, "-"):
+        note(f"front written to {output.file}")
 
 
 def _draw(front: "ParetoFront", path: str) -> None:
-    from ckptplan.report.front_plot import front_figure
+    from ckptplan.report.front_plot import draw_front
     from ckptplan.report.style import save_picture, styled
 
     with styled():
-        save_picture(front_figure(front), path, option="--plot")
+        save_picture(draw_front(front), path, option="--plot")
     note(f"picture written to {path}")

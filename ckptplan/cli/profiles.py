@@ -4,68 +4,53 @@ from typing import Annotated
 
 import typer
 
-from ckptplan.cli import options
-from ckptplan.cli.options import Format
-from ckptplan.cli.output import emit, enveloped
+from ckptplan.cli.groups import takes_groups
+from ckptplan.cli.options import OutputOptions
+from ckptplan.cli.output import write_view
 
 app = typer.Typer(help="List, show and check hardware profiles.", no_args_is_help=True)
 
 
 @app.command("list")
-def list_(format_: options.FormatOption = Format.table, output: options.Output = None) -> None:
+@takes_groups
+def list_(*, output: OutputOptions) -> None:
     """List the built-in hardware profiles."""
-    from ckptplan.report.profile_table import profile_list, profile_row
+    from ckptplan.report.profiles import view_profiles
     from ckptplan.storage.library import list_names
     from ckptplan.storage.profiles import load_profile
 
     profiles = [load_profile(name) for name in list_names("hardware_profiles")]
-    emit(
-        format_=format_,
-        output=output,
-        table=lambda console: profile_list(console, profiles),
-        document=lambda: enveloped("profiles", {"profiles": [profile_row(profile) for profile in profiles]}),
-        rows=lambda: [profile_row(profile) for profile in profiles],
-    )
+    write_view(view_profiles(profiles), output)
 
 
 @app.command("show")
+@takes_groups
 def show(
+    *,
     name: Annotated[str, typer.Argument(metavar="NAME|PATH", help="A built-in name, or a .toml file.")],
-    format_: options.FormatOption = Format.table,
-    output: options.Output = None,
+    output: OutputOptions,
 ) -> None:
     """Show every number of a hardware profile, with its source and grade."""
-    from ckptplan.report.profile_table import number_rows, profile_document, profile_table
+    from ckptplan.report.profiles import view_profile
     from ckptplan.storage.profiles import load_profile
 
     profile = load_profile(name)
-    emit(
-        format_=format_,
-        output=output,
-        table=lambda console: profile_table(console, profile),
-        document=lambda: enveloped("profile", profile_document(profile)),
-        rows=lambda: number_rows(profile),
-    )
+    write_view(view_profile(profile), output)
 
 
 @app.command("check")
+@takes_groups
 def check(
+    *,
     paths: Annotated[
         list[str] | None, typer.Argument(metavar="[NAME|PATH]...", help="Profiles; all built-in ones if none.")
     ] = None,
-    format_: options.FormatOption = Format.table,
-    output: options.Output = None,
+    output: OutputOptions,
 ) -> None:
     """Check that hardware profiles are complete and valid; exits 2 at the first that is not."""
-    from ckptplan.report.profile_table import check_list, check_row
+    from ckptplan.report.profiles import view_checks
     from ckptplan.storage.library import list_names
     from ckptplan.storage.profiles import load_profile
 
     profiles = [load_profile(path) for path in paths or list_names("hardware_profiles")]
-    emit(
-        format_=format_,
-        output=output,
-        table=lambda console: check_list(console, profiles),
-        document=lambda: enveloped("check", {"profiles": [check_row(profile) for profile in profiles]}),
-        rows=lambda: [check_row(profile) for profile in profiles],
-    )
+    write_view(view_checks(profiles), output)

@@ -1,4 +1,4 @@
-"""A progress bar on standard error, for people who watch; off a terminal there is none."""
+"""A progress bar on standard error, only on a terminal."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ if TYPE_CHECKING:
 
 @contextmanager
 def progress_bar(text: str, *, beside_output: bool = False) -> Iterator[Report | None]:
-    """Show how far a long job is: yields what is told (done, total), None where nobody watches.
+    """Show the progress of a long job; yields a callback that takes (done, total), None off a terminal.
 
-    ``beside_output`` says that the job prints to standard output, which the bar must not run into.
+    ``beside_output``: the job prints to standard output, and a bar on the same terminal would mix with it.
     """
     if not sys.stderr.isatty() or (beside_output and sys.stdout.isatty()):
         yield None
@@ -24,7 +24,7 @@ def progress_bar(text: str, *, beside_output: bool = False) -> Iterator[Report |
     from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
     columns = (TextColumn(text), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
-    # By itself rich would draw into standard error what is printed to standard output meanwhile.
+    # By default rich would redirect standard output to standard error meanwhile.
     console = Console(stderr=True)
     with Progress(
         *columns, console=console, transient=True, redirect_stdout=False, redirect_stderr=False

@@ -1,4 +1,4 @@
-"""``ckptplan schedule``: a plan's actions, for trainers in any language."""
+"""``ckptplan schedule``: the actions of a plan, for trainers in any language."""
 
 import enum
 from typing import Annotated
@@ -20,13 +20,11 @@ def command(
     plan: options.PlanFile,
     format_: Annotated[
         ScheduleFormat | None,
-        typer.Option(
-            "--format", help="One JSON object or one CSV row for each action; else what FILE ends in."
-        ),
+        typer.Option("--format", help="One JSON object or CSV row per action (default: by the file's name)."),
     ] = None,
-    output: options.Output = None,
+    output: options.OutputFile = None,
 ) -> None:
-    """Write the actions of a plan, one a line (docs/schedule-format.md)."""
+    """Write the actions of a plan, one per line (docs/schedule-format.md)."""
     from ckptplan.cli.progress import progress_bar
     from ckptplan.planning.playback import save_schedule
     from ckptplan.storage.plans import load_plan

@@ -6,12 +6,11 @@ from typing import Annotated
 import typer
 
 from ckptplan.cli import options
-from ckptplan.cli.output import json_text
 from ckptplan.storage.files import write_text
 
 
 class SchemaKind(enum.StrEnum):
-    """What has a schema."""
+    """File formats that have a schema."""
 
     plan = "plan"
     profile = "profile"
@@ -20,7 +19,7 @@ class SchemaKind(enum.StrEnum):
 
 
 class SchemaFormat(enum.StrEnum):
-    """A schema is JSON; the option is there because every command has it."""
+    """Schemas are JSON; the option exists because every command has it."""
 
     json = "json"
 
@@ -28,12 +27,13 @@ class SchemaFormat(enum.StrEnum):
 def command(
     kind: Annotated[SchemaKind, typer.Argument(metavar="|".join(SchemaKind), help="Which format.")],
     format_: Annotated[SchemaFormat, typer.Option("--format", help="Schemas are JSON.")] = SchemaFormat.json,  # noqa: ARG001
-    output: options.Output = None,
+    output: options.OutputFile = None,
 ) -> None:
     """Print the JSON Schema of a file format.
 
     For profiles and workloads it is that of the data, once TOML is read; for schedules that of each line.
     """
+    from ckptplan.report.formats.json import json_text
     from ckptplan.storage.schemas import file_schema
 
     write_text(output or "-", json_text(file_schema(kind.value)))

@@ -1,31 +1,26 @@
-"""``ckptplan sensitivity``: what each input does to the best plan, and how sure it is."""
-
-from __future__ import annotations
+"""``ckptplan sensitivity``: the effect of each input on the best plan, and its error bars."""
 
 from typing import Annotated
 
 import typer
 
 from ckptplan.cli import options
-from ckptplan.cli.options import Format, Model
-from ckptplan.cli.output import emit, enveloped, note
+from ckptplan.cli.groups import takes_groups
+from ckptplan.cli.options import BudgetOptions, JobOptions, OutputOptions
+from ckptplan.cli.output import note, write_view
 from ckptplan.cli.wording import as_option, named_by_option
 
 
+@takes_groups
 def command(
-    steps: options.Steps = None,
-    profile: options.Profile = "ipu-mk2",
-    workload: options.WorkloadName = "paper-snn",
-    batch: options.Batch = None,
-    neurons: options.Neurons = None,
-    local_bytes: options.LocalBytes = None,
-    remote_bytes: options.RemoteBytes = None,
-    strategies: options.Strategies = None,
-    model: options.ModelOption = Model.exact,
+    *,
+    job: JobOptions,
+    budgets: BudgetOptions,
+    model: options.Model = "exact",
     uncertainty: Annotated[
         str | None,
         typer.Option(
-            "--uncertainty", metavar="SHARE", help="Add error bars: every time is known to within, as '10%'."
+            "--uncertainty", metavar="SHARE", help="Add error bars: the uncertainty of every time, as '10%'."
         ),
     ] = None,
     plot: Annotated[
@@ -37,48 +32,37 @@ def command(
             callback=options.named_file,
         ),
     ] = None,
-    format_: options.FormatOption = Format.table,
-    output: options.Output = None,
+    output: OutputOptions,
 ) -> None:
     """Show how the best plan's time changes with each input, and where another strategy is better.
 
-    Each input is halved, doubled and so on by itself, and the job planned anew; beside it stands the plan
-    that was best before. Strategies are those that answer at once ('closed'), unless --strategies names
+    Each input is halved, doubled and so on by itself, and the job is planned again; the table compares this
+    with the original plan. Strategies are those that answer at once ('closed'), unless --strategies names
     others.
     """
     from ckptplan.cli.progress import progress_bar
-    from ckptplan.report.sensitivity_table import sensitivity_document, sensitivity_rows, sensitivity_table
+    from ckptplan.report.sensitivity import view_sensitivity
     from ckptplan.report.style import picture_format
     from ckptplan.studies.sensitivity import sensitivity
 
     if plot:
         picture_format(plot, option="--plot")
-    options.keep_inputs({"--output": output, "--plot": plot}, profile, workload)
+    options.keep_inputs({"--output": output.file, "--plot": plot}, job.profile, job.workload)
     with named_by_option(), progress_bar("varying the inputs") as progress:
-        task, hardware = options.job(
-            steps=steps, batch=batch, neurons=neurons, workload=workload, profile=profile
-        )
+        case = job.load()
         study = sensitivity(
-            task,
-            hardware,
-            strategies=strategies,
-            model=model.value,
-            local_bytes=local_bytes,
-            remote_bytes=remote_bytes,
+            case.workload,
+            case.profile,
+            **budgets.read(),
+            model=model,
             uncertainty=uncertainty,
             progress=progress,
         )
-    emit(
-        format_=format_,
-        output=output,
-        table=lambda console: sensitivity_table(console, study, wording=as_option),
-        document=lambda: enveloped("sensitivity", sensitivity_document(study)),
-        rows=lambda: sensitivity_rows(study),
-    )
+    write_view(view_sensitivity(study, wording=as_option), output)
     if plot:
         from ckptplan.report.style import save_picture, styled
-        from ckptplan.report.tornado import tornado
+        from ckptplan.report.tornado import draw_tornado
 
         with styled():
-            save_picture(tornado(study), plot, option="--plot")
+            save_picture(draw_tornado(study), plot, option="--plot")
         note(f"picture written to {plot}")

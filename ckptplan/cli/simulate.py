@@ -1,4 +1,4 @@
-"""``ckptplan simulate``: play a plan's schedule, and see that the prediction holds."""
+"""``ckptplan simulate``: play a plan's schedule and check the prediction."""
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ckptplan.cli import options
-from ckptplan.cli.options import Format
-from ckptplan.cli.output import emit, enveloped, note
+from ckptplan.cli.groups import takes_groups
+from ckptplan.cli.options import OutputOptions
+from ckptplan.cli.output import note, write_view
 from ckptplan.cli.wording import as_option
 from ckptplan.errors import InputError
 
@@ -16,11 +17,13 @@ if TYPE_CHECKING:
     from ckptplan.model.plan import Plan
     from ckptplan.schedule.timeline import Event, Sink
 
-#: A schedule that costs something else than its closed form says.
+#: Exit code if a schedule does not cost what its closed form says.
 DISAGREES = 4
 
 
+@takes_groups
 def command(
+    *,
     plan: options.PlanFile,
     schedule: Annotated[
         str | None,
@@ -49,36 +52,28 @@ def command(
             callback=options.named_file,
         ),
     ] = None,
-    format_: options.FormatOption = Format.table,
-    output: options.Output = None,
+    output: OutputOptions,
 ) -> None:
     """Play a plan's schedule action by action: every law is checked, time and peaks are counted.
 
-    Exits 4 if the plan's own schedule costs something else than predicted.
+    Exits 4 if the plan's own schedule does not cost what was predicted.
     """
     from ckptplan.cli.progress import progress_bar
     from ckptplan.planning.playback import simulate
-    from ckptplan.report.simulation import comparisons, simulation_document, simulation_rows, simulation_table
+    from ckptplan.report.simulation import compare_quantities, view_simulation
     from ckptplan.storage.plans import load_plan
 
-    _check_files(plan, schedule, trace, gantt, output)
+    _check_files(plan, schedule, trace, gantt, output.file)
     planned = load_plan(plan)
-    # The result comes first: if it cannot be written, trace and picture are not either.
+    # Trace and picture are only written if the result can be.
     with ExitStack() as stack:
         sinks = [stack.enter_context(_traced(planned, schedule, trace))] if trace else []
         sinks += [stack.enter_context(_drawn(planned, schedule, gantt))] if gantt else []
         with progress_bar("playing the schedule") as progress:
             seen = simulate(planned, schedule=schedule, sink=_each(sinks), progress=progress)
-        emit(
-            format_=format_,
-            output=output,
-            table=lambda console: simulation_table(
-                console, planned, seen, schedule=schedule, wording=as_option
-            ),
-            document=lambda: enveloped("simulation", simulation_document(planned, seen, schedule=schedule)),
-            rows=lambda: simulation_rows(planned, seen),
-        )
-    if schedule is None and not all(row.agrees for row in comparisons(planned, seen)):
+        view = view_simulation(planned, seen, schedule=schedule, wording=as_option)
+        write_view(view, output)
+    if schedule is None and not all(row.agrees for row in compare_quantities(planned, seen)):
         note("ckptplan: the schedule does not cost what the plan predicts")
         raise typer.Exit(DISAGREES)
 
@@ -89,7 +84,7 @@ def _check_files(
     from ckptplan.report.style import picture_format
 
     if plan == "-" and schedule == "-":
-        raise InputError("standard input is the plan already", field="--schedule", value="-")
+        raise InputError("standard input is already the plan", field="--schedule", value="-")
     if trace == "-":
         raise InputError("standard output carries the result", field="--trace", value="-", accepted="a file")
     if gantt:
@@ -110,7 +105,7 @@ def _each(sinks: "list[Sink]") -> "Sink | None":
 
 @contextmanager
 def _traced(plan: "Plan", schedule: str | None, path: str) -> "Iterator[Sink]":
-    """Stream events to a trace, which is there once the schedule was played."""
+    """Stream events to a trace file, which appears when the schedule ends."""
     from ckptplan.cost.case import Case
     from ckptplan.planning.playback import make_schedule_head
     from ckptplan.report.chrome_trace import ChromeTrace
@@ -134,7 +129,7 @@ def _traced(plan: "Plan", schedule: str | None, path: str) -> "Iterator[Sink]":
 
 @contextmanager
 def _drawn(plan: "Plan", schedule: str | None, path: str) -> "Iterator[Sink]":
-    """Collect events, and draw them once the schedule was played."""
+    """Collect events, and draw them when the schedule ends."""
     from ckptplan.cost.case import Case
     from ckptplan.report.gantt import Gantt
     from ckptplan.report.style import save_picture, styled

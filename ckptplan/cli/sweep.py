@@ -1,4 +1,4 @@
-"""``ckptplan sweep``: the best plan at every point of a grid, in a file that an interruption cannot spoil."""
+"""``ckptplan sweep``: the best plan at every point of a grid, in a file that survives interruptions."""
 
 from __future__ import annotations
 
@@ -6,14 +6,16 @@ import enum
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from ckptplan.cli import options
-from ckptplan.cli.options import Effort, Format, Model, Objective
-from ckptplan.cli.output import emit, note
+from ckptplan.cli.groups import takes_groups
+from ckptplan.cli.options import WishOptions
+from ckptplan.cli.output import note
 from ckptplan.cli.wording import as_option, named_by_option
 from ckptplan.errors import InputError
 
@@ -40,36 +42,51 @@ Over = Annotated[
         "batch=30,60; once for each axis of the grid. docs/sweep.md has the names.",
     ),
 ]
-Profiles = Annotated[
-    list[str], typer.Option("--profile", metavar="NAMES|PATHS", help="Hardware profiles, with commas between.")
-]
-Workloads = Annotated[
-    list[str], typer.Option("--workload", metavar="NAMES|PATHS", help="Workloads, with commas between.")
-]
 
 
+@dataclass(frozen=True, kw_only=True)
+class JobsOptions:
+    """Workloads and profiles, combined each with each."""
+
+    profile: Annotated[
+        list[str],
+        typer.Option("--profile", metavar="NAMES|PATHS", help="Hardware profiles, separated by commas."),
+    ] = field(default_factory=lambda: ["ipu-mk2"])
+    workload: Annotated[
+        list[str], typer.Option("--workload", metavar="NAMES|PATHS", help="Workloads, separated by commas.")
+    ] = field(default_factory=lambda: ["paper-snn"])
+    steps: options.Steps = None
+    batch: options.Batch = None
+    neurons: options.Neurons = None
+
+    @property
+    def profiles(self) -> list[str]:
+        """The name of each profile."""
+        return _split_names(self.profile)
+
+    @property
+    def workloads(self) -> list[str]:
+        """The name of each workload."""
+        return _split_names(self.workload)
+
+
+@takes_groups
 def command(
+    *,
     over: Over = None,
-    profile: Profiles = ["ipu-mk2"],  # noqa: B006 - typer copies it
-    workload: Workloads = ["paper-snn"],  # noqa: B006 - typer copies it
-    steps: options.Steps = None,
-    batch: options.Batch = None,
-    neurons: options.Neurons = None,
-    local_bytes: options.LocalBytes = None,
-    remote_bytes: options.RemoteBytes = None,
-    strategies: options.Strategies = None,
-    objective: options.ObjectiveOption = Objective.time,
-    model: options.ModelOption = Model.exact,
-    max_overhead: options.MaxOverhead = None,
-    effort: options.EffortOption = Effort.quick,
+    given: JobsOptions,
+    wishes: WishOptions,
     jobs: Annotated[
-        str | None, typer.Option("--jobs", metavar="INTEGER", help="Processes at once (default: all cores).")
+        str | None,
+        typer.Option("--jobs", metavar="INTEGER", help="Number of processes (default: one per core)."),
     ] = None,
     format_: Annotated[
-        RowFormat | None, typer.Option("--format", help="How rows are written (default: as the file is named).")
+        RowFormat | None, typer.Option("--format", help="How rows are written (default: by the file's name).")
     ] = None,
-    output: options.Output = None,
-    restart: Annotated[bool, typer.Option("--restart", help="Begin the file anew, whatever it holds.")] = False,
+    output: options.OutputFile = None,
+    restart: Annotated[
+        bool, typer.Option("--restart", help="Start the file again, whatever it holds.")
+    ] = False,
 ) -> None:
     """Find the best plan at every point of a grid over any inputs.
 
@@ -80,31 +97,24 @@ def command(
     chosen = _format(format_, output)
     processes = None if jobs is None else options.plain_integer(jobs, option="--jobs", most=1024)
     with named_by_option():
-        wishes = options.wishes(
-            strategies=strategies,
-            objective=objective,
-            model=model,
-            max_overhead=max_overhead,
-            local_bytes=local_bytes,
-            remote_bytes=remote_bytes,
-            effort=effort,
-        )
-        sweep = _prepared(over or [], profile, workload, (steps, batch, neurons), wishes, output)
+        sweep = _prepare(over or [], given, wishes.read(), output)
     if chosen is None:
-        _as_table(sweep, processes)
+        _print(sweep, processes)
     elif chosen is RowFormat.parquet:
-        _as_parquet(sweep, processes, str(output), restart=restart)
+        _write_parquet(sweep, processes, str(output), restart=restart)
     elif output in (None, "-") or _is_no_file(str(output)):
-        _as_stream(sweep, processes, chosen, output)
+        _stream(sweep, processes, chosen, output)
     else:
-        _as_file(sweep, processes, chosen, str(output), restart=restart)
+        _write_rows(sweep, processes, chosen, str(output), restart=restart)
 
 
 def _format(asked: RowFormat | None, output: str | None) -> RowFormat | None:
-    """Return the format asked for, None for a table. Raises InputError where it cannot be told."""
+    """Return the format of the rows, None for a table. Raises InputError if it is not determined."""
     known = [one.value for one in RowFormat]
     if asked is RowFormat.parquet and (output in (None, "-") or _is_no_file(str(output))):
-        raise InputError("is no stream", field="--format", value="parquet", accepted="-o FILE, or csv or jsonl")
+        raise InputError(
+            "cannot be streamed", field="--format", value="parquet", accepted="-o FILE, or csv or jsonl"
+        )
     if asked is not None or output is None:
         return asked
     suffix = Path(output).suffix.removeprefix(".").lower()
@@ -118,136 +128,125 @@ def _format(asked: RowFormat | None, output: str | None) -> RowFormat | None:
     return RowFormat(suffix)
 
 
-def _prepared(
-    over: list[str],
-    profiles: list[str],
-    workloads: list[str],
-    job: tuple[str | None, str | None, str | None],
-    wishes: dict[str, Any],
-    output: str | None,
-) -> Sweep:
+def _prepare(over: list[str], given: JobsOptions, wishes: dict[str, Any], output: str | None) -> Sweep:
     from ckptplan.studies.sweep import make_sweep
 
-    machines, tasks = _names(profiles), _names(workloads)
-    options.keep_inputs({"--output": output}, *machines, *tasks)
-    steps, batch, neurons = job
+    options.keep_inputs({"--output": output}, *given.profiles, *given.workloads)
+    sizes = {"steps": given.steps, "batch": given.batch, "neurons": given.neurons}
     sweep = make_sweep(
         over,
-        profiles=[options.machine(name) for name in machines],
-        workloads=[options.task(steps=steps, batch=batch, neurons=neurons, workload=name) for name in tasks],
+        profiles=[options.load_profile(name) for name in given.profiles],
+        workloads=[options.load_workload(name, **sizes) for name in given.workloads],
         **wishes,
     )
     for axis in sweep.grid.axes:
-        if {"T": steps, "batch": batch, "neurons": neurons}.get(axis.name) is not None:
+        if {"T": given.steps, "batch": given.batch, "neurons": given.neurons}.get(axis.name) is not None:
             raise InputError(
                 "is varied by --over and set for all of it",
                 field=f"--{axis.name}",
                 accepted=f"either --over {axis.name}=... or --{axis.name}",
             )
     if not over and len(sweep) == 1:
-        raise InputError("is missing: there is one point only", field="--over", accepted="as T=256:65536:x2")
+        raise InputError(
+            "is missing: the sweep would have one point", field="--over", accepted="as T=256:65536:x2"
+        )
     return sweep
 
 
 def _is_no_file(path: str) -> bool:
-    """Return whether a name is that of a pipe, a device or a folder."""
+    """Return whether a path exists and is a pipe, a device or a folder."""
     return Path(path).exists() and not Path(path).is_file()
 
 
-def _names(given: list[str]) -> list[str]:
+def _split_names(given: list[str]) -> list[str]:
     return [name.strip() for text in given for name in text.split(",")]
 
 
-def _as_table(sweep: Sweep, jobs: int | None) -> None:
-    from ckptplan.report.sweep_table import Summary
+def _print(sweep: Sweep, jobs: int | None) -> None:
+    from ckptplan.report.formats.table import print_table
+    from ckptplan.report.sweep import Summary
     from ckptplan.studies.sweep import iterate_rows
 
     summary = Summary(sweep)
-    with _watched(sweep, 0) as told:
+    with _watch(sweep, 0) as report:
         for rows in iterate_rows(sweep, jobs=jobs):
             summary.add(rows)
-            told(len(rows))
-    emit(
-        format_=Format.table,
-        output=None,
-        table=lambda console: summary.print(console, wording=as_option),
-        document=dict,
-        rows=list,
-    )
+            report(len(rows))
+    print_table(lambda console: summary.print(console, wording=as_option))
 
 
-def _as_stream(sweep: Sweep, jobs: int | None, chosen: RowFormat, output: str | None) -> None:
-    """Write to standard output, a device or a pipe: what cannot be continued."""
+def _stream(sweep: Sweep, jobs: int | None, chosen: RowFormat, output: str | None) -> None:
+    """Write rows to standard output, a device or a pipe, which cannot be continued."""
     from ckptplan.storage.files import replace_file
     from ckptplan.studies.sweep import iterate_rows
 
-    lines = _lines(sweep, chosen)
+    lines = _make_lines(sweep, chosen)
     with (
         replace_file(output or "-") as file,
-        _watched(sweep, 0, beside_output=file is sys.stdout) as told,
+        _watch(sweep, 0, beside_output=file is sys.stdout) as report,
     ):
         file.write(lines.header())
         for rows in iterate_rows(sweep, jobs=jobs):
             file.write("".join(map(lines.line, rows)))
             file.flush()
-            told(len(rows))
+            report(len(rows))
 
 
-def _as_file(sweep: Sweep, jobs: int | None, chosen: RowFormat, output: str, *, restart: bool) -> None:
-    """Write a file, or what it lacks of the sweep."""
-    with _rows_in(output, sweep, chosen, restart=restart) as file:
+def _write_rows(sweep: Sweep, jobs: int | None, chosen: RowFormat, output: str, *, restart: bool) -> None:
+    """Write a file of rows, or add the missing rows to it."""
+    with _open_rows(output, sweep, chosen, restart=restart) as file:
         lacking = file.done < len(sweep)
         if lacking:
             _fill(file, sweep, jobs, named=output)
-    note(f"{len(sweep):,} rows written to {output}" if lacking else _complete(output, sweep))
+    note(f"{len(sweep):,} rows written to {output}" if lacking else _say_complete(output, sweep))
 
 
-def _as_parquet(sweep: Sweep, jobs: int | None, output: str, *, restart: bool) -> None:
-    """Collect rows beside the file, so that it can be continued, and write it when they are complete.
+def _write_parquet(sweep: Sweep, jobs: int | None, output: str, *, restart: bool) -> None:
+    """Collect rows in a partial file, which can be continued, and write the Parquet file when all are there.
 
-    Rows that are there are this sweep's, or an error: those of a sweep that --restart began are continued
-    though the file itself still holds another one.
+    Existing rows must belong to this sweep. Rows of a sweep that --restart began are continued even if the
+    Parquet file still holds another sweep.
     """
     from ckptplan.storage.parquet import holds_sweep, import_pyarrow, read_identity, write_parquet
 
-    import_pyarrow()  # rather miss it now than when all rows are there
+    import_pyarrow()  # fail now if it is missing, not when all rows are there
     partial, identity = Path(f"{output}.partial.jsonl"), sweep.identity
     if not restart and not _has_content(partial):
         try:
             found = read_identity(output)
         except InputError as error:
-            raise _or_restart(error) from None
+            raise _offer_restart(error) from None
         if found == identity:
-            note(_complete(output, sweep))
+            note(_say_complete(output, sweep))
             return
         if found is not None:
-            raise _or_restart(InputError("holds another sweep", source=output, accepted="a new file"))
-    # Nobody else writes either file, until the rows are taken away.
-    with _rows_in(str(partial), sweep, RowFormat.jsonl, restart=restart) as file:
-        # A sweep that was killed just before it took its rows away, or one that ended just now.
+            raise _offer_restart(InputError("holds another sweep", source=output, accepted="a new file"))
+    # Holds the lock on both files until the partial file is removed.
+    with _open_rows(str(partial), sweep, RowFormat.jsonl, restart=restart) as file:
+        # False if another process finished the sweep, or was killed before it removed the partial file.
         lacking = restart or not holds_sweep(output, identity)
         if lacking:
             _fill(file, sweep, jobs, named=output)
             write_parquet(output, lines=partial, columns=sweep.columns, identity=identity)
         file.remove()
-    note(f"{len(sweep):,} rows written to {output}" if lacking else _complete(output, sweep))
+    note(f"{len(sweep):,} rows written to {output}" if lacking else _say_complete(output, sweep))
 
 
-def _or_restart(error: InputError) -> InputError:
-    """Return what is wrong with a file, and that it can be begun anew."""
+def _offer_restart(error: InputError) -> InputError:
+    """Return the error with --restart as another remedy."""
     if error.accepted is None:
         return error
     return InputError(error.message, source=error.source, accepted=f"{error.accepted}, or --restart")
 
 
-def _rows_in(path: str, sweep: Sweep, chosen: RowFormat, *, restart: bool) -> AbstractContextManager[RowFile]:
-    """Open a file of the sweep's rows. Raises InputError, as ``open_rows``."""
+def _open_rows(path: str, sweep: Sweep, chosen: RowFormat, *, restart: bool) -> AbstractContextManager[RowFile]:
+    """Open a file of the sweep's rows. Raises InputError as ``row_file`` does."""
     from ckptplan.storage.rows import open_rows
 
     identity = sweep.identity
     return open_rows(
         path,
-        lines=_lines(sweep, chosen),
+        lines=_make_lines(sweep, chosen),
         identity=identity,
         total=len(sweep),
         head=lambda index: sweep.head(index, identity=identity),
@@ -256,18 +255,18 @@ def _rows_in(path: str, sweep: Sweep, chosen: RowFormat, *, restart: bool) -> Ab
 
 
 def _fill(file: RowFile, sweep: Sweep, jobs: int | None, *, named: str) -> None:
-    """Add the rows that a file lacks; ``named`` is what it is called, or becomes."""
+    """Add the missing rows to a file; ``named`` is the name to show for it."""
     from ckptplan.studies.sweep import iterate_rows
 
     if file.done:
         note(f"{named} has {file.done:,} of {len(sweep):,} rows; continuing")
-    with _watched(sweep, file.done, file=named) as told:
+    with _watch(sweep, file.done, file=named) as report:
         for rows in iterate_rows(sweep, start=file.done, jobs=jobs):
             file.append(rows)
-            told(len(rows))
+            report(len(rows))
 
 
-def _complete(output: str, sweep: Sweep) -> str:
+def _say_complete(output: str, sweep: Sweep) -> str:
     return f"{output} is complete: {len(sweep):,} rows"
 
 
@@ -275,31 +274,31 @@ def _has_content(path: Path) -> bool:
     return path.exists() and path.stat().st_size > 0
 
 
-def _lines(sweep: Sweep, chosen: RowFormat) -> Lines:
+def _make_lines(sweep: Sweep, chosen: RowFormat) -> Lines:
     from ckptplan.storage.tables import Lines
 
     return Lines(format="csv" if chosen is RowFormat.csv else "jsonl", columns=sweep.columns)
 
 
 @contextmanager
-def _watched(
+def _watch(
     sweep: Sweep, done: int, *, file: str | None = None, beside_output: bool = False
 ) -> Iterator[Callable[[int], None]]:
-    """Show a progress bar; yields what is told of rows that are there. Says on Ctrl-C what remains."""
+    """Show a progress bar; yields a callback for the number of new rows. Says on Ctrl-C how to continue."""
     from ckptplan.cli.progress import progress_bar
 
     start = done
     try:
         with progress_bar("planning", beside_output=beside_output) as progress:
 
-            def told(rows: int) -> None:
+            def report(rows: int) -> None:
                 nonlocal done
                 done += rows
                 if progress is not None:
-                    # What is there already would spoil the estimate of the time left.
+                    # Rows of an earlier run would distort the estimate of the time left.
                     progress(done - start, len(sweep) - start)
 
-            yield told
+            yield report
     except KeyboardInterrupt:
         if file is not None:
             note(f"{done:,} of {len(sweep):,} rows are in {file}; the same command continues there")

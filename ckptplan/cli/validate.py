@@ -1,4 +1,4 @@
-"""``ckptplan validate``: carry a plan out, and see whether its predictions are true."""
+"""``ckptplan validate``: execute a plan and compare its predictions with measurements."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -8,8 +8,9 @@ import typer
 
 from ckptplan.cli import options
 from ckptplan.cli.calibrate import Device
-from ckptplan.cli.options import Format
-from ckptplan.cli.output import emit, enveloped, note
+from ckptplan.cli.groups import takes_groups
+from ckptplan.cli.options import OutputOptions
+from ckptplan.cli.output import note, write_view
 from ckptplan.cli.wording import as_option, named_by_option
 from ckptplan.errors import InputError
 
@@ -17,17 +18,19 @@ if TYPE_CHECKING:
     from ckptplan.model.plan import Plan
     from ckptplan.report.chrome_trace import ChromeTrace
 
-#: A prediction that is outside its tolerance.
+#: Exit code if a prediction is outside its tolerance.
 OUTSIDE = 4
 
 
+@takes_groups
 def command(
+    *,
     plan: options.PlanFile,
     tolerance: Annotated[
-        str, typer.Option("--tolerance", metavar="SHARE", help="What times may be off by, beside the noise.")
+        str, typer.Option("--tolerance", metavar="SHARE", help="How far times may be off, besides the noise.")
     ] = "10%",
     memory_tolerance: Annotated[
-        str, typer.Option("--memory-tolerance", metavar="SHARE", help="What the live peak may be off by.")
+        str, typer.Option("--memory-tolerance", metavar="SHARE", help="How far the live peak may be off.")
     ] = "5%",
     regret: Annotated[
         bool, typer.Option("--regret", help="Run the best plan of each other strategy, too.")
@@ -52,8 +55,7 @@ def command(
             callback=options.named_file,
         ),
     ] = None,
-    format_: options.FormatOption = Format.table,
-    output: options.Output = None,
+    output: OutputOptions,
 ) -> None:
     """Run a plan and base on the same weights and data: predicted against measured, part by part.
 
@@ -64,8 +66,8 @@ def command(
 
     if trace == "-":
         raise InputError("standard output carries the result", field="--trace", value="-", accepted="a file")
-    options.keep_inputs({"--output": output, "--trace": trace}, plan)
-    options.check_folders({"--output": output, "--trace": trace})
+    options.keep_inputs({"--output": output.file, "--trace": trace}, plan)
+    options.check_folders({"--output": output.file, "--trace": trace})
     times = options.tolerance(tolerance, option="--tolerance")
     peaks = options.tolerance(memory_tolerance, option="--memory-tolerance")
     rounds = options.plain_integer(repeats, option="--repeats", most=1000)
@@ -73,7 +75,7 @@ def command(
     planned = load_plan(plan)
     options.need_torch()
     from ckptplan.calibration.validate import validate
-    from ckptplan.report.validation_table import validation_document, validation_rows, validation_table
+    from ckptplan.report.validation import view_validation
 
     with named_by_option(), progress_bar("running") as progress:
         found = validate(
@@ -87,13 +89,7 @@ def command(
             thread_count=thread_count,
             progress=progress,
         )
-    emit(
-        format_=format_,
-        output=output,
-        table=lambda console: validation_table(console, planned, found, wording=as_option),
-        document=lambda: enveloped("validation", validation_document(planned, found)),
-        rows=lambda: validation_rows(found),
-    )
+    write_view(view_validation(planned, found, wording=as_option), output)
     if trace is not None:
         with _traced(planned, trace) as chrome:
             chrome.beside(
@@ -112,7 +108,7 @@ def command(
 
 @contextmanager
 def _traced(plan: "Plan", path: str) -> "Iterator[ChromeTrace]":
-    """Write the simulated timeline to a trace, to which another one is added."""
+    """Write the simulated timeline to a trace; yields the trace, to add another timeline."""
     from ckptplan.cost.case import Case
     from ckptplan.planning.playback import make_schedule_head, simulate
     from ckptplan.report.chrome_trace import ChromeTrace

@@ -1,4 +1,4 @@
-"""What Python calls a parameter is an option on the command line: the one place that says which."""
+"""The option of each parameter: Python users read parameters in messages, command-line users options."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from typing import Any
 from ckptplan.errors import CkptplanError, InputError
 from ckptplan.wording import Argument, Phrase, put_into_words
 
-#: Options that are not called as their parameters are.
+#: Options whose names differ from their parameters'.
 _SPELLINGS = {"steps": "--T", "thread_count": "--threads", "output": "-o"}
-#: Parameters whose mistakes are told of the option that gave them. Others are fields of files.
+#: Parameters whose errors name the option. Other fields are those of files.
 _GIVEN_BY_OPTIONS = (
     "cell",
     "device",
@@ -32,7 +32,7 @@ _GIVEN_BY_OPTIONS = (
 
 
 def option_of(parameter: str) -> str:
-    """Return the option that gives a parameter, as ``--local-bytes``."""
+    """Return the option of a parameter, as ``--local-bytes``."""
     return _SPELLINGS.get(parameter, f"--{parameter.replace('_', '-')}")
 
 
@@ -46,13 +46,13 @@ def as_option(argument: Argument) -> str:
 
 
 def message_of(error: CkptplanError) -> str:
-    """Return an error's message, its arguments named by their options."""
+    """Return an error's message with options in place of parameters."""
     text = error.args[0] if error.args else ""
     return "\n".join([put_into_words(text, as_option), *getattr(error, "__notes__", ())])
 
 
 def details_of(error: CkptplanError) -> dict[str, Any]:
-    """Return an error's details, the arguments in them named by their options."""
+    """Return an error's details with options in place of parameters."""
     return _in_options(error.details())
 
 
@@ -65,7 +65,7 @@ def _in_options(details: Mapping[str, Any]) -> dict[str, Any]:
 
 @contextmanager
 def named_by_option() -> Iterator[None]:
-    """Tell errors about what an option gave by the option's name."""
+    """Re-raise errors about a parameter with the name of its option."""
     try:
         yield
     except InputError as error:

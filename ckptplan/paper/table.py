@@ -15,17 +15,38 @@ from ckptplan.paper.claims.claim import Claim
 from ckptplan.paper.figures.content import PaperFigure, point_row
 from ckptplan.paper.setting import PaperSetting
 from ckptplan.paper.text import ASSUMED, format_model, summarize
+from ckptplan.report.view import View
 from ckptplan.units import format_bytes, format_count, format_seconds
 from ckptplan.wording import Argument, Wording
 
 _COLOURS = {"agrees": "green", "agrees by fit": "yellow", "disagrees": "red"}
 
 
-def claims_table(
-    console: Console, claims: Sequence[Claim], setting: PaperSetting, *, wording: Wording = str
+def view_claims(claims: Sequence[Claim], setting: PaperSetting, *, wording: Wording = str) -> View:
+    """Return the claims for every format, with the workload and the machine they are computed for."""
+    return View(
+        kind="paper_claims",
+        table=lambda console: _print_claims(console, claims, setting, wording=wording),
+        document=lambda: {**_job(setting), "claims": [_make_claim_row(claim) for claim in claims]},
+        rows=lambda: [_make_claim_row(claim) for claim in claims],
+    )
+
+
+def view_figure(figure: PaperFigure, setting: PaperSetting, *, wording: Wording = str) -> View:
+    """Return the points of a figure for every format."""
+    return View(
+        kind="paper_figure",
+        table=lambda console: _print_figure(console, figure, wording=wording),
+        document=lambda: _make_figure_document(figure, setting),
+        rows=lambda: _generate_figure_rows(figure),
+    )
+
+
+def _print_claims(
+    console: Console, claims: Sequence[Claim], setting: PaperSetting, *, wording: Wording
 ) -> None:
     """Print one line per claim, then the reasons of those that disagree."""
-    console.print(Text(title(setting), style="bold"))
+    console.print(Text(_format_title(setting), style="bold"))
     console.print()
     table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
     table.add_column("", justify="right")
@@ -55,7 +76,7 @@ def claims_table(
             console.print(Padding(f"{number}. {claim.why}", (0, 0, 0, 2)))
 
 
-def title(setting: PaperSetting) -> str:
+def _format_title(setting: PaperSetting) -> str:
     """Return the table's title, which names workload and machine."""
     job = f"{setting.workload.name} on {setting.profile.name}"
     return f"Claims of arXiv 2412.11810 and the model's numbers for {job}"
@@ -71,7 +92,7 @@ def _legend(wording: Wording) -> Iterator[str]:
     )
 
 
-def claim_row(claim: Claim) -> dict[str, Any]:
+def _make_claim_row(claim: Claim) -> dict[str, Any]:
     """Return a claim as flat data; shares are fractions, an unbounded end of the reading is None."""
     reading = claim.reading
     return {
@@ -95,11 +116,6 @@ def claim_row(claim: Claim) -> dict[str, Any]:
     }
 
 
-def claims_document(claims: Sequence[Claim], setting: PaperSetting) -> dict[str, Any]:
-    """Return the claims as JSON data, with the workload and the machine they are computed for."""
-    return {**_job(setting), "claims": [claim_row(claim) for claim in claims]}
-
-
 def _finite(value: float) -> float | None:
     return None if math.isinf(value) else value
 
@@ -111,7 +127,7 @@ def _job(setting: PaperSetting) -> dict[str, Any]:
     }
 
 
-def figure_table(console: Console, figure: PaperFigure, *, wording: Wording = str) -> None:
+def _print_figure(console: Console, figure: PaperFigure, *, wording: Wording) -> None:
     """Print the ends of each curve, and the caption."""
     console.print(Text(f"Figure {figure.number}: {figure.title}", style="bold"))
     console.print()
@@ -146,7 +162,7 @@ def _y_text(value: Any, name: str) -> str:
     return format_seconds(value) if name == "seconds" else format_bytes(value)
 
 
-def figure_document(figure: PaperFigure, setting: PaperSetting) -> dict[str, Any]:
+def _make_figure_document(figure: PaperFigure, setting: PaperSetting) -> dict[str, Any]:
     """Return a figure as JSON data: panels of curves of points, in SI base units."""
     return {
         **_job(setting),
@@ -170,7 +186,7 @@ def figure_document(figure: PaperFigure, setting: PaperSetting) -> dict[str, Any
     }
 
 
-def figure_rows(figure: PaperFigure) -> Iterable[dict[str, Any]]:
+def _generate_figure_rows(figure: PaperFigure) -> Iterable[dict[str, Any]]:
     """Return one row per point; ``x`` and ``y`` name the columns that the panel draws."""
     for panel in figure.panels:
         for series in panel.series:

@@ -1,1 +1,1 @@
-"""Results for people: tables on a terminal, and the flat rows behind CSV."""
+"""Results for people and programs: tables, documents, rows and pictures."""

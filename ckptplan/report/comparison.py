@@ -1,4 +1,4 @@
-"""Strategies side by side: a line for each, the best first."""
+"""Strategies side by side, one line each, the best first."""
 
 from __future__ import annotations
 
@@ -9,12 +9,13 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from ckptplan.cost.case import Case
 from ckptplan.errors import Infeasible
 from ckptplan.model.plan import Plan
-from ckptplan.model.profile import HardwareProfile
-from ckptplan.model.workload import Workload
-from ckptplan.report.infeasible import verdict
-from ckptplan.report.plan_table import PROVED, passed_over, plan_row, print_basis, print_title
+from ckptplan.report.infeasible import format_verdict
+from ckptplan.report.plan_rows import make_plan_row
+from ckptplan.report.plan_text import PROVED, format_parameters, passed_over, print_basis, print_title
+from ckptplan.report.view import View
 from ckptplan.storage.plans import plan_document
 from ckptplan.storage.tables import Rows
 from ckptplan.studies.rows import DETAIL_COLUMNS, JOB_COLUMNS, REASON_COLUMNS, cost_columns
@@ -24,18 +25,25 @@ from ckptplan.wording import Wording
 Results: TypeAlias = Mapping[str, Plan | Infeasible]
 
 
-def comparison_table(
-    console: Console,
-    results: Results,
-    *,
-    workload: Workload,
-    profile: HardwareProfile,
-    regret: bool = False,
-    wording: Wording = str,
+def view_comparison(results: Results, case: Case, *, regret: bool = False, wording: Wording = str) -> View:
+    """Return the best plan of each strategy, or why it has none, for every format.
+
+    With ``regret`` the table has each plan's time over the optimum.
+    """
+    return View(
+        kind="comparison",
+        table=lambda console: _print_comparison(console, results, case, regret=regret, wording=wording),
+        document=lambda: _make_document(results, case),
+        rows=lambda: _list_rows(results, case),
+    )
+
+
+def _print_comparison(
+    console: Console, results: Results, case: Case, *, regret: bool, wording: Wording
 ) -> None:
-    """Print each strategy at its best, and what the numbers rest on."""
-    print_title(console, workload=workload, profile=profile)
-    console.print(strategies_table(results, regret=regret))
+    """Print the best plan of each strategy, and the basis of the numbers."""
+    print_title(console, workload=case.workload, profile=case.profile)
+    console.print(make_strategies_table(results, regret=regret))
     plans = [result for result in results.values() if isinstance(result, Plan)]
     if plans and regret:
         console.print()
@@ -44,8 +52,8 @@ def comparison_table(
         print_basis(console, plans[0], wording=wording)
 
 
-def strategies_table(results: Results, *, regret: bool = False) -> Table:
-    """Return a table with a line for each strategy; with its time over the optimum, if asked for."""
+def make_strategies_table(results: Results, *, regret: bool = False) -> Table:
+    """Return a table with a line for each strategy; with ``regret`` also its time over the optimum."""
     best = next((result for result in results.values() if isinstance(result, Plan)), None)
     table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
     table.add_column("strategy", no_wrap=True)
@@ -59,10 +67,10 @@ def strategies_table(results: Results, *, regret: bool = False) -> Table:
         table.add_column("")
     for name, result in results.items():
         if isinstance(result, Plan):
-            ratios = [_ratio(value) for value in regrets(result).values()] if regret else []
+            ratios = [_ratio(value) for value in _regrets(result).values()] if regret else []
             table.add_row(
                 Text(name, style="bold green" if result is best else ""),
-                parameters_text(result),
+                format_parameters(result),
                 format_seconds(result.predicted.seconds),
                 format_percent(result.predicted.overhead),
                 format_bytes(result.predicted.local_peak_bytes),
@@ -70,15 +78,15 @@ def strategies_table(results: Results, *, regret: bool = False) -> Table:
             )
         else:
             local = format_bytes(result.need) if result.binding == "local_bytes" else ""
-            cells = (name, "", "", "", local, verdict(result), "")[: len(table.columns)]
+            cells = (name, "", "", "", local, format_verdict(result), "")[: len(table.columns)]
             table.add_row(*(Text(text, style="dim") for text in cells))
     return table
 
 
-def regrets(plan: Plan) -> dict[str, float | None]:
-    """Return a plan's time over the least possible, and the same of what is added to base's time.
+def _regrets(plan: Plan) -> dict[str, float | None]:
+    """Return a plan's time over the least possible, and the same ratio of what is added to base's time.
 
-    None where nothing is proved, or where the least that is added is nothing.
+    None if no bound is proved, or if the least addition is zero.
     """
     if plan.bound is None:
         return {"time_over_least": None, "extra_over_least": None}
@@ -106,19 +114,8 @@ def _above(best: Plan) -> str:
     )
 
 
-def parameters_text(plan: Plan) -> str:
-    """Return 'chunk_size 16, remote_chunk_size 256'; decisions, where parameters do not say it all."""
-    if plan.splits is not None:
-        chunk = plan.parameters["chunk_size"]
-        decisions = f"{len(plan.splits)} decision{'s' if len(plan.splits) > 1 else ''}"
-        return f"chunk_size {chunk}, {decisions}" if chunk > 1 else decisions
-    return ", ".join(
-        f"{name} {value}" for name, value in plan.parameters.items() if not name.endswith("_units")
-    )
-
-
 def _why_not(plan: Plan, best: Plan) -> str:
-    """Why another strategy that fits was not chosen."""
+    """Return why a strategy that fits is not the best."""
     if plan.predicted == best.predicted:
         return f"the same as {best.strategy}"
     if plan.goal.objective == "balanced":
@@ -133,13 +130,14 @@ def _why_not(plan: Plan, best: Plan) -> str:
     return next((text for share, text in reasons if share > 0), "as good")
 
 
-def comparison_document(results: Results, *, workload: Workload, profile: HardwareProfile) -> dict[str, Any]:
+def _make_document(results: Results, case: Case) -> dict[str, Any]:
     """Return the comparison as JSON data: full plans, and reasons where there is none."""
+    workload, profile = case.workload, case.profile
     return {
         "workload": {"name": workload.name, "hash": workload.hash, "steps": workload.steps},
         "profile": {"name": profile.name, "hash": profile.hash},
         "strategies": {
-            name: {"fits": True, **regrets(result), "plan": plan_document(result)}
+            name: {"fits": True, **_regrets(result), "plan": plan_document(result)}
             if isinstance(result, Plan)
             else {"fits": False, **_reason(result)}
             for name, result in results.items()
@@ -147,13 +145,13 @@ def comparison_document(results: Results, *, workload: Workload, profile: Hardwa
     }
 
 
-def comparison_rows(results: Results, *, workload: Workload, profile: HardwareProfile) -> Rows:
+def _list_rows(results: Results, case: Case) -> Rows:
     """Return a flat row for each strategy, with the columns of a plan's row and the reasons."""
-    job = {"workload": workload.name, "profile": profile.name, "steps": workload.steps}
+    job = {"workload": case.workload.name, "profile": case.profile.name, "steps": case.workload.steps}
     return Rows(
         columns={**JOB_COLUMNS, **cost_columns(), **REASON_COLUMNS, **DETAIL_COLUMNS},
         rows=[
-            {**plan_row(result), "fits": True}
+            {**make_plan_row(result), "fits": True}
             if isinstance(result, Plan)
             else {**job, "strategy": name, "fits": False, **_reason(result)}
             for name, result in results.items()

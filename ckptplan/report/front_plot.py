@@ -12,7 +12,7 @@ import numpy as np
 
 from ckptplan.errors import Infeasible
 from ckptplan.report import style
-from ckptplan.report.comparison import parameters_text
+from ckptplan.report.plan_text import format_parameters
 from ckptplan.studies.pareto import ParetoFront
 from ckptplan.units import format_bytes, format_count, format_percent, format_seconds
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-#: More points than this on a curve are thinned out evenly along the axis: nobody sees more.
+#: Longer curves are thinned out evenly along the axis: more points cannot be told apart.
 _POINTS = 600
 #: Markers on a curve.
 _MARKERS = 7
@@ -28,10 +28,10 @@ _MARKERS = 7
 _LINEAR = 0.01
 
 
-def front_figure(front: ParetoFront) -> Figure:
-    """Return the picture; to be made and saved in ``style.styled()``.
+def draw_front(front: ParetoFront) -> Figure:
+    """Return the picture. Call it, and save the picture, within ``style.styled()``.
 
-    Raises Infeasible for an empty front, which leaves nothing to draw.
+    Raises Infeasible for an empty front.
     """
     from matplotlib.figure import Figure
 
@@ -55,7 +55,7 @@ def _curve(axes: Axes, front: ParetoFront, name: str, *, place: int) -> None:
     look = style.look_of(name)
     memory, added = _thinned(np.maximum(1, front.local_peak_bytes - front.resident_bytes), front.overhead)
     logs = np.log(memory)
-    # On each curve at other places, so that curves that run together all show.
+    # Staggered between curves, so that curves that coincide all show.
     wanted = np.linspace(logs[0], logs[-1], _MARKERS) + place * (logs[-1] - logs[0]) / (9 * _MARKERS)
     marked = np.unique(np.clip(np.searchsorted(logs, wanted), 0, len(logs) - 1)).tolist()
     axes.plot(
@@ -67,7 +67,7 @@ def _curve(axes: Axes, front: ParetoFront, name: str, *, place: int) -> None:
 
 
 def _thinned(memory: Any, added: Any) -> tuple[Any, Any]:
-    """Return the points that a picture can show, both ends among them."""
+    """Return at most _POINTS points, both ends included."""
     if len(memory) <= _POINTS:
         return memory, added
     logs = np.log(memory)
@@ -136,7 +136,7 @@ def _budget(axes: Axes, front: ParetoFront) -> None:
             ha="right" if near else "left", va="top", fontsize=8,
         )  # fmt: skip
         return
-    # Far off, it is only told: as a line it would squeeze the curves into a corner.
+    # Far off, it is only named: a line would squeeze the curves into a corner.
     less = free <= low
     axes.annotate(
         f"← {text}" if less else f"{text} →",
@@ -146,7 +146,7 @@ def _budget(axes: Axes, front: ParetoFront) -> None:
 
 
 def _points(axes: Axes, front: ParetoFront) -> None:
-    """Mark the best plan within the budget and the knee, and say what they are."""
+    """Mark and label the best plan within the budget and the knee."""
     try:
         best, knee = front.best, front.knee
     except Infeasible:
@@ -158,7 +158,7 @@ def _points(axes: Axes, front: ParetoFront) -> None:
             max(0.0, plan.predicted.overhead),
         )
         axes.plot(*place, marker="o", markersize=11, markerfacecolor="none", color=style.BLACK, zorder=5)
-        text = f"{label}: {plan.strategy}  {parameters_text(plan)}\n"
+        text = f"{label}: {plan.strategy}  {format_parameters(plan)}\n"
         text += f"{format_seconds(plan.predicted.seconds)}, {format_percent(plan.predicted.overhead)}"
         # Away from the nearer side, so that no label runs over an axis.
         left, right = np.log(axes.get_xlim())

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from ckptplan.errors import InputError
 from ckptplan.model.plan import Plan
 from ckptplan.report import style
-from ckptplan.report.comparison import parameters_text
+from ckptplan.report.plan_text import format_parameters
 from ckptplan.schedule.actions import Backward, Free, Load, Record, Save, Tier, Transfer
 from ckptplan.schedule.timeline import BARS, Event, kind_of
 from ckptplan.units import format_bytes, format_count, format_percent, format_seconds
@@ -22,9 +22,9 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-#: More bars than this are no picture.
+#: Upper limit on bars: more cannot be told apart.
 MOST_ACTIONS = 10_000
-#: Up to this many steps each is drawn as a cell.
+#: Up to this many steps, each step is drawn as a cell.
 _CELLS = 100
 
 _COLOURS = {
@@ -66,7 +66,7 @@ class Gantt:
         self._memory: list[tuple[float, int, int]] = [(0.0, resident_bytes, 0)]
 
     def add(self, event: Event) -> None:
-        """Take an event. Raises InputError where there are more than can be told apart."""
+        """Take an event. Raises InputError if there are too many to draw."""
         self._actions += not event.stall
         if self._actions > MOST_ACTIONS:
             raise InputError(
@@ -195,7 +195,7 @@ class Gantt:
 
     def _title(self) -> str:
         plan = self.plan
-        parameters = parameters_text(plan)
+        parameters = format_parameters(plan)
         base = plan.predicted.seconds / (1 + plan.predicted.overhead)
         played = self.schedule or f"{plan.strategy}{f' ({parameters})' if parameters else ''}"
         return (
@@ -214,7 +214,7 @@ class Gantt:
         axes.plot(times, held, color=colour, linewidth=max(0.2, min(0.9, 900 / len(times))))
         budget = self.plan.goal.local_bytes if column == 1 else None
         top = most
-        # Far above what is held, a line would only flatten the curve.
+        # Far above the curve, a line would only flatten it.
         if budget is not None and budget - least <= 3 * (most - least):
             top = max(top, budget)
             axes.axhline(budget, color=style.VERMILION, linewidth=0.9, linestyle="--")

@@ -1,4 +1,4 @@
-"""What is said where nothing fits."""
+"""The message and the short verdict if nothing fits."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from ckptplan.units import format_percent
 from ckptplan.wording import Argument, Wording
 
 
-def infeasible_text(error: Infeasible, *, wording: Wording = str) -> str:
-    """Return the message: need, have, binding limit, and what would help, each change put by ``wording``."""
+def format_infeasible(error: Infeasible, *, wording: Wording = str) -> str:
+    """Return the message: binding limit, need, have, and changes that would help, worded by ``wording``."""
     words = limit_words(error.binding)
     width = len(words.needs)
     lines = [
@@ -28,7 +28,7 @@ def infeasible_text(error: Infeasible, *, wording: Wording = str) -> str:
     return "\n".join(lines)
 
 
-def verdict(error: Infeasible) -> str:
+def format_verdict(error: Infeasible) -> str:
     """Return the reason in a few words, for a table."""
     words = limit_words(error.binding)
     return words.verdict.format(words.short(error.need))

@@ -16,16 +16,16 @@ class LimitWords:
 
     #: As in "the next breaks: remote memory".
     name: str
-    #: What follows the subject of a message where no plan keeps the limit.
+    #: Follows the subject of a message if no plan keeps the limit.
     broken: str
-    #: What stands before the amount that is needed: in a message, and in the cell of a table.
+    #: Precedes the amount that is needed: in a message, and in the cell of a table.
     needs: str = "needs at least"
     needs_in_cell: str = "needs"
     #: The reason in a few words; ``{}`` is the amount that is needed.
     verdict: str
-    #: An amount as a message has it.
+    #: An amount in a message.
     exact: Callable[[float], str]
-    #: An amount as a table has it.
+    #: An amount in a table.
     short: Callable[[float], str]
 
 

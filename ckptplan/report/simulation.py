@@ -1,4 +1,4 @@
-"""What a schedule was seen to cost, beside what its plan predicted."""
+"""The cost of a played schedule, compared with its plan's prediction."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from rich.table import Table
 from rich.text import Text
 
 from ckptplan.model.plan import Plan
-from ckptplan.report.comparison import parameters_text
-from ckptplan.report.plan_table import print_basis, print_title
+from ckptplan.report.plan_text import format_parameters, print_basis, print_title
+from ckptplan.report.view import View
 from ckptplan.schedule.simulator import Trace
 from ckptplan.units import format_bytes, format_count, format_percent, format_seconds
 from ckptplan.wording import Wording
 
-#: Seconds may differ by this share, and by one rounding for each action: a clock adds, a closed form not.
+#: Seconds may differ by this share, and by one rounding per action: a clock adds, a closed form multiplies.
 TOLERANCE, ROUNDING = 1e-9, 2.0**-53
 
-#: Field of Trace and Predicted -> name and form for people.
+#: Field of Trace and Predicted -> name and format in the table.
 _QUANTITIES: dict[str, tuple[str, Callable[[Any], str]]] = {
     "seconds": ("time", format_seconds),
     "local_peak_bytes": ("local peak", format_bytes),
@@ -36,7 +36,7 @@ _QUANTITIES: dict[str, tuple[str, Callable[[Any], str]]] = {
 
 @dataclass(frozen=True, kw_only=True)
 class Comparison:
-    """One quantity, as predicted by the closed form and as seen when the schedule was played."""
+    """One quantity, as predicted by the closed form and as counted by the simulator."""
 
     quantity: str
     predicted: float
@@ -45,11 +45,11 @@ class Comparison:
 
     @property
     def agrees(self) -> bool:
-        """Whether both are equal: counts and bytes exactly, seconds but for rounding."""
+        """Whether both are equal: counts and bytes exactly, seconds up to rounding."""
         return math.isclose(self.predicted, self.simulated, rel_tol=self.tolerance)
 
 
-def comparisons(plan: Plan, trace: Trace) -> list[Comparison]:
+def compare_quantities(plan: Plan, trace: Trace) -> list[Comparison]:
     """Return each quantity that plan and trace both have."""
     return [
         Comparison(
@@ -62,12 +62,25 @@ def comparisons(plan: Plan, trace: Trace) -> list[Comparison]:
     ]
 
 
-def simulation_table(
-    console: Console, plan: Plan, trace: Trace, *, schedule: str | None, wording: Wording = str
+def view_simulation(plan: Plan, trace: Trace, *, schedule: str | None = None, wording: Wording = str) -> View:
+    """Return prediction and simulation for every format.
+
+    ``schedule`` is the file that was played instead of the plan's own.
+    """
+    return View(
+        kind="simulation",
+        table=lambda console: _print_simulation(console, plan, trace, schedule=schedule, wording=wording),
+        document=lambda: _make_document(plan, trace, schedule=schedule),
+        rows=lambda: _list_rows(plan, trace),
+    )
+
+
+def _print_simulation(
+    console: Console, plan: Plan, trace: Trace, *, schedule: str | None, wording: Wording
 ) -> None:
-    """Print both side by side; ``schedule`` is the file that was played instead of the plan's own."""
+    """Print both side by side."""
     print_title(console, workload=plan.workload, profile=plan.profile)
-    played = schedule or f"{plan.strategy}  {parameters_text(plan)}".strip()
+    played = schedule or f"{plan.strategy}  {format_parameters(plan)}".strip()
     console.print(f"schedule  {played}: {format_count(trace.actions)} actions, every law kept", soft_wrap=True)
     console.print()
     table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
@@ -75,7 +88,7 @@ def simulation_table(
     for heading in ("predicted", "simulated"):
         table.add_column(heading, justify="right", no_wrap=True)
     table.add_column("difference", no_wrap=True)
-    for row in comparisons(plan, trace):
+    for row in compare_quantities(plan, trace):
         name, shown = _QUANTITIES[row.quantity]
         table.add_row(name, shown(row.predicted), shown(row.simulated), _difference(row, shown))
     console.print(table)
@@ -94,9 +107,9 @@ def _difference(row: Comparison, shown: Callable[[Any], str]) -> Text:
     return Text(f"{sign}{size}{share}", style="yellow")
 
 
-def simulation_document(plan: Plan, trace: Trace, *, schedule: str | None) -> dict[str, Any]:
-    """Return both as JSON data, with what they rest on."""
-    rows = comparisons(plan, trace)
+def _make_document(plan: Plan, trace: Trace, *, schedule: str | None) -> dict[str, Any]:
+    """Return both as JSON data, with the basis of the prediction."""
+    rows = compare_quantities(plan, trace)
     return {
         "strategy": plan.strategy,
         "parameters": dict(plan.parameters),
@@ -111,7 +124,7 @@ def simulation_document(plan: Plan, trace: Trace, *, schedule: str | None) -> di
     }
 
 
-def simulation_rows(plan: Plan, trace: Trace) -> list[dict[str, Any]]:
+def _list_rows(plan: Plan, trace: Trace) -> list[dict[str, Any]]:
     """Return a row for each quantity."""
     return [
         {
@@ -120,5 +133,5 @@ def simulation_rows(plan: Plan, trace: Trace) -> list[dict[str, Any]]:
             "simulated": row.simulated,
             "agrees": row.agrees,
         }
-        for row in comparisons(plan, trace)
+        for row in compare_quantities(plan, trace)
     ]

@@ -1,4 +1,4 @@
-"""One look for all pictures: colours that everybody can tell apart, fonts that survive a column."""
+"""One look for all pictures: colours for all kinds of colour vision, fonts legible in a narrow column."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ GREY, PALE = "#767676", "#E3E3E3"
 
 @dataclass(frozen=True, kw_only=True)
 class Look:
-    """How a curve is told apart: by colour, by marker and by dashes, so that a grey print shows all."""
+    """How a curve is distinguished: by colour, marker and dashes, also in a grey print."""
 
     colour: str
     marker: str
@@ -50,7 +50,7 @@ _LOOKS: Mapping[str, Look] = {
     "bptt-msm": Look(colour=GREY, marker="3"),
 }
 
-#: Of the looks of other strategies. The numbers of each have no common factor: 210 looks before one returns.
+#: Looks of other strategies. The lengths have no common factor, so that 210 looks differ.
 _MORE_COLOURS = (BLUE, VERMILION, GREEN, PURPLE, ORANGE, SKY, BLACK)
 _MORE_MARKERS = ("p", "8", "H", "4", "x", "+")
 _MORE_DASHES = ("-", _LONG, _DASH_DOT, _SHORT_DASH, _DOTS)
@@ -59,8 +59,8 @@ _MORE_DASHES = ("-", _LONG, _DASH_DOT, _SHORT_DASH, _DOTS)
 def look_of(strategy: str) -> Look:
     """Return the look of a registered strategy, which is the same in every picture.
 
-    One that has no look here gets its own by its place among the others without, in the registry's order.
-    Raises InputError for a name that is no strategy.
+    A strategy without a look here gets one by its place among such strategies, in the registry's order.
+    Raises InputError for an unknown strategy.
     """
     if strategy in _LOOKS:
         return _LOOKS[strategy]
@@ -73,7 +73,7 @@ def look_of(strategy: str) -> Look:
     )
 
 
-#: What pictures are saved as.
+#: File formats of pictures.
 FORMATS = ("png", "svg", "pdf")
 
 _STYLE: Mapping[str, Any] = {
@@ -92,13 +92,13 @@ _STYLE: Mapping[str, Any] = {
     "legend.frameon": False,
     "legend.fontsize": 8.5,
     "svg.fonttype": "none",
-    # The same picture is the same file.
+    # So that the same picture gives the same file.
     "svg.hashsalt": "ckptplan",
 }
 
 
 def styled() -> Any:
-    """Return a context in which figures are made and saved."""
+    """Return a context in which to make and save figures."""
     import matplotlib as mpl
 
     style: Any = _STYLE  # a plain mapping, where the types spell out three hundred names
@@ -106,7 +106,7 @@ def styled() -> Any:
 
 
 def picture_format(path: str, *, option: str) -> str:
-    """Return the format that a file's name asks for. Raises InputError for another one."""
+    """Return the picture format that a file's name implies. Raises InputError for an unknown one."""
     suffix = Path(path).suffix.removeprefix(".").lower()
     if suffix not in FORMATS:
         raise InputError(
@@ -133,7 +133,7 @@ def save_picture(figure: Figure, path: str, *, option: str) -> None:
 
 
 def _with_palette(picture: io.BytesIO) -> bytes:
-    """Return a PNG of at most 256 colours, which lines and text need no more of: a third of the size."""
+    """Return a PNG of at most 256 colours, enough for lines and text: a third of the size."""
     from PIL import Image  # what matplotlib writes PNG with
 
     buffer = io.BytesIO()

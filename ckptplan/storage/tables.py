@@ -68,15 +68,36 @@ class Rows:
             yield {name: row.get(name) for name in self.columns}
 
 
+@dataclass(frozen=True, kw_only=True)
+class Blocks:
+    """Many rows with their columns, in blocks that hold one sequence of cells for each column.
+
+    Written block by block, which is much faster than row by row.
+    """
+
+    columns: Columns
+    blocks: Iterable[Sequence[Sequence[Any]]]
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        """Yield rows with every column."""
+        for block in self.blocks:
+            for cells in zip(*block, strict=True):
+                yield dict(zip(self.columns, cells, strict=True))
+
+
 def csv_text(rows: Iterable[Row]) -> str:
-    """Return CSV with a header; the columns are those of ``Rows``, or the union of those of all rows."""
-    if isinstance(rows, Rows):
-        columns = rows.columns
-    else:
+    """Return CSV with a header, as ``csv_pieces``."""
+    return "".join(csv_pieces(rows))
+
+
+def csv_pieces(rows: Iterable[Row]) -> Iterator[str]:
+    """Yield CSV with a header; the columns are those of ``Rows`` or ``Blocks``, or all that any row has."""
+    if not isinstance(rows, (Rows, Blocks)):
         rows = list(rows)
-        columns = {name: _type_of(row[name]) for row in rows for name in row}
-    lines = Lines(format="csv", columns=columns)
-    return lines.header() + "".join(map(lines.line, rows))
+        rows = Rows(columns={name: _type_of(row[name]) for row in rows for name in row}, rows=rows)
+    lines = Lines(format="csv", columns=rows.columns)
+    yield lines.header()
+    yield from map(lines.block, rows.blocks) if isinstance(rows, Blocks) else map(lines.line, rows)
 
 
 def _type_of(value: object) -> Type:

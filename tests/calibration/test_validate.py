@@ -15,9 +15,9 @@ from ckptplan.calibration.compared_bytes import gradient_row
 from ckptplan.calibration.samples import Sample
 from ckptplan.calibration.validate import validate
 from ckptplan.calibration.validation import Row, Validation, Verdict
-from ckptplan.cli.output import json_text
 from ckptplan.planning.playback import make_schedule
-from ckptplan.report.validation_table import validation_document
+from ckptplan.report.formats.json import json_text
+from ckptplan.report.validation import view_validation
 
 STEPS = 120
 #: What is counted, whatever the machine does meanwhile.
@@ -252,7 +252,7 @@ def test_gradients_that_are_no_numbers_are_off_and_can_be_written_as_json(
     plan = plan_for(calibrated)
     found = validate(plan, repeats=1)
     assert row(found, "gradient difference").verdict is Verdict.OFF
-    quantities = json.loads(json_text(validation_document(plan, found)))["quantities"]
+    quantities = json.loads(json_text(view_validation(plan, found).document()))["quantities"]
     assert next(one["measured"] for one in quantities if one["quantity"] == "gradient difference") is None
 
 

@@ -142,7 +142,7 @@ def test_nothing_fits_the_limits_of_the_front() -> None:
         (("pareto", "--strategies", "paretto"), "there is no strategy 'paretto'"),
         (("pareto", "-o", "same.png", "--plot", "same.png"), "--plot: is also what --output writes"),
         (("largest", "tea"), "'tea' is not a quantity"),
-        (("largest", "T", "--T", "10"), "--T: is what is looked for"),
+        (("largest", "T", "--T", "10"), "--T: cannot be combined with `largest T`"),
         (("largest", "batch", "--max-overhead", "10"), "--max-overhead"),
     ],
 )

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from ckptplan.cli.output import json_text
 from ckptplan.paper.claims import make_claims
 from ckptplan.paper.figures import FIGURES
 from ckptplan.paper.setting import load_paper_setting
-from ckptplan.paper.table import claim_row, figure_document, figure_rows
+from ckptplan.paper.table import view_claims, view_figure
+from ckptplan.report.formats.json import json_text
 from ckptplan.storage.tables import csv_text
 from tests.support import run
 
@@ -50,7 +50,8 @@ def _cell(value: object) -> str:
 def test_claims_as_json_and_csv_are_the_same() -> None:
     document = json.loads(run("paper", "--format", "json").stdout)
     assert (document["kind"], document["schema_version"]) == ("ckptplan.paper_claims", 1)
-    text = csv_text(claim_row(claim) for claim in make_claims(load_paper_setting()))
+    setting = load_paper_setting()
+    text = csv_text(view_claims(make_claims(setting), setting).rows())
     rows = list(csv.DictReader(io.StringIO(text)))
     assert [row["name"] for row in rows] == [claim["name"] for claim in document["claims"]]
     for row, claim in zip(rows, document["claims"], strict=True):
@@ -63,13 +64,14 @@ def test_claims_as_json_and_csv_are_the_same() -> None:
 def test_a_figures_json_and_csv_are_the_same(number: int) -> None:
     setting = load_paper_setting()
     content = FIGURES[number](setting)
-    document = json.loads(json_text(figure_document(content, setting)))
+    view = view_figure(content, setting)
+    document = json.loads(json_text(view.document()))
     flat = [
         {"figure": number, "panel": panel["panel"], "series": series["series"],
          "x": panel["x"], "y": panel["y"], **point}
         for panel in document["panels"] for series in panel["series"] for point in series["points"]
     ]  # fmt: skip
-    rows = list(csv.DictReader(io.StringIO(csv_text(figure_rows(content)))))
+    rows = list(csv.DictReader(io.StringIO(csv_text(view.rows()))))
     assert rows == [{name: _cell(value) for name, value in point.items()} for point in flat]
     assert all(float(row[row["x"]]) > 0 and float(row[row["y"]]) > 0 for row in rows)
     assert {"seconds", "local_peak_bytes", "strategy", "fits"} <= rows[0].keys()

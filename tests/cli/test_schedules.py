@@ -286,7 +286,7 @@ def test_wrong_options_exit_2_and_leave_everything(options: list[str], message: 
 def test_plan_and_schedule_cannot_both_be_standard_input() -> None:
     done = run("simulate", "-", "--schedule", "-", stdin="")
     assert done.returncode == 2
-    assert "standard input is the plan already" in done.stderr
+    assert "standard input is already the plan" in done.stderr
 
 
 def test_too_long_for_a_picture(tmp_path: Path) -> None:

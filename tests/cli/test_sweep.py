@@ -409,16 +409,16 @@ def test_missing_pyarrow_says_what_to_install(tmp_path: Path) -> None:
         ),
         (
             ["--over", "local-bytes=1MiB,2MiB", "--local-bytes", "3 MiB"],
-            "--local-bytes: is both varied by the grid and set to one value (accepted: either the axis local-bytes",
+            "--local-bytes: is both varied by the grid and set to one value (accepted: either the axis",
         ),
         (["--over", "T=1,2", "--T", "5"], "--T: is varied by --over and set for all of it"),
-        ([], "--over: is missing: there is one point only"),
+        ([], "--over: is missing: the sweep would have one point"),
         (["--over", "T=1,2", "--jobs", "0"], "--jobs: '0' is out of range"),
         (["--over", "T=1,2", "-o", "s.txt"], "--output: 's.txt' does not say how rows are written"),
         (["--over", "T=1,2", "-o", "no/s.csv"], "no/s.csv: cannot be written: No such file"),
         (["--over", "T=1,2", "-o", ".", "--format", "csv"], ".: cannot be written: it is a folder"),
-        (["--over", "T=1,2", "--format", "parquet"], "--format: is no stream"),
-        (["--over", "T=1,2", "--format", "parquet", "-o", "/dev/null"], "--format: is no stream"),
+        (["--over", "T=1,2", "--format", "parquet"], "--format: cannot be streamed"),
+        (["--over", "T=1,2", "--format", "parquet", "-o", "/dev/null"], "--format: cannot be streamed"),
     ],
 )
 def test_wrong_input_exits_2(arguments: list[str], message: str, tmp_path: Path) -> None:

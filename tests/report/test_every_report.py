@@ -12,21 +12,23 @@ import pytest
 from rich.console import Console
 
 import ckptplan
+from ckptplan.cost.case import Case
 from ckptplan.errors import Infeasible
 from ckptplan.model.plan import Plan
 from ckptplan.planning.playback import simulate
-from ckptplan.report.comparison import comparison_document, comparison_rows, comparison_table
-from ckptplan.report.front_plot import front_figure
-from ckptplan.report.front_table import front_csv, front_json, front_table
-from ckptplan.report.infeasible import infeasible_text
-from ckptplan.report.plan_table import plan_row, plan_table
-from ckptplan.report.reach_table import reach_document, reach_rows, reach_table
-from ckptplan.report.sensitivity_table import sensitivity_document, sensitivity_rows, sensitivity_table
-from ckptplan.report.simulation import simulation_document, simulation_rows, simulation_table
+from ckptplan.report.comparison import view_comparison
+from ckptplan.report.formats.json import json_text
+from ckptplan.report.front import view_front
+from ckptplan.report.front_plot import draw_front
+from ckptplan.report.infeasible import format_infeasible
+from ckptplan.report.largest import view_reaches
+from ckptplan.report.plan import view_plan
+from ckptplan.report.sensitivity import view_sensitivity
+from ckptplan.report.simulation import view_simulation
 from ckptplan.report.style import styled
-from ckptplan.report.sweep_table import Summary
-from ckptplan.report.tornado import tornado
-from ckptplan.storage.tables import Row
+from ckptplan.report.sweep import Summary
+from ckptplan.report.tornado import draw_tornado
+from ckptplan.storage.tables import Row, csv_text
 from ckptplan.studies.pareto import ParetoFront
 from ckptplan.studies.reach import Reach
 from ckptplan.studies.sensitivity import sensitivity
@@ -47,6 +49,10 @@ class Job:
     @property
     def workload(self) -> ckptplan.Workload:
         return ckptplan.load_workload("paper-snn").with_steps(self.steps)
+
+    @property
+    def case(self) -> Case:
+        return Case(workload=self.workload, profile=PROFILE)
 
     @property
     def wishes(self) -> dict[str, Any]:
@@ -83,27 +89,27 @@ def front_of(job: Job) -> ParetoFront:
 @every_job
 def test_front_as_table_and_data(job: Job) -> None:
     front = front_of(job)
-    text = text_of(lambda console: front_table(console, front))
-    assert ("that no other" in text) == (job is not INFEASIBLE)
-    header, *rows = "".join(front_csv(front)).splitlines()
+    view = view_front(front)
+    assert ("that no other" in text_of(view.table)) == (job is not INFEASIBLE)
+    header, *rows = csv_text(view.rows()).splitlines()
     assert header.startswith("workload,profile,steps,strategy,chunk_size,")
     assert len(rows) == sum(map(len, front.by_strategy.values()))
-    document = json.loads("".join(front_json(front, {})))
+    document = json.loads(json_text(view.document()))
     assert len(document["front"]["seconds"]) == len(front)
 
 
 def test_an_empty_front_says_why() -> None:
     front = front_of(INFEASIBLE)
     assert len(front) == 0
-    assert "no plan is quick enough" in text_of(lambda console: front_table(console, front))
+    assert "no plan is quick enough" in text_of(view_front(front).table)
     with pytest.raises(Infeasible, match="max_overhead"):
-        front_figure(front)
+        draw_front(front)
 
 
 @every_feasible_job
 def test_front_as_picture(job: Job) -> None:
     with styled():
-        figure = front_figure(front_of(job))
+        figure = draw_front(front_of(job))
         figure.savefig(io.BytesIO())
     names = {text.get_text() for text in figure.legends[0].get_texts()}
     assert names == {"best of all", *front_of(job).by_strategy}
@@ -113,12 +119,13 @@ def test_front_as_picture(job: Job) -> None:
 def test_plan_and_simulation(job: Job) -> None:
     plan = ckptplan.optimize(job.workload, PROFILE, **job.wishes)
     results: dict[str, Plan | Infeasible] = {plan.strategy: plan, "another": _missing()}
-    assert plan.strategy in text_of(lambda console: plan_table(console, plan, results))
-    assert plan_row(plan)["strategy"] == plan.strategy
-    trace = simulate(plan)
-    assert "difference" in text_of(lambda console: simulation_table(console, plan, trace, schedule=None))
-    document, rows = simulation_document(plan, trace, schedule=None), simulation_rows(plan, trace)
-    is_data(document, rows)
+    view = view_plan(plan, lambda: results)
+    assert plan.strategy in text_of(view.table)
+    is_data(view.document(), rows := list(view.rows()))
+    assert [row["strategy"] for row in rows] == [plan.strategy]
+    view = view_simulation(plan, simulate(plan))
+    assert "difference" in text_of(view.table)
+    is_data(document := view.document(), view.rows())
     assert document["agrees"] is True
 
 
@@ -129,18 +136,18 @@ def _missing() -> Infeasible:
 
 
 def test_infeasible_as_message() -> None:
-    assert "no plan is quick enough" in infeasible_text(_missing())
+    assert "no plan is quick enough" in format_infeasible(_missing())
 
 
 @every_job
 @pytest.mark.parametrize("regret", [False, True])
 def test_comparison(job: Job, regret: bool) -> None:
     results = ckptplan.compare(job.workload, PROFILE, **job.wishes)
-    about: dict[str, Any] = {"workload": job.workload, "profile": PROFILE}
-    text = text_of(lambda console: comparison_table(console, results, **about, regret=regret))
+    view = view_comparison(results, job.case, regret=regret)
+    text = text_of(view.table)
     assert ("too slow" in text) == (job is INFEASIBLE)
     assert all(name in text for name in results)
-    is_data(comparison_document(results, **about), rows := comparison_rows(results, **about))
+    is_data(view.document(), rows := list(view.rows()))
     assert [row["strategy"] for row in rows] == list(results)
 
 
@@ -152,13 +159,10 @@ def test_largest(job: Job) -> None:
         PROFILE,
         **{**job.wishes, **({"local_bytes": "1 kB"} if job is INFEASIBLE else {})},
     )
-    text = text_of(
-        lambda console: reach_table(
-            console, reaches, quantity="batch", workload=job.workload, profile=PROFILE, max_overhead=None
-        )
-    )
+    view = view_reaches(reaches, job.case, quantity="batch")
+    text = text_of(view.table)
     assert all(name in text for name in reaches)
-    is_data(reach_document(reaches, quantity="batch"), rows := reach_rows(reaches, quantity="batch"))
+    is_data(view.document(), rows := list(view.rows()))
     assert [row["strategy"] for row in rows] == list(reaches)
     assert [row["value"] == 0 for row in rows] == [job is INFEASIBLE] * len(reaches)
 
@@ -185,7 +189,8 @@ def test_sensitivity(job: Job) -> None:
     tight = {"local_bytes": plan.predicted.local_peak_bytes}
     study = sensitivity(job.workload, PROFILE, uncertainty=0.1, **{**job.wishes, **tight})
     assert any(point.best is None for one in study.influences for point in one.points)
-    assert f"best: {plan.strategy}" in text_of(lambda console: sensitivity_table(console, study))
-    is_data(sensitivity_document(study), sensitivity_rows(study))
+    view = view_sensitivity(study)
+    assert f"best: {plan.strategy}" in text_of(view.table)
+    is_data(view.document(), view.rows())
     with styled():
-        tornado(study).savefig(io.BytesIO())
+        draw_tornado(study).savefig(io.BytesIO())

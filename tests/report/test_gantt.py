@@ -61,9 +61,7 @@ def test_a_picture_of_another_kind_is_refused(tmp_path: Path) -> None:
 
 def test_too_many_bars_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gantt, "MOST_ACTIONS", 50)
-    with pytest.raises(
-        InputError, match=r"more than 50 actions, too many to tell apart.*a plan of a shorter sequence"
-    ):
+    with pytest.raises(InputError, match=r"more than 50 actions, too many to tell apart.*a shorter sequence"):
         ckptplan.simulate(small_plan(), sink=Gantt(small_plan(), resident_bytes=0).add)
 
 

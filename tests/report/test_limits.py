@@ -10,12 +10,13 @@ from rich.console import Console
 
 import ckptplan
 from ckptplan.cli.wording import as_option, option_of
+from ckptplan.cost.case import Case
 from ckptplan.errors import Infeasible, Limit
-from ckptplan.report.comparison import comparison_rows, comparison_table
-from ckptplan.report.infeasible import infeasible_text
+from ckptplan.report.comparison import view_comparison
+from ckptplan.report.infeasible import format_infeasible
+from ckptplan.report.largest import view_reaches
 from ckptplan.report.limits import limit_words
-from ckptplan.report.reach_table import reach_document, reach_rows, reach_table
-from ckptplan.report.sweep_table import Summary
+from ckptplan.report.sweep import Summary
 from ckptplan.studies.reach import Reach
 from ckptplan.studies.sweep import make_sweep
 from tests.support import run
@@ -24,6 +25,7 @@ LIMITS: tuple[Limit, ...] = get_args(Limit)
 every_limit = pytest.mark.parametrize("limit", LIMITS)
 WORKLOAD = ckptplan.load_workload("paper-snn")
 PROFILE = ckptplan.load_profile("ipu-mk2")
+CASE = Case(workload=WORKLOAD, profile=PROFILE)
 
 
 def error(limit: Limit) -> Infeasible:
@@ -43,7 +45,7 @@ def printed() -> tuple[Console, io.StringIO]:
 
 @every_limit
 def test_the_message_tells_what_is_needed_what_there_is_and_the_option(limit: Limit) -> None:
-    text, words = infeasible_text(error(limit), wording=as_option), limit_words(limit)
+    text, words = format_infeasible(error(limit), wording=as_option), limit_words(limit)
     for part in (
         words.broken,
         words.exact(error(limit).need),
@@ -56,10 +58,10 @@ def test_the_message_tells_what_is_needed_what_there_is_and_the_option(limit: Li
 @every_limit
 def test_a_comparison_gives_the_reason(limit: Limit) -> None:
     console, text = printed()
-    results = {"double": error(limit)}
-    comparison_table(console, results, workload=WORKLOAD, profile=PROFILE)
+    view = view_comparison({"double": error(limit)}, CASE)
+    view.table(console)
     assert limit_words(limit).verdict.split("{")[0] in text.getvalue()
-    (row,) = comparison_rows(results, workload=WORKLOAD, profile=PROFILE)
+    (row,) = view.rows()
     assert (row["strategy"], row["binding"]) == ("double", limit)
 
 
@@ -67,10 +69,11 @@ def test_a_comparison_gives_the_reason(limit: Limit) -> None:
 def test_the_largest_value_of_each_strategy_names_what_bounds_it(limit: Limit) -> None:
     console, text = printed()
     reach = Reach(strategy="double", value=0, plan=None, bound_by=limit, proved=True, infeasible=error(limit))
-    reach_table(console, {"double": reach}, quantity="T", workload=WORKLOAD, profile=PROFILE, max_overhead=None)
+    view = view_reaches({"double": reach}, CASE, quantity="T")
+    view.table(console)
     assert limit_words(limit).name in text.getvalue()
-    assert reach_document({"double": reach}, quantity="T")["strategies"]["double"]["bound_by"] == limit
-    assert [row["bound_by"] for row in reach_rows({"double": reach}, quantity="T")] == [limit]
+    assert view.document()["strategies"]["double"]["bound_by"] == limit
+    assert [row["bound_by"] for row in view.rows()] == [limit]
 
 
 @every_limit

@@ -16,7 +16,7 @@ from ckptplan.cost.case import Case
 from ckptplan.errors import CkptplanError, InputError, quote_value
 from ckptplan.model.network import Network
 from ckptplan.model.workload import DERIVED
-from ckptplan.report.plan_table import plan_row
+from ckptplan.report.plan_rows import make_plan_row
 from ckptplan.strategies.registry import strategy_of
 from ckptplan.studies.axes import BYTES, COUNT, LIMIT, RATE, STEPS, all_axes, find_axis
 from ckptplan.studies.grid import Grid, make_grid, read_values
@@ -170,7 +170,7 @@ def test_a_row_says_what_optimize_says(objective: str, model: str) -> None:
             least = min(one.need for one in best.values() if isinstance(one, ckptplan.Infeasible))
             assert (row["fits"], row["binding"], row["need"]) == (False, plan.binding, least)
             continue
-        for name, value in plan_row(plan).items():
+        for name, value in make_plan_row(plan).items():
             expected = {"": None, "true": True, "false": False}.get(value, value)
             assert row[name] == expected, name
 

@@ -1,4 +1,4 @@
-"""Hardware profiles for people."""
+"""Hardware profiles: lists, single profiles, checks."""
 
 from __future__ import annotations
 
@@ -10,10 +10,43 @@ from rich.table import Table
 from rich.text import Text
 
 from ckptplan.model.profile import GRADES, NUMBERS, HardwareProfile
+from ckptplan.report.view import View
 from ckptplan.units import format_bytes, format_count, format_rate, format_seconds
 
 
-def profile_list(console: Console, profiles: Sequence[HardwareProfile]) -> None:
+def view_profiles(profiles: Sequence[HardwareProfile]) -> View:
+    """Return a list of profiles for every format."""
+    return View(
+        kind="profiles",
+        table=lambda console: _print_profiles(console, profiles),
+        document=lambda: {"profiles": [_make_row(profile) for profile in profiles]},
+        rows=lambda: [_make_row(profile) for profile in profiles],
+    )
+
+
+def view_profile(profile: HardwareProfile) -> View:
+    """Return every number of a profile with its grade and its source, for every format."""
+    return View(
+        kind="profile",
+        table=lambda console: _print_profile(console, profile),
+        document=lambda: {
+            "profile": {"hash": profile.hash, **profile.model_dump(mode="json", exclude_none=True)}
+        },
+        rows=lambda: _list_numbers(profile),
+    )
+
+
+def view_checks(profiles: Sequence[HardwareProfile]) -> View:
+    """Return what a check reports of each valid profile, for every format."""
+    return View(
+        kind="check",
+        table=lambda console: _print_checks(console, profiles),
+        document=lambda: {"profiles": [_check(profile) for profile in profiles]},
+        rows=lambda: [_check(profile) for profile in profiles],
+    )
+
+
+def _print_profiles(console: Console, profiles: Sequence[HardwareProfile]) -> None:
     """Print a line for each profile."""
     table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
     table.add_column("name", no_wrap=True)
@@ -28,25 +61,25 @@ def profile_list(console: Console, profiles: Sequence[HardwareProfile]) -> None:
             "unbounded" if profile.remote_bytes is None else format_bytes(profile.remote_bytes),
             format_rate(profile.write_bytes_per_second),
             format_rate(profile.read_bytes_per_second),
-            f"{len(assumed(profile))} of {len(profile.sources)}",
+            f"{len(_list_assumed(profile))} of {len(profile.sources)}",
         )
     console.print(table)
     console.print()
     console.print("Every number with its source, or the assumption made: ckptplan profiles show NAME")
 
 
-def profile_row(profile: HardwareProfile) -> dict[str, Any]:
+def _make_row(profile: HardwareProfile) -> dict[str, Any]:
     """Return a profile as a flat row of SI numbers."""
     return {
         "name": profile.name,
         "description": profile.description,
         **profile.numbers(),
-        "assumed": assumed(profile),
+        "assumed": _list_assumed(profile),
         "hash": profile.hash,
     }
 
 
-def profile_table(console: Console, profile: HardwareProfile) -> None:
+def _print_profile(console: Console, profile: HardwareProfile) -> None:
     """Print every number of a profile with its grade and its source."""
     text = f": {profile.description}" if profile.description else ""
     console.print(Text.assemble((profile.name, "bold"), text))
@@ -56,6 +89,7 @@ def profile_table(console: Console, profile: HardwareProfile) -> None:
     table.add_column("value", justify="right", no_wrap=True)
     table.add_column("grade", no_wrap=True)
     table.add_column("source, note or assumption", overflow="fold")
+    assumed = _list_assumed(profile)
     for field in NUMBERS:
         value, source = getattr(profile, field), profile.sources.get(field)
         if value is None and source is None:
@@ -63,8 +97,8 @@ def profile_table(console: Console, profile: HardwareProfile) -> None:
         told = () if source is None else (source.assumption, source.source, source.note)
         table.add_row(
             field,
-            shown_number(field, value),
-            Text("" if source is None else source.grade, style="yellow" if field in assumed(profile) else ""),
+            format_field(field, value),
+            Text("" if source is None else source.grade, style="yellow" if field in assumed else ""),
             "; ".join(part for part in told if part) or "stated without a source",
         )
     console.print(table)
@@ -72,7 +106,7 @@ def profile_table(console: Console, profile: HardwareProfile) -> None:
     console.print("Grades: " + ", ".join(f"{grade} {meaning}" for grade, meaning in GRADES.items()))
 
 
-def number_rows(profile: HardwareProfile) -> list[dict[str, Any]]:
+def _list_numbers(profile: HardwareProfile) -> list[dict[str, Any]]:
     """Return a row for each number."""
     rows = []
     for field in NUMBERS:
@@ -83,42 +117,37 @@ def number_rows(profile: HardwareProfile) -> list[dict[str, Any]]:
     return rows
 
 
-def profile_document(profile: HardwareProfile) -> dict[str, Any]:
-    """Return a profile as JSON data."""
-    return {"profile": {"hash": profile.hash, **profile.model_dump(mode="json", exclude_none=True)}}
-
-
-def check_list(console: Console, profiles: Sequence[HardwareProfile]) -> None:
-    """Print that each profile is valid, and what it leaves open."""
+def _print_checks(console: Console, profiles: Sequence[HardwareProfile]) -> None:
+    """Print that each profile is valid, and which numbers lack a source."""
     for profile in profiles:
-        unsourced = check_row(profile)["unsourced"]
+        unsourced = _check(profile)["unsourced"]
         console.print(
             f"{profile.name}: valid, {len(profile.sources)} numbers with a source or an assumption, "
-            f"{len(assumed(profile))} assumed"
+            f"{len(_list_assumed(profile))} assumed"
             + (f", without either: {', '.join(unsourced)}" if unsourced else ""),
             soft_wrap=True,
         )
 
 
-def check_row(profile: HardwareProfile) -> dict[str, Any]:
-    """Return what a check found."""
+def _check(profile: HardwareProfile) -> dict[str, Any]:
+    """Return the result of a check as a flat row."""
     given = [field for field in NUMBERS if field in profile.model_fields_set]
     return {
         "name": profile.name,
         "valid": True,
-        "sourced": len(profile.sources) - len(assumed(profile)),
-        "assumed": assumed(profile),
+        "sourced": len(profile.sources) - len(_list_assumed(profile)),
+        "assumed": _list_assumed(profile),
         "unsourced": [field for field in given if field not in profile.sources],
     }
 
 
-def assumed(profile: HardwareProfile) -> list[str]:
-    """Return the numbers that nobody published."""
+def _list_assumed(profile: HardwareProfile) -> list[str]:
+    """Return the numbers that are assumed, grade X."""
     return [field for field, source in profile.sources.items() if source.grade == "X"]
 
 
-def shown_number(field: str, value: object) -> str:
-    """Return a field of a model in human units; its name ends in its unit."""
+def format_field(field: str, value: object) -> str:
+    """Return the value of a field with its unit, which the end of its name determines."""
     if value is None:
         return "unbounded" if field == "remote_bytes" else "none"
     if isinstance(value, bool):

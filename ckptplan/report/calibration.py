@@ -1,4 +1,4 @@
-"""What a calibration found, for people."""
+"""What a calibration measured: sizes, times, transfers, and their spread."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from rich.table import Table
 
 from ckptplan.calibration.calibrate import Calibrated
 from ckptplan.model.calibration import Calibration
+from ckptplan.report.view import View
 from ckptplan.units import format_bytes, format_rate, format_seconds, format_share
 from ckptplan.wording import Argument, Wording
 
@@ -28,7 +29,17 @@ _TIMES = {
 }
 
 
-def calibration_table(console: Console, found: Calibrated, *, wording: Wording = str) -> None:
+def view_calibration(found: Calibrated, *, wording: Wording = str) -> View:
+    """Return what a calibration measured, for every format."""
+    return View(
+        kind="calibration",
+        table=lambda console: _print_calibration(console, found, wording=wording),
+        document=lambda: _make_document(found),
+        rows=lambda: _list_rows(found),
+    )
+
+
+def _print_calibration(console: Console, found: Calibrated, *, wording: Wording) -> None:
     """Print sizes, times with their spread and fit, transfers, and how far to trust them."""
     calibration = _of(found)
     console.print(f"{found.workload.cell}, batch {found.workload.batch}", style="bold", soft_wrap=True)
@@ -41,7 +52,7 @@ def calibration_table(console: Console, found: Calibrated, *, wording: Wording =
     for heading in ("measured", "spread"):
         table.add_column(heading, justify="right", no_wrap=True)
     table.add_column("fit R²" if console.encoding.startswith("utf") else "fit R2", no_wrap=True)
-    for row in calibration_rows(found):
+    for row in _list_numbers(found):
         table.add_row(
             row["name"],
             row["text"],
@@ -53,14 +64,14 @@ def calibration_table(console: Console, found: Calibrated, *, wording: Wording =
     console.print(
         f"Times of plans are known to about {format_share(calibration.uncertainty)}, for chunks of "
         f"{calibration.shortest_chunk} steps or more (each chunk takes "
-        f"{format_seconds(calibration.chunk_overhead_seconds)} beside its steps), messages to about "
+        f"{format_seconds(calibration.chunk_overhead_seconds)} besides its steps), messages to about "
         f"{format_share(calibration.transfer_uncertainty)}. Error bars of a decision: "
         f"ckptplan sensitivity {wording(Argument('uncertainty', f'{calibration.uncertainty * 100:.2g}%'))}"
     )
 
 
-def calibration_rows(found: Calibrated) -> list[dict[str, Any]]:
-    """Return a row for each number: field, SI value, and the same for people."""
+def _list_numbers(found: Calibrated) -> list[dict[str, Any]]:
+    """Return a row for each number: field, SI value, and the value as text."""
     return [*_size_rows(found), *_time_rows(found), *_transfer_rows(found)]
 
 
@@ -100,13 +111,13 @@ def _row(
     return {"field": field, "name": name, "value": value, "text": text, "spread": spread, "fit": fit}
 
 
-def calibration_csv_rows(found: Calibrated) -> list[dict[str, Any]]:
-    """Return the rows without what is for people."""
-    return [{key: row[key] for key in ("field", "value", "spread", "fit")} for row in calibration_rows(found)]
+def _list_rows(found: Calibrated) -> list[dict[str, Any]]:
+    """Return the rows without the texts of the table."""
+    return [{key: row[key] for key in ("field", "value", "spread", "fit")} for row in _list_numbers(found)]
 
 
-def calibration_document(found: Calibrated) -> dict[str, Any]:
-    """Return all of it as JSON data."""
+def _make_document(found: Calibrated) -> dict[str, Any]:
+    """Return the calibration as JSON data."""
     return {
         "workload": {"hash": found.workload.hash, **found.workload.model_dump(mode="json")},
         "profile": {"hash": found.profile.hash, **found.profile.model_dump(mode="json")},

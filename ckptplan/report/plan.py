@@ -1,91 +1,51 @@
-"""One plan for people: what to run, what it costs, what that rests on."""
+"""One plan: what to run, its cost, and the basis of the numbers."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
 
 from rich.console import Console
-from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
 from ckptplan.errors import Infeasible
 from ckptplan.model.plan import Plan
-from ckptplan.model.profile import HardwareProfile
-from ckptplan.model.workload import Workload
-from ckptplan.planning.basis import find_unsourced
-from ckptplan.storage.tables import Columns, Rows
-from ckptplan.studies.rows import DETAIL_COLUMNS, JOB_COLUMNS, cost_columns
+from ckptplan.report.comparison import make_strategies_table
+from ckptplan.report.plan_rows import list_plan_columns, make_plan_row
+from ckptplan.report.plan_text import PROVED, format_parameters, passed_over, print_basis, print_title
+from ckptplan.report.view import View
+from ckptplan.storage.plans import plan_document
+from ckptplan.storage.tables import Rows
 from ckptplan.units import format_bytes, format_count, format_percent, format_seconds
-from ckptplan.wording import Argument, Wording
+from ckptplan.wording import Wording
 
 _BAR = 24
-#: A gap below this share is rounding.
-PROVED = 1e-9
 
 
-def plan_table(
-    console: Console, plan: Plan, results: Mapping[str, Plan | Infeasible], *, wording: Wording = str
+def view_plan(
+    plan: Plan, compared: Callable[[], Mapping[str, Plan | Infeasible]], *, wording: Wording = str
+) -> View:
+    """Return a plan for every format; only the table shows it among the results of other strategies."""
+    return View(
+        kind=None,
+        table=lambda console: _print_plan(console, plan, compared(), wording=wording),
+        document=lambda: plan_document(plan),
+        rows=lambda: Rows(columns=list_plan_columns(), rows=[make_plan_row(plan)]),
+    )
+
+
+def _print_plan(
+    console: Console, plan: Plan, results: Mapping[str, Plan | Infeasible], *, wording: Wording
 ) -> None:
     """Print the plan, its runners-up and its basis."""
-    from ckptplan.report.comparison import strategies_table
-
-    # The plan to run need not be the first by prediction (Ranking.best), but is the one others are measured by.
+    # The plan to run need not be the first by prediction (Ranking.best), but others are compared with it.
     others = {name: result for name, result in results.items() if name != plan.strategy}
     results = {plan.strategy: plan, **others}
     print_title(console, workload=plan.workload, profile=plan.profile)
     console.print(_facts(plan, results, unicode=console.encoding.startswith("utf")))
     console.print()
-    console.print(strategies_table(results))
+    console.print(make_strategies_table(results))
     print_basis(console, plan, wording=wording)
-
-
-def print_title(console: Console, *, workload: Workload, profile: HardwareProfile) -> None:
-    """Print what was planned for what."""
-    console.print(
-        Text.assemble(
-            (f"{workload.name} on {profile.name}", "bold"), f", T = {format_count(workload.steps)} time steps"
-        )
-    )
-    console.print()
-
-
-def print_basis(console: Console, plan: Plan, *, wording: Wording = str) -> None:
-    """Print what the estimate assumes, and where the rest of its inputs are told."""
-    assumed = [entry for entry in plan.estimate_basis if entry.kind == "assumed"]
-    console.print()
-    console.print(Text("Estimate basis", style="bold"))
-    if assumed:
-        console.print("  assumed, not measured:")
-    for text, fields in _grouped((entry.field, entry.text) for entry in assumed).items():
-        line = Text.assemble((", ".join(fields), "yellow"), f": {text}")
-        console.print(Padding(line, (0, 0, 0, 4)))
-    yours = find_unsourced(plan.estimate_basis)
-    if yours:
-        are = "numbers are" if len(yours) > 1 else "number is"
-        console.print(f"  {len(yours)} {are} yours, without a source:")
-        console.print(Padding(Text(", ".join(entry.field for entry in yours), style="yellow"), (0, 0, 0, 4)))
-    others = len(plan.estimate_basis) - len(assumed) - len(yours)
-    if not others and yours:
-        return
-    origin = f"each with its origin: {wording(Argument('format', 'json'))}"
-    console.print(
-        Padding(
-            f"{others} more inputs are sourced, derived, measured or stated; {origin}"
-            if assumed or yours
-            else f"nothing is assumed: {others} inputs are sourced, derived, measured or stated; {origin}",
-            (0, 0, 0, 2),
-        )
-    )
-
-
-def _grouped(pairs: Any) -> dict[str, list[str]]:
-    """Fields with the same text, told once."""
-    grouped: dict[str, list[str]] = {}
-    for field, text in pairs:
-        grouped.setdefault(text, []).append(field)
-    return grouped
 
 
 def _facts(plan: Plan, results: Mapping[str, Plan | Infeasible], *, unicode: bool) -> Table:
@@ -93,10 +53,8 @@ def _facts(plan: Plan, results: Mapping[str, Plan | Infeasible], *, unicode: boo
     table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
     table.add_column(no_wrap=True)
     table.add_column()
-    from ckptplan.report.comparison import parameters_text
-
-    table.add_row("strategy", Text.assemble((plan.strategy, "bold green"), f"  {parameters_text(plan)}"))
-    # What is proved is proved of times, which says nothing about the least memory or the knee.
+    table.add_row("strategy", Text.assemble((plan.strategy, "bold green"), f"  {format_parameters(plan)}"))
+    # The bound is one of time: it says nothing about the least memory or the knee.
     if plan.bound is not None and plan.goal.objective == "time":
         table.add_row("proof", _proof(plan.bound.gap))
     for heading, text in _beside(plan, results).items():
@@ -149,25 +107,10 @@ def _beside(plan: Plan, results: Mapping[str, Plan | Infeasible]) -> dict[str, s
     return found
 
 
-def passed_over(other: Plan, plan: Plan) -> bool:
-    """Return whether another plan is predicted to be better, and only lacks the regularity of this one."""
-    if (plan.goal.objective, plan.goal.model) != ("time", "exact"):
-        return False
-    mine, others = (
-        (one.predicted.seconds, one.predicted.local_peak_bytes, one.predicted.remote_peak_bytes)
-        for one in (plan, other)
-    )
-    return others < mine
-
-
 def _price(other: Plan, plan: Plan) -> str:
-    from ckptplan.report.comparison import parameters_text
-
     slower = other.predicted.seconds / plan.predicted.seconds - 1 if plan.predicted.seconds else 0.0
-    return (
-        f"{f'{other.strategy}  {parameters_text(other)}'.strip()}: {format_seconds(other.predicted.seconds)}, "
-        f"{format_percent(slower)} time"
-    )
+    what = f"{other.strategy}  {format_parameters(other)}".strip()
+    return f"{what}: {format_seconds(other.predicted.seconds)}, {format_percent(slower)} time"
 
 
 def _wish(plan: Plan) -> str:
@@ -224,30 +167,3 @@ def _transfers(plan: Plan) -> str:
         f"{format_count(predicted.remote_writes)} states out, {format_count(predicted.remote_reads)} back, "
         f"in {format_count(predicted.messages)} messages"
     )
-
-
-def plan_rows(plan: Plan) -> Rows:
-    """Return a plan as one flat row, with the same columns for every plan."""
-    return Rows(columns=plan_columns(), rows=[plan_row(plan)])
-
-
-def plan_columns() -> Columns:
-    """Return the columns of a plan, the same for every plan."""
-    return {**JOB_COLUMNS, **cost_columns(), **DETAIL_COLUMNS}
-
-
-def plan_row(plan: Plan) -> dict[str, Any]:
-    """Return the cells of a plan's columns; parameters that its strategy lacks are left out."""
-    paper: Mapping[str, Any] = dict(plan.predicted.paper or {})
-    return {
-        "workload": plan.workload.name,
-        "profile": plan.profile.name,
-        "steps": plan.steps,
-        "strategy": plan.strategy,
-        **plan.parameters,
-        **{key: plan.predicted[key] for key in plan.predicted if key != "paper"},
-        "regular": plan.regular,
-        "least_seconds": None if plan.bound is None else plan.bound.least_seconds,
-        "gap": None if plan.bound is None else plan.bound.gap,
-        **{f"paper_{key}": paper.get(key) for key in ("seconds", "overhead", "local_peak_bytes")},
-    }

@@ -1,4 +1,4 @@
-"""A sweep for people: some rows, and how often each strategy is best."""
+"""A sweep as a table: its first rows, and how often each strategy is best."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from ckptplan.studies.sweep import Sweep
 from ckptplan.units import format_bytes, format_count, format_percent, format_seconds
 from ckptplan.wording import Argument, Wording
 
-#: Rows that are shown; the others only count.
+#: Rows shown; the others are only counted.
 MOST_ROWS = 40
 
 
 class Summary:
-    """Collects rows (``add``): keeps the first, and counts all."""
+    """Collects rows (``add``): keeps the first ones, counts all."""
 
     def __init__(self, sweep: Sweep) -> None:
         self.sweep = sweep
@@ -39,8 +39,8 @@ class Summary:
                 self.shown.append(row)
 
     def print(self, console: Console, *, wording: Wording = str) -> None:
-        """Print the rows kept, what was left out, and how often each strategy is best."""
-        console.print(_table(self.sweep, self.shown))
+        """Print the rows kept, the number left out, and how often each strategy is best."""
+        console.print(_make_table(self.sweep, self.shown))
         console.print()
         if self.count > len(self.shown):
             file = wording(Argument("output", "FILE.csv"))
@@ -50,8 +50,8 @@ class Summary:
         console.print(f"best of {format_count(self.count)}: {shares}")
 
 
-def _table(sweep: Sweep, rows: Iterable[Mapping[str, Any]]) -> Table:
-    """Return a table with a line for each row; a workload or profile that is the only one goes above it."""
+def _make_table(sweep: Sweep, rows: Iterable[Mapping[str, Any]]) -> Table:
+    """Return a table with a line for each row; a single workload or profile is named in the title."""
     jobs = [name for name in ("workload", "profile") if len(getattr(sweep, f"{name}s")) > 1]
     fixed = [
         text

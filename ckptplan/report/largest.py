@@ -1,4 +1,4 @@
-"""How far each strategy goes: a line for each, the farthest first."""
+"""The largest value that each strategy allows, one line each, the largest first."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from ckptplan.model.profile import HardwareProfile
-from ckptplan.model.workload import Workload
-from ckptplan.report.comparison import parameters_text
-from ckptplan.report.infeasible import verdict
+from ckptplan.cost.case import Case
+from ckptplan.report.infeasible import format_verdict
 from ckptplan.report.limits import limit_words
-from ckptplan.report.plan_table import plan_columns, plan_row, print_basis
+from ckptplan.report.plan_rows import list_plan_columns, make_plan_row
+from ckptplan.report.plan_text import format_parameters, print_basis
+from ckptplan.report.view import View
 from ckptplan.storage.plans import plan_document
 from ckptplan.storage.tables import Columns, Rows
 from ckptplan.studies.reach import Reach
@@ -24,27 +24,44 @@ from ckptplan.wording import Wording
 _OF = {"T": "time steps", "batch": "samples", "neurons": "neurons"}
 
 
-def reach_table(
-    console: Console,
+def view_reaches(
     reaches: Mapping[str, Reach],
+    case: Case,
     *,
     quantity: str,
-    workload: Workload,
-    profile: HardwareProfile,
-    max_overhead: float | None,
+    max_overhead: float | None = None,
     wording: Wording = str,
+) -> View:
+    """Return the largest value of each strategy, with the plan there, for every format."""
+    return View(
+        kind="largest",
+        table=lambda console: _print_reaches(
+            console, reaches, case, quantity=quantity, max_overhead=max_overhead, wording=wording
+        ),
+        document=lambda: _make_document(reaches, quantity=quantity),
+        rows=lambda: _list_rows(reaches, quantity=quantity),
+    )
+
+
+def _print_reaches(
+    console: Console,
+    reaches: Mapping[str, Reach],
+    case: Case,
+    *,
+    quantity: str,
+    max_overhead: float | None,
+    wording: Wording,
 ) -> None:
-    """Print how far each strategy goes, with the plan there."""
     limit = "" if max_overhead is None else f", at most {format_percent(max_overhead)} over base"
-    fixed = "" if quantity == "T" else f", T = {format_count(workload.steps)}"
+    fixed = "" if quantity == "T" else f", T = {format_count(case.workload.steps)}"
     console.print(
         Text.assemble(
             (f"Largest {quantity} ({_OF[quantity]})", "bold"),
-            f" of {workload.name} on {profile.name}{fixed}{limit}",
+            f" of {case.workload.name} on {case.profile.name}{fixed}{limit}",
         )
     )
     console.print()
-    console.print(_lines(reaches, quantity=quantity))
+    console.print(_make_table(reaches, quantity=quantity))
     plan = next((reach.plan for reach in reaches.values() if reach.plan is not None), None)
     interrupted = [name for name, reach in reaches.items() if reach.interrupted]
     unproved = [name for name, reach in reaches.items() if not reach.proved and name not in interrupted]
@@ -56,7 +73,7 @@ def reach_table(
         print_basis(console, plan, wording=wording)
 
 
-def _lines(reaches: Mapping[str, Reach], *, quantity: str) -> Table:
+def _make_table(reaches: Mapping[str, Reach], *, quantity: str) -> Table:
     table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
     base = reaches["base"].value if "base" in reaches else 0
     table.add_column("strategy", no_wrap=True)
@@ -70,7 +87,7 @@ def _lines(reaches: Mapping[str, Reach], *, quantity: str) -> Table:
             table.add_row(name, *["", *[""] * len(headings)], "interrupted", style="dim")
             continue
         if reach.plan is None:
-            reason = verdict(reach.infeasible) if reach.infeasible else "does not fit"
+            reason = format_verdict(reach.infeasible) if reach.infeasible else "does not fit"
             cells = (name, "none", *[""] * (len(headings) - 1), _bound(reach), reason)
             table.add_row(*(Text(text, style="dim") for text in cells))
             continue
@@ -82,7 +99,7 @@ def _lines(reaches: Mapping[str, Reach], *, quantity: str) -> Table:
             format_seconds(predicted.seconds),
             format_percent(predicted.overhead),
             "" if reach.interrupted else _bound(reach),
-            parameters_text(reach.plan),
+            format_parameters(reach.plan),
         )
     return table
 
@@ -91,7 +108,7 @@ def _bound(reach: Reach) -> str:
     return "nothing" if reach.bound_by is None else limit_words(reach.bound_by).name
 
 
-def reach_document(reaches: Mapping[str, Reach], *, quantity: str) -> dict[str, Any]:
+def _make_document(reaches: Mapping[str, Reach], *, quantity: str) -> dict[str, Any]:
     """Return JSON data: the value of each strategy, what bounds it, and the full plan there."""
     return {
         "quantity": quantity,
@@ -108,7 +125,7 @@ def reach_document(reaches: Mapping[str, Reach], *, quantity: str) -> dict[str, 
     }
 
 
-def reach_rows(reaches: Mapping[str, Reach], *, quantity: str) -> Rows:
+def _list_rows(reaches: Mapping[str, Reach], *, quantity: str) -> Rows:
     """Return a flat row for each strategy."""
     columns: Columns = {
         "quantity": "text",
@@ -118,7 +135,7 @@ def reach_rows(reaches: Mapping[str, Reach], *, quantity: str) -> Rows:
         "interrupted": "truth",
     }
     return Rows(
-        columns={**columns, **plan_columns()},
+        columns={**columns, **list_plan_columns()},
         rows=[
             {
                 "quantity": quantity,
@@ -126,7 +143,7 @@ def reach_rows(reaches: Mapping[str, Reach], *, quantity: str) -> Rows:
                 "bound_by": reach.bound_by,
                 "proved": reach.proved,
                 "interrupted": reach.interrupted,
-                **({"strategy": name} if reach.plan is None else plan_row(reach.plan)),
+                **({"strategy": name} if reach.plan is None else make_plan_row(reach.plan)),
             }
             for name, reach in reaches.items()
         ],

@@ -1,4 +1,4 @@
-"""What each input does to a plan, for people and as data."""
+"""The effect of each input on the best plan, and its error bars."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from ckptplan.report.plan_table import print_title
+from ckptplan.report.plan_text import print_title
+from ckptplan.report.view import View
 from ckptplan.storage.tables import Columns, Row, Rows
 from ckptplan.strategies.registry import all_parameters
 from ckptplan.studies.axes import Axis, Value
@@ -20,14 +21,24 @@ from ckptplan.studies.sensitivity import FACTORS, Best, BreakEven, Influence, Re
 from ckptplan.units import format_percent, format_seconds
 from ckptplan.wording import Argument, Wording
 
-#: Changes of strategy that are told of one input, the nearest to its value.
+#: Changes of strategy printed for one input, those nearest to its value.
 _MOST_BREAK_EVENS = 6
-#: Below this share a difference is not shown.
+#: Smaller differences are shown as none.
 _SAME = 5e-5
 
 
-def sensitivity_table(console: Console, study: Sensitivity, *, wording: Wording = str) -> None:
-    """Print the plan, what each input does to it, where another strategy is better, and the error bars."""
+def view_sensitivity(study: Sensitivity, *, wording: Wording = str) -> View:
+    """Return the effect of each input on the best plan, for every format."""
+    return View(
+        kind="sensitivity",
+        table=lambda console: _print_sensitivity(console, study, wording=wording),
+        document=lambda: _make_document(study),
+        rows=lambda: _list_rows(study),
+    )
+
+
+def _print_sensitivity(console: Console, study: Sensitivity, *, wording: Wording) -> None:
+    """Print the plan, the effect of each input, where another strategy is better, and the error bars."""
     print_title(console, workload=study.workload, profile=study.profile)
     best = study.best
     console.print(
@@ -36,23 +47,23 @@ def sensitivity_table(console: Console, study: Sensitivity, *, wording: Wording 
         )
     )
     console.print()
-    console.print(_table(study))
+    console.print(_make_table(study))
     console.print()
-    console.print("Time against now, planned anew with the input at that factor; below it what differs.")
+    console.print("Change of time, planned again with the input at that factor; below it what differs.")
     _print_break_evens(console, study.influences, wording=wording)
     if study.error_bars is not None:
         _print_error_bars(console, study, study.error_bars)
 
 
-def _table(study: Sensitivity) -> Table:
+def _make_table(study: Sensitivity) -> Table:
     table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
     table.add_column("input", no_wrap=True)
     table.add_column("now", justify="right", no_wrap=True)
     for factor in FACTORS:
         table.add_column(f"x {factor:g}", justify="right", no_wrap=True)
-    for influence in by_effect(study):
+    for influence in sort_by_effect(study):
         points = influence.points
-        now = shown(influence.axis, influence.values)
+        now = format_values(influence.axis, influence.values)
         table.add_row(influence.name, now, *(_anew(point, study.best) for point in points))
         for label, cell in (("  best strategy", _other), ("  plan kept", _kept)):
             cells = [cell(point, study.best) for point in points]
@@ -62,46 +73,46 @@ def _table(study: Sensitivity) -> Table:
         if influence.no_effect:
             table.add_row(
                 Text(influence.name, style="dim"),
-                shown(influence.axis, influence.values),
+                format_values(influence.axis, influence.values),
                 Text("no effect", style="dim"),
             )
     return table
 
 
-def by_effect(study: Sensitivity) -> list[Influence]:
-    """Return the inputs that have an effect, the one that can change the time most first."""
+def sort_by_effect(study: Sensitivity) -> list[Influence]:
+    """Return the inputs that have an effect, the largest effect first."""
     return sorted(
         (one for one in study.influences if one.no_effect is None), key=lambda one: -_span(one, study.best)
     )
 
 
 def _span(influence: Influence, best: Best) -> float:
-    """Return how far apart the times are; more than any where nothing fits."""
+    """Return the relative range of the times; infinite if nothing fits at some point."""
     times = [point.best.seconds if point.best else float("inf") for point in influence.points]
     return (max(times) - min(times)) / best.seconds
 
 
-def change(seconds: float, best: Best) -> float:
+def find_change(seconds: float, best: Best) -> float:
     """Return the share by which a time differs from the best plan's."""
     return seconds / best.seconds - 1
 
 
 def _anew(point: Replanned, best: Best) -> str:
-    """Return what planning anew gives."""
-    return "nothing fits" if point.best is None else _percent(change(point.best.seconds, best))
+    """Return the change of time if the job is planned again."""
+    return "nothing fits" if point.best is None else _percent(find_change(point.best.seconds, best))
 
 
 def _other(point: Replanned, best: Best) -> str:
-    """Return the strategy that is best there, where it is another one."""
+    """Return the strategy that is best there, '' if it is the same."""
     return "" if point.best is None or point.best.strategy == best.strategy else point.best.strategy
 
 
 def _kept(point: Replanned, best: Best) -> str:
-    """Return what the kept plan does, where that differs."""
-    kept = change(point.kept_seconds, best)
+    """Return the change of time of the original plan, '' if it is the same."""
+    kept = find_change(point.kept_seconds, best)
     if not point.kept_fits:
         return "does not fit"
-    if point.best is not None and abs(kept - change(point.best.seconds, best)) < _SAME:
+    if point.best is not None and abs(kept - find_change(point.best.seconds, best)) < _SAME:
         return ""
     return _percent(kept)
 
@@ -110,7 +121,7 @@ def _percent(share: float) -> str:
     return "same" if abs(share) < _SAME else format_percent(share)
 
 
-def shown(axis: Axis, values: Sequence[Value]) -> str:
+def format_values(axis: Axis, values: Sequence[Value]) -> str:
     """Return the value of an input with its unit; both, where writing and reading differ."""
     return " / ".join(dict.fromkeys(axis.kind.show(value) for value in values))
 
@@ -133,26 +144,26 @@ def _print_break_evens(console: Console, influences: Sequence[Influence], *, wor
     for influence in influences:
         nearest = sorted(influence.break_evens, key=lambda each: abs(math.log(each.factor)))[:_MOST_BREAK_EVENS]
         for each in sorted(nearest, key=lambda each: each.factor):
-            table.add_row(influence.name, break_even_text(influence.axis, each))
+            table.add_row(influence.name, _format_break_even(influence.axis, each))
         if len(nearest) < len(influence.break_evens):
             more = len(influence.break_evens) - len(nearest)
             all_of_them = wording(Argument("format", "json"))
-            table.add_row(influence.name, Text(f"{more} more farther away: {all_of_them}", style="dim"))
+            table.add_row(influence.name, Text(f"{more} more, farther away: {all_of_them}", style="dim"))
     console.print(table)
 
 
-def break_even_text(axis: Axis, each: BreakEven) -> str:
-    """Return 'below 12.3 GB/s: hierarchical (not double)', told from the present value outwards."""
+def _format_break_even(axis: Axis, each: BreakEven) -> str:
+    """Return 'below 12.3 GB/s (x 0.5): hierarchical, not double', seen from the present value."""
     side, new, old = ("below", each.below, each.above) if each.factor < 1 else ("above", each.above, each.below)
     names = [name or "nothing fits" for name in (new, old)]
-    return f"{side} {shown(axis, each.values)} (x {each.factor:.3g}): {names[0]}, not {names[1]}"
+    return f"{side} {format_values(axis, each.values)} (x {each.factor:.3g}): {names[0]}, not {names[1]}"
 
 
 def _print_error_bars(console: Console, study: Sensitivity, bars: ErrorBars) -> None:
     ours = study.best.strategy
     console.print()
     console.print(Text(f"Every time known to within {100 * bars.share:g} %", style="bold"))
-    low, high = (change(seconds, study.best) for seconds in (bars.low_seconds, bars.high_seconds))
+    low, high = (find_change(seconds, study.best) for seconds in (bars.low_seconds, bars.high_seconds))
     console.print(
         f"  time     {format_seconds(bars.low_seconds)} to {format_seconds(bars.high_seconds)} "
         f"({format_percent(low)} to {format_percent(high)}) in 90 % of {bars.samples:,} samples"
@@ -172,7 +183,7 @@ def _print_error_bars(console: Console, study: Sensitivity, bars: ErrorBars) -> 
     console.print(f"  regret   {regret} in 95 % of them")
 
 
-def sensitivity_document(study: Sensitivity) -> dict[str, Any]:
+def _make_document(study: Sensitivity) -> dict[str, Any]:
     """Return the study as JSON data, in SI base units."""
     bars = study.error_bars
     return {
@@ -203,9 +214,9 @@ def _influence(influence: Influence, best: Best) -> dict[str, Any]:
                 "factor": point.factor,
                 "values": list(point.values),
                 "best": _best(point.best),
-                "change": None if point.best is None else change(point.best.seconds, best),
+                "change": None if point.best is None else find_change(point.best.seconds, best),
                 "kept_seconds": point.kept_seconds,
-                "kept_change": change(point.kept_seconds, best),
+                "kept_change": find_change(point.kept_seconds, best),
                 "kept_fits": point.kept_fits,
             }
             for point in influence.points
@@ -214,7 +225,7 @@ def _influence(influence: Influence, best: Best) -> dict[str, Any]:
     }
 
 
-def sensitivity_rows(study: Sensitivity) -> Rows:
+def _list_rows(study: Sensitivity) -> Rows:
     """Return flat rows: ``kind`` is input (unchanged), point, break-even or uncertainty."""
     columns: Columns = {
         "kind": "text",
@@ -232,10 +243,10 @@ def sensitivity_rows(study: Sensitivity) -> Rows:
         "above": "text",
         "note": "text",
     }
-    return Rows(columns=columns, rows=list(_rows(study)))
+    return Rows(columns=columns, rows=list(_generate_rows(study)))
 
 
-def _rows(study: Sensitivity) -> Iterator[Row]:
+def _generate_rows(study: Sensitivity) -> Iterator[Row]:
     for one in study.influences:
         yield {
             "kind": "input",
@@ -253,7 +264,7 @@ def _rows(study: Sensitivity) -> Iterator[Row]:
                 "value": list(map(str, point.values)),
                 **_flat(point.best, study.best),
                 "kept_seconds": point.kept_seconds,
-                "kept_change": change(point.kept_seconds, study.best),
+                "kept_change": find_change(point.kept_seconds, study.best),
                 "kept_fits": point.kept_fits,
             }
         for each in one.break_evens:
@@ -276,14 +287,14 @@ def _flat(best: Best | None, nominal: Best) -> Row:
         "strategy": best.strategy,
         **best.parameters,
         "seconds": best.seconds,
-        "change": change(best.seconds, nominal),
+        "change": find_change(best.seconds, nominal),
     }
 
 
 def _error_bar_rows(study: Sensitivity, bars: ErrorBars) -> Iterator[Row]:
     row = {"kind": "uncertainty", "factor": 1 + bars.share}
     for note, seconds in (("5 % quantile", bars.low_seconds), ("95 % quantile", bars.high_seconds)):
-        yield {**row, "note": note, "seconds": seconds, "change": change(seconds, study.best)}
+        yield {**row, "note": note, "seconds": seconds, "change": find_change(seconds, study.best)}
     for name, chance in bars.better.items():
         yield {**row, "note": "chance to be better", "strategy": name, "value": chance}
     yield {**row, "note": "regret, 95 % quantile", "value": bars.regret}

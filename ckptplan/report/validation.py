@@ -1,4 +1,4 @@
-"""What was predicted and what was measured, for people, and as data."""
+"""Predictions compared with measurements, and the regret of the decision."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from rich.text import Text
 
 from ckptplan.calibration.validation import FACTOR, Regret, Row, Unit, Validation, Verdict
 from ckptplan.model.plan import Plan
-from ckptplan.report.comparison import parameters_text
-from ckptplan.report.plan_table import print_title
+from ckptplan.report.plan_text import format_parameters, print_title
+from ckptplan.report.view import View
 from ckptplan.units import format_bytes, format_count, format_rate, format_seconds, format_share, format_threads
 from ckptplan.wording import Argument, Wording
 
@@ -45,17 +45,27 @@ _FORMS: dict[Unit, Callable[[float], str]] = {
 }
 
 
-def validation_table(console: Console, plan: Plan, found: Validation, *, wording: Wording = str) -> None:
+def view_validation(plan: Plan, found: Validation, *, wording: Wording = str) -> View:
+    """Return predictions, measurements and verdicts for every format."""
+    return View(
+        kind="validation",
+        table=lambda console: _print_validation(console, plan, found, wording=wording),
+        document=lambda: _make_document(plan, found),
+        rows=lambda: _list_rows(found),
+    )
+
+
+def _print_validation(console: Console, plan: Plan, found: Validation, *, wording: Wording) -> None:
     """Print each quantity with its verdict, the regret, and what limits the comparison."""
     print_title(console, workload=plan.workload, profile=plan.profile)
     threads = format_threads(found.threads)
-    console.print(f"plan  {plan.strategy}  {parameters_text(plan)}".rstrip(), soft_wrap=True)
+    console.print(f"plan  {plan.strategy}  {format_parameters(plan)}".rstrip(), soft_wrap=True)
     console.print(f"ran   {found.cell}, batch {plan.workload.batch}", soft_wrap=True)
     console.print(
         f"on    {found.machine}, {threads}; medians of {found.repeats} rounds in turn", soft_wrap=True
     )
     console.print()
-    console.print(_rows_table(found))
+    console.print(_make_table(found))
     console.print()
     console.print("bias: predicted over measured, less one; below zero it took longer, or more, than predicted")
     if found.not_comparable is not None:
@@ -71,7 +81,7 @@ def validation_table(console: Console, plan: Plan, found: Validation, *, wording
     console.print(_conclusion(found, wording=wording))
 
 
-def _rows_table(found: Validation) -> Table:
+def _make_table(found: Validation) -> Table:
     table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
     table.add_column("")
     for heading in ("predicted", "measured", "bias", "allowed", "noise"):
@@ -151,8 +161,8 @@ def _conclusion(found: Validation, *, wording: Wording) -> Text:
     return Text("The prediction holds.", style="green")
 
 
-def validation_document(plan: Plan, found: Validation) -> dict[str, Any]:
-    """Return it as JSON data, in SI base units."""
+def _make_document(plan: Plan, found: Validation) -> dict[str, Any]:
+    """Return the validation as JSON data, in SI base units."""
     return {
         "strategy": plan.strategy,
         "parameters": dict(plan.parameters),
@@ -170,14 +180,14 @@ def validation_document(plan: Plan, found: Validation) -> dict[str, Any]:
         "off": found.off,
         "noisy": found.noisy,
         "not_comparable": found.not_comparable,
-        "quantities": validation_rows(found),
-        "regret": None if found.regret is None else _regret_document(found.regret),
+        "quantities": _list_rows(found),
+        "regret": None if found.regret is None else _make_regret_document(found.regret),
         "notes": list(found.notes),
         "estimate_basis": [dict(entry) for entry in plan.estimate_basis],
     }
 
 
-def _regret_document(regret: Regret) -> dict[str, Any]:
+def _make_regret_document(regret: Regret) -> dict[str, Any]:
     return {
         "ratio": regret.ratio,
         "noise": regret.noise,
@@ -197,14 +207,14 @@ def _regret_document(regret: Regret) -> dict[str, Any]:
     }
 
 
-def validation_rows(found: Validation) -> list[dict[str, Any]]:
+def _list_rows(found: Validation) -> list[dict[str, Any]]:
     """Return a row for each quantity."""
     return [
         {
             "quantity": row.quantity,
             "unit": row.unit,
             "predicted": row.predicted,
-            # Gradients that are no numbers: JSON has none for them.
+            # JSON has no NaN, which a difference of gradients may be.
             "measured": row.measured if math.isfinite(row.measured) else None,
             "bias": row.bias,
             "allowed": row.allowed,

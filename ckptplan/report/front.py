@@ -1,0 +1,209 @@
+"""A front of local memory and time: a dozen of its plans as a table, all points as columns or rows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from ckptplan.report.infeasible import format_infeasible
+from ckptplan.report.plan_text import format_parameters, print_basis, print_title
+from ckptplan.report.view import Column, View
+from ckptplan.storage.tables import Blocks, Columns
+from ckptplan.strategies.registry import all_parameters
+from ckptplan.studies.pareto import ParetoFront
+from ckptplan.studies.rows import JOB_COLUMNS, parameter_columns
+from ckptplan.units import format_bytes, format_count, format_percent, format_seconds
+from ckptplan.wording import Argument, Wording
+
+#: Rows of the table, evenly spaced in the logarithm of the memory besides the resident bytes.
+_RUNGS = 10
+#: Points written at a time.
+_BLOCK = 10_000
+
+
+def view_front(front: ParetoFront, *, wording: Wording = str) -> View:
+    """Return the front of all strategies and that of each for every format; points are written as a stream."""
+    return View(
+        kind="front",
+        table=lambda console: _print_front(console, front, wording=wording),
+        document=lambda: _make_document(front),
+        rows=lambda: _make_rows(front),
+    )
+
+
+def _print_front(console: Console, front: ParetoFront, *, wording: Wording) -> None:
+    """Print plans from the least memory to the least time, then a line for each strategy."""
+    print_title(console, workload=front.workload, profile=front.profile)
+    if not len(front):
+        reason = front.lacks(front.budget_bytes)
+        console.print("no plan" if reason is None else format_infeasible(reason))
+        return
+    console.print(_summarize(front))
+    console.print()
+    console.print(_make_table(front))
+    console.print()
+    console.print(_make_strategies_table(front))
+    for line in _list_notes(front, wording=wording):
+        console.print(Text(line, style="dim"))
+    print_basis(console, front[len(front) - 1], wording=wording)
+
+
+def _list_notes(front: ParetoFront, *, wording: Wording = str) -> Iterator[str]:
+    """Yield what the table leaves out."""
+    if all(strategy.is_closed_form for strategy in front.compared):
+        more = wording(Argument("strategies", "all"))
+        yield f"only closed forms are compared, which answer at once; {more} adds optimal and others, slowly"
+    if front.resolution:
+        yield f"points within {front.resolution:g} of a listed one in memory and time are left out"
+    solved = [name for name, one in front.by_strategy.items() if not one.exact and not front.resolution]
+    if solved:
+        yield f"{', '.join(solved)}: solved for some budgets; between them more plans exist"
+
+
+def _summarize(front: ParetoFront) -> str:
+    several = len(front) > 1
+    what = f"plan{'s' if several else ''} that no other{' listed' if not front.exact else ''} beats"
+    return (
+        f"{format_count(len(front))} {what} in local memory and time, of {len(front.by_strategy)} "
+        f"strateg{'ies' if len(front.by_strategy) > 1 else 'y'}; "
+        f"{format_bytes(front.resident_bytes)} of the memory are resident with any schedule"
+    )
+
+
+def _make_table(front: ParetoFront) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
+    for heading in ("local", "time", "over base"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    table.add_column("strategy", no_wrap=True)
+    table.add_column("parameters", overflow="fold")
+    table.add_column("")
+    labels = _mark_points(front)
+    for place in sorted({*_choose_rungs(front), *labels}):
+        table.add_row(
+            format_bytes(int(front.local_peak_bytes[place])),
+            format_seconds(float(front.seconds[place])),
+            format_percent(float(front.overhead[place])),
+            front.strategies[place],
+            format_parameters(front[place]),
+            Text(labels.get(place, ""), style="bold"),
+        )
+    return table
+
+
+def _mark_points(front: ParetoFront) -> dict[int, str]:
+    """Return the labels of points: the best within the budget, and the knee."""
+    best, knee = front.place_within(front.budget_bytes), front.knee_place
+    budget = f"best within {format_bytes(front.budget_bytes)}"
+    if best is None or knee is None:
+        return {}
+    return {best: f"{budget}, and the knee"} if best == knee else {best: budget, knee: "knee"}
+
+
+def _choose_rungs(front: ParetoFront) -> set[int]:
+    free = np.maximum(1, front.local_peak_bytes - front.resident_bytes)
+    # Between equal ends geomspace may round to values above them, beyond the last point.
+    wanted = np.clip(np.geomspace(free[0], free[-1], _RUNGS), free[0], free[-1])
+    return {0, len(front) - 1, *np.searchsorted(free, wanted[1:-1]).tolist()}
+
+
+def _make_strategies_table(front: ParetoFront) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
+    table.add_column("strategy", no_wrap=True)
+    within = f"within {format_bytes(front.budget_bytes)}"
+    for heading in ("plans", "least local", "over base", within, "over base"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    table.add_column("best of all", justify="right", no_wrap=True)
+    for name, one in front.by_strategy.items():
+        share = len(front.places_of(name))
+        table.add_row(
+            name,
+            format_count(len(one)),
+            format_bytes(int(one.local_peak_bytes[0])),
+            format_percent(float(one.overhead[0])),
+            *_format_best_within(one, front.budget_bytes),
+            format_count(share) if share else "none",
+        )
+    return table
+
+
+def _format_best_within(front: ParetoFront, budget: int) -> tuple[str, str]:
+    place = front.place_within(budget)
+    if place is None:
+        return "does not fit", ""
+    return format_seconds(float(front.seconds[place])), format_percent(float(front.overhead[place]))
+
+
+def _make_document(front: ParetoFront) -> dict[str, Any]:
+    """Return JSON data: the case, the points of the front as columns, then those of each strategy."""
+    return {
+        "workload": {"name": front.workload.name, "hash": front.workload.hash, "steps": front.workload.steps},
+        "profile": {"name": front.profile.name, "hash": front.profile.hash},
+        "local_budget_bytes": front.budget_bytes,
+        "resident_bytes": front.resident_bytes,
+        "base_seconds": front.base_seconds,
+        "exact": front.exact,
+        "resolution": front.resolution,
+        "best_within_budget": front.place_within(front.budget_bytes),
+        "knee": front.knee_place,
+        "front": lambda: _list_columns(front),
+        "strategies": {name: partial(_list_columns, one) for name, one in front.by_strategy.items()},
+    }
+
+
+def _list_columns(front: ParetoFront) -> dict[str, Callable[[], Column]]:
+    """Return the columns of a document, each made when it is written."""
+    return {name: partial(_list_values, values) for name, values in _make_columns(front).items()}
+
+
+def _list_values(values: npt.NDArray[Any]) -> Column:
+    return Column(values.tolist())
+
+
+def _make_columns(front: ParetoFront) -> dict[str, npt.NDArray[Any]]:
+    """Return the columns of a front: the same names for all, 0 for parameters that a strategy lacks."""
+    absent = np.zeros(len(front), dtype=np.int64)
+    parameters = front.parameters
+    return {
+        "strategy": np.array(front.strategies),
+        **{name: parameters.get(name, absent) for name in all_parameters()},
+        "local_peak_bytes": front.local_peak_bytes,
+        "remote_peak_bytes": front.remote_peak_bytes,
+        "seconds": front.seconds,
+        "overhead": front.overhead,
+    }
+
+
+def _make_rows(front: ParetoFront) -> Blocks:
+    """Return a row for each point of each strategy's front; ``on_front`` if no strategy beats it."""
+    columns: Columns = {
+        **JOB_COLUMNS,
+        "strategy": "text",
+        **parameter_columns(),
+        "local_peak_bytes": "whole",
+        "remote_peak_bytes": "whole",
+        "seconds": "number",
+        "overhead": "number",
+        "on_front": "truth",
+    }
+    return Blocks(columns=columns, blocks=_generate_blocks(front))
+
+
+def _generate_blocks(front: ParetoFront) -> Iterator[Sequence[Sequence[Any]]]:
+    job = (front.workload.name, front.profile.name, front.workload.steps)
+    for name, one in front.by_strategy.items():
+        on_front = np.full(len(one), fill_value=False)
+        on_front[front.places_of(name)] = True
+        points = {**_make_columns(one), "on_front": on_front}
+        for start in range(0, len(one), _BLOCK):
+            cells = {column: values[start : start + _BLOCK].tolist() for column, values in points.items()}
+            for parameter in all_parameters():
+                # Parameters that a strategy lacks are 0 in a column and absent in a row.
+                cells[parameter] = [value or None for value in cells[parameter]]
+            yield [*([value] * len(cells["strategy"]) for value in job), *cells.values()]

@@ -1,0 +1,83 @@
+"""Output formats: which there are, and what each makes of a result."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from ckptplan.errors import InputError
+from ckptplan.report.formats.json import json_text
+from ckptplan.report.formats.registry import all_formats, format_named, format_of_file
+from ckptplan.report.view import Column, View
+
+VIEW = View(
+    kind="greeting",
+    table=lambda console: console.print("hello   "),
+    document=lambda: {"words": ["hello"], "count": 1},
+    rows=lambda: [{"word": "hello", "count": 1}],
+)
+
+
+def test_a_table_is_the_first_format_and_so_the_default() -> None:
+    assert list(all_formats()) == ["table", "json", "csv"]
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("table", "hello\n"),
+        ("json", '{\n  "words": [\n    "hello"\n  ],\n  "count": 1\n}\n'),
+        ("csv", "word,count\nhello,1\n"),
+    ],
+)
+def test_a_format_takes_its_form_of_a_result(name: str, text: str) -> None:
+    assert "".join(format_named(name).render(VIEW)) == text
+
+
+@pytest.mark.parametrize(
+    ("file", "name"), [("a.json", "json"), ("a/b.CSV", "csv"), ("a.txt", None), ("json", None), ("-", None)]
+)
+def test_the_name_of_a_file_asks_for_a_format(file: str, name: str | None) -> None:
+    assert format_of_file(file) is (None if name is None else all_formats()[name])
+
+
+def test_a_format_that_there_is_not() -> None:
+    with pytest.raises(InputError, match=r"no format 'jsn'. Did you mean 'json'\?"):
+        format_named("jsn")
+
+
+@pytest.mark.parametrize(
+    "document",
+    [{}, {"a": {}, "b": [], "c": ()}, {"a": [{"b": [1, [2.5]]}, None, True, "\u00e9\n"]}, {"a": (1, 2)}],
+)
+def test_json_is_laid_out_as_by_the_standard_library(document: dict[str, object]) -> None:
+    assert json_text(document) == json.dumps(document, indent=2) + "\n"
+
+
+def test_parts_of_a_document_are_made_when_they_are_reached_and_columns_stay_on_one_line() -> None:
+    made: list[str] = []
+
+    def part(name: str) -> dict[str, Column]:
+        made.append(name)
+        return {name: Column([1, 2])}
+
+    pieces = format_named("json").render(
+        View(
+            kind=None,
+            table=lambda _: None,
+            document=lambda: {"a": lambda: part("x"), "b": lambda: part("y")},
+            rows=list,
+        )
+    )
+    text = ""
+    while '"x": [1, 2]' not in text:
+        text += next(pieces)
+    assert made == ["x"]
+    assert text + "".join(pieces) == '{\n  "a": {\n    "x": [1, 2]\n  },\n  "b": {\n    "y": [1, 2]\n  }\n}\n'
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_json_has_no_numbers_that_are_none(value: float) -> None:
+    with pytest.raises(ValueError, match="not JSON compliant"):
+        json_text({"a": value})
