@@ -283,8 +283,8 @@ def sweep(
     ``over`` maps inputs to values, as ``{"T": "256:65536:x2", "batch": [30, 60]}``, or lists texts such as
     ``"T=256:65536:x2"``. ``wishes`` are ``strategies`` (None means 'closed'), ``objective``, ``model``,
     ``max_overhead``, ``local_bytes``, ``remote_bytes`` and ``effort``, as in ``optimize``. ``jobs`` is the
-    number of processes, None for all cores; with several, a script needs ``if __name__ == "__main__":``, as every
-    script that starts processes does.
+    number of processes, None for all cores; with several, a script needs ``if __name__ == "__main__":``, as
+    every script that starts processes does.
 
     Raises InputError before the first row for unknown inputs, wrong values, and a grid of more than 10 million
     rows.

@@ -409,7 +409,7 @@ def test_missing_pyarrow_says_what_to_install(tmp_path: Path) -> None:
         ),
         (
             ["--over", "local-bytes=1MiB,2MiB", "--local-bytes", "3 MiB"],
-            "--local-bytes: is both varied by the grid and set to one value (accepted: either the axis local-bytes",
+            "--local-bytes: is both varied by the grid and set to one value (accepted: either the axis",
         ),
         (["--over", "T=1,2", "--T", "5"], "--T: is varied by --over and set for all of it"),
         ([], "--over: is missing: there is one point only"),
