@@ -1,6 +1,6 @@
-"""Executes any plan in PyTorch: ``unroll`` where outputs are wanted, ``bptt`` where only the loss is.
+"""Executes plans in PyTorch: ``unroll`` returns the outputs, ``bptt`` only the loss.
 
-Needs the extra ``torch``; nothing else in ckptplan imports this package.
+The extra ``torch`` is needed; apart from the calibration, nothing in ckptplan imports this package.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Cells of other packages as ``cell(state, x) -> (state, output)``.
+"""Adapts cells of other packages to ``cell(state, x) -> (state, output)``.
 
-None of them is imported here: an adapter calls the module that it is given. Stateful nodes, which keep
-their state in an attribute, are made functional, else a step that is run again would be taken twice.
+No other package is imported here: an adapter calls the module that it is given. Nodes that keep their state in
+an attribute are made functional; otherwise a step that runs again would change that state twice.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from ckptplan.errors import InputError
 
 
 class _Adapter(torch.nn.Module):
-    """Holds the module, so that its parameters are found."""
+    """Base of the adapters; it registers the module, so that its parameters are found."""
 
     def __init__(self, module: torch.nn.Module) -> None:
         super().__init__()
@@ -31,7 +31,7 @@ class TorchCell(_Adapter):
         super().__init__(module)
         if not isinstance(module, torch.nn.RNNCellBase):
             raise InputError(
-                f"{type(module).__name__} is none of them",
+                f"{type(module).__name__} is not such a cell",
                 field="module",
                 accepted="torch.nn.RNNCell, GRUCell or LSTMCell",
             )
@@ -45,26 +45,26 @@ class TorchCell(_Adapter):
 class SnnTorchCell(_Adapter):
     """An snnTorch neuron (``Leaky``, ``Synaptic``, ``Alpha``, ``RLeaky``, ...), behind a layer if one is given.
 
-    The state is what the neuron takes after its input, as its ``reset_mem`` returns it; the initial one may be
-    None for that. The output is the spikes. Raises InputError for a neuron with ``init_hidden=True``.
+    The state is what the neuron takes after its input, as returned by ``reset_mem``. An initial state of None
+    calls ``reset_mem``. The output is the spikes. Raises InputError for a neuron with ``init_hidden=True``.
     """
 
     def __init__(self, neuron: torch.nn.Module, layer: torch.nn.Module | None = None) -> None:
         super().__init__(neuron)
         self.neuron: Any = neuron
         self.layer = layer
-        #: Neurons that feed their spikes back take them with the state.
+        #: Neurons that feed their spikes back take these as part of the state.
         self.recurrent = hasattr(neuron, "recurrent")
         inner = layer.modules() if layer is not None else ()
         if not hasattr(neuron, "reset_mem"):
             raise InputError(
-                f"{type(neuron).__name__} is no neuron of snnTorch",
+                f"{type(neuron).__name__} is not a neuron of snnTorch",
                 field="neuron",
                 accepted="SnnTorchCell(neuron, layer); for several layers, a cell whose state has one for each",
             )
         if any(getattr(one, "init_hidden", False) for one in (neuron, *inner)):
             raise InputError(
-                "keeps its state to itself (init_hidden=True), so that no step can be run again",
+                "hides its state (init_hidden=True), so that no step can run again",
                 field="neuron",
                 accepted="init_hidden=False",
             )
@@ -74,7 +74,7 @@ class SnnTorchCell(_Adapter):
         if self.layer is not None:
             x = self.layer(x)
         if state is None:
-            # Left out, it would be what the neuron remembers of the last call.
+            # Without a state, the neuron would use that of its last call.
             state = self.neuron.reset_mem()
         states = state if isinstance(state, tuple) else (state,)
         spikes, *rest = self.module(x, *states)
@@ -94,10 +94,10 @@ class NorseCell(_Adapter):
 
 
 class SpikingJellyCell(_Adapter):
-    """A SpikingJelly module in single-step mode, with all its neurons' hidden states made explicit.
+    """A SpikingJelly module in single-step mode, with the hidden states of all its neurons made explicit.
 
-    The state is the tuple of memories, in the order of ``base.extract_memories``; the initial one is
-    ``initial_state()``.
+    The state is the tuple of memories, in the order of ``base.extract_memories``; ``initial_state()`` returns
+    the initial one.
     """
 
     def __init__(self, module: torch.nn.Module) -> None:
@@ -107,7 +107,7 @@ class SpikingJellyCell(_Adapter):
         self._memories = base.extract_memories
 
     def initial_state(self) -> tuple[Any, ...]:
-        """Return the memories as they are now: after ``functional.reset_net``, those of a fresh network."""
+        """Return the present memories; after ``functional.reset_net``, these are the initial ones."""
         return tuple(self._memories(self.module))
 
     def forward(self, state: tuple[Any, ...], x: torch.Tensor) -> tuple[tuple[Any, ...], torch.Tensor]:
@@ -117,7 +117,7 @@ class SpikingJellyCell(_Adapter):
 
 
 def _spikingjelly_base(module: torch.nn.Module) -> Any:
-    """Return the package's own tools. Raises InputError if it is too old to make nodes functional."""
+    """Return the package's module ``base``. Raises InputError if it cannot make nodes functional."""
     from importlib import import_module
 
     try:

@@ -1,4 +1,4 @@
-"""What a step depends on beside its arguments: random generators and autocast."""
+"""Saves and restores what a step depends on besides its arguments: random generators and autocast."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from dataclasses import dataclass
 
 import torch
 
-#: States of the generators: that of the CPU, and of the device that runs, if it is another one.
+#: States of the generators: that of the CPU, and that of the device if it is another one.
 RandomState = tuple[torch.Tensor, ...]
 
 
 class Generators:
-    """The generators that a cell may draw from; a run from a checkpoint draws the same numbers again."""
+    """The generators that a cell may draw from, so that a run from a checkpoint draws the same numbers."""
 
     def __init__(self, device: torch.device, *, wanted: bool) -> None:
         self.wanted = wanted
@@ -21,14 +21,14 @@ class Generators:
         self.device = device if device.type == "cuda" else None
 
     def state(self) -> RandomState:
-        """Return the present state; nothing where randomness is not to be replayed."""
+        """Return the present state; an empty one if randomness is not replayed."""
         if not self.wanted:
             return ()
         states: RandomState = (torch.get_rng_state(),)
         if self.device is not None:
             states = (*states, torch.cuda.get_rng_state(self.device))
         if self._last and all(torch.equal(one, other) for one, other in zip(states, self._last, strict=True)):
-            # Nothing was drawn: checkpoints share one copy of 5 kB.
+            # No numbers were drawn: checkpoints share one copy of 5 kB.
             return self._last
         self._last = states
         return states
@@ -42,12 +42,12 @@ class Generators:
             torch.cuda.set_rng_state(state[1], self.device)
 
     def moved_since(self, state: RandomState) -> bool:
-        """Whether numbers were drawn."""
+        """Return whether numbers were drawn since a state."""
         return not all(torch.equal(one, other) for one, other in zip(self.state(), state, strict=True))
 
     @contextmanager
     def aside(self) -> Iterator[None]:
-        """Leave the ambient generators as they were."""
+        """Restore the generators on exit."""
         before = self.state()
         try:
             yield
@@ -75,7 +75,7 @@ class Autocast:
 
     @contextmanager
     def enter(self) -> Iterator[None]:
-        """Run as the forward pass did, whatever is in force now."""
+        """Run under these settings, whatever the present ones are."""
         with ExitStack() as stack:
             for kind, enabled, dtype in self.settings:
                 stack.enter_context(
@@ -85,7 +85,7 @@ class Autocast:
 
     @contextmanager
     def cast_anew(self) -> Iterator[None]:
-        """Run without weights cast before: cast without a graph, they would have no gradient later."""
+        """Run without cached casts of weights: a weight cast without a graph would get no gradient."""
         enabled = any(enabled for _, enabled, _ in self.settings)
         if enabled:
             torch.clear_autocast_cache()

@@ -1,4 +1,4 @@
-"""The two entry points."""
+"""The entry points ``unroll`` and ``bptt``."""
 
 from __future__ import annotations
 
@@ -41,17 +41,21 @@ def unroll(
 ) -> tuple[Any, Any]:
     """Return the outputs of all steps, stacked over time, and the final state; both can be differentiated.
 
-    ``cell(state, x)`` returns (state, output); states and outputs are tensors or nests of them. ``inputs`` are
-    tensors of shape (T, ...), a nest of such, or a callable (start, stop) -> chunk, called again where steps
-    are run again. Gradients reach the inputs, the initial state, the parameters of ``cell``, and what else its
-    first step is seen to use; name in ``parameters`` what only later steps use. Checkpoints that the plan
-    keeps in remote memory wait in host memory, or in files under ``remote_dir``. Random numbers are drawn again
-    where steps are run again, unless ``replay_randomness`` is False. ``plan`` may also be a
-    ``ckptplan.Schedule``, where nothing was planned. ``schedule`` is carried out instead of the plan's own, as
-    ``ckptplan.load_schedule`` returns one (``ckptplan.simulate`` says whether it is legal). ``observer`` is
-    told each action when it is done.
+    Arguments:
+        cell: ``cell(state, x)`` returns (state, output); states and outputs are tensors or nests of tensors.
+        inputs: tensors of shape (T, ...), a nest of these, or a callable (start, stop) -> chunk, which is
+            called again if steps run again.
+        state: the initial state.
+        plan: a plan, or a ``ckptplan.Schedule`` if nothing was planned.
+        parameters: tensors that need gradients but that only later steps use. Gradients reach the inputs, the
+            initial state, the parameters of ``cell``, and whatever its first step uses, without being named.
+        remote_dir: a folder for remote checkpoints; without it, they are kept in host memory.
+        replay_randomness: whether steps that run again draw the same random numbers again.
+        schedule: actions to execute instead of the plan's, e.g. from ``ckptplan.load_schedule``;
+            ``ckptplan.simulate`` checks whether they are legal.
+        observer: called with each action when it is done.
 
-    Outputs of all steps are kept: where only a loss is wanted, ``bptt`` needs far less memory.
+    The outputs of all steps are kept in memory; if only a loss is needed, ``bptt`` needs far less.
     Raises InputError.
     """
     job = Job(
@@ -88,23 +92,36 @@ def bptt(
     schedule: Iterable[Action] | None = None,
     observer: Observer | None = None,
 ) -> Result:
-    """Return the loss of a sequence, taken inside the schedule: outputs are never kept.
+    """Return the loss of a sequence, computed during the schedule, so that outputs are not kept.
 
-    The loss is the sum of ``loss(t, output)`` over all steps, or of ``chunk_loss(start, outputs)`` over runs of
-    steps (outputs stacked over time; any cut of the sequence must give the same sum), and of
-    ``final_loss(state)``. Each returns a single float. ``result.loss.backward()`` works as people know it,
-    with scaling, clipping and accumulation. Other arguments are those of ``unroll``.
+    The loss is the sum of ``loss`` or ``chunk_loss`` over the sequence, and of ``final_loss``. Each function
+    returns a single float. ``result.loss.backward()`` works as usual, with scaling, clipping and accumulation.
+
+    Arguments:
+        cell: as for ``unroll``.
+        inputs: as for ``unroll``.
+        state: the initial state.
+        loss: ``loss(t, output)`` for each step.
+        plan: as for ``unroll``.
+        chunk_loss: ``chunk_loss(start, outputs)`` for runs of steps, with outputs stacked over time; the sum
+            must not depend on how the sequence is cut.
+        final_loss: ``final_loss(state)`` for the final state.
+        parameters: as for ``unroll``.
+        remote_dir: as for ``unroll``.
+        replay_randomness: as for ``unroll``.
+        schedule: as for ``unroll``.
+        observer: as for ``unroll``.
 
     Raises InputError.
     """
     if loss is not None and chunk_loss is not None:
-        raise InputError("is given beside loss", field="chunk_loss", accepted="one of both")
+        raise InputError("is given together with loss", field="chunk_loss", accepted="one of the two")
     if loss is None and chunk_loss is None and final_loss is None:
         raise InputError("is missing", field="loss", accepted="loss, chunk_loss or final_loss")
     losses = {"loss": loss, "chunk_loss": chunk_loss, "final_loss": final_loss}
-    for field, one in losses.items():
-        if one is not None and not callable(one):
-            raise InputError(f"{quote_value(one)} cannot be called", field=field, accepted="a function")
+    for field, function in losses.items():
+        if function is not None and not callable(function):
+            raise InputError(f"{quote_value(function)} cannot be called", field=field, accepted="a function")
     job = Job(
         cell=cell,
         inputs=inputs,
@@ -124,7 +141,7 @@ def bptt(
 
 
 def _check_parameters(parameters: object) -> tuple[torch.Tensor, ...]:
-    """Return tensors whose gradient is wanted. Raises InputError."""
+    """Return the tensors that require a gradient. Raises InputError."""
     if isinstance(parameters, torch.nn.Module):
         parameters = parameters.parameters()
     if not isinstance(parameters, Iterable) or isinstance(parameters, torch.Tensor | str):

@@ -1,4 +1,4 @@
-"""Gradients through a recorded graph, from given gradients of what it computed."""
+"""Computes gradients through a recorded graph, given the gradients of its outputs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def compute_gradients(
     *,
     parameters: Sequence[torch.Tensor],
 ) -> tuple[Gradient, ...]:
-    """Return the gradients of ``wanted``, then of the parameters; None where nothing reaches them."""
+    """Return the gradients of ``wanted``, then of the parameters; None where there is no gradient."""
     live = [
         (output, gradient)
         for output, gradient in zip(outputs, gradients, strict=True)
@@ -27,15 +27,15 @@ def compute_gradients(
     everything = (*wanted, *parameters)
     if not live or not everything:
         return (None,) * len(everything)
-    # As a scalar, whose gradient need not be given: PyTorch checks given ones, one by one, with its symbolic
-    # shapes, which bring sympy into the process.
+    # The gradient of a scalar need not be given. PyTorch checks given gradients with symbolic shapes, which
+    # would import sympy.
     with torch.enable_grad(), _suspend_hooks(parameters):
         root = _GivenGradients.apply([gradient for _, gradient in live], *(output for output, _ in live))  # type: ignore[no-untyped-call]
         return torch.autograd.grad(root, everything, allow_unused=True)
 
 
 class _GivenGradients(torch.autograd.Function):
-    """A scalar whose gradients are those given, whatever its own."""
+    """A scalar that passes given gradients to its inputs, whatever its own gradient is."""
 
     @staticmethod
     def forward(ctx: Any, gradients: list[torch.Tensor], *outputs: torch.Tensor) -> torch.Tensor:
@@ -45,19 +45,20 @@ class _GivenGradients(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *_: torch.Tensor) -> Any:
-        """Hand the gradients over, and keep none."""
+        """Pass the gradients on, without keeping them."""
         gradients, ctx.gradients = ctx.gradients, None
         return None, *gradients
 
 
 @contextmanager
 def _suspend_hooks(parameters: Sequence[torch.Tensor]) -> Iterator[None]:
-    """Keep hooks of parameters from firing for every chunk: they fire once, for the whole gradient."""
-    hooked: list[tuple[Any, Any]] = [(one, one._backward_hooks) for one in parameters if one._backward_hooks]
-    for one, _ in hooked:
-        one._backward_hooks = None
+    """Disable hooks of parameters for each chunk, so that they fire once, for the whole gradient."""
+    hooked: list[tuple[Any, Any]] = [(tensor, tensor._backward_hooks) for tensor in parameters]
+    hooked = [(tensor, hooks) for tensor, hooks in hooked if hooks]
+    for tensor, _ in hooked:
+        tensor._backward_hooks = None
     try:
         yield
     finally:
-        for one, hooks in hooked:
-            one._backward_hooks = hooks
+        for tensor, hooks in hooked:
+            tensor._backward_hooks = hooks

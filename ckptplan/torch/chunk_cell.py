@@ -1,4 +1,4 @@
-"""What a cell may offer to run whole chunks itself: replay from saved outputs, its own tape and backward."""
+"""The interface of cells that run whole chunks: replay from saved outputs, and their own backward pass."""
 
 from __future__ import annotations
 
@@ -11,58 +11,58 @@ import torch
 
 
 class SavedOutputs(Protocol):
-    """Outputs of some steps as a cell keeps them for the whole sequence, and what it reads at their start."""
+    """Outputs of some steps as a cell keeps them for the sequence, with what it reads at their start."""
 
     @property
     def bytes(self) -> int:
-        """What their tensors take."""
+        """The bytes of their tensors."""
 
     def part(self, start: int, stop: int) -> Self:
-        """Return those of some steps, counted from the first."""
+        """Return the outputs of steps start..stop-1, counted from the first step here."""
 
     def moved(self, keep: Callable[[torch.Tensor], torch.Tensor]) -> Self:
-        """Return the same with each tensor where ``keep`` puts it."""
+        """Return the same outputs with each tensor replaced by what ``keep`` returns for it."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ChunkGradients:
     """Gradients of a chunk."""
 
-    #: Of the state it begins with: as the state nests.
+    #: Gradient of the state at the start, nested like the state.
     state: Any
-    #: Of its inputs, time first; None where they were not wanted.
+    #: Gradients of the inputs, time first; None if not requested.
     inputs: Any
-    #: Of the cell's parameters, in the order of ``parameters()``.
+    #: Gradients of the cell's parameters, in the order of ``parameters()``.
     parameters: tuple[torch.Tensor | None, ...]
 
 
 class ChunkCell(torch.nn.Module, ABC):
-    """A cell that steps like any other, ``cell(state, x) -> (state, output)``, and runs chunks itself.
+    """A cell with the usual step, ``cell(state, x) -> (state, output)``, that also runs whole chunks.
 
-    Outputs are saved for the whole sequence, so they should be small, as spikes are. Steps that are run
-    again are replayed from them, which spares what made them (Bencheikh et al. 2024, section III-B). The
-    methods run without autograd, on states and inputs that belong to no graph, for few steps at a time.
-    ``inputs`` have time first. A chunk's tape is what ``states`` hold: the state after each of its steps.
+    Outputs are saved for the whole sequence, so they should be small, as spikes are. Steps that run again are
+    replayed from them, without computing them again (Bencheikh et al. 2024, section III-B). The methods run
+    without autograd, on states and inputs outside any graph, for a few steps at a time. ``inputs`` have time
+    first. The tape of a chunk is ``states``: the state after each of its steps, time first.
     """
 
     @abstractmethod
     def run(self, state: Any, inputs: Any, before: Any | None) -> tuple[Any, Any]:
-        """Run steps for the first time; ``before`` are the outputs of the step before, None at the first.
+        """Run steps for the first time; return the state after each step, and the outputs to save.
 
-        Returns the states after each step, time first, and the outputs to be saved.
+        ``before`` is what ``last`` returned for the preceding steps, None at the first step.
         """
 
     @abstractmethod
     def replay(self, state: Any, inputs: Any, outputs: Any) -> Any:
-        """Return the states after each step, from saved outputs, without making these again."""
+        """Return the state after each step, from saved outputs, without computing these again."""
 
     @abstractmethod
     def last(self, outputs: Any) -> Any:
-        """Return what ``run`` needs of saved outputs to go on after them."""
+        """Return what ``run`` needs of saved outputs to continue after them."""
 
     @abstractmethod
     def dense(self, outputs: Any) -> Any:
-        """Return saved outputs as the steps returned them, time first."""
+        """Return saved outputs in the form in which steps return them, time first."""
 
     @abstractmethod
     def reverse(
@@ -76,7 +76,14 @@ class ChunkCell(torch.nn.Module, ABC):
         state_gradients: Any,
         wants_inputs: bool,
     ) -> ChunkGradients:
-        """Return gradients, given those of the outputs and of the state after the last step.
+        """Return the gradients of a chunk.
 
-        A leaf without gradient is None in ``output_gradients`` and ``state_gradients``.
+        Arguments:
+            state: the state at the start.
+            states: the state after each step, time first.
+            inputs: the inputs, time first.
+            outputs: the saved outputs.
+            output_gradients: gradients of the outputs, time first; a leaf without gradient is None.
+            state_gradients: gradients of the state after the last step; a leaf without gradient is None.
+            wants_inputs: whether gradients of the inputs are needed.
         """

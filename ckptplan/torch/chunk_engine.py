@@ -1,4 +1,4 @@
-"""Steps a chunk at a time, by a cell that replays them from saved outputs and has a backward of its own."""
+"""Runs cells that run whole chunks, replay them from saved outputs, and have their own backward pass."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from ckptplan.torch.pages import Pages
 from ckptplan.torch.probe import Parameters, check_reached
 from ckptplan.torch.trees import Leaves, byte_size, flatten
 
-#: Most steps run at a time, and most whose outputs and adjoints are alive at a time.
+#: The most steps run at a time, and the most whose outputs and adjoints exist at a time.
 _MOST, _MOST_WORKING = 64, 16
-#: Of the states that a plan has room for, about this share may be worked on beside them.
+#: One in this many of the states that a plan has room for may be used as working memory in addition.
 _SHARE = 8
 
 
@@ -47,7 +47,7 @@ class _Piece:
 
 
 class ChunkTape(Tape):
-    """States of a recorded chunk, piece by piece."""
+    """The states of a recorded chunk, in pieces."""
 
     def __init__(self, *, start: int, stop: int, pieces: list[_Piece], end: Leaves, final: Terms) -> None:
         super().__init__(start=start, stop=stop)
@@ -66,7 +66,7 @@ class _Block:
 
 
 class SavedLog:
-    """Outputs of all steps that have run, as a cell saved them, piece by piece."""
+    """The saved outputs of all steps that have run, in pieces."""
 
     def __init__(self) -> None:
         self._blocks: list[_Block] = []
@@ -93,12 +93,12 @@ class SavedLog:
 
     @property
     def bytes(self) -> int:
-        """What they take."""
+        """The bytes of the saved outputs."""
         return sum(block.saved.bytes for block in self._blocks)
 
 
 class ChunkEngine(Engine):
-    """Runs a cell that runs chunks itself."""
+    """Runs a ``ChunkCell``, a few steps at a time."""
 
     def __init__(
         self,
@@ -119,7 +119,7 @@ class ChunkEngine(Engine):
         self.wants_inputs = any(input_gradients)
         self.device = device
         self.working = _MOST_WORKING if room is None else min(max(room // _SHARE, 4), _MOST_WORKING)
-        # What runs at a time becomes the tape, or goes: it may be as much as the tapes of the plan.
+        # The states of a piece become the tape or are dropped, so a piece may be as large as a chunk's tape.
         self.piece = min(max(chunk, self.working), _MOST)
         self.log = SavedLog()
         self._pages = Pages()
@@ -151,12 +151,12 @@ class ChunkEngine(Engine):
 
     @contextmanager
     def _plain(self) -> Iterator[None]:
-        """Run as the cell is written: no graph, no casts."""
+        """Disable autograd and autocast."""
         with torch.no_grad(), torch.autocast(device_type=self.device.type, enabled=False):
             yield
 
     def _pieces(self, start: int, stop: int, known: int) -> Iterator[tuple[int, int]]:
-        """Cut steps to pieces; what is known is saved in pieces, too, and cut as they were."""
+        """Cut steps into pieces; known steps are cut where their outputs were saved."""
         while start < stop:
             end = min(stop, start + self.piece)
             if start < known:
@@ -194,7 +194,7 @@ class ChunkEngine(Engine):
         self.log.forget(tape.start)
 
     def _reverse_final(self, tape: ChunkTape, incoming: Incoming) -> None:
-        """Add what the loss of the final state gives."""
+        """Add the gradients of the final state's loss."""
         if not tape.final or not incoming or incoming[0] is None:
             return
         found = self._grad(tape.final, [incoming[0]], tape.end)
@@ -225,7 +225,7 @@ class ChunkEngine(Engine):
             self.gradients.put(piece.start, piece.stop, flatten(found.inputs)[0])
 
     def _output_gradients(self, piece: _Piece, saved: Any, incoming: Incoming) -> Any | None:
-        """Return the gradients of the outputs; the loss is taken again, of the outputs saved."""
+        """Return the gradients of the outputs, by computing the loss of the saved outputs again."""
         if not incoming or all(gradient is None for gradient in incoming):
             return None
         leaves, structure = flatten(self.cell.dense(saved))
@@ -243,12 +243,12 @@ class ChunkEngine(Engine):
             some = outputs[first : first + self.outputs.at_once]
             found = self.outputs.take(start + first, some, first_time=first_time)
             if not first_time:
-                # Else they are of no use, and a loss may be a view that keeps its outputs.
+                # The first time they are not needed, and a loss may be a view that keeps its outputs alive.
                 terms += found
         return terms
 
     def _grad(self, terms: Terms, gradients: Any, leaves: Leaves) -> list[Gradient]:
-        """Return gradients of leaves, and add those of parameters."""
+        """Return the gradients of leaves, and accumulate those of parameters."""
         wanted = [leaf for leaf in leaves if leaf.requires_grad]
         found = compute_gradients(terms, gradients, wanted, parameters=self.parameters)
         self.gradients.add(found[len(wanted) :])
@@ -266,13 +266,13 @@ class ChunkEngine(Engine):
 
 
 def _copy_last(states: Any) -> Any:
-    """Return the last one: a copy, that does not keep the others."""
+    """Return a copy of the last state, which does not keep the others alive."""
     leaves, structure = flatten(states)
     return structure.fill([leaf[-1].clone() for leaf in leaves])
 
 
 def _unstack(outputs: Any) -> list[Any]:
-    """Return outputs step by step."""
+    """Return a list of the outputs of each step."""
     leaves, structure = flatten(outputs)
     return [structure.fill(step) for step in zip(*(leaf.unbind(0) for leaf in leaves), strict=True)]
 

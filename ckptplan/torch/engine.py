@@ -1,4 +1,4 @@
-"""How steps are run, recorded and reversed: one after the other under autograd, or a chunk at a time."""
+"""The interface of engines, which run, record and reverse steps."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ import torch
 from ckptplan.torch.gradients import Gradients
 
 Cell = Callable[[Any, Any], tuple[Any, Any]]
-#: Gradients that came in, of what came of the outputs.
+#: Gradients of the results of the outputs, i.e. of stacked outputs or of the loss.
 Incoming = tuple[torch.Tensor | None, ...]
 
 
 class Tape(ABC):
-    """What the backward pass of some steps needs."""
+    """The data that the backward pass of some steps needs."""
 
     def __init__(self, *, start: int, stop: int) -> None:
         self.start, self.stop = start, stop
@@ -24,33 +24,33 @@ class Tape(ABC):
     @property
     @abstractmethod
     def bytes(self) -> int:
-        """What it keeps alive beside the state that it begins with, parameters and inputs, in bytes."""
+        """The bytes it keeps alive, excluding its initial state, parameters and inputs."""
 
 
 class Engine(ABC):
-    """Runs steps. A state that comes in or goes out belongs to no graph."""
+    """Runs steps. States passed in and returned belong to no graph."""
 
     gradients: Gradients
-    #: Whether steps may be run again, or reversed.
+    #: Whether steps may run again or be reversed.
     again = True
 
     @property
     def saved_bytes(self) -> int:
-        """Outputs kept for the whole sequence, in bytes."""
+        """The bytes of outputs that are kept for the whole sequence."""
         return 0
 
     @abstractmethod
     def advance(self, state: Any, start: int, stop: int, *, known: int) -> Any:
-        """Run steps and keep nothing; the first ``known`` of all have run before. Returns the state after."""
+        """Run steps without a tape, and return the state after them; steps before ``known`` have run before."""
 
     @abstractmethod
     def record(self, state: Any, start: int, stop: int, *, known: int) -> tuple[Tape, Any]:
-        """Run steps and keep their tape. Returns it and the state after."""
+        """Run steps, and return their tape and the state after them."""
 
     @abstractmethod
     def reverse(self, tape: Tape, incoming: Incoming) -> None:
-        """Take a tape's gradients; the state's become those of the state that the tape begins with."""
+        """Backpropagate through a tape; the state's gradients become those of the tape's initial state."""
 
     @abstractmethod
     def close(self) -> None:
-        """Let go of everything."""
+        """Release everything."""

@@ -1,7 +1,7 @@
-"""Carries the actions of a schedule out: steps by an engine, checkpoints in stores.
+"""Executes the actions of a schedule: an engine runs the steps, stores keep the checkpoints.
 
-A checkpoint is a detached state with the random generators of that moment. The first sweep runs until the
-first Backward, the rest when the gradient of the result comes in.
+A checkpoint is a detached state with the states of the random generators. The first sweep runs until the first
+Backward; the rest runs when the gradient of the result is available.
 """
 
 from __future__ import annotations
@@ -22,12 +22,23 @@ from ckptplan.torch.losses import Outputs
 from ckptplan.torch.stores import Checkpoint, Store
 from ckptplan.torch.trees import Leaves, flatten
 
-#: Is told each action when it is done.
+#: Called with each action when it is done.
 Observer = Callable[[Action, "Executor"], None]
 
 
 class Executor:
-    """Carries a schedule out. Not for use twice."""
+    """Executes one schedule; single use.
+
+    Arguments:
+        engine: runs, records and reverses steps.
+        outputs: takes the outputs of the steps.
+        steps: T.
+        state: the initial state, detached.
+        stores: keep the checkpoints of each tier.
+        generators: the random generators to save and restore.
+        autocast: the autocast settings of the forward pass.
+        observer: called with each action when it is done.
+    """
 
     def __init__(
         self,
@@ -49,13 +60,13 @@ class Executor:
         self.state: Any = state
         #: When the present action began, for an observer that takes times.
         self.began = 0.0
-        #: The final state, and how it nests.
+        #: The leaves of the final state, and its structure.
         self.final: Leaves = ()
         self.end = flatten(state)[1]
         self._incoming: Incoming = ()
 
     def sweep(self, actions: Lookahead) -> Backward | None:
-        """Carry actions out up to the first Backward, which is returned."""
+        """Execute the actions before the first Backward, and return that action."""
         for action in actions:
             if isinstance(action, Backward):
                 return action
@@ -63,7 +74,7 @@ class Executor:
         return None
 
     def reverse(self, first: Backward, rest: Lookahead, *, final: list[Gradient], incoming: Incoming) -> None:
-        """Carry the rest out, given the gradients of the final state and of what came of the outputs."""
+        """Execute the rest, given the gradients of the final state and of the results of the outputs."""
         self.engine.gradients.begin(final)
         self._incoming = incoming
         remote = self.stores[Tier.REMOTE]
@@ -77,20 +88,20 @@ class Executor:
                     self._expect(rest)
 
     def _expect(self, rest: Lookahead) -> None:
-        """Tell the remote store what it is asked for next, if it can make use of it."""
+        """Announce the next read to the remote store, if it can fetch ahead."""
         remote = self.stores[Tier.REMOTE]
         if remote.ahead and (state := rest.next_read()) is not None:
             remote.expect(state)
 
     def forward_only(self) -> None:
-        """Run all steps and keep nothing."""
+        """Run all steps without checkpoints or tapes."""
         self.engine.again = False
         self._advance(0, self.steps)
         with torch.no_grad():
             self.outputs.finish(self.state)
 
     def close(self) -> None:
-        """Let go of everything."""
+        """Release everything."""
         self.tapes.clear()
         self.state = None
         self.engine.close()

@@ -1,4 +1,4 @@
-"""A whole planned sequence as one operation of autograd."""
+"""Wraps a whole planned sequence as one operation of autograd."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ class Run:
 
 
 class PlannedSequence(torch.autograd.Function):
-    """Its arguments are the run, the initial state, the inputs, the parameters."""
+    """The operation; its arguments are the run, the initial state, the inputs and the parameters."""
 
     @staticmethod
     def forward(ctx: Any, run: Run, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        """Carry the first sweep out."""
+        """Execute the first sweep."""
         ctx.set_materialize_grads(False)
         ctx.run = run
         ctx.versions = [tensor._version for tensor in tensors]
@@ -51,9 +51,9 @@ class PlannedSequence(torch.autograd.Function):
             except BaseException:
                 run.executor.close()
                 raise
-        # Steps that ran may have replaced buffers, as neurons do that keep their last state.
+        # Taken after the sweep: steps may replace buffers, e.g. in neurons that keep their last state.
         ctx.modules = Fingerprint(run.modules)
-        # What is returned holds this function, so that the run must not hold it.
+        # The results refer to this function, so the run must not refer to them.
         final, run.executor.final = run.executor.final, ()
         ctx.states = len(final)
         results = (*run.outputs.release(), *(leaf.clone() for leaf in final))
@@ -63,17 +63,17 @@ class PlannedSequence(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor | None) -> Any:
-        """Carry the rest out; what was held goes, gradients included: autograd is to have the only ones."""
+        """Execute the rest; then release everything, so that autograd has the only copy of the gradients."""
         if torch.is_grad_enabled():
-            # As for a penalty on gradients: they would have no graph, and count for nothing in silence.
+            # E.g. for a gradient penalty: without a graph, it would silently have no effect.
             raise RuntimeError(
                 "gradients of a planned sequence have no graph of their own: create_graph=True is not supported"
             )
         run: Run | None = ctx.run
         if run is None:
             raise RuntimeError(
-                "a planned sequence is reversed once: its checkpoints were freed on the way. Call bptt or "
-                "unroll again for another backward; retain_graph keeps nothing of it"
+                "a planned sequence can be reversed only once, since this frees its checkpoints. Call bptt or "
+                "unroll again for another backward; retain_graph has no effect on it"
             )
         ctx.run = None
         with closing(run.executor):
@@ -100,6 +100,6 @@ def _reverse(run: Run, gradients: tuple[torch.Tensor | None, ...], *, outputs: i
                 run.first, run.actions, final=list(gradients[outputs:]), incoming=tuple(gradients[:outputs])
             )
         except BaseException:
-            # Before it is explained: what is available is what is free by then.
+            # Close first, so that the error reports the memory that is free afterwards.
             run.executor.close()
             raise

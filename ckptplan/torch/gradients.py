@@ -1,4 +1,4 @@
-"""Gradients while a sequence is reversed: of the state that comes next, of parameters, of inputs."""
+"""Accumulates gradients while a sequence is reversed: of the state, the parameters and the inputs."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ Gradient = torch.Tensor | None
 
 
 class Gradients:
-    """What has been found so far; the parameters' are sums over the steps reversed."""
+    """The gradients so far; those of the parameters are sums over the reversed steps."""
 
     def __init__(self, *, parameters: int, inputs: Leaves, wanted: Sequence[bool]) -> None:
-        #: Of the leaves of the state where the next steps to be reversed end; empty where nothing came in.
+        #: Gradients of the state at the end of the next steps to reverse; empty if there are none.
         self.state: list[Gradient] = []
         self.parameters: list[Gradient] = [None] * parameters
         self.inputs: list[Gradient] = [None] * len(inputs)
@@ -23,29 +23,29 @@ class Gradients:
         self._own = [False] * parameters
 
     def begin(self, final: Sequence[Gradient]) -> None:
-        """Take the gradient of the final state, and make room for those of the inputs."""
+        """Set the gradient of the final state, and allocate those of the inputs."""
         self.state = list(final)
         self.inputs = [
             torch.zeros_like(leaf) if wanted else None
             for leaf, wanted in zip(self._inputs, self._wanted, strict=True)
         ]
 
-    def add(self, found: Sequence[Gradient], *, first: int = 0) -> None:
+    def add(self, gradients: Sequence[Gradient], *, first: int = 0) -> None:
         """Add gradients of the parameters from number ``first`` on."""
-        for place, gradient in enumerate(found, start=first):
-            kept = self.parameters[place]
+        for place, gradient in enumerate(gradients, start=first):
+            total = self.parameters[place]
             if gradient is None:
                 continue
-            if kept is None:
+            if total is None:
                 self.parameters[place] = gradient
             elif self._own[place]:
-                kept += gradient
+                total += gradient
             else:
-                # The first one may share its memory with others, or with itself (an expanded scalar).
-                self.parameters[place], self._own[place] = kept + gradient, True
+                # The first gradient may share memory with others, or with itself (an expanded scalar).
+                self.parameters[place], self._own[place] = total + gradient, True
 
     def put(self, start: int, stop: int, parts: Sequence[Gradient]) -> None:
-        """Keep gradients of the inputs of some steps."""
+        """Store the gradients of the inputs of some steps."""
         for whole, part in zip(self.inputs, parts, strict=False):
             if part is not None and whole is not None:
                 whole[start:stop] = part

@@ -1,4 +1,4 @@
-"""Looks into graphs that autograd recorded: their leaves, and the bytes they keep for the backward pass."""
+"""Inspects graphs that autograd recorded: their leaves, and the bytes they keep for the backward pass."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ckptplan.torch.trees import Leaves, is_differentiable
 
 
 def walk_nodes(outputs: Iterable[torch.Tensor], *, until: Iterable[torch.Tensor] = ()) -> Iterator[Any]:
-    """Return the operations behind some tensors, each once; not those behind ``until``."""
+    """Yield the operations that lead to ``outputs``, each once, without those that lead to ``until``."""
     ends = {tensor.grad_fn for tensor in until if tensor.grad_fn is not None}
     waiting = list({tensor.grad_fn for tensor in outputs if tensor.grad_fn is not None} - ends)
     met = {*waiting, *ends}
@@ -27,19 +27,19 @@ def walk_nodes(outputs: Iterable[torch.Tensor], *, until: Iterable[torch.Tensor]
 def find_graph_leaves(
     outputs: Iterable[torch.Tensor], *, until: Iterable[torch.Tensor] = ()
 ) -> Iterator[torch.Tensor]:
-    """Return the leaves that require a gradient, of the graphs behind some tensors."""
+    """Yield the leaves that require a gradient in the graphs of ``outputs``."""
     yield from (node.variable for node in walk_nodes(outputs, until=until) if hasattr(node, "variable"))
 
 
 def read_sequence_number() -> int:
-    """Return the number that autograd gives the next operation it records."""
+    """Return the sequence number that autograd gives the next operation it records."""
     return int(torch.autograd._get_sequence_nr())  # type: ignore[attr-defined]
 
 
 def find_outer_node(
     outputs: Iterable[torch.Tensor], *, before: int, until: Iterable[torch.Tensor] = ()
 ) -> str | None:
-    """Return the name of an operation that was recorded before a moment (a sequence number of autograd)."""
+    """Return the name of an operation that was recorded ``before`` a sequence number, None if there is none."""
     for node in walk_nodes(outputs, until=until):
         if not hasattr(node, "variable") and node._sequence_nr() < before:
             return str(node.name())
@@ -49,10 +49,10 @@ def find_outer_node(
 def count_saved_bytes(
     outputs: Iterable[torch.Tensor], *, end: Iterable[torch.Tensor], without: Iterable[torch.Tensor]
 ) -> int:
-    """Return the bytes of the distinct storages that a graph saved, the state at its end included.
+    """Return the bytes of the distinct storages that a graph saved, including the state at its end.
 
-    Not counted: ``without`` (the state it begins with and the inputs) and leaves that require a gradient
-    (parameters), which live whether the graph does or not.
+    Storages of ``without`` (the initial state and the inputs) and of leaves that require a gradient
+    (parameters) are not counted, since they exist without the graph too.
     """
     outputs = tuple(outputs)
     left_out = {storage_of(tensor) for tensor in without}
@@ -66,12 +66,12 @@ def count_saved_bytes(
 
 
 def storage_of(tensor: torch.Tensor) -> int:
-    """Return what tells storages apart."""
+    """Return a number that identifies a tensor's storage."""
     return tensor.untyped_storage().data_ptr()
 
 
 def find_saved_tensors(outputs: Iterable[torch.Tensor]) -> Iterator[torch.Tensor]:
-    """Return the tensors that the nodes of a graph saved."""
+    """Yield the tensors that the nodes of a graph saved."""
     for node in walk_nodes(outputs):
         if hasattr(node, "saved_tensors"):
             # A function written in Python.
@@ -84,7 +84,7 @@ def find_saved_tensors(outputs: Iterable[torch.Tensor]) -> Iterator[torch.Tensor
 
 
 def as_graph_roots(leaves: Leaves) -> Leaves:
-    """Return a state that a graph begins with: every float requires a gradient, the first one, too."""
+    """Return a detached state as the beginning of a graph: every float requires a gradient."""
     detached = tuple(leaf.detach() for leaf in leaves)
     for leaf in detached:
         if is_differentiable(leaf):

@@ -1,10 +1,10 @@
-"""Remote checkpoints in host memory: buffers used again and again, copies beside compute on an accelerator.
+"""Stores remote checkpoints in reusable host buffers, with copies that overlap compute on CUDA.
 
-On CUDA buffers are pinned, and writes and reads have a stream of their own each, ordered by events: a write
-waits for the compute that made the state, a read for the write of its buffer, compute for the read. One
-write and one read are under way at most, the buffers that docs/equations.md counts: the host waits for the
-one before. Where a plan's transfers do not run beside compute, compute waits for each; where they do, the
-next read is begun as soon as it is known. On a CPU the same buffers are filled at once.
+On CUDA, buffers are pinned, and writes and reads each have their own stream, ordered by events: a write waits
+for the compute that made the state, a read waits for the write of its buffer, and compute waits for the read.
+At most one write and one read are in progress, which are the buffers that docs/equations.md counts: the host
+waits for the previous one. If a plan's transfers do not overlap compute, compute waits for each; if they do,
+the next read begins as soon as it is known. On a CPU, the same buffers are filled synchronously.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import torch
 from ckptplan.torch.stores import Checkpoint, Store
 from ckptplan.torch.trees import Leaves
 
-#: What tells buffers apart: shapes, types and devices of a state's leaves.
+#: The kind of a buffer: shapes, types and devices of a state's leaves.
 Kind = tuple[tuple[torch.Size, torch.dtype, torch.device], ...]
 
 
@@ -41,7 +41,7 @@ class _Fetched:
 
 
 class HostStore(Store):
-    """Copies in host memory."""
+    """Keeps checkpoints as copies in host memory."""
 
     def __init__(self, device: torch.device, *, ahead: bool) -> None:
         super().__init__()
@@ -53,7 +53,7 @@ class HostStore(Store):
 
     @property
     def buffers(self) -> int:
-        """The number of buffers made so far, full or not."""
+        """The number of buffers allocated so far."""
         return len(self._kept) + sum(len(free) for free in self._free.values())
 
     def expect(self, state: int) -> None:
@@ -127,7 +127,7 @@ class _Lanes:
             for kept, leaf in zip(buffer, leaves, strict=True):
                 kept.copy_(leaf, non_blocking=True)
                 if leaf.is_cuda:
-                    # The state may be let go before the copy is done.
+                    # The state may be released before the copy is done.
                     leaf.record_stream(self.writes)
         done: torch.cuda.Event = self.writes.record_event()
         if not self.beside:
@@ -155,7 +155,7 @@ class _Lanes:
         return leaves, done
 
     def arrive(self, fetched: _Fetched) -> None:
-        """Let compute wait for a state."""
+        """Make compute wait for a state."""
         compute = torch.cuda.current_stream(self.device)
         compute.wait_event(fetched.arrived)
         for leaf in fetched.leaves:
@@ -163,12 +163,12 @@ class _Lanes:
                 leaf.record_stream(compute)
 
     def finish(self) -> None:
-        """Wait for what is under way: its buffers go."""
+        """Wait for copies in progress, before their buffers are released."""
         self.writes.synchronize()
         self.reads.synchronize()
 
 
 @cache
 def _streams(device: torch.device) -> tuple[torch.cuda.Stream, torch.cuda.Stream]:
-    """Return the streams of a device, the same for all runs: memory that is free belongs to its stream."""
+    """Return the streams of a device; they are shared by all runs, since free memory belongs to its stream."""
     return torch.cuda.Stream(device), torch.cuda.Stream(device)

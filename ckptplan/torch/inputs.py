@@ -1,4 +1,4 @@
-"""What the cell reads at each step: a tensor over time, a nest of them, or a function that makes them."""
+"""Provides the inputs of each step, from tensors over time or from a function that makes them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ckptplan.torch.trees import Leaves, Structure, flatten, is_differentiable
 class Sequence(ABC):
     """Inputs of all steps."""
 
-    #: Tensors that gradients may be wanted of, time first.
+    #: Tensors that may need gradients, time first.
     leaves: Leaves = ()
 
     @abstractmethod
@@ -24,7 +24,7 @@ class Sequence(ABC):
 
     @abstractmethod
     def device(self) -> torch.device | None:
-        """Return where they are; None if that is known only when they are made."""
+        """Return the device of the inputs; None if it is known only when they are made."""
 
 
 class GivenInputs(Sequence):
@@ -56,16 +56,18 @@ class GivenInputs(Sequence):
 
 
 def _guess_meaning(inputs: Any, leaf: torch.Tensor, steps: int) -> str:
-    """Return what may be meant."""
+    """Return a guess at the mistake, as text."""
     if isinstance(inputs, list | tuple) and len(inputs) == steps:
-        return f": a list of {steps:,} tensors is a nest of so many inputs, torch.stack makes one of them"
+        return (
+            f": a list of {steps:,} tensors is a nest of {steps:,} inputs; torch.stack makes one tensor of them"
+        )
     if leaf.dim() > 1 and leaf.shape[1] == steps:
         return f": axis 1 has {steps:,}, is the batch first?"
     return ""
 
 
 class MadeInputs(Sequence):
-    """Chunks that a function makes when they are needed, again and again the same."""
+    """Chunks that a function makes on demand; it must return the same chunk each time."""
 
     def __init__(self, make: Callable[[int, int], Any]) -> None:
         self.make = make
@@ -98,14 +100,14 @@ class MadeInputs(Sequence):
 
 
 def make_sequence(inputs: Any, *, steps: int, asked_by: str = "plan") -> Sequence:
-    """Return the inputs as a sequence; ``asked_by`` is what has these steps. Raises InputError."""
+    """Return the inputs as a sequence; ``asked_by`` names the source of ``steps``. Raises InputError."""
     return MadeInputs(inputs) if callable(inputs) else GivenInputs(inputs, steps=steps, asked_by=asked_by)
 
 
 def iterate_steps(leaves: Leaves, structure: Structure, count: int) -> Iterator[Any]:
-    """Return the input of one step after the other.
+    """Yield the input of each step.
 
-    Taken apart all at once: indexing would give each step a gradient as large as the whole chunk.
+    The chunk is unbound at once: indexing would give each step a gradient as large as the whole chunk.
     """
     if not leaves:
         yield from (structure.fill(()) for _ in range(count))
@@ -115,7 +117,7 @@ def iterate_steps(leaves: Leaves, structure: Structure, count: int) -> Iterator[
 
 
 def detach_inputs(leaves: Leaves, wanted: tuple[bool, ...]) -> Leaves:
-    """Return the inputs of a chunk, detached; those whose gradient is wanted begin a graph."""
+    """Return the inputs of a chunk, detached; those marked ``wanted`` require a gradient."""
     detached = tuple(leaf.detach() for leaf in leaves)
     for leaf, want in zip(detached, wanted or (False,) * len(detached), strict=True):
         if want and is_differentiable(leaf):

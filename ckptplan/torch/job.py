@@ -1,4 +1,4 @@
-"""What ``bptt`` and ``unroll`` were called with, checked, and the parts that carry it out."""
+"""Checks a call of ``bptt`` or ``unroll``, and assembles the parts that execute it."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from ckptplan.torch.trees import Structure, flatten, refuse_inference_tensors
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
-    """A call. Raises InputError."""
+    """A call of ``bptt`` or ``unroll``; the fields are their arguments. Raises InputError."""
 
     cell: Cell
     inputs: Any
@@ -70,12 +70,12 @@ class Job:
         if self.remote_dir is not None and not isinstance(self.remote_dir, str | os.PathLike):
             raise InputError(f"is {quote_value(self.remote_dir)}", field="remote_dir", accepted="a folder")
         if isinstance(self.plan, Schedule) and self.schedule is None:
-            # A plan's actions are legal by their making; others could give wrong gradients in silence.
+            # A plan's actions are legal by construction; others could silently give wrong gradients.
             self.plan.check()
 
     @property
     def sequence(self) -> Sequence:
-        """The inputs."""
+        """The inputs as a sequence."""
         asked_by = "plan" if isinstance(self.plan, Plan) else "schedule"
         return make_sequence(self.inputs, steps=self.plan.steps, asked_by=asked_by)
 
@@ -84,7 +84,7 @@ class Job:
         return schedule_of(self.plan) if isinstance(self.plan, Plan) else self.plan
 
     def probe(self, losses: SummedLoss | None) -> ProbeResult:
-        """Look at the first step."""
+        """Run the first step aside, and return what it shows."""
         inputs = self.sequence
         if torch.is_grad_enabled():
             refuse_inference_tensors(flatten(self.state)[0], field="state")
@@ -101,7 +101,7 @@ class Job:
         )
 
     def _likely_device(self, inputs: Sequence) -> torch.device:
-        """Return where the cell will run, as far as its arguments tell."""
+        """Return the device on which the cell will probably run, from its arguments."""
         modules = [one for one in (self.cell, *self.losses) if isinstance(one, torch.nn.Module)]
         tensors = [
             *flatten(self.state)[0],
@@ -114,12 +114,12 @@ class Job:
         return (accelerators or devices or [torch.device("cpu")])[0]
 
     def run(self, outputs: Outputs, probed: ProbeResult) -> tuple[tuple[torch.Tensor, ...], Structure]:
-        """Return what came of the outputs, then the leaves of the final state; and how that nests."""
+        """Return the results of the outputs with the leaves of the final state, and its structure."""
         state, inputs = flatten(self.state)[0], self.sequence.leaves
         wanted = any(one.requires_grad for one in (*state, *inputs, *probed.parameters))
         executor = self._executor(outputs, probed)
         if not (wanted and torch.is_grad_enabled()):
-            # Nothing to reverse, nothing to keep.
+            # Nothing will be reversed, so no checkpoints are needed.
             with explain_exhaustion(self.plan, probed.device), closing(executor):
                 executor.forward_only()
             return (*outputs.release(), *executor.final), executor.end
@@ -140,7 +140,7 @@ class Job:
     def _executor(self, outputs: Outputs, probed: ProbeResult) -> Executor:
         remote: Store
         if self.remote_dir is None:
-            # What an observer is told took its time alone.
+            # An observer measures each action separately.
             ahead = self._planned.overlaps and self.observer is None
             remote = HostStore(probed.device, ahead=ahead)
         else:

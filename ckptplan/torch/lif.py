@@ -1,11 +1,12 @@
-"""Leaky integrate-and-fire neurons that are replayed from their spikes; the tape holds membranes only.
+"""Implements leaky integrate-and-fire neurons that are replayed from their spikes.
 
 With decay d, threshold h, spikes z(t) = [v(t) > h]:
 
     v(t) = d v(t-1) + W x(t) + R z(t-1) + b - h z(t-1)
 
-The spike has the derivative 1 / (1 + s |v - h|)^2 (Zenke and Ganguli 2018); the reset, the last term, none.
-The smaller the slope s, the more passes each spike: over hundreds of steps gradients may explode.
+The tape holds membranes only. The spike has the surrogate derivative 1 / (1 + s |v - h|)^2 (Zenke and Ganguli
+2018); the reset, which is the last term, has none. The smaller the slope s, the larger the derivative: over
+hundreds of steps gradients may explode.
 """
 
 from __future__ import annotations
@@ -24,32 +25,42 @@ from ckptplan.torch.spikes import Spikes
 
 @dataclass(frozen=True)
 class LIFOutputs:
-    """Spikes of some steps and, first, those of the step before; and those that came in, if they are spikes."""
+    """Spikes of the step before and of some steps, and the inputs of these steps if they are spikes."""
 
     spikes: Spikes
     inputs: Spikes | None
 
     @property
     def bytes(self) -> int:
-        """What the tensors take."""
+        """The bytes of the tensors."""
         return self.spikes.bytes + (0 if self.inputs is None else self.inputs.bytes)
 
     def part(self, start: int, stop: int) -> LIFOutputs:
-        """Return those of some steps, counted from the first."""
+        """Return the outputs of steps start..stop-1, counted from the first step here."""
         inputs = None if self.inputs is None else self.inputs.part(start, stop)
         return LIFOutputs(self.spikes.part(start, stop + 1), inputs)
 
     def moved(self, keep: Callable[[torch.Tensor], torch.Tensor]) -> LIFOutputs:
-        """Return the same with each tensor where ``keep`` puts it."""
+        """Return the same outputs with each tensor replaced by what ``keep`` returns for it."""
         return LIFOutputs(self.spikes.moved(keep), None if self.inputs is None else self.inputs.moved(keep))
 
 
 class LIF(ChunkCell):
-    """A layer of leaky integrate-and-fire neurons, recurrent or not; its state are the membranes alone.
+    """A layer of leaky integrate-and-fire neurons, recurrent or not; the state is the membranes alone.
 
-    ``inputs`` and ``neurons`` are counts; x has shape (..., inputs), the state and the spikes, the output,
-    (..., neurons). With ``spiking_inputs`` the inputs are zeros and ones, and are saved sparse, too.
-    Under autocast chunks run in the precision of the parameters. Raises InputError.
+    Inputs have shape (..., inputs); the state, and the spikes that are the output, have shape (..., neurons).
+    Under autocast, chunks run in the precision of the parameters. Raises InputError.
+
+    Arguments:
+        inputs: the number of inputs.
+        neurons: the number of neurons.
+        decay: d, from 0 to 1.
+        threshold: h.
+        slope: s, above 0.
+        recurrent: whether neurons feed back on each other, with the weights R.
+        spiking_inputs: whether the inputs are zeros and ones, which are then saved sparse, too.
+        device: the device of the parameters.
+        dtype: the type of the parameters.
     """
 
     def __init__(
@@ -85,7 +96,7 @@ class LIF(ChunkCell):
             torch.nn.init.uniform_(self.recurrent_weight, -1 / math.sqrt(neurons), 1 / math.sqrt(neurons))
 
     def extra_repr(self) -> str:
-        """Say what it is."""
+        """Return the settings, for ``repr``."""
         return f"{self.inputs}, {self.neurons}, recurrent={self.recurrent_weight is not None}"
 
     def initial_state(self, *batch: int) -> torch.Tensor:
@@ -104,7 +115,7 @@ class LIF(ChunkCell):
     def run(
         self, state: torch.Tensor, inputs: torch.Tensor, before: Spikes | None
     ) -> tuple[torch.Tensor, LIFOutputs]:
-        """Run steps for the first time: dense products, then what fired is packed."""
+        """Run steps for the first time, with dense products, and pack the spikes."""
         self._check_weights()
         if self.spiking_inputs and not bool(((inputs == 0) | (inputs == 1)).all()):
             raise InputError(
@@ -123,7 +134,7 @@ class LIF(ChunkCell):
         return states, LIFOutputs(Spikes.pack(fired), came)
 
     def replay(self, state: torch.Tensor, inputs: torch.Tensor, outputs: LIFOutputs) -> torch.Tensor:
-        """Return the membranes: one sparse product for the feedback of all steps, then the leak."""
+        """Return the membranes, from one sparse product for the feedback of all steps, and the leak."""
         states = outputs.spikes.part(0, outputs.spikes.steps - 1).product(self._feedback())
         if outputs.inputs is None:
             self._rows(states).addmm_(inputs.reshape(-1, self.inputs), self.weight.t())
@@ -154,7 +165,7 @@ class LIF(ChunkCell):
         state_gradients: torch.Tensor | None,
         wants_inputs: bool,
     ) -> ChunkGradients:
-        """Run the recurrence backwards, then take all weights' gradients in one product each."""
+        """Run the recurrence backwards, then compute the gradient of each weight in one product."""
         adjoint = self._adjoint(state, states, output_gradients, state_gradients)
         found, begin = adjoint[1:], adjoint[0]
         flat = self._rows(found)
@@ -199,12 +210,12 @@ class LIF(ChunkCell):
         return found
 
     def _slopes(self, states: torch.Tensor, *, out: torch.Tensor) -> None:
-        """Write the derivative of the spikes."""
+        """Write the surrogate derivative of the spikes to ``out``."""
         torch.sub(states, self.threshold, out=out)
         out.abs_().mul_(self.slope).add_(1).pow_(-2)
 
     def _rows(self, states: torch.Tensor) -> torch.Tensor:
-        """Return a row for each sample, whatever shape a batch has."""
+        """Return the states with one row per sample, whatever the shape of a batch."""
         return states.reshape(-1, self.neurons)
 
     def _steps(self, states: torch.Tensor) -> tuple[torch.Tensor, ...]:
@@ -224,7 +235,7 @@ class LIF(ChunkCell):
                 )
 
     def _feedback(self) -> torch.Tensor:
-        """Return what a spike adds to all membranes one step later, its own reset included."""
+        """Return what a spike adds to each membrane one step later, including its own reset."""
         found = self.weight.new_zeros(self.neurons, self.neurons)
         if self.recurrent_weight is not None:
             found.copy_(self.recurrent_weight.t())
@@ -233,7 +244,7 @@ class LIF(ChunkCell):
 
 
 class Spike(torch.autograd.Function):
-    """A step, with the derivative of a fast sigmoid."""
+    """The step function, with the derivative of a fast sigmoid."""
 
     @staticmethod
     def forward(ctx: Any, distance: torch.Tensor, slope: float) -> torch.Tensor:
@@ -244,6 +255,6 @@ class Spike(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
-        """Pass on what the fast sigmoid lets through."""
+        """Multiply by the derivative of the fast sigmoid."""
         (distance,) = ctx.saved_tensors
         return gradients[0] / (1 + ctx.slope * distance.abs()) ** 2, None

@@ -1,4 +1,4 @@
-"""Actions with a look at what comes: which remote checkpoint is read next."""
+"""Iterates over actions, and looks ahead for the remote checkpoint that is read next."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from ckptplan.schedule.actions import Action, Load, Tier, Transfer
 
 
 class Lookahead(Iterator[Action]):
-    """Yields actions one by one; those that were looked at wait."""
+    """Yields actions one by one; actions that were inspected ahead are queued."""
 
     def __init__(self, actions: Iterator[Action]) -> None:
         self._actions = actions
@@ -19,7 +19,7 @@ class Lookahead(Iterator[Action]):
         return self._waiting.popleft() if self._waiting else next(self._actions)
 
     def next_read(self) -> int | None:
-        """Return the state that is read next from remote memory; None if no more is."""
+        """Return the state that is read next from remote memory, None if none is."""
         for action in self._waiting:
             if (state := _state_read_by(action)) is not None:
                 return state

@@ -1,4 +1,4 @@
-"""What is done with outputs: kept, or turned into a loss at once."""
+"""Consumes the outputs of steps: stacks them, or turns them into a loss at once."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ import torch
 from ckptplan.errors import InputError, quote_value
 from ckptplan.torch.trees import Leaves, Structure, flatten, is_differentiable
 
-#: Outputs of a recorded chunk through which gradients come in, beside the state.
+#: Tensors of a recorded chunk through which gradients enter, besides the state.
 Terms = list[torch.Tensor]
 
 
 class Outputs(ABC):
-    """Takes the outputs of all steps."""
+    """Consumes the outputs of all steps."""
 
-    #: How many it is best handed at a time.
+    #: The preferred number of outputs at a time.
     at_once = 1
 
     @abstractmethod
     def take(self, start: int, outputs: Sequence[Any], *, first_time: bool) -> Terms:
-        """Take the outputs of a run of steps; ``first_time`` is False where steps are run again.
+        """Take the outputs of a run of steps; ``first_time`` is False if the steps run again.
 
-        Under autograd it returns what gradients come in through, in the order of ``gradients``.
+        Returns the tensors through which gradients enter, in the order of ``gradients``.
         """
 
     @abstractmethod
@@ -40,11 +40,11 @@ class Outputs(ABC):
 
     @abstractmethod
     def release(self) -> Leaves:
-        """Return what came of all steps, and keep no hold of it: it will hold the run that made it."""
+        """Return the results of all steps without keeping them, since they will refer to this run."""
 
 
 class StackedOutputs(Outputs):
-    """Outputs kept, stacked over time."""
+    """Keeps the outputs, stacked over time."""
 
     def __init__(self, *, steps: int) -> None:
         self.steps = steps
@@ -73,7 +73,7 @@ class StackedOutputs(Outputs):
         ):
             return
         raise InputError(
-            f"returned an output of another shape, or other numbers, at step {step} than at the first",
+            f"returned an output with another shape, or other numbers, at step {step} than at the first step",
             field="cell",
             accepted="outputs of the same structure and shapes at every step: they are stacked over time",
         )
@@ -91,7 +91,7 @@ class StackedOutputs(Outputs):
 
 
 class SummedLoss(Outputs):
-    """Outputs turned into a loss step by step, or a chunk at a time, and forgotten."""
+    """Turns outputs into a loss, step by step or a chunk at a time, without keeping them."""
 
     def __init__(
         self,
@@ -101,7 +101,7 @@ class SummedLoss(Outputs):
         final_loss: Callable[[Any], torch.Tensor] | None,
     ) -> None:
         self.loss, self.chunk_loss, self.final_loss = loss, chunk_loss, final_loss
-        # Enough for products of matrices, few enough not to show among the memory of a plan.
+        # Enough steps for efficient matrix products, and few enough not to affect the memory of a plan.
         self.at_once = 1 if chunk_loss is None else 16
         self.total: torch.Tensor | None = None
 
@@ -140,7 +140,7 @@ class SummedLoss(Outputs):
         return (total,)
 
     def probe_final(self, state: Any) -> Terms:
-        """Return what the final loss would be of a state, without counting it."""
+        """Return the final loss of a state, without adding it to the total."""
         return [] if self.final_loss is None else [_check_scalar(self.final_loss(state), "final_loss")]
 
     def _count(self, value: torch.Tensor, *, first_time: bool) -> None:

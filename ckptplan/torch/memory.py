@@ -1,4 +1,4 @@
-"""Out of memory in the middle of a plan: what was predicted, what is there, and which plan would fit."""
+"""Explains exhausted memory: what was predicted, what is available, and which plan should fit."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from ckptplan.units import format_bytes
 from ckptplan.wording import Argument, Phrase
 
 _KIB = 1024
-#: Of what is free, the rest is for what a plan does not count: gradients, workspaces, holes in the heap.
+#: Share of free memory for a plan; the rest is for gradients, workspaces and fragmentation.
 _SHARE = 0.7
-#: What helps where no plan says how large anything is.
+#: The advice if there is no plan, and so no sizes.
 _SMALLER = "a smaller batch, or a schedule that keeps less at a time, needs less"
 
 
 class OutOfMemory(CkptplanError, MemoryError):  # noqa: N818 - what it is, not what it says
-    """Memory ran out while a plan was carried out. Everything that it held is free again.
+    """Memory ran out while a plan was executed. Everything that the run held has been released.
 
-    ``predicted`` is None where a schedule was executed without a plan.
+    ``predicted`` is None if a schedule was executed without a plan.
     """
 
     kind: ClassVar[str] = "memory"
@@ -39,7 +39,7 @@ class OutOfMemory(CkptplanError, MemoryError):  # noqa: N818 - what it is, not w
         expected = (
             "nothing is predicted without a plan"
             if predicted is None
-            else f"the plan predicts {format_bytes(predicted)} of local memory beside weights, "
+            else f"the plan predicts {format_bytes(predicted)} of local memory besides weights, "
             "inputs and gradients"
         )
         super().__init__(Phrase(f"memory ran out: {expected}, {there} available; ", suggestion, f" ({cause})"))
@@ -51,14 +51,14 @@ class OutOfMemory(CkptplanError, MemoryError):  # noqa: N818 - what it is, not w
 
 @contextmanager
 def explain_exhaustion(plan: Plan | Schedule, device: torch.device) -> Iterator[None]:
-    """Turn an allocator's error into OutOfMemory. What was held must be let go inside."""
+    """Turn an allocator's error into OutOfMemory. The block must release what it holds."""
     try:
         yield
     except (MemoryError, RuntimeError) as error:
         if not _is_exhausted(error):
             raise
         cause = str(error).strip().partition("\n")[0]
-        # The frames that the error came through hold states and graphs.
+        # The frames of the traceback hold states and graphs.
         clear_frames(error.__traceback__)
         available = available_bytes(device)
         raise OutOfMemory(
@@ -78,7 +78,7 @@ def _is_exhausted(error: BaseException) -> bool:
 
 
 def available_bytes(device: torch.device) -> int | None:
-    """Return what tensors on a device could still take; None where the system does not tell."""
+    """Return the bytes available for tensors on a device, None if the system does not report them."""
     if device.type == "cuda":
         free, _ = torch.cuda.mem_get_info(device)
         return int(free + torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device))
@@ -95,13 +95,13 @@ def available_bytes(device: torch.device) -> int | None:
 
 
 class _Mallinfo(ctypes.Structure):
-    """What glibc says of its heap."""
+    """The statistics of glibc's heap."""
 
     _fields_ = (("before", ctypes.c_size_t * 8), ("fordblks", ctypes.c_size_t), ("keepcost", ctypes.c_size_t))
 
 
 def _count_freed_bytes() -> int:
-    """Return what was freed and waits in the heap; 0 where the C library does not tell."""
+    """Return the bytes that are free inside the heap, 0 if the C library does not report them."""
     mallinfo = getattr(ctypes.CDLL(None), "mallinfo2", None)
     if mallinfo is None:
         return 0
@@ -113,11 +113,11 @@ def _read_field(file: str, name: str) -> int:
     for line in Path(file).read_text(encoding="ascii", errors="replace").splitlines():
         if line.startswith(name + ":"):
             return int(line.split()[1]) * _KIB
-    raise CkptplanError(f"{file} does not say {name}")
+    raise CkptplanError(f"{file} has no entry {name}")
 
 
 def _suggest_plan(plan: Plan, available: int | None) -> str:
-    """Return which plan would fit, by the model."""
+    """Return a suggestion of a plan that should fit, by the model."""
     budget = plan.predicted.local_peak_bytes - 1
     budget = max(1, int(_SHARE * (budget if available is None else min(available, budget))))
     try:

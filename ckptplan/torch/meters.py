@@ -1,4 +1,4 @@
-"""Measures the memory of tensors: what is alive, and the most that ever was, in bytes of real storages."""
+"""Measures the memory of tensors in bytes of real storages: the present amount and the peak."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ from torch.utils._pytree import tree_iter
 
 
 class LiveBytes(TorchDispatchMode):
-    """Counts the storages that operations make while it is entered, each once, for as long as it lives.
+    """Counts each storage that operations create inside the context, for as long as it exists.
 
-    What was made before is not counted. Operations take several times as long: never time inside it.
+    Storages created before are not counted. Operations take several times as long, so do not measure time
+    inside.
     """
 
     def __init__(self) -> None:
@@ -31,8 +32,8 @@ class LiveBytes(TorchDispatchMode):
         args: Sequence[Any] = (),
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
-        """Run an operation and look at what it returns."""
-        # Storages that come in were made outside, unless they are counted already.
+        """Run an operation and count the storages that it returns."""
+        # Storages of the arguments were created outside, unless they are already counted.
         for value in tree_iter((args, kwargs)):
             if isinstance(value, torch.Tensor):
                 self._meet(value.untyped_storage())

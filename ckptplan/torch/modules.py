@@ -1,4 +1,4 @@
-"""The modules behind a cell and a loss: their buffers, and whether they stay what they were."""
+"""Watches the modules of a cell and a loss, and checks that they do not change."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ckptplan.errors import InputError
 
 
 class WatchedModules:
-    """Modules given, and those that are called while it is entered, with their buffers as they were."""
+    """The given modules and those called inside the context, with copies of their buffers."""
 
     def __init__(self, things: Iterable[object]) -> None:
         self._modules: dict[int, torch.nn.Module] = {}
@@ -24,7 +24,7 @@ class WatchedModules:
 
     @property
     def modules(self) -> tuple[torch.nn.Module, ...]:
-        """Those met so far."""
+        """The modules met so far."""
         return tuple(self._modules.values())
 
     def _meet(self, module: torch.nn.Module) -> None:
@@ -36,10 +36,10 @@ class WatchedModules:
 
     @contextmanager
     def enter(self) -> Iterator[None]:
-        """Watch; buffers are as they were afterwards.
+        """Watch modules, and restore their buffers on exit.
 
-        Raises InputError if a buffer has changed, by its name: a step that is run again would change it again,
-        and running statistics would count it twice.
+        Raises InputError with the names of buffers that changed: a step that runs again would change them
+        again, and running statistics would count it twice.
         """
         hook = register_module_forward_pre_hook(lambda module, _: self._meet(module))
         try:
@@ -49,15 +49,15 @@ class WatchedModules:
             changed = self._restore()
         if changed:
             raise InputError(
-                f"a step changes the buffer{'s' if len(changed) > 1 else ''} {', '.join(changed)}, and is run "
-                "again",
+                f"a step changes the buffer{'s' if len(changed) > 1 else ''} {', '.join(changed)}, and steps "
+                "run again",
                 field="cell or loss",
                 accepted="no running statistics: BatchNorm in eval() or with track_running_stats=False, or "
                 "LayerNorm",
             )
 
     def _restore(self) -> list[str]:
-        """Put buffers back; return the names of those that had changed."""
+        """Restore the buffers; return the names of those that had changed."""
         changed = []
         for name, buffer, version, value in self._buffers.values():
             # Some kernels write into a buffer without counting it as a change.
@@ -69,19 +69,19 @@ class WatchedModules:
 
 
 def _replace_nan(tensor: torch.Tensor) -> torch.Tensor:
-    """Return values that equal themselves."""
+    """Return the tensor with NaN replaced, so that equal tensors compare equal."""
     return torch.nan_to_num(tensor, nan=1e30) if tensor.is_floating_point() else tensor
 
 
 class Fingerprint:
-    """Weights, buffers and modes of modules, which must be as they were when steps are run again."""
+    """Weights, buffers and modes of modules, which must not change before steps run again."""
 
     def __init__(self, modules: tuple[torch.nn.Module, ...]) -> None:
         self._modules = modules
         self._tensors, self._training = _list_tensors(modules), _list_modes(modules)
 
     def check(self) -> None:
-        """Raise RuntimeError if something is not what it was."""
+        """Raise RuntimeError if anything changed."""
         now = _list_tensors(self._modules)
         changed = [name for name in {**now, **self._tensors} if now.get(name) != self._tensors.get(name)]
         if changed:

@@ -1,7 +1,7 @@
-"""Small tensors that live long, kept together: among short-lived large ones they would pin the heap.
+"""Keeps small long-lived tensors together, so that they do not fragment the heap.
 
-An allocator cannot join what is freed around a small block that stays, so that each chunk of states run
-beside it would take new memory from the system (2 MiB for every 64 steps of a small network).
+An allocator cannot merge the memory freed around a small block that stays. Each further chunk of states would
+then take new memory from the system (2 MiB for every 64 steps of a small network).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ class Pages:
         self._used = 0
 
     def keep(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Return a copy that is in a page."""
+        """Return a copy of a tensor in a page."""
         size = tensor.nbytes
         if self._page is None or self._used + size > len(self._page):
             self._page = torch.empty(max(size, _PAGE), dtype=torch.uint8, device=tensor.device)
@@ -30,5 +30,5 @@ class Pages:
         return place.view(tensor.dtype).view(tensor.shape).copy_(tensor)
 
     def close(self) -> None:
-        """Begin anew; what is kept stays."""
+        """Start a new page; existing copies remain valid."""
         self._page = None

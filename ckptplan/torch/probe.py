@@ -1,4 +1,4 @@
-"""Runs the first step aside: what it uses, and whether steps can be run again."""
+"""Runs the first step aside, to find what it uses and whether steps can run again."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ _ACCEPTED = (
     "cell(state, x) -> (state, output); ckptplan.torch.adapters has those of torch.nn, snnTorch, Norse and "
     "SpikingJelly"
 )
-#: Kernels may round otherwise from call to call, or for a chunk; what is hidden shows more.
+#: Relative difference that rounding may cause between calls, or for a chunk; hidden state causes more.
 _ROUNDING = 1e-3
 
 
 @dataclass(frozen=True, kw_only=True)
 class ProbeResult:
-    """What the first step showed."""
+    """The findings of the first step."""
 
     parameters: Parameters
-    #: Tensors that require a gradient and that a step makes anew each time.
+    #: The number of tensors requiring a gradient that each step creates.
     temporary: int
     #: The cell and the losses, if they are modules, and all modules that were called.
     modules: Modules
@@ -52,7 +52,18 @@ def probe(
     device: torch.device,
     replays_randomness: bool,
 ) -> ProbeResult:
-    """Take the first step, twice, and its loss; leave everything as it was. Raises InputError."""
+    """Run the first step twice, and its loss, and restore everything. Raises InputError.
+
+    Arguments:
+        cell: ``cell(state, x)`` returns (state, output).
+        state: the initial state.
+        inputs: the inputs of all steps.
+        things: the cell and the losses, whose modules are watched.
+        named: the parameters named by the caller.
+        losses: the losses, None if there are none.
+        device: the device on which the cell will probably run.
+        replays_randomness: whether steps that run again draw the same random numbers.
+    """
     leaves, structure = flatten(state)
     generators, watched = Generators(device, wanted=True), WatchedModules(things)
     casts = Autocast.present(device).cast_anew()
@@ -73,7 +84,7 @@ def probe(
     _check_outer(reached, begun=begun, named=named)
     inner = {id(leaf) for leaf in (*first, *steps)}
     found = [leaf for leaf in find_graph_leaves(reached, until=named) if id(leaf) not in inner]
-    # A cell may make tensors that require a gradient, as initial states; they are others each time.
+    # A cell may create tensors that require a gradient, such as initial states; each run creates new ones.
     lasting = {id(leaf) for leaf in find_graph_leaves(again, until=named)}
     lasting |= {id(leaf) for leaf in find_graph_leaves(terms, until=(*named, *results))}
     temporary = [leaf for leaf in found if id(leaf) not in lasting]
@@ -92,7 +103,7 @@ def _copy(leaves: Leaves) -> Leaves:
 
 
 def _versions(leaves: Leaves) -> list[int]:
-    """Return what counts changes in place; tensors of inference mode do not count theirs."""
+    """Return the counters of in-place changes; tensors of inference mode have none."""
     return [0 if leaf.is_inference() else leaf._version for leaf in leaves]
 
 
@@ -104,7 +115,7 @@ def _take_step(cell: Callable[..., Any], state: Any, x: Any, *, leaves: Leaves) 
     if versions != _versions(leaves):
         which = "state" if versions[:given] != _versions(leaves[:given]) else "input"
         raise InputError(
-            f"changes its {which} in place, so that nothing could be run again from a checkpoint",
+            f"changes its {which} in place, so that steps cannot run again from a checkpoint",
             field="cell",
             accepted="a cell that returns a new state, and leaves its input alone",
         )
@@ -134,7 +145,7 @@ def _call(cell: Callable[..., Any], state: Any, x: Any) -> Any:
 
 
 def _explain(error: Exception, state: Any, x: Any) -> None:
-    """Add to a cell's own error what it was called with."""
+    """Add a note to a cell's own error: what the cell was called with."""
     error.add_note(
         f"ckptplan: raised by the first step, cell(state, x) with state {_describe(state)} and x "
         f"{_describe(x)}. Accepted: {_ACCEPTED}"
@@ -149,7 +160,7 @@ def _describe(tree: Any) -> str:
 
 
 def _is_of_the_call(error: TypeError) -> bool:
-    """Whether an error was raised by the call itself, and not by what the cell does."""
+    """Return whether the call itself raised an error, and not the body of the cell."""
     trace = error.__traceback__
     while trace is not None and trace.tb_next is not None:
         trace = trace.tb_next
@@ -170,9 +181,10 @@ def check_result(result: object) -> tuple[Any, Any]:
 
 
 def check_reached(outputs: Leaves, inner: Leaves, *, parameters: Parameters, temporary: int = 0) -> None:
-    """Raise InputError if a recorded graph reaches a tensor that is no known parameter.
+    """Raise InputError if a recorded graph reaches a tensor that is not a known parameter.
 
-    ``inner`` are where the graph begins: a state and inputs. So many as ``temporary`` may be unknown.
+    ``inner`` are the leaves where the graph begins: a state and inputs. Up to ``temporary`` leaves may be
+    unknown.
     """
     known = {id(one) for one in (*parameters, *inner)}
     computed = tuple(one for one in parameters if one.grad_fn is not None)
@@ -190,13 +202,13 @@ def check_reached(outputs: Leaves, inner: Leaves, *, parameters: Parameters, tem
 def _repeat_step(
     cell: Callable[..., Any], state: Any, nest: Structure, pieces: Leaves, seen: tuple[Any, Any]
 ) -> Leaves:
-    """Take the same step again and return its tensors. Raises InputError if it has another result."""
+    """Run the same step again and return its tensors. Raises InputError if the result differs."""
     again = check_result(cell(state, next(iterate_steps(pieces, nest, 1))))
     (ones, structure), (others, nested) = flatten(seen), flatten(again)
     if not _are_equal(ones, others) or structure.plain != nested.plain:
         raise InputError(
-            "returned something else when its first step was taken again: it keeps a state, or a random "
-            "generator, to itself",
+            "returned another result when its first step ran again: it has a hidden state, or its own random "
+            "generator",
             field="cell",
             accepted="a cell whose result depends on its state, its input and PyTorch's default generators",
         )
@@ -204,7 +216,7 @@ def _repeat_step(
 
 
 def _check_chunk(cell: ChunkCell, state: Any, nest: Structure, pieces: Leaves) -> None:
-    """Raise InputError if a cell's chunk is not what its step is, as where a subclass changes the step."""
+    """Raise InputError if a chunk differs from a step, e.g. because a subclass changes only the step."""
     with torch.no_grad(), torch.autocast(device_type=pieces[0].device.type, enabled=False):
         states, saved = cell.run(state, nest.fill(pieces), None)
         after, output = cell(state, next(iterate_steps(pieces, nest, 1)))
@@ -218,7 +230,7 @@ def _check_chunk(cell: ChunkCell, state: Any, nest: Structure, pieces: Leaves) -
 
 
 def _are_equal(ones: Any, others: Any) -> bool:
-    """Whether tensors are the same but for rounding."""
+    """Return whether tensors are equal except for rounding."""
     if len(ones) != len(others):
         return False
     for one, other in zip(ones, others, strict=True):
@@ -234,7 +246,7 @@ def _are_equal(ones: Any, others: Any) -> bool:
 def _take_losses(
     losses: SummedLoss, state: Any, output: Any, generators: Generators | None
 ) -> list[torch.Tensor]:
-    """Take the losses of the first step. Raises InputError for what could not be taken again."""
+    """Return the losses of the first step. Raises InputError if they could not be computed again."""
     leaves = flatten(output)[0]
     versions = _versions(leaves)
     drawn = None if generators is None else generators.state()
@@ -249,7 +261,7 @@ def _take_losses(
         )
     if generators is not None and drawn is not None and generators.moved_since(drawn):
         raise InputError(
-            "draws random numbers, and it is not taken again where steps are run again",
+            "draws random numbers, which are not replayed when steps run again",
             field=field,
             accepted="a loss without dropout or noise; within the cell, whose output may be that of a readout, "
             "the same is drawn again",
@@ -258,7 +270,7 @@ def _take_losses(
 
 
 def _check_outer(reached: list[torch.Tensor], *, begun: int, named: Parameters) -> None:
-    """Raise InputError if a graph from outside is used, which each chunk would run backward through again."""
+    """Raise InputError if the step uses an outer graph, which each chunk would backpropagate through again."""
     node = find_outer_node(reached, before=begun, until=named)
     if node is not None:
         raise InputError(
@@ -270,21 +282,21 @@ def _check_outer(reached: list[torch.Tensor], *, begun: int, named: Parameters) 
         behind = {id(leaf) for leaf in find_graph_leaves([one])} if one.grad_fn is not None else set()
         if behind & {id(leaf) for leaf in find_graph_leaves(reached, until=named)}:
             raise InputError(
-                "names a tensor that was computed from a parameter which the cell or the loss uses, too",
+                "names a tensor that was computed from a parameter which the cell or the loss also uses",
                 field="parameters",
-                accepted="one of both, so that no gradient is counted twice",
+                accepted="one of the two, so that no gradient is counted twice",
             )
 
 
 def _collect_parameters(modules: Modules, named: Parameters, found: list[torch.Tensor]) -> Parameters:
-    """Return trainable parameters of modules, those named, and what the first step reached, each once."""
+    """Return the parameters of modules, those named, and those that the first step reached, each once."""
     behind = {id(leaf) for one in named if one.grad_fn is not None for leaf in find_graph_leaves([one])}
     own = (one for module in modules for one in module.parameters() if id(one) not in behind)
     return tuple({id(one): one for one in (*own, *named, *found) if one.requires_grad}.values())
 
 
 def _find_device(*groups: Leaves, default: torch.device) -> torch.device:
-    """Return the accelerator that a step's results are on, if any is."""
+    """Return the CUDA device of a step's results, or ``default``. Raises InputError for other devices."""
     devices = {leaf.device for leaves in groups for leaf in leaves}
     for device in devices:
         if device.type not in ("cpu", "cuda"):

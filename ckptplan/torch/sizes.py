@@ -1,4 +1,4 @@
-"""Sizes of a cell, counted on its first steps: what a workload needs to know of it."""
+"""Measures the sizes of a cell on its first steps, for a workload."""
 
 from __future__ import annotations
 
@@ -15,26 +15,26 @@ from ckptplan.torch.executor import Executor
 from ckptplan.torch.inputs import make_sequence
 from ckptplan.torch.trees import byte_size, flatten
 
-#: So many steps are counted, if there are so many.
+#: Measure up to this many steps.
 _STEPS = 16
 
 
 @dataclass(frozen=True, kw_only=True)
 class Sizes:
-    """Bytes as the fields of a ``Workload`` of one unit have them."""
+    """Sizes in bytes, as the fields of a ``Workload`` of one unit."""
 
     state_bytes: int
     tape_bytes: int
-    #: Outputs that a cell saves for the whole sequence, as spikes; zero for most cells.
+    #: Outputs that a cell saves for the whole sequence, such as spikes; zero for most cells.
     resident_bytes_per_step: int
 
 
 def measured_sizes(cell: Any, inputs: Any, state: Any, loss: Any = None, **more: Any) -> Sizes:
-    """Run the first steps under autograd and count the storages that they keep. Takes what ``bptt`` takes.
+    """Run the first steps under autograd and count the storages they keep. Arguments are those of ``bptt``.
 
-    ``Workload(**vars(measured_sizes(...)), name=..., steps=..., units=1, ...)`` needs times besides, of which
-    only the ratios decide between plans that move nothing. Spikes are counted as they fire in the first
-    steps; they are at most a bit for each neuron. Raises InputError.
+    ``Workload(**vars(measured_sizes(...)), name=..., steps=..., units=1, ...)`` also needs times; for plans
+    that move nothing, only their ratios matter. Spikes are counted as they fire in the first steps; they take
+    at most one bit per neuron and step. Raises InputError.
     """
     leaves = () if callable(inputs) else flatten(inputs)[0]
     length = len(leaves[0]) if leaves and leaves[0].dim() else 2

@@ -1,4 +1,4 @@
-"""Spikes kept sparse: the indices of the neurons that fired, or a bit for each, whichever is smaller."""
+"""Stores spikes compactly: as indices of the neurons that fired, or as bits, whichever is smaller."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ import torch
 
 @dataclass(frozen=True, kw_only=True)
 class Spikes:
-    """Spikes of some steps: truth values of shape (steps, *batch, neurons), stored as rows of neurons."""
+    """Spikes of some steps: booleans of shape (steps, *batch, neurons), stored as rows of neurons."""
 
     form: Literal["indices", "bits"]
     batch: tuple[int, ...]
     neurons: int
-    #: Indices of all rows, one row after the other; or bytes, shape (rows, bytes a row).
+    #: The indices of all rows, concatenated; or bytes of shape (rows, bytes per row).
     data: torch.Tensor
-    #: For indices: how many each row has.
+    #: For indices: the number in each row.
     counts: torch.Tensor
-    #: For indices: where each step's begin, and the end of the last one.
+    #: For indices: the offset of each step, and the end of the last one.
     bounds: tuple[int, ...]
 
     @classmethod
     def pack(cls, spikes: torch.Tensor) -> Spikes:
-        """Store spikes of shape (steps, ..., neurons); anything but zero is one."""
+        """Store spikes of shape (steps, ..., neurons); any nonzero value is a spike."""
         steps, *batch, neurons = spikes.shape
         rows = (spikes != 0 if spikes.dtype != torch.bool else spikes).reshape(-1, neurons)
         counts = rows.sum(1, dtype=torch.int32)
@@ -61,11 +61,11 @@ class Spikes:
 
     @property
     def bytes(self) -> int:
-        """What the tensors take."""
+        """The bytes of the tensors."""
         return self.data.nbytes + self.counts.nbytes
 
     def part(self, start: int, stop: int) -> Spikes:
-        """Return those of some steps, counted from the first; memory is shared."""
+        """Return the spikes of steps start..stop-1, counted from the first step here; memory is shared."""
         rows = len(self.counts) // self.steps if self.form == "indices" else len(self.data) // self.steps
         low = self.bounds[start]
         if self.form == "indices":
@@ -82,11 +82,11 @@ class Spikes:
         )
 
     def moved(self, keep: Callable[[torch.Tensor], torch.Tensor]) -> Spikes:
-        """Return the same with each tensor where ``keep`` puts it."""
+        """Return the same spikes with each tensor replaced by what ``keep`` returns for it."""
         return replace(self, data=keep(self.data), counts=keep(self.counts))
 
     def dense(self, dtype: torch.dtype) -> torch.Tensor:
-        """Return ones and zeros, shape (steps, *batch, neurons)."""
+        """Return the spikes as ones and zeros, shape (steps, *batch, neurons)."""
         shape = (self.steps, *self.batch, self.neurons)
         if self.form == "bits":
             return _unpack_bits(self.data, self.neurons).to(dtype).view(shape)
@@ -102,7 +102,7 @@ class Spikes:
         return found.view(self.steps, *self.batch, table.shape[1])
 
     def _indices(self) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return the indices of all rows, and where each row's begin."""
+        """Return the indices of all rows, and the offset of each row."""
         if self.form == "bits":
             rows = _unpack_bits(self.data, self.neurons)
             data, counts = _find_ones(rows) % self.neurons, rows.sum(1, dtype=torch.int32)
@@ -114,7 +114,7 @@ class Spikes:
 
 
 def _index_type(neurons: int) -> torch.dtype:
-    """Return the smallest type that counts from 0 up to before ``neurons``."""
+    """Return the smallest type that holds 0..neurons-1."""
     if neurons <= 2**8:
         return torch.uint8
     return torch.int16 if neurons <= 2**15 else torch.int32
@@ -125,7 +125,7 @@ def _bytes(neurons: int) -> int:
 
 
 def _find_ones(rows: torch.Tensor) -> torch.Tensor:
-    """Return where the ones are, counted over all rows."""
+    """Return the flat indices of the ones."""
     if rows.device.type == "cpu":
         # Faster than torch.nonzero.
         return torch.from_numpy(np.flatnonzero(rows.numpy()))

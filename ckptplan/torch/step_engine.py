@@ -1,4 +1,4 @@
-"""Steps under autograd, one after the other: any cell. A tape is the graph that autograd records."""
+"""Runs any cell step by step under autograd; a tape is the graph that autograd records."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from ckptplan.torch.losses import Outputs, Terms
 from ckptplan.torch.probe import Parameters, check_reached, check_result
 from ckptplan.torch.trees import Leaves, flatten, is_differentiable
 
-#: Steps whose inputs are taken apart, or made, at a time where nothing is recorded.
+#: Steps whose inputs are made or unbound at a time, if nothing is recorded.
 _PIECE = 64
 
 
 class Graph(Tape):
-    """A recorded chunk: where its graph begins and ends, and where gradients come in on the way."""
+    """The graph of a recorded chunk: where it begins and ends, and where gradients enter."""
 
     def __init__(
         self, *, start: int, stop: int, begin: Leaves, end: Leaves, inputs: Leaves, terms: Terms, final: Terms
@@ -35,7 +35,7 @@ class Graph(Tape):
 
 
 class StepEngine(Engine):
-    """Runs any cell."""
+    """Runs any cell, one step at a time."""
 
     def __init__(
         self,
@@ -77,7 +77,7 @@ class StepEngine(Engine):
         return tape, after.fill(tuple(leaf.detach() for leaf in end))
 
     def _run(self, state: Any, step: int, inputs: Any, *, known: int) -> tuple[Any, Terms]:
-        """Run steps; hand outputs over as soon as may be, so that few are alive."""
+        """Run steps; pass outputs on as soon as possible, so that few of them exist at a time."""
         cell, outputs, graph = self.cell, self.outputs, torch.is_grad_enabled()
         terms: Terms = []
         waiting: list[Any] = []
@@ -92,14 +92,14 @@ class StepEngine(Engine):
                 found = outputs.take(step - len(waiting), waiting, first_time=new)
                 waiting = []
                 if graph:
-                    # Else they are of no use, and a loss may be a view that keeps a state.
+                    # Without a graph they are not needed, and a loss may be a view that keeps a state alive.
                     terms += found
         if waiting:
             terms += outputs.take(step - len(waiting), waiting, first_time=step > known)
         return state, terms
 
     def _check(self, tape: Graph) -> None:
-        """See that no parameter is missing that the graph of a chunk reaches."""
+        """Raise InputError if the graph of a chunk reaches an unknown parameter."""
         check_reached(
             (*tape.end, *tape.terms, *tape.final),
             (*tape.begin, *tape.inputs),
@@ -124,7 +124,7 @@ class StepEngine(Engine):
         self._keep(tape, found, begins=len(begins), inputs=len(inputs))
 
     def close(self) -> None:
-        # Graphs go with their tapes.
+        # Graphs are released with their tapes.
         pass
 
     def _incoming_pairs(self, tape: Graph, incoming: Incoming) -> list[tuple[torch.Tensor, Gradient]]:

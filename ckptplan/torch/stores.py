@@ -1,4 +1,4 @@
-"""Where checkpoints wait: on the device (local), and in host memory or files (remote)."""
+"""Stores checkpoints on the device (local), and in files (remote); defines the interface of stores."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from ckptplan.torch.trees import Leaves, Structure, byte_size, compact
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A state and the generators at that moment; both are needed to run on from there."""
+    """A state with the states of the random generators; a run from a checkpoint needs both."""
 
     leaves: Leaves
-    #: How the leaves nest, and what stands beside them: None, numbers.
+    #: How the leaves nest, and the values between them that are not tensors.
     structure: Structure
     random: RandomState
 
     def with_leaves(self, leaves: Leaves) -> Checkpoint:
-        """Return the same with its tensors elsewhere."""
+        """Return the same checkpoint with other tensors."""
         return Checkpoint(leaves, self.structure, self.random)
 
 
@@ -55,12 +55,12 @@ class Store(ABC):
         return self._get(state)
 
     def drop(self, state: int) -> None:
-        """Forget a checkpoint."""
+        """Delete a checkpoint."""
         self._drop(state)
         self.bytes -= self._sizes.pop(state)
 
     def expect(self, state: int) -> None:  # noqa: B027 - a store that has nothing to do ahead does nothing
-        """Be told that a checkpoint is read next; it may be fetched beside compute."""
+        """Announce that a checkpoint is read next, so that it may be fetched while compute runs."""
 
     @abstractmethod
     def _put(self, state: int, checkpoint: Checkpoint) -> None: ...
@@ -72,13 +72,13 @@ class Store(ABC):
     def _drop(self, state: int) -> None: ...
 
     def close(self) -> None:
-        """Forget everything."""
+        """Delete all checkpoints."""
         for state in tuple(self._sizes):
             self.drop(state)
 
 
 class LocalStore(Store):
-    """Tensors as they are. What a cell changes in place after they were stored is found out."""
+    """Keeps tensors without copying; a change in place after they were stored is detected."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -104,7 +104,7 @@ class LocalStore(Store):
 
 
 class FileStore(Store):
-    """Files in a folder of their own, which goes when the run ends."""
+    """Keeps checkpoints as files in a temporary folder, which is deleted when the run ends."""
 
     def __init__(self, folder: str | os.PathLike[str]) -> None:
         super().__init__()
@@ -115,12 +115,12 @@ class FileStore(Store):
         except OSError as error:
             raise self._trouble("cannot be written", folder, error) from None
         self._given = Path(folder)
-        # Also where nobody ever asks for gradients, and the result is dropped.
+        # Also delete the folder if no gradients are computed and the result is dropped.
         weakref.finalize(self, shutil.rmtree, self._folder, ignore_errors=True)
 
     def _put(self, state: int, checkpoint: Checkpoint) -> None:
         try:
-            # Of a view the whole storage would be written.
+            # Saving a view would write its whole storage.
             torch.save([compact(leaf.detach()).cpu() for leaf in checkpoint.leaves], self._path(state))
         except (OSError, RuntimeError) as error:
             self._path(state).unlink(missing_ok=True)

@@ -1,4 +1,4 @@
-"""The measured timeline of an executed plan, in the simulator's events."""
+"""Records the measured timeline of an executed plan, as events of the simulator."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from ckptplan.torch.executor import Executor
 
 
 class Timeline:
-    """An observer of ``bptt`` and ``unroll`` that keeps when each action began and ended.
+    """An observer of ``bptt`` and ``unroll`` that records when each action began and ended.
 
-    Actions are told one after the other: on a device each is waited for, so that copies do not run beside
-    compute while they are measured. What the caller does between forward and backward is left out. Without
-    ``counts_bytes`` no bytes are counted: a look into a recorded graph slows its backward pass down.
+    Actions are measured one by one: on a device, each is waited for, so that copies do not overlap compute
+    while they are measured. Time between the forward and the backward pass is excluded. Without ``counts_bytes``, no
+    bytes are counted, since inspecting a recorded graph slows its backward pass down.
     """
 
     def __init__(self, device: torch.device, *, resident_bytes: int = 0, counts_bytes: bool = True) -> None:
@@ -26,7 +26,7 @@ class Timeline:
         self._elapsed = 0.0
 
     def __call__(self, action: Action, executor: Executor) -> None:
-        """Take an action that is done."""
+        """Record an action that is done."""
         if self._device.type == "cuda":
             torch.cuda.synchronize(self._device)
         start, self._elapsed = self._elapsed, self._elapsed + perf_counter() - executor.began

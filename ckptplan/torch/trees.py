@@ -1,4 +1,4 @@
-"""Nested structures of tensors, flat while they are stored: tuples, named tuples, dicts, single tensors."""
+"""Flattens nested structures of tensors (tuples, named tuples, dicts), and rebuilds them."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ Leaves: TypeAlias = tuple[torch.Tensor, ...]
 
 @dataclass(frozen=True, kw_only=True)
 class Structure:
-    """How leaves nest, and what stands in the places that hold no tensor (None, numbers)."""
+    """How leaves nest, and the values between them that are not tensors (None, numbers)."""
 
     spec: Any
     plain: tuple[Any, ...]
     is_tensor: tuple[bool, ...]
-    #: A tensor by itself: the most frequent one, and each step asks.
+    #: Whether it is a single tensor, a frequent case that is handled faster.
     single: bool = False
 
     def fill(self, leaves: Sequence[torch.Tensor]) -> Any:
@@ -50,23 +50,23 @@ def flatten(tree: Any) -> tuple[Leaves, Structure]:
 
 
 def is_differentiable(tensor: torch.Tensor) -> bool:
-    """Whether gradients can flow through a tensor: integers and truth values have none."""
+    """Return whether gradients can flow through a tensor; integers and booleans have none."""
     return tensor.is_floating_point() or tensor.is_complex()
 
 
 def byte_size(leaves: Sequence[torch.Tensor]) -> int:
-    """Return the bytes of the elements."""
+    """Return the total bytes of the elements."""
     return sum(leaf.numel() * leaf.element_size() for leaf in leaves)
 
 
 def compact(tensor: torch.Tensor) -> torch.Tensor:
-    """Return a tensor to be kept: a copy, where it is a view that would keep a larger storage alive."""
+    """Return a copy of a tensor if it is a view that would keep a larger storage alive, else itself."""
     size = tensor.numel() * tensor.element_size()
     return tensor.clone() if tensor.untyped_storage().nbytes() > size else tensor
 
 
 def refuse_inference_tensors(leaves: Sequence[torch.Tensor], *, field: str) -> None:
-    """Raise InputError for tensors made in inference mode, which autograd cannot run again from."""
+    """Raise InputError for tensors made in inference mode, which cannot be checkpoints under autograd."""
     if any(leaf.is_inference() for leaf in leaves):
         raise InputError(
             "was made in torch.inference_mode() and cannot be a checkpoint",

@@ -94,7 +94,7 @@ def edited(path: Path, change: Any) -> Path:
         (lambda d: d.update(steps=0), "steps: 0 is not accepted"),
         (lambda d: d.pop("profile"), "profile: is missing"),
         (lambda d: d.update(workload=3), "workload: is missing, or is not an object"),
-        (lambda d: d["profile"].update(local_bytes=5), "profile.hash: does not belong"),
+        (lambda d: d["profile"].update(local_bytes=5), "profile.hash: does not match"),
         (lambda d: d["profile"].update(local_bytes=-5), "profile.local_bytes: -5 is not accepted"),
         (lambda d: d["workload"].update(stats=5), "workload.stats: is not a field"),
         (lambda d: d["parameters"].update(chunk_size=0), "parameters.chunk_size: 0 is not accepted"),

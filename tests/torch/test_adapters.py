@@ -54,7 +54,7 @@ def test_neurons_of_snntorch(kind: str) -> None:
 @pytest.mark.filterwarnings("ignore")
 def test_a_neuron_that_hides_its_state_is_refused() -> None:
     snntorch = import_module("snntorch")
-    with pytest.raises(InputError, match="neuron: keeps its state to itself"):
+    with pytest.raises(InputError, match="neuron: hides its state"):
         SnnTorchCell(snntorch.Leaky(beta=0.9, init_hidden=True))
 
 

@@ -277,7 +277,7 @@ def test_a_state_of_its_own_is_found_out() -> None:
         return state, state
 
     for cell in (Clock(), noisy):
-        with pytest.raises(InputError, match="returned something else when its first step was taken again"):
+        with pytest.raises(InputError, match="returned another result when its first step ran again"):
             reversed_(cell)
 
 
@@ -285,7 +285,7 @@ def test_a_state_of_its_own_is_found_out() -> None:
 def test_neurons_that_hide_their_state_are_found_in_layers() -> None:
     snntorch = import_module("snntorch")
     layer = torch.nn.Sequential(torch.nn.Linear(5, 7), snntorch.Leaky(beta=0.9, init_hidden=True))
-    with pytest.raises(InputError, match="keeps its state to itself"):
+    with pytest.raises(InputError, match="hides its state"):
         SnnTorchCell(snntorch.Leaky(beta=0.9), layer)
 
 
@@ -393,9 +393,9 @@ def test_errors_of_the_first_step_say_what_it_was_called_with() -> None:
 
 
 def test_adapters_take_what_they_are_for() -> None:
-    with pytest.raises(InputError, match="module: GRU is none of them"):
+    with pytest.raises(InputError, match="module: GRU is not such a cell"):
         TorchCell(torch.nn.GRU(5, 7))
-    with pytest.raises(InputError, match="neuron: Linear is no neuron of snnTorch"):
+    with pytest.raises(InputError, match="neuron: Linear is not a neuron of snnTorch"):
         SnnTorchCell(torch.nn.Linear(5, 7))
 
 

@@ -400,7 +400,7 @@ def test_a_second_and_a_double_backward_are_refused() -> None:
     inputs, state = job(STEPS)
     result = bptt(cell, inputs, state, squares, plan=PLAN)
     result.loss.backward(retain_graph=True)
-    with pytest.raises(RuntimeError, match="reversed once: its checkpoints were freed"):
+    with pytest.raises(RuntimeError, match="reversed only once, since this frees"):
         result.loss.backward()
     loss = bptt(cell, inputs, state, squares, plan=PLAN).loss
     with pytest.raises(RuntimeError, match="create_graph=True is not supported"):
@@ -667,7 +667,7 @@ def test_scaling_clipping_and_accumulation_work_as_people_know_them() -> None:
         ({"inputs": None}, "inputs: 'NoneType' holds no tensor"),
         ({"loss": None}, "loss: is missing"),
         ({"loss": lambda _, output: output}, r"loss: returned shape \(3, 7\)"),
-        ({"chunk_loss": lambda *_: 0}, "chunk_loss: is given beside loss"),
+        ({"chunk_loss": lambda *_: 0}, "chunk_loss: is given together with loss"),
     ],
 )
 def test_bad_input(change: dict[str, Any], message: str) -> None:
