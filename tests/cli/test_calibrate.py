@@ -95,10 +95,10 @@ def make(batch, neurons):
         (("--cell", "gru", "--tolerance", "0"), "--tolerance"),
         (("--cell", "gru", "--threads", "none"), "--threads"),
         (("--cell", "gru", "-o", "same.toml", "--profile-out", "same.toml"), "--profile-out"),
-        (("--cell", "gru", "-o", "nowhere/w.toml"), "no such folder for 'nowhere/w.toml'"),
+        (("--cell", "gru", "-o", "nowhere/w.toml"), "the folder of 'nowhere/w.toml' does not exist"),
         (("--cell", "gru", "-o", "-"), "--output"),
         (("--cell", "gru", "-o", "my gru.toml"), "is not a name"),
-        (("--cell", "gru", "--repeats", "2"), "2 rounds say nothing"),
+        (("--cell", "gru", "--repeats", "2"), "2 rounds are too few"),
         ((), "--cell"),
     ],
 )
@@ -199,7 +199,7 @@ def test_what_cannot_be_validated_is_told(tmp_path: Path) -> None:
         (("plan.json", "--cell", "gruu(neurons=2)"), "Did you mean 'gru'"),
         (("nowhere.json",), "nowhere.json"),
         (("plan.json", "--tolerance", "-1"), "--tolerance"),
-        (("plan.json", "--trace", "nowhere/t.json"), "no such folder"),
+        (("plan.json", "--trace", "nowhere/t.json"), "does not exist"),
         (("plan.json", "-o", "plan.json"), "would be lost"),
     ):
         done = run("validate", *arguments, cwd=tmp_path)
