@@ -15,8 +15,8 @@ class Timeline:
     """An observer of ``bptt`` and ``unroll`` that records when each action began and ended.
 
     Actions are measured one by one: on a device, each is waited for, so that copies do not overlap compute
-    while they are measured. Time between the forward and the backward pass is excluded. Without ``counts_bytes``, no
-    bytes are counted, since inspecting a recorded graph slows its backward pass down.
+    while they are measured. Time between the forward and the backward pass is excluded. Without
+    ``counts_bytes``, no bytes are counted, since inspecting a recorded graph slows its backward pass down.
     """
 
     def __init__(self, device: torch.device, *, resident_bytes: int = 0, counts_bytes: bool = True) -> None:
