@@ -63,8 +63,8 @@ def measure(network: MeasuredNetwork, *, counter: RunCounter) -> Footprint:
         shown = ", ".join(f"{one}: {size:,}" for one, size in zip(_PEAKS, workspaces, strict=True))
         raise InputError(
             "its live memory is not linear in the steps of a chunk, as every plan assumes: the memory that a "
-            f"run needs besides checkpoints and tapes ranges over {format_share(residual)} of the peak (bytes by "
-            f"(T, chunk): {shown})",
+            f"run needs besides checkpoints and tapes ranges over {format_share(residual)} of the peak (bytes "
+            f"by (T, chunk): {shown})",
             field="cell",
             accepted="a cell whose scratch memory is the same for every chunk",
         )

@@ -45,7 +45,7 @@ try:
 except OutOfMemory as error:
     print(error)
     assert 380 * 2**20 < error.available < 800 * 2**20, error.available
-    budget = int(str(error).split("--local-bytes ")[1].split()[0])
+    budget = int(str(error).split("local_bytes=")[1].split()[0])
     run(ckptplan.optimize(plan.workload, plan.profile, strategies=["closed"], local_bytes=budget))
     print("went on")
 """
@@ -55,12 +55,12 @@ except OutOfMemory as error:
 CALIBRATION = """
 import resource, torch
 from ckptplan.calibration import footprint
-from ckptplan.calibration.cells import CellSpec, build
+from ckptplan.calibration.cells import CellSpec, build_network
 from ckptplan.calibration.counter import RunCounter
 from ckptplan.torch.memory import OutOfMemory
 
 torch.set_num_threads(1)
-network = build(CellSpec(name="gru", inputs=8, neurons=512), batch=512, device="cpu", seed=0)
+network = build_network(CellSpec(name="gru", inputs=8, neurons=512), batch=512, device="cpu", seed=0)
 before = next(int(line.split()[1]) for line in open("/proc/self/status") if line.startswith("VmSize")) * 1024
 resource.setrlimit(resource.RLIMIT_AS, (before + 100 * 2**20, resource.RLIM_INFINITY))
 try:
