@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, ClassVar, Literal, TypeAlias
 
+from ckptplan.wording import Phrase
+
 #: A limit on a plan: a budget, the largest overhead, or the longest sequence that a strategy can solve.
 Limit: TypeAlias = Literal["local_bytes", "remote_bytes", "max_overhead", "steps"]
 #: What a suggestion changes: a limit, or another input of the job.
 Change: TypeAlias = Literal[Limit, "batch", "neurons", "strategies", "profile"]
-
-from ckptplan.wording import Phrase
 
 
 class CkptplanError(Exception):

@@ -64,11 +64,12 @@ def test_without_units_the_bytes_are_those_of_the_profile() -> None:
 
 
 def test_what_cannot_be_counted_exactly_is_refused() -> None:
+    case = Case(
+        workload=WORKLOAD.with_steps(10**12),
+        profile=HardwareProfile(**{**dict(PROFILE), "units": 1}).model_copy(update={"units": 10**9}),
+    )
     with pytest.raises(InputError, match=r"2\*\*62"):
-        Case(
-            workload=WORKLOAD.with_steps(10**12),
-            profile=HardwareProfile(**{**dict(PROFILE), "units": 1}).model_copy(update={"units": 10**9}),
-        ).costs
+        _ = case.costs
     with pytest.raises(InputError, match=r"2\*\*62"):
         StepCosts(
             steps=10**12,

@@ -12,11 +12,11 @@ from ckptplan.model.budget import Budget
 from ckptplan.model.step_costs import StepCosts
 from ckptplan.strategies.registry import all_strategies
 from ckptplan.strategies.solved import Solved
+from tests.support import ask
 
 SOLVED = {name: one for name, one in all_strategies().items() if isinstance(one, Solved)}
 #: No job below fits with more steps than this.
 LONGEST = 12
-from tests.support import ask
 
 
 @pytest.mark.parametrize("name", SOLVED)
