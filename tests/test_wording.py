@@ -183,9 +183,9 @@ def test_the_command_line_names_its_options(tmp_path: Path) -> None:
     assert done.stderr.endswith("calibrate it again with --batch 60\n")
     ckptplan.save_plan(small_plan(), tmp_path / "plan.json")
     done = run("validate", str(tmp_path / "plan.json"), "--cell", "no cell!")
-    assert done.stderr.startswith("ckptplan: --cell: 'no cell!' is no cell")
+    assert done.stderr.startswith("ckptplan: --cell: 'no cell!' is not a cell")
     done = run("validate", str(tmp_path / "plan.json"), "--regret", "--cell", "rnn(inputs=1, neurons=1)")
-    assert done.stderr.startswith("ckptplan: --regret: double was the only strategy asked for")
+    assert done.stderr.startswith("ckptplan: --regret: double was the only strategy requested")
 
 
 @pytest.mark.parametrize(

@@ -1,1 +1,1 @@
-"""Measures a cell on a machine, and plans on both: what a prediction rests on, and whether it was true."""
+"""Measures a cell on a machine to calibrate predictions, and validates plans against measurements."""

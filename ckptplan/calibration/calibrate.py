@@ -1,4 +1,4 @@
-"""A cell on a machine, measured: a workload and a profile that say how they were obtained."""
+"""Measures a cell on a machine, and returns a workload and a profile with their basis."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _LEAST_SECONDS = 1e-9
 
 
 class Noisy(CkptplanError):  # noqa: N818 - what the machine is
-    """The machine was too busy for what was measured to be within the tolerance asked for."""
+    """The machine was too noisy for times within the requested tolerance."""
 
     exit_code: ClassVar[int] = 4
     kind: ClassVar[str] = "noisy"
@@ -52,13 +52,13 @@ class Noisy(CkptplanError):  # noqa: N818 - what the machine is
         )
 
     def details(self) -> dict[str, Any]:
-        """Return the quantity, its spread and the most that would do."""
+        """Return the quantity, its spread and the largest acceptable spread."""
         return {"field": self.field, "spread": self.spread, "most": self.most}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Calibrated:
-    """What was found, and whether the machine was quiet enough."""
+    """The result of a calibration; ``noisy`` is an error if the machine was too noisy."""
 
     workload: Workload
     profile: HardwareProfile
@@ -82,12 +82,25 @@ def calibrate(
     seed: int = 0,
     progress: Progress | None = None,
 ) -> Calibrated:
-    """Measure the cell ``spec`` with ``batch`` samples; ``steps`` is the T of the workload.
+    """Measure a cell and return a workload and a profile.
 
     Bytes are counted in real storages. Times are medians of ``repeats`` rounds, fitted over several chunk
-    sizes, and messages over several numbers of states. ``noisy`` of the result says where the rounds of a time
-    differ by more than half of ``tolerance`` about their median. ``thread_count`` is PyTorch's own number
-    unless given. Raises InputError.
+    sizes; messages are fitted over several numbers of states.
+
+    Arguments:
+        spec: the cell and its sizes.
+        batch: the number of samples.
+        steps: T of the workload.
+        name: the name of the workload.
+        profile_name: the name of the profile.
+        device: 'cpu' or 'cuda'.
+        thread_count: the number of PyTorch's threads; None keeps it.
+        repeats: the number of rounds.
+        tolerance: the result is ``noisy`` if the rounds of a time spread by more than half of this share.
+        seed: the seed of weights and data.
+        progress: called with the runs done and the total number of runs.
+
+    Raises InputError.
     """
     with prepare_machine(threads=thread_count or torch.get_num_threads()):
         network = build_network(spec, batch=batch, device=device, seed=seed)
@@ -172,7 +185,7 @@ def _make_workload(
         resident_bytes=sizes.resident_bytes,
         resident_bytes_per_step=sizes.resident_bytes_per_step,
         workspace_bytes=sizes.workspace_bytes,
-        # A time of zero is none: what is run takes at least a nanosecond.
+        # Times must be above zero: a step takes at least a nanosecond.
         forward_seconds=_round(max(times.forward_seconds, _LEAST_SECONDS)),
         recompute_seconds=_round(max(times.recompute_seconds, _LEAST_SECONDS)),
         record_overhead_seconds=_round(times.record_overhead_seconds),
@@ -187,10 +200,10 @@ def _make_workload(
 def _size_basis(sizes: Footprint) -> dict[str, Basis]:
     texts = {
         "state_bytes": "counted: the tensors of a state",
-        "tape_bytes": "counted in real storages, in chunks of up to 32 steps: as much for each step",
+        "tape_bytes": "counted in real storages, in chunks of up to 32 steps: the same for each step",
         "resident_bytes": "counted: parameters and buffers",
         "resident_bytes_per_step": "counted: inputs, and outputs that the cell saves (spikes as they fired)",
-        "workspace_bytes": "live tensors at the peak beside what was counted: gradients, working states, "
+        "workspace_bytes": "live tensors at the peak besides the bytes above: gradients, working states, "
         f"scratch; its range over four runs is {format_share(sizes.residual)} of the peak",
     }
     return {field: Basis(kind="measured", why=text) for field, text in texts.items()}
@@ -238,9 +251,9 @@ def _make_profile(
         synchronisation_seconds=0.0,
         overlaps_compute=calibration.device == "cuda",
         sources={
-            "local_bytes": source("what the system says it has"),
+            "local_bytes": source("as the system reports"),
             "remote_bytes": source(
-                "host memory, as the system says",
+                "host memory, as the system reports",
                 None if calibration.device == "cuda" else "the local memory once more: both count together",
             ),
             "write_bytes_per_second": source(
@@ -256,5 +269,5 @@ def _make_profile(
 
 
 def _round(value: float, *, digits: int = 4) -> float:
-    """Return a number with the digits that a measurement has."""
+    """Return a number rounded to significant digits."""
     return float(f"{value:.{digits}g}")

@@ -1,4 +1,4 @@
-"""The cells that can be named on a command line, and those of anybody's own modules."""
+"""Builds the cells that a name can refer to: built-in ones, and those of the user's own modules."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from ckptplan.wording import Argument, Phrase
 
 _TEXT = re.compile(r"(?P<name>[\w.:]+)\s*(\((?P<settings>[^()]*)\))?")
 _SETTINGS = ("inputs", "neurons")
-#: What a cell reads in each step where nothing else is said.
+#: The default number of inputs of a cell.
 INPUTS = 64
 _FORM = "NAME(inputs=N, neurons=N), where NAME is {names} or package.module:factory"
 _FACTORY = (
@@ -34,7 +34,7 @@ _FACTORY = (
 
 @dataclass(frozen=True, kw_only=True)
 class CellSpec:
-    """A cell and its sizes, as ``cell`` in a workload has them: ``gru(inputs=64, neurons=256)``."""
+    """A cell and its sizes, as in the field ``cell`` of a workload: ``gru(inputs=64, neurons=256)``."""
 
     name: str
     inputs: int
@@ -45,17 +45,20 @@ class CellSpec:
 
     @classmethod
     def parse(cls, text: str, *, neurons: int | None = None) -> CellSpec:
-        """Read what ``str`` writes; a bare name has ``neurons``. Raises InputError."""
+        """Parse the text form; ``neurons`` is the default for a name without sizes. Raises InputError."""
         accepted = _FORM.format(names=", ".join(_BUILT_IN))
         match = _TEXT.fullmatch(text.strip())
         if match is None:
-            raise InputError(f"{quote_value(text)} is no cell", field="cell", value=text, accepted=accepted)
+            raise InputError(f"{quote_value(text)} is not a cell", field="cell", value=text, accepted=accepted)
         given: dict[str, int] = {} if neurons is None else {"neurons": neurons}
         for part in filter(None, (match["settings"] or "").replace(" ", "").split(",")):
             name, _, value = part.partition("=")
             if name not in _SETTINGS or not (value.isascii() and value.isdecimal()) or int(value) < 1:
                 raise InputError(
-                    f"{quote_value(part)} is no setting of a cell", field="cell", value=text, accepted=accepted
+                    f"{quote_value(part)} is not a setting of a cell",
+                    field="cell",
+                    value=text,
+                    accepted=accepted,
                 )
             given[name] = int(value)
         if "neurons" not in given:
@@ -72,7 +75,7 @@ class CellSpec:
         """Return the cell that a workload names. Raises InputError."""
         if workload.cell is None:
             raise InputError(
-                f"workload {workload.name!r} names no cell, so that there is nothing to run",
+                f"workload {workload.name!r} names no cell to run",
                 field="workload.cell",
                 accepted=Phrase("a workload that `calibrate` measured, or ", Argument("cell")),
             )
@@ -86,7 +89,7 @@ class CellSpec:
 
 @dataclass(frozen=True, kw_only=True)
 class MeasuredNetwork:
-    """A cell with its initial state, and inputs of any length: the same ones from the same seed."""
+    """A cell with its initial state, and inputs of any length, which are reproducible by the seed."""
 
     cell: Any
     state: Any
@@ -96,7 +99,7 @@ class MeasuredNetwork:
     seed: int
 
     def inputs(self, steps: int) -> Any:
-        """Return inputs, time first. Raises InputError if the factory's function does not make them."""
+        """Return inputs for ``steps`` steps, time first. Raises InputError if the factory's function fails."""
         torch.manual_seed(self.seed + 1)
         try:
             return self.make_inputs(steps)
@@ -108,24 +111,24 @@ class MeasuredNetwork:
             ) from error
 
     def bytes_before(self, inputs: Any) -> int:
-        """Return what stands in memory before a run: parameters, inputs and the initial state."""
+        """Return the bytes in memory before a run: parameters, buffers, inputs and the initial state."""
         weights: tuple[torch.Tensor, ...] = self.parameters
         if isinstance(self.cell, torch.nn.Module):
-            # Frozen ones, too.
+            # Include frozen parameters.
             weights = (*self.cell.parameters(), *self.cell.buffers())
         return byte_size((*weights, *flatten(self.state)[0], *flatten(inputs)[0]))
 
     @staticmethod
     def loss(_: int, output: Any) -> torch.Tensor:
-        """Return the loss of a step: a mean of squares, next to nothing beside a step."""
+        """Return the loss of a step: a mean of squares, which takes negligible time."""
         values = flatten(output)[0][0]
         return (values if values.is_floating_point() else values.float()).square().mean()
 
 
 def build_network(spec: CellSpec, *, batch: int, device: str, seed: int) -> MeasuredNetwork:
-    """Return the network that a spec names; weights and data follow from the seed. Raises InputError."""
+    """Return the network of a spec; the seed determines weights and data. Raises InputError."""
     if device == "cuda" and not torch.cuda.is_available():
-        raise InputError("there is no CUDA device here", field="device", value=device, accepted="cpu")
+        raise InputError("no CUDA device is available", field="device", value=device, accepted="cpu")
     make = _BUILT_IN.get(spec.name) or _import_factory(spec.name)
     torch.manual_seed(seed)
     cell, state, make_inputs = _call_factory(spec, make, batch=batch, device=device)
@@ -143,7 +146,7 @@ def build_network(spec: CellSpec, *, batch: int, device: str, seed: int) -> Meas
 
 
 def _check_step(network: MeasuredNetwork) -> None:
-    """Take a step, and its loss: what goes wrong is the cell's. Raises InputError."""
+    """Run a step and its loss. Raises InputError if the cell fails."""
     leaves, structure = make_sequence(network.inputs(1), steps=1).piece(0, 1)
     try:
         with torch.no_grad():
@@ -165,7 +168,7 @@ def _check_step(network: MeasuredNetwork) -> None:
 
 
 def _call_factory(spec: CellSpec, make: Callable[..., Any], *, batch: int, device: str) -> tuple[Any, Any, Any]:
-    """Call a factory with what it takes."""
+    """Call a factory with the settings that it takes. Raises InputError."""
     settings = {"batch": batch, "inputs": spec.inputs, "neurons": spec.neurons, "device": device}
     try:
         takes = inspect.signature(make).parameters
@@ -191,11 +194,11 @@ def _call_factory(spec: CellSpec, make: Callable[..., Any], *, batch: int, devic
             accepted="the state that the first step begins with, as tensors: zeros of their shapes",
         )
     if not isinstance(cell, torch.nn.Module):
-        # Its parameters could not be counted, nor their gradients compared.
+        # Without a module, parameters cannot be counted, nor their gradients compared.
         raise InputError(
             f"{spec.name} returned {quote_value(type(cell).__name__)} as its cell: no parameters can be found",
             field="cell",
-            accepted="a torch.nn.Module; what is a function goes into the forward of one",
+            accepted="a torch.nn.Module; move a function into the forward of one",
         )
     if rest and rest[0] is not None and not callable(rest[0]):
         raise InputError(
@@ -209,7 +212,7 @@ def _call_factory(spec: CellSpec, make: Callable[..., Any], *, batch: int, devic
 def _make_lif(*, batch: int, inputs: int, neurons: int, device: str) -> tuple[Any, Any]:
     cell = LIF(inputs, neurons, device=device)
     with torch.no_grad():
-        # About 7 % of the neurons fire at a time, whatever the number of inputs.
+        # With this scale, about 7 % of the neurons fire at a time, for any number of inputs.
         cell.weight.mul_(1.15)
     return cell, cell.initial_state(batch)
 
@@ -232,7 +235,7 @@ _BUILT_IN: dict[str, Callable[..., Any]] = {
 
 
 def _import_factory(name: str) -> Callable[..., Any]:
-    """Return a factory from ``package.module:factory``; modules of the present folder are found, too."""
+    """Return the factory ``package.module:factory``, also from the current folder. Raises InputError."""
     module, _, attribute = name.partition(":")
     accepted = f"{', '.join(_BUILT_IN)}, or package.module:factory"
     if not attribute:
@@ -243,18 +246,18 @@ def _import_factory(name: str) -> Callable[..., Any]:
             accepted=accepted,
         )
     if os.getcwd() not in sys.path:  # noqa: PTH109 - as Python itself puts it there
-        # A program that was installed does not look where it was started.
+        # An installed program does not search the current folder.
         sys.path.insert(0, os.getcwd())  # noqa: PTH109
     try:
-        found = getattr(import_module(module), attribute)
+        factory = getattr(import_module(module), attribute)
     except Exception as error:
-        # A module may raise anything while it is imported.
+        # An import may raise anything.
         raise InputError(
             f"{quote_value(name)} cannot be imported: {type(error).__name__}: {error}",
             field="cell",
             value=name,
             accepted=accepted,
         ) from error
-    if not callable(found):
+    if not callable(factory):
         raise InputError(f"{quote_value(name)} cannot be called", field="cell", value=name, accepted=_FACTORY)
-    return found  # type: ignore[no-any-return]
+    return factory  # type: ignore[no-any-return]

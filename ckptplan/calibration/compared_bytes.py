@@ -1,4 +1,4 @@
-"""Predicted and counted: bytes, what was moved and run again, and gradients."""
+"""Compares predictions with counts: bytes, moved states, recomputed steps and gradients."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ _COUNTS = {
 def byte_rows(
     plan: Plan, network: MeasuredNetwork, *, held: HeldObserver, live_peak: int, memory_tolerance: float
 ) -> list[Row]:
-    """Return sizes, peaks and counts. What is counted is that of one action after the other.
+    """Return rows of sizes, peaks and counts, for serial execution of the actions.
 
-    Where a plan's transfers run beside compute, their buffers are no checkpoints, and are left out.
+    If a plan's transfers overlap compute, their buffers are excluded, since they are not checkpoints.
     """
     units = plan.profile.units
     costs = Case(workload=plan.workload, profile=plan.profile).costs.model_copy(
@@ -60,7 +60,7 @@ def byte_rows(
 
 
 def _count_rows(plan: Plan, events: Sequence[Event]) -> Iterator[Row]:
-    """Return what the executed actions come to, beside what the plan says."""
+    """Yield rows of the counts of executed actions and of the plan."""
     moved = [
         (event.track, len(event.action.states) if isinstance(event.action, Transfer) else 1)
         for event in events
@@ -72,8 +72,8 @@ def _count_rows(plan: Plan, events: Sequence[Event]) -> Iterator[Row]:
         "remote_reads": sum(states for way, states in moved if way == READ),
         "messages": len(moved),
     }
-    for name, found in measured.items():
-        yield Row.exact(_COUNTS[name], predicted=plan.predicted[name], measured=found, unit="count")
+    for name, count in measured.items():
+        yield Row.exact(_COUNTS[name], predicted=plan.predicted[name], measured=count, unit="count")
 
 
 def _peak_row(plan: Plan, live_peak: int, *, memory_tolerance: float) -> Row:
@@ -82,7 +82,7 @@ def _peak_row(plan: Plan, live_peak: int, *, memory_tolerance: float) -> Row:
         return Row.exact(
             "local peak", predicted=predicted, measured=live_peak, unit="bytes", slack=memory_tolerance
         )
-    # What stays resident on another machine is not what stays here.
+    # The resident bytes of another machine do not apply here.
     return Row(
         quantity="local peak",
         unit="bytes",
@@ -93,10 +93,10 @@ def _peak_row(plan: Plan, live_peak: int, *, memory_tolerance: float) -> Row:
 
 
 def gradient_row(expected: Sequence[torch.Tensor], found: Sequence[torch.Tensor], *, plain: bool) -> Row:
-    """Return the largest difference of gradients, over the largest gradient of the same parameter.
+    """Return the largest difference of gradients, relative to the largest gradient of the same parameter.
 
-    Sums are formed in another order, so that half of the digits of its type agree at least. Without ``plain``
-    the expected ones are not those of PyTorch alone, and nothing is said of them.
+    Sums are formed in another order, so at least half of the digits of the type must agree. Without ``plain``,
+    the expected gradients are not from PyTorch alone, and agreement proves nothing.
     """
     shares = [0.0]
     agree = True

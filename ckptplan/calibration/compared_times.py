@@ -1,4 +1,4 @@
-"""Predicted and timed: the machine, each kind of action, the whole run, and base."""
+"""Compares predicted and measured times: of the machine, each kind of action, the whole run, and base."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from ckptplan.model.plan import Plan
 from ckptplan.schedule.timeline import READ, WRITE, Event
 from ckptplan.torch.trees import byte_size, flatten
 
-#: Kinds of actions that a plan predicts the time of.
+#: Kinds of actions whose time a plan predicts.
 KINDS = ("forward", "recompute", "record", "backward", WRITE, READ)
-#: Kinds that take next to no time, and none in the model.
+#: Kinds that take negligible time, and none in the model.
 _BOOKKEEPING = ("save", "load", "free")
-#: What parts of a run may be off by beside the tolerance, at most, however unsure a calibration is.
+#: The most that parts of a run may be off beyond the tolerance, however uncertain a calibration is.
 _MOST_UNCERTAIN = 0.5
 
 
 def machine_rows(plan: Plan, network: MeasuredNetwork, found: TransferTimes) -> list[Row]:
-    """Return bandwidths and messages, measured anew: a plan that moves little says little about them."""
+    """Return rows of bandwidths and messages, measured again: a plan that moves little tests them little."""
     costs = Case(workload=plan.workload, profile=plan.profile).costs
-    # What transfers really move, in case the plan is wrong about it.
+    # The bytes that transfers actually move, which the plan may predict wrongly.
     size = byte_size(flatten(network.state)[0])
     rows = []
     for way, planned, measured in (
@@ -56,9 +56,9 @@ def machine_rows(plan: Plan, network: MeasuredNetwork, found: TransferTimes) -> 
 def time_rows(
     plan: Plan, lines: Sequence[Sequence[Event]], total: Sample, *, tolerance: float, comparable: bool
 ) -> list[Row]:
-    """Return each kind of action, what is not in the model, and the whole run.
+    """Return rows of each kind of action, of what is not in the model, and of the whole run.
 
-    Parts may be off by what the calibration says of itself, beside the tolerance; the whole may not.
+    Parts may be off by the calibration's uncertainty in addition to the tolerance; the whole may not.
     """
     played: list[Event] = []
     ckptplan.simulate(plan, sink=played.append)
@@ -84,7 +84,7 @@ def time_rows(
     return [
         *rows,
         Row.unmodelled("saving and loading locally", seconds=keeping.median),
-        # Where actions are waited for one by one, as on a device, they may take longer than the run.
+        # On a device, each action is waited for, so together they may take longer than the run.
         Row.unmodelled("before, between and after", seconds=total.median - inside.median),
         Row.timed(
             "total",
@@ -100,7 +100,16 @@ def time_rows(
 def base_rows(
     plan: Plan, base: Plan, total: Sample, bases: Sample, *, tolerance: float, comparable: bool
 ) -> list[Row]:
-    """Return the time of base, and the plan's over it, round by round."""
+    """Return rows of base's time, and of the plan's time over it, round by round.
+
+    Arguments:
+        plan: the plan.
+        base: the plan of base.
+        total: the measured seconds of the plan.
+        bases: the measured seconds of base.
+        tolerance: the share by which times may be off.
+        comparable: whether the plan was calibrated on this machine.
+    """
     ratio = Sample(values=tuple(one / other for one, other in zip(total.values, bases.values, strict=True)))
     return [
         Row.timed(

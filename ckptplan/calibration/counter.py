@@ -1,4 +1,4 @@
-"""How far a long measurement is."""
+"""Reports the progress of a long measurement."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ class RunCounter:
         self._done, self._total, self._progress = 0, total, progress
 
     def count(self) -> None:
-        """Count a run that is done."""
+        """Count a completed run."""
         self._done += 1
         if self._progress is not None:
             self._progress(self._done, self._total)

@@ -1,4 +1,4 @@
-"""What a measurement ran on, in words: the same words mean that times can be compared."""
+"""Identifies the machine that a measurement runs on, and prepares it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,10 @@ import torch
 
 
 def machine_name(device: torch.device) -> str:
-    """Return the accelerator, or the processor and how many cores of it this process may use."""
+    """Return the name of the accelerator, or of the processor with the number of usable cores.
+
+    Times from machines with equal names can be compared.
+    """
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
@@ -21,7 +24,7 @@ def machine_name(device: torch.device) -> str:
 
 
 def memory_bytes(device: torch.device) -> int:
-    """Return the memory of a device: of the host what this process may use at most."""
+    """Return the memory of a device in bytes; for the host, the most that this process may use."""
     if device.type == "cuda":
         return int(torch.cuda.get_device_properties(device).total_memory)
     installed = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
@@ -32,9 +35,9 @@ def memory_bytes(device: torch.device) -> int:
 
 @contextmanager
 def prepare_machine(*, threads: int) -> Iterator[None]:
-    """Let PyTorch use so many threads, and the garbage collector leave alone what is there already.
+    """Set PyTorch's number of threads, and exclude existing objects from garbage collection.
 
-    Each run begins with a collection: of all modules that are loaded it would take a tenth of a second.
+    Each run begins with a collection, which would take a tenth of a second for all loaded modules.
     """
     before = torch.get_num_threads()
     torch.set_num_threads(threads)
@@ -48,7 +51,7 @@ def prepare_machine(*, threads: int) -> Iterator[None]:
 
 
 def _read_processor() -> str:
-    """Return the model of the processor; Python itself only knows it on some systems."""
+    """Return the model of the processor, which Python itself knows only on some systems."""
     info = Path("/proc/cpuinfo")
     for line in info.read_text().splitlines() if info.is_file() else ():
         name, _, value = line.partition(":")

@@ -1,4 +1,4 @@
-"""Decision regret: the time of the chosen plan over the best that could have been chosen, both measured."""
+"""Measures decision regret: the time of the chosen plan over that of the best alternative."""
 
 from __future__ import annotations
 
@@ -14,27 +14,26 @@ from ckptplan.model.plan import Plan
 
 @dataclass(frozen=True, kw_only=True)
 class RivalPlan:
-    """A plan that could have been chosen, and strategies whose best plan has the same schedule."""
+    """A plan that could have been chosen, and other strategies whose best plan has the same schedule."""
 
     plan: Plan
     same: tuple[str, ...] = ()
 
 
 def find_rivals(plan: Plan) -> list[RivalPlan]:
-    """Return the best plan of each other strategy that was compared when ``plan`` was chosen.
+    """Return ``plan`` and the best plan of each other strategy that was compared when it was chosen.
 
-    Those with the same schedule come once, and not at all if it is that of ``plan``. Raises InputError where
-    there was no other strategy, so no decision to regret.
+    Of plans with equal schedules, only the first is returned. Raises InputError if there was no other strategy.
     """
     goal = plan.goal
     others = tuple(name for name in goal.strategies if name != plan.strategy)
     if not others:
         raise InputError(
-            f"{plan.strategy} was the only strategy asked for, so that nothing was decided",
+            f"{plan.strategy} was the only strategy requested, so there was no choice",
             field="regret",
             accepted="a plan chosen among several strategies",
         )
-    found = ckptplan.compare(
+    compared = ckptplan.compare(
         plan.workload,
         plan.profile,
         strategies=others,
@@ -45,12 +44,14 @@ def find_rivals(plan: Plan) -> list[RivalPlan]:
         remote_bytes="unbounded" if goal.remote_bytes is None else goal.remote_bytes,
         effort=goal.effort,
     )
-    first, *rest = drop_same_schedules([plan, *(one for one in found.values() if isinstance(one, Plan))])
+    first, *rest = drop_same_schedules(
+        [plan, *(other for other in compared.values() if isinstance(other, Plan))]
+    )
     return [RivalPlan(plan=plan, same=first.same), *rest]
 
 
 def drop_same_schedules(plans: Sequence[Plan]) -> list[RivalPlan]:
-    """Return plans of which no two have the same schedule, each with the strategies of those that do."""
+    """Return plans with distinct schedules, each with the strategies of the plans that it stands for."""
     groups: dict[tuple[object, ...], list[Plan]] = {}
     for plan in plans:
         groups.setdefault(tuple(ckptplan.actions(plan)), []).append(plan)
@@ -58,7 +59,7 @@ def drop_same_schedules(plans: Sequence[Plan]) -> list[RivalPlan]:
 
 
 def compute_regret(chosen: Sample, rivals: Sequence[RivalPlan], times: Sequence[Sample]) -> Regret:
-    """Return the regret of the first rival, which is the chosen plan itself and took ``chosen``."""
+    """Return the regret of the first rival, which is the chosen plan, with the times ``chosen``."""
     return Regret(
         chosen=rivals[0].plan.strategy,
         contenders=tuple(

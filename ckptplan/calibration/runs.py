@@ -1,7 +1,7 @@
-"""Runs a network under a plan, or a bare schedule: for its time, its timeline, its memory or its gradients.
+"""Runs a network under a plan or a schedule, and measures its time, timeline, memory or gradients.
 
-Each is a run of its own. Meters cost time, and a look into graphs for the bytes they hold slows the backward
-pass down, so that nothing is timed while anything else is measured.
+Each measurement is a separate run. Meters take time, and inspecting graphs for their bytes slows the backward
+pass down, so nothing is timed while anything else is measured.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from ckptplan.torch.timeline import Timeline
 
 
 def measure_seconds(network: MeasuredNetwork, inputs: Any, *, plan: Plan | Schedule) -> float:
-    """Return the time of a forward and a backward pass, all that belongs to them included."""
+    """Return the seconds of a whole forward and backward pass."""
     _prepare(network)
     began = perf_counter()
     _execute(network, inputs, plan=plan)
@@ -36,7 +36,7 @@ def measure_seconds(network: MeasuredNetwork, inputs: Any, *, plan: Plan | Sched
 
 
 def record_timeline(network: MeasuredNetwork, inputs: Any, *, plan: Plan | Schedule) -> list[Event]:
-    """Return when each action began and ended. The bytes in the events are not counted."""
+    """Return the timeline of a run, without bytes."""
     _prepare(network)
     observer = Timeline(network.device, counts_bytes=False)
     _execute(network, inputs, plan=plan, observer=observer)
@@ -44,42 +44,42 @@ def record_timeline(network: MeasuredNetwork, inputs: Any, *, plan: Plan | Sched
 
 
 class HeldObserver:
-    """An observer that keeps what was held when each action was done, by kind."""
+    """An observer that records the bytes held after each action."""
 
     def __init__(self, device: torch.device) -> None:
         self._timeline = Timeline(device)
-        #: Most bytes that the cell had saved for the whole sequence.
+        #: Peak bytes of the outputs that the cell saves for the whole sequence.
         self.saved_bytes = 0
 
     def __call__(self, action: Action, executor: Executor) -> None:
-        """Take an action that is done."""
+        """Record an action that is done."""
         self._timeline(action, executor)
         self.saved_bytes = max(self.saved_bytes, executor.engine.saved_bytes)
 
     @property
     def events(self) -> list[Event]:
-        """The actions, with the bytes of checkpoints and tapes in real storages."""
+        """The events of the actions, with the bytes of checkpoints and tapes in real storages."""
         return self._timeline.events
 
     @property
     def local_bytes(self) -> int:
-        """The most bytes of checkpoints and tapes at a time."""
+        """The peak bytes of local checkpoints and tapes."""
         return max(event.local_bytes for event in self.events)
 
     @property
     def remote_bytes(self) -> int:
-        """The most bytes of remote checkpoints at a time."""
+        """The peak bytes of remote checkpoints."""
         return max(event.remote_bytes for event in self.events)
 
 
 def measure_held(network: MeasuredNetwork, inputs: Any, *, plan: Plan | Schedule) -> HeldObserver:
-    """Return what was held after each action, counted in real storages."""
+    """Return the bytes held after each action, counted in real storages. Raises InputError."""
     _prepare(network)
     observer = HeldObserver(network.device)
     _execute(network, inputs, plan=plan, observer=observer)
     if not observer.events:
         raise InputError(
-            "has nothing that requires a gradient, so that there is nothing to plan",
+            "has nothing that requires a gradient, so there is nothing to plan",
             field="cell",
             accepted="a cell with parameters",
         )
@@ -87,9 +87,9 @@ def measure_held(network: MeasuredNetwork, inputs: Any, *, plan: Plan | Schedule
 
 
 def measure_live_peak(network: MeasuredNetwork, inputs: Any, *, plan: Plan | Schedule) -> int:
-    """Return the most bytes of tensors alive at once, what stood there before included.
+    """Return the peak bytes of tensors, including those that existed before the run.
 
-    On a CPU that is counted storage by storage; on a CUDA device by PyTorch's allocator.
+    On a CPU, storages are counted one by one; on a CUDA device, PyTorch's allocator counts them.
     """
     _prepare(network)
     before = network.bytes_before(inputs)
@@ -99,7 +99,7 @@ def measure_live_peak(network: MeasuredNetwork, inputs: Any, *, plan: Plan | Sch
         _execute(network, inputs, plan=plan)
         return before + torch.cuda.max_memory_allocated(network.device) - present
     meter = LiveBytes()
-    # Remote memory is host memory, too: in files it is not counted.
+    # On a CPU, remote memory would be counted as well, so remote checkpoints are kept in files.
     with meter, TemporaryDirectory(prefix="ckptplan-") as folder:
         _execute(network, inputs, plan=plan, remote_dir=folder)
     return before + meter.peak
@@ -108,9 +108,9 @@ def measure_live_peak(network: MeasuredNetwork, inputs: Any, *, plan: Plan | Sch
 def compute_gradients(
     network: MeasuredNetwork, inputs: Any, *, steps: int, plan: Plan | Schedule | None
 ) -> list[torch.Tensor]:
-    """Return the gradients of the parameters: under a plan, or by plain BPTT in PyTorch alone."""
+    """Return the gradients of the parameters: under a plan, or by plain BPTT in PyTorch if it is None."""
     _prepare(network)
-    # What a cell draws, as dropout does, is the same in both.
+    # A cell draws the same random numbers in both, e.g. for dropout.
     torch.manual_seed(network.seed + 2)
     if plan is None:
         _run_plain(network, inputs, steps=steps)
@@ -155,7 +155,7 @@ def _execute(
 
 
 def _prepare(network: MeasuredNetwork) -> None:
-    """Begin every run alike: no gradients, no garbage."""
+    """Start every run in the same state: without gradients and garbage."""
     for parameter in network.parameters:
         parameter.grad = None
     gc.collect()

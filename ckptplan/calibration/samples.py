@@ -1,4 +1,4 @@
-"""Repeated measurements: their middle, their spread, and straight lines through them."""
+"""Statistics of repeated measurements: median, spread, and straight lines through them."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ import numpy as np
 
 @dataclass(frozen=True, kw_only=True)
 class Sample:
-    """The same quantity, measured several times."""
+    """Several measurements of the same quantity."""
 
     values: tuple[float, ...]
 
     @property
     def median(self) -> float:
-        """The middle."""
+        """The median."""
         return statistics.median(self.values)
 
     @property
     def spread(self) -> float:
-        """Half the range between the quartiles, as a share of the median: what a run differs by."""
+        """Half the range between the quartiles, as a share of the median."""
         low, high = np.percentile(self.values, (25, 75))
         return float(high - low) / 2 / self.median if self.median else 0.0
 
@@ -34,7 +34,7 @@ class Sample:
 
 @dataclass(frozen=True, kw_only=True)
 class Line:
-    """A straight line through measurements: so much each, and so much once."""
+    """A straight line through measurements: ``slope`` times the size, plus ``constant``."""
 
     slope: float
     constant: float
@@ -43,7 +43,7 @@ class Line:
 
     @classmethod
     def through(cls, points: Sequence[tuple[float, float]]) -> Line:
-        """Return the line of least relative squares through (size, value): small ones count as much."""
+        """Return the line with the least squares of relative errors through points (size, value)."""
         sizes, values = (np.array(column, dtype=float) for column in zip(*points, strict=True))
         weights = 1 / values
         columns = np.stack((sizes, np.ones_like(sizes)), axis=1)
@@ -55,9 +55,9 @@ class Line:
 
 
 def relative_least_squares(rows: Sequence[Sequence[float]], values: Sequence[float]) -> list[float]:
-    """Return the x, none below zero, for which rows @ x come closest to the values, by their shares."""
+    """Return the x >= 0 that minimises the sum of squares of relative errors of rows @ x from the values."""
     from scipy.optimize import nnls
 
     scale = np.array(values, dtype=float)
-    found, _ = nnls(np.array(rows, dtype=float) / scale[:, None], np.ones_like(scale))
-    return [float(one) for one in found]
+    solution, _ = nnls(np.array(rows, dtype=float) / scale[:, None], np.ones_like(scale))
+    return [float(x) for x in solution]

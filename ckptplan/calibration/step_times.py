@@ -1,4 +1,4 @@
-"""Seconds of a step: forward, recompute, record, backward; by a fit over several chunk sizes."""
+"""Measures the seconds of a step (forward, recompute, record, backward) by a fit over chunk sizes."""
 
 from __future__ import annotations
 
@@ -18,62 +18,62 @@ from ckptplan.schedule.schedule import Schedule
 from ckptplan.schedule.timeline import Event
 from ckptplan.torch.trees import flatten
 
-#: Chunks that are timed, in steps: around what plans for a few MiB of memory come to. Where steps take long,
-#: what a chunk adds is little beside them, and short chunks do.
+#: Steps of the chunks that are timed, as in plans for a few MiB of memory. If steps take long, the overhead of
+#: a chunk is small in comparison, and short chunks are enough.
 _CHUNKS, _CHUNKS_OF_LONG_STEPS, _LONG_SECONDS = (16, 32, 64, 128), (4, 8, 16, 32), 4e-3
-#: A shorter one, of a quarter of their steps, is timed for what it adds; step times are not fitted to it.
+#: A chunk of a quarter of the shortest one's steps is timed for the overhead; step times are not fitted to it.
 _SHORT = 4
 FORWARD, RECOMPUTE, FIRST, AGAIN, BACKWARD = "forward", "recompute", "record first", "record again", "backward"
-#: What a kind of action costs a step, in terms of f, r and o.
+#: The cost of each kind of action per step, as coefficients of f, r and o.
 _ROWS = {FORWARD: (1, 0, 0), RECOMPUTE: (0, 1, 0), FIRST: (1, 0, 1), AGAIN: (0, 1, 1)}
 
 
 @dataclass(frozen=True, kw_only=True)
 class StepTimes:
-    """Times as the fields of a workload have them, and what they are worth."""
+    """Times as the fields of a workload, with their accuracy."""
 
     forward_seconds: float
     recompute_seconds: float
     record_overhead_seconds: float
     backward_seconds: float
-    #: Field -> how far its rounds spread, as a share.
+    #: Field -> spread of its rounds, as a share.
     spread: dict[str, float]
     #: Field -> R^2 of the seconds of actions over their steps.
     fit: dict[str, float]
-    #: What a chunk costs beside its steps: advanced, recorded and reversed once each.
+    #: Seconds of a chunk in addition to its steps, if it is advanced, recorded and reversed once each.
     chunk_overhead_seconds: float
-    #: Seconds of a step that is advanced, recorded and reversed, in a very long chunk.
+    #: Seconds of a step in a very long chunk that is advanced, recorded and reversed.
     slope_seconds: float
-    #: The chunks that were timed, in steps.
+    #: Steps of the chunks that were timed.
     chunks: tuple[int, ...]
     #: Measured over modelled seconds of such a step, less one: the root mean square over the chunks.
     misfit: float
 
     @property
     def uncertainty(self) -> float:
-        """The share within which times of plans are known: misfit and spread together."""
+        """The uncertainty of the times of plans, as a share: misfit and spread combined."""
         return math.hypot(self.misfit, max(self.spread.values()))
 
     def shortest_chunk(self, *, tolerance: float) -> int:
-        """Return the steps of the shortest chunk that costs no more than predicted and the tolerance."""
+        """Return the steps of the shortest chunk whose time exceeds the prediction by at most ``tolerance``."""
         model = (
             self.forward_seconds + self.recompute_seconds + self.record_overhead_seconds + self.backward_seconds
         )
         room = model * (1 + tolerance) - self.slope_seconds
         if room <= 0:
             return max(self.chunks)
-        # Nothing is claimed of chunks that are shorter than those that were timed.
+        # Chunks shorter than those that were timed are not covered.
         return max(self.chunks[0] // _SHORT, math.ceil(self.chunk_overhead_seconds / room))
 
 
 @dataclass
 class TimedSteps:
-    """Seconds a step: of each kind, at each size, round by round."""
+    """Seconds per step, by kind of action and by size of the chunk, round by round."""
 
     rounds: dict[tuple[str, int], list[float]] = field(default_factory=lambda: defaultdict(list))
 
     def add(self, events: Sequence[Event]) -> None:
-        """Take a run."""
+        """Add the timeline of a run."""
         total: dict[tuple[str, int], float] = defaultdict(float)
         steps: dict[tuple[str, int], int] = defaultdict(int)
         for event in events:
@@ -82,11 +82,11 @@ class TimedSteps:
                 size = _count_steps(event)
                 total[kind, size] += event.end - event.start
                 steps[kind, size] += size
-        for key, one in total.items():
-            self.rounds[key].append(one / steps[key])
+        for key, seconds in total.items():
+            self.rounds[key].append(seconds / steps[key])
 
     def samples(self, kind: str) -> dict[int, Sample]:
-        """Return a sample of seconds a step for each size."""
+        """Return a sample of the seconds per step for each size."""
         return {
             size: Sample(values=tuple(values))
             for (name, size), values in sorted(self.rounds.items())
@@ -95,28 +95,28 @@ class TimedSteps:
 
 
 def measure(network: MeasuredNetwork, *, repeats: int, counter: RunCounter) -> StepTimes:
-    """Time steps; ``counter`` counts the runs that this takes.
+    """Measure the times of steps; ``counter`` counts the runs.
 
-    All schedules run in turn, several rounds of them, so that a machine that slows down slows all of them.
+    All schedules run in turn, in several rounds, so that a slower machine affects all of them equally.
     """
     chunks = _choose_chunks(network)
     schedules = _make_schedules(chunks)
-    inputs = network.inputs(max(one.steps for one in schedules))
+    inputs = network.inputs(max(schedule.steps for schedule in schedules))
     timed = TimedSteps()
     for _ in range(repeats):
-        for one in schedules:
-            timed.add(record_timeline(network, take_first_steps(inputs, one.steps), plan=one))
+        for schedule in schedules:
+            timed.add(record_timeline(network, take_first_steps(inputs, schedule.steps), plan=schedule))
             counter.count()
     return fit_step_times(timed, chunks=chunks)
 
 
 def count_runs(repeats: int) -> int:
-    """Return the runs that ``measure`` makes."""
+    """Return the number of runs that ``measure`` makes."""
     return repeats * len(_make_schedules(_CHUNKS))
 
 
 def _choose_chunks(network: MeasuredNetwork) -> tuple[int, ...]:
-    """Return the chunks to be timed, from a look at a few steps, which also warms the machine up."""
+    """Return the chunks to time, from the time of a few steps, which also warm up the machine."""
     inputs = network.inputs(8)
     seconds_ = min(measure_seconds(network, inputs, plan=make_schedule("base", steps=8)) for _ in range(2))
     return _CHUNKS if seconds_ / 8 < _LONG_SECONDS else _CHUNKS_OF_LONG_STEPS
@@ -125,8 +125,8 @@ def _choose_chunks(network: MeasuredNetwork) -> tuple[int, ...]:
 def _make_schedules(chunks: tuple[int, ...]) -> list[Schedule]:
     """Return schedules that run every kind of action.
 
-    Two segments of four chunks, one size after the other, and all steps recorded at once, as plain
-    backpropagation does.
+    For each size, there is a schedule of two segments of four chunks. A further one records all steps at once,
+    as plain backpropagation does.
     """
     sizes = (chunks[0] // _SHORT, *chunks)
     nested = [
@@ -142,10 +142,11 @@ def take_first_steps(inputs: Any, steps: int) -> Any:
 
 
 def fit_step_times(timed: TimedSteps, *, chunks: tuple[int, ...]) -> StepTimes:
-    """Return the times of a step that come closest to what was timed, by their shares."""
+    """Return the times of a step with the least relative errors."""
     every = {kind: timed.samples(kind) for kind in (*_ROWS, BACKWARD)}
     samples = {
-        kind: {size: one for size, one in found.items() if size >= chunks[0]} for kind, found in every.items()
+        kind: {size: sample for size, sample in by_size.items() if size >= chunks[0]}
+        for kind, by_size in every.items()
     }
     rows, values = [], []
     for kind, row in _ROWS.items():
@@ -156,7 +157,7 @@ def fit_step_times(timed: TimedSteps, *, chunks: tuple[int, ...]) -> StepTimes:
     backward = relative_least_squares(
         [(1,)] * len(samples[BACKWARD]), [sample.median for sample in samples[BACKWARD].values()]
     )[0]
-    lines = {kind: _fit_line(found) for kind, found in every.items()}
+    lines = {kind: _fit_line(by_size) for kind, by_size in every.items()}
     model = forward + recompute + overhead + backward
     chunked = (FORWARD, AGAIN, BACKWARD)
     measured = [sum(samples[kind][chunk].median for kind in chunked) for chunk in chunks]
@@ -170,15 +171,15 @@ def fit_step_times(timed: TimedSteps, *, chunks: tuple[int, ...]) -> StepTimes:
         chunk_overhead_seconds=max(0.0, sum(lines[kind].constant for kind in chunked)),
         slope_seconds=sum(lines[kind].slope for kind in chunked),
         chunks=chunks,
-        misfit=math.sqrt(sum((one / model - 1) ** 2 for one in measured) / len(measured)),
+        misfit=math.sqrt(sum((seconds / model - 1) ** 2 for seconds in measured) / len(measured)),
     )
 
 
-#: The field of a workload, or what is measured in its place -> the kind of action that tells most of it.
+#: The field of a workload, or what is measured in its place -> the kind of action that determines it most.
 _FIELDS = {
     "forward_seconds": FORWARD,
     "recompute_seconds": RECOMPUTE,
-    # What recording adds is the difference of these and of steps that are run again.
+    # The overhead of recording is the difference between these steps and steps that run again.
     "recorded_seconds": AGAIN,
     "backward_seconds": BACKWARD,
 }
@@ -190,7 +191,7 @@ def _fit_line(samples: dict[int, Sample]) -> Line:
 
 
 def _spread(samples: dict[int, Sample]) -> float:
-    """Return the middle of the spreads: one size that was disturbed is outvoted."""
+    """Return the median of the spreads, which ignores a single disturbed size."""
     return Sample(values=tuple(sample.spread for sample in samples.values())).median
 
 

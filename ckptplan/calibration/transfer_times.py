@@ -1,4 +1,4 @@
-"""Seconds of messages to remote memory and back, by a fit over several numbers of states a message."""
+"""Measures the seconds of messages to remote memory and back, by a fit over the states per message."""
 
 from __future__ import annotations
 
@@ -18,28 +18,28 @@ from ckptplan.schedule.actions import Action, Advance, Backward, Free, Load, Rec
 from ckptplan.schedule.schedule import Schedule
 from ckptplan.schedule.timeline import READ, WRITE, Event
 
-#: States of the messages that are timed; a saved or loaded state is one of one.
+#: States of the messages that are timed; a saved or loaded state is a message of one state.
 _GROUPS = (8, 4, 2, 1)
-#: Steps between two states, so that caches hold what they hold in a plan.
+#: Steps between two states, so that caches are in the same condition as in a plan.
 _CHUNK = 8
 
 
 @dataclass(frozen=True, kw_only=True)
 class TransferTimes:
-    """What a message costs, and each state in it, either way."""
+    """The seconds of a message, and of each state in it, in both directions."""
 
     message_seconds: float
     write_seconds: float
     read_seconds: float
-    #: 'write' or 'read' -> how far the rounds spread, as a share.
+    #: 'write' or 'read' -> spread of the rounds, as a share.
     spread: dict[str, float]
     #: The root mean square of measured over modelled seconds of a message, less one.
     misfit: float
 
     def rate(self, way: str, *, state_bytes: int) -> float:
-        """Return bytes a second, 'write' or 'read', as they come to for states of this size.
+        """Return the bytes per second of a 'write' or 'read' of states of this size.
 
-        What takes no time that could be told from the message's takes a hundredth of it.
+        If the time of a state is too short to distinguish from the message's, a hundredth of that is assumed.
         """
         seconds = self.write_seconds if way == WRITE else self.read_seconds
         return state_bytes / max(seconds, 0.01 * self.message_seconds, 1e-9)
@@ -47,27 +47,27 @@ class TransferTimes:
 
 @dataclass
 class TimedMessages:
-    """Seconds of messages: each way, by the number of states, round by round."""
+    """Seconds of messages, by direction and by number of states, round by round."""
 
     rounds: dict[tuple[str, int], list[float]] = field(default_factory=lambda: defaultdict(list))
 
     def add(self, events: Sequence[Event]) -> None:
-        """Take a run."""
-        found: dict[tuple[str, int], list[float]] = defaultdict(list)
+        """Add the timeline of a run."""
+        seconds: dict[tuple[str, int], list[float]] = defaultdict(list)
         for event in events:
             if event.track in (WRITE, READ):
                 states = len(event.action.states) if isinstance(event.action, Transfer) else 1
-                found[event.track, states].append(event.end - event.start)
-        for key, values in found.items():
+                seconds[event.track, states].append(event.end - event.start)
+        for key, values in seconds.items():
             self.rounds[key].append(Sample(values=tuple(values)).median)
 
 
 def measure(network: MeasuredNetwork, *, repeats: int, counter: RunCounter) -> TransferTimes:
-    """Time messages; ``counter`` counts the rounds that this takes."""
+    """Measure the times of messages; ``counter`` counts the rounds."""
     steps = _CHUNK * (sum(_GROUPS) + 1)
     inputs, timed = network.inputs(steps), TimedMessages()
     remote = make_schedule("remote", steps=steps, chunk_size=_CHUNK)
-    # Either way round: the first message of a run pays for what later ones find in place.
+    # In both orders, since the first message of a run takes longer.
     messages = [
         Schedule(steps=steps, actions=partial(make_grouped_actions, groups, chunk=_CHUNK), chunk_size=_CHUNK)
         for groups in (_GROUPS, _GROUPS[::-1])
@@ -81,7 +81,7 @@ def measure(network: MeasuredNetwork, *, repeats: int, counter: RunCounter) -> T
 
 
 def make_grouped_actions(groups: Sequence[int], *, chunk: int) -> Iterator[Action]:
-    """Return a legal schedule that moves its checkpoints out, and back, in messages of so many states."""
+    """Yield a legal schedule that moves its checkpoints out and back in messages of ``groups`` states."""
     states = [chunk * number for number in range(sum(groups))]
     messages = [tuple(states[low:high]) for low, high in pairwise(accumulate(groups, initial=0))]
     for state in states:
@@ -102,7 +102,7 @@ def make_grouped_actions(groups: Sequence[int], *, chunk: int) -> Iterator[Actio
 
 
 def fit_transfer_times(timed: TimedMessages) -> TransferTimes:
-    """Return the times of a message and of a state that come closest to what was timed, by their shares."""
+    """Return the times of a message and of a state with the least relative errors."""
     samples = {key: Sample(values=tuple(values)) for key, values in timed.rounds.items()}
     rows = [(1, states * (way == WRITE), states * (way == READ)) for way, states in samples]
     message, write, read = relative_least_squares(rows, [one.median for one in samples.values()])

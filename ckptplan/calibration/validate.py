@@ -1,4 +1,4 @@
-"""A plan carried out beside plain backpropagation: whether the prediction was true."""
+"""Validates a plan: executes it and plain backpropagation, and compares predictions with measurements."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ from ckptplan.torch.memory import available_bytes
 from ckptplan.units import format_bytes, format_seconds
 
 _TRANSFER_ROUNDS = 3
-#: Of the memory that is available, what a run may be predicted to take.
+#: The share of available memory that a run may be predicted to need.
 _SHARE = 0.7
-#: A cell that runs chunks itself keeps about so many times more under autograd, where it is run step by step.
+#: How many times more memory a ``ChunkCell`` keeps under autograd, where it runs step by step.
 _UNDER_AUTOGRAD = 4
 
 
@@ -47,13 +47,23 @@ def validate(
     regret: bool = False,
     progress: Progress | None = None,
 ) -> Validation:
-    """Carry out base and ``plan`` with the cell that its workload names, on the same weights and data.
+    """Execute base and ``plan`` with the cell of its workload, on the same weights and data, and compare.
 
-    Times are medians of ``repeats`` rounds, in which all variants run in turn, and may be off by
-    ``tolerance`` and by what the rounds spread; the live peak by ``memory_tolerance``; checkpoints, tapes and
-    counts not at all. Times are compared where the workload was calibrated on this machine. With ``regret``,
-    the best plan of each strategy runs, too. ``cell``, ``device`` and ``thread_count`` replace what the
-    workload says. Raises InputError.
+    Times are compared only if the workload was calibrated on this machine. Checkpoints, tapes and counts must
+    equal the predictions.
+
+    Arguments:
+        plan: the plan to validate.
+        cell: replaces the cell that the workload names.
+        device: replaces the device of the calibration.
+        thread_count: replaces the number of threads of the calibration.
+        repeats: the number of rounds, in which all variants run in turn; times are medians of rounds.
+        tolerance: the share by which times may be off, in addition to the spread of the rounds.
+        memory_tolerance: the share by which the live peak may be off.
+        regret: whether to run the best plan of each strategy, too.
+        progress: called with the runs done and the total number of runs.
+
+    Raises InputError.
     """
     job = _Validation.of(plan, cell=cell, device=device, thread_count=thread_count)
     with prepare_machine(threads=job.threads):
@@ -61,7 +71,7 @@ def validate(
         room = _FreeMemory.on(network.device)
         if not room.holds(plan):
             raise InputError(
-                f"needs {format_bytes(room.need(plan))}, too much for the {room.text} that are free here",
+                f"needs {format_bytes(room.need(plan))}, but only {room.text} are free here",
                 field="plan",
                 accepted="a plan for less memory, or for fewer steps",
             )
@@ -83,7 +93,7 @@ def validate(
 
 @dataclass(frozen=True, kw_only=True)
 class _Validation:
-    """What is run, where."""
+    """What to run, and where."""
 
     plan: Plan
     spec: CellSpec
@@ -97,7 +107,7 @@ class _Validation:
         workload, calibration = plan.workload, plan.workload.calibration
         if workload.batch is None:
             raise InputError(
-                f"workload {workload.name!r} has no batch, so that its cell cannot be made",
+                f"workload {workload.name!r} has no batch size, so its cell cannot be built",
                 field="workload.batch",
                 accepted="a whole number from 1",
             )
@@ -112,7 +122,7 @@ class _Validation:
         )
 
     def not_comparable(self, machine: str) -> str | None:
-        """Return why the plan's times are those of another machine, None where they are not."""
+        """Return why the plan's times cannot be compared with measurements here, None if they can."""
         workload, calibration = self.plan.workload, self.plan.workload.calibration
         if calibration is None:
             return "its times were not measured by `ckptplan calibrate`"
@@ -127,7 +137,7 @@ class _Validation:
 
 @dataclass(frozen=True, kw_only=True)
 class _FreeMemory:
-    """The memory that is free; None where the system does not say."""
+    """The bytes of free memory, None if the system does not report them."""
 
     free: int | None
 
@@ -137,30 +147,29 @@ class _FreeMemory:
 
     @property
     def text(self) -> str:
-        """How much it is."""
+        """The amount as text."""
         return "bytes" if self.free is None else format_bytes(self.free)
 
     def need(self, plan: Plan) -> int:
-        """Return what a plan takes here, where all units, and both memories, may be in one place."""
+        """Return the bytes that a plan needs here, where all units and both memories are in one place."""
         return plan.predicted.local_peak_bytes * plan.profile.units + plan.predicted.remote_peak_bytes
 
     def holds(self, plan: Plan, *, times: int = 1) -> bool:
-        """Return whether a plan fits, or something that takes some times as much."""
+        """Return whether ``times`` the memory of a plan is available."""
         return self.free is None or times * self.need(plan) <= _SHARE * self.free
 
     def plan_base(self, plan: Plan, notes: list[str]) -> Plan | None:
-        """Return the plan of base, None where it does not fit here, which is noted."""
+        """Return the plan of base, or None, with a note, if it does not fit here."""
         base = _plan_base(plan)
         if self.holds(base):
             return base
         notes.append(
-            f"base needs {format_bytes(self.need(base))}, too much for the {self.text} that are free here: it "
-            "was not run"
+            f"base needs {format_bytes(self.need(base))}, but only {self.text} are free here: it was not run"
         )
         return None
 
     def holds_autograd(self, plan: Plan, network: MeasuredNetwork) -> bool:
-        """Return whether plain BPTT fits here, step by step in PyTorch alone."""
+        """Return whether plain BPTT in PyTorch fits here."""
         return self.holds(_plan_base(plan), times=_UNDER_AUTOGRAD if isinstance(network.cell, ChunkCell) else 1)
 
 
@@ -170,23 +179,23 @@ def _plan_base(plan: Plan) -> Plan:
 
 @dataclass(kw_only=True)
 class _Comparison:
-    """Carries out what there is to measure."""
+    """Runs all measurements of a validation, and compares them with the plan."""
 
     job: _Validation
     network: MeasuredNetwork
     inputs: Any
     repeats: int
     not_comparable: str | None
-    #: None where it does not fit here.
+    #: The plan of base, None if it does not fit here.
     base: Plan | None
     #: Whether plain BPTT fits here.
     plain: bool
-    #: The plan itself, and what else could have been chosen; empty where nobody asked.
+    #: The plan itself and its alternatives; empty if regret is not requested.
     rivals: list[RivalPlan]
     notes: list[str]
     progress: Progress | None
     counter: RunCounter = field(init=False)
-    #: What was held after each action, from a run of its own.
+    #: The events of a separate run, with the bytes held after each action.
     held: list[Event] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -231,7 +240,7 @@ class _Comparison:
         self.counter.count()
         rows = byte_rows(plan, self.network, held=held, live_peak=peak, memory_tolerance=memory_tolerance)
         if rows[0].verdict is Verdict.OFF:
-            self.notes.append("the states differ in size: the plan was made for another cell, or batch")
+            self.notes.append("the states differ in size: the plan was made for another cell or batch size")
         return rows
 
     def _gradient(self) -> Row:
@@ -272,7 +281,7 @@ class _Comparison:
         return rows, regret, sorted(lines, key=lambda line: line[-1].end)[len(lines) // 2]
 
     def _note_short_chunks(self, timeline: list[Event]) -> None:
-        """Say where chunks are shorter than the calibration holds for."""
+        """Add a note if chunks are shorter than the calibration covers."""
         calibration = self.job.plan.workload.calibration
         assert calibration is not None  # noqa: S101 - what is comparable was calibrated
         chunks = sum(isinstance(one.action, Record) for one in timeline)
@@ -281,6 +290,6 @@ class _Comparison:
             beside_steps = format_seconds(chunks * calibration.chunk_overhead_seconds)
             self.notes.append(
                 f"its {chunks:,} chunks have {mean:.3g} steps on average, and the calibration holds for "
-                f"{calibration.shortest_chunk} or more: they take about {beside_steps} beside their steps, "
+                f"{calibration.shortest_chunk} or more: they take about {beside_steps} besides their steps, "
                 "which is not predicted"
             )

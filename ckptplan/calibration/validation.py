@@ -1,4 +1,4 @@
-"""What was predicted and what was measured, side by side, each quantity judged on its own."""
+"""Defines the result of a validation: predicted and measured quantities, each with a verdict."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from typing import Literal, Self
 from ckptplan.calibration.samples import Sample
 from ckptplan.schedule.timeline import Event, kind_of
 
-#: A part of a run that takes less than this share of it is shown, but not judged: a millisecond in a second.
+#: A part of a run below this share of it is shown but not judged.
 SMALL = 0.005
-#: What the bandwidth of copies may differ by from one minute to the next.
+#: The factor by which the bandwidth of copies may vary over time.
 FACTOR = 2.0
 Unit = Literal["bytes", "bytes per second", "seconds", "count", "share"]
 
 
 class Verdict(enum.StrEnum):
-    """What is said of a quantity."""
+    """The verdict on a quantity."""
 
     OK = "ok"
     OFF = "off"
@@ -31,23 +31,23 @@ class Verdict(enum.StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class Row:
-    """One quantity."""
+    """One quantity, predicted and measured."""
 
     quantity: str
     unit: Unit
     predicted: float | None
     measured: float
     verdict: Verdict
-    #: The share that it may be off by; None where nothing is compared.
+    #: The share by which it may be off; None if nothing is compared.
     allowed: float | None = None
-    #: How far the rounds spread (half the range between quartiles); None where it was counted, not timed.
+    #: Half the range between the quartiles of the rounds, as a share; None if it was counted, not timed.
     noise: float | None = None
 
     @property
     def bias(self) -> float | None:
-        """Predicted over measured, less one: above zero where too much was predicted.
+        """Predicted over measured, less one: positive if the prediction is too high.
 
-        None where nothing was predicted, or zero, or measured as zero.
+        None if nothing was predicted, or if only one of both is zero.
         """
         if self.predicted is not None and self.measured == self.predicted:
             return 0.0
@@ -55,7 +55,7 @@ class Row:
 
     @classmethod
     def exact(cls, quantity: str, *, predicted: float, measured: float, unit: Unit, slack: float = 0.0) -> Self:
-        """Return the row of what can be counted: equal, but for a share of ``slack``."""
+        """Return the row of a counted quantity, which must be equal up to the share ``slack``."""
         agrees = abs(predicted - measured) <= slack * measured
         return cls(
             quantity=quantity,
@@ -68,9 +68,9 @@ class Row:
 
     @classmethod
     def bandwidth(cls, quantity: str, *, predicted: float, measured: float, unit: Unit) -> Self:
-        """Return the row of a bandwidth or a message: within a factor, as caches let them.
+        """Return the row of a bandwidth or a message, which must agree within ``FACTOR``.
 
-        Both are above zero.
+        Both values are above zero.
         """
         agrees = max(predicted / measured, measured / predicted) <= FACTOR
         return cls(
@@ -94,9 +94,18 @@ class Row:
         comparable: bool,
         unit: Unit = "seconds",
     ) -> Self:
-        """Return the row of a time; ``whole`` is the run that it is part of.
+        """Return the row of a time.
 
-        It may be off by the tolerance and by what the rounds spread, which must not be more than the tolerance.
+        It may be off by the tolerance plus the spread of the rounds, which must not exceed the tolerance.
+
+        Arguments:
+            quantity: the name of the quantity.
+            predicted: the predicted time.
+            sample: the measured times.
+            tolerance: the share by which the time may be off.
+            whole: the time of the run that it is part of.
+            comparable: whether the prediction is for this machine.
+            unit: the unit of the values.
         """
         measured, noise = sample.median, sample.spread
         allowed = tolerance + noise
@@ -132,26 +141,26 @@ class Row:
 
 @dataclass(frozen=True, kw_only=True)
 class Contender:
-    """The best plan of a strategy, and what it took."""
+    """The best plan of a strategy, with its measured times."""
 
     strategy: str
     parameters: dict[str, int]
     predicted_seconds: float
     seconds: Sample
-    #: Strategies whose best plan has the same schedule; it ran once for all of them.
+    #: Other strategies whose best plan has the same schedule, which ran only once.
     same: tuple[str, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Regret:
-    """How much longer the chosen plan took than the quickest one of all that were measured."""
+    """How much longer the chosen plan took than the fastest of all measured plans."""
 
     chosen: str
     contenders: tuple[Contender, ...]
 
     @property
     def best(self) -> Contender:
-        """The quickest."""
+        """The fastest plan."""
         return min(self.contenders, key=lambda one: one.seconds.median)
 
     @property
@@ -161,12 +170,12 @@ class Regret:
 
     @property
     def ratio(self) -> float:
-        """Measured time of the chosen plan over the best measured one; 1 where nothing was missed."""
+        """The measured time of the chosen plan over that of the fastest; 1 if it is the fastest."""
         return self.own.seconds.median / self.best.seconds.median
 
     @property
     def noise(self) -> float:
-        """How far the rounds of the chosen and of the quickest plan spread: less than that nobody can tell."""
+        """The spreads of the chosen and of the fastest plan, added: a smaller regret is not significant."""
         return self.own.seconds.spread + self.best.seconds.spread
 
 
@@ -181,29 +190,29 @@ class Validation:
     repeats: int
     tolerance: float
     memory_tolerance: float
-    #: Why times are not compared; None where they are.
+    #: Why times are not compared, None if they are.
     not_comparable: str | None
     rows: tuple[Row, ...]
     notes: tuple[str, ...]
     regret: Regret | None
-    #: One run of the plan, action by action; bytes are those of checkpoints and tapes, from another run.
+    #: The timeline of a run of the plan; the bytes of checkpoints and tapes are from another run.
     timeline: tuple[Event, ...]
 
     @property
     def off(self) -> list[str]:
-        """The quantities that are outside the tolerance."""
+        """The names of the quantities outside the tolerance."""
         return [row.quantity for row in self.rows if row.verdict is Verdict.OFF]
 
     @property
     def noisy(self) -> list[str]:
-        """The quantities whose rounds differ by more than the tolerance, so that nothing is said of them."""
+        """The names of the quantities whose rounds spread by more than the tolerance, which are not judged."""
         return [row.quantity for row in self.rows if row.verdict is Verdict.NOISY]
 
 
 def seconds_by_kind(events: Iterable[Event]) -> dict[str, float]:
     """Return the seconds of each kind of action: forward, recompute, record, backward, write, read, ..."""
-    found: dict[str, float] = {}
+    seconds: dict[str, float] = {}
     for event in events:
         kind = kind_of(event)
-        found[kind] = found.get(kind, 0.0) + event.end - event.start
-    return found
+        seconds[kind] = seconds.get(kind, 0.0) + event.end - event.start
+    return seconds

@@ -52,8 +52,8 @@ class Split:
     steps: Annotated[_Steps, Field(description="steps of the part, in chunks")]
     units: Annotated[_Count, Field(description="free local memory, in units")]
     choice: Choice
-    length: Annotated[_Count, Field(description="steps until the split, 0 where there is none")] = 0
-    count: Annotated[_Count, Field(description="how many segments, 0 where there are none")] = 0
+    length: Annotated[_Count, Field(description="steps until the split, 0 without one")] = 0
+    count: Annotated[_Count, Field(description="number of segments, 0 without any")] = 0
 
     def keys(self) -> Iterable[str]:
         """Return the names of the fields."""

@@ -35,7 +35,7 @@ def _check(decisions: Mapping[Part, Decision], root: Part, sizes: UnitSizes) -> 
                 f"hold no possible decision for {part.steps} steps whose first state is {part.where}, "
                 f"with {part.units} units",
                 field="splits",
-                accepted="what ckptplan wrote: plan anew",
+                accepted="the decisions that ckptplan wrote; make a new plan",
             )
         for following in parts_after(part, decision, sizes):
             if following not in met:

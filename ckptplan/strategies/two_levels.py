@@ -110,12 +110,13 @@ class TwoLevels:
             gap=segment * forward,
             turn=np.where(checkpoints == 1, first, segment) * forward + last_seconds,
             between_reads=segment * reverse_seconds
-            + count_recomputed(segment, chunk) * costs.recompute_seconds,
-            after_reads=first * reverse_seconds + count_recomputed(first, chunk) * costs.recompute_seconds,
+            + count_segment_recomputed(segment, chunk) * costs.recompute_seconds,
+            after_reads=first * reverse_seconds
+            + count_segment_recomputed(first, chunk) * costs.recompute_seconds,
         )
 
 
-def count_recomputed(length: Integers, chunk: Integers) -> Integers:
+def count_segment_recomputed(length: Integers, chunk: Integers) -> Integers:
     """Return g(L) of ``levels``: the steps that run again to reverse a segment without any tape left."""
     steps: Integers = 2 * length - np.minimum(chunk, length)
     return steps

@@ -45,7 +45,7 @@ class HostStore(Store):
 
     def __init__(self, device: torch.device, *, ahead: bool) -> None:
         super().__init__()
-        self._lanes = _Lanes(device, beside=ahead) if device.type == "cuda" else None
+        self._lanes = _Lanes(device, overlaps=ahead) if device.type == "cuda" else None
         self.ahead = ahead and self._lanes is not None
         self._kept: dict[int, tuple[_Buffer, Checkpoint]] = {}
         self._free: defaultdict[Kind, list[_Buffer]] = defaultdict(list)
@@ -109,8 +109,8 @@ class HostStore(Store):
 class _Lanes:
     """A stream for each direction between a CUDA device and the host."""
 
-    def __init__(self, device: torch.device, *, beside: bool) -> None:
-        self.device, self.beside = device, beside
+    def __init__(self, device: torch.device, *, overlaps: bool) -> None:
+        self.device, self.overlaps = device, overlaps
         self.writes, self.reads = _streams(device)
         self._written: torch.cuda.Event | None = None
         self._read: torch.cuda.Event | None = None
@@ -130,7 +130,7 @@ class _Lanes:
                     # The state may be released before the copy is done.
                     leaf.record_stream(self.writes)
         done: torch.cuda.Event = self.writes.record_event()
-        if not self.beside:
+        if not self.overlaps:
             compute.wait_event(done)
         self._written = done
         return done

@@ -255,7 +255,7 @@ def _take_losses(
     field = "loss" if losses.loss is not None else "chunk_loss"
     if versions != _versions(leaves):
         raise InputError(
-            "changes an output in place, which may be the state that goes on",
+            "changes an output in place, which may be part of the next state",
             field=field,
             accepted="a loss that leaves outputs alone",
         )

@@ -141,7 +141,7 @@ def test_profile_and_workload_take_paths(tmp_path: Path) -> None:
         (["--profile", "ipu-mk"], "--profile: there is no hardware profile 'ipu-mk'. Did you mean 'ipu-mk"),
         (["--max-overhead", "10"], "--max-overhead: '10' would be 1000%; say '10%'"),
         (["--local-bytes", "595.9 KiB"], "say 610201"),
-        (["-o", ""], "the name of the file is empty"),
+        (["-o", ""], "an empty name is no file"),
         (["--workload", "paper_snn"], "Did you mean 'paper-snn'"),
         (["--profile", "none.toml"], "none.toml: cannot be read: No such file"),
         (["--local-bytes", "624 KB"], "--local-bytes: '624 KB' has the unit 'KB'"),

@@ -226,7 +226,7 @@ def test_a_wait_for_transfers_is_told(tmp_path: Path) -> None:
         (["simulate", "schedule.csv"], "schedule.csv: is not valid JSON"),
         (["simulate", "schedule.jsonl"], "schedule.jsonl: is a schedule; give the plan that it was made from"),
         (["simulate", ""], "file: the name of the file is empty"),
-        (["schedule", "plan.json", "-o", ""], "--output: the name of the file is empty"),
+        (["schedule", "plan.json", "-o", ""], "--output: an empty name is no file"),
     ],
 )
 def test_what_is_no_plan_or_file_is_told(command: list[str], message: str) -> None:
@@ -257,8 +257,8 @@ def test_trace_and_picture_are_written_beside_the_result(plan: str, tmp_path: Pa
         (["--trace", "no/t.json"], "no/t.json: cannot be written: No such file"),
         (["--trace", "-"], "--trace: standard output carries the result"),
         (["--trace", "-", "-o", "x"], "--trace: standard output carries the result"),
-        (["--trace", ""], "--trace: the name of the file is empty"),
-        (["--gantt", ""], "--gantt: the name of the file is empty"),
+        (["--trace", ""], "--trace: an empty name is no file"),
+        (["--gantt", ""], "--gantt: an empty name is no file"),
         (["--trace", "t.json", "-o", "no/x"], "no/x: cannot be written: No such file"),
         (["--trace", "plan.json"], "--trace: is read by this command and would be lost"),
         (["--schedule", "s.csv", "-o", "s.csv"], "--output: is read by this command and would be lost"),

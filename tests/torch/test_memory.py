@@ -55,12 +55,12 @@ except OutOfMemory as error:
 CALIBRATION = """
 import resource, torch
 from ckptplan.calibration import footprint
-from ckptplan.calibration.cells import CellSpec, build
+from ckptplan.calibration.cells import CellSpec, build_network
 from ckptplan.calibration.counter import RunCounter
 from ckptplan.torch.memory import OutOfMemory
 
 torch.set_num_threads(1)
-network = build(CellSpec(name="gru", inputs=8, neurons=512), batch=512, device="cpu", seed=0)
+network = build_network(CellSpec(name="gru", inputs=8, neurons=512), batch=512, device="cpu", seed=0)
 before = next(int(line.split()[1]) for line in open("/proc/self/status") if line.startswith("VmSize")) * 1024
 resource.setrlimit(resource.RLIMIT_AS, (before + 100 * 2**20, resource.RLIM_INFINITY))
 try:
