@@ -18,7 +18,7 @@ from ckptplan.strategies.closed_form import Box, Capacity, ClosedForm
 from ckptplan.strategies.protocol import Columns
 
 
-def _printed(*, low: Columns, high: Columns, costs: StepCosts) -> Cost:  # noqa: ARG001 - no parameters
+def _printed(*, low: Columns, high: Columns, costs: StepCosts) -> Cost:
     return Cost(
         seconds=np.array([paper.base_seconds(costs)]),
         local_peak_bytes=np.array(
