@@ -28,7 +28,7 @@ class Case:
         A message costs T_s and the latency once, regardless of its size (docs/schedule-format.md). Raises
         InputError if the job is too large to be counted exactly.
         """
-        spread = self.spread()
+        spread = self.spread
         write, read = self.transfer_seconds
         return StepCosts(
             steps=spread.steps,
@@ -55,7 +55,7 @@ class Case:
         Each is the state's bytes on all units over the bandwidth, unless the profile gives the time itself.
         """
         profile = self.profile
-        size = self.spread().state_bytes * profile.units
+        size = self.spread.state_bytes * profile.units
         write, read = profile.transfer_write_seconds, profile.transfer_read_seconds
         return (
             size / profile.write_bytes_per_second if write is None else write,
@@ -72,9 +72,10 @@ class Case:
 
     def with_sizes(self, **changes: Any) -> Case:
         """Return the case with other bytes per unit of the profile, no longer derived from a network."""
-        spread = Case(workload=self.spread(), profile=self.profile)
+        spread = Case(workload=self.spread, profile=self.profile)
         return spread.with_workload(network=None, **changes)
 
+    @cached_property
     def spread(self) -> Workload:
         """Return the workload with its sizes per unit of the profile."""
         return self.workload.spread_over(self.profile.units)

@@ -54,7 +54,7 @@ class Plan(CheckedModel):
         BeforeValidator(_parameters),
         PlainSerializer(_as_dict, return_type=dict[str, int]),
         WithJsonSchema({"type": "object", "additionalProperties": {"type": "integer", "minimum": 1}}),
-        Field(description="chunk_size, nb_local, remote_chunk_size, segment_size: those that the strategy has"),
+        Field(description="the integers that determine the schedule: those that the strategy has"),
     ]
     steps: Steps
     goal: Goal = Goal()

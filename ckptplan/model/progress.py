@@ -6,3 +6,47 @@ from collections.abc import Callable
 
 #: Called from time to time with the work done and the total work, in any unit.
 Progress = Callable[[int, int], None]
+
+#: Parts of each stage in which progress is reported.
+_PARTS = 1_000
+
+
+class StagedProgress:
+    """Reports the progress of several stages, each divided into parts; it never decreases."""
+
+    def __init__(self, progress: Progress | None, *, stages: int) -> None:
+        self.progress = progress
+        self.total = stages * _PARTS
+        self.begun, self.done = 0, -1
+        self.shares = (0.0, 0.0)
+
+    def begin(self, place: int) -> None:
+        """Begin a stage, whose share is reported as its searches go on."""
+        self.begun, self.shares = place * _PARTS, (0.0, 0.0)
+        self._report(self.begun)
+
+    def begin_next(self) -> None:
+        """Begin the next stage, which is one solve."""
+        self.begun = 0 if self.done < 0 else self.begun + _PARTS
+        self.shares = (0.0, 1.0)
+        self.report_solve(0, 1)
+
+    def report_share(self, share: float, *, next_share: float) -> None:
+        """Report the share of the stage that is done; a solve that follows advances it to ``next_share``."""
+        self.shares = (share, next_share)
+        self.report_solve(0, 1)
+
+    def report_solve(self, done: int, total: int) -> None:
+        """Report the progress of a solve."""
+        share, next_share = self.shares
+        within = share + (next_share - share) * min(1.0, done / max(1, total))
+        self._report(self.begun + int(within * _PARTS))
+
+    def end(self) -> None:
+        """Report that everything is done."""
+        self._report(self.total)
+
+    def _report(self, done: int) -> None:
+        if self.progress is not None and done > self.done:
+            self.done = done
+            self.progress(done, self.total)

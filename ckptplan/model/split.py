@@ -38,7 +38,7 @@ class Choice(enum.StrEnum):
     #: The same, with the last of these steps recorded on the way, so that its tape is held when needed;
     #: the rest is UNSTORED.
     SPLIT_RECORD = "split-record"
-    #: ``repeats`` times: OFFLOAD the first state and SPLIT after ``length`` steps.
+    #: ``count`` times: OFFLOAD the first state and SPLIT after ``length`` steps.
     SEGMENTS = "segments"
 
 

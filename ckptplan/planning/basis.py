@@ -38,8 +38,13 @@ def collect_basis(
 
 
 def find_unsourced(entries: Iterable[BasisEntry]) -> list[BasisEntry]:
-    """Return the entries of numbers without a source."""
-    return [entry for entry in entries if (entry.kind, entry.text) == ("stated", _UNSOURCED)]
+    """Return the entries of numbers without a source; plans of version 1 name a whole model instead."""
+    models = ("profile", "workload")
+    return [
+        entry
+        for entry in entries
+        if entry.kind == "stated" and (entry.text == _UNSOURCED or entry.field in models)
+    ]
 
 
 def _list_profile(profile: HardwareProfile, goal: Goal, *, own_budget: bool) -> Iterator[BasisEntry]:

@@ -21,9 +21,15 @@ from ckptplan.units import format_percent
 _ROUNDING = 1e-9
 
 
-def rank_strategies(request: Request) -> Ranking:
-    """Search all strategies of a request and return their ranking. Raises InputError."""
+def rank_strategies(request: Request, *, strategies: tuple[str, ...] | None = None) -> Ranking:
+    """Search all strategies of a request once; the use cases read their results from the ranking.
+
+    ``strategies`` narrows the search; the goal of the plans still names all that were compared. Raises
+    InputError.
+    """
     question = request.question()
+    if strategies is not None:
+        question = question.replace(strategies=strategies)
     return Ranking(request=request, question=question, answers=question.rank())
 
 
@@ -58,7 +64,7 @@ class Ranking:
         """
         if self.answers:
             return self._plan(self.answers[0])
-        raise explain_infeasible(self.request)
+        raise explain_infeasible(self.request.replace(strategies=self.question.goal.strategies))
 
     def by_strategy(self) -> dict[str, Plan | Infeasible]:
         """Return the best plan of each strategy, best first, then why the other strategies do not fit."""

@@ -141,7 +141,7 @@ class SolvedAnswer(Answer):
         return self.solution.notes
 
     def totals(self, costs: StepCosts) -> Totals:
-        if costs is self.solved_at:
+        if costs is self.solved_at or costs == self.solved_at:
             return self.solution.totals
         return price_tree(read_tree(self.parameters, self.splits, steps=costs.steps), costs=costs)
 

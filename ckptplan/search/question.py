@@ -13,7 +13,7 @@ from ckptplan.cost import paper
 from ckptplan.cost.exact import Cost, overhead
 from ckptplan.model.budget import Budget
 from ckptplan.model.goal import Goal, Model
-from ckptplan.model.progress import Progress
+from ckptplan.model.progress import Progress, StagedProgress
 from ckptplan.model.step_costs import StepCosts
 from ckptplan.search.answer import Answer, ClosedFormAnswer, SolvedAnswer
 from ckptplan.search.box import BestSetting, Limits, Rival, find_best_setting
@@ -186,13 +186,17 @@ class Question:
         """
         limits = Limits(budget=self.budget, max_overhead=self.goal.max_overhead, base_seconds=self.base_seconds)
         answers: list[Answer] = []
+        stages = StagedProgress(self.progress, stages=len(self._solved_strategies))
         for strategy in sorted(self.strategies, key=_turn_of):
+            if not strategy.is_closed_form:
+                stages.begin_next()
             try:
                 answer = self._answer(
                     strategy,
                     limits,
                     objective,
                     rival=_choose_rival(answers, strategy, rival) if only_first else None,
+                    progress=None if self.progress is None else stages.report_solve,
                 )
             except KeyboardInterrupt:
                 if strategy.is_closed_form or not answers or not self.keeps_best:
@@ -219,11 +223,17 @@ class Question:
         )
 
     def _answer(
-        self, strategy: Strategy, limits: Limits, objective: Objective, *, rival: Rival | None
+        self,
+        strategy: Strategy,
+        limits: Limits,
+        objective: Objective,
+        *,
+        rival: Rival | None,
+        progress: Progress | None,
     ) -> Answer | None:
         """Return the best answer of one strategy, None if nothing fits or no closed form beats ``rival``."""
         if isinstance(strategy, Solved):
-            return self._solve(strategy, limits, objective)
+            return self._solve(strategy, limits, objective, progress=progress)
         if isinstance(strategy, ClosedForm):
             return self._search(strategy, limits, objective, rival=rival)
         raise TypeError(f"{strategy.name} is neither a closed form nor solved")
@@ -249,7 +259,9 @@ class Question:
             steps=self.costs.steps,
         )
 
-    def _solve(self, strategy: Solved, limits: Limits, objective: Objective) -> Answer | None:
+    def _solve(
+        self, strategy: Solved, limits: Limits, objective: Objective, *, progress: Progress | None
+    ) -> Answer | None:
         if self.goal.model == "paper":
             raise no_equation(strategy.name)
 
@@ -266,7 +278,7 @@ class Question:
             choose=choose,
             effort=self.goal.effort,
             front=objective is not least_time,
-            progress=self.progress,
+            progress=progress,
         )
         if solution is None or not limits.keeps(solution.cost)[0]:
             return None

@@ -15,7 +15,7 @@ import numpy as np
 
 from ckptplan.cost.exact import Cost, cost_of
 from ckptplan.model.budget import Budget
-from ckptplan.model.progress import Progress as Progress  # noqa: PLC0414 - others import it from here
+from ckptplan.model.progress import Progress
 from ckptplan.model.record import Parameters
 from ckptplan.model.split import Split
 from ckptplan.model.step_costs import StepCosts

@@ -160,7 +160,7 @@ def _make_size_axis(field: str) -> Axis:
         column=field,
         kind=BYTES,
         sets=(f"workload.{field}",),
-        now=lambda case: (getattr(case.spread(), field),),
+        now=lambda case: (getattr(case.spread, field),),
         replace=lambda case, values: case.with_sizes(**{field: values[0]}),
     )
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 from ckptplan.errors import InputError, did_you_mean
 from ckptplan.model.profile import HardwareProfile
-from ckptplan.model.progress import Progress
+from ckptplan.model.progress import Progress, StagedProgress
 from ckptplan.model.workload import Workload
 from ckptplan.planning.request import Request
 from ckptplan.strategies.registry import strategy_of
@@ -19,7 +19,6 @@ from ckptplan.studies.reach import (
     SolvedReachSearch,
     make_empty_reach,
 )
-from ckptplan.studies.stages import StagedProgress
 
 
 def largest(
@@ -73,16 +72,15 @@ def largest(
     )
     names = request.goal.strategies
     stages = StagedProgress(progress, stages=len(names))
+    watched = dataclasses.replace(request, progress=None if progress is None else stages.report_solve)
     reaches: list[Reach] = []
     searches: list[ReachSearch] = []
     try:
         for place, name in enumerate(names):
             stages.begin(place)
-            alone = dataclasses.replace(
-                request.replace(strategies=(name,)), progress=None if progress is None else stages.report_solve
-            )
-            kind = ClosedFormReachSearch if strategy_of(name).is_closed_form else SolvedReachSearch
-            searches.append(kind(quantity=quantity, request=alone, progress=stages))
+            strategy = strategy_of(name)
+            kind = ClosedFormReachSearch if strategy.is_closed_form else SolvedReachSearch
+            searches.append(kind(quantity=quantity, strategy=strategy, request=watched, progress=stages))
             reaches.append(searches[-1].reach())
     except KeyboardInterrupt:
         reaches += [search.so_far() for search in searches[len(reaches) :]]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
@@ -22,7 +22,7 @@ from ckptplan.model.profile import HardwareProfile
 from ckptplan.model.progress import Progress
 from ckptplan.model.record import Parameters
 from ckptplan.model.workload import Workload
-from ckptplan.planning.ranking import rank_strategies
+from ckptplan.planning.ranking import Ranking, rank_strategies
 from ckptplan.planning.request import Request
 from ckptplan.search.answer import Answer, ClosedFormAnswer
 from ckptplan.search.box import Limits
@@ -118,10 +118,39 @@ class StrategyFront:
 
     strategy: Strategy
     front: Front
-    #: Returns the answer behind a point.
-    answer: Callable[[int], Answer]
+    #: The answers behind the points.
+    answers: Sequence[Answer]
     #: Whether every point of the front is included.
     exact: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClosedFormAnswers(Sequence[Answer]):
+    """The answers behind the points of a closed form's front, each made on demand from its columns."""
+
+    strategy: ClosedForm
+    front: Front
+    steps: int
+
+    def __len__(self) -> int:
+        return len(self.front)
+
+    @overload
+    def __getitem__(self, index: int) -> Answer: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[Answer]: ...
+    def __getitem__(self, index: int | slice) -> Answer | list[Answer]:
+        """Return an answer; a slice is a list of answers. Raises IndexError."""
+        if isinstance(index, slice):
+            return [self[place] for place in range(*index.indices(len(self)))]
+        keys = (self.front.seconds, self.front.local_peak_bytes, self.front.remote_peak_bytes)
+        parameters = {name: int(column[index]) for name, column in self.front.parameters.items()}
+        return ClosedFormAnswer(
+            strategy=self.strategy,
+            parameters=Parameters(parameters),
+            key=tuple(column[index].item() for column in keys),
+            steps=self.steps,
+        )
 
 
 def _trace_closed_form(strategy: ClosedForm, question: Question, *, resolution: float) -> StrategyFront:
@@ -131,18 +160,8 @@ def _trace_closed_form(strategy: ClosedForm, question: Question, *, resolution: 
         base_seconds=question.base_seconds,
     )
     front = trace_front(strategy, costs=question.costs, limits=limits, resolution=resolution)
-    keys = (front.seconds, front.local_peak_bytes, front.remote_peak_bytes)
-
-    def answer(index: int) -> Answer:
-        parameters = {name: int(column[index]) for name, column in front.parameters.items()}
-        return ClosedFormAnswer(
-            strategy=strategy,
-            parameters=Parameters(parameters),
-            key=tuple(column[index].item() for column in keys),
-            steps=question.costs.steps,
-        )
-
-    return StrategyFront(strategy=strategy, front=front, answer=answer, exact=not front.resolution)
+    answers = ClosedFormAnswers(strategy=strategy, front=front, steps=question.costs.steps)
+    return StrategyFront(strategy=strategy, front=front, answers=answers, exact=not front.resolution)
 
 
 def _trace_fronts(question: Question, *, resolution: float) -> list[StrategyFront]:
@@ -150,7 +169,7 @@ def _trace_fronts(question: Question, *, resolution: float) -> list[StrategyFron
         if isinstance(strategy, ClosedForm):
             return _trace_closed_form(strategy, question, resolution=resolution)
         front, answers, exact = trace_solved_front(question.for_strategy(strategy))
-        return StrategyFront(strategy=strategy, front=front, answer=answers.__getitem__, exact=exact)
+        return StrategyFront(strategy=strategy, front=front, answers=answers, exact=exact)
 
     if question.costs.steps < _LONG:
         return [trace(strategy) for strategy in question.strategies]
@@ -163,8 +182,9 @@ class ParetoFront(Sequence[Plan]):
     """Plans that no strategy beats in both local memory and time; columns as arrays, plans on demand."""
 
     def __init__(self, request: Request, fronts: tuple[StrategyFront, ...], *, resolution: float) -> None:
+        # Its goal names all strategies that were compared, those of other fronts included.
         self._request = request
-        self._question = request.question()
+        self._question = request.question().replace(strategies=tuple(one.strategy.name for one in fronts))
         self._fronts = fronts
         self._together, self._origins = merge_fronts([one.front for one in fronts])
         #: 0 if every point is listed, else the share by which omitted points may differ.
@@ -258,7 +278,7 @@ class ParetoFront(Sequence[Plan]):
         """The front of each strategy that fits at all, by name."""
         return {
             one.strategy.name: ParetoFront(
-                self._request.replace(strategies=(one.strategy.name,)),
+                self._request,
                 (one,),
                 resolution=one.front.resolution,
             )
@@ -313,7 +333,7 @@ class ParetoFront(Sequence[Plan]):
         place = self.knee_place
         if self._read_off and place is not None:
             return self._plan(place, budget=self.budget_bytes)
-        return rank_strategies(self._within(self.budget_bytes, objective="balanced")).first()
+        return self._search(self.budget_bytes, objective="balanced").first()
 
     def at(self, local_bytes: int | str) -> Plan:
         """Return the fastest plan within a budget of one unit. Raises InputError and Infeasible.
@@ -324,14 +344,14 @@ class ParetoFront(Sequence[Plan]):
         place = self.place_within(budget)
         if self._read_off and place is not None:
             return self._plan(place, budget=budget)
-        return rank_strategies(self._within(budget)).first()
+        return self._search(budget).first()
 
     def lacks(self, local_bytes: int | str) -> Infeasible | None:
         """Return why no plan fits a budget of one unit, None if one does. Raises InputError."""
         budget = _read_budget(local_bytes)
         if self.place_within(budget) is not None:
             return None
-        question = self._within(budget).question()
+        question = self._question.replace(local_bytes=budget)
         if question.fits():
             return None
         names = ", ".join(self.by_strategy) or "no strategy"
@@ -351,10 +371,14 @@ class ParetoFront(Sequence[Plan]):
     def _plan(self, place: int, *, budget: int | None = None) -> Plan:
         """Return the plan of a point, for the given budget, or for the memory that it needs."""
         which, index = self._origins[:, place].tolist()
-        answer = self._fronts[which].answer(index)
+        answer = self._fronts[which].answers[index]
         limit = int(self.local_peak_bytes[place]) if budget is None else budget
         request = dataclasses.replace(self._within(limit), own_budget=budget is None)
         return request.plan(answer)
+
+    def _search(self, budget: int, *, objective: str = "time") -> Ranking:
+        names = tuple(strategy.name for strategy in self.compared)
+        return rank_strategies(self._within(budget, objective=objective), strategies=names)
 
     def _within(self, budget: int, *, objective: str = "time") -> Request:
         return self._request.replace(local_bytes=budget, objective=objective)

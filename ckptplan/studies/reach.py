@@ -10,6 +10,7 @@ from math import inf, isqrt, log
 
 from ckptplan.errors import Infeasible, InputError, Limit
 from ckptplan.model.plan import Plan
+from ckptplan.model.progress import StagedProgress
 from ckptplan.model.workload import Workload
 from ckptplan.planning.request import Request
 from ckptplan.search.answer import Answer
@@ -17,8 +18,6 @@ from ckptplan.search.edges import choose_middle, find_last, find_last_of_many
 from ckptplan.search.question import Question
 from ckptplan.search.reasons import find_reason
 from ckptplan.strategies.protocol import Strategy
-from ckptplan.strategies.registry import strategy_of
-from ckptplan.studies.stages import StagedProgress
 from ckptplan.units import MAX_STEPS
 
 #: The quantities, and the largest value of each that is considered.
@@ -61,8 +60,11 @@ def make_empty_reach(strategy: str) -> Reach:
 class ReachSearch(ABC):
     """The search for the largest value with one strategy."""
 
-    def __init__(self, *, quantity: str, request: Request, progress: StagedProgress) -> None:
+    def __init__(
+        self, *, quantity: str, strategy: Strategy, request: Request, progress: StagedProgress
+    ) -> None:
         self.quantity = quantity
+        self.strategy = strategy
         self.request = request
         self.progress = progress
         #: The largest value that is known to fit, and the answer there.
@@ -108,11 +110,6 @@ class ReachSearch(ABC):
         value, answer = self.best
         return replace(empty, value=value, plan=self._plan(value, answer))
 
-    @property
-    def strategy(self) -> Strategy:
-        """The only strategy of the request."""
-        return strategy_of(self.request.goal.strategies[0])
-
     def _plan(self, value: int, answer: Answer) -> Plan:
         return self._request(value).plan(answer)
 
@@ -133,7 +130,7 @@ class ReachSearch(ABC):
         return self.request.for_workload(self._job(value))
 
     def _question(self, value: int) -> Question:
-        return self._request(value).question()
+        return self._request(value).question().for_strategy(self.strategy)
 
     def _missing(self, value: int) -> Infeasible:
         return find_reason(self._question(value), subject=f"{self.strategy.name} does not fit")
@@ -165,8 +162,10 @@ class ClosedFormReachSearch(ReachSearch):
     Without a limit on overhead, this is bisection; with one, the values that fit need not form one range.
     """
 
-    def __init__(self, *, quantity: str, request: Request, progress: StagedProgress) -> None:
-        super().__init__(quantity=quantity, request=request, progress=progress)
+    def __init__(
+        self, *, quantity: str, strategy: Strategy, request: Request, progress: StagedProgress
+    ) -> None:
+        super().__init__(quantity=quantity, strategy=strategy, request=request, progress=progress)
         self.extra_seconds = cache(self._extra_seconds)
         #: Without a limit on overhead: the largest value known to fit, which is not planned yet.
         self.fitting = 0

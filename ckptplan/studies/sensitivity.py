@@ -170,7 +170,15 @@ def sensitivity(
     nominal = study.question(study.case).best()
     if nominal is None:
         raise explain_infeasible(
-            Request.of(workload, profile, command=command, strategies=goal.strategies, model=model, **wished)
+            Request.of(
+                workload,
+                profile,
+                command=command,
+                strategies=goal.strategies,
+                model=model,
+                effort=effort,
+                **wished,
+            )
         )
     done = _WorkCounter(progress, total=_WORK * len(INPUTS) + (SAMPLES if share is not None else 0))
     kept = FixedPlan(answer=nominal, model=goal.model)

@@ -51,6 +51,7 @@ class Sweep:
         """A short hash of everything that determines the rows, including the version of the program."""
         numbers = {
             "version": __version__,
+            "columns": list(self.columns),
             "axes": {
                 axis.column: list(values) for axis, values in zip(self.grid.axes, self.grid.values, strict=True)
             },

@@ -248,7 +248,7 @@ def test_a_cell_that_draws_random_numbers_draws_the_same_in_plain_backpropagatio
 def test_gradients_that_are_no_numbers_are_off_and_can_be_written_as_json(
     calibrated: Calibrated, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(runs, "gradients", lambda *_, **__: [torch.tensor([float("nan")])])
+    monkeypatch.setattr(runs, "compute_gradients", lambda *_, **__: [torch.tensor([float("nan")])])
     plan = plan_for(calibrated)
     found = validate(plan, repeats=1)
     assert row(found, "gradient difference").verdict is Verdict.OFF

@@ -101,9 +101,10 @@ def test_a_command_prints_in_a_new_format(
 
 @pytest.mark.parametrize("command", [("pareto", *JOB), ("largest", "T", *JOB[2:])], ids=["pareto", "largest"])
 def test_the_name_of_a_file_asks_for_a_new_format(command: tuple[str, ...], program: Path) -> None:
-    done = start(program, *command, "-o", "result.md")
+    file = (program.parent / "result").with_suffix(".md")
+    done = start(program, *command, "-o", file.name)
     assert (done.returncode, done.stdout) == (0, "")
-    assert len(rows_of((program.parent / "result.md").read_text(), kind=COMMANDS[command][0])) >= 2
+    assert len(rows_of(file.read_text(), kind=COMMANDS[command][0])) >= 2
 
 
 def test_help_and_mistakes_name_a_new_format(program: Path) -> None:

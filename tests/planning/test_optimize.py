@@ -10,6 +10,7 @@ import ckptplan
 from ckptplan import HardwareProfile, Infeasible, InputError, Plan, Workload
 from ckptplan.cost.case import Case
 from ckptplan.model.budget import Budget
+from ckptplan.model.prediction import BasisEntry
 from ckptplan.model.record import Parameters
 from ckptplan.planning.basis import find_unsourced
 from ckptplan.search.question import Question
@@ -412,6 +413,12 @@ def test_a_number_with_a_source_among_others_without_is_not_counted_as_theirs() 
     kinds = {entry.field: entry.kind for entry in plan.estimate_basis}
     assert (kinds["profile.local_bytes"], kinds["workload.state_bytes"]) == ("sourced", "measured")
     assert (kinds["profile.read_bytes_per_second"], kinds["workload.tape_bytes"]) == ("stated", "stated")
+
+
+def test_a_plan_of_version_1_does_not_pass_unsourced_numbers_off_as_known() -> None:
+    """Such plans name the profile or the workload as a whole."""
+    old = BasisEntry(field="profile", kind="stated", text="numbers given without sources")
+    assert find_unsourced([old]) == [old]
 
 
 def test_sizes_that_a_network_gives_are_derived() -> None:

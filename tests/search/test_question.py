@@ -83,3 +83,19 @@ def test_objectives_are_values() -> None:
     assert hash(FirstOnly(least_time)) == hash(FirstOnly(least_time))
     assert FirstOnly(least_time) != FirstOnly(least_memory)
     assert FirstOnly(least_time) != least_time
+
+
+def test_progress_never_falls_while_several_strategies_are_solved() -> None:
+    reported: list[tuple[int, int]] = []
+    workload, profile = ckptplan.load_workload("paper-snn").with_steps(600), ckptplan.load_profile("ipu-mk2")
+    ckptplan.optimize(
+        workload,
+        profile,
+        strategies=["all"],
+        local_bytes="300 KiB",
+        progress=lambda *where: reported.append(where),
+    )
+    done, totals = zip(*reported, strict=True)
+    assert len(set(totals)) == 1
+    assert list(done) == sorted(done)
+    assert done[0] == 0 < done[-1] <= totals[0]

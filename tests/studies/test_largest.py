@@ -188,3 +188,9 @@ def test_bad_questions_are_refused() -> None:
     plain = Workload(**{**dict(PAPER), "network": None})
     with pytest.raises(InputError, match="has no network description"):
         ckptplan.largest("neurons", plain, IPU)
+
+
+def test_plans_name_all_strategies_that_were_compared() -> None:
+    reaches = ckptplan.largest("T", PAPER, IPU, strategies=["standard", "double"])
+    plans = [reach.plan for reach in reaches.values() if reach.plan is not None]
+    assert [plan.goal.strategies for plan in plans] == [("standard", "double")] * 2

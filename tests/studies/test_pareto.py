@@ -1,5 +1,6 @@
 """``ckptplan.pareto``: a sequence of plans; each is the one that ``optimize`` finds within its memory."""
 
+import pickle
 from itertools import pairwise
 from typing import Any
 
@@ -209,3 +210,19 @@ def test_a_very_long_sequence_has_points_that_stand_for_others() -> None:
 def test_a_resolution_that_cannot_be_had_is_refused(steps: int, resolution: object, message: str) -> None:
     with pytest.raises(InputError, match=message):
         ckptplan.pareto(WORKLOAD.with_steps(steps), IPU, resolution=resolution)  # type: ignore[arg-type]
+
+
+def test_a_front_can_be_pickled(front: ParetoFront) -> None:
+    """As work that is spread over processes does; closed forms and solved strategies alike."""
+    solved = ckptplan.pareto(WORKLOAD.with_steps(40), IPU, strategies=["optimal"])
+    for one in (front, solved):
+        copy = pickle.loads(pickle.dumps(one))  # noqa: S301 - its own
+        assert [plan.predicted for plan in copy[:5]] == [plan.predicted for plan in one[:5]]
+
+
+def test_plans_name_all_strategies_that_were_compared(front: ParetoFront) -> None:
+    compared = tuple(strategy.name for strategy in front.compared)
+    assert front[0].goal.strategies == compared
+    for name, own in front.by_strategy.items():
+        assert own[0].strategy == name
+        assert own[0].goal.strategies == own.at(2**40).goal.strategies == compared

@@ -245,6 +245,13 @@ def test_sweeps_that_differ_have_different_names() -> None:
     assert make_sweep(["T=1:2:+1"], workloads=SNN, profiles=IPU).identity == found[0]
 
 
+def test_rows_with_other_columns_are_another_sweep(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file that a version with other strategies began is not continued with different columns."""
+    before = make_sweep(["T=1,2"], workloads=SNN, profiles=IPU).identity
+    monkeypatch.setattr("ckptplan.studies.sweep.plan_columns", lambda: {"strategy": "text"})
+    assert make_sweep(["T=1,2"], workloads=SNN, profiles=IPU).identity != before
+
+
 def _squares(shared: int, start: int, stop: int) -> list[int]:
     return [shared * i * i for i in range(start, stop)]
 
