@@ -11,7 +11,6 @@ from ckptplan.cli.options import OutputOptions
 from ckptplan.cli.output import note, write_view
 from ckptplan.cli.wording import as_option, named_by_option
 from ckptplan.errors import InputError
-from ckptplan.model.quantities import check_name
 from ckptplan.units import MAX_STEPS, format_share
 
 if TYPE_CHECKING:
@@ -146,6 +145,8 @@ def _warn_of_uncertainty(calibrated: "Calibrated", *, tolerance: float) -> None:
 
 def _name_content(path: str, option: str) -> str:
     """Return the name that the content of a file gets from the file. Raises InputError for an unusable name."""
+    from ckptplan.model.quantities import check_name
+
     stem = Path(path).name.removesuffix(".toml")
     if path == "-" or not stem:
         raise InputError("is not a file", field=option, value=path, accepted="a file, as my-workload.toml")

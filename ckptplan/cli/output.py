@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 from ckptplan.cli.options import OutputOptions, command_line
 from ckptplan.report.formats.registry import format_named
-from ckptplan.storage.versions import WRITTEN
 from ckptplan.version import __version__
 
 if TYPE_CHECKING:
@@ -43,6 +42,8 @@ def write_view(view: View, output: OutputOptions) -> None:
 
 def enveloped(kind: str, content: Mapping[str, Any]) -> dict[str, Any]:
     """Return a document with a head: its kind, and the version and command that made it."""
+    from ckptplan.storage.versions import WRITTEN  # loads the models, which --help does without
+
     return {
         "kind": f"ckptplan.{kind}",
         "schema_version": WRITTEN["result"],

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -31,6 +30,8 @@ def json_text(document: Mapping[str, Any]) -> str:
 
 def generate_json(document: Mapping[str, Any]) -> Iterator[str]:
     """Yield JSON as the program prints it: two spaces a level, NaN and infinity refused with ValueError."""
+    import json  # --help names the format, and writes nothing
+
     yield from _generate(document, encode=json.JSONEncoder(allow_nan=False).encode, margin="\n")
     yield "\n"
 
