@@ -18,7 +18,7 @@ from ckptplan.torch.graphs import as_graph_roots
 from ckptplan.torch.inputs import Sequence
 from ckptplan.torch.losses import Outputs, Terms
 from ckptplan.torch.pages import Pages
-from ckptplan.torch.probe import Parameters, check_reached
+from ckptplan.torch.parameters import Parameters, check_reached
 from ckptplan.torch.trees import Leaves, byte_size, flatten
 
 #: The most steps run at a time, and the most whose outputs and adjoints exist at a time.

@@ -19,6 +19,7 @@ from ckptplan.torch.engine import Engine, Incoming, Tape
 from ckptplan.torch.gradients import Gradient
 from ckptplan.torch.lookahead import Lookahead
 from ckptplan.torch.losses import Outputs
+from ckptplan.torch.sequence_watch import SequenceWatch
 from ckptplan.torch.stores import Checkpoint, Store
 from ckptplan.torch.trees import Leaves, flatten
 
@@ -38,6 +39,7 @@ class Executor:
         generators: the random generators to save and restore.
         autocast: the autocast settings of the forward pass.
         observer: called with each action when it is done.
+        watch: notes what steps change besides the state.
     """
 
     def __init__(
@@ -51,9 +53,10 @@ class Executor:
         generators: Generators,
         autocast: Autocast,
         observer: Observer | None = None,
+        watch: SequenceWatch | None = None,
     ) -> None:
         self.engine, self.outputs, self.steps, self.stores = engine, outputs, steps, stores
-        self.generators, self.autocast, self.observer = generators, autocast, observer
+        self.generators, self.autocast, self.observer, self._watch = generators, autocast, observer, watch
         self.tapes: list[Tape] = []
         #: Steps that have run at least once.
         self.frontier = 0
@@ -155,6 +158,8 @@ class Executor:
 
     def _ran(self, stop: int) -> None:
         self.frontier = max(self.frontier, stop)
+        if self._watch is not None and self.frontier < self.steps:
+            self._watch.note_action()
         if stop == self.steps:
             leaves, self.end = flatten(self.state)
             self.final = tuple(leaf.detach() for leaf in leaves)

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from ckptplan.errors import InputError
 from ckptplan.model.plan import Plan
 from ckptplan.schedule.actions import Backward
 from ckptplan.schedule.schedule import Schedule
@@ -17,6 +18,7 @@ from ckptplan.torch.lookahead import Lookahead
 from ckptplan.torch.losses import Outputs
 from ckptplan.torch.memory import explain_exhaustion
 from ckptplan.torch.modules import Fingerprint
+from ckptplan.torch.sequence_watch import SequenceWatch
 from ckptplan.torch.trees import is_differentiable
 
 
@@ -32,6 +34,7 @@ class Run:
     states: int
     plan: Plan | Schedule
     device: torch.device
+    watch: SequenceWatch
     first: Backward | None = None
 
 
@@ -48,11 +51,14 @@ class PlannedSequence(torch.autograd.Function):
         with explain_exhaustion(run.plan, run.device):
             try:
                 run.first = run.executor.sweep(run.actions)
-            except BaseException:
+                run.watch.end_sweep(run.executor.state, run.plan.steps - 1)
+            except BaseException as error:
                 run.executor.close()
+                if isinstance(error, InputError):
+                    run.watch.undo()
                 raise
         # Taken after the sweep: steps may replace buffers, e.g. in neurons that keep their last state.
-        ctx.modules = Fingerprint(run.modules)
+        ctx.modules = Fingerprint(run.modules, without=run.watch.written)
         # The results refer to this function, so the run must not refer to them.
         final, run.executor.final = run.executor.final, ()
         ctx.states = len(final)
@@ -76,7 +82,7 @@ class PlannedSequence(torch.autograd.Function):
                 "unroll again for another backward; retain_graph has no effect on it"
             )
         ctx.run = None
-        with closing(run.executor):
+        with closing(run.executor), run.watch.rerun():
             if [tensor._version for tensor in ctx.tensors] != ctx.versions:
                 raise RuntimeError(
                     "a parameter, an input or the initial state was changed in place between the forward and "

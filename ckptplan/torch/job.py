@@ -27,7 +27,9 @@ from ckptplan.torch.inputs import Sequence, make_sequence
 from ckptplan.torch.lookahead import Lookahead
 from ckptplan.torch.losses import Outputs, SummedLoss
 from ckptplan.torch.memory import explain_exhaustion
-from ckptplan.torch.probe import Parameters, ProbeResult, probe
+from ckptplan.torch.parameters import Parameters
+from ckptplan.torch.probe import ProbeResult, probe
+from ckptplan.torch.sequence_watch import SequenceWatch
 from ckptplan.torch.step_engine import StepEngine
 from ckptplan.torch.stores import FileStore, LocalStore, Store
 from ckptplan.torch.trees import Structure, flatten, refuse_inference_tensors
@@ -41,7 +43,7 @@ class Job:
     inputs: Any
     state: Any
     plan: Plan | Schedule
-    losses: tuple[object, ...]
+    losses: dict[str, object]
     parameters: Parameters
     remote_dir: str | os.PathLike[str] | None
     replay_randomness: bool
@@ -93,16 +95,17 @@ class Job:
             self.cell,
             self.state,
             inputs,
-            things=(self.cell, *self.losses),
+            things={"cell": self.cell, **self.losses},
             named=self.parameters,
             losses=losses,
             device=self._likely_device(inputs),
             replays_randomness=self.replay_randomness,
+            steps=self.plan.steps,
         )
 
     def _likely_device(self, inputs: Sequence) -> torch.device:
         """Return the device on which the cell will probably run, from its arguments."""
-        modules = [one for one in (self.cell, *self.losses) if isinstance(one, torch.nn.Module)]
+        modules = [one for one in (self.cell, *self.losses.values()) if isinstance(one, torch.nn.Module)]
         tensors = [
             *flatten(self.state)[0],
             *inputs.leaves,
@@ -117,7 +120,8 @@ class Job:
         """Return the results of the outputs with the leaves of the final state, and its structure."""
         state, inputs = flatten(self.state)[0], self.sequence.leaves
         wanted = any(one.requires_grad for one in (*state, *inputs, *probed.parameters))
-        executor = self._executor(outputs, probed)
+        watch = self._watch(probed)
+        executor = self._executor(outputs, probed, watch)
         if not (wanted and torch.is_grad_enabled()):
             # Nothing will be reversed, so no checkpoints are needed.
             with explain_exhaustion(self.plan, probed.device), closing(executor):
@@ -131,13 +135,24 @@ class Job:
             states=len(state),
             plan=self.plan,
             device=probed.device,
+            watch=watch,
         )
         found: tuple[torch.Tensor, ...] = PlannedSequence.apply(  # type: ignore[no-untyped-call]
             run, *state, *inputs, *probed.parameters
         )
         return found, executor.end
 
-    def _executor(self, outputs: Outputs, probed: ProbeResult) -> Executor:
+    def _watch(self, probed: ProbeResult) -> SequenceWatch:
+        return SequenceWatch(
+            surroundings=probed.surroundings,
+            before=probed.before,
+            with_graph=probed.with_graph,
+            trial=probed.trial,
+            generators=Generators(probed.device, wanted=True, held=probed.generators),
+            checks=True,
+        )
+
+    def _executor(self, outputs: Outputs, probed: ProbeResult, watch: SequenceWatch) -> Executor:
         remote: Store
         if self.remote_dir is None:
             # An observer measures each action separately.
@@ -152,9 +167,10 @@ class Job:
             steps=self.plan.steps,
             state=structure.fill([leaf.detach() for leaf in leaves]),
             stores={Tier.LOCAL: LocalStore(), Tier.REMOTE: remote},
-            generators=Generators(probed.device, wanted=self.replay_randomness),
+            generators=Generators(probed.device, wanted=self.replay_randomness, held=probed.generators),
             autocast=Autocast.present(probed.device),
             observer=self.observer,
+            watch=watch,
         )
 
     def _engine(self, outputs: Outputs, probed: ProbeResult) -> Engine:

@@ -1,4 +1,4 @@
-"""Watches the modules of a cell and a loss, and checks that they do not change."""
+"""Finds the modules that a cell and a loss call, and checks that they do not change."""
 
 from __future__ import annotations
 
@@ -9,81 +9,55 @@ from typing import Any
 import torch
 from torch.nn.modules.module import register_module_forward_pre_hook
 
-from ckptplan.errors import InputError
 
+class CalledModules:
+    """The given modules, those called inside the context, and other members of lists that hold these."""
 
-class WatchedModules:
-    """The given modules and those called inside the context, with copies of their buffers."""
-
-    def __init__(self, things: Iterable[object]) -> None:
-        self._modules: dict[int, torch.nn.Module] = {}
-        self._buffers: dict[int, tuple[str, torch.Tensor, int, torch.Tensor]] = {}
-        for thing in things:
-            if isinstance(thing, torch.nn.Module):
-                self._meet(thing)
+    def __init__(self, reachable: Iterable[torch.nn.Module], *, given: Iterable[object]) -> None:
+        self._modules = {id(one): one for one in given if isinstance(one, torch.nn.Module)}
+        self._lists = [one for one in reachable if isinstance(one, torch.nn.ModuleList | torch.nn.ModuleDict)]
 
     @property
     def modules(self) -> tuple[torch.nn.Module, ...]:
         """The modules met so far."""
-        return tuple(self._modules.values())
-
-    def _meet(self, module: torch.nn.Module) -> None:
-        if id(module) in self._modules:
-            return
-        self._modules[id(module)] = module
-        for name, buffer in module.named_buffers():
-            self._buffers.setdefault(id(buffer), (name, buffer, buffer._version, buffer.clone()))
+        found = dict(self._modules)
+        for one in self._lists:
+            # As one BatchNorm for each step: the first steps call the first ones.
+            if any(id(member) in self._modules for member in one.children()):
+                found |= {id(member): member for member in one.children()}
+        return tuple(found.values())
 
     @contextmanager
     def enter(self) -> Iterator[None]:
-        """Watch modules, and restore their buffers on exit.
-
-        Raises InputError with the names of buffers that changed: a step that runs again would change them
-        again, and running statistics would count it twice.
-        """
+        """Note the modules that are called."""
         hook = register_module_forward_pre_hook(lambda module, _: self._meet(module))
         try:
             yield
         finally:
             hook.remove()
-            changed = self._restore()
-        if changed:
-            raise InputError(
-                f"a step changes the buffer{'s' if len(changed) > 1 else ''} {', '.join(changed)}, and steps "
-                "run again",
-                field="cell or loss",
-                accepted="no running statistics: BatchNorm in eval() or with track_running_stats=False, or "
-                "LayerNorm",
-            )
 
-    def _restore(self) -> list[str]:
-        """Restore the buffers; return the names of those that had changed."""
-        changed = []
-        for name, buffer, version, value in self._buffers.values():
-            # Some kernels write into a buffer without counting it as a change.
-            if buffer._version != version or not torch.equal(_replace_nan(buffer), _replace_nan(value)):
-                changed.append(name)
-                with torch.no_grad():
-                    buffer.copy_(value)
-        return changed
-
-
-def _replace_nan(tensor: torch.Tensor) -> torch.Tensor:
-    """Return the tensor with NaN replaced, so that equal tensors compare equal."""
-    return torch.nan_to_num(tensor, nan=1e30) if tensor.is_floating_point() else tensor
+    def _meet(self, module: torch.nn.Module) -> None:
+        self._modules.setdefault(id(module), module)
 
 
 class Fingerprint:
-    """Weights, buffers and modes of modules, which must not change before steps run again."""
+    """Weights, buffers and modes of modules, which must not change before steps run again.
 
-    def __init__(self, modules: tuple[torch.nn.Module, ...]) -> None:
-        self._modules = modules
+    ``without`` are the ids of tensors that may: statistics that steps write and never read.
+    """
+
+    def __init__(self, modules: tuple[torch.nn.Module, ...], *, without: frozenset[int] = frozenset()) -> None:
+        self._modules, self._without = modules, without
         self._tensors, self._training = _list_tensors(modules), _list_modes(modules)
 
     def check(self) -> None:
         """Raise RuntimeError if anything changed."""
         now = _list_tensors(self._modules)
-        changed = [name for name in {**now, **self._tensors} if now.get(name) != self._tensors.get(name)]
+        changed = [
+            name
+            for name in {**now, **self._tensors}
+            if now.get(name) != self._tensors.get(name) and not self._without & {now.get(name, (0,))[0]}
+        ]
         if changed:
             raise RuntimeError(
                 f"{changed[0].partition('.')[2]} was changed in place or replaced between the forward and the "

@@ -1,36 +1,36 @@
-"""Runs the first step aside, to find what it uses and whether steps can run again."""
+"""Runs the first steps aside, to find what they use, what they change, and whether steps can run again."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 
-from ckptplan.errors import InputError, quote_value
-from ckptplan.torch.ambient import Autocast, Generators
+from ckptplan.errors import InputError
+from ckptplan.torch.ambient import Autocast, Generators, RandomState
 from ckptplan.torch.chunk_cell import ChunkCell
-from ckptplan.torch.graphs import find_graph_leaves, find_outer_node, read_sequence_number
+from ckptplan.torch.graphs import find_graph_leaves, find_outer_node
+from ckptplan.torch.hidden import refuse_hidden_state, refuse_lost_changes
 from ckptplan.torch.inputs import Sequence, iterate_steps
 from ckptplan.torch.losses import SummedLoss
-from ckptplan.torch.modules import WatchedModules
+from ckptplan.torch.modules import CalledModules
+from ckptplan.torch.parameters import Modules, Parameters, collect_parameters
+from ckptplan.torch.surroundings.snapshot import Place, Snapshot, Surroundings
+from ckptplan.torch.surroundings.values import holds_graph
+from ckptplan.torch.surroundings.walk import Reached, walk
 from ckptplan.torch.trees import Leaves, Structure, flatten
+from ckptplan.torch.trial import StepResult, Trial, are_equal, copy_leaves, detach_state
 
-Parameters = tuple[torch.Tensor, ...]
-Modules = tuple[torch.nn.Module, ...]
-_ACCEPTED = (
-    "cell(state, x) -> (state, output); ckptplan.torch.adapters has those of torch.nn, snnTorch, Norse and "
-    "SpikingJelly"
-)
-#: Relative difference that rounding may cause between calls, or for a chunk; hidden state causes more.
-_ROUNDING = 1e-3
+#: Tensors by their ids.
+Uses: TypeAlias = dict[int, torch.Tensor]
 
 
 @dataclass(frozen=True, kw_only=True)
 class ProbeResult:
-    """The findings of the first step."""
+    """The findings of the first steps."""
 
     parameters: Parameters
     #: The number of tensors requiring a gradient that each step creates.
@@ -39,6 +39,14 @@ class ProbeResult:
     modules: Modules
     output: Structure
     device: torch.device
+    #: Random generators that the cell and the losses hold.
+    generators: tuple[object, ...]
+    trial: Trial
+    #: What the cell and the losses can reach, and what it holds: as before the trial.
+    surroundings: Surroundings
+    before: Snapshot
+    #: Places that hold tensors with a graph after a step.
+    with_graph: set[Place]
 
 
 def probe(
@@ -46,182 +54,183 @@ def probe(
     state: Any,
     inputs: Sequence,
     *,
-    things: Iterable[object],
+    things: dict[str, object],
     named: Parameters,
     losses: SummedLoss | None,
     device: torch.device,
     replays_randomness: bool,
+    steps: int,
 ) -> ProbeResult:
-    """Run the first step twice, and its loss, and restore everything. Raises InputError.
+    """Run the first two steps and their losses, in both grad modes, and restore everything. Raises InputError.
 
     Arguments:
         cell: ``cell(state, x)`` returns (state, output).
         state: the initial state.
         inputs: the inputs of all steps.
-        things: the cell and the losses, whose modules are watched.
+        things: the cell and the losses, by the names of their arguments.
         named: the parameters named by the caller.
         losses: the losses, None if there are none.
         device: the device on which the cell will probably run.
         replays_randomness: whether steps that run again draw the same random numbers.
+        steps: T.
     """
-    leaves, structure = flatten(state)
-    generators, watched = Generators(device, wanted=True), WatchedModules(things)
-    casts = Autocast.present(device).cast_anew()
-    with generators.aside(), torch.enable_grad(), casts, watched.enter():
-        pieces, nest = inputs.piece(0, 1)
-        first, steps = _copy(leaves), _copy(pieces)
-        begun, drawn = read_sequence_number(), generators.state()
-        x = next(iterate_steps(steps, nest, 1))
-        after, output = _take_step(cell, structure.fill(first), x, leaves=(*first, *steps))
-        generators.restore(drawn)
-        again = _repeat_step(cell, structure.fill(_copy(leaves)), nest, _copy(pieces), (after, output))
+    trial = Trial(cell=cell, inputs=inputs, losses=losses)
+    reached = _walk(things, trial, state, device)
+    surroundings, generators = Surroundings(reached), Generators(device, wanted=True, held=reached.generators)
+    world, drawn = surroundings.take(copies=True), generators.state()
+    called = CalledModules(reached.modules, given=things.values())
+    autocast = Autocast.present(device)
+
+    def take(state: Any, step: int, *, draws: RandomState = drawn) -> StepResult:
+        generators.restore(draws)
+        with autocast.cast_anew():
+            return trial.take(state, step)
+
+    with ExitStack() as stack:
+        stack.enter_context(generators.aside())
+        stack.enter_context(torch.enable_grad())
+        stack.enter_context(called.enter())
+        stack.callback(surroundings.put_back, world)
+        first, uses = _examine(take(state, 0), named)
+        _check_structure(state, first)
+        between, then = generators.state(), surroundings.take_since(world)
+        last = min(1, steps - 1)
+        second, later_uses = _examine(take(first.after, last, draws=between), named)
+        end = surroundings.take_since(then)
+        changed = surroundings.list_changes(world, then), surroundings.list_changes(then, end)
+        either = {*changed[0], *changed[1]}
+        with_graph = {place for place in either if holds_graph(surroundings.value_of(place))}
+        refuse_lost_changes(surroundings, either)
+
+        surroundings.put_back(world)
+        again, again_uses = _examine(take(state, 0), named)
+        _check_repeated(first, again, trial)
+        surroundings.put_back(world)
+        with torch.no_grad():
+            _check_grad_mode(first, take(state, 0), trial)
+        if replays_randomness:
+            surroundings.put_back(world)
+            _check_draws(trial, generators, first)
+        surroundings.put_back(world)
         if isinstance(cell, ChunkCell):
-            _check_chunk(cell, structure.fill(_copy(leaves)), nest, _copy(pieces))
-        watch = generators if replays_randomness else None
-        terms = [] if losses is None else _take_losses(losses, after, output, watch)
-        results = (*flatten(after)[0], *flatten(output)[0])
-        reached = [*results, *terms]
-    _check_outer(reached, begun=begun, named=named)
-    inner = {id(leaf) for leaf in (*first, *steps)}
-    found = [leaf for leaf in find_graph_leaves(reached, until=named) if id(leaf) not in inner]
-    # A cell may create tensors that require a gradient, such as initial states; each run creates new ones.
-    lasting = {id(leaf) for leaf in find_graph_leaves(again, until=named)}
-    lasting |= {id(leaf) for leaf in find_graph_leaves(terms, until=(*named, *results))}
-    temporary = [leaf for leaf in found if id(leaf) not in lasting]
-    found = [leaf for leaf in found if id(leaf) in lasting]
+            _check_chunk(cell, state, inputs)
+        surroundings.put_back(end)
+        refuse_hidden_state(
+            lambda: take(first.after, last, draws=between),
+            surroundings,
+            end,
+            _list_lasting_changes(surroundings, *changed),
+            second,
+        )
+    found, temporary = _sort_leaves(uses, again_uses, later_uses)
     return ProbeResult(
-        parameters=_collect_parameters(watched.modules, named, found),
-        temporary=len(temporary),
-        modules=watched.modules,
-        output=flatten(output)[1],
-        device=_find_device(flatten(after)[0], flatten(output)[0], default=device),
+        parameters=collect_parameters(called.modules, named, found),
+        temporary=temporary,
+        modules=called.modules,
+        output=flatten(first.output)[1],
+        device=_find_device(first.leaves, default=device),
+        generators=tuple(reached.generators),
+        trial=trial,
+        surroundings=surroundings,
+        before=surroundings.drop_copies(world, keep={place.holder for place in either}),
+        with_graph=with_graph,
     )
 
 
-def _copy(leaves: Leaves) -> Leaves:
-    return tuple(leaf.detach().clone() for leaf in leaves)
+def _walk(things: dict[str, object], trial: Trial, state: Any, device: torch.device) -> Reached:
+    """Return what can be reached, after lazy modules have made their parameters."""
+    reached = walk(things)
+    if reached.lazy:
+        with Generators(device, wanted=True).aside(), torch.no_grad():
+            trial.take(state, 0)
+        reached = walk(things)
+    return reached
 
 
-def _versions(leaves: Leaves) -> list[int]:
-    """Return the counters of in-place changes; tensors of inference mode have none."""
-    return [0 if leaf.is_inference() else leaf._version for leaf in leaves]
+def _list_lasting_changes(surroundings: Surroundings, first: list[Place], second: list[Place]) -> list[Place]:
+    """Return the places that may carry something from step to step.
+
+    What the first step makes and the second leaves alone is made once, as masks and other caches are. With a
+    graph, such a cache would be part of each chunk's graph.
+    """
+    once = set(first) - set(second)
+    return [*second, *(place for place in once if holds_graph(surroundings.value_of(place)))]
 
 
-def _take_step(cell: Callable[..., Any], state: Any, x: Any, *, leaves: Leaves) -> tuple[Any, Any]:
-    """Take a step. Raises InputError if it changes its arguments, or returns another structure."""
-    versions = _versions(leaves)
-    given = len(flatten(state)[0])
-    after, output = check_result(_call(cell, state, x))
-    if versions != _versions(leaves):
-        which = "state" if versions[:given] != _versions(leaves[:given]) else "input"
-        raise InputError(
-            f"changes its {which} in place, so that steps cannot run again from a checkpoint",
-            field="cell",
-            accepted="a cell that returns a new state, and leaves its input alone",
-        )
-    returned = len(flatten(after)[0])
+def _check_structure(state: Any, result: StepResult) -> None:
+    """Raise InputError if a step returns a state of another number of tensors."""
+    given, returned = len(flatten(state)[0]), len(flatten(result.after)[0])
     if given and returned != given:
         raise InputError(
             f"takes a state of {given} tensors and returns one of {returned}",
             field="cell",
             accepted="a state that is the same structure at every step",
         )
-    return after, output
 
 
-def _call(cell: Callable[..., Any], state: Any, x: Any) -> Any:
-    try:
-        return cell(state, x)
-    except TypeError as error:
-        if "argument" not in str(error) or not _is_of_the_call(error):
-            _explain(error, state, x)
-            raise
-        raise InputError(
-            f"cannot be called as cell(state, x): {error}", field="cell", accepted=_ACCEPTED
-        ) from error
-    except Exception as error:
-        _explain(error, state, x)
-        raise
+def _examine(result: StepResult, named: Parameters) -> tuple[StepResult, Uses]:
+    """Return a result without its graph, and the tensors requiring a gradient that the step used."""
+    _check_outer(result, named=named)
+    inner = {id(leaf) for leaf in result.roots}
+    leaves = find_graph_leaves(result.tensors, until=named)
+    return result.detach(), {id(leaf): leaf for leaf in leaves if id(leaf) not in inner}
 
 
-def _explain(error: Exception, state: Any, x: Any) -> None:
-    """Add a note to a cell's own error: what the cell was called with."""
-    error.add_note(
-        f"ckptplan: raised by the first step, cell(state, x) with state {_describe(state)} and x "
-        f"{_describe(x)}. Accepted: {_ACCEPTED}"
+def _sort_leaves(first: Uses, again: Uses, later: Uses) -> tuple[list[torch.Tensor], int]:
+    """Return the tensors that steps share, and how many tensors requiring a gradient each step creates."""
+    shared = {key: leaf for key, leaf in {**first, **later}.items() if key in again}
+    return list(shared.values()), len(first.keys() - shared.keys())
+
+
+def _check_repeated(first: StepResult, again: StepResult, trial: Trial) -> None:
+    """Raise InputError if the same step returns another result, though all was put back."""
+    same = are_equal(first.leaves, again.leaves) and (
+        flatten((first.after, first.output))[1].plain == flatten((again.after, again.output))[1].plain
     )
-
-
-def _describe(tree: Any) -> str:
-    leaves = flatten(tree)[0]
-    if not leaves:
-        return quote_value(tree)
-    return ", ".join(f"{str(leaf.dtype).removeprefix('torch.')} {tuple(leaf.shape)}" for leaf in leaves)
-
-
-def _is_of_the_call(error: TypeError) -> bool:
-    """Return whether the call itself raised an error, and not the body of the cell."""
-    trace = error.__traceback__
-    while trace is not None and trace.tb_next is not None:
-        trace = trace.tb_next
-    file = "" if trace is None else trace.tb_frame.f_code.co_filename
-    return file == __file__ or Path(file).parts[-3:] == ("nn", "modules", "module.py")
-
-
-def check_result(result: object) -> tuple[Any, Any]:
-    """Return what a cell returned. Raises InputError if it is not (state, output)."""
-    if not isinstance(result, tuple) or len(result) != 2:
+    if not same or not are_equal(tuple(first.terms), tuple(again.terms)):
         raise InputError(
-            f"returned {quote_value(type(result).__name__)}"
-            + (f" of {len(result)}" if isinstance(result, tuple) else ""),
-            field="cell",
-            accepted=_ACCEPTED,
-        )
-    return result
-
-
-def check_reached(outputs: Leaves, inner: Leaves, *, parameters: Parameters, temporary: int = 0) -> None:
-    """Raise InputError if a recorded graph reaches a tensor that is not a known parameter.
-
-    ``inner`` are the leaves where the graph begins: a state and inputs. Up to ``temporary`` leaves may be
-    unknown.
-    """
-    known = {id(one) for one in (*parameters, *inner)}
-    computed = tuple(one for one in parameters if one.grad_fn is not None)
-    missing = [leaf for leaf in find_graph_leaves(outputs, until=computed) if id(leaf) not in known]
-    if len(missing) > temporary:
-        raise InputError(
-            f"the cell or the loss uses {len(missing)} tensors that require a gradient and were not found "
-            f"in the first step, the first one of shape {tuple(missing[0].shape)}",
-            field="parameters",
-            accepted="parameters=[...] with all of them; for the last step alone, final_loss; what a step "
-            "needs of an earlier one goes through the state",
+            "returned another result when its first step ran again: it depends on something that could not be "
+            "found and put back (a file, a clock, an extension, a random generator of its own)",
+            field=trial.loss_field if same else "cell",
+            accepted="a result that depends on the arguments and on random generators that can be found: "
+            "PyTorch's, Python's and numpy's, and those in attributes, closures and globals",
         )
 
 
-def _repeat_step(
-    cell: Callable[..., Any], state: Any, nest: Structure, pieces: Leaves, seen: tuple[Any, Any]
-) -> Leaves:
-    """Run the same step again and return its tensors. Raises InputError if the result differs."""
-    again = check_result(cell(state, next(iterate_steps(pieces, nest, 1))))
-    (ones, structure), (others, nested) = flatten(seen), flatten(again)
-    if not _are_equal(ones, others) or structure.plain != nested.plain:
+def _check_grad_mode(first: StepResult, plain: StepResult, trial: Trial) -> None:
+    """Raise InputError if a step returns another result where no graph is recorded."""
+    same = are_equal(first.leaves, plain.leaves)
+    if not same or not are_equal(tuple(first.terms), tuple(plain.terms)):
         raise InputError(
-            "returned another result when its first step ran again: it has a hidden state, or its own random "
-            "generator",
-            field="cell",
-            accepted="a cell whose result depends on its state, its input and PyTorch's default generators",
+            "returns another result under torch.no_grad(), where steps run that are run again later",
+            field=trial.loss_field if same else "cell",
+            accepted="a result that does not depend on torch.is_grad_enabled()",
         )
-    return others
 
 
-def _check_chunk(cell: ChunkCell, state: Any, nest: Structure, pieces: Leaves) -> None:
+def _check_draws(trial: Trial, generators: Generators, result: StepResult) -> None:
+    """Raise InputError if a loss draws random numbers."""
+    before = generators.state()
+    trial.take_losses(0, detach_state(result.after), detach_state(result.output))
+    if generators.moved_since(before):
+        raise InputError(
+            "draws random numbers, which are not replayed when steps run again",
+            field=trial.loss_field,
+            accepted="a loss without dropout or noise; within the cell, whose output may be that of a readout, "
+            "the same is drawn again",
+        )
+
+
+def _check_chunk(cell: ChunkCell, state: Any, inputs: Sequence) -> None:
     """Raise InputError if a chunk differs from a step, e.g. because a subclass changes only the step."""
+    given, nest = inputs.piece(0, 1)
+    leaves, structure = flatten(state)
+    state, pieces = structure.fill(copy_leaves(leaves)), copy_leaves(given)
     with torch.no_grad(), torch.autocast(device_type=pieces[0].device.type, enabled=False):
         states, saved = cell.run(state, nest.fill(pieces), None)
         after, output = cell(state, next(iterate_steps(pieces, nest, 1)))
-        chunk = [leaf[0] for leaf in flatten((states, cell.dense(saved)))[0]]
-    if not _are_equal(flatten((after, output))[0], chunk):
+        chunk = tuple(leaf[0] for leaf in flatten((states, cell.dense(saved)))[0])
+    if not are_equal(flatten((after, output))[0], chunk):
         raise InputError(
             f"{type(cell).__name__}: a chunk of one step, by run, is not what its step returns, by forward",
             field="cell",
@@ -229,49 +238,9 @@ def _check_chunk(cell: ChunkCell, state: Any, nest: Structure, pieces: Leaves) -
         )
 
 
-def _are_equal(ones: Any, others: Any) -> bool:
-    """Return whether tensors are equal except for rounding."""
-    if len(ones) != len(others):
-        return False
-    for one, other in zip(ones, others, strict=True):
-        if one.shape != other.shape:
-            return False
-        difference = (one.detach().double() - other.detach().double()).abs().nan_to_num(0.0, posinf=0.0)
-        scale = one.detach().double().abs().nan_to_num(0.0, posinf=0.0)
-        if one.numel() and float(difference.max()) > _ROUNDING * float(scale.max()):
-            return False
-    return True
-
-
-def _take_losses(
-    losses: SummedLoss, state: Any, output: Any, generators: Generators | None
-) -> list[torch.Tensor]:
-    """Return the losses of the first step. Raises InputError if they could not be computed again."""
-    leaves = flatten(output)[0]
-    versions = _versions(leaves)
-    drawn = None if generators is None else generators.state()
-    fresh = SummedLoss(loss=losses.loss, chunk_loss=losses.chunk_loss, final_loss=losses.final_loss)
-    terms = fresh.take(0, [output], first_time=True)
-    field = "loss" if losses.loss is not None else "chunk_loss"
-    if versions != _versions(leaves):
-        raise InputError(
-            "changes an output in place, which may be part of the next state",
-            field=field,
-            accepted="a loss that leaves outputs alone",
-        )
-    if generators is not None and drawn is not None and generators.moved_since(drawn):
-        raise InputError(
-            "draws random numbers, which are not replayed when steps run again",
-            field=field,
-            accepted="a loss without dropout or noise; within the cell, whose output may be that of a readout, "
-            "the same is drawn again",
-        )
-    return terms + fresh.probe_final(state)
-
-
-def _check_outer(reached: list[torch.Tensor], *, begun: int, named: Parameters) -> None:
+def _check_outer(result: StepResult, *, named: Parameters) -> None:
     """Raise InputError if the step uses an outer graph, which each chunk would backpropagate through again."""
-    node = find_outer_node(reached, before=begun, until=named)
+    node = find_outer_node(result.tensors, before=result.begun, until=named)
     if node is not None:
         raise InputError(
             f"the cell or the loss uses a tensor that was computed outside (by {node}) and has its own graph",
@@ -280,7 +249,7 @@ def _check_outer(reached: list[torch.Tensor], *, begun: int, named: Parameters) 
         )
     for one in named:
         behind = {id(leaf) for leaf in find_graph_leaves([one])} if one.grad_fn is not None else set()
-        if behind & {id(leaf) for leaf in find_graph_leaves(reached, until=named)}:
+        if behind & {id(leaf) for leaf in find_graph_leaves(result.tensors, until=named)}:
             raise InputError(
                 "names a tensor that was computed from a parameter which the cell or the loss also uses",
                 field="parameters",
@@ -288,16 +257,9 @@ def _check_outer(reached: list[torch.Tensor], *, begun: int, named: Parameters) 
             )
 
 
-def _collect_parameters(modules: Modules, named: Parameters, found: list[torch.Tensor]) -> Parameters:
-    """Return the parameters of modules, those named, and those that the first step reached, each once."""
-    behind = {id(leaf) for one in named if one.grad_fn is not None for leaf in find_graph_leaves([one])}
-    own = (one for module in modules for one in module.parameters() if id(one) not in behind)
-    return tuple({id(one): one for one in (*own, *named, *found) if one.requires_grad}.values())
-
-
-def _find_device(*groups: Leaves, default: torch.device) -> torch.device:
+def _find_device(leaves: Leaves, *, default: torch.device) -> torch.device:
     """Return the CUDA device of a step's results, or ``default``. Raises InputError for other devices."""
-    devices = {leaf.device for leaves in groups for leaf in leaves}
+    devices = {leaf.device for leaf in leaves}
     for device in devices:
         if device.type not in ("cpu", "cuda"):
             raise InputError(

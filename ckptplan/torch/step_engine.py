@@ -7,12 +7,13 @@ from typing import Any
 import torch
 
 from ckptplan.torch.backward import compute_gradients
+from ckptplan.torch.cell_calls import check_result
 from ckptplan.torch.engine import Cell, Engine, Incoming, Tape
 from ckptplan.torch.gradients import Gradient, Gradients
 from ckptplan.torch.graphs import as_graph_roots, count_saved_bytes
 from ckptplan.torch.inputs import Sequence, detach_inputs, iterate_steps
 from ckptplan.torch.losses import Outputs, Terms
-from ckptplan.torch.probe import Parameters, check_reached, check_result
+from ckptplan.torch.parameters import Parameters, check_reached
 from ckptplan.torch.trees import Leaves, flatten, is_differentiable
 
 #: Steps whose inputs are made or unbound at a time, if nothing is recorded.

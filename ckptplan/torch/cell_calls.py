@@ -1,0 +1,67 @@
+"""Calls a cell, and explains what is wrong if it cannot be called or returns something else than accepted."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from ckptplan.errors import InputError, quote_value
+from ckptplan.torch.trees import flatten
+
+_ACCEPTED = (
+    "cell(state, x) -> (state, output); ckptplan.torch.adapters has those of torch.nn, snnTorch, Norse and "
+    "SpikingJelly"
+)
+
+
+def call_cell(cell: Callable[..., Any], state: Any, x: Any) -> Any:
+    """Return what a cell returns; its own errors get a note. Raises InputError if it takes other arguments."""
+    try:
+        return cell(state, x)
+    except TypeError as error:
+        if "argument" not in str(error) or not _is_of_the_call(error):
+            _explain(error, state, x)
+            raise
+        raise InputError(
+            f"cannot be called as cell(state, x): {error}", field="cell", accepted=_ACCEPTED
+        ) from error
+    except Exception as error:
+        _explain(error, state, x)
+        raise
+
+
+def check_result(result: object) -> tuple[Any, Any]:
+    """Return what a cell returned. Raises InputError if it is not (state, output)."""
+    if not isinstance(result, tuple) or len(result) != 2:
+        raise InputError(
+            f"returned {quote_value(type(result).__name__)}"
+            + (f" of {len(result)}" if isinstance(result, tuple) else ""),
+            field="cell",
+            accepted=_ACCEPTED,
+        )
+    return result
+
+
+def _explain(error: Exception, state: Any, x: Any) -> None:
+    """Add a note to a cell's own error: what the cell was called with."""
+    error.add_note(
+        f"ckptplan: raised by the first step, cell(state, x) with state {_describe(state)} and x "
+        f"{_describe(x)}. Accepted: {_ACCEPTED}"
+    )
+
+
+def _describe(tree: Any) -> str:
+    leaves = flatten(tree)[0]
+    if not leaves:
+        return quote_value(tree)
+    return ", ".join(f"{str(leaf.dtype).removeprefix('torch.')} {tuple(leaf.shape)}" for leaf in leaves)
+
+
+def _is_of_the_call(error: TypeError) -> bool:
+    """Return whether the call itself raised an error, and not the body of the cell."""
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    file = "" if trace is None else trace.tb_frame.f_code.co_filename
+    return file == __file__ or Path(file).parts[-3:] == ("nn", "modules", "module.py")

@@ -1,0 +1,104 @@
+"""Refuses state that a cell or a loss keeps to itself, by name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+import torch
+
+from ckptplan.errors import InputError
+from ckptplan.torch.surroundings.holders import IteratorHolder
+from ckptplan.torch.surroundings.snapshot import Place, Snapshot, Surroundings
+from ckptplan.torch.trial import StepResult, are_equal, find_read_places
+
+#: Names in one message.
+_MOST_NAMES = 4
+ACCEPTED = (
+    "a cell and a loss that depend on their arguments alone: make it part of the state (return it from the "
+    "cell, and take it as an argument), as ckptplan.torch.adapters do for other packages"
+)
+
+
+def refuse_lost_changes(surroundings: Surroundings, changed: Iterable[Place]) -> None:
+    """Raise InputError for places that change and cannot be put back."""
+    for place in changed:
+        holder = surroundings.holders[place.holder]
+        if isinstance(holder, IteratorHolder):
+            raise InputError(
+                f"a step takes values from {place.name}, an iterator, which cannot be set back",
+                field="cell or loss",
+                accepted="what it gives as inputs, or computed from a number of the step in the state",
+            )
+        if isinstance(holder.thing, torch.nn.Parameter):
+            raise InputError(
+                f"a step changes the parameter {place.name} in place, and steps run again with what it was",
+                field="cell or loss",
+                accepted="parameters that change between sequences only; fast weights as a part of the state",
+            )
+        if not surroundings.can_put_back(place):
+            raise InputError(
+                f"a step changes {place.name} in place, which is too large to be put back, and steps run again",
+                field="cell or loss",
+                accepted=ACCEPTED,
+            )
+
+
+def refuse_hidden_state(
+    take: Callable[[], StepResult],
+    surroundings: Surroundings,
+    world: Snapshot,
+    places: list[Place],
+    usual: StepResult,
+    *,
+    when: str = "",
+) -> None:
+    """Raise InputError if steps read what earlier steps left in some places.
+
+    Arguments:
+        take: runs a step.
+        surroundings: what the step can reach.
+        world: what it is to find there; all is as in it afterwards.
+        places: those that steps change.
+        usual: what the step returns.
+        when: said of the change, e.g. " during the sequence".
+    """
+    read = find_read_places(take, surroundings, world, places, usual)
+    if not read:
+        return
+    names = list_names(read)
+    changes, them = ("change", "them") if len({place.name for place in read}) > 1 else ("changes", "it")
+    raise InputError(
+        f"{names} {changes} in a step{when}, and later steps read {them}: steps that run again would find what "
+        "later steps left there",
+        field=_find_field(take, surroundings, world, read, usual),
+        accepted=ACCEPTED,
+    )
+
+
+def list_names(places: Iterable[Place]) -> str:
+    """Return the names of places, as text; of many only the first."""
+    names = list(dict.fromkeys(place.name for place in places))
+    more = len(names) - _MOST_NAMES
+    return ", ".join(names[:_MOST_NAMES]) + (f" and {more} more" if more > 0 else "")
+
+
+def _find_field(
+    take: Callable[[], StepResult],
+    surroundings: Surroundings,
+    world: Snapshot,
+    places: list[Place],
+    usual: StepResult,
+) -> str:
+    """Return the argument to blame: the loss if the cell returns the same whatever the places hold."""
+    if not usual.terms:
+        return "cell"
+    try:
+        surroundings.write_disturbed(places)
+        found = take()
+    except (torch.OutOfMemoryError, MemoryError):
+        raise
+    except Exception:
+        return "cell or loss"
+    finally:
+        surroundings.put_back(world)
+    return "loss" if are_equal(usual.leaves, found.leaves, rounding=1e-5) else "cell"

@@ -1,0 +1,60 @@
+"""Guards tensors that a sequence leaves in attributes and lists against a gradient that they do not have.
+
+A plain loop leaves tensors with a graph there, so that a user may add a loss of them afterwards. Under a plan
+their graph is gone, or reaches back to the last chunk only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container
+from typing import Any
+
+import torch
+
+from ckptplan.torch.surroundings.snapshot import Place, Surroundings
+from ckptplan.torch.surroundings.values import holds_graph, replace_tensors
+from ckptplan.torch.trees import is_differentiable
+
+
+class LeftoverTensor(torch.autograd.Function):
+    """A tensor whose backward pass says that a planned sequence made it."""
+
+    @staticmethod
+    def forward(ctx: Any, tensor: torch.Tensor, name: str) -> torch.Tensor:
+        """Return the same numbers."""
+        ctx.name = name
+        return tensor.view_as(tensor)
+
+    @staticmethod
+    def backward(ctx: Any, *_: torch.Tensor) -> Any:
+        """Raise RuntimeError."""
+        raise RuntimeError(
+            f"{ctx.name} was left by the steps of a planned sequence, whose graphs are gone: a loss of it has "
+            "no gradient. Take the loss within the sequence (loss, chunk_loss, final_loss), or return it as an "
+            "output or in the state"
+        )
+
+
+def guard_leftovers(surroundings: Surroundings, places: list[Place], *, with_graph: Container[Place]) -> None:
+    """Replace the tensors that steps left in some places by the same numbers with a guard.
+
+    Those are guarded that have a graph, and those of places ``with_graph``: a plain loop would give them one.
+    """
+    for place in places:
+        holder = surroundings.holders[place.holder]
+        value = holder.value_of(place.key)
+        always = place in with_graph
+        if isinstance(holder.thing, torch.Tensor) or not (always or holds_graph(value)):
+            continue
+
+        def guard(tensor: torch.Tensor, name: str = place.name, always: bool = always) -> torch.Tensor:
+            if not is_differentiable(tensor) or not (always or tensor.grad_fn is not None):
+                return tensor
+            guarded: torch.Tensor = LeftoverTensor.apply(tensor.detach().requires_grad_(), name)  # type: ignore[no-untyped-call]
+            return guarded
+
+        with torch.enable_grad():
+            changed = replace_tensors(value, guard)
+        if changed is not value:
+            content = holder.read(copies=False)
+            holder.write({**content, place.key: changed})

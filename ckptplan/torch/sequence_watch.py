@@ -1,0 +1,110 @@
+"""Watches the surroundings of a cell and a loss while a sequence runs.
+
+What steps write and never read, as running statistics and records, is written once: by the first sweep. What
+they read is hidden state, and refused, also if they begin to write it only after the first two steps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+from ckptplan.errors import InputError
+from ckptplan.torch.ambient import Generators
+from ckptplan.torch.hidden import refuse_hidden_state, refuse_lost_changes
+from ckptplan.torch.leftovers import guard_leftovers
+from ckptplan.torch.surroundings.holders import Content
+from ckptplan.torch.surroundings.snapshot import Place, Snapshot, Surroundings
+from ckptplan.torch.surroundings.values import holds_graph
+from ckptplan.torch.trial import StepResult, Trial
+
+
+class SequenceWatch:
+    """The surroundings of one sequence, from before its first step until its gradients are there.
+
+    Arguments:
+        surroundings: what the cell and the losses can reach.
+        before: their contents before the first step.
+        with_graph: the places that held tensors with a graph in the trial.
+        trial: runs single steps aside.
+        generators: the random generators.
+        checks: whether hidden state that shows only during the sequence is looked for.
+    """
+
+    def __init__(
+        self,
+        *,
+        surroundings: Surroundings,
+        before: Snapshot,
+        with_graph: Collection[Place],
+        trial: Trial,
+        generators: Generators,
+        checks: bool,
+    ) -> None:
+        self._surroundings, self._with_graph = surroundings, set(with_graph)
+        self._before: Snapshot | None = before
+        self._trial, self._generators, self._checks = trial, generators, checks
+        self._drawn = generators.state()
+        self._early: Snapshot | None = None
+        #: The contents, before the first step, of the holders that the sweep changed.
+        self._changed: dict[int, Content] = {}
+        #: The ids of tensors that steps write.
+        self.written: frozenset[int] = frozenset()
+
+    def note_action(self) -> None:
+        """Remember the surroundings after the first action, when not all steps have run."""
+        if self._early is None and self._checks:
+            self._early = self._surroundings.take()
+
+    def end_sweep(self, state: Any, step: int) -> None:
+        """Find what the sweep changed, given a state to run a step from. Raises InputError if steps read it."""
+        surroundings, now = self._surroundings, self._surroundings.take()
+        before, self._before = self._before, None
+        assert before is not None  # noqa: S101 - a sweep ends once
+        changed = surroundings.list_changes(before, now)
+        self._changed = {place.holder: before[place.holder] for place in changed}
+        if changed and self._early is not None:
+            lasting = surroundings.list_changes(self._early, now)
+            refuse_lost_changes(surroundings, lasting)
+            self._refuse_hidden(now, lasting, state, step)
+        guard_leftovers(surroundings, changed, with_graph=self._with_graph)
+        values = (surroundings.value_of(place) for place in changed)
+        self.written = frozenset(id(one) for one in values if isinstance(one, torch.Tensor))
+        self._early = None
+
+    def _refuse_hidden(self, world: Snapshot, places: list[Place], state: Any, step: int) -> None:
+        surroundings, drawn = self._surroundings, self._generators.state()
+
+        def take() -> StepResult:
+            self._generators.restore(drawn)
+            return self._trial.take(state, step)
+
+        with self._generators.aside(), torch.enable_grad():
+            try:
+                usual = take()
+                self._with_graph |= {one for one in places if holds_graph(surroundings.value_of(one))}
+            finally:
+                surroundings.put_back(world)
+            refuse_hidden_state(take, surroundings, world, places, usual, when=" during the sequence")
+
+    def undo(self) -> None:
+        """Leave everything as it was before the first step."""
+        if self._before is not None:
+            self._surroundings.put_back(self._before)
+        self._surroundings.write_places(self._changed)
+        self._generators.restore(self._drawn)
+
+    @contextmanager
+    def rerun(self) -> Iterator[None]:
+        """Run steps again, and leave what they write as it is; after InputError, as before the sequence."""
+        present = self._surroundings.read_places(self._changed)
+        try:
+            yield
+        except InputError:
+            present = self._changed
+            raise
+        finally:
+            self._surroundings.write_places(present)

@@ -1,0 +1,375 @@
+"""Objects whose content steps may change, one class for each kind, and what is remembered of each.
+
+The *content* of a holder is a copy of what it holds directly: names or positions with references to values, or
+the numbers of a tensor. Holders compare two contents, and put one back.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator, MutableMapping
+from dataclasses import dataclass
+from numbers import Number
+from types import CellType, GeneratorType
+from typing import Any, TypeAlias
+
+import torch
+
+from ckptplan.torch.surroundings.disturb import disturb, disturb_numbers
+
+#: A name, a key or an index within a holder; None stands for all of its content.
+Key: TypeAlias = Any
+#: What ``Holder.read`` returned at some moment.
+Content: TypeAlias = Any
+
+
+class _Absent:
+    """The value of a key that a mapping does not have."""
+
+    def __repr__(self) -> str:
+        return "nothing"
+
+
+ABSENT = _Absent()
+
+
+class Holder(ABC):
+    """An object whose content steps may change. ``name`` is how a user would write it, e.g. ``net.1``."""
+
+    def __init__(self, name: str, thing: Any) -> None:
+        self.name, self.thing = name, thing
+
+    @abstractmethod
+    def read(self, *, copies: bool) -> Content:
+        """Return the present content; ``copies`` asks for numbers of tensors, not only versions."""
+
+    @abstractmethod
+    def list_changes(self, before: Content, after: Content) -> Iterator[Key]:
+        """Yield the keys whose values differ between two contents."""
+
+    @abstractmethod
+    def write(self, content: Content) -> None:
+        """Put a content back."""
+
+    @abstractmethod
+    def disturb(self, content: Content, key: Key, leaves: list[torch.Tensor]) -> Content:
+        """Return a content with other numbers for a key; if these depend on new leaves, add them."""
+
+    def value_of(self, key: Key) -> Any:
+        """Return the present value of a key."""
+        del key
+        return self.thing
+
+    def name_of(self, key: Key) -> str:
+        """Return the name of a value, as a user would write it."""
+        return self.name if key is None else f"{self.name}[{key!r}]"
+
+
+class NamedValues(Holder):
+    """A holder whose content is a dict of values by their keys."""
+
+    def list_changes(self, before: Content, after: Content) -> Iterator[Key]:
+        return _list_changed_keys(before, after)
+
+    def disturb(self, content: Content, key: Key, leaves: list[torch.Tensor]) -> Content:
+        return {**content, key: disturb(content[key], leaves)} if key in content else content
+
+    def value_of(self, key: Key) -> Any:
+        return self.read(copies=False).get(key)
+
+
+def are_same(one: Any, other: Any) -> bool:
+    """Return whether two references are to one object, or to equal numbers or texts."""
+    if one is other:
+        return True
+    if type(one) is not type(other) or not isinstance(one, Number | str | bytes):
+        return False
+    return bool(one == other or (one != one and other != other))  # noqa: PLR0124 - NaN equals itself
+
+
+def _list_changed_keys(before: dict[Key, Any], after: dict[Key, Any]) -> Iterator[Key]:
+    for key, value in before.items():
+        if not are_same(value, after.get(key, ABSENT)):
+            yield key
+    yield from (key for key in after if key not in before)
+
+
+class MappingHolder(NamedValues):
+    """A dict, or the attributes of an object; ``without`` leaves out keys that belong to the machinery."""
+
+    def __init__(
+        self,
+        name: str,
+        thing: MutableMapping[Any, Any],
+        *,
+        attributes: bool,
+        without: frozenset[str] = frozenset(),
+    ) -> None:
+        super().__init__(name, thing)
+        self._attributes, self._without = attributes, without
+
+    def read(self, *, copies: bool) -> Content:
+        del copies
+        without = self._without
+        return (
+            {key: value for key, value in self.thing.items() if key not in without}
+            if without
+            else dict(self.thing)
+        )
+
+    def write(self, content: Content) -> None:
+        for key in list(_list_changed_keys(content, self.read(copies=False))):
+            if key in content:
+                self.thing[key] = content[key]
+            else:
+                del self.thing[key]
+        if not self._attributes and list(self.thing) != list(content):
+            # The order of a dict is part of it.
+            self.thing.clear()
+            self.thing.update(content)
+
+    def name_of(self, key: Key) -> str:
+        if key is None:
+            return self.name
+        if not self._attributes:
+            return super().name_of(key)
+        return f"{self.name}.{key}" if self.name else str(key)
+
+
+class NamesHolder(NamedValues):
+    """Some global names of a module, those that functions use."""
+
+    def __init__(self, name: str, thing: dict[str, Any], names: Iterable[str]) -> None:
+        super().__init__(name, thing)
+        self.names = tuple(names)
+
+    def read(self, *, copies: bool) -> Content:
+        del copies
+        return {name: self.thing.get(name, ABSENT) for name in self.names}
+
+    def write(self, content: Content) -> None:
+        for name, value in content.items():
+            if value is ABSENT:
+                self.thing.pop(name, None)
+            elif not are_same(self.thing.get(name, ABSENT), value):
+                self.thing[name] = value
+
+    def name_of(self, key: Key) -> str:
+        return self.name if key is None else str(key)
+
+
+class SlotsHolder(NamedValues):
+    """The attributes of an object that has slots in place of a dict."""
+
+    def __init__(self, name: str, thing: Any, slots: Iterable[str]) -> None:
+        super().__init__(name, thing)
+        self._slots = tuple(slots)
+
+    def read(self, *, copies: bool) -> Content:
+        del copies
+        return {slot: getattr(self.thing, slot) for slot in self._slots if hasattr(self.thing, slot)}
+
+    def write(self, content: Content) -> None:
+        present = self.read(copies=False)
+        for key in list(_list_changed_keys(content, present)):
+            if key in content:
+                object.__setattr__(self.thing, key, content[key])
+            else:
+                object.__delattr__(self.thing, key)
+
+    def name_of(self, key: Key) -> str:
+        return self.name if key is None else f"{self.name}.{key}"
+
+
+class ClassHolder(NamedValues):
+    """The data among the attributes of a class."""
+
+    def read(self, *, copies: bool) -> Content:
+        del copies
+        return {key: value for key, value in vars(self.thing).items() if is_class_data(key, value)}
+
+    def write(self, content: Content) -> None:
+        present = self.read(copies=False)
+        for key in list(_list_changed_keys(content, present)):
+            if key in content:
+                setattr(self.thing, key, content[key])
+            else:
+                delattr(self.thing, key)
+
+    def name_of(self, key: Key) -> str:
+        return self.name if key is None else f"{self.name}.{key}"
+
+
+def is_class_data(key: str, value: Any) -> bool:
+    """Return whether an attribute of a class is data, which steps may change."""
+    return not (key.startswith("__") or callable(value) or hasattr(value, "__get__"))
+
+
+class CellHolder(NamedValues):
+    """A variable of an enclosing function."""
+
+    thing: CellType
+
+    def read(self, *, copies: bool) -> Content:
+        del copies
+        return {None: read_cell(self.thing)}
+
+    def write(self, content: Content) -> None:
+        if content[None] is not ABSENT and not are_same(content[None], read_cell(self.thing)):
+            self.thing.cell_contents = content[None]
+
+
+def read_cell(cell: CellType) -> Any:
+    """Return the value of a variable of an enclosing function."""
+    try:
+        return cell.cell_contents
+    except ValueError:
+        # A variable that has no value yet.
+        return ABSENT
+
+
+class SequenceHolder(Holder):
+    """A list or a deque."""
+
+    def read(self, *, copies: bool) -> Content:
+        del copies
+        return list(self.thing)
+
+    def list_changes(self, before: Content, after: Content) -> Iterator[Key]:
+        if len(before) != len(after) or not all(map(are_same, before, after)):
+            yield None
+
+    def write(self, content: Content) -> None:
+        if list(self.list_changes(content, list(self.thing))):
+            self.thing.clear()
+            self.thing.extend(content)
+
+    def disturb(self, content: Content, key: Key, leaves: list[torch.Tensor]) -> Content:
+        del key
+        return disturb(content, leaves)
+
+
+class SetHolder(Holder):
+    """A set."""
+
+    def read(self, *, copies: bool) -> Content:
+        del copies
+        return set(self.thing)
+
+    def list_changes(self, before: Content, after: Content) -> Iterator[Key]:
+        if before != after:
+            yield None
+
+    def write(self, content: Content) -> None:
+        if self.thing != content:
+            self.thing.clear()
+            self.thing.update(content)
+
+    def disturb(self, content: Content, key: Key, leaves: list[torch.Tensor]) -> Content:
+        del key, leaves
+        return {*content, _Absent()}
+
+
+@dataclass(frozen=True)
+class _Numbers:
+    """What is remembered of a tensor: its version, and a copy of its numbers if it is small enough."""
+
+    version: int
+    copy: torch.Tensor | None
+
+
+class TensorHolder(Holder):
+    """The numbers of a tensor. ``small`` ones are copied whenever they are read."""
+
+    def __init__(self, name: str, thing: torch.Tensor, *, small: bool) -> None:
+        super().__init__(name, thing)
+        self.small = small
+
+    def read(self, *, copies: bool) -> Content:
+        version = 0 if self.thing.is_inference() else self.thing._version
+        return _Numbers(version, self.thing.detach().clone() if self.small or copies else None)
+
+    def is_as(self, content: Content) -> bool:
+        """Return whether nothing has changed since a content was read."""
+        version = 0 if self.thing.is_inference() else self.thing._version
+        # Some kernels, and ``tensor.data``, write without counting it as a change.
+        return version == content.version and (content.copy is None or equal_numbers(self.thing, content.copy))
+
+    def list_changes(self, before: Content, after: Content) -> Iterator[Key]:
+        if before is after:
+            return
+        copied = before.copy is not None and after.copy is not None
+        if before.version != after.version or (copied and not equal_numbers(before.copy, after.copy)):
+            yield None
+
+    def write(self, content: Content) -> None:
+        if content.copy is None or self.thing.is_inference():
+            return
+        if not equal_numbers(self.thing.detach(), content.copy):
+            # Not counted as a change: a graph that was recorded before may need the tensor as it is again.
+            with torch.no_grad():
+                self.thing.data.copy_(content.copy)
+
+    def disturb(self, content: Content, key: Key, leaves: list[torch.Tensor]) -> Content:
+        del key, leaves
+        return _Numbers(content.version, disturb_numbers(self.thing))
+
+
+def equal_numbers(one: torch.Tensor, other: torch.Tensor) -> bool:
+    """Return whether tensors hold the same numbers; NaN equals itself."""
+    if one.shape != other.shape or one.dtype != other.dtype:
+        return False
+    if torch.equal(one, other):
+        return True
+    if not (one.is_floating_point() or one.is_complex()):
+        return False
+    both = torch.isnan(one) & torch.isnan(other)
+    return bool(torch.equal(one[~both], other[~both]) and torch.equal(torch.isnan(one), torch.isnan(other)))
+
+
+class ArrayHolder(Holder):
+    """The numbers of an array of numpy."""
+
+    def read(self, *, copies: bool) -> Content:
+        del copies
+        return self.thing.copy()
+
+    def list_changes(self, before: Content, after: Content) -> Iterator[Key]:
+        if before.tobytes() != after.tobytes():
+            yield None
+
+    def write(self, content: Content) -> None:
+        if self.thing.tobytes() != content.tobytes():
+            self.thing[...] = content
+
+    def disturb(self, content: Content, key: Key, leaves: list[torch.Tensor]) -> Content:
+        del key
+        return disturb(content, leaves)
+
+
+class IteratorHolder(Holder):
+    """An iterator: most can be compared, and none can be put back."""
+
+    def read(self, *, copies: bool) -> Content:
+        del copies
+        if isinstance(self.thing, GeneratorType):
+            frame = self.thing.gi_frame
+            return None if frame is None else (frame.f_lasti, {**frame.f_locals})
+        # As ``count(3)``; of other iterators the text is always the same.
+        hint = getattr(self.thing, "__length_hint__", None)
+        return repr(self.thing), None if hint is None else hint()
+
+    def list_changes(self, before: Content, after: Content) -> Iterator[Key]:
+        if isinstance(self.thing, GeneratorType) and before is not None and after is not None:
+            changed = before[0] != after[0] or bool(list(_list_changed_keys(before[1], after[1])))
+        else:
+            changed = before != after
+        if changed:
+            yield None
+
+    def write(self, content: Content) -> None:
+        """Do nothing: the values that it gave are gone."""
+
+    def disturb(self, content: Content, key: Key, leaves: list[torch.Tensor]) -> Content:
+        del key, leaves
+        return content

@@ -1,0 +1,118 @@
+"""Remembers all surroundings at a moment, lists what has changed since, and puts it back."""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterable
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import torch
+
+from ckptplan.torch.surroundings.holders import Content, Holder, IteratorHolder, Key, TensorHolder
+from ckptplan.torch.surroundings.walk import Reached
+
+#: The contents of all holders, in their order.
+Snapshot: TypeAlias = tuple[Content, ...]
+#: Larger tensors than this in total, smallest first, are compared by version and cannot be put back.
+_MOST_COPIED_BYTES = 2**26
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where something changed: a holder, by its number, and a key within it."""
+
+    holder: int
+    key: Key
+    name: str
+
+
+class Surroundings:
+    """What a cell and a loss can reach."""
+
+    def __init__(self, reached: Reached) -> None:
+        self.holders: list[Holder] = reached.holders
+        self._kinds = [type(holder.thing) for holder in self.holders]
+        #: The numbers of the tensors that can be copied, and so be put back.
+        self.copyable = _choose_copied(self.holders)
+
+    def take(self, *, copies: bool = False) -> Snapshot:
+        """Remember the present contents; ``copies`` asks for the numbers of large tensors, too."""
+        return tuple(
+            holder.read(copies=copies and number in self.copyable) for number, holder in enumerate(self.holders)
+        )
+
+    def take_since(self, before: Snapshot) -> Snapshot:
+        """Remember the present contents; tensors that are as before share their copy."""
+        return tuple(
+            one
+            if isinstance(holder, TensorHolder) and holder.is_as(one)
+            else holder.read(copies=number in self.copyable)
+            for number, (holder, one) in enumerate(zip(self.holders, before, strict=True))
+        )
+
+    def drop_copies(self, snapshot: Snapshot, *, keep: Container[int]) -> Snapshot:
+        """Return the present contents; of large tensors, only those to ``keep`` have their copies."""
+        return tuple(
+            one if number in keep else holder.read(copies=False)
+            for number, (holder, one) in enumerate(zip(self.holders, snapshot, strict=True))
+        )
+
+    def list_changes(self, before: Snapshot, after: Snapshot) -> list[Place]:
+        """Return the places that differ."""
+        return [
+            Place(number, key, holder.name_of(key))
+            for number, (holder, kind, one, other) in enumerate(
+                zip(self.holders, self._kinds, before, after, strict=True)
+            )
+            # A lazy module becomes another one in its first call.
+            if type(holder.thing) is kind
+            for key in holder.list_changes(one, other)
+        ]
+
+    def put_back(self, snapshot: Snapshot) -> None:
+        """Put contents back."""
+        for holder, kind, content in zip(self.holders, self._kinds, snapshot, strict=True):
+            if type(holder.thing) is kind:
+                holder.write(content)
+
+    def read_places(self, numbers: Iterable[int]) -> dict[int, Content]:
+        """Return the present contents of some holders, with the numbers of tensors."""
+        return {number: self.holders[number].read(copies=True) for number in numbers}
+
+    def write_places(self, contents: dict[int, Content]) -> None:
+        """Put contents of some holders back."""
+        for number, content in contents.items():
+            self.holders[number].write(content)
+
+    def value_of(self, place: Place) -> Any:
+        """Return the present value of a place."""
+        return self.holders[place.holder].value_of(place.key)
+
+    def write_disturbed(self, places: Iterable[Place]) -> list[torch.Tensor]:
+        """Give places other numbers; return the leaves of graphs on which these depend."""
+        leaves: list[torch.Tensor] = []
+        contents: dict[int, Content] = {}
+        for place in places:
+            holder = self.holders[place.holder]
+            present = contents.get(place.holder, holder.read(copies=True))
+            contents[place.holder] = holder.disturb(present, place.key, leaves)
+        self.write_places(contents)
+        return leaves
+
+    def can_put_back(self, place: Place) -> bool:
+        """Return whether a change of a place can be undone."""
+        holder = self.holders[place.holder]
+        if isinstance(holder, IteratorHolder):
+            return False
+        return not isinstance(holder, TensorHolder) or holder.small or place.holder in self.copyable
+
+
+def _choose_copied(holders: list[Holder]) -> set[int]:
+    """Return the numbers of the tensors that are copied when all are remembered, smallest first."""
+    tensors = [(number, holder) for number, holder in enumerate(holders) if isinstance(holder, TensorHolder)]
+    room, chosen = _MOST_COPIED_BYTES, set()
+    for number, holder in sorted(tensors, key=lambda pair: pair[1].thing.nbytes):
+        room -= holder.thing.nbytes
+        if room >= 0:
+            chosen.add(number)
+    return chosen

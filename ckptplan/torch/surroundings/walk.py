@@ -1,0 +1,273 @@
+"""Finds what a cell and a loss can reach: modules, attributes, containers, closures, globals, generators.
+
+The search is breadth first, so that near objects are found if there are too many. Objects and functions of
+packages that keep nothing between steps (PyTorch's own, the standard library, ...) are not searched; modules of
+PyTorch are.
+"""
+
+from __future__ import annotations
+
+import random
+import sys
+from collections import deque
+from collections.abc import Callable, Iterator, MutableMapping
+from dataclasses import dataclass, field
+from functools import lru_cache, partial
+from types import BuiltinFunctionType, CellType, CodeType, FunctionType, GeneratorType, MethodType, ModuleType
+from typing import Any, TypeAlias
+
+import torch
+from torch.nn.parameter import is_lazy
+
+from ckptplan.torch.surroundings.disturb import is_array
+from ckptplan.torch.surroundings.holders import (
+    ArrayHolder,
+    CellHolder,
+    ClassHolder,
+    Holder,
+    IteratorHolder,
+    MappingHolder,
+    NamesHolder,
+    SequenceHolder,
+    SetHolder,
+    SlotsHolder,
+    TensorHolder,
+    is_class_data,
+    read_cell,
+)
+
+#: Objects that are looked at, and elements of one container.
+_MOST_OBJECTS, _MOST_ELEMENTS = 4_000, 512
+#: Tensors up to this size are copied whenever they are looked at.
+_SMALL_BYTES = 2**16
+#: Packages whose functions and plain objects keep nothing between steps, or nothing that steps read.
+_PASSED_OVER = frozenset(sys.stdlib_module_names) | {
+    "_pytest", "ckptplan", "lightning", "lightning_fabric", "matplotlib", "numpy", "pandas", "pytest",
+    "pytorch_lightning", "scipy", "sklearn", "tensorboard", "torch", "torchmetrics", "torchvision", "tqdm",
+    "triton", "wandb",
+}  # fmt: skip
+#: What every module has, and what PyTorch keeps in it.
+_OWN = frozenset(vars(torch.nn.Module())) - {"training"}
+_PARTS = ("_parameters", "_buffers", "_modules")
+_IMMUTABLE = (
+    int, float, complex, str, bytes, type(None), torch.dtype, torch.device, torch.Size, ModuleType,
+    BuiltinFunctionType, property, range, slice,
+)  # fmt: skip
+_Found: TypeAlias = Iterator[tuple[str, Any]]
+
+
+@dataclass
+class Reached:
+    """What a walk found."""
+
+    holders: list[Holder] = field(default_factory=list)
+    modules: list[torch.nn.Module] = field(default_factory=list)
+    #: Random generators, as ``torch.Generator`` and ``numpy.random.Generator`` objects.
+    generators: list[object] = field(default_factory=list)
+    #: Parameters that a lazy module has yet to make.
+    lazy: bool = False
+
+
+def walk(roots: dict[str, object]) -> Reached:
+    """Return what can be reached from named objects."""
+    found = Reached()
+    waiting: deque[tuple[str, Any]] = deque(roots.items())
+    met: set[int] = set()
+    # Holders refer to what they hold; all else that is created on the way must stay alive, or ids repeat.
+    alive: list[Any] = []
+    while waiting and len(met) < _MOST_OBJECTS:
+        name, thing = waiting.popleft()
+        if isinstance(thing, _IMMUTABLE) or id(thing) in met:
+            continue
+        met.add(id(thing))
+        alive.append(thing)
+        waiting.extend(_visit(name, thing, found))
+    return found
+
+
+def _visit(name: str, thing: Any, found: Reached) -> _Found:
+    """Note an object, and yield what it refers to."""
+    if isinstance(thing, torch.Tensor):
+        _note_tensor(name, thing, found)
+        return
+    if isinstance(thing, torch.nn.Module):
+        found.modules.append(thing)
+    elif _is_generator(thing):
+        found.generators.append(thing)
+        return
+    elif is_array(thing):
+        found.holders.append(ArrayHolder(name, thing))
+        return
+    for kinds, visit in _VISITS:
+        if isinstance(thing, kinds):
+            yield from visit(name, thing, found)
+            return
+    yield from _visit_object(name, thing, found)
+
+
+def _note_tensor(name: str, tensor: torch.Tensor, found: Reached) -> None:
+    if is_lazy(tensor):
+        found.lazy = True
+    elif type(tensor) in (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer) and not tensor.is_sparse:
+        small = tensor.nbytes <= _SMALL_BYTES and not isinstance(tensor, torch.nn.Parameter)
+        found.holders.append(TensorHolder(name, tensor, small=small))
+
+
+def _is_generator(thing: object) -> bool:
+    if isinstance(thing, torch.Generator | random.Random):
+        return True
+    numpy = sys.modules.get("numpy")
+    return numpy is not None and isinstance(thing, numpy.random.Generator | numpy.random.RandomState)
+
+
+def _visit_dict(name: str, thing: MutableMapping[Any, Any], found: Reached) -> _Found:
+    found.holders.append(MappingHolder(name, thing, attributes=False))
+    if len(thing) <= _MOST_ELEMENTS:
+        yield from ((f"{name}[{key!r}]", value) for key, value in list(thing.items()))
+
+
+def _visit_sequence(name: str, thing: Any, found: Reached) -> _Found:
+    if not isinstance(thing, tuple | frozenset):
+        found.holders.append((SetHolder if isinstance(thing, set) else SequenceHolder)(name, thing))
+    if len(thing) <= _MOST_ELEMENTS:
+        yield from ((f"{name}[{number}]", value) for number, value in enumerate(thing))
+
+
+def _visit_module(name: str, thing: torch.nn.Module, found: Reached) -> _Found:
+    attributes = vars(thing)
+    found.holders.append(MappingHolder(name, attributes, attributes=True, without=_OWN))
+    for part in _PARTS:
+        if values := attributes.get(part):
+            found.holders.append(MappingHolder(name, values, attributes=True))
+            yield from ((_join(name, key), value) for key, value in values.items())
+    for key, value in list(attributes.items()):
+        # Hooks may keep something, too.
+        if key not in _OWN or (key.endswith("_hooks") and value):
+            yield _join(name, key), value
+    yield from _visit_class(type(thing), found)
+
+
+def _visit_object(name: str, thing: object, found: Reached) -> _Found:
+    """Visit an object of a class that is not known here."""
+    if _is_passed_over(type(thing)):
+        if hasattr(thing, "__next__"):
+            found.holders.append(IteratorHolder(name, thing))
+        if hasattr(thing, "__wrapped__"):
+            yield name, thing.__wrapped__
+        return
+    attributes = getattr(thing, "__dict__", None)
+    if isinstance(attributes, dict):
+        found.holders.append(MappingHolder(name, attributes, attributes=True))
+        yield from ((_join(name, key), value) for key, value in list(attributes.items()))
+    slots = [slot for one in type(thing).__mro__ for slot in _list_slots(one)]
+    if slots:
+        found.holders.append(SlotsHolder(name, thing, slots))
+        yield from ((_join(name, slot), getattr(thing, slot)) for slot in slots if hasattr(thing, slot))
+    yield from _visit_class(type(thing), found)
+
+
+def _list_slots(one: type) -> list[str]:
+    slots = vars(one).get("__slots__", ())
+    names = [slots] if isinstance(slots, str) else list(slots)
+    return [name for name in names if not name.startswith("__")]
+
+
+def _visit_class(one: type, found: Reached) -> _Found:
+    """Yield the classes that an object's class is made of."""
+    del found
+    yield from ((part.__name__, part) for part in one.__mro__ if not _is_passed_over(part))
+
+
+def _visit_type(name: str, thing: type, found: Reached) -> _Found:
+    if _is_passed_over(thing):
+        return
+    data = {key: value for key, value in vars(thing).items() if is_class_data(key, value)}
+    found.holders.append(ClassHolder(name, thing))
+    yield from ((f"{name}.{key}", value) for key, value in data.items())
+    for value in vars(thing).values():
+        function = value.fget if isinstance(value, property) else getattr(value, "__func__", value)
+        if isinstance(function, FunctionType):
+            yield function.__name__, function
+
+
+def _visit_function(name: str, thing: FunctionType, found: Reached) -> _Found:
+    yield from zip(thing.__code__.co_freevars, thing.__closure__ or (), strict=False)
+    yield from ((f"{name}'s default", one) for one in thing.__defaults__ or ())
+    yield from (thing.__kwdefaults__ or {}).items()
+    if thing.__dict__:
+        found.holders.append(MappingHolder(name, thing.__dict__, attributes=True))
+        yield from ((_join(name, key), value) for key, value in list(thing.__dict__.items()))
+    if not _is_passed_over(thing):
+        yield from _visit_globals(thing, found)
+
+
+def _visit_variable(name: str, thing: CellType, found: Reached) -> _Found:
+    found.holders.append(CellHolder(name, thing))
+    yield name, read_cell(thing)
+
+
+def _visit_globals(thing: FunctionType, found: Reached) -> _Found:
+    names = [one for one in _list_names(thing.__code__) if one in thing.__globals__]
+    data = [one for one in names if not _is_code(thing.__globals__[one])]
+    if data:
+        found.holders.append(NamesHolder(thing.__module__, thing.__globals__, data))
+    yield from ((one, thing.__globals__[one]) for one in names)
+
+
+def _is_code(value: object) -> bool:
+    return isinstance(value, ModuleType | FunctionType | BuiltinFunctionType | type)
+
+
+@lru_cache(maxsize=4096)
+def _list_names(code: CodeType) -> tuple[str, ...]:
+    """Return the names that a function may look up, those of functions within it included."""
+    inner = [one for one in code.co_consts if isinstance(one, CodeType)]
+    return tuple(dict.fromkeys((*code.co_names, *(name for one in inner for name in _list_names(one)))))
+
+
+def _visit_method(name: str, thing: MethodType, found: Reached) -> _Found:
+    del found
+    # The cell is a method: its object is what the user knows by name.
+    yield name, thing.__self__
+    yield name, thing.__func__
+
+
+def _visit_partial(name: str, thing: partial[Any], found: Reached) -> _Found:
+    del found
+    yield name, thing.func
+    yield from ((f"{name}.args[{number}]", value) for number, value in enumerate(thing.args))
+    yield from thing.keywords.items()
+
+
+def _visit_running(name: str, thing: GeneratorType[Any, Any, Any], found: Reached) -> _Found:
+    found.holders.append(IteratorHolder(name, thing))
+    if thing.gi_frame is not None:
+        yield from thing.gi_frame.f_locals.items()
+
+
+def _join(name: str, key: object) -> str:
+    return f"{name}.{key}" if name else str(key)
+
+
+@lru_cache(maxsize=4096)
+def _is_passed_over_module(name: str) -> bool:
+    return name.partition(".")[0] in _PASSED_OVER
+
+
+def _is_passed_over(thing: Any) -> bool:
+    """Return whether a class or a function belongs to a package that is not searched."""
+    return _is_passed_over_module(getattr(thing, "__module__", None) or "builtins")
+
+
+#: What to do with each kind of object.
+_VISITS: tuple[tuple[Any, Callable[[str, Any, Reached], _Found]], ...] = (
+    (torch.nn.Module, _visit_module),
+    (dict, _visit_dict),
+    ((list, deque, tuple, set, frozenset), _visit_sequence),
+    (FunctionType, _visit_function),
+    (CellType, _visit_variable),
+    (MethodType, _visit_method),
+    (partial, _visit_partial),
+    (type, _visit_type),
+    (GeneratorType, _visit_running),
+)

@@ -1,0 +1,177 @@
+"""Runs single steps and their losses aside, to compare them and to find what they read."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+
+from ckptplan.errors import InputError
+from ckptplan.torch.cell_calls import call_cell, check_result
+from ckptplan.torch.graphs import find_graph_leaves, read_sequence_number
+from ckptplan.torch.inputs import Sequence, iterate_steps
+from ckptplan.torch.losses import SummedLoss
+from ckptplan.torch.surroundings.snapshot import Place, Snapshot, Surroundings
+from ckptplan.torch.trees import Leaves, flatten
+
+#: Relative difference that rounding may cause between calls, or for a chunk; hidden state causes more.
+ROUNDING = 1e-3
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepResult:
+    """What a step and its loss returned, and where its graph begins."""
+
+    after: Any
+    output: Any
+    terms: list[torch.Tensor]
+    #: The given state and inputs.
+    roots: Leaves
+    #: Autograd's sequence number when the step began.
+    begun: int
+
+    def detach(self) -> StepResult:
+        """Return the same results outside of any graph."""
+        return replace(
+            self,
+            after=detach_state(self.after),
+            output=detach_state(self.output),
+            terms=[term.detach() for term in self.terms],
+            roots=(),
+        )
+
+    @property
+    def leaves(self) -> Leaves:
+        """The tensors of the new state and the output."""
+        return (*flatten(self.after)[0], *flatten(self.output)[0])
+
+    @property
+    def tensors(self) -> Leaves:
+        """All tensors that it returned."""
+        return (*self.leaves, *self.terms)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trial:
+    """Single steps of a cell with their losses; ``losses`` is None if there are none."""
+
+    cell: Callable[..., Any]
+    inputs: Sequence
+    losses: SummedLoss | None
+
+    def take(self, state: Any, step: int) -> StepResult:
+        """Take a step from copies of a state and an input. Raises InputError if it changes its arguments."""
+        leaves, structure = flatten(state)
+        pieces, nest = self.inputs.piece(step, step + 1)
+        first, inputs = copy_leaves(leaves), copy_leaves(pieces)
+        begun = read_sequence_number()
+        x = next(iterate_steps(inputs, nest, 1))
+        roots = (*first, *inputs)
+        versions = list_versions(roots)
+        after, output = check_result(call_cell(self.cell, structure.fill(first), x))
+        if versions != list_versions(roots):
+            which = "state" if versions[: len(first)] != list_versions(first) else "input"
+            raise InputError(
+                f"changes its {which} in place, so that steps cannot run again from a checkpoint",
+                field="cell",
+                accepted="a cell that returns a new state, and leaves its input alone",
+            )
+        terms = self.take_losses(step, after, output)
+        return StepResult(after=after, output=output, terms=terms, roots=roots, begun=begun)
+
+    def take_losses(self, step: int, state: Any, output: Any) -> list[torch.Tensor]:
+        """Return the losses of a step, and of a state if it were the last one. Raises InputError."""
+        losses = self.losses
+        if losses is None:
+            return []
+        leaves = flatten(output)[0]
+        versions = list_versions(leaves)
+        fresh = SummedLoss(loss=losses.loss, chunk_loss=losses.chunk_loss, final_loss=losses.final_loss)
+        terms = fresh.take(step, [output], first_time=True)
+        if versions != list_versions(leaves):
+            raise InputError(
+                "changes an output in place, which may be part of the next state",
+                field=self.loss_field,
+                accepted="a loss that leaves outputs alone",
+            )
+        return [*terms, *fresh.probe_final(state)]
+
+    @property
+    def loss_field(self) -> str:
+        """The argument that losses of steps are given as."""
+        return "chunk_loss" if self.losses is not None and self.losses.chunk_loss is not None else "loss"
+
+
+def copy_leaves(leaves: Leaves) -> Leaves:
+    """Return copies outside of any graph."""
+    return tuple(leaf.detach().clone() for leaf in leaves)
+
+
+def detach_state(state: Any) -> Any:
+    """Return a state outside of any graph."""
+    leaves, structure = flatten(state)
+    return structure.fill([leaf.detach() for leaf in leaves])
+
+
+def list_versions(leaves: Leaves) -> list[int]:
+    """Return the counters of in-place changes; tensors of inference mode have none."""
+    return [0 if leaf.is_inference() else leaf._version for leaf in leaves]
+
+
+def are_equal(ones: Leaves, others: Leaves, *, rounding: float = ROUNDING) -> bool:
+    """Return whether tensors are equal except for rounding."""
+    if len(ones) != len(others):
+        return False
+    for one, other in zip(ones, others, strict=True):
+        if one.shape != other.shape:
+            return False
+        difference = (one.detach().double() - other.detach().double()).abs().nan_to_num(0.0, posinf=0.0)
+        scale = one.detach().double().abs().nan_to_num(0.0, posinf=0.0)
+        if one.numel() and float(difference.max()) > rounding * float(scale.max()):
+            return False
+    return True
+
+
+def find_read_places(
+    take: Callable[[], StepResult],
+    surroundings: Surroundings,
+    world: Snapshot,
+    places: list[Place],
+    usual: StepResult,
+) -> list[Place]:
+    """Return those of some places whose values a step reads before it writes them.
+
+    The step is run again after the places were given other numbers: it reads them if it then returns something
+    else than ``usual``, has another graph, or fails. All is as in ``world`` afterwards.
+    """
+
+    def are_read(some: list[Place]) -> bool:
+        try:
+            return _differs(take, surroundings, some, usual)
+        finally:
+            surroundings.put_back(world)
+
+    if not places or not are_read(places):
+        return []
+    alone = [place for place in places if are_read([place])]
+    # They may be read together only, as a counter and the list that it counts.
+    return alone or places
+
+
+def _differs(
+    take: Callable[[], StepResult], surroundings: Surroundings, places: list[Place], usual: StepResult
+) -> bool:
+    try:
+        leaves = surroundings.write_disturbed(places)
+        found = take()
+    except (torch.OutOfMemoryError, MemoryError):
+        raise
+    except Exception:
+        return True
+    if flatten(found.after)[1].plain != flatten(usual.after)[1].plain:
+        return True
+    made = {id(leaf) for leaf in leaves}
+    reached = {id(leaf) for leaf in find_graph_leaves(found.tensors)}
+    return bool(made & reached) or not are_equal(usual.tensors, found.tensors, rounding=1e-5)
