@@ -159,7 +159,7 @@ class Executor:
     def _ran(self, stop: int) -> None:
         self.frontier = max(self.frontier, stop)
         if self._watch is not None and self.frontier < self.steps:
-            self._watch.note_action()
+            self._watch.note_action(self.state, stop)
         if stop == self.steps:
             leaves, self.end = flatten(self.state)
             self.final = tuple(leaf.detach() for leaf in leaves)

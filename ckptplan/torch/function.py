@@ -51,7 +51,7 @@ class PlannedSequence(torch.autograd.Function):
         with explain_exhaustion(run.plan, run.device):
             try:
                 run.first = run.executor.sweep(run.actions)
-                run.watch.end_sweep(run.executor.state, run.plan.steps - 1)
+                run.watch.end_sweep()
             except BaseException as error:
                 run.executor.close()
                 if isinstance(error, InputError):

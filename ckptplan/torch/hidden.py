@@ -8,9 +8,12 @@ import torch
 
 from ckptplan.errors import InputError
 from ckptplan.torch.surroundings.holders import IteratorHolder
+from ckptplan.torch.surroundings.iterators import TapHolder
 from ckptplan.torch.surroundings.snapshot import Place, Snapshot, Surroundings
 from ckptplan.torch.trial import StepResult, are_equal, find_read_places
 
+#: Relative difference of results that rounding may cause.
+_ROUNDING = 1e-5
 #: Names in one message.
 _MOST_NAMES = 4
 ACCEPTED = (
@@ -21,25 +24,32 @@ ACCEPTED = (
 
 def refuse_lost_changes(surroundings: Surroundings, changed: Iterable[Place]) -> None:
     """Raise InputError for places that change and cannot be put back."""
+    refuse_changed_parameters(surroundings, changed)
     for place in changed:
         holder = surroundings.holders[place.holder]
-        if isinstance(holder, IteratorHolder):
+        if isinstance(holder, IteratorHolder | TapHolder):
             raise InputError(
                 f"a step takes values from {place.name}, an iterator, which cannot be set back",
                 field="cell or loss",
                 accepted="what it gives as inputs, or computed from a number of the step in the state",
-            )
-        if isinstance(holder.thing, torch.nn.Parameter):
-            raise InputError(
-                f"a step changes the parameter {place.name} in place, and steps run again with what it was",
-                field="cell or loss",
-                accepted="parameters that change between sequences only; fast weights as a part of the state",
             )
         if not surroundings.can_put_back(place):
             raise InputError(
                 f"a step changes {place.name} in place, which is too large to be put back, and steps run again",
                 field="cell or loss",
                 accepted=ACCEPTED,
+            )
+
+
+def refuse_changed_parameters(surroundings: Surroundings, changed: Iterable[Place]) -> None:
+    """Raise InputError for parameters among the places that change."""
+    for place in changed:
+        thing = surroundings.holders[place.holder].thing
+        if isinstance(thing, torch.nn.Parameter):
+            raise InputError(
+                f"a step changes the parameter {place.name} in place, and steps run again with what it was",
+                field="cell or loss",
+                accepted="parameters that change between sequences only; fast weights as a part of the state",
             )
 
 
@@ -57,20 +67,26 @@ def refuse_hidden_state(
     Arguments:
         take: runs a step.
         surroundings: what the step can reach.
-        world: what it is to find there; all is as in it afterwards.
+        world: what it finds there at the end of the trial, or of the sequence; all is as in it afterwards.
         places: those that steps change.
-        usual: what the step returns.
+        usual: what the step returned when it ran first.
         when: said of the change, e.g. " during the sequence".
     """
-    read = find_read_places(take, surroundings, world, places, usual)
-    if not read:
+    if not places:
         return
+    surroundings.put_back(world)
+    present = take().detach()
+    surroundings.put_back(world)
+    read = find_read_places(take, surroundings, world, places, present)
+    if not read and are_equal(usual.tensors, present.tensors, rounding=_ROUNDING):
+        return
+    read = read or places
     names = list_names(read)
     changes, them = ("change", "them") if len({place.name for place in read}) > 1 else ("changes", "it")
     raise InputError(
         f"{names} {changes} in a step{when}, and later steps read {them}: steps that run again would find what "
         "later steps left there",
-        field=_find_field(take, surroundings, world, read, usual),
+        field=_find_field(take, surroundings, world, read, present),
         accepted=ACCEPTED,
     )
 
@@ -101,4 +117,4 @@ def _find_field(
         return "cell or loss"
     finally:
         surroundings.put_back(world)
-    return "loss" if are_equal(usual.leaves, found.leaves, rounding=1e-5) else "cell"
+    return "loss" if are_equal(usual.leaves, found.leaves, rounding=_ROUNDING) else "cell"

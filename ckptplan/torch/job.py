@@ -145,6 +145,7 @@ class Job:
     def _watch(self, probed: ProbeResult) -> SequenceWatch:
         return SequenceWatch(
             surroundings=probed.surroundings,
+            state=self.state,
             before=probed.before,
             with_graph=probed.with_graph,
             trial=probed.trial,

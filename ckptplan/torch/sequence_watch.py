@@ -14,12 +14,12 @@ import torch
 
 from ckptplan.errors import InputError
 from ckptplan.torch.ambient import Generators
-from ckptplan.torch.hidden import refuse_hidden_state, refuse_lost_changes
+from ckptplan.torch.hidden import refuse_changed_parameters, refuse_hidden_state, refuse_lost_changes
 from ckptplan.torch.leftovers import guard_leftovers
 from ckptplan.torch.surroundings.holders import Content
 from ckptplan.torch.surroundings.snapshot import Place, Snapshot, Surroundings
 from ckptplan.torch.surroundings.values import holds_graph
-from ckptplan.torch.trial import StepResult, Trial
+from ckptplan.torch.trial import StepResult, Trial, detach_state
 
 
 class SequenceWatch:
@@ -27,7 +27,8 @@ class SequenceWatch:
 
     Arguments:
         surroundings: what the cell and the losses can reach.
-        before: their contents before the first step.
+        state: the initial state.
+        before: the contents of the surroundings before the first step.
         with_graph: the places that held tensors with a graph in the trial.
         trial: runs single steps aside.
         generators: the random generators.
@@ -38,6 +39,7 @@ class SequenceWatch:
         self,
         *,
         surroundings: Surroundings,
+        state: Any,
         before: Snapshot,
         with_graph: Collection[Place],
         trial: Trial,
@@ -49,46 +51,55 @@ class SequenceWatch:
         self._trial, self._generators, self._checks = trial, generators, checks
         self._drawn = generators.state()
         self._early: Snapshot | None = None
+        #: A state, and the step that runs from it.
+        self._start = state, 0
         #: The contents, before the first step, of the holders that the sweep changed.
         self._changed: dict[int, Content] = {}
         #: The ids of tensors that steps write.
         self.written: frozenset[int] = frozenset()
 
-    def note_action(self) -> None:
-        """Remember the surroundings after the first action, when not all steps have run."""
-        if self._early is None and self._checks:
-            self._early = self._surroundings.take()
+    def note_action(self, state: Any, step: int) -> None:
+        """Remember the surroundings after the first action, if steps are left, which run from ``step`` on."""
+        if self._early is not None or not self._checks or self._before is None:
+            return
+        self._early = self._surroundings.take()
+        if self._surroundings.list_changes(self._before, self._early):
+            # Networks are more active here than at the start.
+            self._start = detach_state(state), step
 
-    def end_sweep(self, state: Any, step: int) -> None:
-        """Find what the sweep changed, given a state to run a step from. Raises InputError if steps read it."""
+    def end_sweep(self) -> None:
+        """Find what the sweep changed. Raises InputError if steps read it."""
         surroundings, now = self._surroundings, self._surroundings.take()
         before, self._before = self._before, None
         assert before is not None  # noqa: S101 - a sweep ends once
         changed = surroundings.list_changes(before, now)
+        refuse_changed_parameters(surroundings, changed)
         self._changed = {place.holder: before[place.holder] for place in changed}
         if changed and self._early is not None:
             lasting = surroundings.list_changes(self._early, now)
             refuse_lost_changes(surroundings, lasting)
-            self._refuse_hidden(now, lasting, state, step)
+            self._refuse_hidden(now, lasting)
         guard_leftovers(surroundings, changed, with_graph=self._with_graph)
         values = (surroundings.value_of(place) for place in changed)
         self.written = frozenset(id(one) for one in values if isinstance(one, torch.Tensor))
         self._early = None
 
-    def _refuse_hidden(self, world: Snapshot, places: list[Place], state: Any, step: int) -> None:
+    def _refuse_hidden(self, world: Snapshot, places: list[Place]) -> None:
         surroundings, drawn = self._surroundings, self._generators.state()
 
         def take() -> StepResult:
             self._generators.restore(drawn)
-            return self._trial.take(state, step)
+            return self._trial.take(*self._start)
 
         with self._generators.aside(), torch.enable_grad():
             try:
                 usual = take()
                 self._with_graph |= {one for one in places if holds_graph(surroundings.value_of(one))}
+                refuse_hidden_state(
+                    take, surroundings, world, places, usual.detach(), when=" during the sequence"
+                )
             finally:
                 surroundings.put_back(world)
-            refuse_hidden_state(take, surroundings, world, places, usual, when=" during the sequence")
 
     def undo(self) -> None:
         """Leave everything as it was before the first step."""

@@ -9,8 +9,9 @@ from typing import Any
 import torch
 
 from ckptplan.errors import InputError
+from ckptplan.torch.ambient import Generators
 from ckptplan.torch.cell_calls import call_cell, check_result
-from ckptplan.torch.graphs import find_graph_leaves, read_sequence_number
+from ckptplan.torch.graphs import as_graph_roots, find_graph_leaves, read_sequence_number
 from ckptplan.torch.inputs import Sequence, iterate_steps
 from ckptplan.torch.losses import SummedLoss
 from ckptplan.torch.surroundings.snapshot import Place, Snapshot, Surroundings
@@ -31,6 +32,8 @@ class StepResult:
     roots: Leaves
     #: Autograd's sequence number when the step began.
     begun: int
+    #: Whether the loss drew random numbers.
+    loss_draws: bool
 
     def detach(self) -> StepResult:
         """Return the same results outside of any graph."""
@@ -60,28 +63,46 @@ class Trial:
     cell: Callable[..., Any]
     inputs: Sequence
     losses: SummedLoss | None
+    generators: Generators
 
     def take(self, state: Any, step: int) -> StepResult:
         """Take a step from copies of a state and an input. Raises InputError if it changes its arguments."""
         leaves, structure = flatten(state)
         pieces, nest = self.inputs.piece(step, step + 1)
-        first, inputs = copy_leaves(leaves), copy_leaves(pieces)
         begun = read_sequence_number()
-        x = next(iterate_steps(inputs, nest, 1))
-        roots = (*first, *inputs)
+        first, inputs = copy_leaves(leaves), copy_leaves(pieces)
+        # As when steps are recorded: a cell may ask whether its state requires a gradient.
+        roots = (*(as_graph_roots(first) if torch.is_grad_enabled() else first), *inputs)
         versions = list_versions(roots)
-        after, output = check_result(call_cell(self.cell, structure.fill(first), x))
+        try:
+            x = next(iterate_steps(inputs, nest, 1))
+            after, output = check_result(call_cell(self.cell, structure.fill(roots[: len(first)]), x))
+        except RuntimeError as error:
+            if "leaf Variable that requires grad" not in str(error):
+                raise
+            with torch.no_grad():
+                # If it is the state that it changes, this names it.
+                self.take(state, step)
+            raise
         if versions != list_versions(roots):
-            which = "state" if versions[: len(first)] != list_versions(first) else "input"
+            which = "state" if versions[: len(first)] != list_versions(roots[: len(first)]) else "input"
             raise InputError(
                 f"changes its {which} in place, so that steps cannot run again from a checkpoint",
                 field="cell",
                 accepted="a cell that returns a new state, and leaves its input alone",
             )
-        terms = self.take_losses(step, after, output)
-        return StepResult(after=after, output=output, terms=terms, roots=roots, begun=begun)
+        drawn = self.generators.state()
+        terms = self._take_losses(step, after, output)
+        return StepResult(
+            after=after,
+            output=output,
+            terms=terms,
+            roots=roots,
+            begun=begun,
+            loss_draws=self.generators.moved_since(drawn),
+        )
 
-    def take_losses(self, step: int, state: Any, output: Any) -> list[torch.Tensor]:
+    def _take_losses(self, step: int, state: Any, output: Any) -> list[torch.Tensor]:
         """Return the losses of a step, and of a state if it were the last one. Raises InputError."""
         losses = self.losses
         if losses is None:
@@ -129,7 +150,8 @@ def are_equal(ones: Leaves, others: Leaves, *, rounding: float = ROUNDING) -> bo
             return False
         difference = (one.detach().double() - other.detach().double()).abs().nan_to_num(0.0, posinf=0.0)
         scale = one.detach().double().abs().nan_to_num(0.0, posinf=0.0)
-        if one.numel() and float(difference.max()) > rounding * float(scale.max()):
+        share = max(rounding, 4 * torch.finfo(one.dtype).eps) if one.is_floating_point() else rounding
+        if one.numel() and float(difference.max()) > share * float(scale.max()):
             return False
     return True
 

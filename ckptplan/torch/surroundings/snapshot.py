@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 import torch
 
 from ckptplan.torch.surroundings.holders import Content, Holder, IteratorHolder, Key, TensorHolder
-from ckptplan.torch.surroundings.walk import Reached
+from ckptplan.torch.surroundings.iterators import TapHolder
 
 #: The contents of all holders, in their order.
 Snapshot: TypeAlias = tuple[Content, ...]
@@ -29,8 +29,8 @@ class Place:
 class Surroundings:
     """What a cell and a loss can reach."""
 
-    def __init__(self, reached: Reached) -> None:
-        self.holders: list[Holder] = reached.holders
+    def __init__(self, holders: list[Holder]) -> None:
+        self.holders = holders
         self._kinds = [type(holder.thing) for holder in self.holders]
         #: The numbers of the tensors that can be copied, and so be put back.
         self.copyable = _choose_copied(self.holders)
@@ -50,11 +50,11 @@ class Surroundings:
             for number, (holder, one) in enumerate(zip(self.holders, before, strict=True))
         )
 
-    def drop_copies(self, snapshot: Snapshot, *, keep: Container[int]) -> Snapshot:
-        """Return the present contents; of large tensors, only those to ``keep`` have their copies."""
+    def take_without_copies(self, before: Snapshot, *, but: Container[int]) -> Snapshot:
+        """Remember the present contents, with the earlier copies of the tensors ``but``."""
         return tuple(
-            one if number in keep else holder.read(copies=False)
-            for number, (holder, one) in enumerate(zip(self.holders, snapshot, strict=True))
+            one if number in but and isinstance(holder, TensorHolder) else holder.read(copies=False)
+            for number, (holder, one) in enumerate(zip(self.holders, before, strict=False))
         )
 
     def list_changes(self, before: Snapshot, after: Snapshot) -> list[Place]:
@@ -102,7 +102,7 @@ class Surroundings:
     def can_put_back(self, place: Place) -> bool:
         """Return whether a change of a place can be undone."""
         holder = self.holders[place.holder]
-        if isinstance(holder, IteratorHolder):
+        if isinstance(holder, IteratorHolder | TapHolder):
             return False
         return not isinstance(holder, TensorHolder) or holder.small or place.holder in self.copyable
 

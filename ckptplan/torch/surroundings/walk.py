@@ -13,7 +13,16 @@ from collections import deque
 from collections.abc import Callable, Iterator, MutableMapping
 from dataclasses import dataclass, field
 from functools import lru_cache, partial
-from types import BuiltinFunctionType, CellType, CodeType, FunctionType, GeneratorType, MethodType, ModuleType
+from types import (
+    BuiltinFunctionType,
+    CellType,
+    CodeType,
+    FunctionType,
+    GeneratorType,
+    MethodType,
+    MethodWrapperType,
+    ModuleType,
+)
 from typing import Any, TypeAlias
 
 import torch
@@ -51,7 +60,7 @@ _OWN = frozenset(vars(torch.nn.Module())) - {"training"}
 _PARTS = ("_parameters", "_buffers", "_modules")
 _IMMUTABLE = (
     int, float, complex, str, bytes, type(None), torch.dtype, torch.device, torch.Size, ModuleType,
-    BuiltinFunctionType, property, range, slice,
+    property, range, slice,
 )  # fmt: skip
 _Found: TypeAlias = Iterator[tuple[str, Any]]
 
@@ -225,11 +234,12 @@ def _list_names(code: CodeType) -> tuple[str, ...]:
     return tuple(dict.fromkeys((*code.co_names, *(name for one in inner for name in _list_names(one)))))
 
 
-def _visit_method(name: str, thing: MethodType, found: Reached) -> _Found:
+def _visit_method(name: str, thing: Any, found: Reached) -> _Found:
     del found
     # The cell is a method: its object is what the user knows by name.
     yield name, thing.__self__
-    yield name, thing.__func__
+    if isinstance(thing, MethodType):
+        yield name, thing.__func__
 
 
 def _visit_partial(name: str, thing: partial[Any], found: Reached) -> _Found:
@@ -266,7 +276,7 @@ _VISITS: tuple[tuple[Any, Callable[[str, Any, Reached], _Found]], ...] = (
     ((list, deque, tuple, set, frozenset), _visit_sequence),
     (FunctionType, _visit_function),
     (CellType, _visit_variable),
-    (MethodType, _visit_method),
+    ((MethodType, BuiltinFunctionType, MethodWrapperType), _visit_method),
     (partial, _visit_partial),
     (type, _visit_type),
     (GeneratorType, _visit_running),

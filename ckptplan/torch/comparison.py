@@ -1,0 +1,222 @@
+"""Compares the first steps of a sequence: repeated, without a graph, and after what they changed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import torch
+
+from ckptplan.errors import InputError
+from ckptplan.torch.ambient import Autocast, RandomState
+from ckptplan.torch.chunk_cell import ChunkCell
+from ckptplan.torch.graphs import find_graph_leaves, find_outer_node
+from ckptplan.torch.hidden import refuse_hidden_state, refuse_lost_changes
+from ckptplan.torch.inputs import Sequence, iterate_steps
+from ckptplan.torch.parameters import Parameters
+from ckptplan.torch.surroundings.snapshot import Place, Snapshot, Surroundings
+from ckptplan.torch.surroundings.values import holds_graph
+from ckptplan.torch.trees import flatten
+from ckptplan.torch.trial import StepResult, Trial, are_equal, copy_leaves
+
+#: Tensors by their ids.
+Uses: TypeAlias = dict[int, torch.Tensor]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Observations:
+    """What the first steps showed."""
+
+    #: The result of the first step, outside of any graph.
+    first: StepResult
+    #: The tensors requiring a gradient that steps use.
+    parameters: list[torch.Tensor]
+    #: The number of tensors requiring a gradient that each step creates.
+    temporary: int
+    #: What the first two steps changed, and which of it held tensors with a graph.
+    changed: set[Place]
+    with_graph: set[Place]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Comparison:
+    """Runs the first two steps from the same surroundings, several times.
+
+    Arguments:
+        trial: runs the steps.
+        surroundings: what they can reach.
+        world: what they find there.
+        autocast: the settings in force.
+        named: the parameters named by the caller.
+        last: the number of the last step, at most 1.
+        replays_randomness: whether steps that run again draw the same random numbers.
+    """
+
+    trial: Trial
+    surroundings: Surroundings
+    world: Snapshot
+    autocast: Autocast
+    named: Parameters
+    last: int
+    replays_randomness: bool
+
+    def run(self, state: Any) -> Observations:
+        """Run the steps from an initial state. Raises InputError."""
+        surroundings, generators = self.surroundings, self.trial.generators
+        drawn = generators.state()
+        first = self._examine(self._take(state, 0, drawn))
+        _refuse_outer_graph(first.outer)
+        _check_structure(state, first.result)
+        then, between = surroundings.take_since(self.world), generators.state()
+
+        def take_second() -> StepResult:
+            return self._take(first.result.after, self.last, between)
+
+        second = self._examine(take_second())
+        end = surroundings.take_since(then)
+        made, lasting = surroundings.list_changes(self.world, then), surroundings.list_changes(then, end)
+        changed = {*made, *lasting}
+        with_graph = {place for place in changed if holds_graph(surroundings.value_of(place))}
+        refuse_lost_changes(surroundings, changed)
+
+        again = self._run_first_again(state, drawn, first.result)
+        # What the first step makes and the second leaves alone is made once, as masks and other caches are.
+        # With a graph, such a cache would be part of each chunk's graph.
+        places = [*lasting, *(place for place in made if place in with_graph and place not in lasting)]
+        refuse_hidden_state(take_second, surroundings, end, places, second.result)
+        _refuse_outer_graph(second.outer)
+        # A cell may create tensors that require a gradient, as initial states; each run creates new ones.
+        shared = {key: leaf for key, leaf in {**first.uses, **second.uses}.items() if key in again.uses}
+        return Observations(
+            first=first.result,
+            parameters=list(shared.values()),
+            temporary=len(first.uses.keys() - shared.keys()),
+            changed=changed,
+            with_graph=with_graph,
+        )
+
+    def _run_first_again(self, state: Any, drawn: RandomState, first: StepResult) -> _Examined:
+        """Run the first step again, with and without a graph. Raises InputError if it differs."""
+        surroundings, trial = self.surroundings, self.trial
+        surroundings.put_back(self.world)
+        again = self._examine(self._take(state, 0, drawn))
+        _check_repeated(first, again.result, trial)
+        surroundings.put_back(self.world)
+        with torch.no_grad():
+            _check_grad_mode(first, self._take(state, 0, drawn), trial)
+        if self.replays_randomness and first.loss_draws:
+            raise _loss_draws_error(trial)
+        surroundings.put_back(self.world)
+        if isinstance(trial.cell, ChunkCell):
+            _check_chunk(trial.cell, state, trial.inputs)
+        return again
+
+    def _take(self, state: Any, step: int, drawn: RandomState) -> StepResult:
+        self.trial.generators.restore(drawn)
+        with self.autocast.cast_anew():
+            return self.trial.take(state, step)
+
+    def _examine(self, result: StepResult) -> _Examined:
+        inner = {id(leaf) for leaf in result.roots}
+        leaves = list(find_graph_leaves(result.tensors, until=self.named))
+        self._refuse_doubles(leaves)
+        return _Examined(
+            result=result.detach(),
+            uses={id(leaf): leaf for leaf in leaves if id(leaf) not in inner},
+            outer=find_outer_node(result.tensors, before=result.begun, until=self.named),
+        )
+
+    def _refuse_doubles(self, leaves: list[torch.Tensor]) -> None:
+        """Raise InputError if a named tensor was computed from one that the step uses, too."""
+        used = {id(leaf) for leaf in leaves}
+        computed = [one for one in self.named if one.grad_fn is not None]
+        if any(id(leaf) in used for leaf in find_graph_leaves(computed)):
+            raise InputError(
+                "names a tensor that was computed from a parameter which the cell or the loss also uses",
+                field="parameters",
+                accepted="one of the two, so that no gradient is counted twice",
+            )
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Examined:
+    """The result of a step outside of its graph, and what its graph led to."""
+
+    result: StepResult
+    uses: Uses
+    #: An operation that was recorded before the step.
+    outer: str | None
+
+
+def _refuse_outer_graph(node: str | None) -> None:
+    """Raise InputError if a step uses an outer graph, which each chunk would backpropagate through again."""
+    if node is not None:
+        raise InputError(
+            f"the cell or the loss uses a tensor that was computed outside (by {node}) and has its own graph",
+            field="parameters",
+            accepted="parameters=[...] with that tensor, or the tensor as an input or in the state; if a step "
+            "computed it and keeps it, the tensor in the state, or computed anew in each step",
+        )
+
+
+def _check_structure(state: Any, result: StepResult) -> None:
+    """Raise InputError if a step returns a state of another number of tensors."""
+    given, returned = len(flatten(state)[0]), len(flatten(result.after)[0])
+    if given and returned != given:
+        raise InputError(
+            f"takes a state of {given} tensors and returns one of {returned}",
+            field="cell",
+            accepted="a state that is the same structure at every step",
+        )
+
+
+def _check_repeated(first: StepResult, again: StepResult, trial: Trial) -> None:
+    """Raise InputError if the same step returns another result, though all was put back."""
+    same = are_equal(first.leaves, again.leaves) and (
+        flatten((first.after, first.output))[1].plain == flatten((again.after, again.output))[1].plain
+    )
+    if not same or not are_equal(tuple(first.terms), tuple(again.terms)):
+        raise InputError(
+            "returned another result when its first step ran again: it depends on something that could not be "
+            "found and put back (a file, a clock, an extension, a random generator of its own)",
+            field=trial.loss_field if same else "cell",
+            accepted="a result that depends on the arguments and on random generators that can be found: "
+            "PyTorch's, Python's and numpy's, and those in attributes, closures and globals",
+        )
+
+
+def _check_grad_mode(first: StepResult, plain: StepResult, trial: Trial) -> None:
+    """Raise InputError if a step returns another result where no graph is recorded."""
+    same = are_equal(first.leaves, plain.leaves)
+    if not same or not are_equal(tuple(first.terms), tuple(plain.terms)):
+        raise InputError(
+            "returns another result under torch.no_grad(), where steps run that are run again later",
+            field=trial.loss_field if same else "cell",
+            accepted="a result that does not depend on torch.is_grad_enabled()",
+        )
+
+
+def _loss_draws_error(trial: Trial) -> InputError:
+    return InputError(
+        "draws random numbers, which are not replayed when steps run again",
+        field=trial.loss_field,
+        accepted="a loss without dropout or noise; within the cell, whose output may be that of a readout, "
+        "the same is drawn again",
+    )
+
+
+def _check_chunk(cell: ChunkCell, state: Any, inputs: Sequence) -> None:
+    """Raise InputError if a chunk differs from a step, e.g. because a subclass changes only the step."""
+    given, nest = inputs.piece(0, 1)
+    leaves, structure = flatten(state)
+    state, pieces = structure.fill(copy_leaves(leaves)), copy_leaves(given)
+    with torch.no_grad(), torch.autocast(device_type=pieces[0].device.type, enabled=False):
+        states, saved = cell.run(state, nest.fill(pieces), None)
+        after, output = cell(state, next(iterate_steps(pieces, nest, 1)))
+        chunk = tuple(leaf[0] for leaf in flatten((states, cell.dense(saved)))[0])
+    if not are_equal(flatten((after, output))[0], chunk):
+        raise InputError(
+            f"{type(cell).__name__}: a chunk of one step, by run, is not what its step returns, by forward",
+            field="cell",
+            accepted="a ChunkCell whose methods say the same; wrap a cell in a function to change its outputs",
+        )

@@ -1,0 +1,78 @@
+"""Runs a case under a plan, and compares its gradients with those of a plain loop."""
+
+# ruff: noqa: NPY002
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, Literal
+
+import numpy as np
+import torch
+
+from ckptplan import InputError
+from ckptplan.torch import bptt
+from tests.torch.impure.cases import STEPS, Case, Job
+from tests.torch.support import gradients, plan_of
+
+STRATEGIES = ("base", "standard", "double", "revolve", "optimal")
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of a case: right, refused with a message, or (a fault) different."""
+
+    kind: Literal["right", "refused", "different"]
+    message: str = ""
+
+
+@cache
+def plan(strategy: str) -> Any:
+    """A plan with room for all tapes under base, and for few of them else."""
+    return plan_of(STEPS, strategy, states=100 if strategy == "base" else 16)
+
+
+def run(case: Case, strategy: str) -> Outcome:
+    """Return what becomes of a case under a strategy. Other errors than refusals are raised."""
+    job = _build(case)
+    theirs = _take_gradients(job, None)
+    job.finish()
+    job = _build(case)
+    try:
+        ours = _take_gradients(job, plan(strategy))
+    except InputError as error:
+        return Outcome("refused", str(error))
+    finally:
+        job.finish()
+    same = all(
+        float((one - other).abs().max()) <= 1e-9 * max(float(other.abs().max()), 1e-30)
+        for one, other in zip(ours, theirs, strict=True)
+    )
+    return Outcome("right" if same else "different")
+
+
+def _build(case: Case) -> Job:
+    random.seed(1)
+    np.random.seed(1)
+    torch.manual_seed(1)
+    job = case.build()
+    random.seed(2)
+    np.random.seed(2)
+    torch.manual_seed(2)
+    return job
+
+
+def _take_gradients(job: Job, plan: Any) -> list[torch.Tensor]:
+    states = [one for one in torch.utils._pytree.tree_leaves(job.state) if isinstance(one, torch.Tensor)]
+    wanted = [one for one in (*states, job.inputs, *job.parameters) if one.requires_grad]
+    if plan is None:
+        outputs, state = [], job.state
+        for step in range(STEPS):
+            state, output = job.cell(state, job.inputs[step])
+            outputs.append((step, job.loss(step, output)))
+        total = sum((term for _, term in outputs), torch.zeros(()))
+    else:
+        total = bptt(job.cell, job.inputs, job.state, job.loss, plan=plan).loss
+    return gradients(total, wanted)
