@@ -1,0 +1,64 @@
+"""Adapts the cells of Norse, which take their state and return it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from ckptplan.errors import InputError
+from ckptplan.torch.adapters.adapter import Adapter, describe_place, find_class
+
+#: Neurons that loop over time; the cell of the same name takes a step.
+_LOOPS = frozenset({"SNN", "SNNRecurrent"})
+_OTHERS = {
+    "Lift": "the module inside of it",
+    "ExpFilter": "the filtered value in the state of a cell of your own",
+    "LConv2d": "torch.nn.Conv2d",
+    "PoissonEncoder": "PoissonEncoderStep, or inputs that are encoded beforehand",
+    "SignedPoissonEncoder": "SignedPoissonEncoderStep, or inputs that are encoded beforehand",
+    "ConstantCurrentLIFEncoder": "inputs that are encoded beforehand",
+    "SpikeLatencyEncoder": "inputs that are encoded beforehand",
+    "SpikeLatencyLIFEncoder": "inputs that are encoded beforehand",
+    "SpikesToTimesDecoder": "the decoder on the outputs of ckptplan.torch.unroll",
+}
+
+
+class NorseCell(Adapter):
+    """A Norse cell (``LIFCell``, ``LIFRecurrentCell``, ``LSNNCell``, ...): its named tuple is the state.
+
+    ``SequentialState`` and ``RecurrentSequential`` of such cells are cells too. The initial state may be None.
+    Raises InputError for modules that loop over time themselves (``LIF``, ``LSNNRecurrent``, ``Lift``, ...):
+    they would take the batch for time.
+    """
+
+    def __init__(self, module: torch.nn.Module) -> None:
+        super().__init__(module)
+        for one in module.modules():
+            _check(one, describe_place(module, one))
+
+    def forward(self, state: Any, x: torch.Tensor) -> tuple[Any, torch.Tensor]:
+        """Take a step."""
+        spikes, state = self.module(x, state)
+        return state, spikes
+
+
+def _check(module: torch.nn.Module, place: str) -> None:
+    """Raise InputError for a module that does not take a step, or keeps something from step to step."""
+    accepted = None
+    if find_class(module, "norse", _LOOPS):
+        accepted = f"{type(module).__name__}Cell, which takes one step"
+    elif name := find_class(module, "norse", frozenset(_OTHERS)):
+        accepted = _OTHERS[name]
+    elif isinstance(module, torch.nn.RNNBase):
+        accepted = f"torch.nn.{type(module).__name__}Cell, within a cell of your own"
+    if accepted is not None:
+        raise InputError(
+            f"{place} takes whole sequences, and a step has no time axis", field="module", accepted=accepted
+        )
+    if find_class(module, "norse", frozenset({"RegularizationCell"})):
+        raise InputError(
+            f"{place} adds up in an attribute what its steps return, so that no step can run again",
+            field="module",
+            accepted="the sum in the state of a cell of your own, read by final_loss",
+        )
