@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from importlib import import_module
 from typing import Any
 
 import pytest
@@ -11,13 +10,13 @@ from torch.nn import Linear, Sequential
 from torch.utils import _pytree
 
 from ckptplan.torch.adapters import SpikingJellyCell, TorchCell
-from tests.torch.zoo import STEPS, Animal, check, find_modules
+from tests.torch.zoo import STEPS, Animal, check, find_modules, import_quietly
 
 PACKAGE = "spikingjelly.activation_based"
-base, functional = import_module(f"{PACKAGE}.base"), import_module(f"{PACKAGE}.functional")
-layer, neuron = import_module(f"{PACKAGE}.layer"), import_module(f"{PACKAGE}.neuron")
-encoding, rnn = import_module(f"{PACKAGE}.encoding"), import_module(f"{PACKAGE}.rnn")
-surrogate, lava = import_module(f"{PACKAGE}.surrogate"), import_module(f"{PACKAGE}.lava_exchange")
+base, functional = import_quietly(f"{PACKAGE}.base"), import_quietly(f"{PACKAGE}.functional")
+layer, neuron = import_quietly(f"{PACKAGE}.layer"), import_quietly(f"{PACKAGE}.neuron")
+encoding, rnn = import_quietly(f"{PACKAGE}.encoding"), import_quietly(f"{PACKAGE}.rnn")
+surrogate, lava = import_quietly(f"{PACKAGE}.surrogate"), import_quietly(f"{PACKAGE}.lava_exchange")
 
 #: Packages and modules that hold no neurons or layers of their own, or cannot be imported.
 WITHOUT = {
@@ -86,7 +85,7 @@ def integrate(x: torch.Tensor, v: torch.Tensor) -> tuple[torch.Tensor, torch.Ten
 
 
 def few_spike_table() -> Any:
-    module = import_module(f"{PACKAGE}.neuron.few_spike")
+    module = import_quietly(f"{PACKAGE}.neuron.few_spike")
     return module.FewSpikeTable([0.5, 0.3], [1.0, 0.5], [1.0, 0.5])
 
 
@@ -293,8 +292,9 @@ CELLS = {name: one for name, one in MODULES.items() if name.startswith("rnn.") a
 ANIMALS = {**nodes(), **surrogates(), **stateless(), **norms(), **layers()}
 
 
-def run(net: Any, inputs: list[Any], state: Any) -> tuple[list[Any], Any]:
+def run(cell: Any, inputs: list[Any], state: Any) -> tuple[list[Any], Any]:
     """SpikingJelly's own loop."""
+    net = cell.module
     functional.reset_net(net)
     base.load_memories(net, [_pytree.tree_map(lambda leaf: leaf, value) for value in state])
     outputs = [net(x) for x in inputs]
@@ -307,7 +307,7 @@ def run_cell(cell: Any, inputs: list[Any], state: Any) -> tuple[list[Any], Any]:
     """The loop of a cell that takes its state and returns it."""
     outputs = []
     for x in inputs:
-        state = cell(x, state)
+        state = cell.module(x, state)
         outputs.append(state[0] if isinstance(state, tuple) else state)
     return outputs, state
 

@@ -15,6 +15,8 @@ from ckptplan.torch.adapters.adapter import Adapter, describe_place, find_class
 _SEQUENCES = frozenset({"StateLeaky", "AssociativeLeaky", "LeakyParallel", "LeakyKernel"})
 #: Where neurons keep their last state, as a buffer or as an attribute.
 _HIDDEN = ("mem", "mem_prev", "spk", "syn", "syn_exc", "syn_inh", "reset")
+#: The function that ``surrogate.SSO`` returns.
+_RANDOM_SURROGATE = "SSO.<locals>.inner"
 
 
 class SnnTorchCell(Adapter):
@@ -77,6 +79,13 @@ def _check(module: torch.nn.Module) -> None:
             "hides its state (init_hidden=True), so that no step can run again",
             field="neuron",
             accepted="init_hidden=False",
+        )
+    if getattr(getattr(module, "spike_grad", None), "__qualname__", "") == _RANDOM_SURROGATE:
+        raise InputError(
+            "has surrogate.SSO, which draws random numbers in the backward pass: steps that are reversed in "
+            "parts would draw the same ones again",
+            field="neuron",
+            accepted="another surrogate, such as surrogate.atan()",
         )
     if find_class(module, "snntorch", _SEQUENCES):
         raise InputError(
