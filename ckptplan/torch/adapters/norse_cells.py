@@ -42,6 +42,20 @@ class NorseCell(Adapter):
         spikes, state = self.module(x, state)
         return state, spikes
 
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Make a copy, or what was pickled, keep autapses out as the original does.
+
+        Recurrent cells do so by a hook of a parameter, and copies of parameters have no hooks.
+        """
+        super().__setstate__(state)  # type: ignore[no-untyped-call]
+        for one in self.module.modules():
+            if find_class(one, "norse", frozenset({"SNNRecurrentCell"})) and not one.autapses:
+                one.recurrent_weights.register_hook(_clear_diagonal)
+
+
+def _clear_diagonal(gradient: torch.Tensor) -> torch.Tensor:
+    return gradient.clone().fill_diagonal_(0.0)
+
 
 def _check(module: torch.nn.Module, place: str) -> None:
     """Raise InputError for a module that does not take a step, or keeps something from step to step."""

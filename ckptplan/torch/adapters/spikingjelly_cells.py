@@ -79,7 +79,7 @@ class SpikingJellyCell(Adapter):
                     raise InputError(
                         f"{describe_place(self.module, one)} keeps the states of all steps",
                         field="module",
-                        accepted="store_v_seq=False (and store_state_seqs=False); the state has the present one",
+                        accepted="store_v_seq=False (or store_state_seqs=False); the state has the last one",
                     )
         return found
 
