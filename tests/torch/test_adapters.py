@@ -111,9 +111,9 @@ def net_of_spikingjelly() -> Any:
     neuron = import_module("spikingjelly.activation_based.neuron")
     layer = import_module("spikingjelly.activation_based.layer")
     recurrent = layer.LinearRecurrentContainer(neuron.LIFNode(), 7, 7)
-    net = torch.nn.Sequential(torch.nn.Linear(5, 7), recurrent, layer.Dropout(0.2), neuron.IFNode())
-    torch.nn.init.uniform_(net[0].weight, 0, 2)
-    return net
+    dense = torch.nn.Linear(5, 7)
+    torch.nn.init.uniform_(dense.weight, 0, 2)
+    return torch.nn.Sequential(dense, recurrent, layer.Dropout(0.2), neuron.IFNode())
 
 
 def outputs_of(cell: Any) -> tuple[torch.Tensor, list[torch.Tensor]]:
@@ -240,9 +240,9 @@ def test_a_node_of_spikingjelly_that_is_used_twice_has_one_state() -> None:
     neuron = import_module("spikingjelly.activation_based.neuron")
     functional = import_module("spikingjelly.activation_based.functional")
     torch.manual_seed(0)
-    shared = neuron.LIFNode()
-    net = torch.nn.Sequential(torch.nn.Linear(5, 7), shared, torch.nn.Linear(7, 7), shared)
-    torch.nn.init.uniform_(net[0].weight, 0, 2)
+    shared, dense = neuron.LIFNode(), torch.nn.Linear(5, 7)
+    torch.nn.init.uniform_(dense.weight, 0, 2)
+    net = torch.nn.Sequential(dense, shared, torch.nn.Linear(7, 7), shared)
     inputs = torch.rand(STEPS, 3, 5)
     expected = torch.stack([net(x) for x in inputs])
     functional.reset_net(net)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import pytest
@@ -57,6 +58,10 @@ def dense(neurons: int = 7) -> Linear:
     return one
 
 
+def make_leaky(one: Any, **given: Any) -> Net:
+    return Net(one(beta=0.9, **given), dense())
+
+
 def single(make: Any, **given: Any) -> Animal:
     """In single precision, in which the neuron makes its spikes or states whatever its inputs are."""
     return Animal(make=make, dtype=torch.float32, relative=2e-5, **given)
@@ -81,8 +86,7 @@ def settings() -> dict[str, Animal]:
         },
     }
     found = {
-        f"Leaky, {name}": Animal(make=lambda one=one: Net(snntorch.Leaky(beta=0.9, **one), dense()))
-        for name, one in given.items()
+        f"Leaky, {name}": Animal(make=partial(make_leaky, snntorch.Leaky, **one)) for name, one in given.items()
     }
     recurrent: dict[str, dict[str, Any]] = {
         "one to one": {"all_to_all": False, "V": 0.5},
@@ -90,7 +94,7 @@ def settings() -> dict[str, Animal]:
         "without delay": {"linear_features": 7, "reset_delay": False},
     }
     found |= {
-        f"RLeaky, {name}": single(make=lambda one=one: Net(snntorch.RLeaky(beta=0.9, **one), dense()))
+        f"RLeaky, {name}": single(make=partial(make_leaky, snntorch.RLeaky, **one))
         for name, one in recurrent.items()
     }
     found["RLeaky, images"] = single(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import pytest
@@ -74,6 +75,10 @@ def behind(node: Any, *, neurons: int = 7) -> Sequential:
     return Sequential(dense, node)
 
 
+def make_node(one: Any, **given: Any) -> Sequential:
+    return behind(one(**given))
+
+
 def fire(v: torch.Tensor) -> torch.Tensor:
     return (v > 0.5).to(v) + v - v.detach()
 
@@ -122,7 +127,7 @@ def nodes() -> dict[str, Animal]:
         if one.__module__.startswith(f"{PACKAGE}.neuron.") and name not in EXCLUDED:
             arguments = given.get(one.__name__, {})
             found[name] = Animal(
-                make=lambda one=one, arguments=arguments: behind(one(**arguments)),
+                make=partial(make_node, one, **arguments),
                 refused=TAKES_SEQUENCES if one.__name__ in MULTI_STEP else None,
                 statistics=one.__name__ == "MPBNLIFNode",
             )
@@ -133,7 +138,7 @@ def surrogates() -> dict[str, Animal]:
     given: dict[str, Any] = {"MultiLevelSpikeCount": {"max_spike_count": 4}}
     return {
         name: Animal(
-            make=lambda one=one: behind(neuron.LIFNode(surrogate_function=one(**given.get(one.__name__, {}))))
+            make=partial(make_node, neuron.LIFNode, surrogate_function=one(**given.get(one.__name__, {})))
         )
         for name, one in MODULES.items()
         if name.startswith("surrogate.") and name not in EXCLUDED
@@ -182,12 +187,10 @@ def stateless() -> dict[str, Animal]:
             "AdaptiveAvgPool": (2,),
         }.items():
             one = getattr(layer, f"{kind}{dimension}d")
-            found[f"{kind}{dimension}d"] = Animal(
-                make=lambda one=one, arguments=arguments: one(*arguments), shape=shape
-            )
+            found[f"{kind}{dimension}d"] = Animal(make=partial(one, *arguments), shape=shape)
         pool, unpool = getattr(torch.nn, f"MaxPool{dimension}d"), getattr(layer, f"MaxUnpool{dimension}d")
         found[f"MaxUnpool{dimension}d"] = Animal(
-            make=lambda pool=pool, unpool=unpool: Unpooling(pool(2, return_indices=True), unpool(2)),
+            make=partial(Unpooling, pool(2, return_indices=True), unpool(2)),
             shape=shape,
         )
     return {f"stateless_wrapper.{name}": animal for name, animal in found.items()}
@@ -207,7 +210,7 @@ def norms() -> dict[str, Animal]:
             one = getattr(layer, f"{kind}{dimension}d")
             multi = kind.startswith("T")
             found[f"{kind}{dimension}d"] = Animal(
-                make=lambda one=one, arguments=arguments: one(*arguments),
+                make=partial(one, *arguments),
                 shape=shape,
                 refused=TAKES_SEQUENCES if multi else None,
                 statistics=not multi,

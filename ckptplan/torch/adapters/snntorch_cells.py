@@ -33,7 +33,8 @@ class SnnTorchCell(Adapter):
     def __init__(self, neuron: torch.nn.Module, layer: torch.nn.Module | None = None) -> None:
         super().__init__(neuron)
         self.layer = layer
-        for one in (*neuron.modules(), *(() if layer is None else layer.modules())):
+        inner = torch.nn.Sequential() if layer is None else layer
+        for one in (*neuron.modules(), *inner.modules()):
             _check(one)
         if not hasattr(neuron, "reset_mem"):
             raise InputError(
@@ -41,10 +42,10 @@ class SnnTorchCell(Adapter):
                 field="neuron",
                 accepted="SnnTorchCell(neuron, layer); for several layers, a cell whose state has one for each",
             )
-        for one in () if layer is None else layer.modules():
+        for one in inner.modules():
             if hasattr(one, "reset_mem") or "_memories" in vars(one):
                 raise InputError(
-                    f"has a second neuron or a memory, {describe_place(layer, one)}",
+                    f"has a second neuron or a memory, {describe_place(inner, one)}",
                     field="layer",
                     accepted="for several layers, a cell whose state has one for each",
                 )

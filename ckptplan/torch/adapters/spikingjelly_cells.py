@@ -92,7 +92,7 @@ class SpikingJellyCell(Adapter):
             )
 
 
-def _check_kind(root: torch.nn.Module, module: torch.nn.Module) -> None:
+def _check_kind(root: torch.nn.Module, module: Any) -> None:
     """Raise InputError for a class that takes whole sequences, or has another adapter."""
     modes = module.supported_step_mode() if hasattr(module, "supported_step_mode") else ("s",)
     if "s" not in modes or find_class(module, "spikingjelly", _SEQUENCES):
