@@ -283,7 +283,9 @@ def layers() -> dict[str, Animal]:
             make=lambda: encoding.PopSpikeEncoderDeterministic(5, 4, 3, (0, 3), 0.5),
             refused="IFNode (neurons) is in multi-step mode",
         ),
-        "lava_exchange.BatchNorm2d": Animal(make=lambda: lava.BatchNorm2d(5), shape=image(channels=5)),
+        "lava_exchange.BatchNorm2d": Animal(
+            make=lambda: lava.BatchNorm2d(5), shape=image(channels=5), statistics=True
+        ),
         "lava_exchange.CubaLIFNode": Animal(make=lambda: behind(lava.CubaLIFNode(0.3, 0.3))),
         "rnn.SpikingLSTM": refused(lambda: rnn.SpikingLSTM(5, 7, 1)),
         "rnn.SpikingGRU": refused(lambda: rnn.SpikingGRU(5, 7, 1)),

@@ -17,6 +17,9 @@ _EXPLICIT = {"SpikingRNNCellBase": "TorchCell", "_NIRStatefulModule": "NorseCell
 #: Attributes that make a node append the state of each step to a list.
 _RECORDS = ("_store_v_seq", "_store_i_seq", "_store_state_seqs")
 
+#: Values without parts; most memories are such.
+_SINGLE = (torch.Tensor, float, int, type(None))
+
 _Memories = dict[str, Any]
 
 
@@ -45,7 +48,7 @@ class SpikingJellyCell(Adapter):
         """Take a step."""
         nodes = self._find_memories()
         own = [dict(memories) for memories in nodes]
-        given = tuple(self.initial_state() if state is None else state)
+        given = self.initial_state() if state is None else tuple(state)
         if len(given) != sum(map(len, own)):
             raise InputError(
                 f"holds {len(given)} values, and the nodes have {sum(map(len, own))} memories",
@@ -84,7 +87,7 @@ class SpikingJellyCell(Adapter):
         return found
 
     def _check_names(self, nodes: list[_Memories], own: list[_Memories]) -> None:
-        if [list(one) for one in nodes] != [list(one) for one in own]:
+        if any(list(one) != list(other) for one, other in zip(nodes, own, strict=True)):
             raise InputError(
                 "registers or deletes a memory in a step, so that the state has another structure",
                 field="module",
@@ -120,7 +123,7 @@ def _refuse_sequences(place: str, what: str) -> None:
 
 def _rebuild(value: Any) -> Any:
     """Return the same tensors in containers of their own: some nodes change lists in place."""
-    if isinstance(value, torch.Tensor | float | int | None):
+    if isinstance(value, _SINGLE):
         return value
     return _pytree.tree_map(lambda leaf: leaf, value)
 
