@@ -276,6 +276,28 @@ def test_a_layer_with_a_state_is_no_layer_of_a_neuron() -> None:
             SnnTorchCell(neuron, one)
 
 
+@pytest.mark.filterwarnings("ignore")
+def test_neurons_of_norse_that_loop_over_time_are_refused_with_their_cell() -> None:
+    """Also within others, and classes that derive from them."""
+    norse = import_module("norse.torch")
+
+    class Own(norse.LIF):  # type: ignore[misc, name-defined]
+        pass
+
+    refused = {
+        r"LIF takes whole.*LIFCell, which takes one step": norse.LIF(),
+        r"LSNNRecurrent \(1\) takes whole.*LSNNRecurrentCell": norse.SequentialState(
+            torch.nn.Linear(5, 7), norse.LSNNRecurrent(7, 7)
+        ),
+        r"Own takes whole.*derived from SNNCell": Own(),
+        r"Lift \(0\) takes whole.*the module inside": norse.SequentialState(norse.Lift(torch.nn.Linear(5, 7))),
+        r"GRU \(0\) takes whole.*GRUCell": norse.SequentialState(torch.nn.GRU(5, 7)),
+    }
+    for message, module in refused.items():
+        with pytest.raises(InputError, match=message):
+            NorseCell(module)
+
+
 def test_an_adapter_takes_a_module() -> None:
     with pytest.raises(InputError, match="module: function is not a module"):
         NorseCell(lambda x, state: (x, state))  # type: ignore[arg-type]

@@ -35,7 +35,7 @@ class NorseCell(Adapter):
     def __init__(self, module: torch.nn.Module) -> None:
         super().__init__(module)
         for one in module.modules():
-            _check(one, describe_place(module, one))
+            _check(module, one)
 
     def forward(self, state: Any, x: torch.Tensor) -> tuple[Any, torch.Tensor]:
         """Take a step."""
@@ -57,22 +57,27 @@ def _clear_diagonal(gradient: torch.Tensor) -> torch.Tensor:
     return gradient.clone().fill_diagonal_(0.0)
 
 
-def _check(module: torch.nn.Module, place: str) -> None:
+def _check(root: torch.nn.Module, module: torch.nn.Module) -> None:
     """Raise InputError for a module that does not take a step, or keeps something from step to step."""
     accepted = None
     if find_class(module, "norse", _LOOPS):
-        accepted = f"{type(module).__name__}Cell, which takes one step"
+        own = type(module).__module__.startswith("norse.")
+        accepted = f"{type(module).__name__}Cell" if own else "a class derived from SNNCell or SNNRecurrentCell"
+        accepted += ", which takes one step"
     elif name := find_class(module, "norse", frozenset(_OTHERS)):
         accepted = _OTHERS[name]
     elif isinstance(module, torch.nn.RNNBase):
         accepted = f"torch.nn.{type(module).__name__}Cell, within a cell of your own"
     if accepted is not None:
         raise InputError(
-            f"{place} takes whole sequences, and a step has no time axis", field="module", accepted=accepted
+            f"{describe_place(root, module)} takes whole sequences, and a step has no time axis",
+            field="module",
+            accepted=accepted,
         )
     if find_class(module, "norse", frozenset({"RegularizationCell"})):
         raise InputError(
-            f"{place} adds up in an attribute what its steps return, so that no step can run again",
+            f"{describe_place(root, module)} adds up in an attribute what its steps return, and they cannot "
+            "run again",
             field="module",
             accepted="the sum in the state of a cell of your own, read by final_loss",
         )
