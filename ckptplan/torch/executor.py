@@ -15,6 +15,7 @@ import torch
 from ckptplan.errors import InputError
 from ckptplan.schedule.actions import Action, Advance, Backward, Free, Load, Record, Save, Tier, Transfer
 from ckptplan.torch.ambient import Autocast, Generators
+from ckptplan.torch.constants import refuse_other_leaves
 from ckptplan.torch.engine import Engine, Incoming, Tape
 from ckptplan.torch.gradients import Gradient
 from ckptplan.torch.lookahead import Lookahead
@@ -157,6 +158,9 @@ class Executor:
         self._ran(stop)
 
     def _ran(self, stop: int) -> None:
+        if self.frontier == 0:
+            # States are the same structure after each step.
+            refuse_other_leaves(self.state, field="cell")
         self.frontier = max(self.frontier, stop)
         if self._watch is not None and self.frontier < self.steps:
             self._watch.note_action(self.state, stop)

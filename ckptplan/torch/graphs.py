@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from ckptplan.errors import InputError
 from ckptplan.torch.trees import Leaves, is_differentiable
 
 
@@ -90,3 +91,18 @@ def as_graph_roots(leaves: Leaves) -> Leaves:
         if is_differentiable(leaf):
             leaf.requires_grad_()
     return detached
+
+
+def refuse_hooks(roots: Leaves) -> None:
+    """Raise InputError if a step registered a hook on the state that it was given, where a graph begins.
+
+    In plain backpropagation such a hook sees the whole gradient of that state, also what the loss of the step
+    before adds. Where a graph begins, that part is missing, since it belongs to the graph before.
+    """
+    if any(root._backward_hooks or root._post_accumulate_grad_hooks for root in roots):
+        raise InputError(
+            "registers a hook on the state that it is given, which would miss a part of the gradient where a "
+            "recorded run of steps begins",
+            field="cell",
+            accepted="a hook on the state that the step returns: it sees the whole gradient",
+        )

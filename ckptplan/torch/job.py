@@ -18,6 +18,7 @@ from ckptplan.schedule.schedule import Schedule
 from ckptplan.torch.ambient import Autocast, Generators
 from ckptplan.torch.chunk_cell import ChunkCell
 from ckptplan.torch.chunk_engine import ChunkEngine
+from ckptplan.torch.constants import refuse_other_leaves
 from ckptplan.torch.engine import Cell, Engine
 from ckptplan.torch.executor import Executor, Observer
 from ckptplan.torch.function import PlannedSequence, Run
@@ -88,6 +89,7 @@ class Job:
     def probe(self, losses: SummedLoss | None) -> ProbeResult:
         """Run the first step aside, and return what it shows."""
         inputs = self.sequence
+        refuse_other_leaves(self.state, field="state")
         if torch.is_grad_enabled():
             refuse_inference_tensors(flatten(self.state)[0], field="state")
             refuse_inference_tensors(inputs.leaves, field="inputs")

@@ -10,7 +10,7 @@ from ckptplan.torch.backward import compute_gradients
 from ckptplan.torch.cell_calls import check_result
 from ckptplan.torch.engine import Cell, Engine, Incoming, Tape
 from ckptplan.torch.gradients import Gradient, Gradients
-from ckptplan.torch.graphs import as_graph_roots, count_saved_bytes
+from ckptplan.torch.graphs import as_graph_roots, count_saved_bytes, refuse_hooks
 from ckptplan.torch.inputs import Sequence, detach_inputs, iterate_steps
 from ckptplan.torch.losses import Outputs, Terms
 from ckptplan.torch.parameters import Parameters, check_reached
@@ -100,7 +100,8 @@ class StepEngine(Engine):
         return state, terms
 
     def _check(self, tape: Graph) -> None:
-        """Raise InputError if the graph of a chunk reaches an unknown parameter."""
+        """Raise InputError if a chunk reaches an unknown parameter, or its initial state has a hook."""
+        refuse_hooks(tape.begin)
         check_reached(
             (*tape.end, *tape.terms, *tape.final),
             (*tape.begin, *tape.inputs),

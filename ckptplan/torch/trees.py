@@ -1,4 +1,4 @@
-"""Flattens nested structures of tensors (tuples, named tuples, dicts), and rebuilds them."""
+"""Flattens nested structures of tensors (tuples, named tuples, dicts, dataclass objects), and rebuilds them."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import torch
 from torch.utils import _pytree
 
 from ckptplan.errors import InputError
+from ckptplan.torch.records import is_record, open_records
 
 Leaves: TypeAlias = tuple[torch.Tensor, ...]
 
@@ -40,13 +41,14 @@ def flatten(tree: Any) -> tuple[Leaves, Structure]:
     if isinstance(tree, torch.Tensor):
         return (tree,), _SINGLE
     values, spec = _pytree.tree_flatten(tree)
-    is_tensor = tuple(isinstance(value, torch.Tensor) for value in values)
-    structure = Structure(
-        spec=spec,
-        plain=tuple(value for value, one in zip(values, is_tensor, strict=True) if not one),
-        is_tensor=is_tensor,
-    )
-    return tuple(value for value, one in zip(values, is_tensor, strict=True) if one), structure
+    is_tensor = tuple([isinstance(value, torch.Tensor) for value in values])
+    if all(is_tensor):
+        return tuple(values), Structure(spec=spec, plain=(), is_tensor=is_tensor)
+    plain = tuple([value for value in values if not isinstance(value, torch.Tensor)])
+    if any(is_record(value) for value in plain):
+        return flatten(open_records(tree))
+    structure = Structure(spec=spec, plain=plain, is_tensor=is_tensor)
+    return tuple([value for value in values if isinstance(value, torch.Tensor)]), structure
 
 
 def is_differentiable(tensor: torch.Tensor) -> bool:

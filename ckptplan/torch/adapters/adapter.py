@@ -1,0 +1,33 @@
+"""What the adapters share: the adapted module, and how classes of other packages are recognised."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from ckptplan.errors import InputError
+
+
+class Adapter(torch.nn.Module):
+    """Base of the adapters; it registers the module, so that its parameters are found."""
+
+    def __init__(self, module: torch.nn.Module) -> None:
+        super().__init__()
+        if not isinstance(module, torch.nn.Module):
+            raise InputError(f"{type(module).__name__} is not a module", field="module", accepted="a module")
+        self.module: Any = module
+
+
+def find_class(module: torch.nn.Module, package: str, names: frozenset[str]) -> str | None:
+    """Return the first of these names among a module's class and its bases in a package, None without one."""
+    for one in type(module).__mro__:
+        if one.__name__ in names and one.__module__.partition(".")[0] == package:
+            return one.__name__
+    return None
+
+
+def describe_place(root: torch.nn.Module, module: torch.nn.Module) -> str:
+    """Return the class of a module, and where it is in another."""
+    path = next((path for path, one in root.named_modules() if one is module), "")
+    return f"{type(module).__name__} ({path})" if path else type(module).__name__

@@ -1,0 +1,94 @@
+"""Hooks of the state: on what a step returns they are those of plain backpropagation through time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+from ckptplan import InputError
+from ckptplan.torch import bptt, unroll
+from tests.torch.support import assert_close, gradients, job, plain, plan_of
+
+STEPS = 24
+PLANS = {
+    strategy: plan_of(STEPS, strategy, states=60 if strategy == "base" else 14)
+    for strategy in ("base", "standard", "double", "revolve", "optimal")
+}
+
+
+def clip(gradient: torch.Tensor) -> torch.Tensor:
+    """Clip a gradient: not linear, so that parts of it give another result than the whole."""
+    return gradient.clamp(-0.2, 0.2)
+
+
+def clipped(*, output: str, hook: Callable[[Any], Any] = clip) -> Any:
+    """A cell that clips the gradient of the state that it returns, and its parameters."""
+    torch.manual_seed(0)
+    module = torch.nn.GRUCell(5, 7).double()
+
+    def cell(state: torch.Tensor, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        state = module(x, state)
+        if state.requires_grad:
+            state.register_hook(hook)
+        return state, state if output == "state" else torch.sin(3 * state)
+
+    return cell, list(module.parameters())
+
+
+def squares(_: int, output: torch.Tensor) -> torch.Tensor:
+    return output.square().sum()
+
+
+@pytest.mark.parametrize("strategy", PLANS)
+@pytest.mark.parametrize("output", ["state", "readout"])
+def test_a_hook_on_the_returned_state_sees_its_whole_gradient(strategy: str, output: str) -> None:
+    """Also where one recorded run of steps ends and the loss of its last step depends on the state."""
+    cell, parameters = clipped(output=output)
+    inputs, state = job(STEPS)
+    wanted = [inputs, state, *parameters]
+    theirs = gradients(_measure(cell, inputs, state), wanted)
+    without, others = clipped(output=output, hook=lambda gradient: gradient)
+    whole = gradients(_measure(without, inputs, state), [inputs, state, *others])
+    assert not any(torch.allclose(one, other) for one, other in zip(theirs, whole, strict=True))
+    plan = PLANS[strategy]
+    result = bptt(cell, inputs, state, squares, final_loss=lambda final: final.sum(), plan=plan)
+    assert_close(gradients(result.loss, wanted), theirs, relative=1e-12)
+    stacked, last = unroll(cell, inputs, state, plan=plan)
+    assert_close(gradients(stacked.square().sum() + last.sum(), wanted), theirs, relative=1e-12)
+
+
+def _measure(cell: Any, inputs: Any, state: Any) -> torch.Tensor:
+    """The loss of plain backpropagation through time."""
+    outputs, end = plain(cell, inputs.unbind(), state, STEPS)
+    return sum((squares(0, one) for one in outputs), end.sum())
+
+
+@pytest.mark.parametrize("strategy", PLANS)
+def test_a_hook_on_the_incoming_state_is_refused(strategy: str) -> None:
+    """Where a recorded run of steps begins, it would miss what the loss of the step before adds."""
+    module = torch.nn.GRUCell(5, 7).double()
+
+    def cell(state: Any, x: torch.Tensor) -> tuple[Any, torch.Tensor]:
+        (hidden,) = state
+        if hidden.requires_grad:
+            hidden.register_hook(clip)
+        hidden = module(x, hidden)
+        return (hidden,), hidden
+
+    inputs, state = job(STEPS)
+    with pytest.raises(InputError, match=r"cell: registers a hook on the state that it is given.*returns"):
+        bptt(cell, inputs, (state,), squares, plan=PLANS[strategy])
+
+
+def test_a_hook_on_the_initial_state_is_the_callers() -> None:
+    """It sees the whole gradient once, and the steps do not see it."""
+    cell, _ = clipped(output="readout")
+    inputs, state = job(STEPS)
+    seen: list[torch.Tensor] = []
+    state.register_hook(lambda gradient: seen.append(gradient.clone()))
+    (found,) = gradients(bptt(cell, inputs, state, squares, plan=PLANS["standard"]).loss, [state])
+    (once,) = seen
+    assert torch.equal(once, found)

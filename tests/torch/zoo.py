@@ -1,0 +1,157 @@
+"""Neurons and layers of other packages: finds them all, and steps them under plans and in their own loop."""
+
+from __future__ import annotations
+
+import inspect
+import pkgutil
+import warnings
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cache
+from importlib import import_module
+from typing import Any
+
+import torch
+
+from ckptplan import InputError
+from ckptplan.torch import bptt
+from ckptplan.torch.trees import flatten
+from tests.torch.support import assert_close, gradients, plan_of
+
+STEPS = 12
+STRATEGIES = ("base", "standard", "double", "revolve", "optimal")
+#: A module's own loop: (its adapter, inputs, initial state) -> (outputs of all steps, final state).
+Loop = Callable[[Any, list[Any], Any], tuple[list[Any], Any]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Animal:
+    """A module to step."""
+
+    make: Callable[[], torch.nn.Module]
+    #: The shape of the input of a step.
+    shape: tuple[int, ...] = (3, 5)
+    dtype: torch.dtype = torch.float64
+    #: Inputs are between 0 and this.
+    largest: float = 3.0
+    #: The largest relative difference of a gradient: sums in another order, and states in single precision.
+    relative: float = 1e-9
+    #: What a refusal names, if this is refused: in both modes, or only in train() or eval().
+    refused: str | None = None
+    #: Whether statistics run in train(), for which it may be refused by the names of their buffers.
+    statistics: bool = False
+
+
+@cache
+def plan(strategy: str) -> Any:
+    """A plan that runs some steps again, unless its strategy never does."""
+    return plan_of(STEPS, strategy, states=30 if strategy == "base" else 10)
+
+
+def import_quietly(name: str) -> Any:
+    """Import a module of a package that warns about itself."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return import_module(name)
+
+
+def find_modules(package: str, *, without: dict[str, str]) -> dict[str, type]:
+    """All classes of modules that a package defines, each by the last part of its module and its own name.
+
+    ``without`` has what is left out of the package, with the reason.
+    """
+    found: dict[str, type] = {}
+    for name in _find_names(package, {f"{package}.{one}" for one in without}):
+        for one in vars(import_quietly(name)).values():
+            if inspect.isclass(one) and issubclass(one, torch.nn.Module) and one.__module__ == name:
+                found[f"{name.rpartition('.')[2]}.{one.__name__}"] = one
+    return found
+
+
+def _find_names(package: str, without: set[str]) -> Iterator[str]:
+    for one in pkgutil.iter_modules(import_quietly(package).__path__, f"{package}."):
+        if one.name not in without:
+            yield one.name
+            if one.ispkg:
+                yield from _find_names(one.name, without)
+
+
+def draw_inputs(animal: Animal) -> torch.Tensor:
+    """The inputs of all steps, with a gradient."""
+    generator = torch.Generator().manual_seed(3)
+    inputs = torch.rand(STEPS, *animal.shape, dtype=animal.dtype, generator=generator)
+    return (inputs * animal.largest).requires_grad_()
+
+
+def measure(output: Any, step: int) -> torch.Tensor:
+    """A loss of one output, with another weight for each value."""
+    total = torch.zeros((), dtype=torch.float64)
+    for leaf in flatten(output)[0]:
+        if leaf.is_floating_point():
+            place = torch.arange(leaf.numel(), dtype=leaf.dtype).reshape(leaf.shape)
+            total = total + (leaf * torch.cos(place + 3 * step)).sum()
+    return total
+
+
+def compare(animal: Animal, cell: Any, loop: Loop, initial: Any) -> None:
+    """Gradients under every strategy equal those of the module's own loop, from ``initial`` and from later."""
+    before = {name: value.clone() for name, value in cell.named_buffers()}
+    for state in (initial, _later(cell, animal, initial)):
+        leaves = [leaf for leaf in flatten(state)[0] if leaf.requires_grad]
+        inputs = draw_inputs(animal)
+        wanted = [inputs, *leaves, *(one for one in cell.parameters() if one.requires_grad)]
+        torch.manual_seed(5)
+        outputs, end = loop(cell, list(inputs.unbind()), state)
+        assert any(bool(leaf.any()) for output in outputs for leaf in flatten(output)[0]), "silent"
+        expected = sum((measure(one, step) for step, one in enumerate(outputs)), torch.zeros(()))
+        expected = expected + measure(end, 1)
+        theirs = gradients(expected, wanted) if expected.requires_grad else [0 * one for one in wanted]
+        for name, value in cell.named_buffers():
+            if name in before and before[name].shape == value.shape:
+                value.data.copy_(before[name])
+        for strategy in STRATEGIES:
+            torch.manual_seed(5)
+            result = bptt(
+                cell,
+                inputs,
+                state,
+                lambda step, output: measure(output, step),
+                final_loss=lambda final: measure(final, 1),
+                plan=plan(strategy),
+            )
+            assert torch.allclose(result.loss, expected.detach().to(result.loss.dtype), equal_nan=True)
+            assert_close(gradients(result.loss, wanted), theirs, relative=animal.relative)
+
+
+def _later(cell: Any, animal: Animal, initial: Any) -> Any:
+    """The state after two steps, whose floats require a gradient."""
+    state = initial
+    torch.manual_seed(7)
+    with torch.no_grad():
+        for x in draw_inputs(animal)[:2]:
+            state, _ = cell(state, x)
+    leaves, structure = flatten(state)
+    return structure.fill([leaf.detach().clone().requires_grad_(leaf.is_floating_point()) for leaf in leaves])
+
+
+def check(animal: Animal, adapt: Callable[[Any], Any], loop: Loop, *, mode: str) -> None:
+    """A module gives the gradients of its own loop, or is refused by name where that is expected."""
+    torch.manual_seed(0)
+    with warnings.catch_warnings():
+        # The packages warn about themselves.
+        warnings.simplefilter("ignore")
+        module = animal.make().to(animal.dtype).train(mode == "train")
+        try:
+            cell = adapt(module)
+            initial = cell.initial_state() if hasattr(cell, "initial_state") else None
+            compare(animal, cell, loop, initial)
+            message = None
+        except InputError as error:
+            message = str(error)
+    if animal.statistics and mode == "train":
+        assert message is None or "running_mean" in message
+    elif animal.refused is None:
+        assert message is None
+    else:
+        assert message is not None
+        assert animal.refused in message
