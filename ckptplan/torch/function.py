@@ -56,6 +56,7 @@ class PlannedSequence(torch.autograd.Function):
                 run.executor.close()
                 if isinstance(error, InputError):
                     run.watch.undo()
+                run.watch.close()
                 raise
         # Taken after the sweep: steps may replace buffers, e.g. in neurons that keep their last state.
         ctx.modules = Fingerprint(run.modules, without=run.watch.written)

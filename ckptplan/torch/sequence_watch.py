@@ -108,6 +108,11 @@ class SequenceWatch:
         self._surroundings.write_places(self._changed)
         self._generators.restore(self._drawn)
 
+    def close(self) -> None:
+        """Let go of everything."""
+        self._before = self._early = None
+        self._start, self._changed = (None, 0), {}
+
     @contextmanager
     def rerun(self) -> Iterator[None]:
         """Run steps again, and leave what they write as it is; after InputError, as before the sequence."""

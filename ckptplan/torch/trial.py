@@ -11,7 +11,8 @@ import torch
 from ckptplan.errors import InputError
 from ckptplan.torch.ambient import Generators
 from ckptplan.torch.cell_calls import call_cell, check_result
-from ckptplan.torch.graphs import as_graph_roots, find_graph_leaves, read_sequence_number
+from ckptplan.torch.constants import refuse_other_leaves
+from ckptplan.torch.graphs import as_graph_roots, find_graph_leaves, read_sequence_number, refuse_hooks
 from ckptplan.torch.inputs import Sequence, iterate_steps
 from ckptplan.torch.losses import SummedLoss
 from ckptplan.torch.surroundings.snapshot import Place, Snapshot, Surroundings
@@ -77,6 +78,9 @@ class Trial:
         try:
             x = next(iterate_steps(inputs, nest, 1))
             after, output = check_result(call_cell(self.cell, structure.fill(roots[: len(first)]), x))
+            refuse_other_leaves(after, field="cell")
+            if torch.is_grad_enabled():
+                refuse_hooks(roots[: len(first)])
         except RuntimeError as error:
             if "leaf Variable that requires grad" not in str(error):
                 raise
