@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable
-from contextlib import closing
+from contextlib import closing, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,6 +28,7 @@ from ckptplan.torch.lookahead import Lookahead
 from ckptplan.torch.losses import Outputs, SummedLoss
 from ckptplan.torch.memory import explain_exhaustion
 from ckptplan.torch.probe import Parameters, ProbeResult, probe
+from ckptplan.torch.sharding import refuse_sharded
 from ckptplan.torch.step_engine import StepEngine
 from ckptplan.torch.stores import FileStore, LocalStore, Store
 from ckptplan.torch.trees import Structure, flatten, refuse_inference_tensors
@@ -89,16 +90,19 @@ class Job:
         if torch.is_grad_enabled():
             refuse_inference_tensors(flatten(self.state)[0], field="state")
             refuse_inference_tensors(inputs.leaves, field="inputs")
-        return probe(
-            self.cell,
-            self.state,
-            inputs,
-            things=(self.cell, *self.losses),
-            named=self.parameters,
-            losses=losses,
-            device=self._likely_device(inputs),
-            replays_randomness=self.replay_randomness,
-        )
+        things = (self.cell, *self.losses)
+        # Without gradients, there is nothing to reduce.
+        with refuse_sharded(things) if torch.is_grad_enabled() else nullcontext():
+            return probe(
+                self.cell,
+                self.state,
+                inputs,
+                things=things,
+                named=self.parameters,
+                losses=losses,
+                device=self._likely_device(inputs),
+                replays_randomness=self.replay_randomness,
+            )
 
     def _likely_device(self, inputs: Sequence) -> torch.device:
         """Return the device on which the cell will probably run, from its arguments."""
