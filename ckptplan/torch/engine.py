@@ -30,6 +30,7 @@ class Tape(ABC):
 class Engine(ABC):
     """Runs steps. States passed in and returned belong to no graph."""
 
+    cell: Any
     gradients: Gradients
     #: Whether steps may run again or be reversed.
     again = True
