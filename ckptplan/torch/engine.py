@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from ckptplan.torch.fit import Gauge
 from ckptplan.torch.gradients import Gradients
 
 Cell = Callable[[Any, Any], tuple[Any, Any]]
@@ -34,6 +35,8 @@ class Engine(ABC):
     gradients: Gradients
     #: Whether steps may run again or be reversed.
     again = True
+    #: Measures the first recorded steps; None if nothing is measured (any more).
+    gauge: Gauge | None = None
 
     @property
     def saved_bytes(self) -> int:

@@ -20,6 +20,7 @@ from ckptplan.torch.chunk_cell import ChunkCell
 from ckptplan.torch.chunk_engine import ChunkEngine
 from ckptplan.torch.engine import Cell, Engine
 from ckptplan.torch.executor import Executor, Observer
+from ckptplan.torch.fit import Gauge, make_gauge
 from ckptplan.torch.function import PlannedSequence, Run
 from ckptplan.torch.gradients import Gradients
 from ckptplan.torch.host_store import HostStore
@@ -48,6 +49,7 @@ class Job:
     replay_randomness: bool
     schedule: Iterable[Action] | None
     observer: Observer | None
+    strict: bool
 
     def __post_init__(self) -> None:
         if not isinstance(self.plan, Plan | Schedule):
@@ -136,10 +138,32 @@ class Job:
             plan=self.plan,
             device=probed.device,
         )
-        found: tuple[torch.Tensor, ...] = PlannedSequence.apply(  # type: ignore[no-untyped-call]
-            run, *state, *inputs, *probed.parameters
-        )
+        gauge = executor.engine.gauge = self._gauge(probed)
+        try:
+            found: tuple[torch.Tensor, ...] = PlannedSequence.apply(  # type: ignore[no-untyped-call]
+                run, *state, *inputs, *probed.parameters
+            )
+        finally:
+            # Also if memory ran out, which other sizes may explain.
+            if gauge is not None:
+                gauge.warn(stacklevel=3)
         return found, executor.end
+
+    def _gauge(self, probed: ProbeResult) -> Gauge | None:
+        """Return what compares the plan's sizes with the cell's, None if it was done for such a call."""
+        if not isinstance(self.plan, Plan):
+            return None
+        leaves = (*flatten(self.state)[0], *self.sequence.leaves, *probed.parameters)
+        kinds = tuple(getattr(one, "__code__", type(one)) for one in (self.cell, *self.losses))
+        shapes = tuple((leaf.shape, leaf.dtype, leaf.requires_grad) for leaf in leaves)
+        casts = Autocast.present(probed.device)
+        return make_gauge(
+            self.plan,
+            cell=kinds,
+            call=(shapes, casts),
+            strict=self.strict,
+            playable=self.schedule is None,
+        )
 
     def _executor(self, outputs: Outputs, probed: ProbeResult) -> Executor:
         remote: Store

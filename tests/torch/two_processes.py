@@ -28,6 +28,8 @@ from ckptplan.torch import bptt, unroll
 from tests.torch.support import plain, plan_of
 
 STEPS = 10
+#: The bytes of a state of 4 samples.
+STATE = 4 * 6 * 8
 
 
 class Cell(torch.nn.Module):
@@ -47,7 +49,7 @@ class Model(torch.nn.Module):
 
     def __init__(self, strategy: str | None, *, as_method: bool = False, stacks: bool = False) -> None:
         super().__init__()
-        self.plan = None if strategy is None else plan_of(STEPS, strategy, states=30)
+        self.plan = None if strategy is None else plan_of(STEPS, strategy, states=30, state_bytes=STATE)
         self.cell, self.head = Cell(), torch.nn.Linear(6, 2)
         self.as_method, self.stacks = as_method, stacks
 
