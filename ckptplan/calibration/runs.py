@@ -7,6 +7,7 @@ pass down, so nothing is timed while anything else is measured.
 from __future__ import annotations
 
 import gc
+import warnings
 from tempfile import TemporaryDirectory
 from time import perf_counter
 from typing import Any
@@ -19,7 +20,7 @@ from ckptplan.model.plan import Plan
 from ckptplan.schedule.actions import Action
 from ckptplan.schedule.schedule import Schedule
 from ckptplan.schedule.timeline import Event
-from ckptplan.torch import bptt
+from ckptplan.torch import PlanMismatch, bptt
 from ckptplan.torch.executor import Executor, Observer
 from ckptplan.torch.inputs import iterate_steps, make_sequence
 from ckptplan.torch.meters import LiveBytes
@@ -140,16 +141,19 @@ def _execute(
     observer: Observer | None = None,
     remote_dir: str | None = None,
 ) -> None:
-    result = bptt(
-        network.cell,
-        inputs,
-        network.state,
-        network.loss,
-        plan=plan,
-        parameters=network.parameters,
-        observer=observer,
-        remote_dir=remote_dir,
-    )
+    with warnings.catch_warnings():
+        # Whether sizes are right is what a validation finds out itself.
+        warnings.simplefilter("ignore", PlanMismatch)
+        result = bptt(
+            network.cell,
+            inputs,
+            network.state,
+            network.loss,
+            plan=plan,
+            parameters=network.parameters,
+            observer=observer,
+            remote_dir=remote_dir,
+        )
     if result.loss.requires_grad:
         result.loss.backward()
 

@@ -14,8 +14,19 @@ except ImportError as error:
 
 from ckptplan.torch.api import Result, bptt, unroll
 from ckptplan.torch.chunk_cell import ChunkCell
+from ckptplan.torch.fit import PlanMismatch
 from ckptplan.torch.lif import LIF
 from ckptplan.torch.memory import OutOfMemory
 from ckptplan.torch.sizes import Sizes, measured_sizes
 
-__all__ = ["LIF", "ChunkCell", "OutOfMemory", "Result", "Sizes", "bptt", "measured_sizes", "unroll"]
+__all__ = [
+    "LIF",
+    "ChunkCell",
+    "OutOfMemory",
+    "PlanMismatch",
+    "Result",
+    "Sizes",
+    "bptt",
+    "measured_sizes",
+    "unroll",
+]

@@ -38,6 +38,7 @@ def unroll(
     replay_randomness: bool = True,
     schedule: Iterable[Action] | None = None,
     observer: Observer | None = None,
+    strict: bool = False,
 ) -> tuple[Any, Any]:
     """Return the outputs of all steps, stacked over time, and the final state; both can be differentiated.
 
@@ -54,6 +55,8 @@ def unroll(
         schedule: actions to execute instead of the plan's, e.g. from ``ckptplan.load_schedule``;
             ``ckptplan.simulate`` checks whether they are legal.
         observer: called with each action when it is done.
+        strict: whether a plan that was made for other sizes than the cell's is an error, instead of the warning
+            PlanMismatch.
 
     The outputs of all steps are kept in memory; if only a loss is needed, ``bptt`` needs far less.
     Raises InputError.
@@ -69,6 +72,7 @@ def unroll(
         replay_randomness=replay_randomness,
         schedule=schedule,
         observer=observer,
+        strict=strict,
     )
     probed = job.probe(None)
     tensors, end = job.run(StackedOutputs(steps=plan.steps), probed)
@@ -91,6 +95,7 @@ def bptt(
     replay_randomness: bool = True,
     schedule: Iterable[Action] | None = None,
     observer: Observer | None = None,
+    strict: bool = False,
 ) -> Result:
     """Return the loss of a sequence, computed during the schedule, so that outputs are not kept.
 
@@ -111,6 +116,7 @@ def bptt(
         replay_randomness: as for ``unroll``.
         schedule: as for ``unroll``.
         observer: as for ``unroll``.
+        strict: as for ``unroll``.
 
     Raises InputError.
     """
@@ -133,6 +139,7 @@ def bptt(
         replay_randomness=replay_randomness,
         schedule=schedule,
         observer=observer,
+        strict=strict,
     )
     outputs = SummedLoss(loss=loss, chunk_loss=chunk_loss, final_loss=final_loss)
     probed = job.probe(outputs)

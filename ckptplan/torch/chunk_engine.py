@@ -147,7 +147,11 @@ class ChunkEngine(Engine):
                 end = as_graph_roots(leaves)
                 final = self.outputs.finish(structure.fill(end))
             check_reached(tuple(final), end, parameters=self.parameters)
-        return ChunkTape(start=start, stop=stop, pieces=pieces, end=end, final=final), state
+        tape = ChunkTape(start=start, stop=stop, pieces=pieces, end=end, final=final)
+        gauge, self.gauge = self.gauge, None
+        if gauge is not None:
+            gauge.finish_chunk(leaves, tape=tape.bytes, steps=stop - start)
+        return tape, state
 
     @contextmanager
     def _plain(self) -> Iterator[None]:
@@ -170,8 +174,9 @@ class ChunkEngine(Engine):
         inputs = structure.fill(tuple(leaf.detach() for leaf in leaves))
         with self._plain():
             if start < known:
-                return self.cell.replay(state, inputs, self.log.part(start, stop))
+                return _detach(self.cell.replay(state, inputs, self.log.part(start, stop)))
             states, made = self.cell.run(state, inputs, self._before)
+            states = _detach(states)
             saved = made.moved(self._pages.keep)
             self._before = self.cell.last(saved)
         if self.again:
@@ -263,6 +268,12 @@ class ChunkEngine(Engine):
         self.log.forget(0)
         self._pages.close()
         self._before = None
+
+
+def _detach(states: Any) -> Any:
+    """Return states without a graph, which a cell may have recorded in spite of all (``enable_grad``)."""
+    leaves, structure = flatten(states)
+    return structure.fill([leaf.detach() for leaf in leaves])
 
 
 def _copy_last(states: Any) -> Any:

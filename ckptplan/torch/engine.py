@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from ckptplan.torch.fit import Gauge
 from ckptplan.torch.gradients import Gradients
 
 Cell = Callable[[Any, Any], tuple[Any, Any]]
@@ -30,9 +31,12 @@ class Tape(ABC):
 class Engine(ABC):
     """Runs steps. States passed in and returned belong to no graph."""
 
+    cell: Any
     gradients: Gradients
     #: Whether steps may run again or be reversed.
     again = True
+    #: Measures the first recorded steps; None if nothing is measured (any more).
+    gauge: Gauge | None = None
 
     @property
     def saved_bytes(self) -> int:

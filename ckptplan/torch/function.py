@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from contextlib import closing
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,6 +15,7 @@ from ckptplan.schedule.actions import Backward
 from ckptplan.schedule.schedule import Schedule
 from ckptplan.torch.executor import Executor
 from ckptplan.torch.gradients import Gradient
+from ckptplan.torch.held_graphs import explain_held_graphs
 from ckptplan.torch.lookahead import Lookahead
 from ckptplan.torch.losses import Outputs
 from ckptplan.torch.memory import explain_exhaustion
@@ -37,6 +39,13 @@ class Run:
     watch: SequenceWatch
     first: Backward | None = None
 
+    @contextmanager
+    def explain(self) -> Iterator[None]:
+        """Turn errors of the block into what they mean for a run. The block must release what it holds."""
+        things = (self.executor.engine.cell, self.outputs)
+        with explain_exhaustion(self.plan, self.device), explain_held_graphs(self.modules, things):
+            yield
+
 
 class PlannedSequence(torch.autograd.Function):
     """The operation; its arguments are the run, the initial state, the inputs and the parameters."""
@@ -48,7 +57,7 @@ class PlannedSequence(torch.autograd.Function):
         ctx.run = run
         ctx.versions = [tensor._version for tensor in tensors]
         ctx.tensors = [tensor.detach() for tensor in tensors]
-        with explain_exhaustion(run.plan, run.device):
+        with run.explain():
             try:
                 run.first = run.executor.sweep(run.actions)
                 run.watch.end_sweep()
@@ -101,7 +110,7 @@ class PlannedSequence(torch.autograd.Function):
 def _reverse(run: Run, gradients: tuple[torch.Tensor | None, ...], *, outputs: int) -> None:
     if run.first is None:
         return
-    with explain_exhaustion(run.plan, run.device):
+    with run.explain():
         try:
             run.executor.reverse(
                 run.first, run.actions, final=list(gradients[outputs:]), incoming=tuple(gradients[:outputs])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -71,17 +72,30 @@ def storage_of(tensor: torch.Tensor) -> int:
     return tensor.untyped_storage().data_ptr()
 
 
-def find_saved_tensors(outputs: Iterable[torch.Tensor]) -> Iterator[torch.Tensor]:
+def count_node_bytes(outputs: Iterable[torch.Tensor], *, until: Iterable[torch.Tensor]) -> int:
+    """Return the bytes of the distinct storages saved between ``until`` and ``outputs``."""
+    found = find_saved_tensors(outputs, until=until)
+    return sum({storage_of(one): one.untyped_storage().nbytes() for one in found}.values())
+
+
+def find_saved_tensors(
+    outputs: Iterable[torch.Tensor], *, until: Iterable[torch.Tensor] = ()
+) -> Iterator[torch.Tensor]:
     """Yield the tensors that the nodes of a graph saved."""
-    for node in walk_nodes(outputs):
+    for node in walk_nodes(outputs, until=until):
         if hasattr(node, "saved_tensors"):
             # A function written in Python.
             yield from (one for one in node.saved_tensors if isinstance(one, torch.Tensor))
-        for name in dir(node):
-            if name.startswith("_saved_"):
-                value = getattr(node, name)
-                values = value if isinstance(value, tuple | list) else (value,)
-                yield from (one for one in values if isinstance(one, torch.Tensor))
+        kind: Any = type(node)
+        for name in _list_saved(kind):
+            value = getattr(node, name)
+            values = value if isinstance(value, tuple | list) else (value,)
+            yield from (one for one in values if isinstance(one, torch.Tensor))
+
+
+@lru_cache(maxsize=1024)
+def _list_saved(kind: Any) -> tuple[str, ...]:
+    return tuple(name for name in dir(kind) if name.startswith("_saved_"))
 
 
 def as_graph_roots(leaves: Leaves) -> Leaves:

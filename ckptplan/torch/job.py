@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable
-from contextlib import closing
+from contextlib import closing, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,6 +21,7 @@ from ckptplan.torch.chunk_engine import ChunkEngine
 from ckptplan.torch.constants import refuse_other_leaves
 from ckptplan.torch.engine import Cell, Engine
 from ckptplan.torch.executor import Executor, Observer
+from ckptplan.torch.fit import Gauge, make_gauge
 from ckptplan.torch.function import PlannedSequence, Run
 from ckptplan.torch.gradients import Gradients
 from ckptplan.torch.host_store import HostStore
@@ -31,6 +32,7 @@ from ckptplan.torch.memory import explain_exhaustion
 from ckptplan.torch.parameters import Parameters
 from ckptplan.torch.probe import ProbeResult, probe
 from ckptplan.torch.sequence_watch import SequenceWatch
+from ckptplan.torch.sharding import refuse_sharded
 from ckptplan.torch.step_engine import StepEngine
 from ckptplan.torch.stores import FileStore, LocalStore, Store
 from ckptplan.torch.trees import Structure, flatten, refuse_inference_tensors
@@ -50,6 +52,7 @@ class Job:
     replay_randomness: bool
     schedule: Iterable[Action] | None
     observer: Observer | None
+    strict: bool
 
     def __post_init__(self) -> None:
         if not isinstance(self.plan, Plan | Schedule):
@@ -93,17 +96,24 @@ class Job:
         if torch.is_grad_enabled():
             refuse_inference_tensors(flatten(self.state)[0], field="state")
             refuse_inference_tensors(inputs.leaves, field="inputs")
-        return probe(
-            self.cell,
-            self.state,
-            inputs,
-            things={"cell": self.cell, **self.losses},
-            named=self.parameters,
-            losses=losses,
-            device=self._likely_device(inputs),
-            replays_randomness=self.replay_randomness,
-            steps=self.plan.steps,
-        )
+        # Without gradients, there is nothing to reduce.
+        with refuse_sharded((self.cell, *self.losses.values())) if torch.is_grad_enabled() else nullcontext():
+            return probe(
+                self.cell,
+                self.state,
+                inputs,
+                things={"cell": self.cell, **self.losses, **self._made_inputs},
+                named=self.parameters,
+                losses=losses,
+                device=self._likely_device(inputs),
+                replays_randomness=self.replay_randomness,
+                steps=self.plan.steps,
+            )
+
+    @property
+    def _made_inputs(self) -> dict[str, object]:
+        """What makes the inputs, if they are made: it may keep something, as a cell may."""
+        return {"inputs": self.inputs} if callable(self.inputs) else {}
 
     def _likely_device(self, inputs: Sequence) -> torch.device:
         """Return the device on which the cell will probably run, from its arguments."""
@@ -139,9 +149,15 @@ class Job:
             device=probed.device,
             watch=watch,
         )
-        found: tuple[torch.Tensor, ...] = PlannedSequence.apply(  # type: ignore[no-untyped-call]
-            run, *state, *inputs, *probed.parameters
-        )
+        gauge = executor.engine.gauge = self._gauge(probed)
+        try:
+            found: tuple[torch.Tensor, ...] = PlannedSequence.apply(  # type: ignore[no-untyped-call]
+                run, *state, *inputs, *probed.parameters
+            )
+        finally:
+            # Also if memory ran out, which other sizes may explain.
+            if gauge is not None:
+                gauge.warn(stacklevel=3)
         return found, executor.end
 
     def _watch(self, probed: ProbeResult) -> SequenceWatch:
@@ -153,6 +169,22 @@ class Job:
             trial=probed.trial,
             generators=Generators(probed.device, wanted=True, held=probed.generators),
             checks=True,
+        )
+
+    def _gauge(self, probed: ProbeResult) -> Gauge | None:
+        """Return what compares the plan's sizes with the cell's, None if it was done for such a call."""
+        if not isinstance(self.plan, Plan):
+            return None
+        leaves = (*flatten(self.state)[0], *self.sequence.leaves, *probed.parameters)
+        kinds = tuple(getattr(one, "__code__", type(one)) for one in (self.cell, *self.losses.values()))
+        shapes = tuple((leaf.shape, leaf.dtype, leaf.requires_grad) for leaf in leaves)
+        casts = Autocast.present(probed.device)
+        return make_gauge(
+            self.plan,
+            cell=kinds,
+            call=(shapes, casts),
+            strict=self.strict,
+            playable=self.schedule is None,
         )
 
     def _executor(self, outputs: Outputs, probed: ProbeResult, watch: SequenceWatch) -> Executor:

@@ -20,6 +20,8 @@ class Outputs(ABC):
 
     #: The preferred number of outputs at a time.
     at_once = 1
+    #: Whether ``finish`` adds anything.
+    finishes = False
 
     @abstractmethod
     def take(self, start: int, outputs: Sequence[Any], *, first_time: bool) -> Terms:
@@ -103,6 +105,7 @@ class SummedLoss(Outputs):
         self.loss, self.chunk_loss, self.final_loss = loss, chunk_loss, final_loss
         # Enough steps for efficient matrix products, and few enough not to affect the memory of a plan.
         self.at_once = 1 if chunk_loss is None else 16
+        self.finishes = final_loss is not None
         self.total: torch.Tensor | None = None
 
     def take(self, start: int, outputs: Sequence[Any], *, first_time: bool) -> Terms:

@@ -5,10 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from ckptplan.torch.backward import compute_gradients
 from ckptplan.torch.cell_calls import check_result
 from ckptplan.torch.engine import Cell, Engine, Incoming, Tape
+from ckptplan.torch.fit import Gauge
 from ckptplan.torch.gradients import Gradient, Gradients
 from ckptplan.torch.graphs import as_graph_roots, count_saved_bytes, refuse_hooks
 from ckptplan.torch.inputs import Sequence, detach_inputs, iterate_steps
@@ -53,6 +55,8 @@ class StepEngine(Engine):
         self.cell, self.inputs, self.steps, self.outputs = cell, inputs, steps, outputs
         self.parameters, self.gradients, self.input_gradients = parameters, gradients, input_gradients
         self.temporary = temporary
+        #: Whether a step that runs without a tape has returned a state with a graph (by ``enable_grad``).
+        self._leaks = False
 
     def advance(self, state: Any, start: int, stop: int, *, known: int) -> Any:
         with torch.no_grad():
@@ -68,22 +72,43 @@ class StepEngine(Engine):
             first = as_graph_roots(leaves)
             pieces, nest = self.inputs.piece(start, stop)
             inputs = detach_inputs(pieces, self.input_gradients)
+            gauge, self.gauge = self.gauge, None
+            if gauge is not None:
+                gauge.begin(
+                    steps=stop - start,
+                    ends=stop == self.steps,
+                    at_once=self.outputs.at_once,
+                    left_out=(*first, *inputs),
+                )
             state, terms = self._run(
-                structure.fill(first), start, iterate_steps(inputs, nest, stop - start), known=known
+                structure.fill(first),
+                start,
+                iterate_steps(inputs, nest, stop - start),
+                known=known,
+                gauge=gauge,
             )
             final = self.outputs.finish(state) if stop == self.steps else []
         end, after = flatten(state)
         tape = Graph(start=start, stop=stop, begin=first, end=end, inputs=inputs, terms=terms, final=final)
         self._check(tape)
+        if gauge is not None:
+            gauge.finish(end, terms, final, known=stop == self.steps or not self.outputs.finishes)
         return tape, after.fill(tuple(leaf.detach() for leaf in end))
 
-    def _run(self, state: Any, step: int, inputs: Any, *, known: int) -> tuple[Any, Terms]:
+    def _run(
+        self, state: Any, step: int, inputs: Any, *, known: int, gauge: Gauge | None = None
+    ) -> tuple[Any, Terms]:
         """Run steps; pass outputs on as soon as possible, so that few of them exist at a time."""
         cell, outputs, graph = self.cell, self.outputs, torch.is_grad_enabled()
         terms: Terms = []
         waiting: list[Any] = []
+        begun = step
         for x in inputs:
             state, output = check_result(cell(state, x))
+            if not graph and (
+                self._leaks or step == begun or (state.__class__ is Tensor and state.requires_grad)
+            ):
+                state, output = self._detach(state), self._detach(output)
             new = step >= known
             step += 1
             if not (new or graph):
@@ -95,9 +120,19 @@ class StepEngine(Engine):
                 if graph:
                     # Without a graph they are not needed, and a loss may be a view that keeps a state alive.
                     terms += found
+            if gauge is not None and gauge.open:
+                gauge.see(state, terms, waiting)
         if waiting:
             terms += outputs.take(step - len(waiting), waiting, first_time=step > known)
-        return state, terms
+        return state if graph else self._detach(state), terms
+
+    def _detach(self, tree: Any) -> Any:
+        """Return what a step returned without its graph, which would keep those of all steps before."""
+        leaves, structure = flatten(tree)
+        if not any(leaf.requires_grad for leaf in leaves):
+            return tree
+        self._leaks = True
+        return structure.fill([leaf.detach() for leaf in leaves])
 
     def _check(self, tape: Graph) -> None:
         """Raise InputError if a chunk reaches an unknown parameter, or its initial state has a hook."""

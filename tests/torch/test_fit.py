@@ -1,0 +1,272 @@
+"""A plan whose sizes are not the cell's warns once, with both numbers, and never if they were measured."""
+
+from __future__ import annotations
+
+import itertools
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import ckptplan
+from ckptplan.torch import LIF, PlanMismatch, bptt, measured_sizes, unroll
+from ckptplan.torch.adapters import TorchCell
+from ckptplan.units import format_bytes
+from tests.torch.support import MACHINE, gru, plan_of
+
+STEPS, BATCH, CHANNELS = 40, 4, 6
+#: Strategies whose first recording holds all steps, a chunk, and a single step.
+STRATEGIES = ("base", "standard", "revolve")
+#: Calls are remembered by their sizes: each test has its own.
+UNITS = itertools.count(20)
+
+
+@pytest.fixture
+def units() -> int:
+    return next(UNITS)
+
+
+def square(_: int, output: Any) -> torch.Tensor:
+    leaves = output if isinstance(output, tuple) else (output,)
+    return torch.stack([one.square().mean() for one in leaves]).sum()
+
+
+def plan_for(
+    strategy: str, *, state: int, tape: int, steps: int = STEPS, resident: int = 0, per: int = 1
+) -> ckptplan.Plan:
+    """A plan of a strategy for some sizes, on one unit or several."""
+    workload = ckptplan.Workload(
+        name="sized", steps=steps, units=per, state_bytes=state, tape_bytes=tape,
+        resident_bytes_per_step=resident, forward_seconds=1, backward_seconds=2, recompute_seconds=1,
+    )  # fmt: skip
+    machine = MACHINE if per == 1 else ckptplan.HardwareProfile(**{**dict(MACHINE), "units": per})
+    room = steps * (state + tape) if strategy == "base" else 10 * state + 8 * tape
+    return ckptplan.optimize(
+        workload, machine, strategies=[strategy], local_bytes=room + resident * steps + state
+    )
+
+
+def run(cell: Any, plan: Any, *, batch: int = BATCH, state: Any = None, loss: Any = square, **more: Any) -> Any:
+    inputs = torch.randn(plan.steps, batch, CHANNELS)
+    result = bptt(cell, inputs, state, loss, plan=plan, **more)
+    result.loss.backward()
+    return result
+
+
+def layered(units: int) -> Any:
+    """Two layers and a trace in the state, a counter, and two outputs."""
+    one, two = torch.nn.GRUCell(CHANNELS, units), torch.nn.LSTMCell(units, units)
+
+    def cell(state: Any, x: Any) -> tuple[Any, Any]:
+        first, second, trace, count = state
+        first = one(x, first)
+        second = two(first, second)
+        trace = 0.9 * trace + second[0].sigmoid()
+        return (first, second, trace, count + 1), (first * trace, second[0])
+
+    cell.parameters = lambda: [*one.parameters(), *two.parameters()]  # type: ignore[attr-defined]
+    return cell
+
+
+def zeros(units: int) -> Any:
+    one, two, three, four = torch.zeros(4, BATCH, units)
+    return (one, (two, three), four, torch.zeros(1, dtype=torch.long))
+
+
+CELLS: dict[str, Callable[[int], tuple[Any, Any]]] = {
+    "RNN": lambda units: (TorchCell(torch.nn.RNNCell(CHANNELS, units)), None),
+    "GRU": lambda units: (TorchCell(torch.nn.GRUCell(CHANNELS, units)), None),
+    "LSTM": lambda units: (TorchCell(torch.nn.LSTMCell(CHANNELS, units)), None),
+    "layers": lambda units: (layered(units), zeros(units)),
+    "LIF": lambda units: (LIF(CHANNELS, units), torch.zeros(BATCH, units)),
+}
+LOSSES: dict[str, dict[str, Any]] = {
+    "each step": {"loss": square},
+    "chunks": {"chunk_loss": lambda _, outputs: square(0, outputs)},
+    "the last step": {"loss": lambda step, output: square(step, output) * (1 if step == STEPS - 1 else 0)},
+    "the final state": {
+        "loss": None,
+        "final_loss": lambda state: torch.stack([one.float().exp().sum() for one in leaves_of(state)]).sum(),
+    },
+}
+
+
+def leaves_of(tree: Any) -> list[torch.Tensor]:
+    return [one for one in torch.utils._pytree.tree_leaves(tree) if isinstance(one, torch.Tensor)]
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+@pytest.mark.parametrize("losses", LOSSES)
+@pytest.mark.parametrize("name", CELLS)
+def test_a_plan_of_measured_sizes_never_warns(name: str, losses: str, strategy: str, units: int) -> None:
+    cell, state = CELLS[name](units)
+    sizes = measured_sizes(cell, torch.randn(STEPS, BATCH, CHANNELS), state, **LOSSES[losses])
+    plan = plan_for(
+        strategy, state=sizes.state_bytes, tape=sizes.tape_bytes, resident=sizes.resident_bytes_per_step
+    )
+    more = {"loss": None, **LOSSES[losses]}
+    run(cell, plan, state=state, strict=True, **more)
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_nor_does_it_under_autocast_and_for_short_sequences(strategy: str, units: int) -> None:
+    """Weights in another type are held once by each recording."""
+    cell = TorchCell(torch.nn.GRUCell(CHANNELS, units))
+    for steps in (2, 5, STEPS):
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            sizes = measured_sizes(cell, torch.randn(steps, BATCH, CHANNELS), None, square)
+            plan = plan_for(strategy, state=sizes.state_bytes, tape=sizes.tape_bytes, steps=steps)
+            run(cell, plan, strict=True)
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+@pytest.mark.parametrize("name", CELLS)
+def test_a_plan_for_fewer_neurons_says_what_it_would_take(name: str, strategy: str, units: int) -> None:
+    """Ten times as many neurons in the same plan."""
+    cell, state = CELLS[name](units)
+    sizes = measured_sizes(cell, torch.randn(STEPS, BATCH, CHANNELS), state, square)
+    plan = plan_for(strategy, state=sizes.state_bytes, tape=sizes.tape_bytes)
+    cell, state = CELLS[name](10 * units)
+    with pytest.warns(PlanMismatch, match="more than the") as warned:
+        run(cell, plan, state=state)
+    text = str(warned[0].message)
+    assert f"the plan is for states of {sizes.state_bytes:,} B and tapes of {sizes.tape_bytes:,} B" in text
+    large = measured_sizes(cell, torch.randn(STEPS, BATCH, CHANNELS), state, square)
+    assert f"those of the cell are of {large.state_bytes:,} B" in text
+    assert "measured_sizes" in text
+    assert Path(warned[0].filename) == Path(__file__)  # the line that called bptt
+
+
+def test_the_peak_that_it_names_is_that_of_a_plan_with_the_right_sizes(units: int) -> None:
+    """The state alone is wrong here: the tape that was planned is right."""
+    cell = TorchCell(torch.nn.GRUCell(CHANNELS, units))
+    sizes = measured_sizes(cell, torch.randn(STEPS, BATCH, CHANNELS), None, square)
+    wrong, right = (
+        plan_for("revolve", state=state, tape=sizes.tape_bytes)
+        for state in (sizes.state_bytes // 2, sizes.state_bytes)
+    )
+    with pytest.warns(PlanMismatch) as warned:
+        run(cell, wrong)
+    needed = ckptplan.simulate(right, schedule=ckptplan.actions(wrong)).local_peak_bytes
+    more = needed - wrong.predicted.local_peak_bytes
+    assert f"it takes {format_bytes(needed)} of local memory, {format_bytes(more)} more than" in str(
+        warned[0].message
+    )
+
+
+def test_a_plan_for_far_larger_sizes_says_that_its_room_could_save_time(units: int) -> None:
+    cell = TorchCell(torch.nn.GRUCell(CHANNELS, units))
+    plan = plan_for("standard", state=100 * 4 * BATCH * units, tape=800 * 4 * BATCH * units)
+    with pytest.warns(PlanMismatch, match="could use the .* to save time"):
+        run(cell, plan)
+
+
+def test_it_warns_once_for_a_kind_of_call(units: int) -> None:
+    cell = TorchCell(torch.nn.GRUCell(CHANNELS, units))
+    plan = plan_for("standard", state=16, tape=64)
+    with warnings.catch_warnings(record=True) as warned:
+        warnings.simplefilter("always")
+        for _ in range(3):
+            run(cell, plan)
+        run(cell, plan, batch=2 * BATCH)
+    assert [one.category for one in warned] == [PlanMismatch] * 2
+
+
+def test_unroll_warns_too(units: int) -> None:
+    cell = TorchCell(torch.nn.GRUCell(CHANNELS, units))
+    with pytest.warns(PlanMismatch) as warned:
+        unroll(cell, torch.randn(STEPS, BATCH, CHANNELS), None, plan=plan_for("standard", state=16, tape=64))
+    assert Path(warned[0].filename) == Path(__file__)
+
+
+def test_under_strict_it_is_an_error_every_time_and_the_second_time_before_anything_runs(units: int) -> None:
+    cell = TorchCell(torch.nn.GRUCell(CHANNELS, units))
+    plan = plan_for("standard", state=16, tape=64)
+    calls: list[int] = []
+
+    def loss(step: int, output: Any) -> torch.Tensor:
+        calls.append(step)
+        return square(step, output)
+
+    for _ in range(2):
+        calls.clear()
+        with pytest.raises(ckptplan.InputError, match="the plan is for states of 16 B") as refused:
+            run(cell, plan, loss=loss, strict=True)
+        assert refused.value.field == "plan"
+        assert "strict=False" in str(refused.value)
+    assert set(calls) <= {0}  # the trial
+
+
+def test_a_smaller_batch_after_one_that_fits_is_the_last_of_an_epoch(units: int) -> None:
+    cell = TorchCell(torch.nn.GRUCell(CHANNELS, units))
+    sizes = measured_sizes(cell, torch.randn(STEPS, BATCH, CHANNELS), None, square)
+    plan = plan_for("standard", state=sizes.state_bytes, tape=sizes.tape_bytes)
+    run(cell, plan, strict=True)
+    run(cell, plan, batch=1, strict=True)
+    with pytest.raises(ckptplan.InputError):
+        run(cell, plan, batch=2 * BATCH, strict=True)
+
+
+def test_a_small_counter_in_the_state_is_not_worth_a_warning(units: int) -> None:
+    cell = layered(10 * units)
+    sizes = measured_sizes(cell, torch.randn(STEPS, BATCH, CHANNELS), zeros(10 * units), square)
+    plan = plan_for("standard", state=sizes.state_bytes - 8, tape=sizes.tape_bytes)
+    run(cell, plan, state=zeros(10 * units), strict=True)
+
+
+def test_bytes_of_a_unit_are_multiplied_by_the_units(units: int) -> None:
+    cell = TorchCell(torch.nn.GRUCell(CHANNELS, 8 * units))
+    sizes = measured_sizes(cell, torch.randn(STEPS, BATCH, CHANNELS), None, square)
+    run(
+        cell,
+        plan_for("standard", state=sizes.state_bytes // 8, tape=sizes.tape_bytes // 8, per=8),
+        strict=True,
+    )
+    with pytest.raises(ckptplan.InputError, match="on each unit"):
+        run(cell, plan_for("standard", state=sizes.state_bytes, tape=sizes.tape_bytes, per=8), strict=True)
+
+
+def test_plans_in_units_of_a_state_schedules_and_runs_without_gradient_are_not_compared() -> None:
+    cell, _ = gru(dtype=torch.float32)
+    inputs, state = torch.randn(STEPS, 3, 5), torch.zeros(3, 7)
+    bptt(cell, inputs, state, square, plan=plan_of(STEPS), strict=True).loss.backward()
+    with torch.no_grad():
+        bptt(cell, inputs, state, square, plan=plan_for("standard", state=7, tape=7), strict=True)
+
+
+def test_states_of_a_subclass_of_tensors_are_not_compared() -> None:
+    """Their bytes may lie elsewhere, as those of a DTensor do."""
+
+    class Tagged(torch.Tensor):
+        pass
+
+    plan = plan_for("standard", state=7, tape=7)
+    weight = torch.ones(3, requires_grad=True)
+    bptt(
+        lambda state, x: (state * weight + x, state + x),
+        torch.randn(STEPS, 2, 3),
+        torch.zeros(2, 3).as_subclass(Tagged),
+        lambda _, output: output.as_subclass(torch.Tensor).sum(),
+        plan=plan,
+        parameters=[weight],
+        strict=True,
+    ).loss.backward()
+
+
+def test_a_tensor_changed_in_place_that_nobody_needs_does_not_disturb() -> None:
+    """Autograd does not show what it saved of it."""
+    weight = torch.ones(3, requires_grad=True)
+
+    def cell(state: Any, x: Any) -> tuple[Any, Any]:
+        unused = state.clone()
+        lost = (unused * weight).detach() + (unused * weight).sum() * 0
+        state = state + x
+        return state, state + 0 * lost.detach() + weight
+
+    plan = plan_for("standard", state=12, tape=24)
+    bptt(
+        cell, torch.randn(STEPS, 1, 3), torch.zeros(1, 3), square, plan=plan, parameters=[weight]
+    ).loss.backward()
