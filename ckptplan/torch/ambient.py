@@ -2,48 +2,47 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from itertools import zip_longest
+from typing import Any
 
 import torch
 
-#: States of the generators: that of the CPU, and that of the device if it is another one.
-RandomState = tuple[torch.Tensor, ...]
+from ckptplan.torch.random_sources import are_equal_states, list_default_sources, list_held_sources
+
+#: States of the generators, in the order of their sources.
+RandomState = tuple[Any, ...]
 
 
 class Generators:
-    """The generators that a cell may draw from, so that a run from a checkpoint draws the same numbers."""
+    """The generators that a cell may draw from, so that a run from a checkpoint draws the same numbers.
 
-    def __init__(self, device: torch.device, *, wanted: bool) -> None:
-        self.wanted = wanted
+    These are the default ones of PyTorch (CPU and CUDA), Python and numpy, and those that are ``held``:
+    objects of ``torch.Generator``, ``numpy.random.Generator``, ``RandomState`` or ``random.Random``.
+    """
+
+    def __init__(self, device: torch.device, *, wanted: bool, held: Iterable[object] = ()) -> None:
+        self._sources = [*list_default_sources(device), *list_held_sources(held)] if wanted else []
         self._last: RandomState = ()
-        self.device = device if device.type == "cuda" else None
 
     def state(self) -> RandomState:
         """Return the present state; an empty one if randomness is not replayed."""
-        if not self.wanted:
-            return ()
-        states: RandomState = (torch.get_rng_state(),)
-        if self.device is not None:
-            states = (*states, torch.cuda.get_rng_state(self.device))
-        if self._last and all(torch.equal(one, other) for one, other in zip(states, self._last, strict=True)):
-            # No numbers were drawn: checkpoints share one copy of 5 kB.
-            return self._last
-        self._last = states
-        return states
+        states = tuple(source.state() for source in self._sources)
+        if not all(one is other for one, other in zip_longest(states, self._last)):
+            self._last = states
+        # While no numbers are drawn, checkpoints share one copy of about 10 kB.
+        return self._last
 
     def restore(self, state: RandomState) -> None:
         """Continue from a state."""
-        if not state:
-            return
-        torch.set_rng_state(state[0])
-        if self.device is not None:
-            torch.cuda.set_rng_state(state[1], self.device)
+        for source, one in zip(self._sources, state, strict=True):
+            source.restore(one)
 
     def moved_since(self, state: RandomState) -> bool:
         """Return whether numbers were drawn since a state."""
-        return not all(torch.equal(one, other) for one, other in zip(self.state(), state, strict=True))
+        return not all(are_equal_states(one, other) for one, other in zip(self.state(), state, strict=True))
 
     @contextmanager
     def aside(self) -> Iterator[None]:
@@ -72,6 +71,11 @@ class Autocast:
             ),
             cache=torch.is_autocast_cache_enabled(),
         )
+
+    @property
+    def dtypes(self) -> tuple[torch.dtype, ...]:
+        """The types that are cast to."""
+        return tuple(dtype for _, enabled, dtype in self.settings if enabled)
 
     @contextmanager
     def enter(self) -> Iterator[None]:

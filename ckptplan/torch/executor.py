@@ -21,6 +21,7 @@ from ckptplan.torch.lookahead import Lookahead
 from ckptplan.torch.losses import Outputs
 from ckptplan.torch.stores import Checkpoint, Store
 from ckptplan.torch.trees import Leaves, flatten
+from ckptplan.torch.verify import Verifier
 
 #: Called with each action when it is done.
 Observer = Callable[[Action, "Executor"], None]
@@ -38,6 +39,7 @@ class Executor:
         generators: the random generators to save and restore.
         autocast: the autocast settings of the forward pass.
         observer: called with each action when it is done.
+        verifier: compares steps that run again with what they were, None if nothing is compared.
     """
 
     def __init__(
@@ -51,9 +53,11 @@ class Executor:
         generators: Generators,
         autocast: Autocast,
         observer: Observer | None = None,
+        verifier: Verifier | None = None,
     ) -> None:
         self.engine, self.outputs, self.steps, self.stores = engine, outputs, steps, stores
         self.generators, self.autocast, self.observer = generators, autocast, observer
+        self.verifier = outputs.verifier = verifier
         self.tapes: list[Tape] = []
         #: Steps that have run at least once.
         self.frontier = 0
@@ -67,10 +71,16 @@ class Executor:
 
     def sweep(self, actions: Lookahead) -> Backward | None:
         """Execute the actions before the first Backward, and return that action."""
-        for action in actions:
-            if isinstance(action, Backward):
-                return action
-            self._do(action)
+        before = self.generators.state()
+        try:
+            for action in actions:
+                if isinstance(action, Backward):
+                    return action
+                self._do(action)
+        except InputError:
+            # A refused run leaves no trace.
+            self.generators.restore(before)
+            raise
         return None
 
     def reverse(self, first: Backward, rest: Lookahead, *, final: list[Gradient], incoming: Incoming) -> None:
@@ -86,6 +96,8 @@ class Executor:
                 self._do(action)
                 if remote.reads > reads:
                     self._expect(rest)
+        if self.verifier is not None:
+            self.verifier.settle()
 
     def _expect(self, rest: Lookahead) -> None:
         """Announce the next read to the remote store, if it can fetch ahead."""
@@ -96,6 +108,7 @@ class Executor:
     def forward_only(self) -> None:
         """Run all steps without checkpoints or tapes."""
         self.engine.again = False
+        self.verifier = self.outputs.verifier = None
         self._advance(0, self.steps)
         with torch.no_grad():
             self.outputs.finish(self.state)
@@ -127,8 +140,24 @@ class Executor:
                 for number in numbers:
                     self.stores[target].put(number, self.stores[source].get(number))
                     self.stores[source].drop(number)
+        if self.verifier is not None:
+            self._verify(action, self.verifier)
         if self.observer is not None:
             self.observer(action, self)
+
+    def _verify(self, action: Action, verifier: Verifier) -> None:
+        """Compare what steps that ran again reached. Raises InputError."""
+        match action:
+            case Advance(_, stop):
+                verifier.reach(stop, self.state, again_later=True)
+            case Record(_, stop):
+                # Recorded steps are reversed before any step that leads to them runs again.
+                verifier.reach(stop, self.state, again_later=False)
+            case Backward(start, stop):
+                verifier.forget(start, stop)
+            case _:
+                return
+        self.outputs.end_action()
 
     # Checkpoints
 

@@ -31,6 +31,7 @@ from ckptplan.torch.probe import Parameters, ProbeResult, probe
 from ckptplan.torch.step_engine import StepEngine
 from ckptplan.torch.stores import FileStore, LocalStore, Store
 from ckptplan.torch.trees import Structure, flatten, refuse_inference_tensors
+from ckptplan.torch.verify import Verifier
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,6 +48,7 @@ class Job:
     replay_randomness: bool
     schedule: Iterable[Action] | None
     observer: Observer | None
+    verify: bool
 
     def __post_init__(self) -> None:
         if not isinstance(self.plan, Plan | Schedule):
@@ -146,16 +148,25 @@ class Job:
         else:
             remote = FileStore(self.remote_dir)
         leaves, structure = flatten(self.state)
+        autocast = Autocast.present(probed.device)
         return Executor(
             engine=self._engine(outputs, probed),
             outputs=outputs,
             steps=self.plan.steps,
             state=structure.fill([leaf.detach() for leaf in leaves]),
             stores={Tier.LOCAL: LocalStore(), Tier.REMOTE: remote},
-            generators=Generators(probed.device, wanted=self.replay_randomness),
-            autocast=Autocast.present(probed.device),
+            generators=Generators(probed.device, wanted=self.replay_randomness, held=probed.generators),
+            autocast=autocast,
             observer=self.observer,
+            verifier=self._make_verifier(autocast, probed),
         )
+
+    def _make_verifier(self, autocast: Autocast, probed: ProbeResult) -> Verifier | None:
+        if not (self.verify and self.replay_randomness):
+            # Steps that draw other numbers when they run again rightly differ.
+            return None
+        tensors = (*flatten(self.state)[0], *self.sequence.leaves, *probed.parameters)
+        return Verifier(steps=self.plan.steps, dtypes=(*autocast.dtypes, *(one.dtype for one in tensors)))
 
     def _engine(self, outputs: Outputs, probed: ProbeResult) -> Engine:
         inputs = self.sequence

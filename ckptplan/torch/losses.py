@@ -9,7 +9,9 @@ from typing import Any
 import torch
 
 from ckptplan.errors import InputError, quote_value
+from ckptplan.torch.repeats import RunSums, StepNumbers
 from ckptplan.torch.trees import Leaves, Structure, flatten, is_differentiable
+from ckptplan.torch.verify import Verifier
 
 #: Tensors of a recorded chunk through which gradients enter, besides the state.
 Terms = list[torch.Tensor]
@@ -20,6 +22,8 @@ class Outputs(ABC):
 
     #: The preferred number of outputs at a time.
     at_once = 1
+    #: Compares what is computed again with what it was; None if nothing is compared.
+    verifier: Verifier | None = None
 
     @abstractmethod
     def take(self, start: int, outputs: Sequence[Any], *, first_time: bool) -> Terms:
@@ -38,6 +42,9 @@ class Outputs(ABC):
         """Take the final state, recorded with the last steps."""
         return []
 
+    def end_action(self) -> None:  # noqa: B027 - outputs that compare nothing have nothing to do
+        """Compare the outputs of an action of the schedule that ran steps again. Raises InputError."""
+
     @abstractmethod
     def release(self) -> Leaves:
         """Return the results of all steps without keeping them, since they will refer to this run."""
@@ -50,8 +57,13 @@ class StackedOutputs(Outputs):
         self.steps = steps
         self.leaves: Leaves = ()
         self.structure: Structure | None = None
+        #: Numbers of each leaf, and the steps of the present action that have none yet.
+        self._numbers: list[StepNumbers | None] = []
+        self._fresh: tuple[int, int] | None = None
 
     def take(self, start: int, outputs: Sequence[Any], *, first_time: bool) -> Terms:
+        if self.verifier is not None and runs_again(first_time) and first_time:
+            self._fresh = (start if self._fresh is None else self._fresh[0]), start + len(outputs)
         terms: Terms = []
         for step, output in enumerate(outputs, start=start):
             leaves, structure = flatten(output)
@@ -62,6 +74,8 @@ class StackedOutputs(Outputs):
             if first_time:
                 for kept, leaf in zip(self.leaves, leaves, strict=True):
                     kept[step].copy_(leaf.detach())
+            elif self.verifier is not None:
+                self._check_numbers(self.verifier, step, leaves)
             terms += leaves
         return terms
 
@@ -77,6 +91,27 @@ class StackedOutputs(Outputs):
             field="cell",
             accepted="outputs of the same structure and shapes at every step: they are stacked over time",
         )
+
+    def _check_numbers(self, verifier: Verifier, step: int, leaves: Leaves) -> None:
+        for numbers, leaf in zip(self._numbers, leaves, strict=True):
+            if numbers is not None:
+                numbers.check(step, verifier.project(leaf))
+
+    def end_action(self) -> None:
+        if self.verifier is not None and self._fresh is not None:
+            # Later, the kept outputs may be changed by their owner.
+            self._keep_numbers(self.verifier, *self._fresh)
+            self._fresh = None
+        for numbers in self._numbers:
+            if numbers is not None:
+                numbers.end_action()
+
+    def _keep_numbers(self, verifier: Verifier, start: int, stop: int) -> None:
+        if not self._numbers:
+            self._numbers = [verifier.make_output_numbers(leaf) for leaf in self.leaves]
+        for numbers, kept in zip(self._numbers, self.leaves, strict=True):
+            if numbers is not None:
+                numbers.keep_all(start, verifier.project_steps(kept[start:stop]))
 
     def release(self) -> Leaves:
         leaves, self.leaves = self.leaves, ()
@@ -104,12 +139,41 @@ class SummedLoss(Outputs):
         # Enough steps for efficient matrix products, and few enough not to affect the memory of a plan.
         self.at_once = 1 if chunk_loss is None else 16
         self.total: torch.Tensor | None = None
+        self._numbers: StepNumbers | None = None
+        self._sums: RunSums | None = None
 
     def take(self, start: int, outputs: Sequence[Any], *, first_time: bool) -> Terms:
         values = self._values(start, outputs)
         for value in values:
             self._count(value, first_time=first_time)
+        if self.verifier is not None and values and runs_again(first_time):
+            if self.loss is not None:
+                self._compare_steps(self.verifier, start, values, outputs, first_time=first_time)
+            else:
+                self._compare_runs(self.verifier, start, values[0], outputs, first_time=first_time)
         return values
+
+    def _compare_steps(
+        self, verifier: Verifier, start: int, values: Terms, outputs: Sequence[Any], *, first_time: bool
+    ) -> None:
+        if self._numbers is None:
+            self._numbers = verifier.make_loss_numbers(values[0], flatten(outputs[0])[0])
+        act = self._numbers.keep if first_time else self._numbers.check
+        for step, value in enumerate(values, start=start):
+            act(step, value)
+
+    def _compare_runs(
+        self, verifier: Verifier, start: int, value: torch.Tensor, outputs: Sequence[Any], *, first_time: bool
+    ) -> None:
+        if self._sums is None:
+            self._sums = verifier.make_loss_sums(value, flatten(outputs[0])[0])
+        act = self._sums.keep if first_time else self._sums.check
+        act(start, start + len(outputs), value)
+
+    def end_action(self) -> None:
+        for compared in (self._numbers, self._sums):
+            if compared is not None:
+                compared.end_action()
 
     def _values(self, start: int, outputs: Sequence[Any]) -> list[torch.Tensor]:
         if self.loss is not None:
@@ -148,6 +212,11 @@ class SummedLoss(Outputs):
             self.total = value.detach().clone() if self.total is None else self.total + value.detach()
 
 
+def runs_again(first_time: bool) -> bool:
+    """Return whether steps ran before or will run again: all but those recorded when they run first."""
+    return first_time != torch.is_grad_enabled()
+
+
 def stack_outputs(outputs: Sequence[Any]) -> Any:
     """Return outputs of several steps as one structure, time first."""
     flat = [flatten(output) for output in outputs]
@@ -164,4 +233,6 @@ def _check_scalar(value: object, field: str) -> torch.Tensor:
             field=field,
             accepted="a tensor of one float, as .sum() or .mean() returns: the loss is their sum over time",
         )
-    return value.reshape(())
+    value = value.reshape(())
+    # Sums of many half-precision terms saturate; the graph casts the gradient of each term back.
+    return value.float() if value.dtype in (torch.float16, torch.bfloat16) else value

@@ -39,6 +39,8 @@ class ProbeResult:
     modules: Modules
     output: Structure
     device: torch.device
+    #: Random generators that the cell and the losses hold, besides the default ones.
+    generators: tuple[object, ...] = ()
 
 
 def probe(
