@@ -1,7 +1,7 @@
 """What it costs to compare steps that run again: the same jobs with and without, in turn.
 
-One thread; a tanh cell of about 0.1 ms a step, a GRU, the LIF layer, and ``unroll``. Processor time, since other
-programs share the machine. Run: python -m benchmarks.verify
+One thread; a tanh cell of about 0.1 ms a step, a GRU, the LIF layer, and ``unroll``. Processor time, since
+other programs share the machine. Run: python -m benchmarks.verify
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ import torch
 from ckptplan.errors import InputError
 from ckptplan.torch.digests import is_close
 
-#: Of tensors on the CPU a number of Python, else a scalar that stays on the device.
+#: A number of Python, or a scalar that stays on its device.
 Number: TypeAlias = float | torch.Tensor
 #: Makes an error, given the difference as a share of the scale.
 MakeError: TypeAlias = Callable[[float], InputError]
@@ -30,7 +30,7 @@ class _Waiting:
 class Comparisons:
     """Compares numbers, now or later; raises InputError for a difference beyond rounding.
 
-    ``waits`` makes numbers of the CPU wait, too.
+    ``waits`` makes numbers stay on their device, and comparisons wait for others.
     """
 
     def __init__(self, *, waits: bool = False) -> None:
@@ -38,8 +38,8 @@ class Comparisons:
         self._waiting: list[_Waiting] = []
 
     def fetch(self, scalar: torch.Tensor) -> Number:
-        """Return a scalar as a number, without a synchronisation."""
-        return scalar.detach() if self.waits or scalar.device.type != "cpu" else scalar.item()
+        """Return a scalar as a number, without a synchronisation if comparisons wait."""
+        return scalar.detach() if self.waits else scalar.item()
 
     def compare(
         self,

@@ -42,12 +42,17 @@ class Projections:
         #: The weights of tensors that need no preparation, a frequent case that is handled faster.
         self._ready: dict[tuple[type, torch.dtype, torch.device, int], torch.Tensor] = {}
 
-    def project(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Return a scalar on the device of a tensor: of integers an exact one of int64, else a float."""
+    def project(self, tensor: torch.Tensor) -> torch.Tensor | None:
+        """Return a scalar on the device of a tensor: of integers an exact one of int64, else a float.
+
+        None for tensors whose elements cannot be added up, such as sparse and quantised ones.
+        """
         key = type(tensor), tensor.dtype, tensor.device, tensor.numel()
         weights = self._ready.get(key)
         if weights is not None:
             return torch.dot(tensor.detach().reshape(-1), weights)
+        if not can_project(tensor):
+            return None
         flat = _flatten(tensor)
         if _is_ready(tensor):
             self._ready[key] = self._direction(flat, flat.numel())
@@ -68,7 +73,7 @@ class Projections:
         flat = _flatten(stacked)
         size = flat.numel() // steps
         if size > _DIRECT or (flat.device.type == "cpu" and not _is_finite(flat)):
-            return torch.stack([self.project(one) for one in stacked])
+            return torch.stack([self._project(_make_finite(_flatten(one))) for one in stacked])
         rows = _make_finite(flat).view(steps, size) if flat.device.type != "cpu" else flat.view(steps, size)
         with _full_precision(flat.device):
             weights = self._direction(flat, size)
@@ -121,7 +126,7 @@ def _multiply(one: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
 
 
 def can_project(tensor: torch.Tensor) -> bool:
-    """Return whether a tensor's elements can be added up: those of sparse and quantised tensors cannot."""
+    """Return whether a tensor's elements can be added up."""
     part = _local_part(tensor)
     return part.layout is torch.strided and not part.is_quantized and not is_traceable_wrapper_subclass(part)
 

@@ -166,7 +166,11 @@ class Job:
             # Steps that draw other numbers when they run again rightly differ.
             return None
         tensors = (*flatten(self.state)[0], *self.sequence.leaves, *probed.parameters)
-        return Verifier(steps=self.plan.steps, dtypes=(*autocast.dtypes, *(one.dtype for one in tensors)))
+        return Verifier(
+            steps=self.plan.steps,
+            dtypes=(*autocast.dtypes, *(one.dtype for one in tensors)),
+            waits=probed.device.type != "cpu",
+        )
 
     def _engine(self, outputs: Outputs, probed: ProbeResult) -> Engine:
         inputs = self.sequence

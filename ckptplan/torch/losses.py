@@ -15,6 +15,8 @@ from ckptplan.torch.verify import Verifier
 
 #: Tensors of a recorded chunk through which gradients enter, besides the state.
 Terms = list[torch.Tensor]
+#: Outputs that are compared at a time; a recorded chunk keeps them anyway.
+_AT_ONCE = 16
 
 
 class Outputs(ABC):
@@ -24,6 +26,8 @@ class Outputs(ABC):
     at_once = 1
     #: Compares what is computed again with what it was; None if nothing is compared.
     verifier: Verifier | None = None
+    #: Whether outputs that are taken again were saved, so that they cannot differ.
+    saved = False
 
     @abstractmethod
     def take(self, start: int, outputs: Sequence[Any], *, first_time: bool) -> Terms:
@@ -60,9 +64,12 @@ class StackedOutputs(Outputs):
         #: Numbers of each leaf, and the steps of the present action that have none yet.
         self._numbers: list[StepNumbers | None] = []
         self._fresh: tuple[int, int] | None = None
+        #: Outputs of steps that ran again, to be compared.
+        self._waiting: list[tuple[int, Leaves]] = []
 
     def take(self, start: int, outputs: Sequence[Any], *, first_time: bool) -> Terms:
-        if self.verifier is not None and runs_again(first_time) and first_time:
+        compares = self.verifier is not None and not self.saved
+        if compares and first_time and runs_again(first_time):
             self._fresh = (start if self._fresh is None else self._fresh[0]), start + len(outputs)
         terms: Terms = []
         for step, output in enumerate(outputs, start=start):
@@ -74,9 +81,11 @@ class StackedOutputs(Outputs):
             if first_time:
                 for kept, leaf in zip(self.leaves, leaves, strict=True):
                     kept[step].copy_(leaf.detach())
-            elif self.verifier is not None:
-                self._check_numbers(self.verifier, step, leaves)
+            elif compares:
+                self._waiting.append((step, leaves))
             terms += leaves
+        if len(self._waiting) >= _AT_ONCE:
+            self._check_waiting()
         return terms
 
     def _check(self, leaves: Leaves, structure: Structure, step: int) -> None:
@@ -92,16 +101,23 @@ class StackedOutputs(Outputs):
             accepted="outputs of the same structure and shapes at every step: they are stacked over time",
         )
 
-    def _check_numbers(self, verifier: Verifier, step: int, leaves: Leaves) -> None:
-        for numbers, leaf in zip(self._numbers, leaves, strict=True):
-            if numbers is not None:
-                numbers.check(step, verifier.project(leaf))
+    def _check_waiting(self) -> None:
+        """Compare outputs. Several at a time, they find code and weights in the caches."""
+        waiting, self._waiting = self._waiting, []
+        verifier = self.verifier
+        if verifier is None:
+            return
+        for step, leaves in waiting:
+            for numbers, leaf in zip(self._numbers, leaves, strict=True):
+                if numbers is not None:
+                    numbers.check(step, verifier.project(leaf))
 
     def end_action(self) -> None:
         if self.verifier is not None and self._fresh is not None:
             # Later, the kept outputs may be changed by their owner.
             self._keep_numbers(self.verifier, *self._fresh)
             self._fresh = None
+        self._check_waiting()
         for numbers in self._numbers:
             if numbers is not None:
                 numbers.end_action()
@@ -147,20 +163,15 @@ class SummedLoss(Outputs):
         for value in values:
             self._count(value, first_time=first_time)
         if self.verifier is not None and values and runs_again(first_time):
-            if self.loss is not None:
-                self._compare_steps(self.verifier, start, values, outputs, first_time=first_time)
-            else:
+            if self.chunk_loss is not None:
                 self._compare_runs(self.verifier, start, values[0], outputs, first_time=first_time)
+            else:
+                if self._numbers is None:
+                    self._numbers = self.verifier.make_loss_numbers(values[0], flatten(outputs[0])[0])
+                act = self._numbers.keep if first_time else self._numbers.check
+                for step, value in enumerate(values, start=start):
+                    act(step, value)
         return values
-
-    def _compare_steps(
-        self, verifier: Verifier, start: int, values: Terms, outputs: Sequence[Any], *, first_time: bool
-    ) -> None:
-        if self._numbers is None:
-            self._numbers = verifier.make_loss_numbers(values[0], flatten(outputs[0])[0])
-        act = self._numbers.keep if first_time else self._numbers.check
-        for step, value in enumerate(values, start=start):
-            act(step, value)
 
     def _compare_runs(
         self, verifier: Verifier, start: int, value: torch.Tensor, outputs: Sequence[Any], *, first_time: bool
@@ -171,9 +182,10 @@ class SummedLoss(Outputs):
         act(start, start + len(outputs), value)
 
     def end_action(self) -> None:
-        for compared in (self._numbers, self._sums):
-            if compared is not None:
-                compared.end_action()
+        if self._numbers is not None:
+            self._numbers.end_action()
+        if self._sums is not None:
+            self._sums.end_action()
 
     def _values(self, start: int, outputs: Sequence[Any]) -> list[torch.Tensor]:
         if self.loss is not None:

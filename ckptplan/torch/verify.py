@@ -8,10 +8,9 @@ synchronisations.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
@@ -38,13 +37,8 @@ _NO_COMPARISON: object = object.__eq__
 _CUT_OTHERWISE = 10
 
 
-@dataclass(frozen=True, slots=True)
-class _Digest:
-    """What is kept of a leaf; the number is None if its elements cannot be added up."""
-
-    shape: torch.Size
-    dtype: torch.dtype
-    number: Number | None
+#: Of a state: a number of each leaf, None if its elements cannot be added up, and how they nest.
+_Digest: TypeAlias = tuple[list[Number | None], Structure]
 
 
 class Verifier:
@@ -55,7 +49,7 @@ class Verifier:
     Arguments:
         steps: T.
         dtypes: types in which steps may compute; the least precise one decides what rounding may cause.
-        waits: whether comparisons wait on a CPU, too.
+        waits: whether numbers stay on their device, and comparisons wait for others.
     """
 
     def __init__(self, *, steps: int, dtypes: Iterable[torch.dtype] = (), waits: bool = False) -> None:
@@ -63,54 +57,54 @@ class Verifier:
         self._rounding = find_rounding(dtypes)
         self._comparisons = Comparisons(waits=waits)
         self._projections = Projections()
-        self._states: dict[int, tuple[tuple[_Digest, ...], Structure]] = {}
+        self._states: dict[int, _Digest] = {}
+        self._waits = waits
 
     # States
 
     def reach(self, number: int, state: Any, *, again_later: bool) -> None:
         """Compare a state with what it was when it was reached before, or keep its digest until then."""
         before = self._states.get(number)
-        if before is None:
-            if again_later:
-                leaves, structure = flatten(state)
-                self._states[number] = tuple(self._digest(leaf) for leaf in leaves), structure
+        if before is None and not again_later:
             return
         leaves, structure = flatten(state)
-        digests, nest = before
-        if len(digests) != len(leaves) or not _are_equal_values(nest.plain, structure.plain, self._rounding):
-            raise _make_state_error(number, structure, None, math.inf)
-        for place, (first, leaf) in enumerate(zip(digests, leaves, strict=True)):
-            self._compare_leaf(first, leaf, partial(_make_state_error, number, structure, place))
+        numbers = [self._measure(leaf) for leaf in leaves]
+        if before is None:
+            self._states[number] = numbers, structure
+        elif self._waits or before[0] != numbers or before[1].plain or structure.plain:
+            self._compare_states(number, before, leaves, numbers, structure)
 
     def forget(self, start: int, stop: int) -> None:
         """Forget the states after steps start..stop-1, which are reversed and do not run again."""
         for number in range(start + 1, stop + 1):
             self._states.pop(number, None)
 
-    def _digest(self, leaf: torch.Tensor) -> _Digest:
-        return _Digest(leaf.shape, leaf.dtype, self._measure(leaf))
-
     def _measure(self, leaf: torch.Tensor) -> Number | None:
-        if not can_project(leaf):
-            return None
-        number = self._comparisons.fetch(self._projections.project(leaf))
-        if isinstance(number, float) and not math.isfinite(number):
-            number = self._comparisons.fetch(self._projections.project_finite(leaf))
-        return number
+        """Return the digest of a leaf, None if its elements cannot be added up."""
+        scalar = self._projections.project(leaf)
+        if scalar is None or self._waits:
+            return scalar
+        number = scalar.item()
+        return number if math.isfinite(number) else self._projections.project_finite(leaf).item()
 
-    def _compare_leaf(self, first: _Digest, leaf: torch.Tensor, error: Callable[[float], InputError]) -> None:
-        if first.shape != leaf.shape or first.dtype != leaf.dtype:
-            raise error(math.inf)
-        again = self._measure(leaf)
-        if first.number is None or again is None:
-            return
-        self._comparisons.compare(
-            first.number,
-            again,
-            scale=lambda: self._comparisons.fetch(measure_norm(leaf)),
-            rounding=self._find_rounding((leaf,)) if is_differentiable(leaf) else 0.0,
-            error=error,
-        )
+    def _compare_states(
+        self, number: int, before: _Digest, leaves: Leaves, numbers: list[Number | None], structure: Structure
+    ) -> None:
+        digest, nest = before
+        if len(digest) != len(leaves) or not _are_equal_values(nest.plain, structure.plain, self._rounding):
+            raise _make_state_error(number, structure, None, math.inf)
+        for place, (first, again, leaf) in enumerate(zip(digest, numbers, leaves, strict=True)):
+            if first is not None and again is not None:
+                self._comparisons.compare(
+                    first,
+                    again,
+                    scale=partial(self._measure_norm, leaf),
+                    rounding=self._find_rounding((leaf,)) if is_differentiable(leaf) else 0.0,
+                    error=partial(_make_state_error, number, structure, place),
+                )
+
+    def _measure_norm(self, leaf: torch.Tensor) -> Number:
+        return self._comparisons.fetch(measure_norm(leaf))
 
     # Loss terms and outputs
 
@@ -140,8 +134,10 @@ class Verifier:
         return max(self._rounding, find_rounding(leaf.dtype for leaf in leaves))
 
     def project(self, leaf: torch.Tensor) -> torch.Tensor:
-        """Return the projection of an output."""
-        return self._projections.project(leaf)
+        """Return the projection of an output that can be projected."""
+        scalar = self._projections.project(leaf)
+        assert scalar is not None  # noqa: S101 - make_output_numbers asked whether it can be
+        return scalar
 
     def project_steps(self, stacked: torch.Tensor) -> torch.Tensor:
         """Return the projections of outputs of several steps, time first."""
