@@ -16,7 +16,7 @@ from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 #: What kernels that round otherwise may differ by, as a share of the norm.
 _ROUNDING = {torch.float64: 1e-11, torch.float32: 1e-5, torch.float16: 4e-3, torch.bfloat16: 2e-2}
 #: For types that are less precise still.
-_COARSEST = 0.25
+_COARSEST = 0.1
 #: Tensors of up to so many elements have a weight for each; rows of larger ones share weights.
 _DIRECT, _ROW = 2**14, 2**12
 #: Steps whose numbers are computed at a time, to bound the memory of copies in another type.
@@ -35,9 +35,14 @@ def is_close(one: float, other: float, limit: float) -> bool:
 
 
 class Projections:
-    """Projections on random directions, which are the same for tensors of the same size."""
+    """Projections on random directions, which are the same for tensors of the same size.
 
-    def __init__(self) -> None:
+    NaN and infinities, which would hide all else, are always replaced if ``finite``. Otherwise the caller looks
+    at a number, and asks again with ``project_finite``.
+    """
+
+    def __init__(self, *, finite: bool = False) -> None:
+        self.finite = finite
         self._weights: dict[tuple[torch.dtype, torch.device, int], torch.Tensor] = {}
         #: The weights of tensors that need no preparation, a frequent case that is handled faster.
         self._ready: dict[tuple[type, torch.dtype, torch.device, int], torch.Tensor] = {}
@@ -54,14 +59,12 @@ class Projections:
         if not can_project(tensor):
             return None
         flat = _flatten(tensor)
-        if _is_ready(tensor):
+        if _is_ready(tensor) and not self.finite:
             self._ready[key] = self._direction(flat, flat.numel())
-        if flat.device.type != "cpu":
-            flat = _make_finite(flat)
-        return self._project(flat)
+        return self._project(_make_finite(flat) if self.finite else flat)
 
     def project_finite(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Return the projection in fp64, with NaN and infinities replaced, which would hide all else."""
+        """Return the projection in fp64, with NaN and infinities replaced."""
         return self._project(_make_finite(_flatten(tensor).double()))
 
     def project_steps(self, stacked: torch.Tensor) -> torch.Tensor:
@@ -72,9 +75,9 @@ class Projections:
         steps = stacked.shape[0]
         flat = _flatten(stacked)
         size = flat.numel() // steps
-        if size > _DIRECT or (flat.device.type == "cpu" and not _is_finite(flat)):
+        if size > _DIRECT:
             return torch.stack([self._project(_make_finite(_flatten(one))) for one in stacked])
-        rows = _make_finite(flat).view(steps, size) if flat.device.type != "cpu" else flat.view(steps, size)
+        rows = _make_finite(flat).view(steps, size)
         with _full_precision(flat.device):
             weights = self._direction(flat, size)
             return torch.mv(rows, weights) if flat.is_floating_point() else (rows * weights).sum(1)
@@ -108,7 +111,7 @@ class Projections:
 
 def measure_norm(tensor: torch.Tensor) -> torch.Tensor:
     """Return the norm of the finite elements of a tensor as a scalar of fp64; infinities count as 1."""
-    norm: torch.Tensor = torch.linalg.vector_norm(_make_finite(_flatten(tensor)), dtype=torch.float64)
+    norm: torch.Tensor = torch.linalg.vector_norm(_make_finite(_flatten(tensor).double()))
     return norm
 
 
@@ -149,13 +152,13 @@ def _flatten(tensor: torch.Tensor) -> torch.Tensor:
     return part.reshape(-1)
 
 
-def _is_finite(flat: torch.Tensor) -> bool:
-    return not flat.is_floating_point() or math.isfinite(flat.sum().item())
-
-
 def _make_finite(flat: torch.Tensor) -> torch.Tensor:
-    """Return floats with NaN and infinities replaced by numbers that differ."""
-    return torch.nan_to_num(flat, nan=3.0, posinf=1.0, neginf=-1.0) if flat.is_floating_point() else flat
+    """Return floats with NaN and infinities replaced by numbers that hardly ever occur."""
+    return (
+        torch.nan_to_num(flat, nan=0.8414709848, posinf=1.4142135624, neginf=-1.6180339887)
+        if flat.is_floating_point()
+        else flat
+    )
 
 
 def _full_precision(device: torch.device) -> torch.autocast | nullcontext[None]:

@@ -32,11 +32,11 @@ class StepNumbers(ABC):
 
     @abstractmethod
     def check(self, step: int, number: torch.Tensor) -> None:
-        """Compare a scalar of a step that runs again. Raises InputError, now or when comparisons settle."""
+        """Compare a scalar of a step that runs again."""
 
     @abstractmethod
     def end_action(self) -> None:
-        """Pass on the comparisons of the steps so far."""
+        """End an action of the schedule. Raises InputError, now or when comparisons settle."""
 
 
 def make_step_numbers(
@@ -63,6 +63,7 @@ class HostNumbers(StepNumbers):
         self._first: array[float] = array("d" if like.is_floating_point() else "q", bytes(8 * steps))
         self._comparisons, self._rounding, self._error = comparisons, rounding, error
         self._mean: float | None = None
+        self._refusal: InputError | None = None
 
     def keep(self, step: int, number: torch.Tensor) -> None:
         self._first[step] = number.item()
@@ -74,7 +75,11 @@ class HostNumbers(StepNumbers):
         again = number.item()
         first = self._first[step]
         # The usual case, without the mean; NaN and infinities go on.
-        if not abs(first - again) <= self._rounding * abs(again):
+        if not abs(first - again) <= self._rounding * abs(again) and self._refusal is None:
+            self._look_closely(step, first, again)
+
+    def _look_closely(self, step: int, first: float, again: float) -> None:
+        try:
             self._comparisons.compare(
                 first,
                 again,
@@ -82,6 +87,9 @@ class HostNumbers(StepNumbers):
                 rounding=self._rounding,
                 error=partial(self._error, step, step + 1),
             )
+        except InputError as refusal:
+            # If the state at the end of the action differs, too, that is the cause.
+            self._refusal = refusal
 
     def _measure_mean(self) -> float:
         if self._mean is None:
@@ -90,8 +98,8 @@ class HostNumbers(StepNumbers):
         return self._mean
 
     def end_action(self) -> None:
-        # Everything was compared at once.
-        pass
+        if self._refusal is not None:
+            raise self._refusal
 
 
 class DeviceNumbers(StepNumbers):

@@ -56,7 +56,7 @@ class Verifier:
         self.steps = steps
         self._rounding = find_rounding(dtypes)
         self._comparisons = Comparisons(waits=waits)
-        self._projections = Projections()
+        self._projections = Projections(finite=waits)
         self._states: dict[int, _Digest] = {}
         self._waits = waits
 
@@ -137,6 +137,8 @@ class Verifier:
         """Return the projection of an output that can be projected."""
         scalar = self._projections.project(leaf)
         assert scalar is not None  # noqa: S101 - make_output_numbers asked whether it can be
+        if not self._waits and not math.isfinite(scalar.item()):
+            return self._projections.project_finite(leaf)
         return scalar
 
     def project_steps(self, stacked: torch.Tensor) -> torch.Tensor:
