@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import torch
 
 from ckptplan.errors import InputError, quote_value
+from ckptplan.torch.graphs import as_graph_roots
 from ckptplan.torch.repeats import RunSums, StepNumbers
 from ckptplan.torch.trees import Leaves, Structure, flatten, is_differentiable
 from ckptplan.torch.verify import Verifier
@@ -168,10 +170,30 @@ class SummedLoss(Outputs):
             else:
                 if self._numbers is None:
                     self._numbers = self.verifier.make_loss_numbers(values[0], flatten(outputs[0])[0])
-                act = self._numbers.keep if first_time else self._numbers.check
                 for step, value in enumerate(values, start=start):
-                    act(step, value)
+                    if first_time:
+                        self._numbers.keep(step, value)
+                    else:
+                        scale = partial(self._measure_scale, step, outputs[step - start])
+                        self._numbers.check(step, value, scale=scale)
         return values
+
+    def _measure_scale(self, step: int, output: Any) -> float:
+        """Return how far the loss of a step moves if each element of an output changes by its own size.
+
+        A term that is a small difference of large ones moves much by their rounding.
+        """
+        if self.loss is None:
+            return 0.0
+        leaves, structure = flatten(output)
+        roots = as_graph_roots(leaves)
+        value = self.loss(step, structure.fill(roots))
+        wanted = [leaf for leaf in roots if leaf.requires_grad]
+        if not value.requires_grad or not wanted:
+            return 0.0
+        found = torch.autograd.grad(value, wanted, allow_unused=True, materialize_grads=True)
+        pairs = zip(wanted, found, strict=True)
+        return float(sum((leaf.detach() * one).abs().sum().item() for leaf, one in pairs))
 
     def _compare_runs(
         self, verifier: Verifier, start: int, value: torch.Tensor, outputs: Sequence[Any], *, first_time: bool

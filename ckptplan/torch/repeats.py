@@ -15,8 +15,14 @@ from ckptplan.torch.comparisons import Comparisons, Number
 
 #: Makes an error for steps start..stop-1, given the difference as a share of their scale.
 MakeStepsError: TypeAlias = Callable[[int, int, float], InputError]
+#: Returns the size of what a number was computed from.
+MeasureScale: TypeAlias = Callable[[], float]
 #: Scalars on a device that are moved into one tensor at a time.
 _AT_ONCE = 64
+
+
+def _no_scale() -> float:
+    return 0.0
 
 
 class StepNumbers(ABC):
@@ -31,8 +37,11 @@ class StepNumbers(ABC):
         """Keep the numbers of several steps."""
 
     @abstractmethod
-    def check(self, step: int, number: torch.Tensor) -> None:
-        """Compare a scalar of a step that runs again."""
+    def check(self, step: int, number: torch.Tensor, *, scale: MeasureScale = _no_scale) -> None:
+        """Compare a scalar of a step that runs again.
+
+        ``scale`` is asked only if it may decide: rounding may also change a share of what it returns.
+        """
 
     @abstractmethod
     def end_action(self) -> None:
@@ -71,19 +80,19 @@ class HostNumbers(StepNumbers):
     def keep_all(self, start: int, numbers: torch.Tensor) -> None:
         self._first[start : start + len(numbers)] = array(self._first.typecode, numbers.tolist())
 
-    def check(self, step: int, number: torch.Tensor) -> None:
+    def check(self, step: int, number: torch.Tensor, *, scale: MeasureScale = _no_scale) -> None:
         again = number.item()
         first = self._first[step]
         # The usual case, without the mean; NaN and infinities go on.
         if not abs(first - again) <= self._rounding * abs(again) and self._refusal is None:
-            self._look_closely(step, first, again)
+            self._look_closely(step, first, again, scale)
 
-    def _look_closely(self, step: int, first: float, again: float) -> None:
+    def _look_closely(self, step: int, first: float, again: float, scale: MeasureScale) -> None:
         try:
             self._comparisons.compare(
                 first,
                 again,
-                scale=lambda: max(abs(first), abs(again), self._measure_mean()),
+                scale=lambda: max(abs(first), abs(again), self._measure_mean(), scale()),
                 rounding=self._rounding,
                 error=partial(self._error, step, step + 1),
             )
@@ -131,7 +140,7 @@ class DeviceNumbers(StepNumbers):
     def keep_all(self, start: int, numbers: torch.Tensor) -> None:
         self._first[start : start + len(numbers)] = numbers
 
-    def check(self, step: int, number: torch.Tensor) -> None:
+    def check(self, step: int, number: torch.Tensor, *, scale: MeasureScale = _no_scale) -> None:
         if (
             not self._checked
             or self._checked_from + len(self._checked) != step

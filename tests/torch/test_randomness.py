@@ -123,9 +123,10 @@ def test_a_generator_goes_on_from_each_of_its_states(name: str, drawn: int) -> N
 
 
 def test_numpy_may_have_another_generator_as_its_default_one() -> None:
-    before = np.random.get_bit_generator()
+    numpy: Any = np.random
+    before = numpy.get_bit_generator()
     try:
-        np.random.set_bit_generator(np.random.PCG64(3))
+        numpy.set_bit_generator(np.random.PCG64(3))
         generators = Generators(CPU, wanted=True)
         state = generators.state()
         expected = [np.random.rand(), np.random.randn()]
@@ -133,7 +134,7 @@ def test_numpy_may_have_another_generator_as_its_default_one() -> None:
         generators.restore(state)
         assert [np.random.rand(), np.random.randn()] == expected
     finally:
-        np.random.set_bit_generator(before)
+        numpy.set_bit_generator(before)
 
 
 def test_what_cannot_be_drawn_again_is_left_alone() -> None:
