@@ -39,6 +39,7 @@ class Generators:
         """Continue from a state."""
         for source, one in zip(self._sources, state, strict=True):
             source.restore(one)
+        self._last = state
 
     def moved_since(self, state: RandomState) -> bool:
         """Return whether numbers were drawn since a state."""

@@ -36,6 +36,7 @@ def unroll(
     parameters: Iterable[torch.Tensor] = (),
     remote_dir: str | os.PathLike[str] | None = None,
     replay_randomness: bool = True,
+    verify: bool = True,
     schedule: Iterable[Action] | None = None,
     observer: Observer | None = None,
     strict: bool = False,
@@ -52,6 +53,9 @@ def unroll(
             initial state, the parameters of ``cell``, and whatever its first step uses, without being named.
         remote_dir: a folder for remote checkpoints; without it, they are kept in host memory.
         replay_randomness: whether steps that run again draw the same random numbers again.
+        verify: whether states, outputs and loss terms of steps that run again are compared with what they
+            were; a difference beyond rounding raises InputError. Nothing is compared if randomness is not
+            replayed.
         schedule: actions to execute instead of the plan's, e.g. from ``ckptplan.load_schedule``;
             ``ckptplan.simulate`` checks whether they are legal.
         observer: called with each action when it is done.
@@ -70,6 +74,7 @@ def unroll(
         parameters=_check_parameters(parameters),
         remote_dir=remote_dir,
         replay_randomness=replay_randomness,
+        verify=verify,
         schedule=schedule,
         observer=observer,
         strict=strict,
@@ -93,6 +98,7 @@ def bptt(
     parameters: Iterable[torch.Tensor] = (),
     remote_dir: str | os.PathLike[str] | None = None,
     replay_randomness: bool = True,
+    verify: bool = True,
     schedule: Iterable[Action] | None = None,
     observer: Observer | None = None,
     strict: bool = False,
@@ -114,6 +120,7 @@ def bptt(
         parameters: as for ``unroll``.
         remote_dir: as for ``unroll``.
         replay_randomness: as for ``unroll``.
+        verify: as for ``unroll``.
         schedule: as for ``unroll``.
         observer: as for ``unroll``.
         strict: as for ``unroll``.
@@ -137,6 +144,7 @@ def bptt(
         parameters=_check_parameters(parameters),
         remote_dir=remote_dir,
         replay_randomness=replay_randomness,
+        verify=verify,
         schedule=schedule,
         observer=observer,
         strict=strict,

@@ -115,6 +115,7 @@ class ChunkEngine(Engine):
         room: int | None,
     ) -> None:
         self.cell, self.inputs, self.steps, self.outputs = cell, inputs, steps, outputs
+        outputs.saved = True
         self.parameters, self.gradients = parameters, gradients
         self.wants_inputs = any(input_gradients)
         self.device = device

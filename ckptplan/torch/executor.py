@@ -15,7 +15,6 @@ import torch
 from ckptplan.errors import InputError
 from ckptplan.schedule.actions import Action, Advance, Backward, Free, Load, Record, Save, Tier, Transfer
 from ckptplan.torch.ambient import Autocast, Generators
-from ckptplan.torch.constants import refuse_other_leaves
 from ckptplan.torch.engine import Engine, Incoming, Tape
 from ckptplan.torch.gradients import Gradient
 from ckptplan.torch.lookahead import Lookahead
@@ -23,6 +22,7 @@ from ckptplan.torch.losses import Outputs
 from ckptplan.torch.sequence_watch import SequenceWatch
 from ckptplan.torch.stores import Checkpoint, Store
 from ckptplan.torch.trees import Leaves, flatten
+from ckptplan.torch.verify import Verifier
 
 #: Called with each action when it is done.
 Observer = Callable[[Action, "Executor"], None]
@@ -41,6 +41,7 @@ class Executor:
         autocast: the autocast settings of the forward pass.
         observer: called with each action when it is done.
         watch: notes what steps change besides the state.
+        verifier: compares steps that run again with what they were, None if nothing is compared.
     """
 
     def __init__(
@@ -55,9 +56,11 @@ class Executor:
         autocast: Autocast,
         observer: Observer | None = None,
         watch: SequenceWatch | None = None,
+        verifier: Verifier | None = None,
     ) -> None:
         self.engine, self.outputs, self.steps, self.stores = engine, outputs, steps, stores
         self.generators, self.autocast, self.observer, self._watch = generators, autocast, observer, watch
+        self.verifier = outputs.verifier = verifier
         self.tapes: list[Tape] = []
         #: Steps that have run at least once.
         self.frontier = 0
@@ -71,10 +74,16 @@ class Executor:
 
     def sweep(self, actions: Lookahead) -> Backward | None:
         """Execute the actions before the first Backward, and return that action."""
-        for action in actions:
-            if isinstance(action, Backward):
-                return action
-            self._do(action)
+        before = self.generators.state()
+        try:
+            for action in actions:
+                if isinstance(action, Backward):
+                    return action
+                self._do(action)
+        except InputError:
+            # A refused run leaves no trace.
+            self.generators.restore(before)
+            raise
         return None
 
     def reverse(self, first: Backward, rest: Lookahead, *, final: list[Gradient], incoming: Incoming) -> None:
@@ -90,6 +99,8 @@ class Executor:
                 self._do(action)
                 if remote.reads > reads:
                     self._expect(rest)
+        if self.verifier is not None:
+            self.verifier.settle()
 
     def _expect(self, rest: Lookahead) -> None:
         """Announce the next read to the remote store, if it can fetch ahead."""
@@ -100,6 +111,7 @@ class Executor:
     def forward_only(self) -> None:
         """Run all steps without checkpoints or tapes."""
         self.engine.again = False
+        self.verifier = self.outputs.verifier = None
         self._advance(0, self.steps)
         with torch.no_grad():
             self.outputs.finish(self.state)
@@ -131,8 +143,24 @@ class Executor:
                 for number in numbers:
                     self.stores[target].put(number, self.stores[source].get(number))
                     self.stores[source].drop(number)
+        if self.verifier is not None:
+            self._verify(action, self.verifier)
         if self.observer is not None:
             self.observer(action, self)
+
+    def _verify(self, action: Action, verifier: Verifier) -> None:
+        """Compare what steps that ran again reached. Raises InputError."""
+        match action:
+            case Advance(_, stop):
+                verifier.reach(stop, self.state, again_later=True)
+            case Record(_, stop):
+                # Recorded steps are reversed before any step that leads to them runs again.
+                verifier.reach(stop, self.state, again_later=False)
+            case Backward(start, stop):
+                verifier.forget(start, stop)
+            case _:
+                return
+        self.outputs.end_action()
 
     # Checkpoints
 
@@ -158,9 +186,6 @@ class Executor:
         self._ran(stop)
 
     def _ran(self, stop: int) -> None:
-        if self.frontier == 0:
-            # States are the same structure after each step.
-            refuse_other_leaves(self.state, field="cell")
         self.frontier = max(self.frontier, stop)
         if self._watch is not None and self.frontier < self.steps:
             self._watch.note_action(self.state, stop)

@@ -36,6 +36,7 @@ from ckptplan.torch.sharding import refuse_sharded
 from ckptplan.torch.step_engine import StepEngine
 from ckptplan.torch.stores import FileStore, LocalStore, Store
 from ckptplan.torch.trees import Structure, flatten, refuse_inference_tensors
+from ckptplan.torch.verify import Verifier
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,6 +54,7 @@ class Job:
     schedule: Iterable[Action] | None
     observer: Observer | None
     strict: bool
+    verify: bool
 
     def __post_init__(self) -> None:
         if not isinstance(self.plan, Plan | Schedule):
@@ -168,7 +170,7 @@ class Job:
             with_graph=probed.with_graph,
             trial=probed.trial,
             generators=Generators(probed.device, wanted=True, held=probed.generators),
-            checks=True,
+            checks=self.verify,
         )
 
     def _gauge(self, probed: ProbeResult) -> Gauge | None:
@@ -196,6 +198,7 @@ class Job:
         else:
             remote = FileStore(self.remote_dir)
         leaves, structure = flatten(self.state)
+        autocast = Autocast.present(probed.device)
         return Executor(
             engine=self._engine(outputs, probed),
             outputs=outputs,
@@ -203,9 +206,21 @@ class Job:
             state=structure.fill([leaf.detach() for leaf in leaves]),
             stores={Tier.LOCAL: LocalStore(), Tier.REMOTE: remote},
             generators=Generators(probed.device, wanted=self.replay_randomness, held=probed.generators),
-            autocast=Autocast.present(probed.device),
+            autocast=autocast,
             observer=self.observer,
             watch=watch,
+            verifier=self._make_verifier(autocast, probed),
+        )
+
+    def _make_verifier(self, autocast: Autocast, probed: ProbeResult) -> Verifier | None:
+        if not (self.verify and self.replay_randomness):
+            # Steps that draw other numbers when they run again rightly differ.
+            return None
+        tensors = (*flatten(self.state)[0], *self.sequence.leaves, *probed.parameters)
+        return Verifier(
+            steps=self.plan.steps,
+            dtypes=(*autocast.dtypes, *(one.dtype for one in tensors)),
+            waits=probed.device.type != "cpu",
         )
 
     def _engine(self, outputs: Outputs, probed: ProbeResult) -> Engine:

@@ -4,15 +4,21 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import torch
 
 from ckptplan.errors import InputError, quote_value
+from ckptplan.torch.graphs import as_graph_roots
+from ckptplan.torch.repeats import RunSums, StepNumbers
 from ckptplan.torch.trees import Leaves, Structure, flatten, is_differentiable
+from ckptplan.torch.verify import Verifier
 
 #: Tensors of a recorded chunk through which gradients enter, besides the state.
 Terms = list[torch.Tensor]
+#: Outputs that are compared at a time; a recorded chunk keeps them anyway.
+_AT_ONCE = 16
 
 
 class Outputs(ABC):
@@ -22,6 +28,10 @@ class Outputs(ABC):
     at_once = 1
     #: Whether ``finish`` adds anything.
     finishes = False
+    #: Compares what is computed again with what it was; None if nothing is compared.
+    verifier: Verifier | None = None
+    #: Whether outputs that are taken again were saved, so that they cannot differ.
+    saved = False
 
     @abstractmethod
     def take(self, start: int, outputs: Sequence[Any], *, first_time: bool) -> Terms:
@@ -40,6 +50,9 @@ class Outputs(ABC):
         """Take the final state, recorded with the last steps."""
         return []
 
+    def end_action(self) -> None:  # noqa: B027 - outputs that compare nothing have nothing to do
+        """Compare the outputs of an action of the schedule that ran steps again. Raises InputError."""
+
     @abstractmethod
     def release(self) -> Leaves:
         """Return the results of all steps without keeping them, since they will refer to this run."""
@@ -52,8 +65,16 @@ class StackedOutputs(Outputs):
         self.steps = steps
         self.leaves: Leaves = ()
         self.structure: Structure | None = None
+        #: Numbers of each leaf, and the steps of the present action that have none yet.
+        self._numbers: list[StepNumbers | None] = []
+        self._fresh: tuple[int, int] | None = None
+        #: Outputs of steps that ran again, to be compared.
+        self._waiting: list[tuple[int, Leaves]] = []
 
     def take(self, start: int, outputs: Sequence[Any], *, first_time: bool) -> Terms:
+        compares = self.verifier is not None and not self.saved
+        if compares and first_time and runs_again(first_time):
+            self._fresh = (start if self._fresh is None else self._fresh[0]), start + len(outputs)
         terms: Terms = []
         for step, output in enumerate(outputs, start=start):
             leaves, structure = flatten(output)
@@ -64,7 +85,11 @@ class StackedOutputs(Outputs):
             if first_time:
                 for kept, leaf in zip(self.leaves, leaves, strict=True):
                     kept[step].copy_(leaf.detach())
+            elif compares:
+                self._waiting.append((step, leaves))
             terms += leaves
+        if len(self._waiting) >= _AT_ONCE:
+            self._check_waiting()
         return terms
 
     def _check(self, leaves: Leaves, structure: Structure, step: int) -> None:
@@ -79,6 +104,34 @@ class StackedOutputs(Outputs):
             field="cell",
             accepted="outputs of the same structure and shapes at every step: they are stacked over time",
         )
+
+    def _check_waiting(self) -> None:
+        """Compare outputs. Several at a time, they find code and weights in the caches."""
+        waiting, self._waiting = self._waiting, []
+        verifier = self.verifier
+        if verifier is None:
+            return
+        for step, leaves in waiting:
+            for numbers, leaf in zip(self._numbers, leaves, strict=True):
+                if numbers is not None:
+                    numbers.check(step, verifier.project(leaf))
+
+    def end_action(self) -> None:
+        if self.verifier is not None and self._fresh is not None:
+            # Later, the kept outputs may be changed by their owner.
+            self._keep_numbers(self.verifier, *self._fresh)
+            self._fresh = None
+        self._check_waiting()
+        for numbers in self._numbers:
+            if numbers is not None:
+                numbers.end_action()
+
+    def _keep_numbers(self, verifier: Verifier, start: int, stop: int) -> None:
+        if not self._numbers:
+            self._numbers = [verifier.make_output_numbers(leaf) for leaf in self.leaves]
+        for numbers, kept in zip(self._numbers, self.leaves, strict=True):
+            if numbers is not None:
+                numbers.keep_all(start, verifier.project_steps(kept[start:stop]))
 
     def release(self) -> Leaves:
         leaves, self.leaves = self.leaves, ()
@@ -107,12 +160,57 @@ class SummedLoss(Outputs):
         self.at_once = 1 if chunk_loss is None else 16
         self.finishes = final_loss is not None
         self.total: torch.Tensor | None = None
+        self._numbers: StepNumbers | None = None
+        self._sums: RunSums | None = None
 
     def take(self, start: int, outputs: Sequence[Any], *, first_time: bool) -> Terms:
         values = self._values(start, outputs)
         for value in values:
             self._count(value, first_time=first_time)
+        if self.verifier is not None and values and runs_again(first_time):
+            if self.chunk_loss is not None:
+                self._compare_runs(self.verifier, start, values[0], outputs, first_time=first_time)
+            else:
+                if self._numbers is None:
+                    self._numbers = self.verifier.make_loss_numbers(values[0], flatten(outputs[0])[0])
+                for step, value in enumerate(values, start=start):
+                    if first_time:
+                        self._numbers.keep(step, value)
+                    else:
+                        scale = partial(self._measure_scale, step, outputs[step - start])
+                        self._numbers.check(step, value, scale=scale)
         return values
+
+    def _measure_scale(self, step: int, output: Any) -> float:
+        """Return how far the loss of a step moves if each element of an output changes by its own size.
+
+        A term that is a small difference of large ones moves much by their rounding.
+        """
+        if self.loss is None:
+            return 0.0
+        leaves, structure = flatten(output)
+        roots = as_graph_roots(leaves)
+        value = self.loss(step, structure.fill(roots))
+        wanted = [leaf for leaf in roots if leaf.requires_grad]
+        if not value.requires_grad or not wanted:
+            return 0.0
+        found = torch.autograd.grad(value, wanted, allow_unused=True, materialize_grads=True)
+        pairs = zip(wanted, found, strict=True)
+        return float(sum((leaf.detach() * one).abs().sum().item() for leaf, one in pairs))
+
+    def _compare_runs(
+        self, verifier: Verifier, start: int, value: torch.Tensor, outputs: Sequence[Any], *, first_time: bool
+    ) -> None:
+        if self._sums is None:
+            self._sums = verifier.make_loss_sums(value, flatten(outputs[0])[0])
+        act = self._sums.keep if first_time else self._sums.check
+        act(start, start + len(outputs), value)
+
+    def end_action(self) -> None:
+        if self._numbers is not None:
+            self._numbers.end_action()
+        if self._sums is not None:
+            self._sums.end_action()
 
     def _values(self, start: int, outputs: Sequence[Any]) -> list[torch.Tensor]:
         if self.loss is not None:
@@ -151,6 +249,11 @@ class SummedLoss(Outputs):
             self.total = value.detach().clone() if self.total is None else self.total + value.detach()
 
 
+def runs_again(first_time: bool) -> bool:
+    """Return whether steps ran before or will run again: all but those recorded when they run first."""
+    return first_time != torch.is_grad_enabled()
+
+
 def stack_outputs(outputs: Sequence[Any]) -> Any:
     """Return outputs of several steps as one structure, time first."""
     flat = [flatten(output) for output in outputs]
@@ -167,4 +270,6 @@ def _check_scalar(value: object, field: str) -> torch.Tensor:
             field=field,
             accepted="a tensor of one float, as .sum() or .mean() returns: the loss is their sum over time",
         )
-    return value.reshape(())
+    value = value.reshape(())
+    # Sums of many half-precision terms saturate; the graph casts the gradient of each term back.
+    return value.float() if value.dtype in (torch.float16, torch.bfloat16) else value

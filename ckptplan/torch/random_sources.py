@@ -51,7 +51,7 @@ def are_equal_states(one: Any, other: Any) -> bool:
     if isinstance(one, dict):
         # Of numpy: nested, with arrays.
         return one.keys() == other.keys() and all(are_equal_states(one[key], other[key]) for key in one)
-    return np.array_equal(one, other) if isinstance(one, np.ndarray) else bool(one == other)
+    return bool(np.all(one == other))
 
 
 class TorchDefault(RandomSource):
@@ -98,7 +98,7 @@ def _begins_alike(one: Any, other: Any) -> bool:
     """
     if not (_is_twister(one) and _is_twister(other)):
         return bool(one == other)
-    return one[2] == other[2] and one[1][-1] == other[1][-1] and one[1][:8] == other[1][:8]
+    return bool(one[2] == other[2] and one[1][-1] == other[1][-1] and one[1][:8] == other[1][:8])
 
 
 def _is_twister(state: Any) -> bool:

@@ -1,0 +1,241 @@
+"""Keeps a number of each loss term or output that is computed twice, and compares them."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from array import array
+from collections.abc import Callable
+from functools import partial
+from typing import TypeAlias
+
+import torch
+
+from ckptplan.errors import InputError
+from ckptplan.torch.comparisons import Comparisons, Number
+
+#: Makes an error for steps start..stop-1, given the difference as a share of their scale.
+MakeStepsError: TypeAlias = Callable[[int, int, float], InputError]
+#: Returns the size of what a number was computed from.
+MeasureScale: TypeAlias = Callable[[], float]
+#: Scalars on a device that are moved into one tensor at a time.
+_AT_ONCE = 64
+
+
+def _no_scale() -> float:
+    return 0.0
+
+
+class StepNumbers(ABC):
+    """A number for each step. What rounding may change is a share of its usual size, the mean of all steps."""
+
+    @abstractmethod
+    def keep(self, step: int, number: torch.Tensor) -> None:
+        """Keep a scalar of a step that runs for the first time."""
+
+    @abstractmethod
+    def keep_all(self, start: int, numbers: torch.Tensor) -> None:
+        """Keep the numbers of several steps."""
+
+    @abstractmethod
+    def check(self, step: int, number: torch.Tensor, *, scale: MeasureScale = _no_scale) -> None:
+        """Compare a scalar of a step that runs again.
+
+        ``scale`` is asked only if it may decide: rounding may also change a share of what it returns.
+        """
+
+    @abstractmethod
+    def end_action(self) -> None:
+        """End an action of the schedule. Raises InputError, now or when comparisons settle."""
+
+
+def make_step_numbers(
+    like: torch.Tensor, *, steps: int, comparisons: Comparisons, rounding: float, error: MakeStepsError
+) -> StepNumbers:
+    """Return an empty collection of numbers; ``like`` has their device, and is of integers if they are."""
+    if comparisons.waits:
+        return DeviceNumbers(like, steps=steps, comparisons=comparisons, rounding=rounding, error=error)
+    return HostNumbers(like, steps=steps, comparisons=comparisons, rounding=rounding, error=error)
+
+
+class HostNumbers(StepNumbers):
+    """Numbers of Python, compared at once."""
+
+    def __init__(
+        self,
+        like: torch.Tensor,
+        *,
+        steps: int,
+        comparisons: Comparisons,
+        rounding: float,
+        error: MakeStepsError,
+    ) -> None:
+        self._first: array[float] = array("d" if like.is_floating_point() else "q", bytes(8 * steps))
+        self._comparisons, self._rounding, self._error = comparisons, rounding, error
+        self._mean: float | None = None
+        self._refusal: InputError | None = None
+
+    def keep(self, step: int, number: torch.Tensor) -> None:
+        self._first[step] = number.item()
+
+    def keep_all(self, start: int, numbers: torch.Tensor) -> None:
+        self._first[start : start + len(numbers)] = array(self._first.typecode, numbers.tolist())
+
+    def check(self, step: int, number: torch.Tensor, *, scale: MeasureScale = _no_scale) -> None:
+        again = number.item()
+        first = self._first[step]
+        # The usual case, without the mean; NaN and infinities go on.
+        if not abs(first - again) <= self._rounding * abs(again) and self._refusal is None:
+            self._look_closely(step, first, again, scale)
+
+    def _look_closely(self, step: int, first: float, again: float, scale: MeasureScale) -> None:
+        try:
+            self._comparisons.compare(
+                first,
+                again,
+                scale=lambda: max(abs(first), abs(again), self._measure_mean(), scale()),
+                rounding=self._rounding,
+                error=partial(self._error, step, step + 1),
+            )
+        except InputError as refusal:
+            # If the state at the end of the action differs, too, that is the cause.
+            self._refusal = refusal
+
+    def _measure_mean(self) -> float:
+        if self._mean is None:
+            finite = torch.tensor(self._first, dtype=torch.float64).abs().nan_to_num(0.0, posinf=0.0)
+            self._mean = finite.mean().item()
+        return self._mean
+
+    def end_action(self) -> None:
+        if self._refusal is not None:
+            raise self._refusal
+
+
+class DeviceNumbers(StepNumbers):
+    """Numbers that stay on a device; the largest difference of an action is compared."""
+
+    def __init__(
+        self,
+        like: torch.Tensor,
+        *,
+        steps: int,
+        comparisons: Comparisons,
+        rounding: float,
+        error: MakeStepsError,
+    ) -> None:
+        dtype = torch.float64 if like.is_floating_point() else torch.int64
+        self._first = torch.zeros(steps, dtype=dtype, device=like.device)
+        self._comparisons, self._rounding, self._error = comparisons, rounding, error
+        self._kept: list[torch.Tensor] = []
+        self._checked: list[torch.Tensor] = []
+        #: The first steps of those that wait.
+        self._kept_from = self._checked_from = 0
+
+    def keep(self, step: int, number: torch.Tensor) -> None:
+        if not self._kept or self._kept_from + len(self._kept) != step or len(self._kept) == _AT_ONCE:
+            self._put_kept()
+            self._kept_from = step
+        self._kept.append(_copy_alone(number))
+
+    def keep_all(self, start: int, numbers: torch.Tensor) -> None:
+        self._first[start : start + len(numbers)] = numbers
+
+    def check(self, step: int, number: torch.Tensor, *, scale: MeasureScale = _no_scale) -> None:
+        if (
+            not self._checked
+            or self._checked_from + len(self._checked) != step
+            or len(self._checked) == _AT_ONCE
+        ):
+            self._compare_checked()
+            self._checked_from = step
+        self._checked.append(_copy_alone(number))
+
+    def end_action(self) -> None:
+        self._put_kept()
+        self._compare_checked()
+
+    def _put_kept(self) -> None:
+        if self._kept:
+            numbers, self._kept = self._kept, []
+            self.keep_all(self._kept_from, torch.stack(numbers))
+
+    def _compare_checked(self) -> None:
+        if not self._checked:
+            return
+        numbers, self._checked = self._checked, []
+        start, stop = self._checked_from, self._checked_from + len(numbers)
+        first, again = self._first[start:stop], torch.stack(numbers).to(self._first)
+        same = (first == again) | (torch.isnan(first) & torch.isnan(again))
+        usual = self._first.double().abs().nan_to_num(0.0, posinf=0.0).mean()
+        scale = torch.maximum(torch.maximum(first.abs(), again.abs()), usual)
+        share = ((first - again).abs() / scale).nan_to_num(torch.inf, posinf=torch.inf)
+        worst = torch.where(same, torch.zeros_like(share), share).amax()
+        self._comparisons.compare(
+            0.0, worst, scale=lambda: 1.0, rounding=self._rounding, error=partial(self._error, start, stop)
+        )
+
+
+def _copy_alone(scalar: torch.Tensor) -> torch.Tensor:
+    """Return a scalar that keeps nothing else alive, as a view of an output would."""
+    scalar = scalar.detach()
+    return scalar.clone() if scalar.untyped_storage().nbytes() > scalar.element_size() else scalar
+
+
+class RunSums:
+    """Sums over runs of steps, which may be cut otherwise when they are computed again.
+
+    They are compared as soon as what ran again begins and ends where runs did the first time.
+    """
+
+    def __init__(self, comparisons: Comparisons, *, rounding: float, error: MakeStepsError) -> None:
+        self._comparisons, self._rounding, self._error = comparisons, rounding, error
+        #: By the first step of each run, its end and its value.
+        self._first: dict[int, tuple[int, Number]] = {}
+        self._ends: set[int] = set()
+        #: What ran again and was not compared yet: the latest action, and actions before it.
+        self._latest: tuple[int, int, Number] | None = None
+        self._earlier: tuple[int, int, Number] | None = None
+
+    def keep(self, start: int, stop: int, value: torch.Tensor) -> None:
+        """Keep the value of steps that run for the first time."""
+        self._first[start] = stop, self._comparisons.fetch(value.double())
+        self._ends.add(stop)
+
+    def check(self, start: int, stop: int, value: torch.Tensor) -> None:
+        """Take the value of steps that run again."""
+        number = self._comparisons.fetch(value.double())
+        if self._latest is None:
+            self._latest = start, stop, number
+        else:
+            first, last, total = self._latest
+            self._latest = min(start, first), max(stop, last), total + number
+
+    def end_action(self) -> None:
+        """Join what ran again in an action to what follows it, and compare if possible. Raises InputError."""
+        if self._latest is None:
+            return
+        start, stop, again = self._latest
+        if self._earlier is not None and self._earlier[0] == stop:
+            stop, again = self._earlier[1], again + self._earlier[2]
+        self._latest, self._earlier = None, (start, stop, again)
+        if start in self._first and stop in self._ends:
+            self._earlier = None
+            self._compare(start, stop, again)
+
+    def _compare(self, start: int, stop: int, again: Number) -> None:
+        values: list[Number] = []
+        magnitude: Number = 0.0
+        step = start
+        while step < stop and step in self._first:
+            step, value = self._first.pop(step)
+            self._ends.discard(step)
+            values.append(value)
+            magnitude = magnitude + (value.abs() if isinstance(value, torch.Tensor) else abs(value))
+        if step == stop:
+            self._comparisons.compare(
+                sum(values),
+                again,
+                scale=lambda: magnitude,
+                rounding=self._rounding,
+                error=partial(self._error, start, stop),
+            )

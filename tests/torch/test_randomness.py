@@ -1,0 +1,267 @@
+"""Law: whatever a step draws random numbers from, a step that is run again draws the same."""
+
+# ruff: noqa: NPY002, S311
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from ckptplan import InputError
+from ckptplan.schedule.actions import Action
+from ckptplan.torch import bptt
+from ckptplan.torch.ambient import Generators
+from ckptplan.torch.executor import Executor
+from tests.torch.support import assert_close, gradients, gru, job, plain, plan_of
+
+STEPS = 24
+STRATEGIES = ["base", "standard", "double", "revolve", "optimal"]
+CPU = torch.device("cpu")
+
+
+def plan(strategy: str) -> Any:
+    return plan_of(STEPS, strategy, states=100 if strategy == "base" else 16)
+
+
+def squares(_: int, output: torch.Tensor) -> Any:
+    return output.square().sum()
+
+
+class Noisy(torch.nn.Module):
+    """Noise from a generator of its own."""
+
+    def __init__(self, generator: Any, draw: Callable[[Any], float]) -> None:
+        super().__init__()
+        self.generators, self.draw = [generator], draw
+        self.inner = torch.nn.GRUCell(5, 7).double()
+
+    def forward(self, state: torch.Tensor, x: torch.Tensor) -> Any:
+        state = self.inner(x, state) * (0.5 + self.draw(self.generators[0]))
+        return state, state
+
+
+def rand(generator: torch.Generator) -> float:
+    return float(torch.rand((), generator=generator))
+
+
+OWN: dict[str, Callable[[], tuple[Any, Callable[[Any], float]]]] = {
+    "torch.Generator": lambda: (torch.Generator().manual_seed(3), rand),
+    "numpy.random.Generator": lambda: (np.random.default_rng(3), lambda one: float(one.random())),
+    "numpy Mersenne": lambda: (np.random.Generator(np.random.MT19937(3)), lambda one: float(one.random())),
+    "numpy.random.RandomState": lambda: (np.random.RandomState(3), lambda one: float(one.randn())),
+    "random.Random": lambda: (random.Random(3), lambda one: float(one.gauss(0, 1))),
+    "random": lambda: (random, lambda one: float(one.random())),
+    "random.gauss": lambda: (random, lambda one: float(one.gauss(0, 1))),
+    "numpy.random": lambda: (np.random, lambda one: float(one.rand())),
+    "numpy.random.randn": lambda: (np.random, lambda one: float(one.randn())),
+}
+
+
+def seed_all(seed: int = 5) -> None:
+    random.seed(seed)
+    np.random.seed(seed)
+    torch.manual_seed(seed)
+
+
+HELD = [
+    "torch.Generator",
+    "numpy.random.Generator",
+    "numpy Mersenne",
+    "numpy.random.RandomState",
+    "random.Random",
+]
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+@pytest.mark.parametrize("name", [name for name in OWN if name not in HELD])
+def test_what_a_cell_draws_from_default_generators_is_drawn_again(name: str, strategy: str) -> None:
+    """Gradients are plain BPTT's, and the generator goes on as after it."""
+    inputs, state = job(STEPS)
+    found = []
+    for planned in (False, True):
+        seed_all()
+        module = Noisy(*OWN[name]())
+        wanted = [state, inputs, *module.parameters()]
+        if planned:
+            loss = bptt(module, inputs, state, squares, plan=plan(strategy)).loss
+        else:
+            loss = torch.stack(plain(module, inputs, state, STEPS)[0]).square().sum()
+        after = module.draw(module.generators[0])
+        found.append((gradients(loss, wanted), after, module.draw(module.generators[0])))
+    assert_close(found[1][0], found[0][0], relative=1e-12)
+    assert found[0][1:] == found[1][1:]
+
+
+@pytest.mark.parametrize("name", OWN)
+@pytest.mark.parametrize("drawn", [0, 1, 2, 624, 1248])
+def test_a_generator_goes_on_from_each_of_its_states(name: str, drawn: int) -> None:
+    """However many numbers were drawn before, in between and after."""
+    seed_all()
+    one, draw = OWN[name]()
+    generators = Generators(CPU, wanted=True, held=[one] if name in HELD else [])
+    saved, expected = [], []
+    for count in (drawn, 3, 0):
+        for _ in range(count):
+            draw(one)
+        saved.append(generators.state())
+        expected.append([draw(one) for _ in range(3)])
+    assert saved[0] is not saved[1]
+    for state, numbers in zip(saved[::-1] * 2, expected[::-1] * 2, strict=True):
+        with generators.aside():
+            generators.restore(state)
+            assert generators.state() is state
+            assert [draw(one) for _ in range(3)] == numbers
+        generators.restore(state)
+        assert not generators.moved_since(state)
+        draw(one)
+        assert generators.moved_since(state)
+
+
+def test_numpy_may_have_another_generator_as_its_default_one() -> None:
+    numpy: Any = np.random
+    before = numpy.get_bit_generator()
+    try:
+        numpy.set_bit_generator(np.random.PCG64(3))
+        generators = Generators(CPU, wanted=True)
+        state = generators.state()
+        expected = [np.random.rand(), np.random.randn()]
+        assert generators.moved_since(state)
+        generators.restore(state)
+        assert [np.random.rand(), np.random.randn()] == expected
+    finally:
+        numpy.set_bit_generator(before)
+
+
+def test_what_cannot_be_drawn_again_is_left_alone() -> None:
+    generators = Generators(CPU, wanted=True, held=[random.SystemRandom(), object(), None])
+    generators.restore(generators.state())
+
+
+class Attention(torch.nn.Module):
+    """A decoder with attention that is shown the target, or what it said itself, by the toss of a coin."""
+
+    def __init__(self, toss: Callable[[], float]) -> None:
+        super().__init__()
+        self.toss = toss
+        self.embedding = torch.nn.Embedding(11, 5)
+        self.inner = torch.nn.GRUCell(5 + 7, 7)
+        self.score = torch.nn.Linear(7, 7)
+        self.out = torch.nn.Linear(14, 11)
+        self.dropout = torch.nn.Dropout(0.2)
+        self.double()
+
+    def forward(self, state: Any, target: torch.Tensor) -> Any:
+        hidden, said, encoded = state
+        shown = target if self.toss() < 0.5 else said
+        weights = torch.softmax((encoded * self.score(hidden).unsqueeze(1)).sum(-1), dim=1)
+        context = (weights.unsqueeze(-1) * encoded).sum(1)
+        hidden = self.inner(torch.cat([self.dropout(self.embedding(shown)), context], dim=1), hidden)
+        scores = self.out(torch.cat([hidden, context], dim=1))
+        return (hidden, scores.argmax(-1), encoded), scores
+
+
+class Seq2Seq(torch.nn.Module):
+    """An encoder, and a decoder that runs under a plan."""
+
+    def __init__(self, toss: Callable[[], float]) -> None:
+        super().__init__()
+        self.encoder = torch.nn.GRU(5, 7, batch_first=True).double()
+        self.decoder = Attention(toss)
+
+    def forward(self, source: torch.Tensor, target: torch.Tensor, chosen: Any | None) -> torch.Tensor:
+        encoded, last = self.encoder(source)
+        state = (last[0], target[0], encoded)
+
+        def loss(step: int, scores: torch.Tensor) -> torch.Tensor:
+            return torch.nn.functional.cross_entropy(scores, target[step + 1])
+
+        if chosen is not None:
+            return bptt(self.decoder, target[:-1], state, loss, plan=chosen).loss
+        outputs, _ = plain(self.decoder, target, state, len(target) - 1)
+        return torch.stack([loss(step, one) for step, one in enumerate(outputs)]).sum()
+
+
+TOSSES: dict[str, Callable[[], float]] = {
+    "random": random.random,
+    "numpy": lambda: float(np.random.rand()),
+    "torch": lambda: torch.rand(()).item(),
+}
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+@pytest.mark.parametrize("toss", TOSSES)
+def test_teacher_forcing_has_the_gradients_of_plain_bptt(strategy: str, toss: str) -> None:
+    for seed in range(3):
+        torch.manual_seed(seed)
+        net = Seq2Seq(TOSSES[toss])
+        source, target = torch.randn(4, 9, 5).double(), torch.randint(11, (STEPS + 1, 4))
+        found = []
+        for chosen in (None, plan(strategy)):
+            seed_all(seed)
+            found.append(gradients(net(source, target, chosen), list(net.parameters())))
+        assert_close(found[1], found[0], relative=1e-11)
+
+
+def test_coins_that_are_not_known_are_refused_where_steps_run_again() -> None:
+    """Never other gradients without a word: a closure hides its generator."""
+    hidden = iter([*([0.0] * 9), *([0.9, 0.1] * 1000)])
+    net = Seq2Seq(lambda: next(hidden))
+    torch.manual_seed(0)
+    source, target = torch.randn(4, 9, 5).double(), torch.randint(11, (STEPS + 1, 4))
+    loss = net(source, target, plan("revolve"))
+    with pytest.raises(InputError, match=r"when its steps run again|when it is computed again"):
+        loss.backward()
+
+
+@pytest.mark.parametrize("draw", [random.random, np.random.rand])
+def test_a_loss_that_draws_is_refused(draw: Callable[[], float]) -> None:
+    inputs, state = job(STEPS)
+    with pytest.raises(InputError, match="loss: draws random numbers"):
+        bptt(gru()[0], inputs, state, lambda _, one: one.sum() * draw(), plan=plan("revolve"))
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_a_backward_pass_leaves_the_default_generators_where_they_were(strategy: str) -> None:
+    """As plain BPTT does, which draws nothing in its backward pass."""
+    inputs, state = job(STEPS)
+    seed_all()
+    module = Noisy(None, lambda _: random.random() + np.random.randn() + torch.rand(()).item())
+    loss = bptt(module, inputs, state, squares, plan=plan(strategy)).loss
+    generators = Generators(CPU, wanted=True)
+    before = generators.state()
+    loss.backward()
+    assert generators.state() is before
+
+
+def test_checkpoints_share_the_states_that_did_not_move() -> None:
+    seed_all()
+    held = [np.random.default_rng(1), np.random.RandomState(1), torch.Generator(), random.Random(1)]
+    generators = Generators(CPU, wanted=True, held=[*held, held[0]])
+    first = generators.state()
+    assert generators.state() is first
+    np.random.randn()
+    second = generators.state()
+    assert generators.state() is second
+    assert [one is other for one, other in zip(first, second, strict=True)] == [True, True, False] + [True] * 4
+    np.random.randn()  # a spare number: the generator's memory does not change
+    assert generators.moved_since(second)
+    expected = [np.random.rand(), random.random()]
+    generators.restore(second)
+    np.random.randn()
+    assert [np.random.rand(), random.random()] == expected
+
+
+def test_checkpoints_of_a_run_that_draws_nothing_hold_one_state() -> None:
+    inputs, state = job(STEPS)
+    seen: set[int] = set()
+
+    def observe(_: Action, executor: Executor) -> None:
+        seen.add(id(executor.generators.state()))
+
+    bptt(gru()[0], inputs, state, squares, plan=plan("revolve"), observer=observe).loss.backward()
+    assert len(seen) == 1
