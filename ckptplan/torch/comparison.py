@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -11,13 +12,16 @@ from ckptplan.errors import InputError
 from ckptplan.torch.ambient import Autocast, RandomState
 from ckptplan.torch.chunk_cell import ChunkCell
 from ckptplan.torch.graphs import find_graph_leaves, find_outer_node
+from ckptplan.torch.held_graphs import describe_holders
 from ckptplan.torch.hidden import refuse_hidden_state, refuse_lost_changes
-from ckptplan.torch.inputs import Sequence, iterate_steps
+from ckptplan.torch.inputs import Sequence as Inputs
+from ckptplan.torch.inputs import iterate_steps
 from ckptplan.torch.parameters import Parameters
+from ckptplan.torch.surroundings.graphs import name_graphs
 from ckptplan.torch.surroundings.snapshot import Place, Snapshot, Surroundings
 from ckptplan.torch.surroundings.values import holds_graph
 from ckptplan.torch.trees import flatten
-from ckptplan.torch.trial import StepResult, Trial, are_equal, copy_leaves
+from ckptplan.torch.trial import StepResult, Trial, are_equal, are_equal_terms, copy_leaves
 
 #: Tensors by their ids.
 Uses: TypeAlias = dict[int, torch.Tensor]
@@ -44,6 +48,7 @@ class Comparison:
 
     Arguments:
         trial: runs the steps.
+        things: the cell and the losses, by the names of their arguments.
         surroundings: what they can reach.
         world: what they find there.
         autocast: the settings in force.
@@ -53,6 +58,7 @@ class Comparison:
     """
 
     trial: Trial
+    things: dict[str, object]
     surroundings: Surroundings
     world: Snapshot
     autocast: Autocast
@@ -84,7 +90,8 @@ class Comparison:
         # With a graph, such a cache would be part of each chunk's graph.
         places = [*lasting, *(place for place in made if place in with_graph and place not in lasting)]
         refuse_hidden_state(take_second, surroundings, end, places, second.result)
-        _refuse_outer_graph(second.outer)
+        surroundings.put_back(end)
+        _refuse_outer_graph(second.outer, name_graphs(self.things))
         # A cell may create tensors that require a gradient, as initial states; each run creates new ones.
         shared = {key: leaf for key, leaf in {**first.uses, **second.uses}.items() if key in again.uses}
         return Observations(
@@ -148,11 +155,13 @@ class _Examined:
     outer: str | None
 
 
-def _refuse_outer_graph(node: str | None) -> None:
+def _refuse_outer_graph(node: str | None, holders: Sequence[str] = ()) -> None:
     """Raise InputError if a step uses an outer graph, which each chunk would backpropagate through again."""
     if node is not None:
+        held = f": {describe_holders(holders)} one" if holders else ""
         raise InputError(
-            f"the cell or the loss uses a tensor that was computed outside (by {node}) and has its own graph",
+            f"the cell or the loss uses a tensor that was computed outside (by {node}) and has its own graph"
+            + held,
             field="parameters",
             accepted="parameters=[...] with that tensor, or the tensor as an input or in the state; if a step "
             "computed it and keeps it, the tensor in the state, or computed anew in each step",
@@ -175,7 +184,7 @@ def _check_repeated(first: StepResult, again: StepResult, trial: Trial) -> None:
     same = are_equal(first.leaves, again.leaves) and (
         flatten((first.after, first.output))[1].plain == flatten((again.after, again.output))[1].plain
     )
-    if not same or not are_equal(tuple(first.terms), tuple(again.terms)):
+    if not same or not are_equal_terms(first, again):
         raise InputError(
             "returned another result when its first step ran again: it depends on something that could not be "
             "found and put back (a file, a clock, an extension, a random generator of its own)",
@@ -188,7 +197,7 @@ def _check_repeated(first: StepResult, again: StepResult, trial: Trial) -> None:
 def _check_grad_mode(first: StepResult, plain: StepResult, trial: Trial) -> None:
     """Raise InputError if a step returns another result where no graph is recorded."""
     same = are_equal(first.leaves, plain.leaves)
-    if not same or not are_equal(tuple(first.terms), tuple(plain.terms)):
+    if not same or not are_equal_terms(first, plain):
         raise InputError(
             "returns another result under torch.no_grad(), where steps run that are run again later",
             field=trial.loss_field if same else "cell",
@@ -205,7 +214,7 @@ def _loss_draws_error(trial: Trial) -> InputError:
     )
 
 
-def _check_chunk(cell: ChunkCell, state: Any, inputs: Sequence) -> None:
+def _check_chunk(cell: ChunkCell, state: Any, inputs: Inputs) -> None:
     """Raise InputError if a chunk differs from a step, e.g. because a subclass changes only the step."""
     given, nest = inputs.piece(0, 1)
     leaves, structure = flatten(state)

@@ -9,7 +9,6 @@ from typing import Any
 
 import torch
 
-from ckptplan.errors import InputError
 from ckptplan.model.plan import Plan
 from ckptplan.schedule.actions import Backward
 from ckptplan.schedule.schedule import Schedule
@@ -37,13 +36,14 @@ class Run:
     plan: Plan | Schedule
     device: torch.device
     watch: SequenceWatch
+    #: The cell and the losses, by the names of their arguments.
+    things: dict[str, object]
     first: Backward | None = None
 
     @contextmanager
     def explain(self) -> Iterator[None]:
         """Turn errors of the block into what they mean for a run. The block must release what it holds."""
-        things = (self.executor.engine.cell, self.outputs)
-        with explain_exhaustion(self.plan, self.device), explain_held_graphs(self.modules, things):
+        with explain_exhaustion(self.plan, self.device), explain_held_graphs(self.things):
             yield
 
 
@@ -57,15 +57,12 @@ class PlannedSequence(torch.autograd.Function):
         ctx.run = run
         ctx.versions = [tensor._version for tensor in tensors]
         ctx.tensors = [tensor.detach() for tensor in tensors]
-        with run.explain():
+        with run.watch.sweep(), run.explain():
             try:
                 run.first = run.executor.sweep(run.actions)
                 run.watch.end_sweep()
-            except BaseException as error:
+            except BaseException:
                 run.executor.close()
-                if isinstance(error, InputError):
-                    run.watch.undo()
-                run.watch.close()
                 raise
         # Taken after the sweep: steps may replace buffers, e.g. in neurons that keep their last state.
         ctx.modules = Fingerprint(run.modules, without=run.watch.written)

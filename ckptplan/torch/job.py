@@ -150,6 +150,7 @@ class Job:
             plan=self.plan,
             device=probed.device,
             watch=watch,
+            things=probed.things,
         )
         gauge = executor.engine.gauge = self._gauge(probed)
         try:

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from ckptplan.errors import InputError
 from ckptplan.torch.surroundings.snapshot import Place, Surroundings
 from ckptplan.torch.surroundings.values import holds_graph, replace_tensors
 from ckptplan.torch.trees import is_differentiable
@@ -27,11 +28,13 @@ class LeftoverTensor(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *_: torch.Tensor) -> Any:
-        """Raise RuntimeError."""
-        raise RuntimeError(
-            f"{ctx.name} was left by the steps of a planned sequence, whose graphs are gone: a loss of it has "
-            "no gradient. Take the loss within the sequence (loss, chunk_loss, final_loss), or return it as an "
-            "output or in the state"
+        """Raise InputError."""
+        raise InputError(
+            f"{ctx.name} was left by the steps of a planned sequence, whose graphs are gone: there is no "
+            "gradient of it",
+            field="loss",
+            accepted="a loss taken within the sequence (loss, chunk_loss, final_loss), and what steps pass on "
+            "to each other in the state; detach() for what is only looked at",
         )
 
 

@@ -37,6 +37,8 @@ class ProbeResult:
     #: Random generators that the cell and the losses hold.
     generators: tuple[object, ...]
     trial: Trial
+    #: The cell and the losses, by the names of their arguments.
+    things: dict[str, object]
     #: What the cell and the losses can reach, and what it holds: as before the trial.
     surroundings: Surroundings
     before: Snapshot
@@ -73,7 +75,7 @@ def probe(
     reached = _walk(things, device, lambda: cell(state, next(iterate_steps(leaves, nest, 1))))
     generators = Generators(device, wanted=True, held=reached.generators)
     trial = Trial(cell=cell, inputs=inputs, losses=losses, generators=generators)
-    called = CalledModules(reached.modules, given=things.values())
+    called = CalledModules([module for _, module in reached.modules], given=things.values())
     with ExitStack() as stack:
         stack.enter_context(generators.aside())
         stack.enter_context(torch.enable_grad())
@@ -83,6 +85,7 @@ def probe(
         stack.callback(surroundings.put_back, world)
         seen = Comparison(
             trial=trial,
+            things=things,
             surroundings=surroundings,
             world=world,
             autocast=Autocast.present(device),
@@ -99,6 +102,7 @@ def probe(
         device=_find_device(seen.first.leaves, default=device),
         generators=tuple(reached.generators),
         trial=trial,
+        things=things,
         surroundings=surroundings,
         before=surroundings.take_without_copies(world, but={place.holder for place in seen.changed}),
         with_graph=seen.with_graph,

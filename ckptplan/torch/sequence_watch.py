@@ -101,17 +101,20 @@ class SequenceWatch:
             finally:
                 surroundings.put_back(world)
 
-    def undo(self) -> None:
-        """Leave everything as it was before the first step."""
-        if self._before is not None:
-            self._surroundings.put_back(self._before)
-        self._surroundings.write_places(self._changed)
-        self._generators.restore(self._drawn)
-
-    def close(self) -> None:
-        """Let go of everything."""
-        self._before = self._early = None
-        self._start, self._changed = (None, 0), {}
+    @contextmanager
+    def sweep(self) -> Iterator[None]:
+        """Run the first sweep; after an InputError, leave everything as it was before the first step."""
+        try:
+            yield
+        except InputError:
+            if self._before is not None:
+                self._surroundings.put_back(self._before)
+            self._surroundings.write_places(self._changed)
+            self._generators.restore(self._drawn)
+            raise
+        finally:
+            self._before = self._early = None
+            self._start = None, 0
 
     @contextmanager
     def rerun(self) -> Iterator[None]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import random
 import sys
 from collections import deque
-from collections.abc import Callable, Iterator, MutableMapping
+from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from dataclasses import dataclass, field
 from functools import lru_cache, partial
 from types import (
@@ -70,14 +70,15 @@ class Reached:
     """What a walk found."""
 
     holders: list[Holder] = field(default_factory=list)
-    modules: list[torch.nn.Module] = field(default_factory=list)
+    #: By name.
+    modules: list[tuple[str, torch.nn.Module]] = field(default_factory=list)
     #: Random generators, as ``torch.Generator`` and ``numpy.random.Generator`` objects.
     generators: list[object] = field(default_factory=list)
     #: Parameters that a lazy module has yet to make.
     lazy: bool = False
 
 
-def walk(roots: dict[str, object]) -> Reached:
+def walk(roots: Mapping[str, object]) -> Reached:
     """Return what can be reached from named objects."""
     found = Reached()
     waiting: deque[tuple[str, Any]] = deque(roots.items())
@@ -100,7 +101,7 @@ def _visit(name: str, thing: Any, found: Reached) -> _Found:
         _note_tensor(name, thing, found)
         return
     if isinstance(thing, torch.nn.Module):
-        found.modules.append(thing)
+        found.modules.append((name, thing))
     elif _is_generator(thing):
         found.generators.append(thing)
         return
