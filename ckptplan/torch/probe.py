@@ -11,7 +11,7 @@ import torch
 
 from ckptplan.errors import InputError
 from ckptplan.torch.ambient import Autocast, Generators
-from ckptplan.torch.comparison import Comparison
+from ckptplan.torch.first_steps import FirstSteps
 from ckptplan.torch.inputs import Sequence, iterate_steps
 from ckptplan.torch.losses import SummedLoss
 from ckptplan.torch.modules import CalledModules
@@ -83,7 +83,7 @@ def probe(
         surroundings = Surroundings([*reached.holders, *stack.enter_context(tap_iterators(reached.holders))])
         world = surroundings.take(copies=True)
         stack.callback(surroundings.put_back, world)
-        seen = Comparison(
+        seen = FirstSteps(
             trial=trial,
             things=things,
             surroundings=surroundings,

@@ -43,7 +43,7 @@ class Observations:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Comparison:
+class FirstSteps:
     """Runs the first two steps from the same surroundings, several times.
 
     Arguments:
