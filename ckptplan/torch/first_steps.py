@@ -38,7 +38,7 @@ class Observations:
     #: The number of tensors requiring a gradient that each step creates.
     temporary: int
     #: What the first two steps changed, and which of it held tensors with a graph.
-    changed: set[Place]
+    changed: list[Place]
     with_graph: set[Place]
 
 
@@ -81,7 +81,7 @@ class FirstSteps:
         second = self._examine(take_second())
         end = surroundings.take_since(then)
         made, lasting = surroundings.list_changes(self.world, then), surroundings.list_changes(then, end)
-        changed = {*made, *lasting}
+        changed = list(dict.fromkeys((*made, *lasting)))
         with_graph = {place for place in changed if holds_graph(surroundings.value_of(place))}
         refuse_lost_changes(surroundings, changed)
 

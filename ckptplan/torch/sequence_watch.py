@@ -6,7 +6,7 @@ they read is hidden state, and refused, also if they begin to write it only afte
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -19,6 +19,7 @@ from ckptplan.torch.leftovers import guard_leftovers
 from ckptplan.torch.surroundings.holders import Content
 from ckptplan.torch.surroundings.snapshot import Place, Snapshot, Surroundings
 from ckptplan.torch.surroundings.values import holds_graph
+from ckptplan.torch.surroundings.walk import walk
 from ckptplan.torch.trial import StepResult, Trial, detach_state
 
 
@@ -127,3 +128,17 @@ class SequenceWatch:
             raise
         finally:
             self._surroundings.write_places(present)
+
+
+@contextmanager
+def leave_as_found(things: Mapping[str, object], *, device: torch.device | None) -> Iterator[None]:
+    """Leave what named objects can reach, and the random generators, as they were before the block."""
+    reached = walk(things)
+    surroundings = Surroundings(reached.holders)
+    before = surroundings.take(copies=True)
+    generators = Generators(device or torch.device("cpu"), wanted=True, held=reached.generators)
+    with generators.aside():
+        try:
+            yield
+        finally:
+            surroundings.put_back(before)

@@ -13,6 +13,7 @@ from ckptplan.schedule.schedule import Schedule
 from ckptplan.torch.api import bptt
 from ckptplan.torch.executor import Executor
 from ckptplan.torch.inputs import make_sequence
+from ckptplan.torch.sequence_watch import leave_as_found
 from ckptplan.torch.trees import byte_size, flatten
 
 #: Measure up to this many steps.
@@ -49,7 +50,8 @@ def measured_sizes(cell: Any, inputs: Any, state: Any, loss: Any = None, **more:
     if loss is None and not any(name.endswith("loss") for name in more):
         loss = _sum
     at_once = Schedule(steps=steps, actions=(Record(0, steps), Backward(0, steps)), local_states=steps)
-    with torch.enable_grad():
+    things = {"cell": cell, "loss": loss, **more}
+    with torch.enable_grad(), leave_as_found(things, device=pieces[0].device if pieces else None):
         result = bptt(cell, first, state, loss, plan=at_once, observer=observe, **more)
     if not seen:
         raise InputError(

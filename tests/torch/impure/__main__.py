@@ -1,0 +1,70 @@
+"""Write docs/impure-cells.md anew: ``python -m tests.torch.impure``."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+
+from tests.torch.impure import functions, losses, modules, randomness, spiking, statistics
+from tests.torch.impure.cases import CASES, STEPS, Case
+from tests.torch.impure.outcome import STRATEGIES, run
+
+PAGE = Path(__file__).parents[3] / "docs/impure-cells.md"
+#: The families register their cases when they are imported, in this order.
+FAMILIES = (modules, functions, spiking, randomness, statistics, losses)
+_HEAD = f"""# Impure cells and losses, and what becomes of each
+
+A cell and a loss must depend on their arguments alone, because steps run again. These do not, or seem not to. \
+Each runs for {STEPS} steps under five plans, and its gradients are compared with those of a plain loop that \
+starts from the same seeds: *right* means equal to 1e-9 in fp64, *refused* means an `InputError`, whose \
+beginning the last column shows. None is different without a word. [docs/runtime.md](runtime.md) says how this \
+is checked, and what cannot be found.
+
+`python -m tests.torch.impure` writes this page; `tests/torch/test_impure.py` runs every case.
+"""
+
+
+def page() -> str:
+    """Return the page."""
+    return "\n".join([_HEAD, *_rows()]) + "\n"
+
+
+def _rows() -> Iterator[str]:
+    family = ""
+    for name, one in CASES.items():
+        if one.family != family:
+            family = one.family
+            yield from (
+                "",
+                f"## {family.capitalize()}",
+                "",
+                f"| case | what it does | {' | '.join(STRATEGIES)} | refusal |",
+            )
+            yield "|---|---|" + "---|" * (len(STRATEGIES) + 1)
+        yield _row(name, one)
+
+
+def _row(name: str, case: Case) -> str:
+    outcomes = [run(case, strategy) for strategy in STRATEGIES]
+    message = next((one.message for one in reversed(outcomes) if one.message), "")
+    kinds = " | ".join(one.kind for one in outcomes)
+    return f"| `{name}` | {case.what} | {kinds} | {_shorten(message)} |"
+
+
+def _shorten(message: str) -> str:
+    """Return the beginning of a message, up to what is accepted and to a colon after the field."""
+    text = message.partition(" (accepted:")[0]
+    field, _, rest = text.partition(": ")
+    return f"{field}: {rest.partition(': ')[0]}".replace("|", r"\|") if rest else text
+
+
+def main() -> None:
+    """Write the page."""
+    # PyTorch's compiler looks at the gradient of each state that it is called with.
+    warnings.filterwarnings("ignore", message="The .grad attribute of a Tensor that is not a leaf")
+    PAGE.write_text(page(), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
