@@ -31,18 +31,11 @@ def page() -> str:
 
 
 def _rows() -> Iterator[str]:
-    family = ""
-    for name, one in CASES.items():
-        if one.family != family:
-            family = one.family
-            yield from (
-                "",
-                f"## {family.capitalize()}",
-                "",
-                f"| case | what it does | {' | '.join(STRATEGIES)} | refusal |",
-            )
-            yield "|---|---|" + "---|" * (len(STRATEGIES) + 1)
-        yield _row(name, one)
+    heads = ("case", "what it does", *STRATEGIES, "refusal")
+    for family in dict.fromkeys(one.family for one in CASES.values()):
+        yield from ("", f"## {family[0].upper()}{family[1:]}", "")
+        yield from (f"| {' | '.join(heads)} |", "|---" * len(heads) + "|")
+        yield from (_row(name, one) for name, one in CASES.items() if one.family == family)
 
 
 def _row(name: str, case: Case) -> str:
