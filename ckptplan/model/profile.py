@@ -7,6 +7,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from ckptplan.errors import InputError, did_you_mean
 from ckptplan.model.checked import CheckedModel, digest
 from ckptplan.model.quantities import Count, Limit, Name, PositiveBytes, Rate, Seconds, Watts
+from ckptplan.units import parse_optional_bytes
 
 Grade = Literal["A", "B", "C", "D", "M", "X"]
 GRADES: dict[str, str] = {
@@ -39,6 +40,10 @@ class Source(BaseModel):
         return self
 
 
+#: The fields that only transfers need.
+_RATES = ("write_bytes_per_second", "read_bytes_per_second")
+
+
 class HardwareProfile(CheckedModel):
     """One chip and its two memory tiers.
 
@@ -58,8 +63,12 @@ class HardwareProfile(CheckedModel):
     remote_bytes: Annotated[
         Limit, Field(description="remote memory in all, bytes; none, or 'unbounded': no limit")
     ] = None
-    write_bytes_per_second: Annotated[Rate, Field(description="local to remote, bytes per second")]
-    read_bytes_per_second: Annotated[Rate, Field(description="remote to local, bytes per second")]
+    write_bytes_per_second: Annotated[
+        Rate, Field(description="local to remote, bytes per second; not needed if remote_bytes is 0")
+    ] = 0.0
+    read_bytes_per_second: Annotated[
+        Rate, Field(description="remote to local, bytes per second; not needed if remote_bytes is 0")
+    ] = 0.0
     latency_seconds: Annotated[Seconds, Field(description="start-up time of a message, seconds")] = 0.0
     synchronisation_seconds: Annotated[
         Seconds, Field(description="T_s of the paper: synchronisation per message, seconds")
@@ -76,6 +85,26 @@ class HardwareProfile(CheckedModel):
     power_watts: Annotated[Watts | None, Field(description="power under load, watts")] = None
     idle_power_watts: Annotated[Watts | None, Field(description="idle power, watts")] = None
     sources: dict[str, Source] = Field(default_factory=dict, description="field -> where its number comes from")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _needs_no_link_without_remote_memory(cls, data: Any) -> Any:
+        if not isinstance(data, dict) or not _is_nothing(data.get("remote_bytes")):
+            return data
+        missing = [field for field in _RATES if data.get(field) is None]
+        unused = Source(grade="D", source="not used: there is no remote memory")
+        return {
+            **data,
+            **dict.fromkeys(missing, 1.0),
+            "sources": {**dict.fromkeys(missing, unused), **(data.get("sources") or {})},
+        }
+
+    @model_validator(mode="after")
+    def _has_rates(self) -> Self:
+        for field in _RATES:
+            if not getattr(self, field):
+                raise InputError("is missing", field=field, accepted=type(self).model_fields[field].description)
+        return self
 
     @model_validator(mode="after")
     def _sources_name_fields(self) -> Self:
@@ -97,6 +126,17 @@ class HardwareProfile(CheckedModel):
     def hash(self) -> str:
         """A hash of the numbers alone: two profiles with equal hashes give equal plans."""
         return digest(self.numbers())
+
+
+def _is_nothing(size: object) -> bool:
+    """Return whether a size, as a number or as text, is zero bytes."""
+    if size is None or isinstance(size, bool):
+        return False
+    try:
+        return parse_optional_bytes(size) == 0
+    except InputError:
+        # The field's own check says what is wrong with it.
+        return False
 
 
 #: The fields that hold numbers, in the order of the model.

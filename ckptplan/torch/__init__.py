@@ -12,11 +12,12 @@ try:
 except ImportError as error:
     raise MissingExtra("torch", package="torch") from error
 
-from ckptplan.torch.api import Result, bptt, unroll
+from ckptplan.torch.api import bptt, plan_for, scan, unroll
 from ckptplan.torch.chunk_cell import ChunkCell
 from ckptplan.torch.fit import PlanMismatch
 from ckptplan.torch.lif import LIF
 from ckptplan.torch.memory import OutOfMemory
+from ckptplan.torch.planned import Result
 from ckptplan.torch.sizes import Sizes, measured_sizes
 
 __all__ = [
@@ -28,5 +29,7 @@ __all__ = [
     "Sizes",
     "bptt",
     "measured_sizes",
+    "plan_for",
+    "scan",
     "unroll",
 ]

@@ -1,30 +1,21 @@
-"""The entry points ``unroll`` and ``bptt``."""
+"""The entry points ``bptt``, ``unroll``, ``scan`` and ``plan_for``."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 
-from ckptplan.errors import InputError, quote_value
+from ckptplan.errors import InputError
 from ckptplan.model.plan import Plan
 from ckptplan.schedule.actions import Action
 from ckptplan.schedule.schedule import Schedule
+from ckptplan.torch.budget import make_plan
 from ckptplan.torch.engine import Cell
 from ckptplan.torch.executor import Observer
-from ckptplan.torch.job import Job
-from ckptplan.torch.losses import StackedOutputs, SummedLoss
-
-
-@dataclass(frozen=True, kw_only=True)
-class Result:
-    """What ``bptt`` returns: the loss, which can be differentiated, and the final state, which cannot."""
-
-    loss: torch.Tensor
-    state: Any
+from ckptplan.torch.planned import Result, bptt_planned, check_losses, unroll_planned
 
 
 def unroll(
@@ -32,7 +23,8 @@ def unroll(
     inputs: Any,
     state: Any,
     *,
-    plan: Plan | Schedule,
+    plan: Plan | Schedule | None = None,
+    memory: int | str | None = None,
     parameters: Iterable[torch.Tensor] = (),
     remote_dir: str | os.PathLike[str] | None = None,
     replay_randomness: bool = True,
@@ -49,6 +41,9 @@ def unroll(
             called again if steps run again.
         state: the initial state.
         plan: a plan, or a ``ckptplan.Schedule`` if nothing was planned.
+        memory: in place of a plan, the memory that the call may take: bytes, text as "2 GiB", or "auto" for
+            most of what the device has free. A plan is made for it, and kept for calls of the same shapes. The
+            outputs of all steps and their gradients are part of it, those of parameters, too.
         parameters: tensors that need gradients but that only later steps use. Gradients reach the inputs, the
             initial state, the parameters of ``cell``, and whatever its first step uses, without being named.
         remote_dir: a folder for remote checkpoints; without it, they are kept in host memory.
@@ -63,27 +58,25 @@ def unroll(
             PlanMismatch.
 
     The outputs of all steps are kept in memory; if only a loss is needed, ``bptt`` needs far less.
-    Raises InputError.
+    Raises InputError, also if no plan fits ``memory``.
     """
-    job = Job(
-        cell=cell,
-        inputs=inputs,
-        state=state,
-        plan=plan,
-        losses={},
-        parameters=_check_parameters(parameters),
+    options: dict[str, Any] = {
+        "parameters": parameters,
+        "replay_randomness": replay_randomness,
+        "verify": verify,
+    }
+    chosen = _choose_plan(plan, memory, cell, inputs, state, losses={}, **options)
+    return unroll_planned(
+        cell,
+        inputs,
+        state,
+        plan=chosen,
         remote_dir=remote_dir,
-        replay_randomness=replay_randomness,
-        verify=verify,
         schedule=schedule,
         observer=observer,
         strict=strict,
+        **options,
     )
-    probed = job.probe(None)
-    tensors, end = job.run(StackedOutputs(steps=plan.steps), probed)
-    structure = probed.output
-    count = sum(structure.is_tensor)
-    return structure.fill(tensors[:count]), end.fill(tensors[count:])
 
 
 def bptt(
@@ -92,7 +85,8 @@ def bptt(
     state: Any,
     loss: Callable[[int, Any], torch.Tensor] | None = None,
     *,
-    plan: Plan | Schedule,
+    plan: Plan | Schedule | None = None,
+    memory: int | str | None = None,
     chunk_loss: Callable[[int, Any], torch.Tensor] | None = None,
     final_loss: Callable[[Any], torch.Tensor] | None = None,
     parameters: Iterable[torch.Tensor] = (),
@@ -114,6 +108,7 @@ def bptt(
         state: the initial state.
         loss: ``loss(t, output)`` for each step.
         plan: as for ``unroll``.
+        memory: as for ``unroll``; outputs are not kept.
         chunk_loss: ``chunk_loss(start, outputs)`` for runs of steps, with outputs stacked over time; the sum
             must not depend on how the sequence is cut.
         final_loss: ``final_loss(state)`` for the final state.
@@ -125,44 +120,101 @@ def bptt(
         observer: as for ``unroll``.
         strict: as for ``unroll``.
 
-    Raises InputError.
+    Raises InputError, also if no plan fits ``memory``.
     """
-    if loss is not None and chunk_loss is not None:
-        raise InputError("is given together with loss", field="chunk_loss", accepted="one of the two")
-    if loss is None and chunk_loss is None and final_loss is None:
-        raise InputError("is missing", field="loss", accepted="loss, chunk_loss or final_loss")
-    losses = {"loss": loss, "chunk_loss": chunk_loss, "final_loss": final_loss}
-    for field, function in losses.items():
-        if function is not None and not callable(function):
-            raise InputError(f"{quote_value(function)} cannot be called", field=field, accepted="a function")
-    job = Job(
-        cell=cell,
-        inputs=inputs,
-        state=state,
-        plan=plan,
-        losses={name: one for name, one in losses.items() if one is not None},
-        parameters=_check_parameters(parameters),
+    losses = check_losses(loss=loss, chunk_loss=chunk_loss, final_loss=final_loss)
+    options: dict[str, Any] = {
+        "parameters": parameters,
+        "replay_randomness": replay_randomness,
+        "verify": verify,
+    }
+    chosen = _choose_plan(plan, memory, cell, inputs, state, losses=losses, **options)
+    return bptt_planned(
+        cell,
+        inputs,
+        state,
+        plan=chosen,
         remote_dir=remote_dir,
-        replay_randomness=replay_randomness,
-        verify=verify,
         schedule=schedule,
         observer=observer,
         strict=strict,
+        **losses,
+        **options,
     )
-    outputs = SummedLoss(loss=loss, chunk_loss=chunk_loss, final_loss=final_loss)
-    probed = job.probe(outputs)
-    (value, *final), end = job.run(outputs, probed)
-    return Result(loss=value, state=end.fill([leaf.detach() for leaf in final]))
 
 
-def _check_parameters(parameters: object) -> tuple[torch.Tensor, ...]:
-    """Return the tensors that require a gradient. Raises InputError."""
-    if isinstance(parameters, torch.nn.Module):
-        parameters = parameters.parameters()
-    if not isinstance(parameters, Iterable) or isinstance(parameters, torch.Tensor | str):
-        raise InputError(
-            f"is {quote_value(type(parameters).__name__)}",
-            field="parameters",
-            accepted="tensors, as module.parameters() gives them",
-        )
-    return tuple(one for one in parameters if not isinstance(one, torch.Tensor) or one.requires_grad)
+def scan(
+    cell: Cell,
+    state: Any,
+    inputs: Any,
+    *,
+    plan: Plan | Schedule | None = None,
+    memory: int | str | None = None,
+    **options: Any,
+) -> tuple[Any, Any]:
+    """Return the final state and the outputs of all steps: ``unroll`` in the order of PyTorch's and JAX's scan.
+
+    ``options`` are the other arguments of ``unroll``. Raises InputError, also if no plan fits.
+    """
+    outputs, final = unroll(cell, inputs, state, plan=plan, memory=memory, **options)
+    return final, outputs
+
+
+def plan_for(
+    cell: Cell,
+    inputs: Any,
+    state: Any,
+    loss: Callable[[int, Any], torch.Tensor] | None = None,
+    *,
+    memory: int | str,
+    steps: int | None = None,
+    chunk_loss: Callable[[int, Any], torch.Tensor] | None = None,
+    final_loss: Callable[[Any], torch.Tensor] | None = None,
+    parameters: Iterable[torch.Tensor] = (),
+    replay_randomness: bool = True,
+) -> Plan:
+    """Return the plan that ``bptt`` makes for ``memory``; without a loss, the one of ``unroll``.
+
+    The first steps run to count bytes and to measure times; modules and generators are left as they were.
+
+    Arguments:
+        cell: as for ``unroll``.
+        inputs: as for ``unroll``.
+        state: the initial state.
+        loss: as for ``bptt``.
+        memory: as for ``unroll``.
+        steps: T, if ``inputs`` is a callable.
+        chunk_loss: as for ``bptt``.
+        final_loss: as for ``bptt``.
+        parameters: as for ``unroll``.
+        replay_randomness: as for ``unroll``.
+
+    Raises InputError, also if no plan fits.
+    """
+    none = loss is None and chunk_loss is None and final_loss is None
+    losses = {} if none else check_losses(loss=loss, chunk_loss=chunk_loss, final_loss=final_loss)
+    return make_plan(
+        cell,
+        inputs,
+        state,
+        memory=memory,
+        losses=losses,
+        steps=steps,
+        parameters=parameters,
+        replay_randomness=replay_randomness,
+    )
+
+
+def _choose_plan(
+    plan: Plan | Schedule | None, memory: int | str | None, cell: Cell, inputs: Any, state: Any, **more: Any
+) -> Plan | Schedule:
+    """Return the plan that is given, or one for a limit of memory. Raises InputError."""
+    if memory is None:
+        if plan is None:
+            raise InputError("is missing", field="plan", accepted="a plan, or memory='2 GiB' in its place")
+        return plan
+    if plan is not None:
+        raise InputError("is given together with plan", field="memory", accepted="one of the two")
+    if not callable(cell):
+        raise InputError("cannot be called", field="cell", accepted="cell(state, x)")
+    return make_plan(cell, inputs, state, memory=memory, **more)

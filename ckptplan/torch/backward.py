@@ -29,7 +29,7 @@ def compute_gradients(
         return (None,) * len(everything)
     # The gradient of a scalar need not be given. PyTorch checks given gradients with symbolic shapes, which
     # would import sympy.
-    with torch.enable_grad(), _suspend_hooks(parameters):
+    with torch.enable_grad(), suspend_hooks(parameters):
         root = _GivenGradients.apply([gradient for _, gradient in live], *(output for output, _ in live))  # type: ignore[no-untyped-call]
         return torch.autograd.grad(root, everything, allow_unused=True)
 
@@ -51,7 +51,7 @@ class _GivenGradients(torch.autograd.Function):
 
 
 @contextmanager
-def _suspend_hooks(parameters: Sequence[torch.Tensor]) -> Iterator[None]:
+def suspend_hooks(parameters: Sequence[torch.Tensor]) -> Iterator[None]:
     """Disable hooks of parameters for each chunk, so that they fire once, for the whole gradient."""
     hooked: list[tuple[Any, Any]] = [(tensor, tensor._backward_hooks) for tensor in parameters]
     hooked = [(tensor, hooks) for tensor, hooks in hooked if hooks]

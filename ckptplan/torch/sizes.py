@@ -10,9 +10,9 @@ import torch
 from ckptplan.errors import InputError
 from ckptplan.schedule.actions import Backward, Record
 from ckptplan.schedule.schedule import Schedule
-from ckptplan.torch.api import bptt
 from ckptplan.torch.executor import Executor
 from ckptplan.torch.inputs import make_sequence
+from ckptplan.torch.planned import bptt_planned
 from ckptplan.torch.sequence_watch import leave_as_found
 from ckptplan.torch.trees import byte_size, flatten
 
@@ -52,7 +52,7 @@ def measured_sizes(cell: Any, inputs: Any, state: Any, loss: Any = None, **more:
     at_once = Schedule(steps=steps, actions=(Record(0, steps), Backward(0, steps)), local_states=steps)
     things = {"cell": cell, "loss": loss, **more}
     with torch.enable_grad(), leave_as_found(things, device=pieces[0].device if pieces else None):
-        result = bptt(cell, first, state, loss, plan=at_once, observer=observe, **more)
+        result = bptt_planned(cell, first, state, loss, plan=at_once, observer=observe, **more)
     if not seen:
         raise InputError(
             "has nothing that requires a gradient, so that no tape is kept",

@@ -1,0 +1,224 @@
+"""Makes a plan for a call and a limit of memory: measures the call once for each kind, and keeps plans."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections import OrderedDict
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import Any
+
+import torch
+
+import ckptplan
+from ckptplan.errors import Infeasible, InputError, quote_value
+from ckptplan.model.plan import Plan
+from ckptplan.model.workload import Basis
+from ckptplan.torch.ambient import Autocast
+from ckptplan.torch.inputs import make_sequence
+from ckptplan.torch.measurement import Measurement, measure_call
+from ckptplan.torch.memory import available_bytes
+from ckptplan.torch.surroundings.walk import walk
+from ckptplan.torch.trees import flatten
+from ckptplan.units import format_bytes, parse_bytes
+
+_log = logging.getLogger("ckptplan.torch")
+#: The share of what the device has free that ``memory="auto"`` takes: the rest is for fragmentation, the
+#: optimizer's first step, and other programs.
+AUTO_SHARE = 0.7
+_COUNTED = ("state_bytes", "tape_bytes", "resident_bytes_per_step", "resident_bytes", "workspace_bytes")
+_TIMED = ("forward_seconds", "backward_seconds", "recompute_seconds", "record_overhead_seconds")
+#: One in this many bytes of a limit is left for what is not counted.
+_MARGIN = 50
+#: Measurements that are kept.
+_MOST = 256
+_measured: OrderedDict[Any, Measurement] = OrderedDict()
+
+
+def make_plan(
+    cell: Any,
+    inputs: Any,
+    state: Any,
+    *,
+    memory: int | str,
+    losses: Mapping[str, Any],
+    steps: int | None = None,
+    **options: Any,
+) -> Plan:
+    """Return the quickest plan for a call within a limit of memory.
+
+    Arguments:
+        cell: as for ``bptt``.
+        inputs: as for ``bptt``.
+        state: the initial state.
+        memory: bytes, text as "2 GiB", or "auto".
+        losses: by the names of their arguments; none for ``unroll``, whose outputs are kept.
+        steps: T, if inputs are made by a function.
+        options: other arguments of ``bptt``.
+
+    Raises InputError, also if no plan fits.
+    """
+    count = _count_steps(inputs, steps)
+    leaves = (*flatten(state)[0], *make_sequence(inputs, steps=count).leaves)
+    device = next((leaf.device for leaf in leaves if leaf.device.type != "cpu"), torch.device("cpu"))
+    limit = _read_limit(memory, device)
+    measurement = _measure(cell, inputs, state, losses=losses, steps=count, **options)
+    kept = 0 if losses else 2 * count * measurement.output_bytes
+    gradients = sum(leaf.nbytes for leaf in make_sequence(inputs, steps=count).leaves if leaf.requires_grad)
+    try:
+        plan = _plan(measurement, count, limit, kept + gradients)
+    except Infeasible as error:
+        raise _explain_too_little(measurement, error, limit=limit, kept=kept + gradients) from error
+    _log.info("%s", describe_choice(plan, limit))
+    return plan
+
+
+def _explain_too_little(
+    measurement: Measurement, error: Infeasible, *, limit: int, kept: int
+) -> InputError | Infeasible:
+    if error.binding != "local_bytes":
+        return error
+    least = math.ceil(error.need * _MARGIN / (_MARGIN - 1)) + 1
+    fixed = measurement.parameter_bytes
+    share = (limit - fixed) / (least - fixed) if least > fixed else 0.0
+    parts = f"{format_bytes(measurement.workspace_bytes)} are gradients and the tensors of a step"
+    if kept:
+        parts += f", {format_bytes(kept)} outputs and gradients of the sequence"
+    ways = [f"at least {format_bytes(_round_up(least))} ({_round_up(least):,} bytes)"]
+    if share > 0:
+        ways.append(f"a batch of about {share:.0%} of this one")
+    ways += ["a shorter sequence (truncated BPTT)", "a plan with remote memory"]
+    return InputError(
+        f"{format_bytes(limit)} are too little: this call needs {format_bytes(least)}, of which {parts}",
+        field="memory",
+        value=limit,
+        accepted=", ".join(ways[:-1]) + f", or {ways[-1]}",
+    )
+
+
+def describe_choice(plan: Plan, limit: int) -> str:
+    """Return what was chosen and what it costs, in a line."""
+    settings = ", ".join(f"{name} {value}" for name, value in plan.parameters.items())
+    return (
+        f"{plan.strategy}{f' ({settings})' if settings else ''} for {plan.steps:,} steps: "
+        f"{format_bytes(plan.predicted.local_peak_bytes)} of {format_bytes(limit)}, "
+        f"{plan.predicted.overhead:+.0%} time over plain backpropagation"
+    )
+
+
+def _count_steps(inputs: Any, steps: int | None) -> int:
+    if callable(inputs):
+        if not isinstance(steps, int):
+            raise InputError(
+                "is missing: inputs are made by a function, which does not say how many steps there are",
+                field="steps",
+                accepted="the number of time steps, or a plan in place of memory",
+            )
+        return steps
+    leaves = flatten(inputs)[0]
+    if not leaves or leaves[0].dim() == 0:
+        raise InputError(
+            f"{quote_value(type(inputs).__name__)} holds no tensor with time as the first axis", field="inputs"
+        )
+    return len(leaves[0])
+
+
+def _read_limit(memory: object, device: torch.device) -> int:
+    if memory == "auto":
+        free = available_bytes(device)
+        if free is None:
+            raise InputError(
+                "cannot be found out on this system", field="memory", accepted="a size, as '2 GiB'"
+            )
+        # What a sequence of the same shapes had free before should give the same plan again.
+        return _round_down(int(AUTO_SHARE * free))
+    try:
+        limit = parse_bytes(memory)
+    except InputError as error:
+        raise InputError(
+            error.message, field="memory", value=memory, accepted=f"{error.accepted}, or 'auto'"
+        ) from None
+    if limit <= 0:
+        raise InputError(
+            "is not positive", field="memory", value=memory, accepted="a size, as '2 GiB', or 'auto'"
+        )
+    return limit
+
+
+def _round_down(size: int) -> int:
+    """Return a size with two significant digits."""
+    digits = 10 ** max(0, len(str(size)) - 2)
+    return int(size // digits * digits)
+
+
+def _round_up(size: int) -> int:
+    """Return a size with three significant digits."""
+    digits = 10 ** max(0, len(str(size)) - 3)
+    return int(-(-size // digits) * digits)
+
+
+def _measure(
+    cell: Any, inputs: Any, state: Any, *, losses: Mapping[str, Any], steps: int, **options: Any
+) -> Measurement:
+    key = _find_kind(cell, inputs, state, losses, steps)
+    if key in _measured:
+        _measured.move_to_end(key)
+        return _measured[key]
+    found = measure_call(cell, inputs, state, losses=losses, steps=steps, **options)
+    _measured[key] = found
+    while len(_measured) > _MOST:
+        _measured.popitem(last=False)
+    return found
+
+
+def _find_kind(cell: Any, inputs: Any, state: Any, losses: Mapping[str, Any], steps: int) -> Any:
+    """Return what measurements depend on: code, shapes, types, devices and modes, but not the length."""
+    reached = walk({"cell": cell, **losses})
+    parameters = tuple(
+        (tuple(one.shape), one.dtype, one.requires_grad, module.training)
+        for _, module in reached.modules
+        for one in module._parameters.values()
+        if one is not None
+    )
+    modules = tuple(type(module) for _, module in reached.modules)
+    code = tuple((name, getattr(one, "__code__", type(one))) for name, one in (("cell", cell), *losses.items()))
+    sequence = make_sequence(inputs, steps=steps)
+    piece, nest = sequence.piece(0, 1)
+    given, structure = flatten(state)
+    tensors = tuple(
+        (tuple(leaf.shape), leaf.dtype, leaf.device, leaf.requires_grad) for leaf in (*given, *piece)
+    )
+    short = min(steps, 64)
+    plain = (repr(structure.plain), repr(nest.plain))
+    return code, modules, parameters, tensors, plain, short, Autocast.present(torch.device("cpu"))
+
+
+@lru_cache(maxsize=1024)
+def _plan(measurement: Measurement, steps: int, limit: int, kept: int) -> Plan:
+    measured = Basis(kind="measured", why=f"counted in the first {measurement.steps} steps of the call")
+    timed = Basis(kind="measured", why=f"timed once over the first {measurement.steps} steps of the call")
+    workload = ckptplan.Workload(
+        name="call",
+        steps=steps,
+        units=1,
+        state_bytes=measurement.state_bytes,
+        tape_bytes=measurement.tape_bytes,
+        resident_bytes_per_step=measurement.resident_bytes_per_step,
+        resident_bytes=kept,
+        workspace_bytes=measurement.workspace_bytes,
+        forward_seconds=measurement.forward_seconds,
+        recompute_seconds=measurement.forward_seconds,
+        record_overhead_seconds=max(0.0, measurement.record_seconds - measurement.forward_seconds),
+        backward_seconds=measurement.backward_seconds,
+        basis={
+            **dict.fromkeys(_COUNTED, measured),
+            **dict.fromkeys(_TIMED, timed),
+        },
+    )
+    profile = ckptplan.HardwareProfile(name="memory-limit", local_bytes=limit, remote_bytes=0)
+    # What is not tensors of the cell: numbers by which steps are recognised, states of random generators.
+    room = limit - limit // _MARGIN
+    return ckptplan.optimize(
+        workload, profile, local_bytes=room, strategies=["closed"], command="ckptplan.torch.plan_for"
+    )

@@ -1,0 +1,188 @@
+"""Law: ``memory=`` in place of a plan: the call stays within it, and its gradients are those of plain BPTT."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+import ckptplan
+from ckptplan import InputError
+from ckptplan.torch import LIF, bptt, budget, plan_for, scan, unroll
+from ckptplan.torch.adapters import TorchCell
+from ckptplan.torch.meters import LiveBytes
+from tests.torch.support import assert_close, gradients, gru, job, plain
+
+STEPS = 400
+
+
+def squares(_: int, output: torch.Tensor) -> torch.Tensor:
+    return output.square().mean()
+
+
+class Layers(torch.nn.Module):
+    """Two layers with dropout and BatchNorm between them; the state is a tuple."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.below, self.above = torch.nn.GRUCell(16, 32), torch.nn.GRUCell(32, 32)
+        self.norm = torch.nn.BatchNorm1d(32)
+
+    def forward(self, state: Any, x: torch.Tensor) -> Any:
+        below = self.below(x, state[0])
+        above = self.above(torch.nn.functional.dropout(self.norm(below)), state[1])
+        return (below, above), above
+
+
+def make_lif() -> tuple[Any, Any]:
+    cell = LIF(16, 64)
+    return cell, cell.initial_state(8)
+
+
+CELLS: dict[str, Callable[[], tuple[Any, Any]]] = {
+    "gru": lambda: (TorchCell(torch.nn.GRUCell(16, 64)), torch.zeros(8, 64)),
+    "lstm": lambda: (TorchCell(torch.nn.LSTMCell(16, 64)), None),
+    "layers": lambda: (Layers(), (torch.zeros(8, 32), torch.zeros(8, 32))),
+    "lif": make_lif,
+}
+
+
+@pytest.mark.parametrize(("name", "share"), [(name, 0.5) for name in CELLS] + [("gru", 0.15), ("lstm", 0.15)])
+def test_the_live_tensors_of_a_call_stay_within_the_limit(name: str, share: float) -> None:
+    """The limit is a share of what plain BPTT, as one recorded run, takes."""
+    torch.manual_seed(0)
+    cell, state = CELLS[name]()
+    inputs = torch.randn(STEPS, 8, 16)
+    with LiveBytes() as all_:
+        bptt(cell, inputs, state, squares, memory="1 GiB").loss.backward()
+    cell.zero_grad()
+    limit = int(share * all_.peak)
+    plan_for(cell, inputs, state, squares, memory=limit)
+    with LiveBytes() as live:
+        result = bptt(cell, inputs, state, squares, memory=limit)
+        result.loss.backward()
+    assert live.peak <= limit
+    assert isinstance(result.plan, ckptplan.Plan)
+    assert result.plan.predicted.local_peak_bytes >= 0.5 * limit
+
+
+@pytest.mark.parametrize("name", ["gru", "lstm", "layers"])
+def test_gradients_are_those_of_plain_bptt(name: str) -> None:
+    torch.manual_seed(0)
+    cell, state = CELLS[name]()
+    cell, inputs = cell.double(), torch.randn(60, 8, 16).double().requires_grad_()
+    state = None if state is None else torch.utils._pytree.tree_map(torch.Tensor.double, state)
+    wanted = [inputs, *cell.parameters()]
+    drawn = torch.get_rng_state()
+    outputs, _ = plain(cell, inputs, state, 60)
+    theirs = gradients(torch.stack([squares(0, one) for one in outputs]).sum(), wanted)
+    torch.set_rng_state(drawn)
+    result = bptt(cell, inputs, state, squares, memory="800 kB")
+    assert isinstance(result.plan, ckptplan.Plan)
+    assert result.plan.predicted.recomputed_steps > 0
+    assert_close(gradients(result.loss, wanted), theirs, relative=1e-12)
+
+
+def test_a_call_is_measured_once_for_its_shapes_and_planned_for_each_length() -> None:
+    cell, _ = CELLS["gru"]()
+    # As in a training loop that defines its cell anew.
+    cells = [lambda state, x: cell(state, x) for _ in range(3)]  # noqa: PLW0108
+    known = len(budget._measured)
+    tapes = set()
+    for step, length in enumerate((300, 301, 77)):
+        result = bptt(cells[step], torch.randn(length, 8, 16), None, squares, memory="1 MB")
+        assert result.plan.steps == length
+        assert isinstance(result.plan, ckptplan.Plan)
+        tapes.add(result.plan.workload.tape_bytes)
+    assert len(tapes) == 1
+    assert len(budget._measured) <= known + 3
+    before = len(budget._measured)
+    bptt(cells[0], torch.randn(310, 8, 16), None, squares, memory="900 kB")
+    assert len(budget._measured) == before
+    bptt(cells[0], torch.randn(310, 4, 16), None, squares, memory="900 kB")
+    assert len(budget._measured) == before + 1
+
+
+def test_scan_and_unroll_return_the_same_in_their_own_orders() -> None:
+    cell, parameters = gru()
+    inputs, state = job(STEPS)
+    outputs, last = unroll(cell, inputs, state, memory="800 kB")
+    final, stacked = scan(cell, state, inputs, memory="800 kB")
+    expected, _ = plain(cell, inputs, state, STEPS)
+    assert torch.equal(last, final)
+    together = torch.stack(expected).detach()
+    assert_close([outputs.detach(), stacked.detach()], [together, together], relative=1e-12)
+    ours = gradients((stacked * inputs[..., :1]).sum() + final.sum(), parameters)
+    theirs = gradients((torch.stack(expected) * inputs[..., :1]).sum() + expected[-1].sum(), parameters)
+    assert_close(ours, theirs, relative=1e-12)
+
+
+def test_auto_takes_most_of_what_is_free(caplog: pytest.LogCaptureFixture) -> None:
+    cell, _ = gru()
+    inputs, state = job(STEPS)
+    with caplog.at_level(logging.INFO, logger="ckptplan.torch"):
+        plan = plan_for(cell, inputs, state, squares, memory="auto")
+    assert plan.strategy == "base"
+    assert plan.profile.local_bytes > 10**7
+    (line,) = caplog.messages
+    assert line.startswith("base for 400 steps: ")
+    assert "+0% time over plain backpropagation" in line
+
+
+def test_a_plan_says_what_was_counted_and_needs_no_bandwidth() -> None:
+    cell, _ = gru()
+    inputs, state = job(STEPS)
+    plan = plan_for(cell, inputs, state, squares, memory="300 kB")
+    basis = {entry.field: entry.text for entry in plan.estimate_basis}
+    assert "counted in the first 16 steps" in basis["workload.tape_bytes"]
+    assert plan.profile.remote_bytes == 0
+    ckptplan.HardwareProfile(name="none", local_bytes=1, remote_bytes=0)
+    with pytest.raises(InputError, match="write_bytes_per_second: is missing"):
+        ckptplan.HardwareProfile(name="none", local_bytes=1)
+
+
+def test_made_inputs_say_how_many_steps_there_are() -> None:
+    cell, _ = gru()
+    inputs, state = job(STEPS)
+
+    def make(start: int, stop: int) -> torch.Tensor:
+        return inputs[start:stop].detach()
+
+    plan = plan_for(cell, make, state, squares, memory="300 kB", steps=STEPS)
+    bptt(cell, make, state, squares, plan=plan).loss.backward()
+    with pytest.raises(InputError, match="steps: is missing"):
+        bptt(cell, make, state, squares, memory="300 kB")
+
+
+def test_a_limit_that_is_too_small_says_the_least_and_other_ways() -> None:
+    cell, _ = gru()
+    inputs, state = job(STEPS)
+    with pytest.raises(
+        InputError, match=r"memory: 4\.883 KiB are too little: this call needs .* of which"
+    ) as error:
+        bptt(cell, inputs, state, squares, memory="5 kB")
+    for way in ("at least", "truncated BPTT", "remote memory"):
+        assert way in str(error.value)
+    least = int(str(error.value).partition(" bytes)")[0].rpartition("(")[2].replace(",", ""))
+    bptt(cell, inputs, state, squares, memory=least).loss.backward()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({}, "plan: is missing"),
+        ({"memory": "2 GiB", "plan": "x"}, "memory: is given together with plan"),
+        ({"memory": "two"}, "memory: "),
+        ({"memory": 0}, "memory: is not positive"),
+        ({"memory": -5}, "memory: "),
+    ],
+)
+def test_bad_limits_are_refused(arguments: dict[str, Any], message: str) -> None:
+    inputs, state = job(STEPS)
+    with pytest.raises(InputError, match=message):
+        bptt(gru()[0], inputs, state, squares, **arguments)
+    with pytest.raises(InputError, match=message):
+        unroll(gru()[0], inputs, state, **arguments)
