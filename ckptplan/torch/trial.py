@@ -152,12 +152,18 @@ def are_equal(ones: Leaves, others: Leaves, *, rounding: float = ROUNDING) -> bo
     for one, other in zip(ones, others, strict=True):
         if one.shape != other.shape:
             return False
-        difference = (one.detach().double() - other.detach().double()).abs().nan_to_num(0.0, posinf=0.0)
-        scale = one.detach().double().abs().nan_to_num(0.0, posinf=0.0)
+        wide = _widen(one)
+        difference = (wide - _widen(other)).abs().nan_to_num(0.0, posinf=0.0)
+        scale = wide.abs().nan_to_num(0.0, posinf=0.0)
         share = max(rounding, 4 * torch.finfo(one.dtype).eps) if one.is_floating_point() else rounding
         if one.numel() and float(difference.max()) > share * float(scale.max()):
             return False
     return True
+
+
+def _widen(tensor: torch.Tensor) -> torch.Tensor:
+    """Return the numbers in the widest type; those of complex ones keep both parts."""
+    return tensor.detach().to(torch.complex128 if tensor.is_complex() else torch.float64)
 
 
 def are_equal_terms(one: StepResult, other: StepResult) -> bool:
