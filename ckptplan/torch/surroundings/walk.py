@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import random
 import sys
-from collections import deque
+from argparse import Namespace
+from collections import UserDict, UserList, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
 from dataclasses import dataclass, field
 from functools import lru_cache, partial
@@ -22,6 +23,7 @@ from types import (
     MethodType,
     MethodWrapperType,
     ModuleType,
+    SimpleNamespace,
 )
 from typing import Any, TypeAlias
 
@@ -64,6 +66,8 @@ _IMMUTABLE = (
     int, float, complex, str, bytes, type(None), torch.dtype, torch.device, torch.Size, ModuleType,
     property, range, slice,
 )  # fmt: skip
+#: Classes of the standard library whose objects hold what users put into them.
+_PLAIN_DATA = (SimpleNamespace, Namespace, UserDict, UserList)
 _Found: TypeAlias = Iterator[tuple[str, Any]]
 
 
@@ -162,7 +166,7 @@ def _visit_module(name: str, thing: torch.nn.Module, found: Reached) -> _Found:
 
 def _visit_object(name: str, thing: object, found: Reached) -> _Found:
     """Visit an object of a class that is not known here."""
-    if is_passed_over(type(thing)):
+    if is_passed_over(type(thing)) and not isinstance(thing, _PLAIN_DATA):
         if hasattr(thing, "__next__"):
             found.holders.append(IteratorHolder(name, thing))
         if hasattr(thing, "__wrapped__"):
