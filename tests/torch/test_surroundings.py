@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import argparse
+import collections
 import enum
 import io
 import logging
@@ -30,9 +32,9 @@ def loss(_: int, output: Any) -> torch.Tensor:
     return torch.as_tensor(output).abs().square().sum()
 
 
-def train(cell: Callable[[Any, Any], Any], inputs: Any = None) -> torch.Tensor:
+def train(cell: Callable[[Any, Any], Any], inputs: Any = None, *, strategy: str = "revolve") -> torch.Tensor:
     inputs = torch.linspace(-1, 1, 3 * STEPS).view(STEPS, 3) if inputs is None else inputs
-    result = bptt(cell, inputs, torch.zeros(3), loss, plan=plan_of(STEPS, "revolve"))
+    result = bptt(cell, inputs, torch.zeros(3), loss, plan=plan_of(STEPS, strategy))
     result.loss.backward()
     return result.loss
 
@@ -154,6 +156,41 @@ def test_state_in_another_module_is_refused_by_name() -> None:
     with pytest.raises(InputError, match="count changes in a step"):
         train(cell)
     assert helpers.count == 0.0
+
+
+@pytest.mark.parametrize("make", [types.SimpleNamespace, argparse.Namespace, collections.UserDict])
+def test_state_in_plain_objects_of_the_standard_library_is_refused_by_name(make: Callable[..., Any]) -> None:
+    """Also if it changes results only after the first steps, and nothing runs again."""
+    weight, kept = torch.ones(3, requires_grad=True), make(count=0.0)
+
+    def cell(state: Any, x: Any) -> Any:
+        if isinstance(kept, collections.UserDict):
+            kept["count"] += 1.0
+        else:
+            kept.count += 1.0
+        count = kept["count"] if isinstance(kept, collections.UserDict) else kept.count
+        state = 0.9 * state + weight * x * (1 + (count > 4))
+        return state, state
+
+    with pytest.raises(InputError, match=r"kept.*count.* changes in a step"):
+        train(cell, strategy="base")
+
+
+def test_a_cell_that_keeps_text_is_not_called_a_loss() -> None:
+    class Phases(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight, self.phase = torch.nn.Parameter(torch.ones(3)), "rest"
+
+        def forward(self, state: Any, x: Any) -> Any:
+            gain = 2.0 if self.phase == "active" else 1.0
+            self.phase = "active" if state.abs().sum() > 1 else "rest"
+            state = 0.9 * state + self.weight * x * gain
+            return state, state
+
+    with pytest.raises(InputError, match=r"cell\.phase changes in a step") as refusal:
+        train(Phases())
+    assert refusal.value.field in ("cell", "cell or loss")
 
 
 def test_imaginary_parts_are_compared() -> None:
