@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import collections
 import enum
+import functools
 import io
 import logging
 import tracemalloc
@@ -20,6 +21,7 @@ import torch
 
 from ckptplan import InputError
 from ckptplan.torch import bptt
+from ckptplan.torch.constants import are_equal_constants
 from ckptplan.torch.digests import Projections
 from ckptplan.torch.surroundings.disturb import disturb
 from ckptplan.torch.trial import are_equal
@@ -191,6 +193,27 @@ def test_a_cell_that_keeps_text_is_not_called_a_loss() -> None:
     with pytest.raises(InputError, match=r"cell\.phase changes in a step") as refusal:
         train(Phases())
     assert refusal.value.field in ("cell", "cell or loss")
+
+
+@pytest.mark.parametrize("make", [lambda: float("nan"), lambda: functools.partial(abs, -1)])
+def test_constants_that_are_made_anew_in_each_step_are_equal(make: Callable[[], Any]) -> None:
+    """NaN is not equal to itself, and each partial is an object of its own."""
+    weight = torch.ones(3, requires_grad=True)
+
+    def cell(state: Any, x: Any) -> Any:
+        hidden = 0.9 * state[0] + weight * x
+        return (hidden, make()), hidden
+
+    inputs = torch.linspace(-1, 1, 3 * STEPS).view(STEPS, 3)
+    result = bptt(cell, inputs, (torch.zeros(3), make()), loss, plan=plan_of(STEPS, "revolve"))
+    result.loss.backward()
+    assert weight.grad is not None
+
+
+def test_constants_that_are_other_objects_differ() -> None:
+    assert not are_equal_constants((Mode.REST,), (Mode.FIRED,), 1e-5)
+    assert not are_equal_constants((torch.float32,), (torch.float64,), 1e-5)
+    assert not are_equal_constants((lambda: 1,), (lambda: 2,), 1e-5)
 
 
 def test_imaginary_parts_are_compared() -> None:
