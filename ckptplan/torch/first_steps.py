@@ -11,6 +11,7 @@ import torch
 from ckptplan.errors import InputError
 from ckptplan.torch.ambient import Autocast, RandomState
 from ckptplan.torch.chunk_cell import ChunkCell
+from ckptplan.torch.constants import are_equal_constants
 from ckptplan.torch.graphs import find_graph_leaves, find_outer_node
 from ckptplan.torch.held_graphs import describe_holders
 from ckptplan.torch.hidden import refuse_hidden_state, refuse_lost_changes
@@ -21,7 +22,7 @@ from ckptplan.torch.surroundings.graphs import name_graphs
 from ckptplan.torch.surroundings.snapshot import Place, Snapshot, Surroundings
 from ckptplan.torch.surroundings.values import holds_graph
 from ckptplan.torch.trees import flatten
-from ckptplan.torch.trial import StepResult, Trial, are_equal, are_equal_terms, copy_leaves
+from ckptplan.torch.trial import ROUNDING, StepResult, Trial, are_equal, are_equal_terms, copy_leaves
 
 #: Tensors by their ids.
 Uses: TypeAlias = dict[int, torch.Tensor]
@@ -182,7 +183,11 @@ def _check_structure(state: Any, result: StepResult) -> None:
 def _check_repeated(first: StepResult, again: StepResult, trial: Trial) -> None:
     """Raise InputError if the same step returns another result, though all was put back."""
     same = are_equal(first.leaves, again.leaves) and (
-        flatten((first.after, first.output))[1].plain == flatten((again.after, again.output))[1].plain
+        are_equal_constants(
+            flatten((first.after, first.output))[1].plain,
+            flatten((again.after, again.output))[1].plain,
+            ROUNDING,
+        )
     )
     if not same or not are_equal_terms(first, again):
         raise InputError(

@@ -117,4 +117,7 @@ def _find_field(
         return "cell or loss"
     finally:
         surroundings.put_back(world)
-    return "loss" if are_equal(usual.leaves, found.leaves, rounding=_ROUNDING) else "cell"
+    if not are_equal(usual.leaves, found.leaves, rounding=_ROUNDING):
+        return "cell"
+    # Texts and other values have no number that could be changed, so that nothing tells.
+    return "cell or loss" if are_equal(usual.tensors, found.tensors, rounding=_ROUNDING) else "loss"

@@ -11,7 +11,7 @@ import torch
 from ckptplan.errors import InputError
 from ckptplan.torch.ambient import Generators
 from ckptplan.torch.cell_calls import call_cell, check_result
-from ckptplan.torch.constants import refuse_other_leaves
+from ckptplan.torch.constants import are_equal_constants, refuse_other_leaves
 from ckptplan.torch.graphs import as_graph_roots, find_graph_leaves, read_sequence_number, refuse_hooks
 from ckptplan.torch.inputs import Sequence, iterate_steps
 from ckptplan.torch.losses import SummedLoss
@@ -152,12 +152,18 @@ def are_equal(ones: Leaves, others: Leaves, *, rounding: float = ROUNDING) -> bo
     for one, other in zip(ones, others, strict=True):
         if one.shape != other.shape:
             return False
-        difference = (one.detach().double() - other.detach().double()).abs().nan_to_num(0.0, posinf=0.0)
-        scale = one.detach().double().abs().nan_to_num(0.0, posinf=0.0)
+        wide = _widen(one)
+        difference = (wide - _widen(other)).abs().nan_to_num(0.0, posinf=0.0)
+        scale = wide.abs().nan_to_num(0.0, posinf=0.0)
         share = max(rounding, 4 * torch.finfo(one.dtype).eps) if one.is_floating_point() else rounding
         if one.numel() and float(difference.max()) > share * float(scale.max()):
             return False
     return True
+
+
+def _widen(tensor: torch.Tensor) -> torch.Tensor:
+    """Return the numbers in the widest type; those of complex ones keep both parts."""
+    return tensor.detach().to(torch.complex128 if tensor.is_complex() else torch.float64)
 
 
 def are_equal_terms(one: StepResult, other: StepResult) -> bool:
@@ -209,7 +215,7 @@ def _differs(
         raise
     except Exception:
         return True
-    if flatten(found.after)[1].plain != flatten(usual.after)[1].plain:
+    if not are_equal_constants(flatten(found.after)[1].plain, flatten(usual.after)[1].plain, 1e-5):
         return True
     made = {id(leaf) for leaf in leaves}
     reached = {id(leaf) for leaf in find_graph_leaves(found.tensors)}
