@@ -37,3 +37,18 @@ def test_modules_that_another_thread_calls_meanwhile_do_not_count_as_those_of_th
 
     assert_close(train(meddling), train(cell), relative=1e-12)
     assert other.weight.grad is None
+
+
+def test_a_number_that_another_thread_draws_meanwhile_is_not_the_loss_that_draws() -> None:
+    cell, _ = gru()
+    inputs, state = job(STEPS)
+    thread = threading.Thread(target=lambda: torch.rand(3))
+
+    def loss(t: int, output: torch.Tensor) -> torch.Tensor:
+        if thread.ident is None:
+            thread.start()
+            thread.join()
+        return output.square().mean()
+
+    bptt(cell, inputs, state, loss, plan=plan_of(STEPS)).loss.backward()
+    assert inputs.grad is not None
