@@ -16,6 +16,8 @@ _DEPTH = 4
 #: Lists are made longer, so that their length tells, too.
 _TIMES = 8
 _COUNT = 1_000_003
+#: Of a long list, such as a record of all steps, the last parts are changed, up to so many and so many bytes.
+_MOST_PARTS, _MOST_BYTES = 512, 2**24
 
 
 def disturb(value: Any, leaves: list[torch.Tensor], depth: int = _DEPTH) -> Any:
@@ -46,10 +48,9 @@ def _disturb_parts(value: Any, inner: Callable[[Any], Any]) -> Any:
     """Return a container, an array or an object of attributes with its parts changed."""
     changed = value
     if isinstance(value, list | deque):
-        parts = list(value) * _TIMES
         changed = copy.copy(value)
         changed.clear()
-        changed.extend(inner(part) for part in parts)
+        changed.extend(_disturb_list(list(value), inner) * _TIMES)
     elif isinstance(value, tuple):
         parts = [inner(part) for part in value]
         changed = type(value)(*parts) if hasattr(value, "_replace") else tuple(parts)
@@ -63,6 +64,15 @@ def _disturb_parts(value: Any, inner: Callable[[Any], Any]) -> Any:
         for key, part in vars(value).items():
             object.__setattr__(changed, key, inner(part))
     return changed
+
+
+def _disturb_list(parts: list[Any], inner: Callable[[Any], Any]) -> list[Any]:
+    """Return parts changed; those that would take too much memory or time change places."""
+    begin, size = len(parts), 0
+    while begin > max(0, len(parts) - _MOST_PARTS) and size <= _MOST_BYTES:
+        begin -= 1
+        size += getattr(parts[begin], "nbytes", 0)
+    return [*parts[1:begin], *parts[: min(1, begin)], *(inner(part) for part in parts[begin:])]
 
 
 def disturb_numbers(tensor: torch.Tensor) -> torch.Tensor:
