@@ -34,7 +34,8 @@ class CalledModules:
         here = threading.get_ident()
 
         def meet(module: torch.nn.Module, _: object) -> None:
-            if threading.get_ident() == here:
+            # PyTorch's compiler, which takes this into what it compiles, knows no threads.
+            if torch.compiler.is_compiling() or threading.get_ident() == here:
                 self._modules.setdefault(id(module), module)
 
         hook = register_module_forward_pre_hook(meet)

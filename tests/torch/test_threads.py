@@ -28,7 +28,7 @@ def test_modules_that_another_thread_calls_meanwhile_do_not_count_as_those_of_th
     def train(step: Any) -> list[torch.Tensor]:
         for one in parameters:
             one.grad = None
-        loss = bptt(step, inputs, state, lambda t, output: output.square().mean(), plan=plan_of(STEPS)).loss
+        loss = bptt(step, inputs, state, lambda _, output: output.square().mean(), plan=plan_of(STEPS)).loss
         with torch.no_grad():
             # As the optimizer of the other thread does.
             other.weight.add_(1.0)
@@ -44,7 +44,7 @@ def test_a_number_that_another_thread_draws_meanwhile_is_not_the_loss_that_draws
     inputs, state = job(STEPS)
     thread = threading.Thread(target=lambda: torch.rand(3))
 
-    def loss(t: int, output: torch.Tensor) -> torch.Tensor:
+    def loss(_: int, output: torch.Tensor) -> torch.Tensor:
         if thread.ident is None:
             thread.start()
             thread.join()
