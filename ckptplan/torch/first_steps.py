@@ -112,7 +112,8 @@ class FirstSteps:
         surroundings.put_back(self.world)
         with torch.no_grad():
             _check_grad_mode(first, self._take(state, 0, drawn), trial)
-        if self.replays_randomness and first.loss_draws:
+        # Once may have been another thread, as one that prepares data.
+        if self.replays_randomness and first.loss_draws and again.result.loss_draws:
             raise _loss_draws_error(trial)
         surroundings.put_back(self.world)
         if isinstance(trial.cell, ChunkCell):

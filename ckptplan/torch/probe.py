@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+import warnings
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -76,21 +78,26 @@ def probe(
     generators = Generators(device, wanted=True, held=reached.generators)
     trial = Trial(cell=cell, inputs=inputs, losses=losses, generators=generators)
     called = CalledModules([module for _, module in reached.modules], given=things.values())
+    autocast, last = Autocast.present(device), min(1, steps - 1)
     with ExitStack() as stack:
         stack.enter_context(generators.aside())
         stack.enter_context(torch.enable_grad())
-        stack.enter_context(called.enter())
         surroundings = Surroundings([*reached.holders, *stack.enter_context(tap_iterators(reached.holders))])
         world = surroundings.take(copies=True)
         stack.callback(surroundings.put_back, world)
+        if _may_compile():
+            _note_called(called, trial, state, last=last, autocast=autocast)
+            surroundings.put_back(world)
+        else:
+            stack.enter_context(called.enter())
         seen = FirstSteps(
             trial=trial,
             things=things,
             surroundings=surroundings,
             world=world,
-            autocast=Autocast.present(device),
+            autocast=autocast,
             named=named,
-            last=min(1, steps - 1),
+            last=last,
             replays_randomness=replays_randomness,
         ).run(state)
     surroundings = Surroundings(reached.holders)
@@ -107,6 +114,24 @@ def probe(
         before=surroundings.take_without_copies(world, but={place.holder for place in seen.changed}),
         with_graph=seen.with_graph,
     )
+
+
+def _may_compile() -> bool:
+    """Return whether PyTorch's compiler is in use, and can be told to stand aside (since torch 2.6)."""
+    return "torch._dynamo" in sys.modules and hasattr(torch.compiler, "set_stance")
+
+
+def _note_called(called: CalledModules, trial: Trial, state: Any, *, last: int, autocast: Autocast) -> None:
+    """Note the modules of two steps, not compiled: hooks would be compiled into them, anew in each call."""
+    drawn = trial.generators.state()
+    with ExitStack() as stack:
+        stack.enter_context(called.enter())
+        stack.enter_context(torch.compiler.set_stance("force_eager"))
+        stack.enter_context(autocast.cast_anew())
+        stack.enter_context(warnings.catch_warnings())
+        warnings.filterwarnings("ignore", message="Using `torch.compile\\(module\\)` when there are global")
+        trial.take(trial.take(state, 0).detach().after, last)
+    trial.generators.restore(drawn)
 
 
 def _walk(things: dict[str, object], device: torch.device, take: Callable[[], object]) -> Reached:

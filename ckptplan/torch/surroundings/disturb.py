@@ -6,7 +6,7 @@ import copy
 import sys
 from collections import deque
 from collections.abc import Callable
-from itertools import cycle, islice
+from itertools import accumulate, cycle, islice
 from numbers import Number
 from typing import Any
 
@@ -19,6 +19,8 @@ _TIMES, _TIMES_LONG, _LONG = 8, 2, 10_000
 #: Elements at each end of a list that are changed; those between become copies of these.
 _ENDS = 256
 _COUNT = 1_000_003
+#: The most bytes of tensors that are changed at each end.
+_MOST_BYTES = 2**23
 
 
 def disturb(value: Any, leaves: list[torch.Tensor], depth: int = _DEPTH) -> Any:
@@ -71,10 +73,17 @@ def _disturb_parts(value: Any, inner: Callable[[Any], Any]) -> Any:
 
 def _disturb_list(parts: list[Any], inner: Callable[[Any], Any]) -> list[Any]:
     """Return a longer list with all parts changed; the work is bounded, as records of a training are long."""
-    first = [inner(part) for part in parts[:_ENDS]]
-    last = [inner(part) for part in parts[_ENDS:][-_ENDS:]]
+    count = _count_small(parts)
+    first = [inner(part) for part in parts[:count]]
+    last = [inner(part) for part in parts[count:][-count:]]
     between = islice(cycle(first), len(parts) - len(first) - len(last))
     return [*first, *between, *last] * (_TIMES if len(parts) <= _LONG else _TIMES_LONG)
+
+
+def _count_small(parts: list[Any]) -> int:
+    """Return how many parts are changed at each end: those of up to so many bytes, at least one."""
+    sizes = accumulate(getattr(part, "nbytes", 0) for part in parts[:_ENDS])
+    return max(1, sum(size <= _MOST_BYTES for size in sizes))
 
 
 def disturb_numbers(tensor: torch.Tensor) -> torch.Tensor:

@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 
 import torch
 
-from ckptplan.torch.surroundings.holders import Content, Holder, IteratorHolder, Key, TensorHolder
+from ckptplan.torch.surroundings.holders import ArrayHolder, Content, Holder, IteratorHolder, Key, TensorHolder
 from ckptplan.torch.surroundings.iterators import TapHolder
 
 #: The contents of all holders, in their order.
@@ -104,7 +104,9 @@ class Surroundings:
         holder = self.holders[place.holder]
         if isinstance(holder, IteratorHolder | TapHolder):
             return False
-        return not isinstance(holder, TensorHolder) or holder.small or place.holder in self.copyable
+        if isinstance(holder, TensorHolder):
+            return holder.small or place.holder in self.copyable
+        return not isinstance(holder, ArrayHolder) or holder.small
 
 
 def _choose_copied(holders: list[Holder]) -> set[int]:
