@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch.nn.modules.lazy import LazyModuleMixin
 
 from ckptplan.errors import InputError
 from ckptplan.torch.ambient import Autocast, Generators
@@ -137,11 +138,24 @@ def _note_called(called: CalledModules, trial: Trial, state: Any, *, last: int, 
 def _walk(things: dict[str, object], device: torch.device, take: Callable[[], object]) -> Reached:
     """Return what can be reached, after a step in which lazy modules make their parameters."""
     reached = walk(things)
-    if reached.lazy:
+    if not reached.lazy:
+        return reached
+    modules = [module for _, module in reached.modules]
+    modes = [module.training for module in modules]
+    lazy = {id(vars(module)) for module in modules if isinstance(module, LazyModuleMixin)}
+    surroundings = Surroundings(reached.holders)
+    before = surroundings.take(copies=True)
+    # In eval(), running statistics stay as they are.
+    for module in modules:
+        module.training = False
+    try:
         with Generators(device, wanted=True).aside(), torch.no_grad():
             take()
-        reached = walk(things)
-    return reached
+    finally:
+        for module, mode in zip(modules, modes, strict=True):
+            module.training = mode
+        surroundings.put_back(before, but=lazy)
+    return walk(things)
 
 
 def _find_device(leaves: Leaves, *, default: torch.device) -> torch.device:

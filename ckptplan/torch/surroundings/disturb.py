@@ -83,7 +83,7 @@ def _disturb_list(parts: list[Any], inner: Callable[[Any], Any]) -> list[Any]:
 def _count_small(parts: list[Any]) -> int:
     """Return how many parts are changed at each end: those of up to so many bytes, at least one."""
     sizes = accumulate(getattr(part, "nbytes", 0) for part in parts[:_ENDS])
-    return max(1, sum(size <= _MOST_BYTES for size in sizes))
+    return max(1, len([size for size in sizes if size <= _MOST_BYTES]))
 
 
 def disturb_numbers(tensor: torch.Tensor) -> torch.Tensor:

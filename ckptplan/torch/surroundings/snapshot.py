@@ -69,10 +69,10 @@ class Surroundings:
             for key in holder.list_changes(one, other)
         ]
 
-    def put_back(self, snapshot: Snapshot) -> None:
-        """Put contents back."""
+    def put_back(self, snapshot: Snapshot, *, but: Container[int] = ()) -> None:
+        """Put contents back, but not those of objects with some ids."""
         for holder, kind, content in zip(self.holders, self._kinds, snapshot, strict=True):
-            if type(holder.thing) is kind:
+            if type(holder.thing) is kind and id(holder.thing) not in but:
                 holder.write(content)
 
     def read_places(self, numbers: Iterable[int]) -> dict[int, Content]:
