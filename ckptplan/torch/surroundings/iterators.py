@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from ckptplan.torch.surroundings.holders import Content, Holder, Key, NamedValues
+from ckptplan.torch.surroundings.walk import is_passed_over
 
 
 class TappedIterator:
@@ -70,7 +71,8 @@ def tap_iterators(holders: list[Holder]) -> Iterator[list[Holder]]:
         for holder in holders
         if isinstance(holder, NamedValues)
         for key, value in holder.read(copies=False).items()
-        if hasattr(type(value), "__next__")
+        # An object of a class of one's own is searched like any other, and may be more than an iterator.
+        if hasattr(type(value), "__next__") and is_passed_over(type(value))
     ]
     taps = {id(value): TapHolder(holder.name_of(key), TappedIterator(value)) for holder, key, value in places}
     for holder, key, value in places:

@@ -55,6 +55,11 @@ _PASSED_OVER = frozenset(sys.stdlib_module_names) | {
     "pytorch_lightning", "scipy", "sklearn", "tensorboard", "torch", "torchmetrics", "torchvision", "tqdm",
     "triton", "wandb",
 }  # fmt: skip
+#: Classes of such packages whose objects hold what a user put there.
+_SEARCHED = (
+    "_thread._local", "argparse.", "collections.", "queue.", "torch.distributions.", "torch.optim.", "types.",
+    "weakref.",
+)  # fmt: skip
 #: What every module has, and what PyTorch keeps in it.
 _OWN = frozenset(vars(torch.nn.Module())) - {"training"}
 _PARTS = ("_parameters", "_buffers", "_modules")
@@ -159,7 +164,7 @@ def _visit_module(name: str, thing: torch.nn.Module, found: Reached) -> _Found:
 
 def _visit_object(name: str, thing: object, found: Reached) -> _Found:
     """Visit an object of a class that is not known here."""
-    if _is_passed_over(type(thing)):
+    if is_passed_over(type(thing)) and not _is_searched(type(thing)):
         if hasattr(thing, "__next__"):
             found.holders.append(IteratorHolder(name, thing))
         if hasattr(thing, "__wrapped__"):
@@ -176,6 +181,11 @@ def _visit_object(name: str, thing: object, found: Reached) -> _Found:
     yield from _visit_class(type(thing), found)
 
 
+@lru_cache(maxsize=4096)
+def _is_searched(one: type) -> bool:
+    return f"{one.__module__}.{one.__qualname__}".startswith(_SEARCHED)
+
+
 def _list_slots(one: type) -> list[str]:
     slots = vars(one).get("__slots__", ())
     names = [slots] if isinstance(slots, str) else list(slots)
@@ -185,11 +195,11 @@ def _list_slots(one: type) -> list[str]:
 def _visit_class(one: type, found: Reached) -> _Found:
     """Yield the classes that an object's class is made of."""
     del found
-    yield from ((part.__name__, part) for part in one.__mro__ if not _is_passed_over(part))
+    yield from ((part.__name__, part) for part in one.__mro__ if not is_passed_over(part))
 
 
 def _visit_type(name: str, thing: type, found: Reached) -> _Found:
-    if _is_passed_over(thing):
+    if is_passed_over(thing):
         return
     data = {key: value for key, value in vars(thing).items() if is_class_data(key, value)}
     found.holders.append(ClassHolder(name, thing))
@@ -207,7 +217,7 @@ def _visit_function(name: str, thing: FunctionType, found: Reached) -> _Found:
     if thing.__dict__:
         found.holders.append(MappingHolder(name, thing.__dict__, attributes=True))
         yield from ((_join(name, key), value) for key, value in list(thing.__dict__.items()))
-    if not _is_passed_over(thing):
+    if not is_passed_over(thing):
         yield from _visit_globals(thing, found)
 
 
@@ -265,7 +275,7 @@ def _is_passed_over_module(name: str) -> bool:
     return name.partition(".")[0] in _PASSED_OVER
 
 
-def _is_passed_over(thing: Any) -> bool:
+def is_passed_over(thing: Any) -> bool:
     """Return whether a class or a function belongs to a package that is not searched."""
     return _is_passed_over_module(getattr(thing, "__module__", None) or "builtins")
 
