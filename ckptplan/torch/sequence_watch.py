@@ -6,7 +6,7 @@ they read is hidden state, and refused, also if they begin to write it only afte
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -33,6 +33,7 @@ class SequenceWatch:
         trial: runs single steps aside.
         generators: the random generators.
         checks: whether hidden state that shows only during the sequence is looked for.
+        roots: leaves that require a gradient, from which a plain loop computes what steps leave behind.
     """
 
     def __init__(
@@ -45,9 +46,11 @@ class SequenceWatch:
         trial: Trial,
         generators: Generators,
         checks: bool,
+        roots: Sequence[torch.Tensor],
     ) -> None:
         self._surroundings, self._with_graph = surroundings, set(with_graph)
         self._before: Snapshot | None = before
+        self._roots = roots
         self._trial, self._generators, self._checks = trial, generators, checks
         self._drawn = generators.state()
         self._early: Snapshot | None = None
@@ -67,6 +70,10 @@ class SequenceWatch:
             # Networks are more active here than at the start.
             self._start = detach_state(state), step
 
+    def guard(self) -> None:
+        """Let what other steps left with a graph refuse a gradient: steps are recorded, which may use it."""
+        guard_leftovers(self._surroundings, self._with_graph, with_graph=self._with_graph, roots=self._roots)
+
     def end_sweep(self) -> None:
         """Find what the sweep changed. Raises InputError if steps read it."""
         surroundings, now = self._surroundings, self._surroundings.take()
@@ -79,7 +86,7 @@ class SequenceWatch:
             lasting = surroundings.list_changes(self._early, now)
             refuse_lost_changes(surroundings, lasting)
             self._refuse_hidden(now, lasting)
-        guard_leftovers(surroundings, changed, with_graph=self._with_graph)
+        guard_leftovers(surroundings, changed, with_graph=self._with_graph, roots=self._roots)
         values = (surroundings.value_of(place) for place in changed)
         self.written = frozenset(id(one) for one in values if isinstance(one, torch.Tensor))
         self._early = None
