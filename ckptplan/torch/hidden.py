@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable
 import torch
 
 from ckptplan.errors import InputError
+from ckptplan.torch.slopes import Slopes, measure_slopes
 from ckptplan.torch.surroundings.holders import IteratorHolder
 from ckptplan.torch.surroundings.iterators import TapHolder
 from ckptplan.torch.surroundings.snapshot import Place, Snapshot, Surroundings
@@ -75,9 +76,11 @@ def refuse_hidden_state(
     if not places:
         return
     surroundings.put_back(world)
-    present = take().detach()
+    result = take()
+    slopes = _try_slopes(result)
+    present = result.detach()
     surroundings.put_back(world)
-    read = find_read_places(take, surroundings, world, places, present)
+    read = find_read_places(take, surroundings, world, places, present, slopes)
     if not read and are_equal(usual.tensors, present.tensors, rounding=_ROUNDING):
         return
     read = read or places
@@ -89,6 +92,16 @@ def refuse_hidden_state(
         field=_find_field(take, surroundings, world, read, present),
         accepted=ACCEPTED,
     )
+
+
+def _try_slopes(result: StepResult) -> Slopes | None:
+    """Return the gradients of a step, None if autograd has none: the sequence itself will say why."""
+    try:
+        return measure_slopes(result.tensors, result.roots)
+    except (torch.OutOfMemoryError, MemoryError):
+        raise
+    except RuntimeError:
+        return None
 
 
 def list_names(places: Iterable[Place]) -> str:
@@ -117,4 +130,7 @@ def _find_field(
         return "cell or loss"
     finally:
         surroundings.put_back(world)
+    if are_equal(usual.tensors, found.tensors, rounding=_ROUNDING):
+        # Only gradients differ.
+        return "cell or loss"
     return "loss" if are_equal(usual.leaves, found.leaves, rounding=_ROUNDING) else "cell"

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from tests.torch.impure import functions, losses, modules, randomness, spiking, statistics
+from tests.torch.impure import functions, gradients, losses, modules, randomness, spiking, statistics
 from tests.torch.impure.cases import CASES
 from tests.torch.impure.outcome import STRATEGIES, run
 
-FAMILIES = (functions, losses, modules, randomness, spiking, statistics)
+FAMILIES = (functions, gradients, losses, modules, randomness, spiking, statistics)
 
 
 # PyTorch's compiler looks at the gradient of each state that it is called with.
