@@ -17,11 +17,20 @@ from ckptplan.torch.hidden import refuse_hidden_state, refuse_lost_changes
 from ckptplan.torch.inputs import Sequence as Inputs
 from ckptplan.torch.inputs import iterate_steps
 from ckptplan.torch.parameters import Parameters
+from ckptplan.torch.slopes import Slopes
 from ckptplan.torch.surroundings.graphs import name_graphs
 from ckptplan.torch.surroundings.snapshot import Place, Snapshot, Surroundings
 from ckptplan.torch.surroundings.values import holds_graph
 from ckptplan.torch.trees import flatten
-from ckptplan.torch.trial import StepResult, Trial, are_equal, are_equal_terms, copy_leaves
+from ckptplan.torch.trial import (
+    StepResult,
+    Trial,
+    are_equal,
+    are_equal_terms,
+    are_steeper,
+    copy_leaves,
+    try_slopes,
+)
 
 #: Tensors by their ids.
 Uses: TypeAlias = dict[int, torch.Tensor]
@@ -73,6 +82,8 @@ class FirstSteps:
         first = self._examine(self._take(state, 0, drawn))
         _refuse_outer_graph(first.outer)
         _check_structure(state, first.result)
+        # What the first step makes, later steps may change.
+        surroundings.find_more(surroundings.list_changes(self.world, surroundings.take_since(self.world)))
         then, between = surroundings.take_since(self.world), generators.state()
 
         def take_second() -> StepResult:
@@ -85,7 +96,7 @@ class FirstSteps:
         with_graph = {place for place in changed if holds_graph(surroundings.value_of(place))}
         refuse_lost_changes(surroundings, changed)
 
-        again = self._run_first_again(state, drawn, first.result)
+        again = self._run_first_again(state, drawn, first.result, first.slopes)
         # What the first step makes and the second leaves alone is made once, as masks and other caches are.
         # With a graph, such a cache would be part of each chunk's graph.
         places = [*lasting, *(place for place in made if place in with_graph and place not in lasting)]
@@ -102,12 +113,15 @@ class FirstSteps:
             with_graph=with_graph,
         )
 
-    def _run_first_again(self, state: Any, drawn: RandomState, first: StepResult) -> _Examined:
+    def _run_first_again(
+        self, state: Any, drawn: RandomState, first: StepResult, slopes: Slopes | None
+    ) -> _Examined:
         """Run the first step again, with and without a graph. Raises InputError if it differs."""
         surroundings, trial = self.surroundings, self.trial
         surroundings.put_back(self.world)
         again = self._examine(self._take(state, 0, drawn))
         _check_repeated(first, again.result, trial)
+        _check_slopes(slopes, again.slopes)
         surroundings.put_back(self.world)
         with torch.no_grad():
             _check_grad_mode(first, self._take(state, 0, drawn), trial)
@@ -128,6 +142,8 @@ class FirstSteps:
         leaves = list(find_graph_leaves(result.tensors, until=self.named))
         self._refuse_doubles(leaves)
         return _Examined(
+            # Those of all parameters would take memory in each call.
+            slopes=try_slopes(result, parameters=False),
             result=result.detach(),
             uses={id(leaf): leaf for leaf in leaves if id(leaf) not in inner},
             outer=find_outer_node(result.tensors, before=result.begun, until=self.named),
@@ -150,6 +166,8 @@ class _Examined:
     """The result of a step outside of its graph, and what its graph led to."""
 
     result: StepResult
+    #: None if autograd has none.
+    slopes: Slopes | None
     uses: Uses
     #: An operation that was recorded before the step.
     outer: str | None
@@ -191,6 +209,19 @@ def _check_repeated(first: StepResult, again: StepResult, trial: Trial) -> None:
             field=trial.loss_field if same else "cell",
             accepted="a result that depends on the arguments and on random generators that can be found: "
             "PyTorch's, Python's and numpy's, and those in attributes, closures and globals",
+        )
+
+
+def _check_slopes(first: Slopes | None, again: Slopes | None) -> None:
+    """Raise InputError if the same step has other gradients, though all was put back."""
+    if first is not None and (again is None or are_steeper(first, again)):
+        raise InputError(
+            "has other gradients when its first step runs again: a hook or a backward pass of its own depends "
+            "on something that could not be found and put back (an attribute of a tensor, a context variable, "
+            "a cache of functools, an extension)",
+            field="cell or loss",
+            accepted="gradients that depend on the arguments, and on attributes, closures and globals that can "
+            "be found; better, a number of the step in the state",
         )
 
 

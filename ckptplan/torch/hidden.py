@@ -7,11 +7,10 @@ from collections.abc import Callable, Iterable
 import torch
 
 from ckptplan.errors import InputError
-from ckptplan.torch.slopes import Slopes, measure_slopes
 from ckptplan.torch.surroundings.holders import IteratorHolder
 from ckptplan.torch.surroundings.iterators import TapHolder
 from ckptplan.torch.surroundings.snapshot import Place, Snapshot, Surroundings
-from ckptplan.torch.trial import StepResult, are_equal, find_read_places
+from ckptplan.torch.trial import StepResult, are_equal, find_read_places, try_slopes
 
 #: Relative difference of results that rounding may cause.
 _ROUNDING = 1e-5
@@ -77,10 +76,10 @@ def refuse_hidden_state(
         return
     surroundings.put_back(world)
     result = take()
-    slopes = _try_slopes(result)
+    slopes = try_slopes(result)
     present = result.detach()
     surroundings.put_back(world)
-    read = find_read_places(take, surroundings, world, places, present, slopes)
+    read = find_read_places(take, surroundings, world, places, present, slopes=slopes)
     if not read and are_equal(usual.tensors, present.tensors, rounding=_ROUNDING):
         return
     read = read or places
@@ -92,16 +91,6 @@ def refuse_hidden_state(
         field=_find_field(take, surroundings, world, read, present),
         accepted=ACCEPTED,
     )
-
-
-def _try_slopes(result: StepResult) -> Slopes | None:
-    """Return the gradients of a step, None if autograd has none: the sequence itself will say why."""
-    try:
-        return measure_slopes(result.tensors, result.roots)
-    except (torch.OutOfMemoryError, MemoryError):
-        raise
-    except RuntimeError:
-        return None
 
 
 def list_names(places: Iterable[Place]) -> str:

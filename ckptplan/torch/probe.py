@@ -93,6 +93,8 @@ def probe(
             last=min(1, steps - 1),
             replays_randomness=replays_randomness,
         ).run(state)
+    # What the steps made is gone: the sequence makes it anew.
+    known = len(reached.holders)
     surroundings = Surroundings(reached.holders)
     return ProbeResult(
         parameters=collect_parameters(called.modules, named, seen.parameters),
@@ -105,7 +107,7 @@ def probe(
         things=things,
         surroundings=surroundings,
         before=surroundings.take_without_copies(world, but={place.holder for place in seen.changed}),
-        with_graph=seen.with_graph,
+        with_graph={place for place in seen.with_graph if place.holder < known},
     )
 
 

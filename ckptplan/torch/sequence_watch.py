@@ -16,7 +16,7 @@ from ckptplan.errors import InputError
 from ckptplan.torch.ambient import Generators
 from ckptplan.torch.hidden import refuse_changed_parameters, refuse_hidden_state, refuse_lost_changes
 from ckptplan.torch.leftovers import guard_leftovers
-from ckptplan.torch.surroundings.holders import Content
+from ckptplan.torch.surroundings.holders import Content, TensorHolder
 from ckptplan.torch.surroundings.snapshot import Place, Snapshot, Surroundings
 from ckptplan.torch.surroundings.values import holds_graph
 from ckptplan.torch.trial import StepResult, Trial, detach_state
@@ -51,6 +51,8 @@ class SequenceWatch:
         self._surroundings, self._with_graph = surroundings, set(with_graph)
         self._before: Snapshot | None = before
         self._roots = roots
+        #: The numbers of holders that the sweep made.
+        self._made: list[int] = []
         self._trial, self._generators, self._checks = trial, generators, checks
         self._drawn = generators.state()
         self._early: Snapshot | None = None
@@ -66,7 +68,9 @@ class SequenceWatch:
         if self._early is not None or not self._checks or self._before is None:
             return
         self._early = self._surroundings.take()
-        if self._surroundings.list_changes(self._before, self._early):
+        if changed := self._surroundings.list_changes(self._before, self._early):
+            if self._surroundings.find_more(changed):
+                self._early = self._surroundings.take()
             # Networks are more active here than at the start.
             self._start = detach_state(state), step
 
@@ -80,6 +84,14 @@ class SequenceWatch:
         before, self._before = self._before, None
         assert before is not None  # noqa: S101 - a sweep ends once
         changed = surroundings.list_changes(before, now)
+        known = len(before)
+        if surroundings.find_more(changed):
+            now = surroundings.take()
+        self._made = [
+            number
+            for number, holder in enumerate(surroundings.holders[known:], known)
+            if not isinstance(holder, TensorHolder) or holder.small
+        ]
         refuse_changed_parameters(surroundings, changed)
         self._changed = {place.holder: before[place.holder] for place in changed}
         if changed and self._early is not None:
@@ -126,7 +138,7 @@ class SequenceWatch:
     @contextmanager
     def rerun(self) -> Iterator[None]:
         """Run steps again, and leave what they write as it is; after InputError, as before the sequence."""
-        present = self._surroundings.read_places(self._changed)
+        present = self._surroundings.read_places((*self._changed, *self._made))
         try:
             yield
         except InputError:

@@ -18,7 +18,9 @@ from ckptplan.torch.trees import is_differentiable
 Slopes: TypeAlias = dict[int, torch.Tensor]
 
 
-def measure_slopes(results: Sequence[torch.Tensor], roots: Sequence[torch.Tensor]) -> Slopes:
+def measure_slopes(
+    results: Sequence[torch.Tensor], roots: Sequence[torch.Tensor], *, parameters: bool = True
+) -> Slopes:
     """Return gradients of what a step returned, in a fixed direction.
 
     They are those of the state and the inputs, and of parameters without hooks, which might count their calls.
@@ -26,9 +28,9 @@ def measure_slopes(results: Sequence[torch.Tensor], roots: Sequence[torch.Tensor
     ends = [one for one in results if one.requires_grad and is_differentiable(one)]
     begins = {-1 - place: root for place, root in enumerate(roots) if root.requires_grad}
     inner = {id(root) for root in roots}
-    begins |= {
-        id(one): one for one in find_graph_leaves(ends) if id(one) not in inner and not one._backward_hooks
-    }
+    if parameters:
+        leaves = find_graph_leaves(ends)
+        begins |= {id(one): one for one in leaves if id(one) not in inner and not one._backward_hooks}
     if not (ends and begins):
         return {}
     found = torch.autograd.grad(
@@ -37,6 +39,8 @@ def measure_slopes(results: Sequence[torch.Tensor], roots: Sequence[torch.Tensor
         [_make_direction(one, place) for place, one in enumerate(ends)],
         allow_unused=True,
         materialize_grads=True,
+        # A graph from outside belongs to the caller.
+        retain_graph=True,
     )
     return dict(zip(begins, found, strict=True))
 

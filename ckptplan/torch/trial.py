@@ -183,17 +183,19 @@ def find_read_places(
     world: Snapshot,
     places: list[Place],
     usual: StepResult,
+    *,
     slopes: Slopes | None = None,
 ) -> list[Place]:
     """Return those of some places whose values a step reads before it writes them.
 
     The step is run again after the places were given other numbers: it reads them if it then returns something
-    else than ``usual``, has another graph or, where ``slopes`` are given, other gradients, or fails. All is as in ``world`` afterwards.
+    else than ``usual``, has another graph or, where ``slopes`` are given, other gradients,
+    or fails. All is as in ``world`` afterwards.
     """
 
     def are_read(some: list[Place]) -> bool:
         try:
-            return _differs(take, surroundings, some, usual, slopes)
+            return _differs(take, surroundings, some, usual, slopes=slopes)
         finally:
             surroundings.put_back(world)
 
@@ -209,13 +211,14 @@ def _differs(
     surroundings: Surroundings,
     places: list[Place],
     usual: StepResult,
+    *,
     slopes: Slopes | None,
 ) -> bool:
     try:
         leaves = surroundings.write_disturbed(places)
         found = take()
         reached = {id(leaf) for leaf in find_graph_leaves(found.tensors)}
-        steeper = slopes is not None and _differ(slopes, measure_slopes(found.tensors, found.roots))
+        steeper = slopes is not None and are_steeper(slopes, measure_slopes(found.tensors, found.roots))
     except (torch.OutOfMemoryError, MemoryError):
         raise
     except Exception:
@@ -226,7 +229,17 @@ def _differs(
     return steeper or bool(made & reached) or not are_equal(usual.tensors, found.tensors, rounding=1e-5)
 
 
-def _differ(ones: Slopes, others: Slopes) -> bool:
+def are_steeper(ones: Slopes, others: Slopes) -> bool:
     """Return whether gradients differ; tensors that a step makes anew, such as initial states, do not count."""
     same = [key for key in ones if key in others]
     return not are_equal([ones[key] for key in same], [others[key] for key in same], rounding=1e-5)
+
+
+def try_slopes(result: StepResult, *, parameters: bool = True) -> Slopes | None:
+    """Return the gradients of a step, None if autograd has none: the sequence itself will say why."""
+    try:
+        return measure_slopes(result.tensors, result.roots, parameters=parameters)
+    except (torch.OutOfMemoryError, MemoryError):
+        raise
+    except RuntimeError:
+        return None

@@ -1,7 +1,5 @@
 """Cells and losses that keep what changes gradients but no values, and what they keep it in."""
 
-# ruff: noqa: ARG005 - losses take the step
-
 from __future__ import annotations
 
 import argparse
@@ -17,6 +15,7 @@ from tests.torch.impure.modules import Cell
 
 SLOPES = "gradients alone"
 PLACES = "objects of the standard library"
+LAZY = "made in the first call, then changed"
 SUMS = "sums for a last step"
 
 
@@ -221,3 +220,46 @@ def sum_of_the_cell() -> Job:
         cell=cell,
         loss=lambda step, one: cell.kept.square().sum() if step == STEPS - 1 else 0.0 * one.sum(),
     )
+
+
+class _Bare(Cell):
+    def forward(self, state: torch.Tensor, x: torch.Tensor) -> Any:
+        # No counter of calls, which would change, too.
+        state = self.after(self.inner(x, state))
+        return state, state
+
+
+@cell_case(LAZY, "a threshold, changed in place, that nothing reaches")
+class LazyThreshold(_Bare):
+    def after(self, state: torch.Tensor) -> Any:
+        if self.kept is None:
+            self.kept = torch.full_like(state.detach(), 5.0)
+        spikes = Surrogate.apply(state - self.kept.clone(), 1.0)  # type: ignore[no-untyped-call]
+        self.kept.mul_(1.02)
+        return state + spikes
+
+
+@cell_case(LAZY, "a number in a dict, by shape")
+class LazyDictionary(_Bare):
+    def after(self, state: torch.Tensor) -> Any:
+        self.kept = self.kept or {}
+        memory = self.kept.setdefault(state.shape, {"factor": 1.0})
+        memory["factor"] *= 1.05
+        return _spike(state, memory["factor"])
+
+
+@cell_case(LAZY, "a count of spikes", right=True)
+class LazyCount(_Bare):
+    def after(self, state: torch.Tensor) -> Any:
+        if self.kept is None:
+            self.kept = torch.zeros_like(state.detach())
+        self.kept += (state > 0).detach()
+        return state
+
+
+@cell_case(SLOPES, "a factor in an attribute of a parameter")
+class FactorOfParameter(_Bare):
+    def after(self, state: torch.Tensor) -> Any:
+        weight: Any = self.inner.bias_hh
+        weight.factor = getattr(weight, "factor", 1.0) * 1.05
+        return _spike(state, weight.factor)
