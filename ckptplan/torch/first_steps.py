@@ -74,6 +74,8 @@ class FirstSteps:
         first = self._examine(self._take(state, 0, drawn))
         _refuse_outer_graph(first.outer)
         _check_structure(state, first.result)
+        # What the first step makes, later steps may change.
+        surroundings.find_more(surroundings.list_changes(self.world, surroundings.take_since(self.world)))
         then, between = surroundings.take_since(self.world), generators.state()
 
         def take_second() -> StepResult:

@@ -101,6 +101,8 @@ def probe(
             last=last,
             replays_randomness=replays_randomness,
         ).run(state)
+    # What the steps made is gone: the sequence makes it anew.
+    known = len(reached.holders)
     surroundings = Surroundings(reached.holders)
     return ProbeResult(
         parameters=collect_parameters(called.modules, named, seen.parameters),
@@ -113,7 +115,7 @@ def probe(
         things=things,
         surroundings=surroundings,
         before=surroundings.take_without_copies(world, but={place.holder for place in seen.changed}),
-        with_graph=seen.with_graph,
+        with_graph={place for place in seen.with_graph if place.holder < known},
     )
 
 
@@ -125,7 +127,12 @@ def _may_compile() -> bool:
 def _note_called(called: CalledModules, trial: Trial, state: Any, *, last: int, autocast: Autocast) -> None:
     """Note the modules of two steps, not compiled: hooks would be compiled into them, anew in each call."""
     drawn = trial.generators.state()
+    # Weights that parametrize.cached() keeps from here on would be none of the sequence's.
+    kept = getattr(sys.modules.get("torch.nn.utils.parametrize"), "_cache", {})
+    before = dict(kept)
     with ExitStack() as stack:
+        stack.callback(kept.update, before)
+        stack.callback(kept.clear)
         stack.enter_context(called.enter())
         stack.enter_context(torch.compiler.set_stance("force_eager"))
         stack.enter_context(autocast.cast_anew())
@@ -142,7 +149,8 @@ def _walk(things: dict[str, object], device: torch.device, take: Callable[[], ob
         return reached
     modules = [module for _, module in reached.modules]
     modes = [module.training for module in modules]
-    lazy = {id(vars(module)) for module in modules if isinstance(module, LazyModuleMixin)}
+    own = [vars(module) for module in modules if isinstance(module, LazyModuleMixin)]
+    lazy = {id(one) for attributes in own for one in (attributes, *attributes.values())}
     surroundings = Surroundings(reached.holders)
     before = surroundings.take(copies=True)
     # In eval(), running statistics stay as they are.

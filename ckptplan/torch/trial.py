@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from collections.abc import Sequence as SequenceOf
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -15,6 +16,7 @@ from ckptplan.torch.constants import are_equal_constants, refuse_other_leaves
 from ckptplan.torch.graphs import as_graph_roots, find_graph_leaves, read_sequence_number, refuse_hooks
 from ckptplan.torch.inputs import Sequence, iterate_steps
 from ckptplan.torch.losses import SummedLoss
+from ckptplan.torch.slopes import Slopes, measure_slopes
 from ckptplan.torch.surroundings.snapshot import Place, Snapshot, Surroundings
 from ckptplan.torch.trees import Leaves, flatten
 
@@ -145,7 +147,9 @@ def list_versions(leaves: Leaves) -> list[int]:
     return [0 if leaf.is_inference() else leaf._version for leaf in leaves]
 
 
-def are_equal(ones: Leaves, others: Leaves, *, rounding: float = ROUNDING) -> bool:
+def are_equal(
+    ones: SequenceOf[torch.Tensor], others: SequenceOf[torch.Tensor], *, rounding: float = ROUNDING
+) -> bool:
     """Return whether tensors are equal except for rounding."""
     if len(ones) != len(others):
         return False
@@ -185,16 +189,19 @@ def find_read_places(
     world: Snapshot,
     places: list[Place],
     usual: StepResult,
+    *,
+    slopes: Slopes | None = None,
 ) -> list[Place]:
     """Return those of some places whose values a step reads before it writes them.
 
     The step is run again after the places were given other numbers: it reads them if it then returns something
-    else than ``usual``, has another graph, or fails. All is as in ``world`` afterwards.
+    else than ``usual``, has another graph or, where ``slopes`` are given, other gradients,
+    or fails. All is as in ``world`` afterwards.
     """
 
     def are_read(some: list[Place]) -> bool:
         try:
-            return _differs(take, surroundings, some, usual)
+            return _differs(take, surroundings, some, usual, slopes=slopes)
         finally:
             surroundings.put_back(world)
 
@@ -206,11 +213,18 @@ def find_read_places(
 
 
 def _differs(
-    take: Callable[[], StepResult], surroundings: Surroundings, places: list[Place], usual: StepResult
+    take: Callable[[], StepResult],
+    surroundings: Surroundings,
+    places: list[Place],
+    usual: StepResult,
+    *,
+    slopes: Slopes | None,
 ) -> bool:
     try:
         leaves = surroundings.write_disturbed(places)
         found = take()
+        reached = {id(leaf) for leaf in find_graph_leaves(found.tensors)}
+        steeper = slopes is not None and are_steeper(slopes, measure_slopes(found.tensors, found.roots))
     except (torch.OutOfMemoryError, MemoryError):
         raise
     except Exception:
@@ -218,5 +232,20 @@ def _differs(
     if not are_equal_constants(flatten(found.after)[1].plain, flatten(usual.after)[1].plain, 1e-5):
         return True
     made = {id(leaf) for leaf in leaves}
-    reached = {id(leaf) for leaf in find_graph_leaves(found.tensors)}
-    return bool(made & reached) or not are_equal(usual.tensors, found.tensors, rounding=1e-5)
+    return steeper or bool(made & reached) or not are_equal(usual.tensors, found.tensors, rounding=1e-5)
+
+
+def are_steeper(ones: Slopes, others: Slopes) -> bool:
+    """Return whether gradients differ; tensors that a step makes anew, such as initial states, do not count."""
+    same = [key for key in ones if key in others]
+    return not are_equal([ones[key] for key in same], [others[key] for key in same], rounding=1e-5)
+
+
+def try_slopes(result: StepResult, *, parameters: bool = True) -> Slopes | None:
+    """Return the gradients of a step, None if autograd has none: the sequence itself will say why."""
+    try:
+        return measure_slopes(result.tensors, result.roots, parameters=parameters)
+    except (torch.OutOfMemoryError, MemoryError):
+        raise
+    except RuntimeError:
+        return None

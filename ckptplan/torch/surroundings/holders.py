@@ -344,6 +344,29 @@ def equal_numbers(one: torch.Tensor, other: torch.Tensor) -> bool:
     return bool(torch.equal(one[~both], other[~both]) and torch.equal(torch.isnan(one), torch.isnan(other)))
 
 
+class GradientHolder(Holder):
+    """The gradient of a parameter, which no step may write: it is counted again when steps run again."""
+
+    thing: torch.nn.Parameter
+
+    def read(self, *, copies: bool) -> Content:
+        del copies
+        gradient = self.thing.grad
+        return gradient, None if gradient is None else gradient._version
+
+    def list_changes(self, before: Content, after: Content) -> Iterator[Key]:
+        if before[0] is not after[0] or before[1] != after[1]:
+            yield None
+
+    def write(self, content: Content) -> None:
+        if self.thing.grad is not content[0]:
+            self.thing.grad = content[0]
+
+    def disturb(self, content: Content, key: Key, leaves: list[torch.Tensor]) -> Content:
+        del key, leaves
+        return content
+
+
 class ArrayHolder(Holder):
     """The numbers of an array of numpy; of a large one, as a data set, a sample is looked at."""
 

@@ -10,6 +10,7 @@ import torch
 
 from ckptplan.torch.surroundings.holders import ArrayHolder, Content, Holder, IteratorHolder, Key, TensorHolder
 from ckptplan.torch.surroundings.iterators import TapHolder
+from ckptplan.torch.surroundings.walk import walk
 
 #: The contents of all holders, in their order.
 Snapshot: TypeAlias = tuple[Content, ...]
@@ -35,6 +36,20 @@ class Surroundings:
         #: The numbers of the tensors that can be copied, and so be put back.
         self.copyable = _choose_copied(self.holders)
 
+    def find_more(self, places: Iterable[Place]) -> range:
+        """Add what places lead to that was made since the search; return the numbers of the new holders.
+
+        Snapshots that were taken before know nothing of it.
+        """
+        known = {id(holder.thing) for holder in self.holders}
+        found = walk({place.name: self.value_of(place) for place in places}).holders
+        more = [holder for holder in found if id(holder.thing) not in known]
+        first = len(self.holders)
+        self.holders += more
+        self._kinds += [type(holder.thing) for holder in more]
+        self.copyable |= {first + number for number in _choose_copied(more)}
+        return range(first, len(self.holders))
+
     def take(self, *, copies: bool = False) -> Snapshot:
         """Remember the present contents; ``copies`` asks for the numbers of large tensors, too."""
         return tuple(
@@ -45,9 +60,11 @@ class Surroundings:
         """Remember the present contents; tensors that are as before share their copy."""
         return tuple(
             one
-            if isinstance(holder, TensorHolder) and holder.is_as(one)
+            if isinstance(holder, TensorHolder) and one is not None and holder.is_as(one)
             else holder.read(copies=number in self.copyable)
-            for number, (holder, one) in enumerate(zip(self.holders, before, strict=True))
+            for number, (holder, one) in enumerate(
+                zip(self.holders, (*before, *[None] * (len(self.holders) - len(before))), strict=True)
+            )
         )
 
     def take_without_copies(self, before: Snapshot, *, but: Container[int]) -> Snapshot:
@@ -62,7 +79,8 @@ class Surroundings:
         return [
             Place(number, key, holder.name_of(key))
             for number, (holder, kind, one, other) in enumerate(
-                zip(self.holders, self._kinds, before, after, strict=True)
+                # What was found later is not in earlier snapshots.
+                zip(self.holders, self._kinds, before, after, strict=False)
             )
             # A lazy module becomes another one in its first call.
             if type(holder.thing) is kind
@@ -71,7 +89,7 @@ class Surroundings:
 
     def put_back(self, snapshot: Snapshot, *, but: Container[int] = ()) -> None:
         """Put contents back, but not those of objects with some ids."""
-        for holder, kind, content in zip(self.holders, self._kinds, snapshot, strict=True):
+        for holder, kind, content in zip(self.holders, self._kinds, snapshot, strict=False):
             if type(holder.thing) is kind and id(holder.thing) not in but:
                 holder.write(content)
 

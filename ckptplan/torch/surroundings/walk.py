@@ -35,6 +35,7 @@ from ckptplan.torch.surroundings.holders import (
     ArrayHolder,
     CellHolder,
     ClassHolder,
+    GradientHolder,
     Holder,
     IteratorHolder,
     MappingHolder,
@@ -59,6 +60,11 @@ _PASSED_OVER = frozenset(sys.stdlib_module_names) | {
     "pytorch_lightning", "scipy", "sklearn", "tensorboard", "torch", "torchmetrics", "torchvision", "tqdm",
     "triton", "wandb",
 }  # fmt: skip
+#: Classes of such packages whose objects hold what a user put there.
+_SEARCHED = (
+    "_thread._local", "argparse.", "collections.", "queue.", "torch.distributions.", "torch.optim.", "types.",
+    "weakref.",
+)  # fmt: skip
 #: What every module has, and what PyTorch keeps in it.
 _OWN = frozenset(vars(torch.nn.Module())) - {"training"}
 _PARTS = ("_parameters", "_buffers", "_modules")
@@ -104,7 +110,7 @@ def walk(roots: Mapping[str, object]) -> Reached:
 def _visit(name: str, thing: Any, found: Reached) -> _Found:
     """Note an object, and yield what it refers to."""
     if isinstance(thing, torch.Tensor):
-        _note_tensor(name, thing, found)
+        yield from _visit_tensor(name, thing, found)
         return
     if isinstance(thing, torch.nn.Module):
         found.modules.append((name, thing))
@@ -122,10 +128,17 @@ def _visit(name: str, thing: Any, found: Reached) -> _Found:
     yield from _visit_object(name, thing, found)
 
 
-def _note_tensor(name: str, tensor: torch.Tensor, found: Reached) -> None:
+def _visit_tensor(name: str, tensor: torch.Tensor, found: Reached) -> _Found:
     if is_lazy(tensor):
         found.lazy = True
-    elif type(tensor) in (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer) and not tensor.is_sparse:
+        return
+    if isinstance(tensor, torch.nn.Parameter):
+        found.holders.append(GradientHolder(f"{name}.grad", tensor))
+    if isinstance(tensor, torch.nn.Parameter) or vars(tensor):
+        # Of parameters even if there is none yet.
+        found.holders.append(MappingHolder(name, vars(tensor), attributes=True))
+        yield from ((_join(name, key), value) for key, value in list(vars(tensor).items()))
+    if type(tensor) in (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer) and not tensor.is_sparse:
         small = tensor.nbytes <= _SMALL_BYTES and not isinstance(tensor, torch.nn.Parameter)
         found.holders.append(TensorHolder(name, tensor, small=small))
 
@@ -166,7 +179,7 @@ def _visit_module(name: str, thing: torch.nn.Module, found: Reached) -> _Found:
 
 def _visit_object(name: str, thing: object, found: Reached) -> _Found:
     """Visit an object of a class that is not known here."""
-    if is_passed_over(type(thing)) and not isinstance(thing, _PLAIN_DATA):
+    if is_passed_over(type(thing)) and not isinstance(thing, _PLAIN_DATA) and not _is_searched(type(thing)):
         if hasattr(thing, "__next__"):
             found.holders.append(IteratorHolder(name, thing))
         if hasattr(thing, "__wrapped__"):
@@ -181,6 +194,10 @@ def _visit_object(name: str, thing: object, found: Reached) -> _Found:
         found.holders.append(SlotsHolder(name, thing, slots))
         yield from ((_join(name, slot), getattr(thing, slot)) for slot in slots if hasattr(thing, slot))
     yield from _visit_class(type(thing), found)
+
+
+def _is_searched(one: type) -> bool:
+    return f"{one.__module__}.{one.__qualname__}".startswith(_SEARCHED)
 
 
 def _list_slots(one: type) -> list[str]:
