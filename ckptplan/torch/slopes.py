@@ -32,7 +32,7 @@ def measure_slopes(
         leaves = find_graph_leaves(ends)
         begins |= {id(one): one for one in leaves if id(one) not in inner and not one._backward_hooks}
     if not (ends and begins):
-        return {}
+        return {key: torch.zeros_like(one) for key, one in begins.items()}
     found = torch.autograd.grad(
         ends,
         list(begins.values()),

@@ -22,6 +22,8 @@ from ckptplan.torch.trees import Leaves, flatten
 
 #: Relative difference that rounding may cause between calls, or for a chunk; hidden state causes more.
 ROUNDING = 1e-3
+#: The next values of a counter with which a step is tried.
+_MOST_AHEAD = 16
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -201,27 +203,37 @@ def find_read_places(
 
     def are_read(some: list[Place]) -> bool:
         try:
-            return _differs(take, surroundings, some, usual, slopes=slopes)
+            return _differs(take, lambda: surroundings.write_disturbed(some), usual, slopes=slopes)
         finally:
             surroundings.put_back(world)
 
-    if not places or not are_read(places):
+    def are_counted(some: list[Place], ahead: int) -> bool:
+        try:
+            return _differs(take, lambda: surroundings.write_counters(some, ahead=ahead), usual, slopes=slopes)
+        finally:
+            surroundings.put_back(world)
+
+    if not places:
         return []
-    alone = [place for place in places if are_read([place])]
-    # They may be read together only, as a counter and the list that it counts.
-    return alone or places
+    if are_read(places):
+        # They may be read together only, as a counter and the list that it counts.
+        return [place for place in places if are_read([place])] or places
+    # Every seventh step, or the tenth: no single number tells.
+    counters = surroundings.list_counters(places)
+    if counters and any(are_counted(counters, ahead) for ahead in range(1, _MOST_AHEAD + 1)):
+        return counters
+    return []
 
 
 def _differs(
     take: Callable[[], StepResult],
-    surroundings: Surroundings,
-    places: list[Place],
+    disturb: Callable[[], list[torch.Tensor]],
     usual: StepResult,
     *,
     slopes: Slopes | None,
 ) -> bool:
     try:
-        leaves = surroundings.write_disturbed(places)
+        leaves = disturb()
         found = take()
         reached = {id(leaf) for leaf in find_graph_leaves(found.tensors)}
         steeper = slopes is not None and are_steeper(slopes, measure_slopes(found.tensors, found.roots))

@@ -8,7 +8,15 @@ from typing import Any, TypeAlias
 
 import torch
 
-from ckptplan.torch.surroundings.holders import ArrayHolder, Content, Holder, IteratorHolder, Key, TensorHolder
+from ckptplan.torch.surroundings.holders import (
+    ArrayHolder,
+    Content,
+    Holder,
+    IteratorHolder,
+    Key,
+    NamedValues,
+    TensorHolder,
+)
 from ckptplan.torch.surroundings.iterators import TapHolder
 from ckptplan.torch.surroundings.walk import walk
 
@@ -116,6 +124,28 @@ class Surroundings:
             contents[place.holder] = holder.disturb(present, place.key, leaves)
         self.write_places(contents)
         return leaves
+
+    def list_counters(self, places: Iterable[Place]) -> list[Place]:
+        """Return the places that hold one integer."""
+        return [place for place in places if self._read_counter(place) is not None]
+
+    def write_counters(self, places: Iterable[Place], *, ahead: int) -> list[torch.Tensor]:
+        """Move places that hold one integer ahead, as so many more steps would; no leaves depend on them."""
+        for place in places:
+            holder, value = self.holders[place.holder], self._read_counter(place)
+            if isinstance(holder, TensorHolder):
+                holder.thing.data.add_(ahead)
+            elif value is not None:
+                holder.write({**holder.read(copies=False), place.key: value + ahead})
+        return []
+
+    def _read_counter(self, place: Place) -> Any:
+        value = self.value_of(place)
+        if isinstance(value, torch.Tensor):
+            single = value.numel() == 1 and not (value.is_floating_point() or value.is_complex())
+            return value if single and value.dtype != torch.bool else None
+        named = isinstance(self.holders[place.holder], NamedValues)
+        return value if named and type(value) is int else None
 
     def can_put_back(self, place: Place) -> bool:
         """Return whether a change of a place can be undone."""

@@ -263,3 +263,23 @@ class FactorOfParameter(_Bare):
         weight: Any = self.inner.bias_hh
         weight.factor = getattr(weight, "factor", 1.0) * 1.05
         return _spike(state, weight.factor)
+
+
+@cell_case(SLOPES, "a detach in every seventh step, by a counter of the module")
+class DetachEverySeventh(Cell):
+    def after(self, state: torch.Tensor) -> Any:
+        return state.detach() if self.calls % 7 == 6 else state
+
+
+@cell_case(SLOPES, "a detach after the tenth step, by a counter of the module")
+class DetachAfterTenth(Cell):
+    def after(self, state: torch.Tensor) -> Any:
+        return state.detach() if self.calls == 10 else state
+
+
+@cell_case(SLOPES, "a gradient that a step writes")
+class WrittenGradient(_Bare):
+    def after(self, state: torch.Tensor) -> Any:
+        weight = self.inner.bias_hh
+        weight.grad = torch.zeros_like(weight) if weight.grad is None else weight.grad + 1
+        return state
