@@ -1,4 +1,4 @@
-"""Refuses leaves of a state that a checkpoint cannot hold: neither tensors nor immutable constants."""
+"""Values in a state that are not tensors: which of them a checkpoint can hold, and whether two are equal."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import functools
 import numbers
 import pathlib
 import types
+from collections.abc import Sequence
 from typing import Any
 
 import numpy
@@ -15,6 +16,7 @@ import torch
 from torch.utils import _pytree
 
 from ckptplan.errors import InputError
+from ckptplan.torch.digests import is_close
 from ckptplan.torch.records import open_records
 
 #: Types of values that are the same whenever a checkpoint is read.
@@ -24,6 +26,8 @@ _IMMUTABLE = (
     pathlib.PurePath, datetime.date, datetime.timedelta,
     types.FunctionType, types.BuiltinFunctionType,
 )  # fmt: skip
+#: What classes have whose objects have no value to compare.
+_NO_COMPARISON: object = object.__eq__
 
 
 def refuse_other_leaves(tree: Any, *, field: str) -> None:
@@ -69,3 +73,26 @@ def _is_constant(leaf: object) -> bool:
     if isinstance(leaf, functools.partial):
         return all(_is_constant(one) for one in (leaf.func, *leaf.args, *leaf.keywords.values()))
     return isinstance(leaf, _IMMUTABLE)
+
+
+def are_equal_constants(ones: Sequence[Any], others: Sequence[Any], rounding: float) -> bool:
+    """Return whether the values in a state that are not tensors are equal, floats except for rounding."""
+    return len(ones) == len(others) and all(
+        _is_equal_constant(one, other, rounding) for one, other in zip(ones, others, strict=True)
+    )
+
+
+def _is_equal_constant(one: Any, other: Any, rounding: float) -> bool:
+    if one is other:
+        return True
+    if isinstance(one, float) and isinstance(other, float):
+        return is_close(one, other, rounding * max(abs(one), abs(other)))
+    if isinstance(one, functools.partial) and isinstance(other, functools.partial):
+        parts, others = ((p.func, *p.args, *p.keywords.items()) for p in (one, other))
+        return are_equal_constants(parts, others, rounding)
+    if isinstance(one, types.FunctionType) and isinstance(other, types.FunctionType):
+        return one.__code__ is other.__code__
+    # Of an immutable one, as a member of an Enum or a class, another object is another value.
+    if type(one).__eq__ is _NO_COMPARISON and not isinstance(one, _IMMUTABLE):
+        return type(one) is type(other)
+    return bool(numpy.all(one == other))

@@ -98,13 +98,15 @@ class Projections:
         key = like.dtype, like.device, size
         weights = self._weights.get(key)
         if weights is None:
-            generator = torch.Generator().manual_seed(size)
+            # On the CPU, whatever torch.set_default_device says.
+            cpu = torch.device("cpu")
+            generator = torch.Generator(cpu).manual_seed(size)
             if like.is_floating_point():
-                weights = torch.rand(size, dtype=torch.float64, generator=generator) + 0.5
-                weights *= torch.randint(2, (size,), generator=generator) * 2 - 1
+                weights = torch.rand(size, dtype=torch.float64, generator=generator, device=cpu) + 0.5
+                weights *= torch.randint(2, (size,), generator=generator, device=cpu) * 2 - 1
             else:
                 # Products wrap around, and stay exact; odd weights lose nothing.
-                weights = torch.randint(2**62, (size,), generator=generator) * 2 + 1
+                weights = torch.randint(2**62, (size,), generator=generator, device=cpu) * 2 + 1
             weights = self._weights[key] = weights.to(like)
         return weights
 

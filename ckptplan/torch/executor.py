@@ -180,6 +180,8 @@ class Executor:
         self._ran(stop)
 
     def _record(self, start: int, stop: int) -> None:
+        if self._watch is not None and self.frontier:
+            self._watch.guard()
         with self.autocast.cast_anew():
             tape, self.state = self.engine.record(self.state, start, stop, known=self.frontier)
         self.tapes.append(tape)

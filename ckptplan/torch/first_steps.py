@@ -11,6 +11,7 @@ import torch
 from ckptplan.errors import InputError
 from ckptplan.torch.ambient import Autocast, RandomState
 from ckptplan.torch.chunk_cell import ChunkCell
+from ckptplan.torch.constants import are_equal_constants
 from ckptplan.torch.graphs import find_graph_leaves, find_outer_node
 from ckptplan.torch.held_graphs import describe_holders
 from ckptplan.torch.hidden import refuse_hidden_state, refuse_lost_changes
@@ -21,7 +22,7 @@ from ckptplan.torch.surroundings.graphs import name_graphs
 from ckptplan.torch.surroundings.snapshot import Place, Snapshot, Surroundings
 from ckptplan.torch.surroundings.values import holds_graph
 from ckptplan.torch.trees import flatten
-from ckptplan.torch.trial import StepResult, Trial, are_equal, are_equal_terms, copy_leaves
+from ckptplan.torch.trial import ROUNDING, StepResult, Trial, are_equal, are_equal_terms, copy_leaves
 
 #: Tensors by their ids.
 Uses: TypeAlias = dict[int, torch.Tensor]
@@ -73,6 +74,8 @@ class FirstSteps:
         first = self._examine(self._take(state, 0, drawn))
         _refuse_outer_graph(first.outer)
         _check_structure(state, first.result)
+        # What the first step makes, later steps may change.
+        surroundings.find_more(surroundings.list_changes(self.world, surroundings.take_since(self.world)))
         then, between = surroundings.take_since(self.world), generators.state()
 
         def take_second() -> StepResult:
@@ -111,7 +114,8 @@ class FirstSteps:
         surroundings.put_back(self.world)
         with torch.no_grad():
             _check_grad_mode(first, self._take(state, 0, drawn), trial)
-        if self.replays_randomness and first.loss_draws:
+        # Once may have been another thread, as one that prepares data.
+        if self.replays_randomness and first.loss_draws and again.result.loss_draws:
             raise _loss_draws_error(trial)
         surroundings.put_back(self.world)
         if isinstance(trial.cell, ChunkCell):
@@ -182,7 +186,11 @@ def _check_structure(state: Any, result: StepResult) -> None:
 def _check_repeated(first: StepResult, again: StepResult, trial: Trial) -> None:
     """Raise InputError if the same step returns another result, though all was put back."""
     same = are_equal(first.leaves, again.leaves) and (
-        flatten((first.after, first.output))[1].plain == flatten((again.after, again.output))[1].plain
+        are_equal_constants(
+            flatten((first.after, first.output))[1].plain,
+            flatten((again.after, again.output))[1].plain,
+            ROUNDING,
+        )
     )
     if not same or not are_equal_terms(first, again):
         raise InputError(

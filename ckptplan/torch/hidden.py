@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterable
 import torch
 
 from ckptplan.errors import InputError
-from ckptplan.torch.surroundings.holders import IteratorHolder
+from ckptplan.torch.surroundings.holders import GradientHolder, IteratorHolder, TensorHolder
 from ckptplan.torch.surroundings.iterators import TapHolder
 from ckptplan.torch.surroundings.snapshot import Place, Snapshot, Surroundings
-from ckptplan.torch.trial import StepResult, are_equal, find_read_places
+from ckptplan.torch.trial import StepResult, are_equal, find_read_places, try_slopes
 
 #: Relative difference of results that rounding may cause.
 _ROUNDING = 1e-5
@@ -42,10 +42,16 @@ def refuse_lost_changes(surroundings: Surroundings, changed: Iterable[Place]) ->
 
 
 def refuse_changed_parameters(surroundings: Surroundings, changed: Iterable[Place]) -> None:
-    """Raise InputError for parameters among the places that change."""
+    """Raise InputError for parameters, and gradients of these, among the places that change."""
     for place in changed:
-        thing = surroundings.holders[place.holder].thing
-        if isinstance(thing, torch.nn.Parameter):
+        holder = surroundings.holders[place.holder]
+        if isinstance(holder, GradientHolder):
+            raise InputError(
+                f"a step writes {place.name}, and would do so again when steps run again",
+                field="cell or loss",
+                accepted="gradients that result.loss.backward() computes",
+            )
+        if isinstance(holder, TensorHolder) and isinstance(holder.thing, torch.nn.Parameter):
             raise InputError(
                 f"a step changes the parameter {place.name} in place, and steps run again with what it was",
                 field="cell or loss",
@@ -75,9 +81,11 @@ def refuse_hidden_state(
     if not places:
         return
     surroundings.put_back(world)
-    present = take().detach()
+    result = take()
+    slopes = try_slopes(result)
+    present = result.detach()
     surroundings.put_back(world)
-    read = find_read_places(take, surroundings, world, places, present)
+    read = find_read_places(take, surroundings, world, places, present, slopes=slopes)
     if not read and are_equal(usual.tensors, present.tensors, rounding=_ROUNDING):
         return
     read = read or places
@@ -117,4 +125,7 @@ def _find_field(
         return "cell or loss"
     finally:
         surroundings.put_back(world)
-    return "loss" if are_equal(usual.leaves, found.leaves, rounding=_ROUNDING) else "cell"
+    if not are_equal(usual.leaves, found.leaves, rounding=_ROUNDING):
+        return "cell"
+    # Texts and other values have no number that could be changed, so that nothing tells.
+    return "cell or loss" if are_equal(usual.tensors, found.tensors, rounding=_ROUNDING) else "loss"

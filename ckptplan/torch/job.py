@@ -172,7 +172,13 @@ class Job:
             trial=probed.trial,
             generators=Generators(probed.device, wanted=True, held=probed.generators),
             checks=self.verify,
+            roots=self._list_roots(probed),
         )
+
+    def _list_roots(self, probed: ProbeResult) -> tuple[torch.Tensor, ...]:
+        """Return the leaves that require a gradient among the parameters, the state and the inputs."""
+        tensors = (*probed.parameters, *flatten(self.state)[0], *self.sequence.leaves)
+        return tuple(one for one in tensors if one.requires_grad and one.is_leaf)
 
     def _gauge(self, probed: ProbeResult) -> Gauge | None:
         """Return what compares the plan's sizes with the cell's, None if it was done for such a call."""

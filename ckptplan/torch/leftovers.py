@@ -6,7 +6,7 @@ their graph is gone, or reaches back to the last chunk only.
 
 from __future__ import annotations
 
-from collections.abc import Container
+from collections.abc import Container, Iterable, Sequence
 from typing import Any
 
 import torch
@@ -21,8 +21,9 @@ class LeftoverTensor(torch.autograd.Function):
     """A tensor whose backward pass says that a planned sequence made it."""
 
     @staticmethod
-    def forward(ctx: Any, tensor: torch.Tensor, name: str) -> torch.Tensor:
-        """Return the same numbers."""
+    def forward(ctx: Any, tensor: torch.Tensor, name: str, *roots: torch.Tensor) -> torch.Tensor:
+        """Return the same numbers, as if they were computed from ``roots``."""
+        del roots
         ctx.name = name
         return tensor.view_as(tensor)
 
@@ -38,10 +39,18 @@ class LeftoverTensor(torch.autograd.Function):
         )
 
 
-def guard_leftovers(surroundings: Surroundings, places: list[Place], *, with_graph: Container[Place]) -> None:
+def guard_leftovers(
+    surroundings: Surroundings,
+    places: Iterable[Place],
+    *,
+    with_graph: Container[Place],
+    roots: Sequence[torch.Tensor],
+) -> None:
     """Replace the tensors that steps left in some places by the same numbers with a guard.
 
     Those are guarded that have a graph, and those of places ``with_graph``: a plain loop would give them one.
+    They seem to be computed from ``roots``, leaves that require a gradient: ``torch.autograd.grad`` passes over
+    operations that lead to none of the tensors it is asked for.
     """
     for place in places:
         holder = surroundings.holders[place.holder]
@@ -53,7 +62,7 @@ def guard_leftovers(surroundings: Surroundings, places: list[Place], *, with_gra
         def guard(tensor: torch.Tensor, name: str = place.name, always: bool = always) -> torch.Tensor:
             if not is_differentiable(tensor) or not (always or tensor.grad_fn is not None):
                 return tensor
-            guarded: torch.Tensor = LeftoverTensor.apply(tensor.detach().requires_grad_(), name)  # type: ignore[no-untyped-call]
+            guarded: torch.Tensor = LeftoverTensor.apply(tensor.detach().requires_grad_(), name, *roots)  # type: ignore[no-untyped-call]
             return guarded
 
         with torch.enable_grad():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -29,15 +30,19 @@ class CalledModules:
 
     @contextmanager
     def enter(self) -> Iterator[None]:
-        """Note the modules that are called."""
-        hook = register_module_forward_pre_hook(lambda module, _: self._meet(module))
+        """Note the modules that are called, not those that other threads call at the same time."""
+        here = threading.get_ident()
+
+        def meet(module: torch.nn.Module, _: object) -> None:
+            # PyTorch's compiler, which takes this into what it compiles, knows no threads.
+            if torch.compiler.is_compiling() or threading.get_ident() == here:
+                self._modules.setdefault(id(module), module)
+
+        hook = register_module_forward_pre_hook(meet)
         try:
             yield
         finally:
             hook.remove()
-
-    def _meet(self, module: torch.nn.Module) -> None:
-        self._modules.setdefault(id(module), module)
 
 
 class Fingerprint:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import sys
+import warnings
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch.nn.modules.lazy import LazyModuleMixin
 
 from ckptplan.errors import InputError
 from ckptplan.torch.ambient import Autocast, Generators
@@ -76,23 +79,30 @@ def probe(
     generators = Generators(device, wanted=True, held=reached.generators)
     trial = Trial(cell=cell, inputs=inputs, losses=losses, generators=generators)
     called = CalledModules([module for _, module in reached.modules], given=things.values())
+    autocast, last = Autocast.present(device), min(1, steps - 1)
     with ExitStack() as stack:
         stack.enter_context(generators.aside())
         stack.enter_context(torch.enable_grad())
-        stack.enter_context(called.enter())
         surroundings = Surroundings([*reached.holders, *stack.enter_context(tap_iterators(reached.holders))])
         world = surroundings.take(copies=True)
         stack.callback(surroundings.put_back, world)
+        if _may_compile():
+            _note_called(called, trial, state, last=last, autocast=autocast)
+            surroundings.put_back(world)
+        else:
+            stack.enter_context(called.enter())
         seen = FirstSteps(
             trial=trial,
             things=things,
             surroundings=surroundings,
             world=world,
-            autocast=Autocast.present(device),
+            autocast=autocast,
             named=named,
-            last=min(1, steps - 1),
+            last=last,
             replays_randomness=replays_randomness,
         ).run(state)
+    # What the steps made is gone: the sequence makes it anew.
+    known = len(reached.holders)
     surroundings = Surroundings(reached.holders)
     return ProbeResult(
         parameters=collect_parameters(called.modules, named, seen.parameters),
@@ -105,18 +115,55 @@ def probe(
         things=things,
         surroundings=surroundings,
         before=surroundings.take_without_copies(world, but={place.holder for place in seen.changed}),
-        with_graph=seen.with_graph,
+        with_graph={place for place in seen.with_graph if place.holder < known},
     )
+
+
+def _may_compile() -> bool:
+    """Return whether PyTorch's compiler is in use, and can be told to stand aside (since torch 2.6)."""
+    return "torch._dynamo" in sys.modules and hasattr(torch.compiler, "set_stance")
+
+
+def _note_called(called: CalledModules, trial: Trial, state: Any, *, last: int, autocast: Autocast) -> None:
+    """Note the modules of two steps, not compiled: hooks would be compiled into them, anew in each call."""
+    drawn = trial.generators.state()
+    # Weights that parametrize.cached() keeps from here on would be none of the sequence's.
+    kept = getattr(sys.modules.get("torch.nn.utils.parametrize"), "_cache", {})
+    before = dict(kept)
+    with ExitStack() as stack:
+        stack.callback(kept.update, before)
+        stack.callback(kept.clear)
+        stack.enter_context(called.enter())
+        stack.enter_context(torch.compiler.set_stance("force_eager"))
+        stack.enter_context(autocast.cast_anew())
+        stack.enter_context(warnings.catch_warnings())
+        warnings.filterwarnings("ignore", message="Using `torch.compile\\(module\\)` when there are global")
+        trial.take(trial.take(state, 0).detach().after, last)
+    trial.generators.restore(drawn)
 
 
 def _walk(things: dict[str, object], device: torch.device, take: Callable[[], object]) -> Reached:
     """Return what can be reached, after a step in which lazy modules make their parameters."""
     reached = walk(things)
-    if reached.lazy:
+    if not reached.lazy:
+        return reached
+    modules = [module for _, module in reached.modules]
+    modes = [module.training for module in modules]
+    own = [vars(module) for module in modules if isinstance(module, LazyModuleMixin)]
+    lazy = {id(one) for attributes in own for one in (attributes, *attributes.values())}
+    surroundings = Surroundings(reached.holders)
+    before = surroundings.take(copies=True)
+    # In eval(), running statistics stay as they are.
+    for module in modules:
+        module.training = False
+    try:
         with Generators(device, wanted=True).aside(), torch.no_grad():
             take()
-        reached = walk(things)
-    return reached
+    finally:
+        for module, mode in zip(modules, modes, strict=True):
+            module.training = mode
+        surroundings.put_back(before, but=lazy)
+    return walk(things)
 
 
 def _find_device(leaves: Leaves, *, default: torch.device) -> torch.device:

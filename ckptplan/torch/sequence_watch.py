@@ -6,7 +6,7 @@ they read is hidden state, and refused, also if they begin to write it only afte
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -16,7 +16,7 @@ from ckptplan.errors import InputError
 from ckptplan.torch.ambient import Generators
 from ckptplan.torch.hidden import refuse_changed_parameters, refuse_hidden_state, refuse_lost_changes
 from ckptplan.torch.leftovers import guard_leftovers
-from ckptplan.torch.surroundings.holders import Content
+from ckptplan.torch.surroundings.holders import Content, TensorHolder
 from ckptplan.torch.surroundings.snapshot import Place, Snapshot, Surroundings
 from ckptplan.torch.surroundings.values import holds_graph
 from ckptplan.torch.surroundings.walk import walk
@@ -34,6 +34,7 @@ class SequenceWatch:
         trial: runs single steps aside.
         generators: the random generators.
         checks: whether hidden state that shows only during the sequence is looked for.
+        roots: leaves that require a gradient, from which a plain loop computes what steps leave behind.
     """
 
     def __init__(
@@ -46,9 +47,13 @@ class SequenceWatch:
         trial: Trial,
         generators: Generators,
         checks: bool,
+        roots: Sequence[torch.Tensor],
     ) -> None:
         self._surroundings, self._with_graph = surroundings, set(with_graph)
         self._before: Snapshot | None = before
+        self._roots = roots
+        #: The numbers of holders that the sweep made.
+        self._made: list[int] = []
         self._trial, self._generators, self._checks = trial, generators, checks
         self._drawn = generators.state()
         self._early: Snapshot | None = None
@@ -64,9 +69,15 @@ class SequenceWatch:
         if self._early is not None or not self._checks or self._before is None:
             return
         self._early = self._surroundings.take()
-        if self._surroundings.list_changes(self._before, self._early):
+        if changed := self._surroundings.list_changes(self._before, self._early):
+            if self._surroundings.find_more(changed):
+                self._early = self._surroundings.take()
             # Networks are more active here than at the start.
             self._start = detach_state(state), step
+
+    def guard(self) -> None:
+        """Let what other steps left with a graph refuse a gradient: steps are recorded, which may use it."""
+        guard_leftovers(self._surroundings, self._with_graph, with_graph=self._with_graph, roots=self._roots)
 
     def end_sweep(self) -> None:
         """Find what the sweep changed. Raises InputError if steps read it."""
@@ -74,13 +85,21 @@ class SequenceWatch:
         before, self._before = self._before, None
         assert before is not None  # noqa: S101 - a sweep ends once
         changed = surroundings.list_changes(before, now)
+        known = len(before)
+        if surroundings.find_more(changed):
+            now = surroundings.take()
+        self._made = [
+            number
+            for number, holder in enumerate(surroundings.holders[known:], known)
+            if not isinstance(holder, TensorHolder) or holder.small
+        ]
         refuse_changed_parameters(surroundings, changed)
         self._changed = {place.holder: before[place.holder] for place in changed}
         if changed and self._early is not None:
             lasting = surroundings.list_changes(self._early, now)
             refuse_lost_changes(surroundings, lasting)
             self._refuse_hidden(now, lasting)
-        guard_leftovers(surroundings, changed, with_graph=self._with_graph)
+        guard_leftovers(surroundings, changed, with_graph=self._with_graph, roots=self._roots)
         values = (surroundings.value_of(place) for place in changed)
         self.written = frozenset(id(one) for one in values if isinstance(one, torch.Tensor))
         self._early = None
@@ -120,7 +139,7 @@ class SequenceWatch:
     @contextmanager
     def rerun(self) -> Iterator[None]:
         """Run steps again, and leave what they write as it is; after InputError, as before the sequence."""
-        present = self._surroundings.read_places(self._changed)
+        present = self._surroundings.read_places((*self._changed, *self._made))
         try:
             yield
         except InputError:

@@ -36,6 +36,10 @@ def refuse_sharded(things: Iterable[object]) -> Iterator[None]:
     for module in modules:
         for name, part in module.named_modules():
             _check(part, f"{type(module).__name__}.{name}" if name else type(module).__name__)
+    if not (torch.distributed.is_available() and torch.distributed.is_initialized()):
+        # Nothing is sharded then. A hook would be compiled into compiled cells, anew in each call.
+        yield
+        return
     names = {id(part): name for module in modules for name, part in module.named_modules()}
     hook = register_module_forward_pre_hook(
         lambda module, _: _check(module, names.get(id(module)) or type(module).__name__)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from collections.abc import Sequence as SequenceOf
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -11,15 +12,18 @@ import torch
 from ckptplan.errors import InputError
 from ckptplan.torch.ambient import Generators
 from ckptplan.torch.cell_calls import call_cell, check_result
-from ckptplan.torch.constants import refuse_other_leaves
+from ckptplan.torch.constants import are_equal_constants, refuse_other_leaves
 from ckptplan.torch.graphs import as_graph_roots, find_graph_leaves, read_sequence_number, refuse_hooks
 from ckptplan.torch.inputs import Sequence, iterate_steps
 from ckptplan.torch.losses import SummedLoss
+from ckptplan.torch.slopes import Slopes, measure_slopes
 from ckptplan.torch.surroundings.snapshot import Place, Snapshot, Surroundings
 from ckptplan.torch.trees import Leaves, flatten
 
 #: Relative difference that rounding may cause between calls, or for a chunk; hidden state causes more.
 ROUNDING = 1e-3
+#: The next values of a counter with which a step is tried.
+_MOST_AHEAD = 16
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -145,19 +149,27 @@ def list_versions(leaves: Leaves) -> list[int]:
     return [0 if leaf.is_inference() else leaf._version for leaf in leaves]
 
 
-def are_equal(ones: Leaves, others: Leaves, *, rounding: float = ROUNDING) -> bool:
+def are_equal(
+    ones: SequenceOf[torch.Tensor], others: SequenceOf[torch.Tensor], *, rounding: float = ROUNDING
+) -> bool:
     """Return whether tensors are equal except for rounding."""
     if len(ones) != len(others):
         return False
     for one, other in zip(ones, others, strict=True):
         if one.shape != other.shape:
             return False
-        difference = (one.detach().double() - other.detach().double()).abs().nan_to_num(0.0, posinf=0.0)
-        scale = one.detach().double().abs().nan_to_num(0.0, posinf=0.0)
+        wide = _widen(one)
+        difference = (wide - _widen(other)).abs().nan_to_num(0.0, posinf=0.0)
+        scale = wide.abs().nan_to_num(0.0, posinf=0.0)
         share = max(rounding, 4 * torch.finfo(one.dtype).eps) if one.is_floating_point() else rounding
         if one.numel() and float(difference.max()) > share * float(scale.max()):
             return False
     return True
+
+
+def _widen(tensor: torch.Tensor) -> torch.Tensor:
+    """Return the numbers in the widest type; those of complex ones keep both parts."""
+    return tensor.detach().to(torch.complex128 if tensor.is_complex() else torch.float64)
 
 
 def are_equal_terms(one: StepResult, other: StepResult) -> bool:
@@ -179,38 +191,73 @@ def find_read_places(
     world: Snapshot,
     places: list[Place],
     usual: StepResult,
+    *,
+    slopes: Slopes | None = None,
 ) -> list[Place]:
     """Return those of some places whose values a step reads before it writes them.
 
     The step is run again after the places were given other numbers: it reads them if it then returns something
-    else than ``usual``, has another graph, or fails. All is as in ``world`` afterwards.
+    else than ``usual``, has another graph or, where ``slopes`` are given, other gradients,
+    or fails. All is as in ``world`` afterwards.
     """
 
     def are_read(some: list[Place]) -> bool:
         try:
-            return _differs(take, surroundings, some, usual)
+            return _differs(take, lambda: surroundings.write_disturbed(some), usual, slopes=slopes)
         finally:
             surroundings.put_back(world)
 
-    if not places or not are_read(places):
+    def are_counted(some: list[Place], ahead: int) -> bool:
+        try:
+            return _differs(take, lambda: surroundings.write_counters(some, ahead=ahead), usual, slopes=slopes)
+        finally:
+            surroundings.put_back(world)
+
+    if not places:
         return []
-    alone = [place for place in places if are_read([place])]
-    # They may be read together only, as a counter and the list that it counts.
-    return alone or places
+    if are_read(places):
+        # They may be read together only, as a counter and the list that it counts.
+        return [place for place in places if are_read([place])] or places
+    # Every seventh step, or the tenth: no single number tells.
+    counters = surroundings.list_counters(places)
+    if counters and any(are_counted(counters, ahead) for ahead in range(1, _MOST_AHEAD + 1)):
+        return counters
+    return []
 
 
 def _differs(
-    take: Callable[[], StepResult], surroundings: Surroundings, places: list[Place], usual: StepResult
+    take: Callable[[], StepResult],
+    disturb: Callable[[], list[torch.Tensor]],
+    usual: StepResult,
+    *,
+    slopes: Slopes | None,
 ) -> bool:
     try:
-        leaves = surroundings.write_disturbed(places)
+        leaves = disturb()
         found = take()
+        reached = {id(leaf) for leaf in find_graph_leaves(found.tensors)}
+        steeper = slopes is not None and are_steeper(slopes, measure_slopes(found.tensors, found.roots))
     except (torch.OutOfMemoryError, MemoryError):
         raise
     except Exception:
         return True
-    if flatten(found.after)[1].plain != flatten(usual.after)[1].plain:
+    if not are_equal_constants(flatten(found.after)[1].plain, flatten(usual.after)[1].plain, 1e-5):
         return True
     made = {id(leaf) for leaf in leaves}
-    reached = {id(leaf) for leaf in find_graph_leaves(found.tensors)}
-    return bool(made & reached) or not are_equal(usual.tensors, found.tensors, rounding=1e-5)
+    return steeper or bool(made & reached) or not are_equal(usual.tensors, found.tensors, rounding=1e-5)
+
+
+def are_steeper(ones: Slopes, others: Slopes) -> bool:
+    """Return whether gradients differ; tensors that a step makes anew, such as initial states, do not count."""
+    same = [key for key in ones if key in others]
+    return not are_equal([ones[key] for key in same], [others[key] for key in same], rounding=1e-5)
+
+
+def try_slopes(result: StepResult, *, parameters: bool = True) -> Slopes | None:
+    """Return the gradients of a step, None if autograd has none: the sequence itself will say why."""
+    try:
+        return measure_slopes(result.tensors, result.roots, parameters=parameters)
+    except (torch.OutOfMemoryError, MemoryError):
+        raise
+    except RuntimeError:
+        return None

@@ -8,17 +8,17 @@ synchronisations.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from functools import partial
 from typing import Any, TypeAlias
 
-import numpy as np
 import torch
 from torch.utils import _pytree
 
 from ckptplan.errors import InputError
 from ckptplan.torch.comparisons import Comparisons, Number
-from ckptplan.torch.digests import Projections, can_project, find_rounding, is_close, measure_norm
+from ckptplan.torch.constants import are_equal_constants
+from ckptplan.torch.digests import Projections, can_project, find_rounding, measure_norm
 from ckptplan.torch.repeats import MakeStepsError, RunSums, StepNumbers, make_step_numbers
 from ckptplan.torch.trees import Leaves, Structure, flatten, is_differentiable
 
@@ -31,8 +31,6 @@ _ACCEPTED = (
     "a cell that keeps in its state all that goes from step to step; if only rounding differs (kernels that "
     "add in another order, compiled spiking cells), verify=False"
 )
-#: What classes have whose objects have no value to compare.
-_NO_COMPARISON: object = object.__eq__
 #: A sum over steps that is cut otherwise is added up in another order.
 _CUT_OTHERWISE = 10
 
@@ -91,7 +89,7 @@ class Verifier:
         self, number: int, before: _Digest, leaves: Leaves, numbers: list[Number | None], structure: Structure
     ) -> None:
         digest, nest = before
-        if len(digest) != len(leaves) or not _are_equal_values(nest.plain, structure.plain, self._rounding):
+        if len(digest) != len(leaves) or not are_equal_constants(nest.plain, structure.plain, self._rounding):
             raise _make_state_error(number, structure, None, math.inf)
         for place, (first, again, leaf) in enumerate(zip(digest, numbers, leaves, strict=True)):
             if first is not None and again is not None:
@@ -148,23 +146,6 @@ class Verifier:
     def settle(self) -> None:
         """Make the comparisons that wait."""
         self._comparisons.settle()
-
-
-def _are_equal_values(ones: Sequence[Any], others: Sequence[Any], rounding: float) -> bool:
-    """Return whether the values in a state that are not tensors are equal, floats except for rounding."""
-    return len(ones) == len(others) and all(
-        _is_equal_value(one, other, rounding) for one, other in zip(ones, others, strict=True)
-    )
-
-
-def _is_equal_value(one: Any, other: Any, rounding: float) -> bool:
-    if one is other:
-        return True
-    if isinstance(one, float) and isinstance(other, float):
-        return is_close(one, other, rounding * max(abs(one), abs(other)))
-    if type(one).__eq__ is _NO_COMPARISON:
-        return type(one) is type(other)
-    return bool(np.all(one == other))
 
 
 def _make_state_error(number: int, structure: Structure, place: int | None, difference: float) -> InputError:

@@ -11,7 +11,7 @@ from ckptplan import InputError
 from ckptplan.torch import bptt, measured_sizes
 from tests.torch.impure.__main__ import FAMILIES, PAGE
 from tests.torch.impure.cases import CASES, STEPS, squares
-from tests.torch.impure.modules import AppendedOnly, CallCounter, LastState, SideList
+from tests.torch.impure.modules import AppendedOnly, CallCounter, LastState, Logged, SideList
 from tests.torch.impure.outcome import STRATEGIES, plan, run
 from tests.torch.impure.spiking import short_term_plasticity
 from tests.torch.support import job
@@ -84,14 +84,15 @@ def test_a_refusal_gives_back_what_was_taken_from_iterators(broken: str) -> None
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_records_have_an_entry_for_each_step_before_and_after_the_backward_pass(strategy: str) -> None:
-    inputs, state = job(STEPS)
-    cell = AppendedOnly()
-    result = bptt(cell, inputs, state, squares, plan=plan(strategy))
-    assert len(cell.kept) == cell.calls == STEPS
-    seen = list(cell.kept)
-    result.loss.backward()
-    assert cell.kept == seen
-    assert cell.calls == STEPS
+    for cell in (AppendedOnly(), Logged()):
+        inputs, state = job(STEPS)
+        result = bptt(cell, inputs, state, squares, plan=plan(strategy))
+        record = cell.kept if isinstance(cell, AppendedOnly) else cell.kept["sums"]
+        assert len(record) == cell.calls == STEPS
+        seen = list(record)
+        result.loss.backward()
+        assert record == seen
+        assert cell.calls == STEPS
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
@@ -124,3 +125,21 @@ def test_sizes_are_measured_without_a_trace() -> None:
     assert cell.calls == 0
     assert cell.norm.num_batches_tracked == 0
     assert torch.equal(torch.get_rng_state(), drawn)
+
+
+def test_a_lazy_module_counts_no_step_more_than_a_plain_loop() -> None:
+    class Lazy(AppendedOnly):
+        def begin(self) -> None:
+            super().begin()
+            self.linear, self.norm = torch.nn.LazyLinear(7).double(), torch.nn.LazyBatchNorm1d().double()
+
+        def after(self, state: torch.Tensor) -> Any:
+            return super().after(self.norm(self.linear(state)))
+
+    inputs, state = job(STEPS)
+    cell = Lazy()
+    bptt(cell, inputs, state, squares, plan=plan("revolve")).loss.backward()
+    assert cell.norm.num_batches_tracked == STEPS
+    assert len(cell.kept) == cell.calls == STEPS
+    assert cell.linear.weight.shape == (7, 7)
+    assert cell.linear.weight.grad is not None

@@ -6,6 +6,7 @@ import copy
 import sys
 from collections import deque
 from collections.abc import Callable
+from itertools import accumulate, cycle, islice
 from numbers import Number
 from typing import Any
 
@@ -13,9 +14,13 @@ import torch
 
 #: How far into nested objects values are changed.
 _DEPTH = 4
-#: Lists are made longer, so that their length tells, too.
-_TIMES = 8
+#: Lists are made longer, so that their length tells, too; long ones by less.
+_TIMES, _TIMES_LONG, _LONG = 8, 2, 10_000
+#: Elements at each end of a list that are changed; those between become copies of these.
+_ENDS = 256
 _COUNT = 1_000_003
+#: The most bytes of tensors that are changed at each end.
+_MOST_BYTES = 2**23
 
 
 def disturb(value: Any, leaves: list[torch.Tensor], depth: int = _DEPTH) -> Any:
@@ -46,10 +51,9 @@ def _disturb_parts(value: Any, inner: Callable[[Any], Any]) -> Any:
     """Return a container, an array or an object of attributes with its parts changed."""
     changed = value
     if isinstance(value, list | deque):
-        parts = list(value) * _TIMES
         changed = copy.copy(value)
         changed.clear()
-        changed.extend(inner(part) for part in parts)
+        changed.extend(_disturb_list(list(value), inner))
     elif isinstance(value, tuple):
         parts = [inner(part) for part in value]
         changed = type(value)(*parts) if hasattr(value, "_replace") else tuple(parts)
@@ -60,9 +64,26 @@ def _disturb_parts(value: Any, inner: Callable[[Any], Any]) -> Any:
         changed = ~value if value.dtype == bool else value + 1
     elif isinstance(getattr(value, "__dict__", None), dict):
         changed = copy.copy(value)
-        for key, part in vars(value).items():
-            object.__setattr__(changed, key, inner(part))
+        # Of members of an Enum, loggers and other single objects, a copy is the object itself.
+        if changed is not value and vars(changed) is not vars(value):
+            for key, part in vars(value).items():
+                object.__setattr__(changed, key, inner(part))
     return changed
+
+
+def _disturb_list(parts: list[Any], inner: Callable[[Any], Any]) -> list[Any]:
+    """Return a longer list with all parts changed; the work is bounded, as records of a training are long."""
+    count = _count_small(parts)
+    first = [inner(part) for part in parts[:count]]
+    last = [inner(part) for part in parts[count:][-count:]]
+    between = islice(cycle(first), len(parts) - len(first) - len(last))
+    return [*first, *between, *last] * (_TIMES if len(parts) <= _LONG else _TIMES_LONG)
+
+
+def _count_small(parts: list[Any]) -> int:
+    """Return how many parts are changed at each end: those of up to so many bytes, at least one."""
+    sizes = accumulate(getattr(part, "nbytes", 0) for part in parts[:_ENDS])
+    return max(1, len([size for size in sizes if size <= _MOST_BYTES]))
 
 
 def disturb_numbers(tensor: torch.Tensor) -> torch.Tensor:

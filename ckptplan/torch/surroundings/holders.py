@@ -10,6 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, MutableMapping
 from dataclasses import dataclass
 from numbers import Number
+from operator import is_
 from types import CellType, GeneratorType
 from typing import Any, TypeAlias
 
@@ -21,6 +22,9 @@ from ckptplan.torch.surroundings.disturb import disturb, disturb_numbers
 Key: TypeAlias = Any
 #: What ``Holder.read`` returned at some moment.
 Content: TypeAlias = Any
+
+#: Arrays up to this size are copied whenever they are looked at; the numbers that are looked at in larger ones.
+_MOST_ARRAY_BYTES, _SAMPLE = 2**20, 2**14
 
 
 class _Absent:
@@ -87,7 +91,18 @@ def are_same(one: Any, other: Any) -> bool:
     return bool(one == other or (one != one and other != other))  # noqa: PLR0124 - NaN equals itself
 
 
+def _hold_same_objects(before: dict[Key, Any], after: dict[Key, Any]) -> bool:
+    """Return whether nothing changed, quickly: a closure may hold a whole data set."""
+    return (
+        len(before) == len(after)
+        and all(map(is_, before, after))
+        and all(map(is_, before.values(), after.values()))
+    )
+
+
 def _list_changed_keys(before: dict[Key, Any], after: dict[Key, Any]) -> Iterator[Key]:
+    if _hold_same_objects(before, after):
+        return
     for key, value in before.items():
         if not are_same(value, after.get(key, ABSENT)):
             yield key
@@ -236,6 +251,8 @@ class SequenceHolder(Holder):
         return list(self.thing)
 
     def list_changes(self, before: Content, after: Content) -> Iterator[Key]:
+        if len(before) == len(after) and all(map(is_, before, after)):
+            return
         if len(before) != len(after) or not all(map(are_same, before, after)):
             yield None
 
@@ -327,19 +344,49 @@ def equal_numbers(one: torch.Tensor, other: torch.Tensor) -> bool:
     return bool(torch.equal(one[~both], other[~both]) and torch.equal(torch.isnan(one), torch.isnan(other)))
 
 
-class ArrayHolder(Holder):
-    """The numbers of an array of numpy."""
+class GradientHolder(Holder):
+    """The gradient of a parameter, which no step may write: it is counted again when steps run again."""
+
+    thing: torch.nn.Parameter
 
     def read(self, *, copies: bool) -> Content:
         del copies
-        return self.thing.copy()
+        gradient = self.thing.grad
+        return gradient, None if gradient is None else gradient._version
+
+    def list_changes(self, before: Content, after: Content) -> Iterator[Key]:
+        if before[0] is not after[0] or before[1] != after[1]:
+            yield None
+
+    def write(self, content: Content) -> None:
+        if self.thing.grad is not content[0]:
+            self.thing.grad = content[0]
+
+    def disturb(self, content: Content, key: Key, leaves: list[torch.Tensor]) -> Content:
+        del key, leaves
+        return content
+
+
+class ArrayHolder(Holder):
+    """The numbers of an array of numpy; of a large one, as a data set, a sample is looked at."""
+
+    @property
+    def small(self) -> bool:
+        """Whether all numbers are remembered, and can be put back."""
+        return bool(self.thing.nbytes <= _MOST_ARRAY_BYTES)
+
+    def read(self, *, copies: bool) -> Content:
+        del copies
+        if self.small:
+            return self.thing.copy()
+        return self.thing.flat[:: -(-self.thing.size // _SAMPLE)]
 
     def list_changes(self, before: Content, after: Content) -> Iterator[Key]:
         if before.tobytes() != after.tobytes():
             yield None
 
     def write(self, content: Content) -> None:
-        if self.thing.tobytes() != content.tobytes():
+        if self.small and self.thing.tobytes() != content.tobytes():
             self.thing[...] = content
 
     def disturb(self, content: Content, key: Key, leaves: list[torch.Tensor]) -> Content:

@@ -6,6 +6,7 @@ holds is replaced by a tap, which counts and remembers what it gives.
 
 from __future__ import annotations
 
+import io
 from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import chain
@@ -14,6 +15,7 @@ from typing import Any
 import torch
 
 from ckptplan.torch.surroundings.holders import Content, Holder, Key, NamedValues
+from ckptplan.torch.surroundings.walk import is_passed_over
 
 
 class TappedIterator:
@@ -70,7 +72,7 @@ def tap_iterators(holders: list[Holder]) -> Iterator[list[Holder]]:
         for holder in holders
         if isinstance(holder, NamedValues)
         for key, value in holder.read(copies=False).items()
-        if hasattr(type(value), "__next__")
+        if _can_tap(value)
     ]
     taps = {id(value): TapHolder(holder.name_of(key), TappedIterator(value)) for holder, key, value in places}
     for holder, key, value in places:
@@ -81,6 +83,18 @@ def tap_iterators(holders: list[Holder]) -> Iterator[list[Holder]]:
         closed = {number: tap.thing.close() for number, tap in taps.items()}
         for holder, key, value in places:
             _replace(holder, key, closed[id(value)])
+
+
+def _can_tap(value: object) -> bool:
+    """Return whether nothing but the numbers that an iterator gives can matter.
+
+    The attributes of iterators of the user's own classes are searched, as those of other objects. A file that
+    is written to (a log) is no source of values, though files can be iterated over.
+    """
+    kind = type(value)
+    if not hasattr(kind, "__next__") or not is_passed_over(kind):
+        return False
+    return not (isinstance(value, io.IOBase) and (value.closed or value.writable()))
 
 
 def _replace(holder: Holder, key: Key, value: Any) -> None:

@@ -8,8 +8,17 @@ from typing import Any, TypeAlias
 
 import torch
 
-from ckptplan.torch.surroundings.holders import Content, Holder, IteratorHolder, Key, TensorHolder
+from ckptplan.torch.surroundings.holders import (
+    ArrayHolder,
+    Content,
+    Holder,
+    IteratorHolder,
+    Key,
+    NamedValues,
+    TensorHolder,
+)
 from ckptplan.torch.surroundings.iterators import TapHolder
+from ckptplan.torch.surroundings.walk import walk
 
 #: The contents of all holders, in their order.
 Snapshot: TypeAlias = tuple[Content, ...]
@@ -35,6 +44,20 @@ class Surroundings:
         #: The numbers of the tensors that can be copied, and so be put back.
         self.copyable = _choose_copied(self.holders)
 
+    def find_more(self, places: Iterable[Place]) -> range:
+        """Add what places lead to that was made since the search; return the numbers of the new holders.
+
+        Snapshots that were taken before know nothing of it.
+        """
+        known = {id(holder.thing) for holder in self.holders}
+        found = walk({place.name: self.value_of(place) for place in places}).holders
+        more = [holder for holder in found if id(holder.thing) not in known]
+        first = len(self.holders)
+        self.holders += more
+        self._kinds += [type(holder.thing) for holder in more]
+        self.copyable |= {first + number for number in _choose_copied(more)}
+        return range(first, len(self.holders))
+
     def take(self, *, copies: bool = False) -> Snapshot:
         """Remember the present contents; ``copies`` asks for the numbers of large tensors, too."""
         return tuple(
@@ -45,9 +68,11 @@ class Surroundings:
         """Remember the present contents; tensors that are as before share their copy."""
         return tuple(
             one
-            if isinstance(holder, TensorHolder) and holder.is_as(one)
+            if isinstance(holder, TensorHolder) and one is not None and holder.is_as(one)
             else holder.read(copies=number in self.copyable)
-            for number, (holder, one) in enumerate(zip(self.holders, before, strict=True))
+            for number, (holder, one) in enumerate(
+                zip(self.holders, (*before, *[None] * (len(self.holders) - len(before))), strict=True)
+            )
         )
 
     def take_without_copies(self, before: Snapshot, *, but: Container[int]) -> Snapshot:
@@ -62,17 +87,18 @@ class Surroundings:
         return [
             Place(number, key, holder.name_of(key))
             for number, (holder, kind, one, other) in enumerate(
-                zip(self.holders, self._kinds, before, after, strict=True)
+                # What was found later is not in earlier snapshots.
+                zip(self.holders, self._kinds, before, after, strict=False)
             )
             # A lazy module becomes another one in its first call.
             if type(holder.thing) is kind
             for key in holder.list_changes(one, other)
         ]
 
-    def put_back(self, snapshot: Snapshot) -> None:
-        """Put contents back."""
-        for holder, kind, content in zip(self.holders, self._kinds, snapshot, strict=True):
-            if type(holder.thing) is kind:
+    def put_back(self, snapshot: Snapshot, *, but: Container[int] = ()) -> None:
+        """Put contents back, but not those of objects with some ids."""
+        for holder, kind, content in zip(self.holders, self._kinds, snapshot, strict=False):
+            if type(holder.thing) is kind and id(holder.thing) not in but:
                 holder.write(content)
 
     def read_places(self, numbers: Iterable[int]) -> dict[int, Content]:
@@ -99,12 +125,36 @@ class Surroundings:
         self.write_places(contents)
         return leaves
 
+    def list_counters(self, places: Iterable[Place]) -> list[Place]:
+        """Return the places that hold one integer."""
+        return [place for place in places if self._read_counter(place) is not None]
+
+    def write_counters(self, places: Iterable[Place], *, ahead: int) -> list[torch.Tensor]:
+        """Move places that hold one integer ahead, as so many more steps would; no leaves depend on them."""
+        for place in places:
+            holder, value = self.holders[place.holder], self._read_counter(place)
+            if isinstance(holder, TensorHolder):
+                holder.thing.data.add_(ahead)
+            elif value is not None:
+                holder.write({**holder.read(copies=False), place.key: value + ahead})
+        return []
+
+    def _read_counter(self, place: Place) -> Any:
+        value = self.value_of(place)
+        if isinstance(value, torch.Tensor):
+            single = value.numel() == 1 and not (value.is_floating_point() or value.is_complex())
+            return value if single and value.dtype != torch.bool else None
+        named = isinstance(self.holders[place.holder], NamedValues)
+        return value if named and type(value) is int else None
+
     def can_put_back(self, place: Place) -> bool:
         """Return whether a change of a place can be undone."""
         holder = self.holders[place.holder]
         if isinstance(holder, IteratorHolder | TapHolder):
             return False
-        return not isinstance(holder, TensorHolder) or holder.small or place.holder in self.copyable
+        if isinstance(holder, TensorHolder):
+            return holder.small or place.holder in self.copyable
+        return not isinstance(holder, ArrayHolder) or holder.small
 
 
 def _choose_copied(holders: list[Holder]) -> set[int]:

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import random
 import sys
-from collections import deque
-from collections.abc import Callable, Iterator, Mapping, MutableMapping
+from argparse import Namespace
+from collections import UserDict, UserList, deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
 from dataclasses import dataclass, field
 from functools import lru_cache, partial
 from types import (
@@ -22,6 +23,7 @@ from types import (
     MethodType,
     MethodWrapperType,
     ModuleType,
+    SimpleNamespace,
 )
 from typing import Any, TypeAlias
 
@@ -33,6 +35,7 @@ from ckptplan.torch.surroundings.holders import (
     ArrayHolder,
     CellHolder,
     ClassHolder,
+    GradientHolder,
     Holder,
     IteratorHolder,
     MappingHolder,
@@ -49,12 +52,19 @@ from ckptplan.torch.surroundings.holders import (
 _MOST_OBJECTS, _MOST_ELEMENTS = 4_000, 512
 #: Tensors up to this size are copied whenever they are looked at.
 _SMALL_BYTES = 2**16
+#: Larger arrays of numpy (data sets) are not looked at: their changes show in copies only, which cost time.
+_LARGEST_ARRAY_BYTES = 2**20
 #: Packages whose functions and plain objects keep nothing between steps, or nothing that steps read.
 _PASSED_OVER = frozenset(sys.stdlib_module_names) | {
     "_pytest", "ckptplan", "lightning", "lightning_fabric", "matplotlib", "numpy", "pandas", "pytest",
     "pytorch_lightning", "scipy", "sklearn", "tensorboard", "torch", "torchmetrics", "torchvision", "tqdm",
     "triton", "wandb",
 }  # fmt: skip
+#: Classes of such packages whose objects hold what a user put there.
+_SEARCHED = (
+    "_thread._local", "argparse.", "collections.", "queue.", "torch.distributions.", "torch.optim.", "types.",
+    "weakref.",
+)  # fmt: skip
 #: What every module has, and what PyTorch keeps in it.
 _OWN = frozenset(vars(torch.nn.Module())) - {"training"}
 _PARTS = ("_parameters", "_buffers", "_modules")
@@ -62,6 +72,8 @@ _IMMUTABLE = (
     int, float, complex, str, bytes, type(None), torch.dtype, torch.device, torch.Size, ModuleType,
     property, range, slice,
 )  # fmt: skip
+#: Classes of the standard library whose objects hold what users put into them.
+_PLAIN_DATA = (SimpleNamespace, Namespace, UserDict, UserList)
 _Found: TypeAlias = Iterator[tuple[str, Any]]
 
 
@@ -98,7 +110,7 @@ def walk(roots: Mapping[str, object]) -> Reached:
 def _visit(name: str, thing: Any, found: Reached) -> _Found:
     """Note an object, and yield what it refers to."""
     if isinstance(thing, torch.Tensor):
-        _note_tensor(name, thing, found)
+        yield from _visit_tensor(name, thing, found)
         return
     if isinstance(thing, torch.nn.Module):
         found.modules.append((name, thing))
@@ -106,7 +118,8 @@ def _visit(name: str, thing: Any, found: Reached) -> _Found:
         found.generators.append(thing)
         return
     elif is_array(thing):
-        found.holders.append(ArrayHolder(name, thing))
+        if thing.nbytes <= _LARGEST_ARRAY_BYTES:
+            found.holders.append(ArrayHolder(name, thing))
         return
     for kinds, visit in _VISITS:
         if isinstance(thing, kinds):
@@ -115,10 +128,17 @@ def _visit(name: str, thing: Any, found: Reached) -> _Found:
     yield from _visit_object(name, thing, found)
 
 
-def _note_tensor(name: str, tensor: torch.Tensor, found: Reached) -> None:
+def _visit_tensor(name: str, tensor: torch.Tensor, found: Reached) -> _Found:
     if is_lazy(tensor):
         found.lazy = True
-    elif type(tensor) in (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer) and not tensor.is_sparse:
+        return
+    if isinstance(tensor, torch.nn.Parameter):
+        found.holders.append(GradientHolder(f"{name}.grad", tensor))
+    if isinstance(tensor, torch.nn.Parameter) or vars(tensor):
+        # Of parameters even if there is none yet.
+        found.holders.append(MappingHolder(name, vars(tensor), attributes=True))
+        yield from ((_join(name, key), value) for key, value in list(vars(tensor).items()))
+    if type(tensor) in (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer) and not tensor.is_sparse:
         small = tensor.nbytes <= _SMALL_BYTES and not isinstance(tensor, torch.nn.Parameter)
         found.holders.append(TensorHolder(name, tensor, small=small))
 
@@ -159,7 +179,7 @@ def _visit_module(name: str, thing: torch.nn.Module, found: Reached) -> _Found:
 
 def _visit_object(name: str, thing: object, found: Reached) -> _Found:
     """Visit an object of a class that is not known here."""
-    if _is_passed_over(type(thing)):
+    if is_passed_over(type(thing)) and not isinstance(thing, _PLAIN_DATA) and not _is_searched(type(thing)):
         if hasattr(thing, "__next__"):
             found.holders.append(IteratorHolder(name, thing))
         if hasattr(thing, "__wrapped__"):
@@ -176,6 +196,10 @@ def _visit_object(name: str, thing: object, found: Reached) -> _Found:
     yield from _visit_class(type(thing), found)
 
 
+def _is_searched(one: type) -> bool:
+    return f"{one.__module__}.{one.__qualname__}".startswith(_SEARCHED)
+
+
 def _list_slots(one: type) -> list[str]:
     slots = vars(one).get("__slots__", ())
     names = [slots] if isinstance(slots, str) else list(slots)
@@ -185,11 +209,11 @@ def _list_slots(one: type) -> list[str]:
 def _visit_class(one: type, found: Reached) -> _Found:
     """Yield the classes that an object's class is made of."""
     del found
-    yield from ((part.__name__, part) for part in one.__mro__ if not _is_passed_over(part))
+    yield from ((part.__name__, part) for part in one.__mro__ if not is_passed_over(part))
 
 
 def _visit_type(name: str, thing: type, found: Reached) -> _Found:
-    if _is_passed_over(thing):
+    if is_passed_over(thing):
         return
     data = {key: value for key, value in vars(thing).items() if is_class_data(key, value)}
     found.holders.append(ClassHolder(name, thing))
@@ -207,7 +231,7 @@ def _visit_function(name: str, thing: FunctionType, found: Reached) -> _Found:
     if thing.__dict__:
         found.holders.append(MappingHolder(name, thing.__dict__, attributes=True))
         yield from ((_join(name, key), value) for key, value in list(thing.__dict__.items()))
-    if not _is_passed_over(thing):
+    if not is_passed_over(thing):
         yield from _visit_globals(thing, found)
 
 
@@ -217,11 +241,29 @@ def _visit_variable(name: str, thing: CellType, found: Reached) -> _Found:
 
 
 def _visit_globals(thing: FunctionType, found: Reached) -> _Found:
-    names = [one for one in _list_names(thing.__code__) if one in thing.__globals__]
-    data = [one for one in names if not _is_code(thing.__globals__[one])]
-    if data:
-        found.holders.append(NamesHolder(thing.__module__, thing.__globals__, data))
-    yield from ((one, thing.__globals__[one]) for one in names)
+    names = _list_names(thing.__code__)
+    spaces = _find_namespaces(thing, names)
+    for where, space in spaces.items():
+        known = [one for one in names if one in space]
+        data = [one for one in known if not _is_code(space[one])]
+        if data:
+            found.holders.append(NamesHolder(where, space, data))
+        yield from ((one, space[one]) for one in known)
+
+
+def _find_namespaces(thing: FunctionType, names: Iterable[str]) -> dict[str, dict[str, Any]]:
+    """Return the globals of a function, and those of modules of which it uses names, as ``helpers.step``."""
+    spaces: dict[str, dict[str, Any]] = {thing.__module__: thing.__globals__}
+    enclosed = [read_cell(cell) for cell in thing.__closure__ or ()]
+    waiting = [*enclosed, *map(thing.__globals__.get, names)]
+    while waiting:
+        module = waiting.pop()
+        if not isinstance(module, ModuleType) or module.__name__ in spaces:
+            continue
+        if not _is_passed_over_module(module.__name__):
+            spaces[module.__name__] = vars(module)
+            waiting.extend(map(vars(module).get, names))
+    return spaces
 
 
 def _is_code(value: object) -> bool:
@@ -265,7 +307,7 @@ def _is_passed_over_module(name: str) -> bool:
     return name.partition(".")[0] in _PASSED_OVER
 
 
-def _is_passed_over(thing: Any) -> bool:
+def is_passed_over(thing: Any) -> bool:
     """Return whether a class or a function belongs to a package that is not searched."""
     return _is_passed_over_module(getattr(thing, "__module__", None) or "builtins")
 

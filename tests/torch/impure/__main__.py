@@ -6,13 +6,13 @@ import warnings
 from collections.abc import Iterator
 from pathlib import Path
 
-from tests.torch.impure import functions, losses, modules, randomness, spiking, statistics
+from tests.torch.impure import functions, gradients, losses, modules, randomness, spiking, statistics
 from tests.torch.impure.cases import CASES, STEPS, Case
 from tests.torch.impure.outcome import STRATEGIES, run
 
 PAGE = Path(__file__).parents[3] / "docs/impure-cells.md"
 #: The families register their cases when they are imported, in this order.
-FAMILIES = (modules, functions, spiking, randomness, statistics, losses)
+FAMILIES = (modules, functions, spiking, gradients, randomness, statistics, losses)
 _HEAD = f"""# Impure cells and losses, and what becomes of each
 
 A cell and a loss must depend on their arguments alone, because steps run again. These do not, or seem not to. \

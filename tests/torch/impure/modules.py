@@ -365,6 +365,23 @@ class SideList(Cell):
         return state
 
 
+@cell_case(RECORDS, "a list in a dict, made by the first step", right=True)
+class Logged(Cell):
+    def begin(self) -> None:
+        self.kept = {}
+
+    def after(self, state: torch.Tensor) -> Any:
+        self.kept.setdefault("sums", []).append(float(state.detach().sum()))
+        return state
+
+
+@cell_case(KEPT, "a list in a dict, made by the first step, that is read")
+class LoggedAndRead(Logged):
+    def after(self, state: torch.Tensor) -> Any:
+        state = super().after(state)
+        return state + 0.1 * sum(self.kept["sums"][-5:])
+
+
 @cell_case(CACHES, "a weight computed in the first call, with its graph")
 class LazyCache(Cell):
     def begin(self) -> None:

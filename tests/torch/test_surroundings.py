@@ -1,0 +1,232 @@
+"""What steps can reach is looked at without changing it, and without cost that grows with a training."""
+
+from __future__ import annotations
+
+import argparse
+import collections
+import enum
+import functools
+import io
+import logging
+import tracemalloc
+import types
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from ckptplan import InputError
+from ckptplan.torch import bptt
+from ckptplan.torch.constants import are_equal_constants
+from ckptplan.torch.digests import Projections
+from ckptplan.torch.surroundings.disturb import disturb
+from ckptplan.torch.trial import are_equal
+from tests.torch.support import plan_of
+
+STEPS = 6
+
+
+def loss(_: int, output: Any) -> torch.Tensor:
+    return torch.as_tensor(output).abs().square().sum()
+
+
+def train(cell: Callable[[Any, Any], Any], inputs: Any = None, *, strategy: str = "revolve") -> torch.Tensor:
+    inputs = torch.linspace(-1, 1, 3 * STEPS).view(STEPS, 3) if inputs is None else inputs
+    result = bptt(cell, inputs, torch.zeros(3), loss, plan=plan_of(STEPS, strategy))
+    result.loss.backward()
+    return result.loss
+
+
+class Mode(enum.Enum):
+    REST, FIRED = 1, 2
+
+
+@dataclass
+class Report:
+    mode: Mode
+    logger: logging.Logger
+    count: int
+
+
+def test_objects_of_which_there_is_one_are_not_changed() -> None:
+    """Members of an Enum and loggers are their own copies: their attributes belong to the whole program."""
+    logger = logging.getLogger("tests.torch.report")
+    report = Report(Mode.FIRED, logger, 3)
+    assert disturb(report, []).count != report.count
+    assert disturb([Mode.REST], [])[0] is Mode.REST
+    assert (Mode.REST.value, Mode.FIRED.value) == (1, 2)
+    assert (logger.level, logger.propagate, logger.disabled) == (0, True, False)
+
+
+def test_a_long_record_is_changed_everywhere_in_bounded_time() -> None:
+    leaves: list[torch.Tensor] = []
+    record = [torch.tensor(float(number)) for number in range(20_000)]
+    changed = disturb(record, leaves)
+    assert len(changed) > len(record)
+    assert not any(one is other for one, other in zip(record, changed, strict=False))
+    assert len(leaves) <= 512
+
+
+def test_a_large_array_is_not_copied() -> None:
+    """A data set that makes the inputs is a global or a variable, too."""
+    data = np.zeros((STEPS, 2**20))
+    weight = torch.ones(3, requires_grad=True)
+
+    def cell(state: Any, x: Any) -> Any:
+        state = 0.9 * state + weight * x
+        return state, state
+
+    tracemalloc.start()
+    train(cell, lambda start, stop: torch.from_numpy(data[start:stop, :3]).float())
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < data.nbytes / 4
+
+
+class Stream:
+    """An iterator with attributes of its own."""
+
+    def __init__(self) -> None:
+        self.position = 0
+
+    def __iter__(self) -> Stream:
+        return self
+
+    def __next__(self) -> float:
+        self.position += 1
+        return float(self.position)
+
+
+class Streaming(torch.nn.Module):
+    def __init__(self, *, reset: bool) -> None:
+        super().__init__()
+        self.weight, self.stream, self.reset = torch.nn.Parameter(torch.ones(3)), Stream(), reset
+
+    def forward(self, state: Any, x: Any) -> Any:
+        assert isinstance(self.stream, Stream)
+        if self.reset:
+            self.stream.position = 0
+        state = 0.9 * state + self.weight * x * next(self.stream)
+        return state, state
+
+
+def test_an_iterator_of_an_own_class_stays_what_it_is() -> None:
+    train(Streaming(reset=True))
+    cell = Streaming(reset=False)
+    with pytest.raises(InputError, match=r"cell\.stream\.position changes in a step"):
+        train(cell)
+    assert isinstance(cell.stream, Stream)
+    assert cell.stream.position == 0
+
+
+def test_a_log_file_stays_a_file(tmp_path: Path) -> None:
+    weight = torch.ones(3, requires_grad=True)
+    with (tmp_path / "log.txt").open("w") as log:
+
+        def cell(state: Any, x: Any) -> Any:
+            assert isinstance(log, io.IOBase)
+            log.write("step")
+            state = 0.9 * state + weight * x
+            return state, state
+
+        train(cell)
+
+
+COUNTING = """
+count = 0.0
+def step(state, x):
+    global count
+    count += 1.0
+    return 0.9 * state + x * count
+"""
+
+
+def test_state_in_another_module_is_refused_by_name() -> None:
+    """A function that is called as ``helpers.step`` is searched, and so is ``helpers.count``."""
+    helpers: Any = types.ModuleType("helpers_of_tests")
+    exec(COUNTING, vars(helpers))  # noqa: S102 - a module that nothing else imports
+    weight = torch.ones(3, requires_grad=True)
+
+    def cell(state: Any, x: Any) -> Any:
+        state = helpers.step(state, weight * x)
+        return state, state
+
+    with pytest.raises(InputError, match="count changes in a step"):
+        train(cell)
+    assert helpers.count == 0.0
+
+
+@pytest.mark.parametrize("make", [types.SimpleNamespace, argparse.Namespace, collections.UserDict])
+def test_state_in_plain_objects_of_the_standard_library_is_refused_by_name(make: Callable[..., Any]) -> None:
+    """Also if it changes results only after the first steps, and nothing runs again."""
+    weight, kept = torch.ones(3, requires_grad=True), make(count=0.0)
+
+    def cell(state: Any, x: Any) -> Any:
+        if isinstance(kept, collections.UserDict):
+            kept["count"] += 1.0
+        else:
+            kept.count += 1.0
+        count = kept["count"] if isinstance(kept, collections.UserDict) else kept.count
+        state = 0.9 * state + weight * x * (1 + (count > 4))
+        return state, state
+
+    with pytest.raises(InputError, match=r"kept.*count.* changes in a step"):
+        train(cell, strategy="base")
+
+
+def test_a_cell_that_keeps_text_is_not_called_a_loss() -> None:
+    class Phases(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight, self.phase = torch.nn.Parameter(torch.ones(3)), "rest"
+
+        def forward(self, state: Any, x: Any) -> Any:
+            gain = 2.0 if self.phase == "active" else 1.0
+            self.phase = "active" if state.abs().sum() > 1 else "rest"
+            state = 0.9 * state + self.weight * x * gain
+            return state, state
+
+    with pytest.raises(InputError, match=r"cell\.phase changes in a step") as refusal:
+        train(Phases())
+    assert refusal.value.field in ("cell", "cell or loss")
+
+
+@pytest.mark.parametrize("make", [lambda: float("nan"), lambda: functools.partial(abs, -1)])
+def test_constants_that_are_made_anew_in_each_step_are_equal(make: Callable[[], Any]) -> None:
+    """NaN is not equal to itself, and each partial is an object of its own."""
+    weight = torch.ones(3, requires_grad=True)
+
+    def cell(state: Any, x: Any) -> Any:
+        hidden = 0.9 * state[0] + weight * x
+        return (hidden, make()), hidden
+
+    inputs = torch.linspace(-1, 1, 3 * STEPS).view(STEPS, 3)
+    result = bptt(cell, inputs, (torch.zeros(3), make()), loss, plan=plan_of(STEPS, "revolve"))
+    result.loss.backward()
+    assert weight.grad is not None
+
+
+def test_constants_that_are_other_objects_differ() -> None:
+    assert not are_equal_constants((Mode.REST,), (Mode.FIRED,), 1e-5)
+    assert not are_equal_constants((torch.float32,), (torch.float64,), 1e-5)
+    assert not are_equal_constants((lambda: 1,), (lambda: 2,), 1e-5)
+
+
+def test_imaginary_parts_are_compared() -> None:
+    one, other = torch.tensor([1 + 1j]), torch.tensor([1 + 5j])
+    assert are_equal((one,), (one.clone(),))
+    assert not are_equal((one,), (other,))
+
+
+def test_digests_do_not_depend_on_the_default_device() -> None:
+    state = torch.arange(3.0)
+    usual = Projections().project(state)
+    with torch.device("meta"):
+        found = Projections().project(state)
+    assert usual is not None
+    assert found is not None
+    assert torch.equal(found, usual)
