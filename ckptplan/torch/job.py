@@ -160,7 +160,7 @@ class Job:
         finally:
             # Also if memory ran out, which other sizes may explain.
             if gauge is not None:
-                gauge.warn(stacklevel=3)
+                gauge.warn(stacklevel=4)
         return found, executor.end
 
     def _watch(self, probed: ProbeResult) -> SequenceWatch:

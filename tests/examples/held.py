@@ -49,6 +49,8 @@ if __name__ == "__main__":
     file, script = sys.argv[1:]
     with torch.autograd.graph.saved_tensors_hooks(pack, unpack):
         names = runpy.run_path(script, run_name="__main__")
-    workload, plan = names["workload"], names["plan"]
-    facts = {"held": Held.most, "budget": plan.goal.local_bytes, "base": workload.steps * workload.tape_bytes}
+    # Of scripts that give a limit of memory, the plan that was made for it.
+    plan = names["plan"] if "plan" in names else names["result"].plan
+    base = plan.workload.steps * plan.workload.tape_bytes
+    facts = {"held": Held.most, "budget": plan.goal.local_bytes, "base": base}
     Path(file).write_text(json.dumps(facts))
