@@ -16,7 +16,8 @@ from ckptplan.errors import InputError
 from ckptplan.torch.ambient import Generators
 from ckptplan.torch.hidden import refuse_changed_parameters, refuse_hidden_state, refuse_lost_changes
 from ckptplan.torch.leftovers import guard_leftovers
-from ckptplan.torch.surroundings.holders import Content, TensorHolder
+from ckptplan.torch.surroundings.holders import Content
+from ckptplan.torch.surroundings.number_holders import TensorHolder
 from ckptplan.torch.surroundings.snapshot import Place, Snapshot, Surroundings
 from ckptplan.torch.surroundings.values import holds_graph
 from ckptplan.torch.surroundings.walk import walk

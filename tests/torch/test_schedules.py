@@ -154,7 +154,7 @@ def test_a_schedule_for_another_length_is_refused(steps: int) -> None:
         bptt(gru()[0], inputs, state, lambda _, one: one.sum(), plan=make_schedule("base", steps=steps))
 
 
-@pytest.mark.parametrize("wrong", [3, None, "plan.json", [Record(0, STEPS), Backward(0, STEPS)]])
+@pytest.mark.parametrize("wrong", [3, "plan.json", [Record(0, STEPS), Backward(0, STEPS)]])
 def test_what_is_neither_plan_nor_schedule_is_refused(wrong: Any) -> None:
     inputs, state = job(STEPS)
     with pytest.raises(InputError, match=r"plan: .* is not a plan \(accepted: a Plan, .* ckptplan.Schedule\)"):

@@ -8,16 +8,9 @@ from typing import Any, TypeAlias
 
 import torch
 
-from ckptplan.torch.surroundings.holders import (
-    ArrayHolder,
-    Content,
-    Holder,
-    IteratorHolder,
-    Key,
-    NamedValues,
-    TensorHolder,
-)
+from ckptplan.torch.surroundings.holders import Content, Holder, IteratorHolder, Key, NamedValues
 from ckptplan.torch.surroundings.iterators import TapHolder
+from ckptplan.torch.surroundings.number_holders import ArrayHolder, TensorHolder
 from ckptplan.torch.surroundings.walk import walk
 
 #: The contents of all holders, in their order.

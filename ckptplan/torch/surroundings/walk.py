@@ -32,10 +32,8 @@ from torch.nn.parameter import is_lazy
 
 from ckptplan.torch.surroundings.disturb import is_array
 from ckptplan.torch.surroundings.holders import (
-    ArrayHolder,
     CellHolder,
     ClassHolder,
-    GradientHolder,
     Holder,
     IteratorHolder,
     MappingHolder,
@@ -43,17 +41,15 @@ from ckptplan.torch.surroundings.holders import (
     SequenceHolder,
     SetHolder,
     SlotsHolder,
-    TensorHolder,
     is_class_data,
     read_cell,
 )
+from ckptplan.torch.surroundings.number_holders import ArrayHolder, GradientHolder, TensorHolder
 
 #: Objects that are looked at, and elements of one container.
 _MOST_OBJECTS, _MOST_ELEMENTS = 4_000, 512
 #: Tensors up to this size are copied whenever they are looked at.
 _SMALL_BYTES = 2**16
-#: Larger arrays of numpy (data sets) are not looked at: their changes show in copies only, which cost time.
-_LARGEST_ARRAY_BYTES = 2**20
 #: Packages whose functions and plain objects keep nothing between steps, or nothing that steps read.
 _PASSED_OVER = frozenset(sys.stdlib_module_names) | {
     "_pytest", "ckptplan", "lightning", "lightning_fabric", "matplotlib", "numpy", "pandas", "pytest",
@@ -118,8 +114,7 @@ def _visit(name: str, thing: Any, found: Reached) -> _Found:
         found.generators.append(thing)
         return
     elif is_array(thing):
-        if thing.nbytes <= _LARGEST_ARRAY_BYTES:
-            found.holders.append(ArrayHolder(name, thing))
+        found.holders.append(ArrayHolder(name, thing))
         return
     for kinds, visit in _VISITS:
         if isinstance(thing, kinds):
