@@ -113,7 +113,12 @@ class FirstSteps:
         _check_repeated(first, again.result, trial)
         surroundings.put_back(self.world)
         with torch.no_grad():
-            _check_grad_mode(first, self._take(state, 0, drawn), trial)
+            plain = self._take(state, 0, drawn)
+        if not _are_same(first, plain):
+            surroundings.put_back(self.world)
+            # Something that could not be found may have changed in the meantime.
+            _check_repeated(first, self._take(state, 0, drawn).detach(), trial)
+            raise _grad_mode_error(first, plain, trial)
         # Once may have been another thread, as one that prepares data.
         if self.replays_randomness and first.loss_draws and again.result.loss_draws:
             raise _loss_draws_error(trial)
@@ -202,15 +207,16 @@ def _check_repeated(first: StepResult, again: StepResult, trial: Trial) -> None:
         )
 
 
-def _check_grad_mode(first: StepResult, plain: StepResult, trial: Trial) -> None:
-    """Raise InputError if a step returns another result where no graph is recorded."""
-    same = are_equal(first.leaves, plain.leaves)
-    if not same or not are_equal_terms(first, plain):
-        raise InputError(
-            "returns another result under torch.no_grad(), where steps run that are run again later",
-            field=trial.loss_field if same else "cell",
-            accepted="a result that does not depend on torch.is_grad_enabled()",
-        )
+def _are_same(first: StepResult, again: StepResult) -> bool:
+    return are_equal(first.leaves, again.leaves) and are_equal_terms(first, again)
+
+
+def _grad_mode_error(first: StepResult, plain: StepResult, trial: Trial) -> InputError:
+    return InputError(
+        "returns another result under torch.no_grad(), where steps run that are run again later",
+        field=trial.loss_field if are_equal(first.leaves, plain.leaves) else "cell",
+        accepted="a result that does not depend on torch.is_grad_enabled()",
+    )
 
 
 def _loss_draws_error(trial: Trial) -> InputError:
