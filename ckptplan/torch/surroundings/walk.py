@@ -62,8 +62,9 @@ _SEARCHED = (
     "weakref.",
 )  # fmt: skip
 #: What every module has, and what PyTorch keeps in it.
-_OWN = frozenset(vars(torch.nn.Module())) - {"training"}
-_PARTS = ("_parameters", "_buffers", "_modules")
+_OWN = (frozenset(vars(torch.nn.Module())) - {"training"}) | {"_memories"}
+#: What is read as attributes of a module; SpikingJelly's neurons have memories.
+_PARTS = ("_parameters", "_buffers", "_modules", "_memories")
 _IMMUTABLE = (
     int, float, complex, str, bytes, type(None), torch.dtype, torch.device, torch.Size, ModuleType,
     property, range, slice,
