@@ -125,10 +125,10 @@ def _suggest_plan(plan: Plan, available: int | None) -> str:
     except Infeasible as error:
         return f"no plan fits {format_bytes(budget)}: {error}"
     settings = ", ".join(f"{name} {value}" for name, value in found.parameters.items())
+    # Of a plan that was made for a limit, the next smaller limit.
     limited = plan.provenance.command == "ckptplan.torch.plan_for"
     return Phrase(
-        *(("",) if limited else ("a plan for ",)),
-        Argument("memory" if limited else "local_bytes", budget),
+        *((f"memory={budget}",) if limited else ("a plan for ", Argument("local_bytes", budget))),
         f" should fit: {found.strategy}{f' ({settings})' if settings else ''}, "
         f"{format_bytes(found.predicted.local_peak_bytes)}, {found.predicted.overhead:+.0%} time over base",
     )

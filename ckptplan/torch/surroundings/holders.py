@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, MutableMapping
+from contextvars import ContextVar
 from numbers import Number
 from operator import is_
 from types import CellType, GeneratorType
@@ -228,6 +229,21 @@ class CellHolder(NamedValues):
     def write(self, content: Content) -> None:
         if content[None] is not ABSENT and not are_same(content[None], read_cell(self.thing)):
             self.thing.cell_contents = content[None]
+
+
+class ContextHolder(NamedValues):
+    """The value of a context variable."""
+
+    thing: ContextVar[Any]
+
+    def read(self, *, copies: bool) -> Content:
+        del copies
+        return {None: self.thing.get(ABSENT)}
+
+    def write(self, content: Content) -> None:
+        # A variable that was set cannot be made one that was not.
+        if content[None] is not ABSENT and not are_same(content[None], self.thing.get(ABSENT)):
+            self.thing.set(content[None])
 
 
 def read_cell(cell: CellType) -> Any:

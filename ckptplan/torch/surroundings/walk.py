@@ -12,6 +12,7 @@ import sys
 from argparse import Namespace
 from collections import UserDict, UserList, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from functools import lru_cache, partial
 from types import (
@@ -34,6 +35,7 @@ from ckptplan.torch.surroundings.disturb import is_array
 from ckptplan.torch.surroundings.holders import (
     CellHolder,
     ClassHolder,
+    ContextHolder,
     Holder,
     IteratorHolder,
     MappingHolder,
@@ -199,7 +201,9 @@ def _is_searched(one: type) -> bool:
 def _list_slots(one: type) -> list[str]:
     slots = vars(one).get("__slots__", ())
     names = [slots] if isinstance(slots, str) else list(slots)
-    return [name for name in names if not name.startswith("__")]
+    # Python knows a private slot by the name of its class, too.
+    private = f"_{one.__name__.lstrip('_')}"
+    return [private + name if name.startswith("__") else name for name in names if not name.endswith("__")]
 
 
 def _visit_class(one: type, found: Reached) -> _Found:
@@ -231,9 +235,10 @@ def _visit_function(name: str, thing: FunctionType, found: Reached) -> _Found:
         yield from _visit_globals(thing, found)
 
 
-def _visit_variable(name: str, thing: CellType, found: Reached) -> _Found:
-    found.holders.append(CellHolder(name, thing))
-    yield name, read_cell(thing)
+def _visit_variable(name: str, thing: CellType | ContextVar[Any], found: Reached) -> _Found:
+    holder = CellHolder(name, thing) if isinstance(thing, CellType) else ContextHolder(name, thing)
+    found.holders.append(holder)
+    yield name, holder.value_of(None)
 
 
 def _visit_globals(thing: FunctionType, found: Reached) -> _Found:
@@ -314,7 +319,7 @@ _VISITS: tuple[tuple[Any, Callable[[str, Any, Reached], _Found]], ...] = (
     (dict, _visit_dict),
     ((list, deque, tuple, set, frozenset), _visit_sequence),
     (FunctionType, _visit_function),
-    (CellType, _visit_variable),
+    ((CellType, ContextVar), _visit_variable),
     ((MethodType, BuiltinFunctionType, MethodWrapperType), _visit_method),
     (partial, _visit_partial),
     (type, _visit_type),

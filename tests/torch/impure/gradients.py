@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import queue
 import threading
+from contextvars import ContextVar
 from types import SimpleNamespace
 from typing import Any
 
@@ -283,3 +284,39 @@ class WrittenGradient(_Bare):
         weight = self.inner.bias_hh
         weight.grad = torch.zeros_like(weight) if weight.grad is None else weight.grad + 1
         return state
+
+
+_slope: ContextVar[float] = ContextVar("slope")
+
+
+@case(SLOPES, "the slope of a surrogate gradient in a context variable")
+def slope_in_context() -> Job:
+    _slope.set(1.0)
+
+    class SlopeInContext(_Bare):
+        def after(self, state: torch.Tensor) -> Any:
+            _slope.set(_slope.get() * 1.05)
+            return _spike(state, _slope.get())
+
+    return Job(cell=SlopeInContext())
+
+
+class _Private:
+    __slots__ = ("__slope",)
+
+    def __init__(self) -> None:
+        self.__slope = 1.0
+
+    def move(self) -> float:
+        """Return the next slope."""
+        self.__slope *= 1.05
+        return self.__slope
+
+
+@cell_case(SLOPES, "the slope of a surrogate gradient in a private slot")
+class SlopeInSlot(_Bare):
+    def begin(self) -> None:
+        self.slope = _Private()
+
+    def after(self, state: torch.Tensor) -> Any:
+        return _spike(state, self.slope.move())
