@@ -6,7 +6,7 @@ import logging
 import math
 from collections import OrderedDict
 from collections.abc import Mapping
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
 import torch
@@ -17,8 +17,9 @@ from ckptplan.model.plan import Plan
 from ckptplan.model.workload import Basis
 from ckptplan.torch.ambient import Autocast
 from ckptplan.torch.inputs import make_sequence
-from ckptplan.torch.measurement import Measurement, measure_call
+from ckptplan.torch.measurement import Measurement, find_device, measure_call
 from ckptplan.torch.memory import available_bytes
+from ckptplan.torch.surroundings.number_holders import TensorHolder
 from ckptplan.torch.surroundings.walk import walk
 from ckptplan.torch.trees import flatten
 from ckptplan.units import format_bytes, parse_bytes
@@ -61,8 +62,7 @@ def make_plan(
     """
     count = _count_steps(inputs, steps)
     leaves = (*flatten(state)[0], *make_sequence(inputs, steps=count).leaves)
-    device = next((leaf.device for leaf in leaves if leaf.device.type != "cpu"), torch.device("cpu"))
-    limit = _read_limit(memory, device)
+    limit = _read_limit(memory, find_device(leaves))
     measurement = _measure(cell, inputs, state, losses=losses, steps=count, **options)
     kept = 0 if losses else 2 * count * measurement.output_bytes
     gradients = sum(leaf.nbytes for leaf in make_sequence(inputs, steps=count).leaves if leaf.requires_grad)
@@ -161,7 +161,7 @@ def _round_up(size: int) -> int:
 def _measure(
     cell: Any, inputs: Any, state: Any, *, losses: Mapping[str, Any], steps: int, **options: Any
 ) -> Measurement:
-    key = _find_kind(cell, inputs, state, losses, steps)
+    key = _find_kind(cell, inputs, state, losses=losses, steps=steps, parameters=options.get("parameters", ()))
     if key in _measured:
         _measured.move_to_end(key)
         return _measured[key]
@@ -172,17 +172,20 @@ def _measure(
     return found
 
 
-def _find_kind(cell: Any, inputs: Any, state: Any, losses: Mapping[str, Any], steps: int) -> Any:
+def _find_kind(
+    cell: Any, inputs: Any, state: Any, *, losses: Mapping[str, Any], steps: int, parameters: Any
+) -> Any:
     """Return what measurements depend on: code, shapes, types, devices and modes, but not the length."""
-    reached = walk({"cell": cell, **losses})
-    parameters = tuple(
-        (tuple(one.shape), one.dtype, one.requires_grad, module.training)
-        for _, module in reached.modules
-        for one in module._parameters.values()
-        if one is not None
+    named = list(parameters.parameters() if isinstance(parameters, torch.nn.Module) else parameters)
+    reached = walk({"cell": cell, **losses, "parameters": named})
+    # Those of modules, closures and globals: all that may need a gradient.
+    differentiable = tuple(
+        (tuple(holder.thing.shape), holder.thing.dtype)
+        for holder in reached.holders
+        if isinstance(holder, TensorHolder) and holder.thing.requires_grad
     )
-    modules = tuple(type(module) for _, module in reached.modules)
-    code = tuple((name, getattr(one, "__code__", type(one))) for name, one in (("cell", cell), *losses.items()))
+    modules = tuple((type(module), module.training) for _, module in reached.modules)
+    code = tuple((name, _find_code(one)) for name, one in (("cell", cell), *losses.items()))
     sequence = make_sequence(inputs, steps=steps)
     piece, nest = sequence.piece(0, 1)
     given, structure = flatten(state)
@@ -191,7 +194,14 @@ def _find_kind(cell: Any, inputs: Any, state: Any, losses: Mapping[str, Any], st
     )
     short = min(steps, 64)
     plain = (repr(structure.plain), repr(nest.plain))
-    return code, modules, parameters, tensors, plain, short, Autocast.present(torch.device("cpu"))
+    return code, modules, differentiable, tensors, plain, short, Autocast.present(find_device((*given, *piece)))
+
+
+def _find_code(thing: Any) -> Any:
+    """Return what tells a function from others; a lambda that a loop makes anew is the same one."""
+    while isinstance(thing, partial):
+        thing = thing.func
+    return getattr(thing, "__code__", type(thing))
 
 
 @lru_cache(maxsize=1024)

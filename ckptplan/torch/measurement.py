@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from time import perf_counter
@@ -95,7 +95,8 @@ def measure_call(
             torch.autograd.grad(result.loss, leaves, allow_unused=True)
         return result
 
-    with torch.enable_grad(), leave_as_found({"cell": cell, **losses}, device=None):
+    device = find_device((*flatten(state)[0], *pieces))
+    with torch.enable_grad(), leave_as_found({"cell": cell, **losses}, device=device):
         sizes = measured_sizes(cell, first, state, **used, **options)
         seconds = _Seconds()
         run(
@@ -128,6 +129,11 @@ def measure_call(
         backward_seconds=seconds.of[Backward] / count,
         steps=count,
     )
+
+
+def find_device(leaves: Sequence[torch.Tensor]) -> torch.device:
+    """Return the device of tensors: the first that is not the CPU, if there is one."""
+    return next((leaf.device for leaf in leaves if leaf.device.type != "cpu"), torch.device("cpu"))
 
 
 class _Seconds:

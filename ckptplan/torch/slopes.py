@@ -18,9 +18,7 @@ from ckptplan.torch.trees import is_differentiable
 Slopes: TypeAlias = dict[int, torch.Tensor]
 
 
-def measure_slopes(
-    results: Sequence[torch.Tensor], roots: Sequence[torch.Tensor], *, parameters: bool = True
-) -> Slopes:
+def measure_slopes(results: Sequence[torch.Tensor], roots: Sequence[torch.Tensor]) -> Slopes:
     """Return gradients of what a step returned, in a fixed direction.
 
     They are those of the state and the inputs, and of parameters without hooks, which might count their calls.
@@ -28,9 +26,8 @@ def measure_slopes(
     ends = [one for one in results if one.requires_grad and is_differentiable(one)]
     begins = {-1 - place: root for place, root in enumerate(roots) if root.requires_grad}
     inner = {id(root) for root in roots}
-    if parameters:
-        leaves = find_graph_leaves(ends)
-        begins |= {id(one): one for one in leaves if id(one) not in inner and not one._backward_hooks}
+    leaves = find_graph_leaves(ends)
+    begins |= {id(one): one for one in leaves if id(one) not in inner and not one._backward_hooks}
     if not (ends and begins):
         return {key: torch.zeros_like(one) for key, one in begins.items()}
     found = torch.autograd.grad(

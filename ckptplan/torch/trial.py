@@ -253,10 +253,10 @@ def are_steeper(ones: Slopes, others: Slopes) -> bool:
     return not are_equal([ones[key] for key in same], [others[key] for key in same], rounding=1e-5)
 
 
-def try_slopes(result: StepResult, *, parameters: bool = True) -> Slopes | None:
+def try_slopes(result: StepResult) -> Slopes | None:
     """Return the gradients of a step, None if autograd has none: the sequence itself will say why."""
     try:
-        return measure_slopes(result.tensors, result.roots, parameters=parameters)
+        return measure_slopes(result.tensors, result.roots)
     except (torch.OutOfMemoryError, MemoryError):
         raise
     except RuntimeError:
