@@ -60,7 +60,7 @@ def make_plan(
 
     Raises InputError, also if no plan fits.
     """
-    count = _count_steps(inputs, steps)
+    count = count_steps(inputs, steps)
     leaves = (*flatten(state)[0], *make_sequence(inputs, steps=count).leaves)
     limit = _read_limit(memory, find_device(leaves))
     measurement = _measure(cell, inputs, state, losses=losses, steps=count, **options)
@@ -107,7 +107,8 @@ def describe_choice(plan: Plan, limit: int) -> str:
     )
 
 
-def _count_steps(inputs: Any, steps: int | None) -> int:
+def count_steps(inputs: Any, steps: int | None) -> int:
+    """Return T: the length of the inputs, or ``steps`` if a function makes them. Raises InputError."""
     if callable(inputs):
         if not isinstance(steps, int):
             raise InputError(

@@ -118,7 +118,7 @@ class MappingHolder(NamedValues):
         without: frozenset[str] = frozenset(),
     ) -> None:
         super().__init__(name, thing)
-        self._attributes, self._without = attributes, without
+        self.attributes, self._without = attributes, without
 
     def read(self, *, copies: bool) -> Content:
         del copies
@@ -135,7 +135,7 @@ class MappingHolder(NamedValues):
                 self.thing[key] = content[key]
             else:
                 del self.thing[key]
-        if not self._attributes and list(self.thing) != list(content):
+        if not self.attributes and list(self.thing) != list(content):
             # The order of a dict is part of it.
             self.thing.clear()
             self.thing.update(content)
@@ -143,7 +143,7 @@ class MappingHolder(NamedValues):
     def name_of(self, key: Key) -> str:
         if key is None:
             return self.name
-        if not self._attributes:
+        if not self.attributes:
             return super().name_of(key)
         return f"{self.name}.{key}" if self.name else str(key)
 
