@@ -181,6 +181,8 @@ class FusedSequence(torch.nn.Module):
             losses={},
             parameters=cell.parameters,
             schedule=None,
+            # A plan for a limit is made of the sizes of this cell; those of packed pieces differ.
+            compares_sizes=self.plan is not None and rows.batch_sizes is None,
             **self._options,
         )
         (outputs, *final), end = job.run(PieceOutputs(cut), job.probe(None))

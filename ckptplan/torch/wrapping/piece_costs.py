@@ -1,4 +1,4 @@
-"""Measures pieces of two lengths, from which the bytes and seconds of pieces of any length follow."""
+"""Measures pieces of a few lengths, from which the bytes and seconds of pieces of any length are estimated."""
 
 from __future__ import annotations
 
@@ -19,19 +19,21 @@ from ckptplan.torch.trees import byte_size
 from ckptplan.torch.wrapping.fused_cell import FusedCell, Hidden
 from ckptplan.torch.wrapping.pieces import Rows
 
-#: The longest piece that is measured, at most this share of the sequence; the other one is a quarter of it.
+#: The longer of the two pieces that are measured first: at most so many time steps, and this share of the
+#: sequence. The other one is a quarter of it.
 _LONGEST, _SHARE = 32, 16
 #: Each piece is timed so often; the least counts.
-_ROUNDS = 3
-#: Measurements that are kept.
+_ROUNDS = 2
+#: Kinds of calls whose measurements are kept.
 _MOST = 256
-_measured: OrderedDict[Any, PieceCosts] = OrderedDict()
+_measured: OrderedDict[Any, dict[int, _Observed]] = OrderedDict()
 
 
 @dataclass(frozen=True)
 class _Observed:
     """Bytes and seconds of a piece."""
 
+    state_bytes: float
     tape_bytes: float
     workspace_bytes: float
     output_bytes: float
@@ -40,36 +42,56 @@ class _Observed:
     backward_seconds: float
 
 
-@dataclass(frozen=True, kw_only=True)
 class PieceCosts:
-    """Bytes and seconds of pieces of two lengths; others lie on the line through them."""
+    """Bytes and seconds of the pieces of a sequence. What was measured is kept for calls of the same kind.
 
-    short: tuple[int, _Observed]
-    long: tuple[int, _Observed]
-    state_bytes: int
-    parameter_bytes: int
+    The pieces that run are of zeros, and as wide as the widest step of the sequence. Nothing else changes.
+    """
 
-    def at(self, piece: int) -> Measurement:
-        """Return what a piece of so many time steps takes, as a step of a plan."""
+    def __init__(self, cell: FusedCell, rows: Rows, state: Hidden) -> None:
+        self._cell, self._rows, self._state = cell, rows, state
+        self._parameter_bytes = byte_size(cell.parameters)
+        self._known = _find_known(cell, rows, state)
+        long = max(1, min(_LONGEST, rows.steps, max(4, rows.steps // _SHARE)))
+        for length in (max(1, long // 4), long):
+            self.measure(length)
+
+    def is_measured(self, length: int) -> bool:
+        """Return whether pieces of so many time steps have run."""
+        return length in self._known
+
+    def measure(self, length: int) -> None:
+        """Run a piece of so many time steps, if none has run yet."""
+        if length in self._known:
+            return
+        device = self._rows.data.device
+        autocast = Autocast.present(device)
+        with torch.enable_grad(), Generators(device, wanted=True).aside(), autocast.cast_anew():
+            self._known[length] = _observe(self._cell.detach(), _make_rows(self._rows, length), self._state)
+
+    def at(self, length: int) -> Measurement:
+        """Return what a piece of so many time steps takes, as a step of a plan.
+
+        Lengths that have not run are on the line through the two nearest ones.
+        """
 
         def find(name: str) -> float:
-            (few, less), (many, more) = self.short, self.long
-            low, high = float(getattr(less, name)), float(getattr(more, name))
-            slope = max((high - low) / (many - few), 0.0) if many > few else high / many
-            # Times are uncertain: no piece of some length is free, whatever the line says.
-            return max(high + slope * (piece - many), high * piece / many / 2)
-
-        def count(name: str) -> int:
-            return round(find(name))
+            if length in self._known:
+                return float(getattr(self._known[length], name))
+            few, many = sorted(sorted(self._known, key=lambda one: abs(one - length))[:2])
+            low, high = (float(getattr(self._known[one], name)) for one in (few, many))
+            slope = max((high - low) / (many - few), 0.0)
+            # Times are uncertain, and bytes come in blocks: no part of a piece is free, whatever the line says.
+            return max(high + slope * (length - many), high * length / many / 2)
 
         return Measurement(
-            state_bytes=self.state_bytes,
-            tape_bytes=count("tape_bytes"),
+            state_bytes=round(find("state_bytes")),
+            tape_bytes=round(find("tape_bytes")),
             resident_bytes_per_step=0,
-            output_bytes=count("output_bytes"),
+            output_bytes=round(find("output_bytes")),
             # The sum over pieces, and a copy of it if others hold it, too.
-            workspace_bytes=count("workspace_bytes") + 2 * self.parameter_bytes,
-            parameter_bytes=2 * self.parameter_bytes,
+            workspace_bytes=round(find("workspace_bytes")) + 2 * self._parameter_bytes,
+            parameter_bytes=2 * self._parameter_bytes,
             forward_seconds=find("forward_seconds"),
             record_seconds=find("record_seconds"),
             backward_seconds=find("backward_seconds"),
@@ -77,47 +99,30 @@ class PieceCosts:
         )
 
 
-def measure_pieces(cell: FusedCell, rows: Rows, state: Hidden) -> PieceCosts:
-    """Return the costs of pieces of a sequence, measured once for each kind of cell and shapes.
-
-    The pieces that are run are of zeros, and as wide as the widest step of the sequence.
-    """
+def _find_known(cell: FusedCell, rows: Rows, state: Hidden) -> dict[int, _Observed]:
+    """Return what is known of calls of the same kind, by the length of the pieces."""
     device = rows.data.device
-    long = max(1, min(_LONGEST, rows.steps, max(4, rows.steps // _SHARE)))
-    lengths = max(1, long // 4), long
-    packed = rows.batch_sizes is not None
     key = (
-        (cell.mode, cell.bias, cell.dropout, cell.training, cell.backwards, packed, lengths, device),
+        (cell.mode, cell.bias, cell.dropout, cell.training, cell.backwards, rows.batch_sizes is None, device),
         tuple((weight.shape, weight.dtype, weight.requires_grad) for weight in cell.flat_weights),
         (rows.batch, rows.data.shape[-1], rows.data.dtype, rows.data.requires_grad),
         tuple((part.shape, part.dtype) for part in state),
         (Autocast.present(device), torch.get_num_threads()),
     )
-    if key not in _measured:
-        own = cell.detach()
-        with torch.enable_grad(), Generators(device, wanted=True).aside(), Autocast.present(device).cast_anew():
-            short_, long_ = ((one, _observe(own, _make_rows(rows, one), state)) for one in lengths)
-        _measured[key] = PieceCosts(
-            short=short_,
-            long=long_,
-            state_bytes=byte_size(state),
-            parameter_bytes=sum(
-                {id(one): one.nbytes for one in own.flat_weights if one.requires_grad}.values()
-            ),
-        )
-        while len(_measured) > _MOST:
-            _measured.popitem(last=False)
+    known = _measured.setdefault(key, {})
     _measured.move_to_end(key)
-    return _measured[key]
+    while len(_measured) > _MOST:
+        _measured.popitem(last=False)
+    return known
 
 
 def _make_rows(rows: Rows, length: int) -> Rows:
-    width = rows.data.shape[-1]
-    if rows.batch_sizes is None:
-        data = rows.data.new_zeros(length, rows.batch, width)
-    else:
-        data = rows.data.new_zeros(length * rows.batch, width)
-    sizes = None if rows.batch_sizes is None else torch.full((length,), rows.batch)
+    """Return a sequence of so many time steps, all of which all sequences of the batch have."""
+    width, batch = rows.data.shape[-1], rows.batch
+    packed = rows.batch_sizes is not None
+    shape = (length * batch, width) if packed else (length, batch, width)
+    data = torch.zeros(shape, dtype=rows.data.dtype, device=rows.data.device)
+    sizes = torch.full((length,), batch, device="cpu") if packed else None
     return Rows(data=data.requires_grad_(rows.data.requires_grad), batch_sizes=sizes)
 
 
@@ -125,14 +130,13 @@ def _observe(cell: FusedCell, rows: Rows, state: Hidden) -> _Observed:
     x = rows.data if rows.batch_sizes is None else (rows.data, rows.batch_sizes)
     begin = as_graph_roots(state)
     wanted = [*begin, *([rows.data] if rows.data.requires_grad else [])]
-    parameters = [weight for weight in cell.flat_weights if weight.requires_grad]
 
     def record() -> tuple[Hidden, torch.Tensor]:
         return cell(begin, x)
 
     def reverse(end: Hidden, outputs: torch.Tensor) -> None:
         ends = [*end, outputs]
-        compute_gradients(ends, [torch.ones_like(one) for one in ends], wanted, parameters=parameters)
+        compute_gradients(ends, [torch.ones_like(one) for one in ends], wanted, parameters=cell.parameters)
 
     seconds: list[tuple[float, float, float]] = []
     for _ in range(_ROUNDS):
@@ -146,8 +150,9 @@ def _observe(cell: FusedCell, rows: Rows, state: Hidden) -> _Observed:
         end, outputs = record()
         tape = count_saved_bytes((*end, outputs), end=(*end, outputs), without=(*begin, rows.data))
         reverse(end, outputs)
+    size = max(byte_size(state), byte_size(end))
     least = [min(times) for times in zip(*seconds, strict=True)]
-    return _Observed(tape, max(0, live.peak - tape), outputs.nbytes, *least)
+    return _Observed(size, tape, max(0, live.peak - tape), outputs.nbytes, *least)
 
 
 def _time(action: Callable[[], Any], device: torch.device) -> tuple[float, Any]:

@@ -11,12 +11,15 @@ from ckptplan.schedule.schedule import Schedule
 from ckptplan.torch.budget import describe_choice, plan_within
 from ckptplan.torch.measurement import Measurement
 from ckptplan.torch.wrapping.fused_cell import FusedCell, Hidden
-from ckptplan.torch.wrapping.piece_costs import measure_pieces
+from ckptplan.torch.wrapping.piece_costs import PieceCosts
 from ckptplan.torch.wrapping.pieces import Rows
 
 _log = logging.getLogger("ckptplan.torch")
 #: The longest piece that is chosen: longer ones are hardly quicker, and take more memory at a time.
 LONGEST = 64
+#: Times are measured once. Of plans whose times differ by less, the one that takes less memory is chosen, which
+#: leaves room for what is made of the outputs.
+_ABOUT = 1.05
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,6 +27,12 @@ class PiecePlan:
     """A plan whose steps are pieces of so many time steps each; the last one may be shorter."""
 
     plan: Plan | Schedule
+    piece: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Candidate:
+    plan: Plan
     piece: int
 
 
@@ -68,28 +77,39 @@ def choose_pieces(cell: FusedCell, rows: Rows, state: Hidden, *, room: Room, pie
 
     Raises InputError if nothing fits.
     """
-    costs = measure_pieces(cell, rows, state)
+    costs = PieceCosts(cell, rows, state)
     lengths = [min(piece, rows.steps)] if piece is not None else _list_lengths(rows.steps)
-    found: list[PiecePlan] = []
+    while True:
+        best = _choose_length(costs, lengths, steps=rows.steps, room=room)
+        if costs.is_measured(best.piece):
+            break
+        # Its sizes were estimated; kernels allocate in blocks.
+        costs.measure(best.piece)
+    _log.info("pieces of %d time steps, %s", best.piece, describe_choice(best.plan, room.limit))
+    return PiecePlan(plan=best.plan, piece=best.piece)
+
+
+def _choose_length(costs: PieceCosts, lengths: list[int], *, steps: int, room: Room) -> _Candidate:
+    found: list[_Candidate] = []
     refusals: list[InputError] = []
     for length in lengths:
         try:
-            plan = room.plan(costs.at(length), steps=-(-rows.steps // length))
+            plan = room.plan(costs.at(length), steps=-(-steps // length))
         except InputError as error:
             refusals.append(error)
         else:
-            found.append(PiecePlan(plan=plan, piece=length))
+            found.append(_Candidate(plan=plan, piece=length))
     if not found:
         # The shortest pieces need least.
         raise refusals[0]
-    best = min(found, key=lambda one: _read_seconds(one.plan))
-    assert isinstance(best.plan, Plan)  # noqa: S101 - made above
-    _log.info("pieces of %d time steps, %s", best.piece, describe_choice(best.plan, room.limit))
-    return best
+    return _choose_least(found)
 
 
-def _read_seconds(plan: Plan | Schedule) -> float:
-    return plan.predicted.seconds if isinstance(plan, Plan) else 0.0
+def _choose_least(found: list[_Candidate]) -> _Candidate:
+    """Return the candidate that takes least memory, of those that are about as quick as the quickest."""
+    enough = _ABOUT * min(one.plan.predicted.seconds for one in found)
+    quick = (one for one in found if one.plan.predicted.seconds <= enough)
+    return min(quick, key=lambda one: one.plan.predicted.local_peak_bytes)
 
 
 def _list_lengths(steps: int) -> list[int]:
