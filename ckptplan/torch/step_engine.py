@@ -137,6 +137,8 @@ class StepEngine(Engine):
 
     def _check(self, tape: Graph) -> None:
         """Raise InputError if a chunk reaches an unknown parameter, or its initial state has a hook."""
+        if getattr(self.cell, "closed", False):
+            return
         refuse_hooks(tape.begin)
         check_reached(
             (*tape.end, *tape.terms, *tape.final),
