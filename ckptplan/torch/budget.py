@@ -30,6 +30,8 @@ _log = logging.getLogger("ckptplan.torch")
 AUTO_SHARE = 0.7
 _COUNTED = ("state_bytes", "tape_bytes", "resident_bytes_per_step", "resident_bytes", "workspace_bytes")
 _TIMED = ("forward_seconds", "backward_seconds", "recompute_seconds", "record_overhead_seconds")
+#: The regular ones that keep nothing remote. Others never fit, and would say that remote memory is missing.
+_STRATEGIES = ("base", "standard", "nested", "growing", "revolve")
 #: One in this many bytes of a limit is left for what is not counted.
 _MARGIN = 50
 #: Measurements that are kept.
@@ -239,5 +241,5 @@ def _plan(measurement: Measurement, steps: int, limit: int, kept: int) -> Plan:
     # What is not tensors of the cell: numbers by which steps are recognised, states of random generators.
     room = limit - limit // _MARGIN
     return ckptplan.optimize(
-        workload, profile, local_bytes=room, strategies=["closed"], command="ckptplan.torch.plan_for"
+        workload, profile, local_bytes=room, strategies=_STRATEGIES, command="ckptplan.torch.plan_for"
     )

@@ -80,29 +80,27 @@ def choose_pieces(cell: FusedCell, rows: Rows, state: Hidden, *, room: Room, pie
     costs = PieceCosts(cell, rows, state)
     lengths = [min(piece, rows.steps)] if piece is not None else _list_lengths(rows.steps)
     while True:
-        best = _choose_length(costs, lengths, steps=rows.steps, room=room)
-        if costs.is_measured(best.piece):
+        found = [
+            one for one in (_try_length(costs, one, rows.steps, room) for one in lengths) if one is not None
+        ]
+        # The shortest pieces need least.
+        length = _choose_least(found).piece if found else lengths[0]
+        if costs.is_measured(length):
             break
         # Its sizes were estimated; kernels allocate in blocks.
-        costs.measure(best.piece)
-    _log.info("pieces of %d time steps, %s", best.piece, describe_choice(best.plan, room.limit))
-    return PiecePlan(plan=best.plan, piece=best.piece)
+        costs.measure(length)
+    plan = room.plan(costs.at(length), steps=-(-rows.steps // length))
+    _log.info("pieces of %d time steps, %s", length, describe_choice(plan, room.limit))
+    return PiecePlan(plan=plan, piece=length)
 
 
-def _choose_length(costs: PieceCosts, lengths: list[int], *, steps: int, room: Room) -> _Candidate:
-    found: list[_Candidate] = []
-    refusals: list[InputError] = []
-    for length in lengths:
-        try:
-            plan = room.plan(costs.at(length), steps=-(-steps // length))
-        except InputError as error:
-            refusals.append(error)
-        else:
-            found.append(_Candidate(plan=plan, piece=length))
-    if not found:
-        # The shortest pieces need least.
-        raise refusals[0]
-    return _choose_least(found)
+def _try_length(costs: PieceCosts, length: int, steps: int, room: Room) -> _Candidate | None:
+    """Return the quickest plan for pieces of a length, None if none fits."""
+    try:
+        return _Candidate(plan=room.plan(costs.at(length), steps=-(-steps // length)), piece=length)
+    except InputError:
+        # Not kept for later: its traceback holds the frames of the call, with the outputs of other runs.
+        return None
 
 
 def _choose_least(found: list[_Candidate]) -> _Candidate:
