@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from functools import partial
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -15,7 +15,7 @@ from ckptplan.torch.budget import read_limit
 from ckptplan.torch.job import Job
 from ckptplan.torch.wrapping.fused_call import find_data, read_call
 from ckptplan.torch.wrapping.fused_cell import FusedCell, Hidden
-from ckptplan.torch.wrapping.piece_plan import PiecePlan, Room, choose_pieces, fit_pieces
+from ckptplan.torch.wrapping.piece_plan import PiecePlan, PieceRun, choose_pieces, fit_pieces
 from ckptplan.torch.wrapping.pieces import PieceInputs, PieceOutputs, Rows
 
 #: Other arguments of ``unroll``, with what they are by themselves.
@@ -107,36 +107,39 @@ class FusedSequence(torch.nn.Module):
     def _run(self, given: Any, hx: Any = None) -> tuple[Any, Any]:
         call = read_call(self.net, given, hx)
         run = self._run_both_ways if self.net.bidirectional else self._run_together
-        outputs, end, latest = run(call.rows, call.state)
-        self.latest = tuple(latest)
-        return call.answer(outputs, end)
+        return call.answer(*run(call.rows, call.state))
 
-    def _run_together(self, rows: Rows, state: Hidden) -> tuple[Tensor, Hidden, list[PiecePlan]]:
+    def _run_together(self, rows: Rows, state: Hidden) -> tuple[Tensor, Hidden]:
         """Run all layers as one cell."""
         cell = self._make_cell(range(self.net.num_layers), dropout=self.net.dropout)
         output = rows.size * cell.width * rows.data.element_size()
         kept = 2 * output + (rows.data.nbytes if rows.data.requires_grad else 0)
-        return self._run_cell(cell, rows, state, kept=kept, runs=1)
+        (chosen,) = self._choose([PieceRun(cell=cell, kind=rows.kind, state=state)], kept=kept)
+        return self._run_cell(cell, rows, state, chosen)
 
-    def _run_both_ways(self, rows: Rows, state: Hidden) -> tuple[Tensor, Hidden, list[PiecePlan]]:
+    def _run_both_ways(self, rows: Rows, state: Hidden) -> tuple[Tensor, Hidden]:
         """Run layer by layer, since a layer needs both directions of all time steps below."""
         net = self.net
-        make = partial(self._make_cell, dropout=0.0)
-        kept = self._count_kept(rows, output=2 * rows.size * make([0]).width * rows.data.element_size())
+        cells = [self._make_cell([number], dropout=0.0) for number in range(2 * net.num_layers)]
+        states = [tuple(part[number : number + 1] for part in state) for number in range(len(cells))]
+        width = 2 * cells[0].width
+        kinds = [rows.kind, replace(rows.kind, width=width, requires_grad=True)]
+        runs = [
+            PieceRun(cell=cell, kind=kinds[number >= 2], state=own)
+            for number, (cell, own) in enumerate(zip(cells, states, strict=True))
+        ]
+        plans = self._choose(runs, kept=self._count_kept(rows, output=rows.size * width * rows.data.itemsize))
         ends: list[Hidden] = []
-        latest: list[PiecePlan] = []
         for layer in range(net.num_layers):
             if layer and net.dropout:
                 rows = rows.with_data(torch.nn.functional.dropout(rows.data, net.dropout, net.training))
             both = []
             for number in (2 * layer, 2 * layer + 1):
-                cell, own = make([number]), tuple(part[number : number + 1] for part in state)
-                outputs, end, plans = self._run_cell(cell, rows, own, kept=kept, runs=2 * net.num_layers)
+                outputs, end = self._run_cell(cells[number], rows, states[number], plans[number])
                 both.append(outputs)
                 ends.append(end)
-                latest += plans
             rows = rows.with_data(torch.cat(both, -1))
-        return rows.data, tuple(torch.cat(parts) for parts in zip(*ends, strict=True)), latest
+        return rows.data, tuple(torch.cat(parts) for parts in zip(*ends, strict=True))
 
     def _count_kept(self, rows: Rows, *, output: int) -> int:
         """Return the bytes of all layers' outputs and gradients in a bidirectional network."""
@@ -144,8 +147,9 @@ class FusedSequence(torch.nn.Module):
         # A gradient from each direction, and their sum.
         inner = 3 * output if net.num_layers > 1 else 0
         outer = 3 * x.nbytes if x.requires_grad else 0
-        dropped = (output + output // x.element_size()) if net.dropout and net.training else 0
-        return (net.num_layers + 1) * output + (net.num_layers - 1) * dropped + max(inner, outer)
+        dropped = (output + output // x.itemsize) if net.dropout and net.training else 0
+        weights = sum(weight.nbytes for weight in net.parameters() if weight.requires_grad)
+        return weights + (net.num_layers + 1) * output + (net.num_layers - 1) * dropped + max(inner, outer)
 
     def _make_cell(self, layers: range | list[int], *, dropout: float) -> FusedCell:
         """Return a cell of some layers, counted with their directions."""
@@ -162,16 +166,17 @@ class FusedSequence(torch.nn.Module):
             backwards=net.bidirectional and layers[0] % 2 == 1,
         )
 
-    def _run_cell(
-        self, cell: FusedCell, rows: Rows, state: Hidden, *, kept: int, runs: int
-    ) -> tuple[Tensor, Hidden, list[PiecePlan]]:
+    def _choose(self, runs: list[PieceRun], *, kept: int) -> tuple[PiecePlan, ...]:
+        """Return the plans of all sequences that a call runs. Raises InputError."""
+        kind = runs[0].kind
         if self.plan is not None:
-            chosen = fit_pieces(self.plan, rows.steps, piece=self.piece)
+            self.latest = (fit_pieces(self.plan, kind.steps, piece=self.piece),) * len(runs)
         else:
-            limit = read_limit(self.memory, rows.data.device)
-            chosen = choose_pieces(
-                cell, rows, state, room=Room(limit=limit, kept=kept, runs=runs), piece=self.piece
-            )
+            limit = read_limit(self.memory, kind.device)
+            self.latest = tuple(choose_pieces(runs, limit=limit, kept=kept, piece=self.piece))
+        return self.latest
+
+    def _run_cell(self, cell: FusedCell, rows: Rows, state: Hidden, chosen: PiecePlan) -> tuple[Tensor, Hidden]:
         cut = rows.cut(chosen.piece, backwards=cell.backwards)
         job = Job(
             cell=cell,
@@ -186,7 +191,7 @@ class FusedSequence(torch.nn.Module):
             **self._options,
         )
         (outputs, *final), end = job.run(PieceOutputs(cut), job.probe(None))
-        return outputs, end.fill(final), [chosen]
+        return outputs, end.fill(final)
 
 
 def _has_hooks(net: torch.nn.Module) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from time import perf_counter, process_time
 from typing import Any
 
@@ -17,7 +17,7 @@ from ckptplan.torch.measurement import Measurement
 from ckptplan.torch.meters import LiveBytes
 from ckptplan.torch.trees import byte_size
 from ckptplan.torch.wrapping.fused_cell import FusedCell, Hidden
-from ckptplan.torch.wrapping.pieces import Rows
+from ckptplan.torch.wrapping.pieces import RowKind, Rows
 
 #: The longer of the two pieces that are measured first: at most so many time steps, and this share of the
 #: sequence. The other one is a quarter of it.
@@ -50,11 +50,11 @@ class PieceCosts:
     The pieces that run are of zeros, and as wide as the widest step of the sequence. Nothing else changes.
     """
 
-    def __init__(self, cell: FusedCell, rows: Rows, state: Hidden) -> None:
-        self._cell, self._rows, self._state = cell, rows, state
+    def __init__(self, cell: FusedCell, kind: RowKind, state: Hidden) -> None:
+        self._cell, self._kind, self._state = cell, kind, state
         self._parameter_bytes = byte_size(cell.parameters)
-        self._known = _find_known(cell, rows, state)
-        long = max(1, min(_LONGEST, rows.steps, max(4, rows.steps // _SHARE)))
+        self._known = _find_known(cell, kind, state)
+        long = max(1, min(_LONGEST, kind.steps, max(4, kind.steps // _SHARE)))
         for length in (max(1, long // 4), long):
             self.measure(length)
 
@@ -66,10 +66,10 @@ class PieceCosts:
         """Run a piece of so many time steps, if none has run yet."""
         if length in self._known:
             return
-        device = self._rows.data.device
+        device = self._kind.device
         autocast = Autocast.present(device)
         with torch.enable_grad(), Generators(device, wanted=True).aside(), autocast.cast_anew():
-            self._known[length] = _observe(self._cell.detach(), _make_rows(self._rows, length), self._state)
+            self._known[length] = _observe(self._cell.detach(), _make_rows(self._kind, length), self._state)
 
     def at(self, length: int) -> Measurement:
         """Return what a piece of so many time steps takes, as a step of a plan.
@@ -101,15 +101,14 @@ class PieceCosts:
         )
 
 
-def _find_known(cell: FusedCell, rows: Rows, state: Hidden) -> dict[int, _Observed]:
+def _find_known(cell: FusedCell, kind: RowKind, state: Hidden) -> dict[int, _Observed]:
     """Return what is known of calls of the same kind, by the length of the pieces."""
-    device = rows.data.device
     key = (
-        (cell.mode, cell.bias, cell.dropout, cell.training, cell.backwards, rows.batch_sizes is None, device),
+        (cell.mode, cell.bias, cell.dropout, cell.training, cell.backwards),
         tuple((weight.shape, weight.dtype, weight.requires_grad) for weight in cell.flat_weights),
-        (rows.batch, rows.data.shape[-1], rows.data.dtype, rows.data.requires_grad),
+        replace(kind, steps=0),
         tuple((part.shape, part.dtype) for part in state),
-        (Autocast.present(device), torch.get_num_threads()),
+        (Autocast.present(kind.device), torch.get_num_threads()),
     )
     known = _measured.setdefault(key, {})
     _measured.move_to_end(key)
@@ -118,14 +117,12 @@ def _find_known(cell: FusedCell, rows: Rows, state: Hidden) -> dict[int, _Observ
     return known
 
 
-def _make_rows(rows: Rows, length: int) -> Rows:
+def _make_rows(kind: RowKind, length: int) -> Rows:
     """Return a sequence of so many time steps, all of which all sequences of the batch have."""
-    width, batch = rows.data.shape[-1], rows.batch
-    packed = rows.batch_sizes is not None
-    shape = (length * batch, width) if packed else (length, batch, width)
-    data = torch.zeros(shape, dtype=rows.data.dtype, device=rows.data.device)
-    sizes = torch.full((length,), batch, device="cpu") if packed else None
-    return Rows(data=data.requires_grad_(rows.data.requires_grad), batch_sizes=sizes)
+    shape = (length * kind.batch, kind.width) if kind.packed else (length, kind.batch, kind.width)
+    data = torch.zeros(shape, dtype=kind.dtype, device=kind.device, requires_grad=kind.requires_grad)
+    sizes = torch.full((length,), kind.batch, device="cpu") if kind.packed else None
+    return Rows(data=data, batch_sizes=sizes)
 
 
 def _observe(cell: FusedCell, rows: Rows, state: Hidden) -> _Observed:

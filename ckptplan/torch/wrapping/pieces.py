@@ -47,6 +47,20 @@ class Cut:
 
 
 @dataclass(frozen=True, kw_only=True)
+class RowKind:
+    """What bytes and seconds of a sequence depend on."""
+
+    steps: int
+    batch: int
+    #: Elements of a row.
+    width: int
+    dtype: torch.dtype
+    device: torch.device
+    requires_grad: bool
+    packed: bool
+
+
+@dataclass(frozen=True, kw_only=True)
 class Rows:
     """A sequence of steps as rows: of shape (T, B, F), or packed, as ``PackedSequence`` has them, (N, F)."""
 
@@ -68,6 +82,19 @@ class Rows:
     def size(self) -> int:
         """The number of time steps of all sequences together."""
         return self.data.numel() // self.data.shape[-1]
+
+    @property
+    def kind(self) -> RowKind:
+        """What its bytes and seconds depend on."""
+        return RowKind(
+            steps=self.steps,
+            batch=self.batch,
+            width=self.data.shape[-1],
+            dtype=self.data.dtype,
+            device=self.data.device,
+            requires_grad=self.data.requires_grad,
+            packed=self.batch_sizes is not None,
+        )
 
     def with_data(self, data: torch.Tensor) -> Rows:
         """Return other data for the same steps."""
