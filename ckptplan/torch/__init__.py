@@ -19,6 +19,7 @@ from ckptplan.torch.lif import LIF
 from ckptplan.torch.memory import OutOfMemory
 from ckptplan.torch.planned import Result
 from ckptplan.torch.sizes import Sizes, measured_sizes
+from ckptplan.torch.wrapping.wrap import wrap
 
 __all__ = [
     "LIF",
@@ -32,4 +33,5 @@ __all__ = [
     "plan_for",
     "scan",
     "unroll",
+    "wrap",
 ]

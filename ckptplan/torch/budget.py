@@ -19,6 +19,7 @@ from ckptplan.torch.ambient import Autocast
 from ckptplan.torch.inputs import make_sequence
 from ckptplan.torch.measurement import Measurement, find_device, measure_call
 from ckptplan.torch.memory import available_bytes
+from ckptplan.torch.parameters import list_parameters
 from ckptplan.torch.surroundings.number_holders import TensorHolder
 from ckptplan.torch.surroundings.walk import walk
 from ckptplan.torch.trees import flatten
@@ -62,7 +63,7 @@ def make_plan(
 
     Raises InputError, also if no plan fits.
     """
-    count = _count_steps(inputs, steps)
+    count = count_steps(inputs, steps)
     leaves = (*flatten(state)[0], *make_sequence(inputs, steps=count).leaves)
     limit = read_limit(memory, find_device(leaves))
     measurement = _measure(cell, inputs, state, losses=losses, steps=count, **options)
@@ -117,7 +118,8 @@ def describe_choice(plan: Plan, limit: int) -> str:
     )
 
 
-def _count_steps(inputs: Any, steps: int | None) -> int:
+def count_steps(inputs: Any, steps: int | None) -> int:
+    """Return T: the length of the inputs, or ``steps`` if a function makes them. Raises InputError."""
     if callable(inputs):
         if not isinstance(steps, int):
             raise InputError(
@@ -187,8 +189,7 @@ def _find_kind(
     cell: Any, inputs: Any, state: Any, *, losses: Mapping[str, Any], steps: int, parameters: Any
 ) -> Any:
     """Return what measurements depend on: code, shapes, types, devices and modes, but not the length."""
-    named = list(parameters.parameters() if isinstance(parameters, torch.nn.Module) else parameters)
-    reached = walk({"cell": cell, **losses, "parameters": named})
+    reached = walk({"cell": cell, **losses, "parameters": list_parameters(parameters)})
     # Those of modules, closures and globals: all that may need a gradient.
     differentiable = tuple(
         (tuple(holder.thing.shape), holder.thing.dtype)

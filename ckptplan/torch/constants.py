@@ -46,6 +46,11 @@ def refuse_other_leaves(tree: Any, *, field: str) -> None:
             )
 
 
+def can_be_held(tree: Any) -> bool:
+    """Return whether a checkpoint can hold a value as part of a state."""
+    return all(_is_constant(leaf) for leaf in _pytree.tree_leaves(open_records(tree)))
+
+
 def _find_place(tree: Any, leaf: object) -> str:
     """Return where a leaf is, as ``state[1].v``; only ``state`` in containers that do not name their parts."""
     try:

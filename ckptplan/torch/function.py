@@ -38,6 +38,8 @@ class Run:
     watch: SequenceWatch
     #: The cell and the losses, by the names of their arguments.
     things: dict[str, object]
+    #: Buffers that a wrapped module keeps its state in, see ``Fingerprint``.
+    places: frozenset[tuple[int, Any]]
     first: Backward | None = None
 
     @contextmanager
@@ -65,7 +67,7 @@ class PlannedSequence(torch.autograd.Function):
                 run.executor.close()
                 raise
         # Taken after the sweep: steps may replace buffers, e.g. in neurons that keep their last state.
-        ctx.modules = Fingerprint(run.modules, without=run.watch.written)
+        ctx.modules = Fingerprint(run.modules, without=run.watch.written, places=run.places)
         # The results refer to this function, so the run must not refer to them.
         final, run.executor.final = run.executor.final, ()
         ctx.states = len(final)

@@ -23,6 +23,13 @@ ACCEPTED = (
 )
 
 
+class HiddenState(InputError):  # noqa: N818 - what it is, not what it says
+    """Steps read what earlier steps left in some places of the surroundings."""
+
+    surroundings: Surroundings
+    places: list[Place]
+
+
 def refuse_lost_changes(surroundings: Surroundings, changed: Iterable[Place]) -> None:
     """Raise InputError for places that change and cannot be put back."""
     refuse_changed_parameters(surroundings, changed)
@@ -92,12 +99,14 @@ def refuse_hidden_state(
     read = read or places
     names = list_names(read)
     changes, them = ("change", "them") if len({place.name for place in read}) > 1 else ("changes", "it")
-    raise InputError(
+    error = HiddenState(
         f"{names} {changes} in a step{when}, and later steps read {them}: steps that run again would find what "
         "later steps left there",
         field=_find_field(take, surroundings, world, read, present),
         accepted=ACCEPTED,
     )
+    error.surroundings, error.places = surroundings, read
+    raise error
 
 
 def list_names(places: Iterable[Place]) -> str:

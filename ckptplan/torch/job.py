@@ -153,6 +153,7 @@ class Job:
             device=probed.device,
             watch=watch,
             things=probed.things,
+            places=getattr(self.cell, "places", frozenset()),
         )
         gauge = executor.engine.gauge = self._gauge(probed)
         try:

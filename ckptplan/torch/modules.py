@@ -48,16 +48,25 @@ class CalledModules:
 class Fingerprint:
     """Weights, buffers and modes of modules, which must not change before steps run again.
 
-    ``without`` are the ids of tensors that may: statistics that steps write and never read.
+    Arguments:
+        modules: the modules.
+        without: the ids of tensors that may: statistics that steps write and never read.
+        places: buffers that may, by the ids of the dicts that hold them and their names: a part of the state.
     """
 
-    def __init__(self, modules: tuple[torch.nn.Module, ...], *, without: frozenset[int] = frozenset()) -> None:
-        self._modules, self._without = modules, without
-        self._tensors, self._training = _list_tensors(modules), _list_modes(modules)
+    def __init__(
+        self,
+        modules: tuple[torch.nn.Module, ...],
+        *,
+        without: frozenset[int] = frozenset(),
+        places: frozenset[tuple[int, Any]] = frozenset(),
+    ) -> None:
+        self._modules, self._without, self._places = modules, without, places
+        self._tensors, self._training = self._list_tensors(), _list_modes(modules)
 
     def check(self) -> None:
         """Raise RuntimeError if anything changed."""
-        now = _list_tensors(self._modules)
+        now = self._list_tensors()
         changed = [
             name
             for name in {**now, **self._tensors}
@@ -75,13 +84,15 @@ class Fingerprint:
                 "be run again as they were"
             )
 
-
-def _list_tensors(modules: tuple[torch.nn.Module, ...]) -> dict[str, tuple[int, int]]:
-    found: dict[str, Any] = {}
-    for number, module in enumerate(modules):
-        for name, tensor in (*module.named_parameters(), *module.named_buffers()):
-            found[f"{number}.{name}"] = id(tensor), tensor._version
-    return found
+    def _list_tensors(self) -> dict[str, tuple[int, int]]:
+        found: dict[str, Any] = {}
+        for number, module in enumerate(self._modules):
+            for path, one in module.named_modules(prefix=str(number)):
+                for values in (one._parameters, one._buffers):
+                    for name, tensor in values.items():
+                        if tensor is not None and (id(values), name) not in self._places:
+                            found[f"{path}.{name}"] = id(tensor), tensor._version
+        return found
 
 
 def _list_modes(modules: tuple[torch.nn.Module, ...]) -> list[bool]:

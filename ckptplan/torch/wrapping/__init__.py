@@ -1,1 +1,1 @@
-"""Wraps networks, so that a call with a whole sequence runs under a plan."""
+"""Turns modules that take a step, or a sequence, into modules that train within a limit of memory."""

@@ -17,34 +17,38 @@ from ckptplan.torch.wrapping.fused_call import find_data, read_call
 from ckptplan.torch.wrapping.fused_cell import FusedCell, Hidden
 from ckptplan.torch.wrapping.piece_plan import PiecePlan, PieceRun, choose_pieces, fit_pieces
 from ckptplan.torch.wrapping.pieces import PieceInputs, PieceOutputs, Rows
+from ckptplan.torch.wrapping.wrapped import Wrapped
 
 #: Other arguments of ``unroll``, with what they are by themselves.
-_OPTIONS: dict[str, Any] = {
-    "observer": None, "remote_dir": None, "replay_randomness": True, "strict": False, "verify": True,
-}  # fmt: skip
+_OPTIONS = {"observer": None, "remote_dir": None, "replay_randomness": True, "strict": False, "verify": True}
 _ACCEPTED = "torch.nn.LSTM, GRU or RNN; for other networks, a cell and ckptplan.torch.unroll"
 
 
-class FusedSequence(torch.nn.Module):
+class FusedSequence(Wrapped):
     """``torch.nn.LSTM``, ``GRU`` or ``RNN`` with the same call and results, trained within a limit of memory.
 
     A step of the plan is a piece of the sequence, which the layers' own kernel runs in one call. Unidirectional
     layers run together. Bidirectional ones run layer by layer, each as two sequences. Without gradients, the
-    wrapped network runs as it is. Attributes that the module does not have itself are those of ``net``.
+    wrapped network runs as it is.
 
     Arguments:
-        net: the layers. They stay as they are; their parameters are ``net.`` and the name.
+        net: the layers.
         memory: as for ``unroll``: what forward and backward may take, together with the outputs and their
             gradients.
         plan: in place of ``memory``, a plan or a schedule whose steps are pieces.
         piece: the time steps of a piece; the quickest by itself, or, with a plan, as many as make its steps.
-        options: ``remote_dir``, ``replay_randomness``, ``verify``, ``strict`` and ``observer`` of ``unroll``.
+        options: other arguments of ``unroll``.
 
     Dropout between layers draws its masks piece by piece: other numbers than the wrapped network draws from the
     same seed, and the same ones when a piece runs again.
 
     Raises InputError.
     """
+
+    net: Any
+    piece: int | None
+    #: What the latest planned call executed: one plan, for a bidirectional network two for each layer.
+    latest: tuple[PiecePlan, ...]
 
     def __init__(
         self,
@@ -55,30 +59,21 @@ class FusedSequence(torch.nn.Module):
         piece: int | None = None,
         **options: Any,
     ) -> None:
-        super().__init__()
         _check_net(net)
         _check_limits(memory, plan, piece)
-        _check_options(options)
-        self.net = net
-        self.memory, self.plan, self.piece = memory, plan, piece
-        self._options = {**_OPTIONS, **options}
-        #: What the latest planned call executed: one plan, for a bidirectional network two for each layer.
-        self.latest: tuple[PiecePlan, ...] = ()
-
-    def __getattr__(self, name: str) -> Any:
-        try:
-            return super().__getattr__(name)
-        except AttributeError:
-            # As flatten_parameters, hidden_size or weight_ih_l0.
-            net = self.__dict__.get("_modules", {}).get("net")
-            if net is None or name.startswith("__"):
-                raise
-            return getattr(net, name)
+        if "schedule" in options:
+            raise InputError(
+                "is not taken: a call may run several sequences",
+                field="schedule",
+                accepted="plan=Schedule(...)",
+            )
+        super().__init__(net, memory=memory, plan=plan, **options)
+        # Not attributes of the layers.
+        vars(self).update(piece=piece, latest=())
 
     def extra_repr(self) -> str:
         """Return what limits it, as text."""
-        given = {"memory": self.memory, "piece": self.piece}
-        return ", ".join(f"{name}={value!r}" for name, value in given.items() if value is not None)
+        return super().extra_repr() + (f", piece={self.piece}" if self.piece is not None else "")
 
     def forward(self, input: Any, hx: Any = None) -> tuple[Any, Any]:  # noqa: A002 - PyTorch's name
         """Return the outputs and the final hidden state, as the wrapped network does. Raises InputError."""
@@ -169,14 +164,16 @@ class FusedSequence(torch.nn.Module):
     def _choose(self, runs: list[PieceRun], *, kept: int) -> tuple[PiecePlan, ...]:
         """Return the plans of all sequences that a call runs. Raises InputError."""
         kind = runs[0].kind
-        if self.plan is not None:
-            self.latest = (fit_pieces(self.plan, kind.steps, piece=self.piece),) * len(runs)
+        if self._given is not None:
+            self.latest = (fit_pieces(self._given, kind.steps, piece=self.piece),) * len(runs)
         else:
-            limit = read_limit(self.memory, kind.device)
+            limit = read_limit(self._memory, kind.device)
             self.latest = tuple(choose_pieces(runs, limit=limit, kept=kept, piece=self.piece))
+        self.plan = self.latest[0].plan
         return self.latest
 
     def _run_cell(self, cell: FusedCell, rows: Rows, state: Hidden, chosen: PiecePlan) -> tuple[Tensor, Hidden]:
+        named = self._options.get("parameters", ())
         cut = rows.cut(chosen.piece, backwards=cell.backwards)
         job = Job(
             cell=cell,
@@ -184,11 +181,10 @@ class FusedSequence(torch.nn.Module):
             state=state,
             plan=chosen.plan,
             losses={},
-            parameters=cell.parameters,
             schedule=None,
             # A plan for a limit is made of the sizes of this cell; those of packed pieces differ.
-            compares_sizes=self.plan is not None and rows.batch_sizes is None,
-            **self._options,
+            compares_sizes=self._given is not None and rows.batch_sizes is None,
+            **{**_OPTIONS, **self._options, "parameters": (*cell.parameters, *named)},
         )
         (outputs, *final), end = job.run(PieceOutputs(cut), job.probe(None))
         return outputs, end.fill(final)
@@ -211,8 +207,6 @@ def _check_net(net: object) -> None:
 
 
 def _check_limits(memory: object, plan: object, piece: object) -> None:
-    if memory is None and plan is None:
-        raise InputError("is missing", field="memory", accepted="memory='2 GiB', or a plan in its place")
     if memory is not None and plan is not None:
         raise InputError("is given together with plan", field="memory", accepted="one of the two")
     if memory is not None and memory != "auto":
@@ -231,9 +225,3 @@ def _check_limits(memory: object, plan: object, piece: object) -> None:
             value=piece,
             accepted="a number of time steps, at least 1",
         )
-
-
-def _check_options(options: dict[str, Any]) -> None:
-    for name in options:
-        if name not in _OPTIONS:
-            raise InputError("is not known", field=name, accepted=", ".join(_OPTIONS))

@@ -25,7 +25,7 @@ _LONGEST, _SHARE = 32, 16
 #: Each piece is timed so often; the least counts.
 _ROUNDS = 3
 #: What the runtime does for a piece, besides the kernel: checkpoints, comparisons, gradients.
-_RUNTIME_SECONDS = 1e-4
+_RUNTIME_SECONDS = 2e-4
 #: Kinds of calls whose measurements are kept.
 _MOST = 256
 _measured: OrderedDict[Any, dict[int, _Observed]] = OrderedDict()
@@ -86,6 +86,11 @@ class PieceCosts:
             # Times are uncertain, and bytes come in blocks: no part of a piece is free, whatever the line says.
             return max(high + slope * (length - many), high * length / many / 2)
 
+        def time(name: str) -> float:
+            # Longer pieces are not slower for their length; if they seem to be, other programs were at work.
+            longest = max(self._known)
+            return max(find(name), float(getattr(self._known[longest], name)) * min(length / longest, 1.0))
+
         return Measurement(
             state_bytes=round(find("state_bytes")),
             tape_bytes=round(find("tape_bytes")),
@@ -94,9 +99,9 @@ class PieceCosts:
             # The sum over pieces, and a copy of it if others hold it, too.
             workspace_bytes=round(find("workspace_bytes")) + 2 * self._parameter_bytes,
             parameter_bytes=2 * self._parameter_bytes,
-            forward_seconds=find("forward_seconds"),
-            record_seconds=find("record_seconds"),
-            backward_seconds=find("backward_seconds"),
+            forward_seconds=time("forward_seconds"),
+            record_seconds=time("record_seconds"),
+            backward_seconds=time("backward_seconds"),
             steps=1,
         )
 

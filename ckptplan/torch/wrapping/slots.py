@@ -1,0 +1,162 @@
+"""Slots: the attributes and variables in which a module keeps its state, and how they are read and written."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import torch
+from torch.utils import _pytree
+
+from ckptplan.torch.constants import are_equal_constants
+from ckptplan.torch.graphs import find_graph_leaves
+from ckptplan.torch.surroundings.disturb import disturb
+from ckptplan.torch.surroundings.holders import ABSENT, Holder, Key, MappingHolder, NamedValues
+from ckptplan.torch.surroundings.snapshot import Place, Surroundings
+from ckptplan.torch.trees import flatten
+from ckptplan.torch.trial import are_equal
+
+_ROUNDING = 1e-5
+#: How far into nested containers an object is looked for.
+_DEPTH = 4
+_CONTAINERS = (list, tuple, dict, set, deque)
+
+
+class Slot:
+    """An attribute, an item or a variable whose value is a part of the state.
+
+    Arguments:
+        holder: the object that has it.
+        key: its name there.
+    """
+
+    def __init__(self, holder: NamedValues, key: Key) -> None:
+        self._holder, self._key = holder, key
+        self._mapping = holder.thing if isinstance(holder, MappingHolder) else None
+        #: As a user would write it.
+        self.name = holder.name_of(key)
+        #: Whether a step writes into the tensors that it finds here.
+        self.written_in_place = False
+        #: Whether a step cannot work on tensors with a graph here, as on running statistics.
+        self.without_graph = False
+
+    @property
+    def is_of_module(self) -> bool:
+        """Whether it is an attribute of a module."""
+        return isinstance(self._holder, MappingHolder) and self._holder.is_of_module
+
+    @property
+    def identity(self) -> tuple[int, Key]:
+        """What tells it from other slots, as long as its holder is alive."""
+        return id(self._holder.thing), self._key
+
+    def read(self) -> Any:
+        """Return the present value."""
+        if self._mapping is not None:
+            return self._mapping.get(self._key, ABSENT)
+        return self._holder.read(copies=False).get(self._key, ABSENT)
+
+    def write(self, value: Any) -> None:
+        """Set the value."""
+        if self._mapping is None:
+            self._holder.write({**self._holder.read(copies=False), self._key: value})
+        elif value is ABSENT:
+            self._mapping.pop(self._key, None)
+        else:
+            self._mapping[self._key] = value
+
+    def load(self, value: Any) -> None:
+        """Set a value that a checkpoint holds, which steps must not change."""
+        if self.without_graph:
+            value = _pytree.tree_map(_detach, value)
+        if self.written_in_place:
+            value = copy_tensors(value)
+        elif not isinstance(value, torch.Tensor):
+            # Containers of its own: a step may change them.
+            value = _pytree.tree_map(_keep, value)
+        self.write(value)
+
+    def disturb(self) -> list[torch.Tensor]:
+        """Set another value of the same kind; return the leaves of graphs on which it depends."""
+        leaves: list[torch.Tensor] = []
+        value = disturb(self.read(), leaves)
+        if self.without_graph:
+            value, leaves = _pytree.tree_map(_detach, value), []
+        self.write(value)
+        return leaves
+
+
+def _keep(leaf: Any) -> Any:
+    return leaf
+
+
+def _detach(leaf: Any) -> Any:
+    return leaf.detach() if isinstance(leaf, torch.Tensor) else leaf
+
+
+def _clone(leaf: Any) -> Any:
+    return leaf.clone() if isinstance(leaf, torch.Tensor) else leaf
+
+
+def copy_tensors(value: Any) -> Any:
+    """Return a value with copies of its tensors, in containers of its own."""
+    return _pytree.tree_map(_clone, value)
+
+
+def are_equal_values(one: Any, other: Any) -> bool:
+    """Return whether two values of a slot are equal, but for rounding."""
+    (ones, nest), (others, other_nest) = flatten(one), flatten(other)
+    return (
+        nest.is_tensor == other_nest.is_tensor
+        and are_equal(ones, others, rounding=_ROUNDING)
+        and are_equal_constants(nest.plain, other_nest.plain, _ROUNDING)
+    )
+
+
+def depends_on(value: Any, leaves: Sequence[torch.Tensor]) -> bool:
+    """Return whether a value has a graph that leads to some leaves."""
+    made = {id(leaf) for leaf in leaves}
+    return any(id(one) in made for one in find_graph_leaves(flatten(value)[0]))
+
+
+def find_slots(surroundings: Surroundings, places: Iterable[Place]) -> list[Slot]:
+    """Return the slots in which places are: attributes and variables, not items of containers in them.
+
+    A container may be replaced by another one, e.g. when the network is reset; the attribute stays.
+    """
+    slots: dict[tuple[int, Key], Slot] = {}
+    roots = [one for one in surroundings.holders if _is_root(one)]
+    for place in places:
+        holder = surroundings.holders[place.holder]
+        if isinstance(holder.thing, torch.nn.Parameter):
+            continue
+        if _is_root(holder) and isinstance(holder, NamedValues):
+            found = [Slot(holder, place.key)]
+        else:
+            found = [
+                Slot(root, key)
+                for root in roots
+                if isinstance(root, NamedValues)
+                for key, value in root.read(copies=False).items()
+                if _contains(value, holder.thing, _DEPTH)
+            ]
+        for slot in found:
+            slots.setdefault(slot.identity, slot)
+    return list(slots.values())
+
+
+def _is_root(holder: Holder) -> bool:
+    """Return whether a holder is an object with attributes, or a variable, and not a container."""
+    if isinstance(holder, MappingHolder):
+        return holder.attributes
+    return isinstance(holder, NamedValues)
+
+
+def _contains(value: Any, thing: Any, depth: int) -> bool:
+    if value is thing:
+        return True
+    if depth == 0 or not isinstance(value, _CONTAINERS):
+        return False
+    parts = value.values() if isinstance(value, dict) else value
+    return any(_contains(part, thing, depth - 1) for part in parts)

@@ -1,0 +1,250 @@
+"""Wraps modules that keep their state: one call a time step becomes one call a sequence."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+
+from ckptplan.errors import InputError, quote_value
+from ckptplan.torch.budget import count_steps
+from ckptplan.torch.hidden import HiddenState
+from ckptplan.torch.inputs import iterate_steps, make_sequence
+from ckptplan.torch.measurement import find_device
+from ckptplan.torch.planned import Result, check_losses
+from ckptplan.torch.surroundings.snapshot import Place, Surroundings
+from ckptplan.torch.surroundings.walk import walk
+from ckptplan.torch.trees import flatten
+from ckptplan.torch.wrapping.slots import Slot, find_slots
+from ckptplan.torch.wrapping.state_search import StateSearch
+from ckptplan.torch.wrapping.stateful_cell import ModuleStep, StatefulCell
+from ckptplan.torch.wrapping.wrapped import Wrapped
+
+#: How often a sequence is begun again with state that showed during it.
+_MOST_TRIES = 4
+
+
+class _Memory:
+    """The slots that were found, and for what; a copy of the module has others."""
+
+    def __init__(self) -> None:
+        self.slots: dict[Any, Slot] = {}
+        self.others: dict[Any, Slot] = {}
+        self.kinds: set[Any] = set()
+        self.modules: tuple[int, ...] = ()
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> _Memory:
+        return _Memory()
+
+    def __reduce__(self) -> Any:
+        return _Memory, ()
+
+    def add(self, slots: Iterable[Slot]) -> bool:
+        """Add slots; return whether there was a new one."""
+        before = len(self.slots)
+        for slot in slots:
+            self.slots.setdefault(slot.identity, slot)
+        return len(self.slots) > before
+
+
+class StatefulSequence(Wrapped):
+    """A module that keeps its state, as a module over sequences: (T, B, ...) in, outputs stacked over time.
+
+    What steps change and later steps read is the state, wherever it is; it is found in the first call. It is
+    carried on from call to call, as it would be in a loop.
+
+    Arguments:
+        net: the module; called once for each time step.
+        memory: the memory that a call may take.
+        plan: a plan in place of a limit.
+        reset: called with ``net`` before each call, e.g. ``snntorch.utils.reset``.
+        detach: whether a call begins with the numbers of the state that the last one left, without its graph:
+            truncated backpropagation through time.
+        options: other arguments of ``unroll``.
+    """
+
+    _reset: Callable[[Any], object] | None
+    _detach: bool
+    _memory_of_state: _Memory
+
+    def __init__(
+        self,
+        net: torch.nn.Module,
+        *,
+        memory: int | str | None = None,
+        plan: Any = None,
+        reset: Callable[[Any], object] | None = None,
+        detach: bool = False,
+        **options: Any,
+    ) -> None:
+        super().__init__(net, memory=memory, plan=plan, **options)
+        if reset is not None and not callable(reset):
+            raise InputError(
+                f"{quote_value(reset)} cannot be called",
+                field="reset",
+                accepted="a function that is called with the module, as snntorch.utils.reset and "
+                "spikingjelly.activation_based.functional.reset_net",
+            )
+        self.__dict__.update(_reset=reset, _detach=detach, _memory_of_state=_Memory())
+
+    def forward(self, *inputs: Any, steps: int | None = None, **constants: Any) -> Any:
+        """Return the outputs of all time steps, stacked.
+
+        Arguments:
+            inputs: tensors of shape (T, ...), or nests of these; the module is called with their time steps.
+            steps: T, for inputs without a time axis: each step gets the same.
+            constants: keyword arguments that the module is called with in each step.
+
+        Raises InputError, also if no plan fits the limit.
+        """
+        x, step = self._begin(inputs, steps, constants)
+        if not torch.is_grad_enabled():
+            return self._loop(step, x)
+
+        def run(cell: StatefulCell, state: Any) -> tuple[Any, Any]:
+            return self._unroll(cell, x, state, parameters=self._name_parameters(constants))
+
+        return self._run(step, x, run)
+
+    def bptt(
+        self,
+        *inputs: Any,
+        loss: Callable[[int, Any], torch.Tensor] | None = None,
+        chunk_loss: Callable[[int, Any], torch.Tensor] | None = None,
+        steps: int | None = None,
+        **constants: Any,
+    ) -> torch.Tensor:
+        """Return the sum of a loss over the time steps, without keeping their outputs.
+
+        Arguments:
+            inputs: as for the call.
+            loss: ``loss(t, output)`` for each step.
+            chunk_loss: ``chunk_loss(start, outputs)`` for runs of steps.
+            steps: as for the call.
+            constants: as for the call.
+
+        Raises InputError, also if no plan fits the limit.
+        """
+        losses = check_losses(loss=loss, chunk_loss=chunk_loss, final_loss=None)
+        x, step = self._begin(inputs, steps, constants)
+
+        def run(cell: StatefulCell, state: Any) -> tuple[Any, Any]:
+            parameters = self._name_parameters(constants)
+            result: Result = self._bptt(cell, x, state, losses, parameters=parameters)
+            return result.loss, result.state
+
+        found: torch.Tensor = self._run(step, x, run)
+        return found
+
+    def _begin(self, inputs: Any, steps: int | None, constants: dict[str, Any]) -> tuple[Any, ModuleStep]:
+        """Reset the module; return the inputs of the sequence, and what takes a step."""
+        if not inputs:
+            raise InputError("are missing", field="inputs", accepted="tensors of shape (T, ...)")
+        if self._reset is not None:
+            self._reset(self.net)
+        if steps is not None:
+            leaves, nest = flatten(inputs)
+            inputs = nest.fill([leaf.expand(steps, *leaf.shape) for leaf in leaves])
+        return inputs, ModuleStep(self.net, constants, whole=_takes_sequences(self.net))
+
+    def _name_parameters(self, constants: dict[str, Any]) -> list[torch.Tensor]:
+        """Return the tensors that gradients reach besides the module's: they may have graphs of their own."""
+        named = self._options.get("parameters", ())
+        return [*named, *(leaf for leaf in flatten(constants)[0] if leaf.requires_grad)]
+
+    def _loop(self, step: ModuleStep, x: Any) -> Any:
+        """Return the outputs of all steps, where no gradient is wanted."""
+        count = count_steps(x, None)
+        leaves, nest = make_sequence(x, steps=count).piece(0, count)
+        outputs = [flatten(step(one)) for one in iterate_steps(leaves, nest, count)]
+        return outputs[0][1].fill(
+            [torch.stack(parts) for parts in zip(*(one for one, _ in outputs), strict=True)]
+        )
+
+    def _run(self, step: ModuleStep, x: Any, run: Callable[[StatefulCell, Any], tuple[Any, Any]]) -> Any:
+        """Run a sequence from the present state, and leave the final one; state that shows late is added."""
+        memory = self._search(step, x)
+        for attempt in range(_MOST_TRIES):
+            slots = list(memory.slots.values())
+            if self._detach:
+                _detach_slots(slots)
+            initial = tuple(slot.read() for slot in slots)
+            wanted = any(leaf.requires_grad for leaf in flatten(initial)[0])
+            cell = StatefulCell(step, slots, () if wanted else initial, tuple(memory.others.values()))
+            try:
+                outputs, final = run(cell, initial if wanted else None)
+            except HiddenState as error:
+                known = not memory.add(_find_late_slots(error.surroundings, error.places))
+                if known or attempt == _MOST_TRIES - 1:
+                    raise
+                continue
+            for slot, value in zip(slots, final, strict=True):
+                slot.write(value)
+            return outputs
+        raise AssertionError("the last attempt returns or raises")
+
+    def _search(self, step: ModuleStep, x: Any) -> _Memory:
+        """Find the state for inputs and modes of this kind, if that was not done. Raises InputError."""
+        memory, modules = self._memory_of_state, list(self.net.modules())
+        ids = tuple(map(id, modules))
+        if memory.modules != ids or not _are_reached(memory.slots.values(), self.net):
+            self._memory_of_state = memory = _Memory()
+            memory.modules = ids
+        count = count_steps(x, None)
+        sequence = make_sequence(x, steps=count)
+        kind = (
+            tuple((leaf.shape[1:], leaf.dtype, leaf.device) for leaf in sequence.leaves),
+            tuple(module.training for module in modules),
+            tuple(sorted(step.constants)),
+        )
+        if kind in memory.kinds:
+            return memory
+        device = find_device((*sequence.leaves, *self.net.parameters()))
+        found = StateSearch(step=step, inputs=sequence, steps=count, device=device).run()
+        memory.add(found.state)
+        memory.others |= {slot.identity: slot for slot in found.others}
+        memory.kinds.add(kind)
+        return memory
+
+    def detach(self) -> None:
+        """Keep the numbers of the state, without their graph: the next call does not lead into this one."""
+        _detach_slots(self._memory_of_state.slots.values())
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> StatefulSequence:
+        """Return a copy; its state has the same numbers, without their graph, which cannot be copied."""
+        slots = list(self._memory_of_state.slots.values())
+        values = [slot.read() for slot in slots]
+        _detach_slots(slots)
+        try:
+            made = object.__new__(type(self))
+            memo[id(self)] = made
+            made.__dict__.update(copy.deepcopy(self.__dict__, memo))
+            return made
+        finally:
+            for slot, value in zip(slots, values, strict=True):
+                slot.write(value)
+
+
+def _are_reached(slots: Iterable[Slot], net: torch.nn.Module) -> bool:
+    """Return whether slots are still those of a module: a reset may put other objects in their places."""
+    others = {slot.identity[0] for slot in slots if not slot.is_of_module}
+    return not others or others <= {id(holder.thing) for holder in walk({"net": net}).holders}
+
+
+def _detach_slots(slots: Iterable[Slot]) -> None:
+    for slot in slots:
+        leaves, nest = flatten(slot.read())
+        if any(leaf.requires_grad for leaf in leaves):
+            slot.write(nest.fill([leaf.detach() for leaf in leaves]))
+
+
+def _find_late_slots(surroundings: Surroundings, places: list[Place]) -> list[Slot]:
+    """Return the slots of places that hold state; not those of the cell, which is made for one call."""
+    return [slot for slot in find_slots(surroundings, places) if not slot.name.startswith("cell.initial")]
+
+
+def _takes_sequences(net: torch.nn.Module) -> bool:
+    """Return whether a network of SpikingJelly is in multi-step mode."""
+    return any(vars(one).get(name) == "m" for one in net.modules() for name in ("_step_mode", "step_mode"))

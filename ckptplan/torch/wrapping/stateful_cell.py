@@ -1,0 +1,82 @@
+"""Makes the state that a module keeps explicit: ``cell(state, x) -> (state, output)``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+
+from ckptplan.torch.trees import flatten
+from ckptplan.torch.trial import list_versions
+from ckptplan.torch.wrapping.slots import Slot
+
+
+class ModuleStep:
+    """Calls a module for one time step.
+
+    Arguments:
+        net: the module.
+        constants: keyword arguments that are the same in each step.
+        whole: whether the module takes sequences; then a step is a sequence of one.
+    """
+
+    def __init__(self, net: torch.nn.Module, constants: Mapping[str, Any], *, whole: bool) -> None:
+        self.net, self.constants, self.whole = net, dict(constants), whole
+
+    def __call__(self, x: tuple[Any, ...]) -> Any:
+        if not self.whole:
+            return self.net(*x, **self.constants)
+        leaves, nest = flatten(x)
+        outputs, form = flatten(self.net(*nest.fill([leaf[None] for leaf in leaves]), **self.constants))
+        return form.fill([output[0] for output in outputs])
+
+
+class StatefulCell(torch.nn.Module):
+    """A module whose state is in slots, as a cell; between steps, the slots hold what they held before.
+
+    The state is the tuple of their values; None stands for ``initial``.
+
+    Arguments:
+        step: takes a step of the module.
+        slots: where it keeps its state.
+        initial: what they hold before the first step.
+        others: what else its steps change.
+    """
+
+    def __init__(
+        self, step: ModuleStep, slots: Sequence[Slot], initial: tuple[Any, ...], others: Sequence[Slot] = ()
+    ) -> None:
+        super().__init__()
+        # As a child, so that its parameters and its surroundings are found; and what it is given.
+        self.module, self.constants, self.initial = step.net, step.constants, initial
+        self._step, self._slots, self._others = step, tuple(slots), tuple(others)
+
+    @property
+    def places(self) -> frozenset[tuple[int, Any]]:
+        """The identities of all slots: what they hold outside of steps may change at any time."""
+        return frozenset(slot.identity for slot in (*self._slots, *self._others))
+
+    def forward(self, state: Any, x: tuple[Any, ...]) -> tuple[tuple[Any, ...], Any]:
+        """Take a step."""
+        slots = self._slots
+        outside = [slot.read() for slot in slots]
+        try:
+            given = self.initial if state is None else state
+            for slot, value in zip(slots, given, strict=True):
+                slot.load(value)
+            output = self._step(x)
+            return tuple([slot.read() for slot in slots]), output
+        finally:
+            for slot, value in zip(slots, outside, strict=True):
+                slot.write(value)
+
+    def list_versions(self, state: Any) -> list[list[int]]:
+        """Return counters of in-place changes of the tensors of a state, slot by slot."""
+        given = self.initial if state is None else state
+        return [list_versions(flatten(value)[0]) for value in given]
+
+    def note_writes(self, state: Any, versions: list[list[int]]) -> None:
+        """Mark the slots whose tensors a step has changed in place since their versions were listed."""
+        for slot, before, now in zip(self._slots, versions, self.list_versions(state), strict=True):
+            slot.written_in_place |= before != now

@@ -1,0 +1,135 @@
+"""The base of wrapped modules: it looks like the module inside, and runs whole sequences under a plan."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Self
+
+import torch
+
+from ckptplan.errors import InputError
+from ckptplan.model.plan import Plan
+from ckptplan.schedule.schedule import Schedule
+from ckptplan.torch.budget import make_plan
+from ckptplan.torch.parameters import list_parameters
+from ckptplan.torch.planned import Result, bptt_planned, unroll_planned
+
+#: Options of ``unroll`` that a measurement depends on, too.
+_MEASURED = ("parameters", "replay_randomness", "verify")
+_OPTIONS = frozenset({*_MEASURED, "remote_dir", "schedule", "observer", "strict"})
+
+
+class Wrapped(torch.nn.Module):
+    """A module over sequences that has the parameters, buffers and children of the module ``net`` inside.
+
+    They are the same objects under the same names: a ``state_dict`` of one is one of the other, optimizers,
+    ``.to()`` and functions that look for neurons among the children find what they would find in ``net``. All
+    other attributes are those of ``net``, too.
+
+    Arguments:
+        net: the module.
+        memory: the memory that a call may take, as for ``unroll``; "auto" if there is no plan either.
+        plan: a plan in place of a limit of memory, for sequences of one length.
+        options: other arguments of ``unroll``.
+    """
+
+    net: torch.nn.Module
+    #: What the last call executed.
+    plan: Plan | Schedule | None
+
+    def __init__(
+        self,
+        net: torch.nn.Module,
+        *,
+        memory: int | str | None = None,
+        plan: Plan | Schedule | None = None,
+        **options: Any,
+    ) -> None:
+        super().__init__()
+        if memory is not None and plan is not None:
+            raise InputError("is given together with plan", field="memory", accepted="one of the two")
+        for name in options:
+            if name not in _OPTIONS:
+                raise InputError("is not an argument of wrap", field=name, accepted=", ".join(sorted(_OPTIONS)))
+        self._memory = "auto" if memory is None and plan is None else memory
+        if "parameters" in options:
+            options["parameters"] = list_parameters(options["parameters"])
+        self._given, self._options = plan, options
+        self.plan = plan
+        self.training = net.training
+        self._parameters, self._buffers, self._modules = net._parameters, net._buffers, net._modules
+        self._non_persistent_buffers_set = net._non_persistent_buffers_set
+        # Not as a child, which would put its name before all others.
+        object.__setattr__(self, "net", net)
+
+    def _unroll(self, cell: Any, inputs: Any, state: Any, **more: Any) -> tuple[Any, Any]:
+        """Return the outputs and the final state of a sequence; options given here win."""
+        options = {**self._options, **more}
+        self.plan = self._choose_plan(cell, inputs, state, {}, options)
+        return unroll_planned(cell, inputs, state, plan=self.plan, **options)
+
+    def _bptt(self, cell: Any, inputs: Any, state: Any, losses: Mapping[str, Any], **more: Any) -> Result:
+        """Return the loss of a sequence, computed step by step, and its final state, without a graph."""
+        options = {**self._options, **more}
+        self.plan = self._choose_plan(cell, inputs, state, losses, options)
+        return bptt_planned(cell, inputs, state, plan=self.plan, **losses, **options)
+
+    def _choose_plan(
+        self, cell: Any, inputs: Any, state: Any, losses: Mapping[str, Any], options: Mapping[str, Any]
+    ) -> Plan | Schedule:
+        if self._memory is None:
+            assert self._given is not None  # noqa: S101 - one of the two is given
+            return self._given
+        measured = {name: options[name] for name in _MEASURED if name in options}
+        return make_plan(cell, inputs, state, memory=self._memory, losses=losses, **measured)
+
+    def __getattr__(self, name: str) -> Any:
+        net = self.__dict__.get("net")
+        if net is None:
+            raise AttributeError(f"{type(self).__name__} has no attribute {name!r}")
+        return getattr(net, name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        net = self.__dict__.get("net")
+        if net is None or name in self.__dict__ or hasattr(type(self), name):
+            super().__setattr__(name, value)
+        else:
+            setattr(net, name, value)
+
+    def __getitem__(self, key: Any) -> Any:
+        return self._inner[key]
+
+    def __len__(self) -> int:
+        return len(self._inner)
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self._inner)
+
+    def __bool__(self) -> bool:
+        # A module without a length is true.
+        return True
+
+    @property
+    def _inner(self) -> Any:
+        return self.net
+
+    def train(self, mode: bool = True) -> Self:
+        """Set the mode of the module inside, too."""
+        self.net.train(mode)
+        return super().train(mode)
+
+    def state_dict(self, *args: Any, **options: Any) -> Any:
+        """Return the one of the module inside."""
+        return self.net.state_dict(*args, **options)
+
+    def _load_from_state_dict(self, *args: Any) -> None:
+        self.net._load_from_state_dict(*args)
+
+    def _apply(self, fn: Callable[[torch.Tensor], torch.Tensor], recurse: bool = True) -> Self:
+        # Some modules keep more than parameters and buffers in step, as the flat weights of an LSTM.
+        self.net._apply(fn, recurse)
+        return self
+
+    def extra_repr(self) -> str:
+        """Return the limit, or the plan."""
+        return f"memory={self._memory!r}" if self._memory is not None else "plan=..."
