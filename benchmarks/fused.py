@@ -113,26 +113,32 @@ def compare(network: Network) -> dict[str, Any]:
     }
 
 
-def main() -> None:
-    """Print a row of a table for each network."""
-    torch.set_num_threads(1)
-    print(f"T = {STEPS:,}, batch {BATCH}, {SIZE} inputs, {SIZE} neurons, {ROUNDS} rounds\n")
-    print(
-        "| layers | plain | within the limit | ratio | of least times | plain, live | limit | live | piece "
-        "| gradients |\n|---|---|---|---|---|---|---|---|---|---|"
-    )
-    found = {}
-    for network in NETWORKS:
-        one = found[network.name] = compare(network)
-        print(
-            f"| {network.name} | {one['plain_seconds']:.2f} s | {one['seconds']:.2f} s | {one['ratio']:.2f} "
-            f"| {one['ratio_of_least']:.2f} | {format_bytes(one['plain_live_bytes'])} "
-            f"| {format_bytes(one['limit_bytes'])} | {format_bytes(one['live_bytes'])} | {one['piece']} "
-            f"| {one['gradient_difference']:.0e} |",
-            flush=True,
+def document(results: dict[str, Any]) -> str:
+    """Return the results as a table for a page."""
+    rows = [
+        "| layers | plain | within the limit | ratio | plain, live tensors | limit | live tensors | piece "
+        "| gradients differ by |",
+        "|---|---|---|---|---|---|---|---|---|",
+    ]
+    for name, one in results["networks"].items():
+        sizes = " | ".join(
+            format_bytes(one[field]) for field in ("plain_live_bytes", "limit_bytes", "live_bytes")
         )
+        rows.append(
+            f"| {name} | {one['plain_seconds']:.2f} s | {one['seconds']:.2f} s | {one['ratio']:.2f} | {sizes} "
+            f"| {one['piece']} | {one['gradient_difference']:.0e} |"
+        )
+    return "\n".join(rows)
+
+
+def main() -> None:
+    """Print a table with a row for each network."""
+    torch.set_num_threads(1)
+    found = {network.name: compare(network) for network in NETWORKS}
     sizes = {"steps": STEPS, "batch": BATCH, "inputs": SIZE, "neurons": SIZE, "rounds": ROUNDS}
-    write("fused", {**sizes, "share": SHARE, "networks": found})
+    results = {**sizes, "share": SHARE, "networks": found}
+    print(document(results))
+    write("fused", results)
 
 
 if __name__ == "__main__":

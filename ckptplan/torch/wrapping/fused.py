@@ -144,7 +144,8 @@ class FusedSequence(Wrapped):
         outer = 3 * x.nbytes if x.requires_grad else 0
         dropped = (output + output // x.itemsize) if net.dropout and net.training else 0
         weights = sum(weight.nbytes for weight in net.parameters() if weight.requires_grad)
-        return weights + (net.num_layers + 1) * output + (net.num_layers - 1) * dropped + max(inner, outer)
+        kept: int = weights + (net.num_layers + 1) * output + (net.num_layers - 1) * dropped + max(inner, outer)
+        return kept
 
     def _make_cell(self, layers: range | list[int], *, dropout: float) -> FusedCell:
         """Return a cell of some layers, counted with their directions."""
