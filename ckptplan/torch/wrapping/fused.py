@@ -16,7 +16,7 @@ from ckptplan.torch.job import Job
 from ckptplan.torch.wrapping.fused_call import find_data, read_call
 from ckptplan.torch.wrapping.fused_cell import FusedCell, Hidden
 from ckptplan.torch.wrapping.piece_plan import PiecePlan, PieceRun, choose_pieces, fit_pieces
-from ckptplan.torch.wrapping.pieces import PieceInputs, PieceOutputs, Rows
+from ckptplan.torch.wrapping.pieces import PieceInputs, PieceOutputs, SequenceRows
 from ckptplan.torch.wrapping.wrapped import Wrapped
 
 #: Other arguments of ``unroll``, with what they are by themselves.
@@ -104,7 +104,7 @@ class FusedSequence(Wrapped):
         run = self._run_both_ways if self.net.bidirectional else self._run_together
         return call.answer(*run(call.rows, call.state))
 
-    def _run_together(self, rows: Rows, state: Hidden) -> tuple[Tensor, Hidden]:
+    def _run_together(self, rows: SequenceRows, state: Hidden) -> tuple[Tensor, Hidden]:
         """Run all layers as one cell."""
         cell = self._make_cell(range(self.net.num_layers), dropout=self.net.dropout)
         output = rows.size * cell.width * rows.data.element_size()
@@ -112,7 +112,7 @@ class FusedSequence(Wrapped):
         (chosen,) = self._choose([PieceRun(cell=cell, kind=rows.kind, state=state)], kept=kept)
         return self._run_cell(cell, rows, state, chosen)
 
-    def _run_both_ways(self, rows: Rows, state: Hidden) -> tuple[Tensor, Hidden]:
+    def _run_both_ways(self, rows: SequenceRows, state: Hidden) -> tuple[Tensor, Hidden]:
         """Run layer by layer, since a layer needs both directions of all time steps below."""
         net = self.net
         cells = [self._make_cell([number], dropout=0.0) for number in range(2 * net.num_layers)]
@@ -136,7 +136,7 @@ class FusedSequence(Wrapped):
             rows = rows.with_data(torch.cat(both, -1))
         return rows.data, tuple(torch.cat(parts) for parts in zip(*ends, strict=True))
 
-    def _count_kept(self, rows: Rows, *, output: int) -> int:
+    def _count_kept(self, rows: SequenceRows, *, output: int) -> int:
         """Return the bytes of all layers' outputs and gradients in a bidirectional network."""
         net, x = self.net, rows.data
         # A gradient from each direction, and their sum.
@@ -173,7 +173,9 @@ class FusedSequence(Wrapped):
         self.plan = self.latest[0].plan
         return self.latest
 
-    def _run_cell(self, cell: FusedCell, rows: Rows, state: Hidden, chosen: PiecePlan) -> tuple[Tensor, Hidden]:
+    def _run_cell(
+        self, cell: FusedCell, rows: SequenceRows, state: Hidden, chosen: PiecePlan
+    ) -> tuple[Tensor, Hidden]:
         named = self._options.get("parameters", ())
         cut = rows.cut(chosen.piece, backwards=cell.backwards)
         job = Job(

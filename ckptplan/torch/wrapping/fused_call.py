@@ -11,7 +11,7 @@ from torch.nn.utils.rnn import PackedSequence
 
 from ckptplan.errors import InputError, quote_value
 from ckptplan.torch.wrapping.fused_cell import Hidden
-from ckptplan.torch.wrapping.pieces import Rows
+from ckptplan.torch.wrapping.pieces import SequenceRows
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,7 +20,7 @@ class FusedCall:
 
     net: torch.nn.RNNBase
     input: Tensor | PackedSequence
-    rows: Rows
+    rows: SequenceRows
     state: Hidden
 
     def answer(self, outputs: Tensor, end: Hidden) -> tuple[Any, Any]:
@@ -40,7 +40,7 @@ def read_call(net: torch.nn.RNNBase, given: Any, hx: Any) -> FusedCall:
     data = find_data(given)
     hidden = None if hx is None else (tuple(hx) if net.mode == "LSTM" else (hx,))
     if isinstance(given, PackedSequence):
-        rows = Rows(data=data, batch_sizes=given.batch_sizes)
+        rows = SequenceRows(data=data, batch_sizes=given.batch_sizes)
         if hidden is not None:
             hidden = _open(net, net.permute_hidden(_close(net, hidden), given.sorted_indices))
         checked = data
@@ -65,7 +65,7 @@ def read_call(net: torch.nn.RNNBase, given: Any, hx: Any) -> FusedCall:
             checked = data.transpose(0, 1) if net.batch_first else data
         else:
             checked, data = data, data.transpose(0, 1) if net.batch_first else data
-        rows = Rows(data=data)
+        rows = SequenceRows(data=data)
     state = _make_zeros(net, rows) if hidden is None else hidden
     net.check_forward_args(checked, _close(net, state), rows.batch_sizes)
     return FusedCall(net=net, input=given, rows=rows, state=state)
@@ -90,7 +90,7 @@ def _open(net: torch.nn.RNNBase, hidden: Any) -> Hidden:
     return tuple(hidden) if net.mode == "LSTM" else (hidden,)
 
 
-def _make_zeros(net: torch.nn.RNNBase, rows: Rows) -> Hidden:
+def _make_zeros(net: torch.nn.RNNBase, rows: SequenceRows) -> Hidden:
     """Return the state that PyTorch begins with if none is given."""
     count = net.num_layers * (2 if net.bidirectional else 1)
     sizes = [net.proj_size or net.hidden_size, *([net.hidden_size] if net.mode == "LSTM" else [])]

@@ -17,7 +17,7 @@ from ckptplan.torch.measurement import Measurement
 from ckptplan.torch.meters import LiveBytes
 from ckptplan.torch.trees import byte_size
 from ckptplan.torch.wrapping.fused_cell import FusedCell, Hidden
-from ckptplan.torch.wrapping.pieces import RowKind, Rows
+from ckptplan.torch.wrapping.pieces import RowKind, SequenceRows
 
 #: The longer of the two pieces that are measured first: at most so many time steps, and this share of the
 #: sequence. The other one is a quarter of it.
@@ -122,15 +122,15 @@ def _find_known(cell: FusedCell, kind: RowKind, state: Hidden) -> dict[int, _Obs
     return known
 
 
-def _make_rows(kind: RowKind, length: int) -> Rows:
+def _make_rows(kind: RowKind, length: int) -> SequenceRows:
     """Return a sequence of so many time steps, all of which all sequences of the batch have."""
     shape = (length * kind.batch, kind.width) if kind.packed else (length, kind.batch, kind.width)
     data = torch.zeros(shape, dtype=kind.dtype, device=kind.device, requires_grad=kind.requires_grad)
     sizes = torch.full((length,), kind.batch, device="cpu") if kind.packed else None
-    return Rows(data=data, batch_sizes=sizes)
+    return SequenceRows(data=data, batch_sizes=sizes)
 
 
-def _observe(cell: FusedCell, rows: Rows, state: Hidden) -> _Observed:
+def _observe(cell: FusedCell, rows: SequenceRows, state: Hidden) -> _Observed:
     x = rows.data if rows.batch_sizes is None else (rows.data, rows.batch_sizes)
     begin = as_graph_roots(state)
     wanted = [*begin, *([rows.data] if rows.data.requires_grad else [])]

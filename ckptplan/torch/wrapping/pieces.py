@@ -61,7 +61,7 @@ class RowKind:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Rows:
+class SequenceRows:
     """A sequence of steps as rows: of shape (T, B, F), or packed, as ``PackedSequence`` has them, (N, F)."""
 
     data: torch.Tensor
@@ -96,9 +96,9 @@ class Rows:
             packed=self.batch_sizes is not None,
         )
 
-    def with_data(self, data: torch.Tensor) -> Rows:
+    def with_data(self, data: torch.Tensor) -> SequenceRows:
         """Return other data for the same steps."""
-        return Rows(data=data, batch_sizes=self.batch_sizes)
+        return SequenceRows(data=data, batch_sizes=self.batch_sizes)
 
     def cut(self, piece: int, *, backwards: bool = False) -> Cut:
         """Cut the sequence into pieces of so many time steps; the last one may have less."""
@@ -114,7 +114,7 @@ class Rows:
 class PieceInputs(Inputs):
     """Pieces of a sequence; a packed one's are pairs of rows and batch sizes."""
 
-    def __init__(self, rows: Rows, cut: Cut, *, piece: int) -> None:
+    def __init__(self, rows: SequenceRows, cut: Cut, *, piece: int) -> None:
         self.leaves, self.structure = flatten(rows.data)
         self.cut = cut
         self._sizes = None if rows.batch_sizes is None else rows.batch_sizes.split(piece)
