@@ -112,6 +112,12 @@ def forget(situation: Situation) -> None:
         _kept.pop(situation.key, None)
 
 
+def forget_all() -> None:
+    """Forget all findings, so that each call begins with a trial again."""
+    with _lock:
+        _kept.clear()
+
+
 def read_settings(
     state: Any,
     inputs: Sequence,

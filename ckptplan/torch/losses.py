@@ -17,6 +17,8 @@ from ckptplan.torch.verify import Verifier
 
 #: Tensors of a recorded chunk through which gradients enter, besides the state.
 Terms = list[torch.Tensor]
+#: Types in which many terms can be added up.
+_SUMMED = (torch.float32, torch.float64)
 #: Outputs that are compared at a time; a recorded chunk keeps them anyway.
 _AT_ONCE = 16
 
@@ -263,6 +265,9 @@ def stack_outputs(outputs: Sequence[Any]) -> Any:
 
 
 def _check_scalar(value: object, field: str) -> torch.Tensor:
+    if value.__class__ is torch.Tensor and value.dtype in _SUMMED and not value.shape:
+        # The usual case, without another operation in the graph of each step.
+        return value
     if not isinstance(value, torch.Tensor) or value.numel() != 1 or not is_differentiable(value):
         got = f"shape {tuple(value.shape)}" if isinstance(value, torch.Tensor) else quote_value(value)
         raise InputError(

@@ -117,7 +117,7 @@ def test_a_plan_that_does_not_fit_is_replaced(folder: Path, spoil: Any) -> None:
 
 @pytest.mark.parametrize(
     "content",
-    [b"", b"{", b"[]", b"null", b"\xff\xfe\x00", b"hello", b'{"kind": "ckptplan.plan"}', b"[" * 10**5, b" " * 2**19],
+    [b"", b"{", b"[]", b"null", b"\xff\xfe\x00", b'{"kind": "ckptplan.plan"}', b"[" * 10**5, bytes(2**19)],
 )
 def test_a_damaged_or_foreign_file_is_replaced(folder: Path, content: bytes) -> None:
     right = make_plan()
@@ -152,7 +152,7 @@ def test_what_does_not_fit_is_not_kept(folder: Path) -> None:
 
 def test_the_oldest_files_are_deleted(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(plan_cache, "_MOST_FILES", 3)
-    names = []
+    names: list[str] = []
     for extra in range(5):
         make_plan(limit=LIMIT + extra)
         (new,) = {one.name for one in folder.glob("*.json")} - set(names)
