@@ -215,11 +215,17 @@ class Job:
             before=probed.before,
             with_graph=probed.with_graph,
             trial=probed.trial,
-            generators=Generators(probed.device, wanted=True, held=probed.generators),
+            generators=self._find_generators(probed),
             checks=self.verify,
             roots=self._list_roots(probed),
             expected=probed.changed if probed.recalled else None,
         )
+
+    def _find_generators(self, probed: ProbeResult) -> Generators:
+        """Return the generators that steps may draw from: those of the trial, if it knew the device."""
+        if probed.device.type == "cpu":
+            return probed.trial.generators
+        return Generators(probed.device, wanted=True, held=probed.generators)
 
     def _list_roots(self, probed: ProbeResult) -> tuple[torch.Tensor, ...]:
         """Return the leaves that require a gradient among the parameters, the state and the inputs."""
@@ -258,7 +264,9 @@ class Job:
             steps=self.plan.steps,
             state=structure.fill([leaf.detach() for leaf in leaves]),
             stores={Tier.LOCAL: LocalStore(), Tier.REMOTE: remote},
-            generators=Generators(probed.device, wanted=self.replay_randomness, held=probed.generators),
+            generators=self._find_generators(probed)
+            if self.replay_randomness
+            else Generators(probed.device, wanted=False),
             autocast=autocast,
             observer=self.observer,
             watch=watch,
