@@ -42,6 +42,7 @@ _CONTAINERS = (list, deque, tuple, set, frozenset, dict)
 _METHODS = (MethodType, BuiltinFunctionType, MethodWrapperType)
 #: Their equality says all.
 _COMPARED = (torch.dtype, torch.device, torch.Size, type(None))
+_PLAIN = (int, float, complex, bool, str, bytes, range)
 
 
 class Signature:
@@ -76,13 +77,14 @@ class Signature:
     def describe_constant(self, value: Any) -> Any:
         """Return what is equal for equal constants."""
         kind = self._refer(type(value))
-        if isinstance(value, str | bytes):
-            return kind, value if len(value) <= _LONG else (len(value), hash(value))
-        if isinstance(value, int | float | complex):
+        if isinstance(value, _COMPARED):
             return kind, value
-        if isinstance(value, range | slice):
-            return kind, repr(value)
-        return kind, value if isinstance(value, _COMPARED) else self._refer(value)
+        if isinstance(value, str | bytes) and len(value) > _LONG:
+            return kind, len(value), hash(value)
+        if isinstance(value, int | float | complex | str | bytes | range | slice):
+            # Subclasses may compare and hash in their own way.
+            return kind, value if type(value) in _PLAIN else repr(value)
+        return kind, self._refer(value)
 
     def describe_tensor(self, tensor: torch.Tensor) -> Any:
         """Return what is equal for tensors with which steps do the same; of numbers only a single one tells."""
