@@ -59,9 +59,9 @@ def unroll_planned(
         observer=observer,
         strict=strict,
     )
-    probed = job.probe(None)
-    tensors, end = job.run(StackedOutputs(steps=plan.steps), probed)
-    structure = probed.output
+    outputs, tensors, end = job.run(lambda: StackedOutputs(steps=plan.steps))
+    structure = outputs.structure
+    assert structure is not None  # noqa: S101 - a plan has a step
     count = sum(structure.is_tensor)
     return structure.fill(tensors[:count]), end.fill(tensors[count:])
 
@@ -99,9 +99,9 @@ def bptt_planned(
         observer=observer,
         strict=strict,
     )
-    outputs = SummedLoss(loss=loss, chunk_loss=chunk_loss, final_loss=final_loss)
-    probed = job.probe(outputs)
-    (value, *final), end = job.run(outputs, probed)
+    _, (value, *final), end = job.run(
+        lambda: SummedLoss(loss=loss, chunk_loss=chunk_loss, final_loss=final_loss)
+    )
     return Result(loss=value, state=end.fill([leaf.detach() for leaf in final]), plan=plan)
 
 

@@ -189,7 +189,7 @@ class FusedSequence(Wrapped):
             compares_sizes=self._given is not None and rows.batch_sizes is None,
             **{**_OPTIONS, **self._options, "parameters": (*cell.parameters, *named)},
         )
-        (outputs, *final), end = job.run(PieceOutputs(cut), job.probe(None))
+        _, (outputs, *final), end = job.run(lambda: PieceOutputs(cut))
         return outputs, end.fill(final)
 
 
