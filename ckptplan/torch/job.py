@@ -53,13 +53,13 @@ class Job:
     state: Any
     plan: Plan | Schedule
     losses: dict[str, object]
-    parameters: Parameters
-    remote_dir: str | os.PathLike[str] | None
-    replay_randomness: bool
-    schedule: Iterable[Action] | None
-    observer: Observer | None
-    strict: bool
-    verify: bool
+    parameters: Parameters = ()
+    remote_dir: str | os.PathLike[str] | None = None
+    replay_randomness: bool = True
+    verify: bool = True
+    schedule: Iterable[Action] | None = None
+    observer: Observer | None = None
+    strict: bool = False
     #: Whether the plan's sizes are compared with those of the cell.
     compares_sizes: bool = True
 
@@ -75,13 +75,6 @@ class Job:
             raise InputError(
                 f"{quote_value(self.cell)} cannot be called", field="cell", accepted="cell(state, x)"
             )
-        for one in self.parameters:
-            if not isinstance(one, torch.Tensor):
-                raise InputError(
-                    f"holds {quote_value(type(one).__name__)}",
-                    field="parameters",
-                    accepted="tensors, as module.parameters() gives them",
-                )
         if self.remote_dir is not None and not isinstance(self.remote_dir, str | os.PathLike):
             raise InputError(f"is {quote_value(self.remote_dir)}", field="remote_dir", accepted="a folder")
         if isinstance(self.plan, Schedule) and self.schedule is None:
