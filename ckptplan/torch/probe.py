@@ -75,7 +75,7 @@ def probe(
         steps: T.
     """
     leaves, nest = inputs.piece(0, 1)
-    reached = _walk(things, device, lambda: cell(state, next(iterate_steps(leaves, nest, 1))))
+    reached = walk_made(things, device, lambda: cell(state, next(iterate_steps(leaves, nest, 1))))
     generators = Generators(device, wanted=True, held=reached.generators)
     trial = Trial(cell=cell, inputs=inputs, losses=losses, generators=generators)
     called = CalledModules([module for _, module in reached.modules], given=things.values())
@@ -142,7 +142,7 @@ def _note_called(called: CalledModules, trial: Trial, state: Any, *, last: int, 
     trial.generators.restore(drawn)
 
 
-def _walk(things: dict[str, object], device: torch.device, take: Callable[[], object]) -> Reached:
+def walk_made(things: dict[str, object], device: torch.device, take: Callable[[], object]) -> Reached:
     """Return what can be reached, after a step in which lazy modules make their parameters."""
     reached = walk(things)
     if not reached.lazy:
