@@ -226,7 +226,8 @@ def _plan(measurement: Measurement, steps: int, limit: int, kept: int) -> Plan:
         name="call",
         steps=steps,
         units=1,
-        state_bytes=measurement.state_bytes,
+        # A state of plain numbers alone has no tensors.
+        state_bytes=max(1, measurement.state_bytes),
         tape_bytes=measurement.tape_bytes,
         resident_bytes_per_step=measurement.resident_bytes_per_step,
         resident_bytes=kept,

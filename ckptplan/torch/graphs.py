@@ -74,20 +74,27 @@ def count_saved_bytes(
     for tensor in (*end, *find_saved_tensors(outputs)):
         place = storage_of(tensor)
         if place not in left_out and not isinstance(tensor, torch.nn.Parameter):
-            kept[place] = tensor.untyped_storage().nbytes()
+            kept[place] = _count_storage(tensor)
     parameters = {storage_of(leaf) for leaf in find_graph_leaves(outputs)}
     return sum(size for place, size in kept.items() if place not in parameters)
 
 
 def storage_of(tensor: torch.Tensor) -> int:
     """Return a number that identifies a tensor's storage."""
+    if tensor.layout is not torch.strided:
+        # Sparse ones have several, or none that can be read.
+        return id(tensor)
     return tensor.untyped_storage().data_ptr()
+
+
+def _count_storage(tensor: torch.Tensor) -> int:
+    return tensor.untyped_storage().nbytes() if tensor.layout is torch.strided else 0
 
 
 def count_node_bytes(outputs: Iterable[torch.Tensor], *, until: Iterable[torch.Tensor]) -> int:
     """Return the bytes of the distinct storages saved between ``until`` and ``outputs``."""
     found = find_saved_tensors(outputs, until=until)
-    return sum({storage_of(one): one.untyped_storage().nbytes() for one in found}.values())
+    return sum({storage_of(one): _count_storage(one) for one in found}.values())
 
 
 def find_saved_tensors(

@@ -99,7 +99,7 @@ def probe(
         return cell(state, next(inputs.iterate(leaves, nest, 0, 1)))
 
     signature = Signature()
-    reached = _walk(things, device, take, signature)
+    reached = walk_made(things, device, take, signature)
     last = min(1, steps - 1)
     settings = read_settings(
         state,
@@ -236,8 +236,11 @@ def _note_called(called: CalledModules, trial: Trial, state: Any, *, last: int, 
     trial.generators.restore(drawn)
 
 
-def _walk(
-    things: dict[str, object], device: torch.device, take: Callable[[], object], signature: Signature
+def walk_made(
+    things: dict[str, object],
+    device: torch.device,
+    take: Callable[[], object],
+    signature: Signature | None = None,
 ) -> Reached:
     """Return what can be reached, after a step in which lazy modules make their parameters."""
     reached = walk(things, signature=signature)

@@ -52,6 +52,8 @@ from ckptplan.torch.surroundings.signature import Signature
 _MOST_OBJECTS, _MOST_ELEMENTS = 4_000, 512
 #: Tensors up to this size are copied whenever they are looked at.
 _SMALL_BYTES = 2**16
+#: Lists of classes in which a library notes all objects that were ever made: other networks' are not searched.
+_REGISTRIES = frozenset({("snntorch", "instances")})
 #: What every module has, and what PyTorch keeps in it.
 _OWN = (frozenset(vars(torch.nn.Module())) - {"training"}) | {"_memories"}
 #: What is read as attributes of a module; SpikingJelly's neurons have memories.
@@ -210,7 +212,12 @@ def _visit_class(one: type, found: Reached) -> _Found:
 def _visit_type(name: str, thing: type, found: Reached) -> _Found:
     if is_passed_over(thing):
         return
-    data = {key: value for key, value in vars(thing).items() if is_class_data(key, value)}
+    package = thing.__module__.partition(".")[0]
+    data = {
+        key: value
+        for key, value in vars(thing).items()
+        if is_class_data(key, value) and (package, key) not in _REGISTRIES
+    }
     found.holders.append(ClassHolder(name, thing))
     yield from ((f"{name}.{key}", value) for key, value in data.items())
     for value in vars(thing).values():
