@@ -153,7 +153,7 @@ class Signature:
             for one in held
             if isinstance(one, torch.Tensor)
             and not (one.requires_grad or one.grad_fn is not None)
-            and one.nbytes <= _MOST_BYTES
+            and one.numel() * one.element_size() <= _MOST_BYTES
         )
 
     def _read_numbers(self, tensor: torch.Tensor) -> Any:

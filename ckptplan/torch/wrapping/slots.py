@@ -69,6 +69,11 @@ class Slot:
         else:
             self._mapping[self._key] = value
 
+    def clear(self) -> None:
+        """Set nothing, if there is anything."""
+        if self.read() is not ABSENT:
+            self.write(None)
+
     def load(self, value: Any) -> None:
         """Set a value that a checkpoint holds, which steps must not change."""
         if self.without_graph:

@@ -183,16 +183,22 @@ class StatefulSequence(Wrapped):
             initial = tuple(slot.read() for slot in slots)
             wanted = any(leaf.requires_grad for leaf in flatten(initial)[0])
             cell = StatefulCell(step, slots, () if wanted else initial, tuple(memory.others.values()))
+            final = None
+            # Steps load the state. Other numbers there would make each call look like another kind of call.
+            for slot in slots:
+                slot.clear()
             try:
                 outputs, final = run(cell, initial if wanted else None)
+                return outputs
             except HiddenState as error:
                 known = not memory.add(_find_late_slots(error.surroundings, error.places))
                 if known or attempt == _MOST_TRIES - 1:
                     raise
-                continue
-            for slot, value in zip(slots, final, strict=True):
-                slot.leave(value)
-            return outputs
+            finally:
+                for slot, value, before in zip(slots, final or initial, initial, strict=True):
+                    slot.write(before)
+                    if final is not None:
+                        slot.leave(value)
         raise AssertionError("the last attempt returns or raises")
 
     def _search(self, step: ModuleStep, x: Any) -> _Memory:
