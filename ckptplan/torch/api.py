@@ -15,6 +15,7 @@ from ckptplan.schedule.schedule import Schedule
 from ckptplan.torch.budget import make_plan
 from ckptplan.torch.engine import Cell
 from ckptplan.torch.executor import Observer
+from ckptplan.torch.parameters import list_parameters
 from ckptplan.torch.planned import Result, bptt_planned, check_losses, unroll_planned
 
 
@@ -61,7 +62,8 @@ def unroll(
     Raises InputError, also if no plan fits ``memory``.
     """
     options: dict[str, Any] = {
-        "parameters": parameters,
+        # Read once: module.parameters() is an iterator.
+        "parameters": list_parameters(parameters),
         "replay_randomness": replay_randomness,
         "verify": verify,
     }
@@ -124,7 +126,8 @@ def bptt(
     """
     losses = check_losses(loss=loss, chunk_loss=chunk_loss, final_loss=final_loss)
     options: dict[str, Any] = {
-        "parameters": parameters,
+        # Read once: module.parameters() is an iterator.
+        "parameters": list_parameters(parameters),
         "replay_randomness": replay_randomness,
         "verify": verify,
     }
@@ -200,7 +203,7 @@ def plan_for(
         memory=memory,
         losses=losses,
         steps=steps,
-        parameters=parameters,
+        parameters=list_parameters(parameters),
         replay_randomness=replay_randomness,
     )
 

@@ -19,6 +19,7 @@ from ckptplan.torch.ambient import Autocast
 from ckptplan.torch.inputs import make_sequence
 from ckptplan.torch.measurement import Measurement, find_device, measure_call
 from ckptplan.torch.memory import available_bytes
+from ckptplan.torch.parameters import list_parameters
 from ckptplan.torch.surroundings.number_holders import TensorHolder
 from ckptplan.torch.surroundings.walk import walk
 from ckptplan.torch.trees import flatten
@@ -177,8 +178,7 @@ def _find_kind(
     cell: Any, inputs: Any, state: Any, *, losses: Mapping[str, Any], steps: int, parameters: Any
 ) -> Any:
     """Return what measurements depend on: code, shapes, types, devices and modes, but not the length."""
-    named = list(parameters.parameters() if isinstance(parameters, torch.nn.Module) else parameters)
-    reached = walk({"cell": cell, **losses, "parameters": named})
+    reached = walk({"cell": cell, **losses, "parameters": list_parameters(parameters)})
     # Those of modules, closures and globals: all that may need a gradient.
     differentiable = tuple(
         (tuple(holder.thing.shape), holder.thing.dtype)

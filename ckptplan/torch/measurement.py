@@ -18,6 +18,7 @@ from ckptplan.torch.executor import Executor
 from ckptplan.torch.graphs import find_graph_leaves
 from ckptplan.torch.inputs import make_sequence
 from ckptplan.torch.meters import LiveBytes
+from ckptplan.torch.parameters import list_parameters
 from ckptplan.torch.planned import Result, bptt_planned
 from ckptplan.torch.sequence_watch import leave_as_found
 from ckptplan.torch.sizes import measured_sizes
@@ -80,7 +81,11 @@ def measure_call(
     """
     count = min(_PIECE if isinstance(cell, ChunkCell) else _STEPS, steps)
     pieces, nest = make_sequence(inputs, steps=steps).piece(0, count)
-    first = nest.fill([piece.detach().requires_grad_(piece.requires_grad) for piece in pieces])
+    first = nest.fill(_copy_roots(pieces))
+    given, structure = flatten(state)
+    # The graph of a state that is carried on belongs to the caller.
+    state = structure.fill(_copy_roots(given))
+    named = list_parameters(options.get("parameters", ()))
     output = _OutputSize(losses.get("loss"))
     parameters = 0
     used = dict(losses) if "chunk_loss" in losses else {**losses, "loss": output}
@@ -88,7 +93,9 @@ def measure_call(
     def run(actions: tuple[Action, ...], observer: Any = None) -> Result:
         plan = Schedule(steps=count, actions=actions, local_states=_AMPLE, chunk_size=count)
         result = bptt_planned(cell, first, state, plan=plan, observer=observer, **used, **options)
-        leaves = list(find_graph_leaves([result.loss]))
+        # What named tensors were computed from belongs to the caller.
+        leaves = list(find_graph_leaves([result.loss], until=named))
+        leaves += [one for one in named if one.grad_fn is not None]
         nonlocal parameters
         parameters = byte_size(leaves)
         with suspend_hooks(leaves):
@@ -134,6 +141,11 @@ def measure_call(
 def find_device(leaves: Sequence[torch.Tensor]) -> torch.device:
     """Return the device of tensors: the first that is not the CPU, if there is one."""
     return next((leaf.device for leaf in leaves if leaf.device.type != "cpu"), torch.device("cpu"))
+
+
+def _copy_roots(leaves: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    """Return tensors outside of any graph, which require a gradient if the given ones do."""
+    return [leaf.detach().requires_grad_(leaf.requires_grad) for leaf in leaves]
 
 
 class _Seconds:

@@ -2,16 +2,30 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TypeAlias
 
 import torch
 
-from ckptplan.errors import InputError
+from ckptplan.errors import InputError, quote_value
 from ckptplan.torch.graphs import find_graph_leaves
 from ckptplan.torch.trees import Leaves
 
 Parameters: TypeAlias = tuple[torch.Tensor, ...]
 Modules: TypeAlias = tuple[torch.nn.Module, ...]
+
+
+def list_parameters(parameters: object) -> Parameters:
+    """Return the tensors that require a gradient. Raises InputError."""
+    if isinstance(parameters, torch.nn.Module):
+        parameters = parameters.parameters()
+    if not isinstance(parameters, Iterable) or isinstance(parameters, torch.Tensor | str):
+        raise InputError(
+            f"is {quote_value(type(parameters).__name__)}",
+            field="parameters",
+            accepted="tensors, as module.parameters() gives them",
+        )
+    return tuple(one for one in parameters if not isinstance(one, torch.Tensor) or one.requires_grad)
 
 
 def collect_parameters(modules: Modules, named: Parameters, found: list[torch.Tensor]) -> Parameters:

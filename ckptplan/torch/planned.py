@@ -17,6 +17,7 @@ from ckptplan.torch.engine import Cell
 from ckptplan.torch.executor import Observer
 from ckptplan.torch.job import Job
 from ckptplan.torch.losses import StackedOutputs, SummedLoss
+from ckptplan.torch.parameters import list_parameters
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,7 +51,7 @@ def unroll_planned(
         state=state,
         plan=plan,
         losses={},
-        parameters=_check_parameters(parameters),
+        parameters=list_parameters(parameters),
         remote_dir=remote_dir,
         replay_randomness=replay_randomness,
         verify=verify,
@@ -90,7 +91,7 @@ def bptt_planned(
         state=state,
         plan=plan,
         losses=losses,
-        parameters=_check_parameters(parameters),
+        parameters=list_parameters(parameters),
         remote_dir=remote_dir,
         replay_randomness=replay_randomness,
         verify=verify,
@@ -116,16 +117,3 @@ def check_losses(*, loss: object, chunk_loss: object, final_loss: object) -> dic
         if not callable(function):
             raise InputError(f"{quote_value(function)} cannot be called", field=field, accepted="a function")
     return losses
-
-
-def _check_parameters(parameters: object) -> tuple[torch.Tensor, ...]:
-    """Return the tensors that require a gradient. Raises InputError."""
-    if isinstance(parameters, torch.nn.Module):
-        parameters = parameters.parameters()
-    if not isinstance(parameters, Iterable) or isinstance(parameters, torch.Tensor | str):
-        raise InputError(
-            f"is {quote_value(type(parameters).__name__)}",
-            field="parameters",
-            accepted="tensors, as module.parameters() gives them",
-        )
-    return tuple(one for one in parameters if not isinstance(one, torch.Tensor) or one.requires_grad)

@@ -107,7 +107,15 @@ def _list_changed_keys(before: dict[Key, Any], after: dict[Key, Any]) -> Iterato
 
 
 class MappingHolder(NamedValues):
-    """A dict, or the attributes of an object; ``without`` leaves out keys that belong to the machinery."""
+    """A dict, or the attributes of an object.
+
+    Arguments:
+        name: how a user would write it.
+        thing: the dict.
+        attributes: whether its items are attributes.
+        of_module: whether they are those of a module, which keeps the dict as long as it lives.
+        without: keys to leave out: they belong to the machinery.
+    """
 
     def __init__(
         self,
@@ -115,9 +123,11 @@ class MappingHolder(NamedValues):
         thing: MutableMapping[Any, Any],
         *,
         attributes: bool,
+        of_module: bool = False,
         without: frozenset[str] = frozenset(),
     ) -> None:
         super().__init__(name, thing)
+        self.is_of_module = of_module
         self.attributes, self._without = attributes, without
 
     def read(self, *, copies: bool) -> Content:

@@ -163,10 +163,10 @@ def _visit_sequence(name: str, thing: Any, found: Reached) -> _Found:
 
 def _visit_module(name: str, thing: torch.nn.Module, found: Reached) -> _Found:
     attributes = vars(thing)
-    found.holders.append(MappingHolder(name, attributes, attributes=True, without=_OWN))
+    found.holders.append(MappingHolder(name, attributes, attributes=True, of_module=True, without=_OWN))
     for part in _PARTS:
         if values := attributes.get(part):
-            found.holders.append(MappingHolder(name, values, attributes=True))
+            found.holders.append(MappingHolder(name, values, attributes=True, of_module=True))
             yield from ((_join(name, key), value) for key, value in values.items())
     for key, value in list(attributes.items()):
         # Hooks may keep something, too.

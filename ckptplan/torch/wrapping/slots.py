@@ -42,6 +42,11 @@ class Slot:
         self.without_graph = False
 
     @property
+    def is_of_module(self) -> bool:
+        """Whether it is an attribute of a module."""
+        return isinstance(self._holder, MappingHolder) and self._holder.is_of_module
+
+    @property
     def identity(self) -> tuple[int, Key]:
         """What tells it from other slots, as long as its holder is alive."""
         return id(self._holder.thing), self._key

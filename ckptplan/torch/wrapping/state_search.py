@@ -34,6 +34,16 @@ _MOST_AHEAD = 16
 
 
 @dataclass(frozen=True, kw_only=True)
+class FoundState:
+    """What steps of a module change."""
+
+    #: What later steps read.
+    state: list[Slot]
+    #: The rest: records, statistics, and what is written before it is read.
+    others: list[Slot]
+
+
+@dataclass(frozen=True, kw_only=True)
 class StateSearch:
     """Finds the slots of a module.
 
@@ -49,8 +59,8 @@ class StateSearch:
     steps: int
     device: torch.device
 
-    def run(self) -> list[Slot]:
-        """Return the slots, and leave everything as it was. Raises InputError."""
+    def run(self) -> FoundState:
+        """Return what is found, and leave everything as it was. Raises InputError."""
         reached = walk({"net": self.step.net})
         generators = Generators(self.device, wanted=True, held=reached.generators)
         with ExitStack() as stack:
@@ -77,8 +87,8 @@ class _Trial:
         """Leave the surroundings as they were."""
         self._surroundings.put_back(self._world)
 
-    def find_state(self) -> list[Slot]:
-        """Return the slots of the state. Raises InputError."""
+    def find_state(self) -> FoundState:
+        """Return what the steps change. Raises InputError."""
         places = self._sweep()
         end = self._surroundings.take(copies=True), self._generators.state()
         slots = [slot for slot in find_slots(self._surroundings, places) if can_be_held(slot.read())]
@@ -91,7 +101,7 @@ class _Trial:
         # Something may be read in later steps only: then all that changes is taken for state.
         for found in (chosen, slots):
             if self._repeats(found):
-                return found
+                return FoundState(state=found, others=[slot for slot in slots if slot not in found])
         raise _not_repeatable(slots)
 
     def _sweep(self) -> list[Place]:
@@ -178,16 +188,17 @@ class _Trial:
         return state
 
     def _refuse_mixed_steps(self) -> None:
-        """Raise InputError if two steps at once are not what two single ones are."""
+        """Raise InputError if steps at once are not what single ones are."""
         self._restart(self._world, self._drawn)
-        leaves, nest = self._inputs.piece(0, 2)
+        count = min(self._count, self._last + 1)
+        leaves, nest = self._inputs.piece(0, count)
         with torch.no_grad():
-            both = self._step.net(*nest.fill([leaf.detach() for leaf in leaves]), **self._step.constants)
+            together = self._step.net(*nest.fill([leaf.detach() for leaf in leaves]), **self._step.constants)
         drawn = self._generators.moved_since(self._drawn)
-        outputs, form = flatten(both)
+        outputs, form = flatten(together)
         same = all(
             are_equal_values(form.fill([leaf[number] for leaf in outputs]), self._outputs[number])
-            for number in range(2)
+            for number in range(count)
         )
         if not (same or drawn):
             raise InputError(

@@ -15,6 +15,7 @@ from ckptplan.torch.inputs import iterate_steps, make_sequence
 from ckptplan.torch.measurement import find_device
 from ckptplan.torch.planned import Result, check_losses
 from ckptplan.torch.surroundings.snapshot import Place, Surroundings
+from ckptplan.torch.surroundings.walk import walk
 from ckptplan.torch.trees import flatten
 from ckptplan.torch.wrapping.slots import Slot, find_slots
 from ckptplan.torch.wrapping.state_search import StateSearch
@@ -30,6 +31,7 @@ class _Memory:
 
     def __init__(self) -> None:
         self.slots: dict[Any, Slot] = {}
+        self.others: dict[Any, Slot] = {}
         self.kinds: set[Any] = set()
         self.modules: tuple[int, ...] = ()
 
@@ -62,6 +64,10 @@ class StatefulSequence(Wrapped):
             truncated backpropagation through time.
         options: other arguments of ``unroll``.
     """
+
+    _reset: Callable[[Any], object] | None
+    _detach: bool
+    _memory_of_state: _Memory
 
     def __init__(
         self,
@@ -98,7 +104,7 @@ class StatefulSequence(Wrapped):
             return self._loop(step, x)
 
         def run(cell: StatefulCell, state: Any) -> tuple[Any, Any]:
-            return self._unroll(cell, x, state)
+            return self._unroll(cell, x, state, parameters=self._name_parameters(constants))
 
         return self._run(step, x, run)
 
@@ -125,7 +131,8 @@ class StatefulSequence(Wrapped):
         x, step = self._begin(inputs, steps, constants)
 
         def run(cell: StatefulCell, state: Any) -> tuple[Any, Any]:
-            result: Result = self._bptt(cell, x, state, losses)
+            parameters = self._name_parameters(constants)
+            result: Result = self._bptt(cell, x, state, losses, parameters=parameters)
             return result.loss, result.state
 
         found: torch.Tensor = self._run(step, x, run)
@@ -142,6 +149,11 @@ class StatefulSequence(Wrapped):
             inputs = nest.fill([leaf.expand(steps, *leaf.shape) for leaf in leaves])
         return inputs, ModuleStep(self.net, constants, whole=_takes_sequences(self.net))
 
+    def _name_parameters(self, constants: dict[str, Any]) -> list[torch.Tensor]:
+        """Return the tensors that gradients reach besides the module's: they may have graphs of their own."""
+        named = self._options.get("parameters", ())
+        return [*named, *(leaf for leaf in flatten(constants)[0] if leaf.requires_grad)]
+
     def _loop(self, step: ModuleStep, x: Any) -> Any:
         """Return the outputs of all steps, where no gradient is wanted."""
         count = count_steps(x, None)
@@ -153,15 +165,14 @@ class StatefulSequence(Wrapped):
 
     def _run(self, step: ModuleStep, x: Any, run: Callable[[StatefulCell, Any], tuple[Any, Any]]) -> Any:
         """Run a sequence from the present state, and leave the final one; state that shows late is added."""
-        memory = self._memory_of_state
-        self._search(step, x)
+        memory = self._search(step, x)
         for attempt in range(_MOST_TRIES):
             slots = list(memory.slots.values())
             if self._detach:
                 _detach_slots(slots)
             initial = tuple(slot.read() for slot in slots)
             wanted = any(leaf.requires_grad for leaf in flatten(initial)[0])
-            cell = StatefulCell(step, slots, () if wanted else initial)
+            cell = StatefulCell(step, slots, () if wanted else initial, tuple(memory.others.values()))
             try:
                 outputs, final = run(cell, initial if wanted else None)
             except HiddenState as error:
@@ -174,12 +185,13 @@ class StatefulSequence(Wrapped):
             return outputs
         raise AssertionError("the last attempt returns or raises")
 
-    def _search(self, step: ModuleStep, x: Any) -> None:
+    def _search(self, step: ModuleStep, x: Any) -> _Memory:
         """Find the state for inputs and modes of this kind, if that was not done. Raises InputError."""
         memory, modules = self._memory_of_state, list(self.net.modules())
         ids = tuple(map(id, modules))
-        if memory.modules != ids:
-            memory.slots, memory.kinds, memory.modules = {}, set(), ids
+        if memory.modules != ids or not _are_reached(memory.slots.values(), self.net):
+            self._memory_of_state = memory = _Memory()
+            memory.modules = ids
         count = count_steps(x, None)
         sequence = make_sequence(x, steps=count)
         kind = (
@@ -188,10 +200,13 @@ class StatefulSequence(Wrapped):
             tuple(sorted(step.constants)),
         )
         if kind in memory.kinds:
-            return
+            return memory
         device = find_device((*sequence.leaves, *self.net.parameters()))
-        memory.add(StateSearch(step=step, inputs=sequence, steps=count, device=device).run())
+        found = StateSearch(step=step, inputs=sequence, steps=count, device=device).run()
+        memory.add(found.state)
+        memory.others |= {slot.identity: slot for slot in found.others}
         memory.kinds.add(kind)
+        return memory
 
     def detach(self) -> None:
         """Keep the numbers of the state, without their graph: the next call does not lead into this one."""
@@ -210,6 +225,12 @@ class StatefulSequence(Wrapped):
         finally:
             for slot, value in zip(slots, values, strict=True):
                 slot.write(value)
+
+
+def _are_reached(slots: Iterable[Slot], net: torch.nn.Module) -> bool:
+    """Return whether slots are still those of a module: a reset may put other objects in their places."""
+    others = {slot.identity[0] for slot in slots if not slot.is_of_module}
+    return not others or others <= {id(holder.thing) for holder in walk({"net": net}).holders}
 
 
 def _detach_slots(slots: Iterable[Slot]) -> None:

@@ -41,18 +41,21 @@ class StatefulCell(torch.nn.Module):
         step: takes a step of the module.
         slots: where it keeps its state.
         initial: what they hold before the first step.
+        others: what else its steps change.
     """
 
-    def __init__(self, step: ModuleStep, slots: Sequence[Slot], initial: tuple[Any, ...]) -> None:
+    def __init__(
+        self, step: ModuleStep, slots: Sequence[Slot], initial: tuple[Any, ...], others: Sequence[Slot] = ()
+    ) -> None:
         super().__init__()
         # As a child, so that its parameters and its surroundings are found; and what it is given.
         self.module, self.constants, self.initial = step.net, step.constants, initial
-        self._step, self._slots = step, tuple(slots)
+        self._step, self._slots, self._others = step, tuple(slots), tuple(others)
 
     @property
     def places(self) -> frozenset[tuple[int, Any]]:
-        """The identities of the slots: what they hold outside of steps may change at any time."""
-        return frozenset(slot.identity for slot in self._slots)
+        """The identities of all slots: what they hold outside of steps may change at any time."""
+        return frozenset(slot.identity for slot in (*self._slots, *self._others))
 
     def forward(self, state: Any, x: tuple[Any, ...]) -> tuple[tuple[Any, ...], Any]:
         """Take a step."""

@@ -11,6 +11,7 @@ from ckptplan.errors import InputError
 from ckptplan.model.plan import Plan
 from ckptplan.schedule.schedule import Schedule
 from ckptplan.torch.budget import make_plan
+from ckptplan.torch.parameters import list_parameters
 from ckptplan.torch.planned import Result, bptt_planned, unroll_planned
 
 #: Options of ``unroll`` that a measurement depends on, too.
@@ -51,6 +52,8 @@ class Wrapped(torch.nn.Module):
             if name not in _OPTIONS:
                 raise InputError("is not an argument of wrap", field=name, accepted=", ".join(sorted(_OPTIONS)))
         self._memory = "auto" if memory is None and plan is None else memory
+        if "parameters" in options:
+            options["parameters"] = list_parameters(options["parameters"])
         self._given, self._options = plan, options
         self.plan = plan
         self.training = net.training

@@ -1,0 +1,392 @@
+"""Laws of ``wrap``: a network that keeps its state, over whole sequences, is what a loop over its steps is."""
+
+from __future__ import annotations
+
+import copy
+import io
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from ckptplan import InputError
+from ckptplan.torch import wrap
+from tests.torch.stateful_nets import BATCH, INPUTS, NETS, UNITS, LazyAttribute, make_snntorch, reset_all
+from tests.torch.support import assert_close, plan_of
+from tests.torch.zoo import import_quietly
+
+snntorch = import_quietly("snntorch")
+functional, layer, neuron = (
+    import_quietly(f"spikingjelly.activation_based.{name}") for name in ("functional", "layer", "neuron")
+)
+norse = import_quietly("norse.torch")
+STEPS = 90
+
+
+def make(name: str) -> Any:
+    torch.manual_seed(0)
+    net = NETS[name]()
+    # Neurons of snnTorch make tensors of single precision.
+    return net if name.startswith("snnTorch") else net.double()
+
+
+def data(steps: int = STEPS, seed: int = 0, *, like: nn.Module | None = None) -> torch.Tensor:
+    """Inputs of the type of a network's weights."""
+    generator = torch.Generator().manual_seed(seed)
+    inputs = 2 * torch.randn(steps, BATCH, INPUTS, dtype=torch.float64, generator=generator)
+    return inputs if like is None else inputs.to(next(like.parameters()).dtype)
+
+
+def compare(ours: nn.Module, theirs: nn.Module) -> None:
+    """Gradients are equal but for rounding."""
+    single = next(ours.parameters()).dtype == torch.float32
+    assert_close(gradients(ours), gradients(theirs), relative=1e-5 if single else 1e-9)
+
+
+def loop(net: Any, inputs: torch.Tensor) -> Any:
+    """What a user of the network would write."""
+    if any(getattr(one, "step_mode", "s") == "m" for one in net.modules()):
+        return net(inputs)
+    outputs = [net(x) for x in inputs]
+    if isinstance(outputs[0], dict):
+        return {key: torch.stack([one[key] for one in outputs]) for key in outputs[0]}
+    if isinstance(outputs[0], tuple):
+        return tuple(torch.stack(parts) for parts in zip(*outputs, strict=True))
+    return torch.stack(outputs)
+
+
+def take_loss(outputs: Any) -> torch.Tensor:
+    parts = outputs.values() if isinstance(outputs, dict) else outputs
+    parts = [outputs] if isinstance(outputs, torch.Tensor) else list(parts)
+    return torch.stack([(one * torch.linspace(0, 1, one.numel()).view_as(one)).sum() for one in parts]).sum()
+
+
+def gradients(net: nn.Module) -> list[torch.Tensor]:
+    return [torch.zeros_like(one) if one.grad is None else one.grad for one in net.parameters()]
+
+
+def list_values(net: nn.Module) -> list[Any]:
+    """All numbers that the modules keep in attributes and buffers."""
+    found: list[Any] = []
+    for one in net.modules():
+        for values in (vars(one), one._buffers, vars(one).get("_memories", {})):
+            found += [value for value in values.values() if isinstance(value, torch.Tensor | float | int)]
+    return found
+
+
+@pytest.mark.parametrize("name", NETS)
+@pytest.mark.parametrize("strategy", ["base", "revolve", "double", "optimal"])
+def test_a_wrapped_network_gives_the_outputs_and_gradients_of_a_loop_and_is_left_as_one_leaves_it(
+    name: str, strategy: str
+) -> None:
+    ours, theirs = make(name), make(name)
+    wrapped = wrap(
+        ours, plan=plan_of(STEPS, strategy, states=1_000 if strategy == "base" else 12), reset=reset_all
+    )
+    for seed in range(2):
+        torch.manual_seed(seed)
+        reset_all(theirs)
+        expected = loop(theirs, data(seed=seed, like=theirs))
+        take_loss(expected).backward()
+        torch.manual_seed(seed)
+        found = wrapped(data(seed=seed, like=ours))
+        torch.testing.assert_close(found, expected)
+        take_loss(found).backward()
+        compare(ours, theirs)
+        torch.testing.assert_close(list_values(ours), list_values(theirs))
+
+
+# What begins in the third call is not known when the first one is reversed: that one is refused.
+@pytest.mark.parametrize("name", sorted(NETS.keys() - {"late state"}))
+def test_the_state_is_carried_on_from_call_to_call_with_its_graph(name: str) -> None:
+    ours, theirs = make(name), make(name)
+    for net in (ours, theirs):
+        reset_all(net)
+    wrapped = wrap(ours, plan=plan_of(STEPS // 3, "standard", states=30))
+    torch.manual_seed(0)
+    expected = [loop(theirs, part) for part in data(like=ours).split(STEPS // 3)]
+    torch.manual_seed(0)
+    found = [wrapped(part) for part in data(like=ours).split(STEPS // 3)]
+    torch.testing.assert_close(found, expected)
+    for parts in (expected, found):
+        torch.stack([take_loss(one) for one in parts]).sum().backward()
+    compare(ours, theirs)
+
+
+def test_detach_truncates_backpropagation_at_the_start_of_each_call() -> None:
+    ours, theirs, by_hand = make("lazy attribute"), make("lazy attribute"), make("lazy attribute")
+    wrapped = wrap(ours, memory="20 kB", detach=True)
+    other: Any = wrap(by_hand, memory="20 kB")
+    for part in data().split(30):
+        take_loss(wrapped(part)).backward()
+        take_loss(other(part)).backward()
+        other.detach()
+        take_loss(loop(theirs, part)).backward()
+        theirs.mem = theirs.mem.detach()
+    compare(ours, theirs)
+    assert_close(gradients(by_hand), gradients(theirs), relative=1e-9)
+    torch.testing.assert_close(ours.mem, theirs.mem)
+
+
+def test_a_limit_of_memory_takes_the_place_of_a_plan_for_batches_of_any_length() -> None:
+    ours, theirs = make("snnTorch"), make("snnTorch")
+    wrapped: Any = wrap(ours, memory="60 kB", reset=reset_all)
+    strategies = set()
+    for steps in (20, 90, 150):
+        found = wrapped(data(steps, like=ours))
+        assert wrapped.plan is not None
+        assert wrapped.plan.steps == steps
+        assert wrapped.plan.predicted.local_peak_bytes <= 60_000
+        strategies.add(wrapped.plan.strategy)
+        reset_all(theirs)
+        take_loss(found).backward()
+        take_loss(loop(theirs, data(steps, like=ours))).backward()
+    assert strategies > {"base"}
+    compare(ours, theirs)
+
+
+def test_a_library_resets_the_wrapped_network_as_it_does_the_network() -> None:
+    ours = make("snnTorch")
+    wrapped = wrap(ours, memory="100 kB")
+    first = wrapped(data(20, like=ours))
+    import_quietly("snntorch.utils").reset(wrapped)
+    torch.testing.assert_close(wrapped(data(20, like=ours)), first)
+    nodes = make("SpikingJelly, multi-step")
+    again = wrap(nodes, memory="100 kB")
+    first = again(data(20))
+    functional.reset_net(again)
+    torch.testing.assert_close(again(data(20)), first)
+
+
+def test_parameters_buffers_and_children_have_the_names_of_the_network() -> None:
+    net: Any = make_snntorch()
+    wrapped: Any = wrap(net, memory="1 MB")
+    assert list(wrapped.state_dict()) == list(net.state_dict())
+    assert dict(wrapped.named_parameters()) == dict(net.named_parameters())
+    assert list(wrapped.children()) == list(net.children())
+    assert wrapped[1] is net[1]
+    assert len(wrapped) == len(net)
+    outer = nn.ModuleDict({"snn": wrapped, "head": nn.Linear(2, 2)})
+    assert set(outer.state_dict()) == {f"snn.{key}" for key in net.state_dict()} | {"head.weight", "head.bias"}
+    torch.manual_seed(3)
+    outer.load_state_dict(nn.ModuleDict({"snn": make_snntorch(), "head": nn.Linear(2, 2)}).state_dict())
+    torch.manual_seed(3)
+    again: Any = make_snntorch()
+    torch.testing.assert_close(net[0].weight, again[0].weight)
+    wrapped.double().eval()
+    assert net[0].weight.dtype == torch.float64
+    assert not net[1].training
+
+
+def test_attributes_of_the_network_are_read_and_set_by_the_wrapped_one() -> None:
+    net = make("lazy attribute")
+    wrapped = wrap(net, memory="100 kB")
+    wrapped(data(20))
+    assert wrapped.mem is net.mem
+    wrapped.mem = None
+    assert net.mem is None
+    wrapped.reset()
+
+
+def test_a_wrapped_network_can_be_copied_and_pickled_after_a_call() -> None:
+    wrapped = wrap(make("lazy attribute"), memory="100 kB")
+    take_loss(wrapped(data(40))).backward()
+    twin = copy.deepcopy(wrapped)
+    assert twin.net is not wrapped.net
+    assert twin.enter.weight is not wrapped.enter.weight
+    torch.testing.assert_close(twin.mem, wrapped.mem.detach())
+    torch.testing.assert_close(twin(data(40)), wrapped(data(40)))
+    wrapped.detach()
+    file = io.BytesIO()
+    torch.save(wrapped, file)
+    file.seek(0)
+    loaded = torch.load(file, weights_only=False)
+    torch.testing.assert_close(loaded(data(20)), twin(data(20)))
+
+
+def test_without_gradients_a_call_is_a_plain_loop() -> None:
+    ours, theirs = make("list of layers"), make("list of layers")
+    with torch.no_grad():
+        torch.testing.assert_close(wrap(ours, memory="1 kB")(data()), loop(theirs, data()))
+    torch.testing.assert_close(list_values(ours), list_values(theirs))
+
+
+def test_bptt_sums_a_loss_of_each_step_and_keeps_no_outputs() -> None:
+    ours, theirs = make("lazy attribute"), make("lazy attribute")
+    # The outputs of all steps would take 10.8 kB, and as much again for their gradients.
+    wrapped = wrap(ours, memory="6 kB", reset=reset_all)
+    loss = wrapped.bptt(data(), loss=lambda t, output: (t + 1) * output.square().mean())
+    expected = torch.stack([(t + 1) * one.square().mean() for t, one in enumerate(loop(theirs, data()))]).sum()
+    torch.testing.assert_close(loss, expected)
+    loss.backward()
+    expected.backward()
+    compare(ours, theirs)
+
+
+def test_inputs_without_time_are_given_to_each_step() -> None:
+    ours, theirs = make("snnTorch"), make("snnTorch")
+    image = data(1, like=ours)[0].requires_grad_()
+    found = wrap(ours, memory="100 kB")(image, steps=20)
+    torch.testing.assert_close(found, loop(theirs, image.expand(20, *image.shape)))
+    (ours_gradient,) = torch.autograd.grad(take_loss(found), [image])
+    (theirs_gradient,) = torch.autograd.grad(
+        take_loss(loop(make("snnTorch"), image.expand(20, -1, -1))), [image]
+    )
+    torch.testing.assert_close(ours_gradient, theirs_gradient)
+
+
+class Gated(nn.Module):
+    """Takes two inputs a step, and a keyword that is the same in each."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.enter = nn.Linear(INPUTS, UNITS)
+        self.h: Any = 0.0
+
+    def forward(self, x: torch.Tensor, gate: torch.Tensor, *, scale: torch.Tensor) -> Any:
+        self.h = torch.tanh(self.enter(x) + self.h) * torch.sigmoid(gate) * scale
+        return self.h
+
+
+def test_several_inputs_and_keywords_are_passed_on_with_their_gradients() -> None:
+    torch.manual_seed(0)
+    ours, theirs = Gated().double(), Gated().double()
+    theirs.load_state_dict(ours.state_dict())
+    weight = torch.full((UNITS,), 0.3, dtype=torch.float64, requires_grad=True)
+    gates = torch.randn(STEPS, BATCH, UNITS, dtype=torch.float64, requires_grad=True)
+    wrapped = wrap(ours, plan=plan_of(STEPS, "standard", states=50))
+    # The keyword has a graph of its own.
+    found = wrapped(data(), gates, scale=torch.exp(weight))
+    expected = torch.stack(
+        [theirs(x, gate, scale=torch.exp(weight)) for x, gate in zip(data(), gates, strict=True)]
+    )
+    torch.testing.assert_close(found, expected)
+    wanted = [weight, gates]
+    assert_close(
+        torch.autograd.grad(take_loss(found), [*wanted, *ours.parameters()]),
+        torch.autograd.grad(take_loss(expected), [*wanted, *theirs.parameters()]),
+        relative=1e-9,
+    )
+
+
+def test_networks_of_norse_take_a_state_and_return_it() -> None:
+    torch.manual_seed(0)
+    net = norse.SequentialState(nn.Linear(INPUTS, UNITS), norse.LIFCell(), nn.Linear(UNITS, 2), norse.LICell())
+    net = net.double()
+    theirs = norse.Lift(copy.deepcopy(net))
+    inputs = 5 * data()
+    for wrapped in (
+        wrap(net, plan=plan_of(STEPS, "standard", states=50)),
+        wrap(norse.Lift(net), memory="200 kB"),
+    ):
+        net.zero_grad()
+        theirs.zero_grad()
+        outputs, state = wrapped(inputs)
+        expected, expected_state = theirs(inputs)
+        torch.testing.assert_close(outputs, expected)
+        torch.testing.assert_close(state[1], expected_state[1])
+        more, _ = wrapped(inputs, state)
+        expected_more, _ = theirs((inputs, expected_state))
+        torch.testing.assert_close(more, expected_more)
+        take_loss(more).backward()
+        take_loss(expected_more).backward()
+        assert_close(gradients(net), gradients(theirs), relative=1e-9)
+
+
+def test_cells_of_pytorch_take_a_state_and_return_it() -> None:
+    torch.manual_seed(0)
+    cell = nn.LSTMCell(INPUTS, UNITS).double()
+    outputs, (h, _) = wrap(cell, memory="100 kB")(data())
+    state, expected = None, []
+    for x in data():
+        state = cell(x, state)
+        expected.append(state[0])
+    torch.testing.assert_close(outputs, torch.stack(expected))
+    torch.testing.assert_close(h, expected[-1])
+
+
+def test_a_network_that_mixes_time_steps_in_multi_step_mode_is_refused() -> None:
+    net = nn.Sequential(layer.Linear(INPUTS, UNITS), layer.BatchNorm1d(UNITS), neuron.LIFNode()).double()
+    functional.set_step_mode(net, "m")
+    images = data().unsqueeze(-1)
+    with pytest.raises(InputError, match="several time steps"):
+        wrap(nn.Sequential(Squeeze(), net), memory="1 MB")(images)
+    functional.set_step_mode(net, "s")
+    wrap(net, memory="1 MB")(data()).sum().backward()
+
+
+class Squeeze(nn.Module):
+    """Makes (T, B, N, 1) of (T, B, N, 1): SpikingJelly's batch normalization wants four axes over time."""
+
+    def forward(self, x: torch.Tensor) -> Any:
+        return x.squeeze(-1)
+
+
+class Feedforward(nn.Module):
+    """Counts its calls, and keeps nothing that it reads."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.enter, self.calls = nn.Linear(INPUTS, 2), 0
+
+    def forward(self, x: torch.Tensor) -> Any:
+        self.calls += 1
+        return self.enter(x)
+
+
+@pytest.mark.parametrize("net", [nn.Linear(INPUTS, 2), Feedforward()])
+def test_a_network_that_keeps_nothing_is_refused(net: nn.Module) -> None:
+    with pytest.raises(InputError, match="keeps nothing from one time step to the next"):
+        wrap(net.double(), memory="1 MB")(data())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"memory": "1 MB", "plan": plan_of(5)}, "memory: is given together with plan"),
+        ({"memory": "a lot"}, "memory"),
+        ({"memory": "1 kB"}, "too little: this call needs"),
+        ({"reset": 3}, "reset: 3 cannot be called"),
+        ({"piece_size": 3}, "piece_size: is not an argument of wrap"),
+    ],
+)
+def test_bad_arguments_are_refused(arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        wrap(make("lazy attribute"), **arguments)(data())
+
+
+def test_what_is_no_module_is_refused() -> None:
+    with pytest.raises(InputError, match="'function' is not a module"):
+        wrap(lambda x: x, memory="1 MB")  # type: ignore[arg-type]
+    wrapped = wrap(LazyAttribute(), memory="1 MB")
+    with pytest.raises(InputError, match="is wrapped already"):
+        wrap(wrapped, memory="1 MB")
+    with pytest.raises(InputError, match="inputs: are missing"):
+        wrapped()
+    with pytest.raises(InputError, match="reset: has no meaning"):
+        wrap(norse.LIFCell(), memory="1 MB", reset=reset_all)
+
+
+def test_the_state_that_was_found_is_only_what_the_output_depends_on() -> None:
+    names = {
+        "counter and flag": {"net.first", "net.t", "net.h"},
+        "batch normalization, dropout, record": {"net.h"},
+        "snnTorch": {"net.1.mem", "net.3.syn", "net.3.mem", "net.5.mem"},
+        "trace without gradient": {"net.v", "net.trace"},
+    }
+    for name, expected in names.items():
+        net = make(name)
+        wrapped = wrap(net, memory="1 MB")
+        wrapped(data(40, like=net))
+        assert {slot.name for slot in wrapped._memory_of_state.slots.values()} == expected
+
+
+def test_modules_that_are_replaced_are_searched_anew() -> None:
+    net: Any = nn.Sequential(nn.Linear(INPUTS, UNITS), snntorch.Leaky(beta=0.9, init_hidden=True)).double()
+    wrapped = wrap(net, memory="1 MB")
+    wrapped(data(20))
+    net[1] = snntorch.Synaptic(alpha=0.9, beta=0.8, init_hidden=True)
+    found = wrapped(data(20))
+    net[1].reset_mem()
+    torch.testing.assert_close(found, loop(net, data(20)))
