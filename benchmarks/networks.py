@@ -1,15 +1,16 @@
 """Networks of four libraries, trained plainly, by ckptplan and by other tools: python -m benchmarks.networks.
 
 The programs are those of examples/convert; the same with ``torch.utils.checkpoint`` and with SpikingJelly's
-``memopt`` are in benchmarks/peers. Each row runs in two fresh processes of one thread: one measures time and the
-growth of the process, one live tensors and gradients. ckptplan's limit is 15 % of what plain backpropagation has
-alive at most. T = 16 and 256; ``--full`` adds 2,048.
+``memopt`` are in benchmarks/peers. Each row runs in two fresh processes of one thread: one measures time and
+the growth of the process, one live tensors and gradients. ckptplan's limit is 15 % of what the plain loop has
+alive at most. T = 16 and 256; ``--full`` adds 2,048, and continues with what the file of results lacks.
 """
 
 from __future__ import annotations
 
 import argparse
 import difflib
+import json
 import re
 import statistics
 import subprocess
@@ -23,7 +24,7 @@ from typing import Any
 import torch
 
 from benchmarks.networks_report import bounds, document, write_document
-from benchmarks.record import write
+from benchmarks.record import RESULTS, write
 
 ROOT = Path(__file__).parent.parent
 CONVERTED, PEERS = ROOT / "examples/convert", ROOT / "benchmarks/peers"
@@ -62,15 +63,11 @@ def list_networks() -> list[Network]:
         Network(
             name="snnTorch, convolutional", program="snntorch", steps="num_steps", methods=_find("snntorch")
         ),
-        *(
-            Network(
-                name=f"SpikingJelly, {model}",
-                program="spikingjelly",
-                steps="steps",
-                constants=(f'model="{model}"',),
-                methods=_find("spikingjelly"),
-            )
-            for model in ("plain", "stateful synapse", "feedback")
+        Network(
+            name="SpikingJelly, sequential, with feedback",
+            program="spikingjelly",
+            steps="steps",
+            methods=_find("spikingjelly"),
         ),
         Network(name="Norse, memory task", program="norse", steps="seq_length", unit=8, methods=_find("norse")),
         Network(
@@ -99,10 +96,17 @@ def _find(program: str) -> dict[str, Path]:
     return {name: file for name, file in files.items() if file.exists()}
 
 
-def count_lines(before: Path, after: Path) -> tuple[int, int]:
-    """Return how many lines are written, new or in another form, and how many are gone; blank ones aside."""
+def list_differences(before: Path, after: Path) -> list[str]:
+    """Return the lines of two programs that differ, - before those that go, + before those that come."""
     lines = [[line for line in file.read_text().splitlines() if line.strip()] for file in (before, after)]
-    marks = [line[0] for line in difflib.ndiff(*lines)]
+    # Hunks as version control shows them; blank lines aside.
+    changes = list(difflib.unified_diff(lines[0], lines[1], n=0, lineterm=""))[2:]
+    return [line for line in changes if not line.startswith("@@")]
+
+
+def count_lines(before: Path, after: Path) -> tuple[int, int]:
+    """Return how many lines are written, be they new or other ones, and how many go."""
+    marks = [line[0] for line in list_differences(before, after)]
     return marks.count("+"), marks.count("-")
 
 
@@ -123,7 +127,16 @@ def run_program(
         options = [option for setting in settings for option in ("--set", setting)]
         options += ["--memory", str(memory)] if memory is not None else []
         options += ["--live"] if live else []
-        command = [sys.executable, "-m", "benchmarks.program", file, out, "--steps", str(steps), *options]
+        command = [
+            sys.executable,
+            "-m",
+            "benchmarks.program",
+            str(file),
+            str(out),
+            "--steps",
+            str(steps),
+            *options,
+        ]
         done = subprocess.run(command, check=False, capture_output=True, text=True, cwd=ROOT)
         if done.returncode:
             least = re.search(r"accepted: at least .*?\(([\d,]+) bytes\)", done.stderr)
@@ -185,20 +198,26 @@ def main() -> None:
     """Measure, print the table, and write it into docs/networks.md if it is the full one."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--full", action="store_true", help="also T = 2,048, and write the results")
-    parser.add_argument("--only", help="networks whose name contains this")
-    options = parser.parse_args()
-    rows: list[dict[str, Any]] = []
-    for network in list_networks():
-        if options.only is None or options.only in network.name:
-            for steps in FULL if options.full else QUICK:
-                for row in compare(network, steps):
-                    rows.append(row)
-                    print(f"{row['network']}, T = {steps}: {row['method']}", file=sys.stderr, flush=True)
+    full = parser.parse_args().full
+    rows = _read_rows() if full else []
+    for steps in FULL if full else QUICK:
+        for network in list_networks():
+            if any((row["network"], row["steps"]) == (network.name, steps) for row in rows):
+                continue
+            rows += compare(network, steps)
+            if full:
+                # What is there is not lost if the rest takes too long.
+                write("networks", {"rows": rows, "bounds": bounds(rows)})
     results = {"rows": rows, "bounds": bounds(rows)}
     print(document(results))
-    if options.full and options.only is None:
-        write("networks", results)
+    if full:
         write_document(results)
+
+
+def _read_rows() -> list[dict[str, Any]]:
+    file = RESULTS / "networks.json"
+    rows: list[dict[str, Any]] = json.loads(file.read_text())["results"]["rows"] if file.exists() else []
+    return rows
 
 
 if __name__ == "__main__":

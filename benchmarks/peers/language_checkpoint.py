@@ -7,7 +7,8 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 torch.manual_seed(0)
-ntokens, emsize, nhid, nlayers, dropout = 200, 64, 64, 2, 0.2
+ntokens, emsize, nhid, nlayers = 200, 64, 64, 2
+dropout = 0.2
 batch_size = 20
 seq_len = 256  # time steps of a piece of the text
 

@@ -6,7 +6,8 @@ from torch import nn
 from ckptplan.torch import bptt
 
 torch.manual_seed(0)
-ntokens, emsize, nhid, nlayers, dropout = 200, 64, 64, 2, 0.2
+ntokens, emsize, nhid, nlayers = 200, 64, 64, 2
+dropout = 0.2
 batch_size = 20
 seq_len = 256  # time steps of a piece of the text
 
@@ -49,7 +50,7 @@ for step, i in enumerate(range(0, len(train_data) - 1, seq_len)):
     optimizer.zero_grad()
     hidden = repackage_hidden(hidden)
     words, pieces = targets.view(-1, 8 * batch_size), data.unflatten(0, (-1, 8))
-    cell = lambda state, x: model(x, state)[::-1]  # noqa: E731 - as short as possible
+    cell = lambda state, x: model(x, state)[::-1]
     result = bptt(cell, pieces, hidden, lambda t, out: criterion(out, words[t]) / len(words), memory="6 MB")
     loss, hidden = result.loss, result.state
     loss.backward()

@@ -4,7 +4,8 @@ import torch
 from torch import nn
 
 torch.manual_seed(0)
-ntokens, emsize, nhid, nlayers, dropout = 200, 64, 64, 2, 0.2
+ntokens, emsize, nhid, nlayers = 200, 64, 64, 2
+dropout = 0.2
 batch_size = 20
 seq_len = 256  # time steps of a piece of the text
 
