@@ -198,3 +198,24 @@ def test_functions_with_other_weights_are_measured_each_for_itself() -> None:
     inputs, state = torch.randn(STEPS, 8, 16), torch.zeros(8, 16)
     narrow, wide = (plan_for(make(width), inputs, state, squares, memory="20 MB") for width in (4, 400))
     assert wide.workload.tape_bytes > 5 * narrow.workload.tape_bytes
+
+
+def test_parameters_may_be_an_iterator_that_is_read_once() -> None:
+    cell, late = TorchCell(torch.nn.GRUCell(16, 16)), torch.nn.Linear(16, 16)
+
+    def loss(t: int, output: torch.Tensor) -> torch.Tensor:
+        # Used by a later step only, so that it has to be named.
+        return (late(output) if t == STEPS - 1 else output).square().mean()
+
+    inputs = torch.randn(STEPS, 8, 16)
+    bptt(cell, inputs, None, loss, memory="900 kB", parameters=late.parameters()).loss.backward()
+    assert late.weight.grad is not None
+
+
+def test_the_graph_of_a_state_that_is_carried_on_is_left_alone_when_a_call_is_measured() -> None:
+    weight = torch.full((16,), 0.5, requires_grad=True)
+    cell, state = TorchCell(torch.nn.GRUCell(16, 16)), torch.exp(weight).expand(8, 16)
+    budget._measured.clear()
+    result = bptt(cell, torch.randn(STEPS, 8, 16), state, squares, memory="900 kB")
+    (gradient,) = torch.autograd.grad(result.loss, [weight])
+    assert float(gradient.abs().sum()) > 0
