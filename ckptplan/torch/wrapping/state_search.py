@@ -202,10 +202,11 @@ class _Trial:
         )
         if not (same or drawn):
             raise InputError(
-                "computes something over several time steps, as batch normalization in multi-step mode does, "
-                "so that it cannot run step by step",
+                "computes something over several time steps, as a mean over time or batch normalization in "
+                "multi-step mode does, so that it cannot run step by step",
                 field="net",
-                accepted='single-step mode: functional.set_step_mode(net, "s"); or a net without such layers',
+                accepted="the part of it that returns an output for each time step; batch normalization in "
+                'single-step mode: functional.set_step_mode(layer, "s")',
             )
 
     def _restart(self, world: Snapshot, drawn: RandomState) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from ckptplan.errors import InputError
 from ckptplan.torch.trees import flatten
 from ckptplan.torch.trial import list_versions
 from ckptplan.torch.wrapping.slots import Slot
@@ -29,6 +30,13 @@ class ModuleStep:
             return self.net(*x, **self.constants)
         leaves, nest = flatten(x)
         outputs, form = flatten(self.net(*nest.fill([leaf[None] for leaf in leaves]), **self.constants))
+        if any(output.dim() == 0 or len(output) != 1 for output in outputs):
+            shapes = ", ".join(str(tuple(output.shape)) for output in outputs)
+            raise InputError(
+                f"returns no output for each time step: for a sequence of one step, shapes {shapes}",
+                field="net",
+                accepted="the part of it that returns outputs of shape (T, ...), as before a mean over time",
+            )
         return form.fill([output[0] for output in outputs])
 
 
