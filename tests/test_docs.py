@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import ckptplan
-from benchmarks import accuracy_report, wrong_profiles
+from benchmarks import accuracy_report, fused, wrong_profiles
 from benchmarks.runtime_report import document
 from ckptplan.cost import paper
 from ckptplan.strategies.registry import all_strategies
@@ -178,6 +178,11 @@ def test_figures_for_executed_plans_are_those_measured() -> None:
     """The whole section, as the benchmark writes it."""
     results = json.loads((ROOT / "benchmarks/results/runtime.json").read_text())["results"]
     assert document(results) in (ROOT / "docs/runtime.md").read_text()
+
+
+def test_figures_for_recurrent_layers_are_those_measured() -> None:
+    results = json.loads((ROOT / "benchmarks/results/fused.json").read_text())["results"]
+    assert fused.document(results) in (ROOT / "docs/runtime.md").read_text()
 
 
 def test_figures_for_fronts_are_those_measured() -> None:

@@ -31,6 +31,8 @@ _log = logging.getLogger("ckptplan.torch")
 AUTO_SHARE = 0.7
 _COUNTED = ("state_bytes", "tape_bytes", "resident_bytes_per_step", "resident_bytes", "workspace_bytes")
 _TIMED = ("forward_seconds", "backward_seconds", "recompute_seconds", "record_overhead_seconds")
+#: The regular ones that keep nothing remote. Others never fit, and would say that remote memory is missing.
+_STRATEGIES = ("base", "standard", "nested", "growing", "revolve")
 #: One in this many bytes of a limit is left for what is not counted.
 _MARGIN = 50
 #: Measurements that are kept.
@@ -63,16 +65,24 @@ def make_plan(
     """
     count = count_steps(inputs, steps)
     leaves = (*flatten(state)[0], *make_sequence(inputs, steps=count).leaves)
-    limit = _read_limit(memory, find_device(leaves))
+    limit = read_limit(memory, find_device(leaves))
     measurement = _measure(cell, inputs, state, losses=losses, steps=count, **options)
     kept = 0 if losses else 2 * count * measurement.output_bytes
     gradients = sum(leaf.nbytes for leaf in make_sequence(inputs, steps=count).leaves if leaf.requires_grad)
-    try:
-        plan = _plan(measurement, count, limit, kept + gradients)
-    except Infeasible as error:
-        raise _explain_too_little(measurement, error, limit=limit, kept=kept + gradients) from error
+    plan = plan_within(measurement, steps=count, limit=limit, kept=kept + gradients)
     _log.info("%s", describe_choice(plan, limit))
     return plan
+
+
+def plan_within(measurement: Measurement, *, steps: int, limit: int, kept: int) -> Plan:
+    """Return the quickest plan for a measured call; ``kept`` are bytes for the whole sequence.
+
+    Raises InputError if no plan fits ``limit``.
+    """
+    try:
+        return _plan(measurement, steps, limit, kept)
+    except Infeasible as error:
+        raise _explain_too_little(measurement, error, limit=limit, kept=kept) from error
 
 
 def _explain_too_little(
@@ -126,7 +136,8 @@ def count_steps(inputs: Any, steps: int | None) -> int:
     return len(leaves[0])
 
 
-def _read_limit(memory: object, device: torch.device) -> int:
+def read_limit(memory: object, device: torch.device) -> int:
+    """Return a limit of memory in bytes. Raises InputError."""
     if memory == "auto":
         free = available_bytes(device)
         if free is None:
@@ -231,5 +242,5 @@ def _plan(measurement: Measurement, steps: int, limit: int, kept: int) -> Plan:
     # What is not tensors of the cell: numbers by which steps are recognised, states of random generators.
     room = limit - limit // _MARGIN
     return ckptplan.optimize(
-        workload, profile, local_bytes=room, strategies=["closed"], command="ckptplan.torch.plan_for"
+        workload, profile, local_bytes=room, strategies=_STRATEGIES, command="ckptplan.torch.plan_for"
     )

@@ -45,7 +45,7 @@ class Gradients:
                 self.parameters[place], self._own[place] = total + gradient, True
 
     def put(self, start: int, stop: int, parts: Sequence[Gradient]) -> None:
-        """Store the gradients of the inputs of some steps."""
+        """Store the gradients of the inputs of some steps, given where these lie along the first axis."""
         for whole, part in zip(self.inputs, parts, strict=False):
             if part is not None and whole is not None:
                 whole[start:stop] = part

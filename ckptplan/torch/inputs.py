@@ -26,6 +26,19 @@ class Sequence(ABC):
     def device(self) -> torch.device | None:
         """Return the device of the inputs; None if it is known only when they are made."""
 
+    def iterate(self, leaves: Leaves, structure: Structure, start: int, stop: int) -> Iterator[Any]:
+        """Yield the input of each step, cut from what ``piece`` returned for these steps, or a copy of it."""
+        return iterate_steps(leaves, structure, stop - start)
+
+    def rows(self, start: int, stop: int) -> tuple[int, int]:
+        """Return where the inputs of some steps begin and end along the first axis of ``leaves``."""
+        return start, stop
+
+    @property
+    def trial(self) -> Sequence:
+        """Inputs of the same kind for single steps that are tried aside."""
+        return self
+
 
 class GivenInputs(Sequence):
     """Tensors whose first axis is time."""
@@ -100,7 +113,12 @@ class MadeInputs(Sequence):
 
 
 def make_sequence(inputs: Any, *, steps: int, asked_by: str = "plan") -> Sequence:
-    """Return the inputs as a sequence; ``asked_by`` names the source of ``steps``. Raises InputError."""
+    """Return the inputs as a sequence, if they are none yet. Raises InputError.
+
+    ``asked_by`` names the source of ``steps``.
+    """
+    if isinstance(inputs, Sequence):
+        return inputs
     return MadeInputs(inputs) if callable(inputs) else GivenInputs(inputs, steps=steps, asked_by=asked_by)
 
 

@@ -55,6 +55,8 @@ class Job:
     observer: Observer | None
     strict: bool
     verify: bool
+    #: Whether the plan's sizes are compared with those of the cell.
+    compares_sizes: bool = True
 
     def __post_init__(self) -> None:
         if not isinstance(self.plan, Plan | Schedule):
@@ -183,7 +185,7 @@ class Job:
 
     def _gauge(self, probed: ProbeResult) -> Gauge | None:
         """Return what compares the plan's sizes with the cell's, None if it was done for such a call."""
-        if not isinstance(self.plan, Plan):
+        if not (isinstance(self.plan, Plan) and self.compares_sizes):
             return None
         leaves = (*flatten(self.state)[0], *self.sequence.leaves, *probed.parameters)
         kinds = tuple(getattr(one, "__code__", type(one)) for one in (self.cell, *self.losses.values()))

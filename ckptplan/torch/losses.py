@@ -80,11 +80,11 @@ class StackedOutputs(Outputs):
             leaves, structure = flatten(output)
             if self.structure is None:
                 self.structure = structure
-                self.leaves = tuple(leaf.new_empty((self.steps, *leaf.shape)) for leaf in leaves)
+                self.leaves = tuple(self._make_room(leaf) for leaf in leaves)
             self._check(leaves, structure, step)
             if first_time:
                 for kept, leaf in zip(self.leaves, leaves, strict=True):
-                    kept[step].copy_(leaf.detach())
+                    self._select(kept, step).copy_(leaf.detach())
             elif compares:
                 self._waiting.append((step, leaves))
             terms += leaves
@@ -92,10 +92,22 @@ class StackedOutputs(Outputs):
             self._check_waiting()
         return terms
 
+    def _make_room(self, leaf: torch.Tensor) -> torch.Tensor:
+        """Return an empty tensor for the outputs of all steps, of which ``leaf`` is the first."""
+        return leaf.new_empty((self.steps, *leaf.shape))
+
+    def _select(self, kept: torch.Tensor, step: int) -> torch.Tensor:
+        """Return the part of a kept tensor, or of its gradient, that is a step's."""
+        return kept[step]
+
+    def _project(self, verifier: Verifier, kept: torch.Tensor, start: int, stop: int) -> torch.Tensor:
+        """Return a number of each step's part of a kept tensor."""
+        return verifier.project_steps(kept[start:stop])
+
     def _check(self, leaves: Leaves, structure: Structure, step: int) -> None:
         assert self.structure is not None  # noqa: S101 - set with the first outputs
         if not self.leaves or (
-            [leaf.shape for leaf in leaves] == [kept.shape[1:] for kept in self.leaves]
+            [leaf.shape for leaf in leaves] == [self._select(kept, step).shape for kept in self.leaves]
             and structure.plain == self.structure.plain
         ):
             return
@@ -131,7 +143,7 @@ class StackedOutputs(Outputs):
             self._numbers = [verifier.make_output_numbers(leaf) for leaf in self.leaves]
         for numbers, kept in zip(self._numbers, self.leaves, strict=True):
             if numbers is not None:
-                numbers.keep_all(start, verifier.project_steps(kept[start:stop]))
+                numbers.keep_all(start, self._project(verifier, kept, start, stop))
 
     def release(self) -> Leaves:
         leaves, self.leaves = self.leaves, ()
@@ -141,7 +153,9 @@ class StackedOutputs(Outputs):
         self, start: int, stop: int, incoming: Sequence[torch.Tensor | None], *, terms: int
     ) -> Sequence[torch.Tensor | None]:
         return [
-            None if gradient is None else gradient[step] for step in range(start, stop) for gradient in incoming
+            None if gradient is None else self._select(gradient, step)
+            for step in range(start, stop)
+            for gradient in incoming
         ]
 
 

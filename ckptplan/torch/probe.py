@@ -15,7 +15,7 @@ from torch.nn.modules.lazy import LazyModuleMixin
 from ckptplan.errors import InputError
 from ckptplan.torch.ambient import Autocast, Generators
 from ckptplan.torch.first_steps import FirstSteps
-from ckptplan.torch.inputs import Sequence, iterate_steps
+from ckptplan.torch.inputs import Sequence
 from ckptplan.torch.losses import SummedLoss
 from ckptplan.torch.modules import CalledModules
 from ckptplan.torch.parameters import Modules, Parameters, collect_parameters
@@ -74,8 +74,9 @@ def probe(
         replays_randomness: whether steps that run again draw the same random numbers.
         steps: T.
     """
+    inputs = inputs.trial
     leaves, nest = inputs.piece(0, 1)
-    reached = _walk(things, device, lambda: cell(state, next(iterate_steps(leaves, nest, 1))))
+    reached = _walk(things, device, lambda: cell(state, next(inputs.iterate(leaves, nest, 0, 1))))
     generators = Generators(device, wanted=True, held=reached.generators)
     trial = Trial(cell=cell, inputs=inputs, losses=losses, generators=generators)
     called = CalledModules([module for _, module in reached.modules], given=things.values())

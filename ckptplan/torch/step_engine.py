@@ -13,7 +13,7 @@ from ckptplan.torch.engine import Cell, Engine, Incoming, Tape
 from ckptplan.torch.fit import Gauge
 from ckptplan.torch.gradients import Gradient, Gradients
 from ckptplan.torch.graphs import as_graph_roots, count_saved_bytes, refuse_hooks
-from ckptplan.torch.inputs import Sequence, detach_inputs, iterate_steps
+from ckptplan.torch.inputs import Sequence, detach_inputs
 from ckptplan.torch.losses import Outputs, Terms
 from ckptplan.torch.parameters import Parameters, check_reached
 from ckptplan.torch.trees import Leaves, flatten, is_differentiable
@@ -63,7 +63,8 @@ class StepEngine(Engine):
             for first in range(start, stop, _PIECE):
                 last = min(stop, first + _PIECE)
                 leaves, structure = self.inputs.piece(first, last)
-                state, _ = self._run(state, first, iterate_steps(leaves, structure, last - first), known=known)
+                steps = self.inputs.iterate(leaves, structure, first, last)
+                state, _ = self._run(state, first, steps, known=known)
         return state
 
     def record(self, state: Any, start: int, stop: int, *, known: int) -> tuple[Tape, Any]:
@@ -83,7 +84,7 @@ class StepEngine(Engine):
             state, terms = self._run(
                 structure.fill(first),
                 start,
-                iterate_steps(inputs, nest, stop - start),
+                self.inputs.iterate(inputs, nest, start, stop),
                 known=known,
                 gauge=gauge,
             )
@@ -136,6 +137,8 @@ class StepEngine(Engine):
 
     def _check(self, tape: Graph) -> None:
         """Raise InputError if a chunk reaches an unknown parameter, or its initial state has a hook."""
+        if getattr(self.cell, "closed", False):
+            return
         refuse_hooks(tape.begin)
         check_reached(
             (*tape.end, *tape.terms, *tape.final),
@@ -178,7 +181,6 @@ class StepEngine(Engine):
         states = iter(found[:begins])
         self.gradients.state = [next(states) if is_differentiable(leaf) else None for leaf in tape.begin]
         parts = iter(found[begins : begins + inputs])
-        self.gradients.put(
-            tape.start, tape.stop, [next(parts) if leaf.requires_grad else None for leaf in tape.inputs]
-        )
+        rows = self.inputs.rows(tape.start, tape.stop)
+        self.gradients.put(*rows, [next(parts) if leaf.requires_grad else None for leaf in tape.inputs])
         self.gradients.add(found[begins + inputs :])

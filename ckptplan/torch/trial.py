@@ -14,7 +14,7 @@ from ckptplan.torch.ambient import Generators
 from ckptplan.torch.cell_calls import call_cell, check_result
 from ckptplan.torch.constants import are_equal_constants, refuse_other_leaves
 from ckptplan.torch.graphs import as_graph_roots, find_graph_leaves, read_sequence_number, refuse_hooks
-from ckptplan.torch.inputs import Sequence, iterate_steps
+from ckptplan.torch.inputs import Sequence
 from ckptplan.torch.losses import SummedLoss
 from ckptplan.torch.slopes import Slopes, measure_slopes
 from ckptplan.torch.surroundings.snapshot import Place, Snapshot, Surroundings
@@ -80,7 +80,7 @@ class Trial:
         roots = (*(as_graph_roots(first) if torch.is_grad_enabled() else first), *inputs)
         versions = list_versions(roots)
         try:
-            x = next(iterate_steps(inputs, nest, 1))
+            x = next(self.inputs.iterate(inputs, nest, step, step + 1))
             after, output = check_result(call_cell(self.cell, structure.fill(roots[: len(first)]), x))
             refuse_other_leaves(after, field="cell")
             if torch.is_grad_enabled():

@@ -406,3 +406,14 @@ def test_modules_that_are_replaced_are_searched_anew() -> None:
     found = wrapped(data(20))
     net[1].reset_mem()
     torch.testing.assert_close(found, loop(net, data(20)))
+
+
+def test_recurrent_layers_of_pytorch_keep_their_call() -> None:
+    torch.manual_seed(0)
+    net = nn.LSTM(INPUTS, UNITS, num_layers=2).double()
+    wrapped = wrap(net, memory="100 kB", piece=10)
+    torch.testing.assert_close(wrapped(data()), net(data()))
+    with pytest.raises(InputError, match="piece: has no meaning for LazyAttribute"):
+        wrap(LazyAttribute(), memory="1 MB", piece=10)
+    with pytest.raises(InputError, match="reset: has no meaning"):
+        wrap(net, memory="1 MB", reset=reset_all)

@@ -1,0 +1,230 @@
+"""Runs PyTorch's recurrent layers over whole sequences within a limit of memory, piece by piece."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ckptplan.errors import InputError, quote_value
+from ckptplan.model.plan import Plan
+from ckptplan.schedule.schedule import Schedule
+from ckptplan.torch.budget import read_limit
+from ckptplan.torch.job import Job
+from ckptplan.torch.wrapping.fused_call import find_data, read_call
+from ckptplan.torch.wrapping.fused_cell import FusedCell, Hidden
+from ckptplan.torch.wrapping.piece_plan import PiecePlan, PieceRun, choose_pieces, fit_pieces
+from ckptplan.torch.wrapping.pieces import PieceInputs, PieceOutputs, SequenceRows
+from ckptplan.torch.wrapping.wrapped import Wrapped
+
+#: Other arguments of ``unroll``, with what they are by themselves.
+_OPTIONS = {"observer": None, "remote_dir": None, "replay_randomness": True, "strict": False, "verify": True}
+_ACCEPTED = "torch.nn.LSTM, GRU or RNN; for other networks, a cell and ckptplan.torch.unroll"
+
+
+class FusedSequence(Wrapped):
+    """``torch.nn.LSTM``, ``GRU`` or ``RNN`` with the same call and results, trained within a limit of memory.
+
+    A step of the plan is a piece of the sequence, which the layers' own kernel runs in one call. Unidirectional
+    layers run together. Bidirectional ones run layer by layer, each as two sequences. Without gradients, the
+    wrapped network runs as it is.
+
+    Arguments:
+        net: the layers.
+        memory: as for ``unroll``: what forward and backward may take, together with the outputs and their
+            gradients.
+        plan: in place of ``memory``, a plan or a schedule whose steps are pieces.
+        piece: the time steps of a piece; the quickest by itself, or, with a plan, as many as make its steps.
+        options: other arguments of ``unroll``.
+
+    Dropout between layers draws its masks piece by piece: other numbers than the wrapped network draws from the
+    same seed, and the same ones when a piece runs again.
+
+    Raises InputError.
+    """
+
+    net: Any
+    piece: int | None
+    #: What the latest planned call executed: one plan, for a bidirectional network two for each layer.
+    latest: tuple[PiecePlan, ...]
+
+    def __init__(
+        self,
+        net: torch.nn.RNNBase,
+        *,
+        memory: int | str | None = None,
+        plan: Plan | Schedule | None = None,
+        piece: int | None = None,
+        **options: Any,
+    ) -> None:
+        _check_net(net)
+        _check_limits(memory, plan, piece)
+        if "schedule" in options:
+            raise InputError(
+                "is not taken: a call may run several sequences",
+                field="schedule",
+                accepted="plan=Schedule(...)",
+            )
+        super().__init__(net, memory=memory, plan=plan, **options)
+        # Not attributes of the layers.
+        vars(self).update(piece=piece, latest=())
+
+    def extra_repr(self) -> str:
+        """Return what limits it, as text."""
+        return super().extra_repr() + (f", piece={self.piece}" if self.piece is not None else "")
+
+    def forward(self, input: Any, hx: Any = None) -> tuple[Any, Any]:  # noqa: A002 - PyTorch's name
+        """Return the outputs and the final hidden state, as the wrapped network does. Raises InputError."""
+        if not self._is_planned(input, hx):
+            plain: tuple[Any, Any] = self.net(input, hx)
+            return plain
+        if not _has_hooks(self.net):
+            return self._run(input, hx)
+        # Hooks run once, around the whole sequence. If another thread calls the network now, it runs by itself,
+        # or as here: the results are the same.
+        own = vars(self.net)
+        own["forward"] = self._run
+        try:
+            hooked: tuple[Any, Any] = self.net(input, hx)
+            return hooked
+        finally:
+            own.pop("forward", None)
+
+    def _is_planned(self, given: Any, hx: Any) -> bool:
+        data = find_data(given)
+        hidden = hx if isinstance(hx, tuple | list) else (hx,)
+        tensors = (data, *(one for one in hidden if isinstance(one, Tensor)), *self.net.parameters())
+        wants = any(one.requires_grad for one in tensors)
+        return torch.is_grad_enabled() and wants and data.numel() > 0
+
+    def _run(self, given: Any, hx: Any = None) -> tuple[Any, Any]:
+        call = read_call(self.net, given, hx)
+        run = self._run_both_ways if self.net.bidirectional else self._run_together
+        return call.answer(*run(call.rows, call.state))
+
+    def _run_together(self, rows: SequenceRows, state: Hidden) -> tuple[Tensor, Hidden]:
+        """Run all layers as one cell."""
+        cell = self._make_cell(range(self.net.num_layers), dropout=self.net.dropout)
+        output = rows.size * cell.width * rows.data.element_size()
+        kept = 2 * output + (rows.data.nbytes if rows.data.requires_grad else 0)
+        (chosen,) = self._choose([PieceRun(cell=cell, kind=rows.kind, state=state)], kept=kept)
+        return self._run_cell(cell, rows, state, chosen)
+
+    def _run_both_ways(self, rows: SequenceRows, state: Hidden) -> tuple[Tensor, Hidden]:
+        """Run layer by layer, since a layer needs both directions of all time steps below."""
+        net = self.net
+        cells = [self._make_cell([number], dropout=0.0) for number in range(2 * net.num_layers)]
+        states = [tuple(part[number : number + 1] for part in state) for number in range(len(cells))]
+        width = 2 * cells[0].width
+        kinds = [rows.kind, replace(rows.kind, width=width, requires_grad=True)]
+        runs = [
+            PieceRun(cell=cell, kind=kinds[number >= 2], state=own)
+            for number, (cell, own) in enumerate(zip(cells, states, strict=True))
+        ]
+        plans = self._choose(runs, kept=self._count_kept(rows, output=rows.size * width * rows.data.itemsize))
+        ends: list[Hidden] = []
+        for layer in range(net.num_layers):
+            if layer and net.dropout:
+                rows = rows.with_data(torch.nn.functional.dropout(rows.data, net.dropout, net.training))
+            both = []
+            for number in (2 * layer, 2 * layer + 1):
+                outputs, end = self._run_cell(cells[number], rows, states[number], plans[number])
+                both.append(outputs)
+                ends.append(end)
+            rows = rows.with_data(torch.cat(both, -1))
+        return rows.data, tuple(torch.cat(parts) for parts in zip(*ends, strict=True))
+
+    def _count_kept(self, rows: SequenceRows, *, output: int) -> int:
+        """Return the bytes of all layers' outputs and gradients in a bidirectional network."""
+        net, x = self.net, rows.data
+        # A gradient from each direction, and their sum.
+        inner = 3 * output if net.num_layers > 1 else 0
+        outer = 3 * x.nbytes if x.requires_grad else 0
+        dropped = (output + output // x.itemsize) if net.dropout and net.training else 0
+        weights = sum(weight.nbytes for weight in net.parameters() if weight.requires_grad)
+        kept: int = weights + (net.num_layers + 1) * output + (net.num_layers - 1) * dropped + max(inner, outer)
+        return kept
+
+    def _make_cell(self, layers: range | list[int], *, dropout: float) -> FusedCell:
+        """Return a cell of some layers, counted with their directions."""
+        net = self.net
+        # Weights that are computed, as by parametrizations, are computed once.
+        weights = tuple(tuple(getattr(net, name) for name in net._all_weights[layer]) for layer in layers)
+        return FusedCell(
+            mode=net.mode,
+            weights=weights,
+            width=net.proj_size or net.hidden_size,
+            bias=net.bias,
+            dropout=dropout,
+            training=net.training,
+            backwards=net.bidirectional and layers[0] % 2 == 1,
+        )
+
+    def _choose(self, runs: list[PieceRun], *, kept: int) -> tuple[PiecePlan, ...]:
+        """Return the plans of all sequences that a call runs. Raises InputError."""
+        kind = runs[0].kind
+        if self._given is not None:
+            self.latest = (fit_pieces(self._given, kind.steps, piece=self.piece),) * len(runs)
+        else:
+            limit = read_limit(self._memory, kind.device)
+            self.latest = tuple(choose_pieces(runs, limit=limit, kept=kept, piece=self.piece))
+        self.plan = self.latest[0].plan
+        return self.latest
+
+    def _run_cell(
+        self, cell: FusedCell, rows: SequenceRows, state: Hidden, chosen: PiecePlan
+    ) -> tuple[Tensor, Hidden]:
+        named = self._options.get("parameters", ())
+        cut = rows.cut(chosen.piece, backwards=cell.backwards)
+        job = Job(
+            cell=cell,
+            inputs=PieceInputs(rows, cut, piece=chosen.piece),
+            state=state,
+            plan=chosen.plan,
+            losses={},
+            schedule=None,
+            # A plan for a limit is made of the sizes of this cell; those of packed pieces differ.
+            compares_sizes=self._given is not None and rows.batch_sizes is None,
+            **{**_OPTIONS, **self._options, "parameters": (*cell.parameters, *named)},
+        )
+        (outputs, *final), end = job.run(PieceOutputs(cut), job.probe(None))
+        return outputs, end.fill(final)
+
+
+def _has_hooks(net: torch.nn.Module) -> bool:
+    return any((net._forward_hooks, net._forward_pre_hooks, net._backward_hooks, net._backward_pre_hooks))
+
+
+def _check_net(net: object) -> None:
+    stock = (torch.nn.LSTM, torch.nn.GRU, torch.nn.RNN)
+    if not isinstance(net, stock):
+        raise InputError(f"is {quote_value(type(net).__name__)}", field="net", accepted=_ACCEPTED)
+    if type(net).forward not in [one.forward for one in stock]:
+        raise InputError(
+            f"{quote_value(type(net).__name__)} has a forward of its own, which pieces would leave out",
+            field="net",
+            accepted=f"{_ACCEPTED}; what else a subclass does, in a module around it",
+        )
+
+
+def _check_limits(memory: object, plan: object, piece: object) -> None:
+    if memory is not None and plan is not None:
+        raise InputError("is given together with plan", field="memory", accepted="one of the two")
+    if memory is not None and memory != "auto":
+        read_limit(memory, torch.device("cpu"))
+    if plan is not None and not isinstance(plan, Plan | Schedule):
+        raise InputError(
+            f"{quote_value(plan)} is not a plan",
+            field="plan",
+            value=plan,
+            accepted="a Plan, as ckptplan.optimize and ckptplan.load_plan return, or a ckptplan.Schedule",
+        )
+    if piece is not None and (not isinstance(piece, int) or isinstance(piece, bool) or piece < 1):
+        raise InputError(
+            f"is {quote_value(piece)}",
+            field="piece",
+            value=piece,
+            accepted="a number of time steps, at least 1",
+        )
