@@ -1,4 +1,4 @@
-"""A spiking network in Lightning's Trainer: truncated backpropagation through long sequences, within a limit."""
+"""A spiking network in Lightning's Trainer: truncated backpropagation within a limit of memory."""
 
 import lightning
 import snntorch
@@ -42,6 +42,7 @@ class BusiestChannel(lightning.LightningModule):
         print(f"{batch_index:3d}  loss {loss.item():.3f}")
 
     def configure_optimizers(self):
+        """Return the optimizer."""
         return torch.optim.Adam(self.parameters(), lr=2e-2)
 
 

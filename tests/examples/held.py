@@ -14,7 +14,6 @@ from typing import ClassVar
 
 import torch
 
-
 #: Where a script has its plan.
 MADE = ("plan", "result", "net")
 
