@@ -7,6 +7,8 @@ from hypothesis import HealthCheck, settings
 
 # Tests run on all cores already; threads that wait for each other on busy cores take many times as long.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+# Plans of one test, or of the user, are none of the next.
+os.environ["CKPTPLAN_CACHE"] = "0"
 
 # The deadline is off: machines are shared, and a slow example is no failure.
 _common: Any = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}

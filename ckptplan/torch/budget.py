@@ -15,11 +15,13 @@ import ckptplan
 from ckptplan.errors import Infeasible, InputError, quote_value
 from ckptplan.model.plan import Plan
 from ckptplan.model.workload import Basis
+from ckptplan.planning.request import Request
 from ckptplan.torch.ambient import Autocast
 from ckptplan.torch.inputs import make_sequence
 from ckptplan.torch.measurement import Measurement, find_device, measure_call
 from ckptplan.torch.memory import available_bytes
 from ckptplan.torch.parameters import list_parameters
+from ckptplan.torch.plan_cache import search_plan
 from ckptplan.torch.surroundings.number_holders import TensorHolder
 from ckptplan.torch.surroundings.walk import walk
 from ckptplan.torch.trees import flatten
@@ -224,7 +226,8 @@ def _plan(measurement: Measurement, steps: int, limit: int, kept: int) -> Plan:
         name="call",
         steps=steps,
         units=1,
-        state_bytes=measurement.state_bytes,
+        # A state of plain numbers alone has no tensors.
+        state_bytes=max(1, measurement.state_bytes),
         tape_bytes=measurement.tape_bytes,
         resident_bytes_per_step=measurement.resident_bytes_per_step,
         resident_bytes=kept,
@@ -241,6 +244,8 @@ def _plan(measurement: Measurement, steps: int, limit: int, kept: int) -> Plan:
     profile = ckptplan.HardwareProfile(name="memory-limit", local_bytes=limit, remote_bytes=0)
     # What is not tensors of the cell: numbers by which steps are recognised, states of random generators.
     room = limit - limit // _MARGIN
-    return ckptplan.optimize(
-        workload, profile, local_bytes=room, strategies=_STRATEGIES, command="ckptplan.torch.plan_for"
+    return search_plan(
+        Request.of(
+            workload, profile, local_bytes=room, strategies=_STRATEGIES, command="ckptplan.torch.plan_for"
+        )
     )

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from contextlib import nullcontext
+from functools import lru_cache
 
 import torch
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
@@ -98,17 +99,22 @@ class Projections:
         key = like.dtype, like.device, size
         weights = self._weights.get(key)
         if weights is None:
-            # On the CPU, whatever torch.set_default_device says.
-            cpu = torch.device("cpu")
-            generator = torch.Generator(cpu).manual_seed(size)
-            if like.is_floating_point():
-                weights = torch.rand(size, dtype=torch.float64, generator=generator, device=cpu) + 0.5
-                weights *= torch.randint(2, (size,), generator=generator, device=cpu) * 2 - 1
-            else:
-                # Products wrap around, and stay exact; odd weights lose nothing.
-                weights = torch.randint(2**62, (size,), generator=generator, device=cpu) * 2 + 1
-            weights = self._weights[key] = weights.to(like)
+            weights = self._weights[key] = _make_direction(size, like.is_floating_point()).to(like)
         return weights
+
+
+@lru_cache(maxsize=16)
+def _make_direction(size: int, real: bool) -> torch.Tensor:
+    """Return weights of either sign, none of them small; those of integers are odd."""
+    # On the CPU, whatever torch.set_default_device says.
+    cpu = torch.device("cpu")
+    generator = torch.Generator(cpu).manual_seed(size)
+    with torch.inference_mode(False), torch.no_grad():
+        if real:
+            weights = torch.rand(size, dtype=torch.float64, generator=generator, device=cpu) + 0.5
+            return weights * (torch.randint(2, (size,), generator=generator, device=cpu) * 2 - 1)
+        # Products wrap around, and stay exact; odd weights lose nothing.
+        return torch.randint(2**62, (size,), generator=generator, device=cpu) * 2 + 1
 
 
 def measure_norm(tensor: torch.Tensor) -> torch.Tensor:

@@ -133,18 +133,16 @@ class FirstSteps:
             return self.trial.take(state, step)
 
     def _examine(self, result: StepResult) -> _Examined:
-        inner = {id(leaf) for leaf in result.roots}
-        leaves = list(find_graph_leaves(result.tensors, until=self.named))
-        self._refuse_doubles(leaves)
+        uses = list_uses(result, self.named)
+        self._refuse_doubles(uses)
         return _Examined(
             result=result.detach(),
-            uses={id(leaf): leaf for leaf in leaves if id(leaf) not in inner},
+            uses=uses,
             outer=find_outer_node(result.tensors, before=result.begun, until=self.named),
         )
 
-    def _refuse_doubles(self, leaves: list[torch.Tensor]) -> None:
+    def _refuse_doubles(self, used: Uses) -> None:
         """Raise InputError if a named tensor was computed from one that the step uses, too."""
-        used = {id(leaf) for leaf in leaves}
         computed = [one for one in self.named if one.grad_fn is not None]
         if any(id(leaf) in used for leaf in find_graph_leaves(computed)):
             raise InputError(
@@ -152,6 +150,13 @@ class FirstSteps:
                 field="parameters",
                 accepted="one of the two, so that no gradient is counted twice",
             )
+
+
+def list_uses(result: StepResult, named: Parameters) -> Uses:
+    """Return the tensors requiring a gradient that a step used, those behind named ones left out."""
+    inner = {id(leaf) for leaf in result.roots}
+    leaves = find_graph_leaves(result.tensors, until=named)
+    return {id(leaf): leaf for leaf in leaves if id(leaf) not in inner}
 
 
 @dataclass(frozen=True, kw_only=True)

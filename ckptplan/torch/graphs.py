@@ -14,14 +14,23 @@ from ckptplan.torch.trees import Leaves, is_differentiable
 
 def walk_nodes(outputs: Iterable[torch.Tensor], *, until: Iterable[torch.Tensor] = ()) -> Iterator[Any]:
     """Yield the operations that lead to ``outputs``, each once, without those that lead to ``until``."""
-    ends = {tensor.grad_fn for tensor in until if tensor.grad_fn is not None}
-    waiting = list({tensor.grad_fn for tensor in outputs if tensor.grad_fn is not None} - ends)
-    met = {*waiting, *ends}
-    while waiting:
-        node: Any = waiting.pop()
+    for node, _ in _walk_nodes(outputs, until):
         yield node
-        for following, _ in node.next_functions:
-            if following is not None and following not in met:
+
+
+def _walk_nodes(
+    outputs: Iterable[torch.Tensor], until: Iterable[torch.Tensor]
+) -> Iterator[tuple[Any, tuple[Any, ...]]]:
+    """Yield operations, each with those before it."""
+    ends = {tensor.grad_fn for tensor in until if tensor.grad_fn is not None}
+    waiting: list[Any] = list({tensor.grad_fn for tensor in outputs if tensor.grad_fn is not None} - ends)
+    met = {None, *waiting, *ends}
+    while waiting:
+        node = waiting.pop()
+        before = node.next_functions
+        yield node, before
+        for following, _ in before:
+            if following not in met:
                 met.add(following)
                 waiting.append(following)
 
@@ -30,7 +39,10 @@ def find_graph_leaves(
     outputs: Iterable[torch.Tensor], *, until: Iterable[torch.Tensor] = ()
 ) -> Iterator[torch.Tensor]:
     """Yield the leaves that require a gradient in the graphs of ``outputs``."""
-    yield from (node.variable for node in walk_nodes(outputs, until=until) if hasattr(node, "variable"))
+    for node, before in _walk_nodes(outputs, until):
+        # Nothing comes before a leaf. Few operations are asked: an attribute that is missing takes time.
+        if not before and hasattr(node, "variable"):
+            yield node.variable
 
 
 def read_sequence_number() -> int:
@@ -62,20 +74,27 @@ def count_saved_bytes(
     for tensor in (*end, *find_saved_tensors(outputs)):
         place = storage_of(tensor)
         if place not in left_out and not isinstance(tensor, torch.nn.Parameter):
-            kept[place] = tensor.untyped_storage().nbytes()
+            kept[place] = _count_storage(tensor)
     parameters = {storage_of(leaf) for leaf in find_graph_leaves(outputs)}
     return sum(size for place, size in kept.items() if place not in parameters)
 
 
 def storage_of(tensor: torch.Tensor) -> int:
     """Return a number that identifies a tensor's storage."""
+    if tensor.layout is not torch.strided:
+        # Sparse ones have several, or none that can be read.
+        return id(tensor)
     return tensor.untyped_storage().data_ptr()
+
+
+def _count_storage(tensor: torch.Tensor) -> int:
+    return tensor.untyped_storage().nbytes() if tensor.layout is torch.strided else 0
 
 
 def count_node_bytes(outputs: Iterable[torch.Tensor], *, until: Iterable[torch.Tensor]) -> int:
     """Return the bytes of the distinct storages saved between ``until`` and ``outputs``."""
     found = find_saved_tensors(outputs, until=until)
-    return sum({storage_of(one): one.untyped_storage().nbytes() for one in found}.values())
+    return sum({storage_of(one): _count_storage(one) for one in found}.values())
 
 
 def find_saved_tensors(

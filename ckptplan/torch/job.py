@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import closing, nullcontext
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
+from typing import Any, TypeVar
 
 import torch
 
@@ -26,6 +27,7 @@ from ckptplan.torch.function import PlannedSequence, Run
 from ckptplan.torch.gradients import Gradients
 from ckptplan.torch.host_store import HostStore
 from ckptplan.torch.inputs import Sequence, make_sequence
+from ckptplan.torch.kept import forget, keep, number_findings
 from ckptplan.torch.lookahead import Lookahead
 from ckptplan.torch.losses import Outputs, SummedLoss
 from ckptplan.torch.memory import explain_exhaustion
@@ -35,8 +37,11 @@ from ckptplan.torch.sequence_watch import SequenceWatch
 from ckptplan.torch.sharding import refuse_sharded
 from ckptplan.torch.step_engine import StepEngine
 from ckptplan.torch.stores import FileStore, LocalStore, Store
+from ckptplan.torch.surroundings.holders import Holder
 from ckptplan.torch.trees import Structure, flatten, refuse_inference_tensors
 from ckptplan.torch.verify import Verifier
+
+_O = TypeVar("_O", bound=Outputs)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,13 +53,13 @@ class Job:
     state: Any
     plan: Plan | Schedule
     losses: dict[str, object]
-    parameters: Parameters
-    remote_dir: str | os.PathLike[str] | None
-    replay_randomness: bool
-    schedule: Iterable[Action] | None
-    observer: Observer | None
-    strict: bool
-    verify: bool
+    parameters: Parameters = ()
+    remote_dir: str | os.PathLike[str] | None = None
+    replay_randomness: bool = True
+    verify: bool = True
+    schedule: Iterable[Action] | None = None
+    observer: Observer | None = None
+    strict: bool = False
     #: Whether the plan's sizes are compared with those of the cell.
     compares_sizes: bool = True
 
@@ -70,13 +75,6 @@ class Job:
             raise InputError(
                 f"{quote_value(self.cell)} cannot be called", field="cell", accepted="cell(state, x)"
             )
-        for one in self.parameters:
-            if not isinstance(one, torch.Tensor):
-                raise InputError(
-                    f"holds {quote_value(type(one).__name__)}",
-                    field="parameters",
-                    accepted="tensors, as module.parameters() gives them",
-                )
         if self.remote_dir is not None and not isinstance(self.remote_dir, str | os.PathLike):
             raise InputError(f"is {quote_value(self.remote_dir)}", field="remote_dir", accepted="a folder")
         if isinstance(self.plan, Schedule) and self.schedule is None:
@@ -93,8 +91,8 @@ class Job:
     def _planned(self) -> Schedule:
         return schedule_of(self.plan) if isinstance(self.plan, Plan) else self.plan
 
-    def probe(self, losses: SummedLoss | None) -> ProbeResult:
-        """Run the first step aside, and return what it shows."""
+    def _probe(self, losses: SummedLoss | None, *, anew: bool) -> ProbeResult:
+        """Return what the first steps show, run aside, or what they showed in an earlier call."""
         inputs = self.sequence
         refuse_other_leaves(self.state, field="state")
         if torch.is_grad_enabled():
@@ -106,13 +104,26 @@ class Job:
                 self.cell,
                 self.state,
                 inputs,
-                things={"cell": self.cell, **self.losses, **self._made_inputs},
+                things=self._things,
                 named=self.parameters,
                 losses=losses,
                 device=self._likely_device(inputs),
                 replays_randomness=self.replay_randomness,
                 steps=self.plan.steps,
+                options=(self.verify, self.runs_once),
+                anew=anew,
             )
+
+    @property
+    def _things(self) -> dict[str, object]:
+        return {"cell": self.cell, **self.losses, **self._made_inputs}
+
+    @property
+    def runs_once(self) -> bool:
+        """Whether each step runs a single time, so that it may read what earlier ones left."""
+        return (
+            isinstance(self.plan, Plan) and self.schedule is None and self.plan.predicted.recomputed_steps == 0
+        )
 
     @property
     def _made_inputs(self) -> dict[str, object]:
@@ -132,13 +143,40 @@ class Job:
         accelerators = [device for device in devices if device.type != "cpu"]
         return (accelerators or devices or [torch.device("cpu")])[0]
 
-    def run(self, outputs: Outputs, probed: ProbeResult) -> tuple[tuple[torch.Tensor, ...], Structure]:
+    @property
+    def is_closed(self) -> bool:
+        """Whether the cell reaches nothing else: its trial costs little, and it is made anew in each call."""
+        return getattr(self.cell, "closed", False)
+
+    def run(self, make_outputs: Callable[[], _O]) -> tuple[_O, tuple[torch.Tensor, ...], Structure]:
+        """Return the outputs, their results with the leaves of the final state, and its structure.
+
+        Where findings of an earlier call turn out not to hold, all is put back and begins with a trial.
+        """
+        # An observer sees each action once, and actions may be given only once.
+        anew = self.schedule is not None or self.observer is not None or self.is_closed
+        outputs = make_outputs()
+        attempt = self._attempt(outputs, anew=anew)
+        try:
+            return outputs, *attempt.run()
+        except InputError:
+            forget(attempt.probed.situation)
+            if not attempt.can_repeat:
+                raise
+        outputs = make_outputs()
+        return outputs, *self._attempt(outputs, anew=True).run()
+
+    def _attempt(self, outputs: Outputs, *, anew: bool) -> Attempt:
+        probed = self._probe(outputs if isinstance(outputs, SummedLoss) else None, anew=anew)
+        return Attempt(job=self, outputs=outputs, probed=probed, watch=self._watch(probed))
+
+    def execute(
+        self, outputs: Outputs, probed: ProbeResult, watch: SequenceWatch
+    ) -> tuple[tuple[torch.Tensor, ...], Structure]:
         """Return the results of the outputs with the leaves of the final state, and its structure."""
         state, inputs = flatten(self.state)[0], self.sequence.leaves
-        wanted = any(one.requires_grad for one in (*state, *inputs, *probed.parameters))
-        watch = self._watch(probed)
         executor = self._executor(outputs, probed, watch)
-        if not (wanted and torch.is_grad_enabled()):
+        if not self.wants_gradients(probed):
             # Nothing will be reversed, so no checkpoints are needed.
             with explain_exhaustion(self.plan, probed.device), closing(executor):
                 executor.forward_only()
@@ -163,8 +201,13 @@ class Job:
         finally:
             # Also if memory ran out, which other sizes may explain.
             if gauge is not None:
-                gauge.warn(stacklevel=4)
+                gauge.warn(stacklevel=6)
         return found, executor.end
+
+    def wants_gradients(self, probed: ProbeResult) -> bool:
+        """Return whether there will be a backward pass."""
+        tensors = (*flatten(self.state)[0], *self.sequence.leaves, *probed.parameters)
+        return torch.is_grad_enabled() and any(one.requires_grad for one in tensors)
 
     def _watch(self, probed: ProbeResult) -> SequenceWatch:
         return SequenceWatch(
@@ -173,10 +216,17 @@ class Job:
             before=probed.before,
             with_graph=probed.with_graph,
             trial=probed.trial,
-            generators=Generators(probed.device, wanted=True, held=probed.generators),
+            generators=self._find_generators(probed),
             checks=self.verify,
             roots=self._list_roots(probed),
+            expected=probed.changed if probed.recalled else None,
         )
+
+    def _find_generators(self, probed: ProbeResult) -> Generators:
+        """Return the generators that steps may draw from: those of the trial, if it knew the device."""
+        if probed.device.type == "cpu":
+            return probed.trial.generators
+        return Generators(probed.device, wanted=True, held=probed.generators)
 
     def _list_roots(self, probed: ProbeResult) -> tuple[torch.Tensor, ...]:
         """Return the leaves that require a gradient among the parameters, the state and the inputs."""
@@ -215,7 +265,9 @@ class Job:
             steps=self.plan.steps,
             state=structure.fill([leaf.detach() for leaf in leaves]),
             stores={Tier.LOCAL: LocalStore(), Tier.REMOTE: remote},
-            generators=Generators(probed.device, wanted=self.replay_randomness, held=probed.generators),
+            generators=self._find_generators(probed)
+            if self.replay_randomness
+            else Generators(probed.device, wanted=False),
             autocast=autocast,
             observer=self.observer,
             watch=watch,
@@ -251,3 +303,51 @@ class Job:
                 **shared, device=probed.device, chunk=planned.chunk_size, room=planned.local_states
             )
         return StepEngine(**shared, temporary=probed.temporary)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Attempt:
+    """A run of a job with findings, of a trial or of an earlier call."""
+
+    job: Job
+    outputs: Outputs
+    probed: ProbeResult
+    watch: SequenceWatch
+
+    @property
+    def can_repeat(self) -> bool:
+        """Whether a refusal may be due to findings of an earlier call, and all is as it was before."""
+        return self.probed.recalled and self.watch.restored
+
+    def run(self) -> tuple[tuple[torch.Tensor, ...], Structure]:
+        """Run it, and keep its findings if they hold for calls that find everything as it is now."""
+        results = self.job.execute(self.outputs, self.probed, self.watch)
+        if self.job.wants_gradients(self.probed):
+            changed, checked = self.watch.swept, self.watch.checked
+        else:
+            changed, checked = self.probed.changed, True
+        if not changed and self.probed.recalled:
+            # They are kept already.
+            self.watch.when_refused = partial(forget, self.probed.situation)
+        elif not changed or checked or self.job.runs_once:
+            self._keep(changed)
+        return results
+
+    def _keep(self, changed: tuple[tuple[Holder, Any], ...]) -> None:
+        probed, situation = self.probed, self.probed.situation
+        if changed:
+            situation = situation.walk_again(probed.things)
+        if situation.key is None or self.job.is_closed:
+            return
+        findings = number_findings(
+            situation,
+            used=probed.used,
+            modules=probed.modules,
+            temporary=probed.temporary,
+            device=probed.device,
+            changed=(*probed.changed, *changed),
+            with_graph=self.watch.with_graph,
+        )
+        if findings is not None:
+            keep(situation, findings)
+            self.watch.when_refused = partial(forget, situation)

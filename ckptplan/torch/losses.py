@@ -17,6 +17,8 @@ from ckptplan.torch.verify import Verifier
 
 #: Tensors of a recorded chunk through which gradients enter, besides the state.
 Terms = list[torch.Tensor]
+#: Types in which many terms can be added up.
+_SUMMED = (torch.float32, torch.float64)
 #: Outputs that are compared at a time; a recorded chunk keeps them anyway.
 _AT_ONCE = 16
 
@@ -178,6 +180,8 @@ class SummedLoss(Outputs):
         self._sums: RunSums | None = None
 
     def take(self, start: int, outputs: Sequence[Any], *, first_time: bool) -> Terms:
+        if self.loss is not None and len(outputs) == 1:
+            return [self._take_one(self.loss, start, outputs[0], first_time=first_time)]
         values = self._values(start, outputs)
         for value in values:
             self._count(value, first_time=first_time)
@@ -185,15 +189,30 @@ class SummedLoss(Outputs):
             if self.chunk_loss is not None:
                 self._compare_runs(self.verifier, start, values[0], outputs, first_time=first_time)
             else:
-                if self._numbers is None:
-                    self._numbers = self.verifier.make_loss_numbers(values[0], flatten(outputs[0])[0])
                 for step, value in enumerate(values, start=start):
-                    if first_time:
-                        self._numbers.keep(step, value)
-                    else:
-                        scale = partial(self._measure_scale, step, outputs[step - start])
-                        self._numbers.check(step, value, scale=scale)
+                    self._compare(self.verifier, step, value, outputs[step - start], first_time=first_time)
         return values
+
+    def _take_one(
+        self, loss: Callable[[int, Any], torch.Tensor], step: int, output: Any, *, first_time: bool
+    ) -> torch.Tensor:
+        """Return the loss of a single output: the usual case, once for each step."""
+        value = _check_scalar(loss(step, output), "loss")
+        if first_time:
+            self._count(value, first_time=True)
+        if self.verifier is not None and runs_again(first_time):
+            self._compare(self.verifier, step, value, output, first_time=first_time)
+        return value
+
+    def _compare(
+        self, verifier: Verifier, step: int, value: torch.Tensor, output: Any, *, first_time: bool
+    ) -> None:
+        if self._numbers is None:
+            self._numbers = verifier.make_loss_numbers(value, flatten(output)[0])
+        if first_time:
+            self._numbers.keep(step, value)
+        else:
+            self._numbers.check(step, value, scale=partial(self._measure_scale, step, output))
 
     def _measure_scale(self, step: int, output: Any) -> float:
         """Return how far the loss of a step moves if each element of an output changes by its own size.
@@ -277,6 +296,9 @@ def stack_outputs(outputs: Sequence[Any]) -> Any:
 
 
 def _check_scalar(value: object, field: str) -> torch.Tensor:
+    if value.__class__ is torch.Tensor and value.dtype in _SUMMED and not value.shape:
+        # The usual case, without another operation in the graph of each step.
+        return value
     if not isinstance(value, torch.Tensor) or value.numel() != 1 or not is_differentiable(value):
         got = f"shape {tuple(value.shape)}" if isinstance(value, torch.Tensor) else quote_value(value)
         raise InputError(

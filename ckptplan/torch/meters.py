@@ -35,12 +35,12 @@ class LiveBytes(TorchDispatchMode):
         """Run an operation and count the storages that it returns."""
         # Storages of the arguments were created outside, unless they are already counted.
         for value in tree_iter((args, kwargs)):
-            if isinstance(value, torch.Tensor):
-                self._meet(value.untyped_storage())
+            for storage in _list_storages(value):
+                self._meet(storage)
         result = func(*args, **(kwargs or {}))
         for value in tree_iter(result):
-            if isinstance(value, torch.Tensor):
-                self._count(value.untyped_storage())
+            for storage in _list_storages(value):
+                self._count(storage)
         return result
 
     def _meet(self, storage: torch.UntypedStorage) -> None:
@@ -61,3 +61,14 @@ class LiveBytes(TorchDispatchMode):
         self._alive[key] = weakref.ref(storage, gone)
         self.now += size
         self.peak = max(self.peak, self.now)
+
+
+def _list_storages(value: object) -> list[torch.UntypedStorage]:
+    """Return the storages of a tensor: of a sparse one those of its parts."""
+    if not isinstance(value, torch.Tensor):
+        return []
+    if value.layout is torch.sparse_coo:
+        return [part.untyped_storage() for part in (value._indices(), value._values())]
+    if value.layout in (torch.sparse_csr, torch.sparse_bsr):
+        return [part.untyped_storage() for part in (value.crow_indices(), value.col_indices(), value.values())]
+    return [value.untyped_storage()] if value.layout is torch.strided else []

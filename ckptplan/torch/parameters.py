@@ -19,13 +19,14 @@ def list_parameters(parameters: object) -> Parameters:
     """Return the tensors that require a gradient. Raises InputError."""
     if isinstance(parameters, torch.nn.Module):
         parameters = parameters.parameters()
+    accepted = "tensors, as module.parameters() gives them"
     if not isinstance(parameters, Iterable) or isinstance(parameters, torch.Tensor | str):
-        raise InputError(
-            f"is {quote_value(type(parameters).__name__)}",
-            field="parameters",
-            accepted="tensors, as module.parameters() gives them",
-        )
-    return tuple(one for one in parameters if not isinstance(one, torch.Tensor) or one.requires_grad)
+        raise InputError(f"is {quote_value(type(parameters).__name__)}", field="parameters", accepted=accepted)
+    named = tuple(parameters)
+    for one in named:
+        if not isinstance(one, torch.Tensor):
+            raise InputError(f"holds {quote_value(type(one).__name__)}", field="parameters", accepted=accepted)
+    return tuple(one for one in named if one.requires_grad)
 
 
 def collect_parameters(modules: Modules, named: Parameters, found: list[torch.Tensor]) -> Parameters:

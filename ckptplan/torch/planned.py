@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypedDict, Unpack
 
 import torch
 
@@ -30,38 +30,26 @@ class Result:
     plan: Plan | Schedule
 
 
+class RunOptions(TypedDict, total=False):
+    """The arguments of ``unroll`` and ``bptt`` that say how a plan is executed."""
+
+    parameters: Iterable[torch.Tensor]
+    remote_dir: str | os.PathLike[str] | None
+    replay_randomness: bool
+    verify: bool
+    schedule: Iterable[Action] | None
+    observer: Observer | None
+    strict: bool
+
+
 def unroll_planned(
-    cell: Cell,
-    inputs: Any,
-    state: Any,
-    *,
-    plan: Plan | Schedule,
-    parameters: Iterable[torch.Tensor] = (),
-    remote_dir: str | os.PathLike[str] | None = None,
-    replay_randomness: bool = True,
-    verify: bool = True,
-    schedule: Iterable[Action] | None = None,
-    observer: Observer | None = None,
-    strict: bool = False,
+    cell: Cell, inputs: Any, state: Any, *, plan: Plan | Schedule, **options: Unpack[RunOptions]
 ) -> tuple[Any, Any]:
     """Return the outputs of all steps and the final state, as ``ckptplan.torch.unroll`` under a plan."""
-    job = Job(
-        cell=cell,
-        inputs=inputs,
-        state=state,
-        plan=plan,
-        losses={},
-        parameters=list_parameters(parameters),
-        remote_dir=remote_dir,
-        replay_randomness=replay_randomness,
-        verify=verify,
-        schedule=schedule,
-        observer=observer,
-        strict=strict,
-    )
-    probed = job.probe(None)
-    tensors, end = job.run(StackedOutputs(steps=plan.steps), probed)
-    structure = probed.output
+    job = Job(cell=cell, inputs=inputs, state=state, plan=plan, losses={}, **_read_once(options))
+    outputs, tensors, end = job.run(lambda: StackedOutputs(steps=plan.steps))
+    structure = outputs.structure
+    assert structure is not None  # noqa: S101 - a plan has a step
     count = sum(structure.is_tensor)
     return structure.fill(tensors[:count]), end.fill(tensors[count:])
 
@@ -75,34 +63,20 @@ def bptt_planned(
     plan: Plan | Schedule,
     chunk_loss: Callable[[int, Any], torch.Tensor] | None = None,
     final_loss: Callable[[Any], torch.Tensor] | None = None,
-    parameters: Iterable[torch.Tensor] = (),
-    remote_dir: str | os.PathLike[str] | None = None,
-    replay_randomness: bool = True,
-    verify: bool = True,
-    schedule: Iterable[Action] | None = None,
-    observer: Observer | None = None,
-    strict: bool = False,
+    **options: Unpack[RunOptions],
 ) -> Result:
     """Return the loss of a sequence, as ``ckptplan.torch.bptt`` under a plan. Raises InputError."""
     losses = check_losses(loss=loss, chunk_loss=chunk_loss, final_loss=final_loss)
-    job = Job(
-        cell=cell,
-        inputs=inputs,
-        state=state,
-        plan=plan,
-        losses=losses,
-        parameters=list_parameters(parameters),
-        remote_dir=remote_dir,
-        replay_randomness=replay_randomness,
-        verify=verify,
-        schedule=schedule,
-        observer=observer,
-        strict=strict,
+    job = Job(cell=cell, inputs=inputs, state=state, plan=plan, losses=losses, **_read_once(options))
+    _, (value, *final), end = job.run(
+        lambda: SummedLoss(loss=loss, chunk_loss=chunk_loss, final_loss=final_loss)
     )
-    outputs = SummedLoss(loss=loss, chunk_loss=chunk_loss, final_loss=final_loss)
-    probed = job.probe(outputs)
-    (value, *final), end = job.run(outputs, probed)
     return Result(loss=value, state=end.fill([leaf.detach() for leaf in final]), plan=plan)
+
+
+def _read_once(options: RunOptions) -> dict[str, Any]:
+    """Return the options, with the parameters as a tuple. Raises InputError."""
+    return {**options, "parameters": list_parameters(options.get("parameters", ()))}
 
 
 def check_losses(*, loss: object, chunk_loss: object, final_loss: object) -> dict[str, Any]:

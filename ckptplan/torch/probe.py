@@ -14,15 +14,19 @@ from torch.nn.modules.lazy import LazyModuleMixin
 
 from ckptplan.errors import InputError
 from ckptplan.torch.ambient import Autocast, Generators
-from ckptplan.torch.first_steps import FirstSteps
+from ckptplan.torch.first_steps import FirstSteps, list_uses
+from ckptplan.torch.graphs import find_outer_node
 from ckptplan.torch.inputs import Sequence
+from ckptplan.torch.kept import Findings, Situation, find_places, read_settings, recall
 from ckptplan.torch.losses import SummedLoss
 from ckptplan.torch.modules import CalledModules
 from ckptplan.torch.parameters import Modules, Parameters, collect_parameters
+from ckptplan.torch.surroundings.holders import Holder
 from ckptplan.torch.surroundings.iterators import tap_iterators
+from ckptplan.torch.surroundings.signature import Signature
 from ckptplan.torch.surroundings.snapshot import Place, Snapshot, Surroundings
 from ckptplan.torch.surroundings.walk import Reached, walk
-from ckptplan.torch.trees import Leaves, Structure, flatten
+from ckptplan.torch.trees import Leaves
 from ckptplan.torch.trial import Trial
 
 
@@ -35,7 +39,6 @@ class ProbeResult:
     temporary: int
     #: The cell and the losses, if they are modules, and all modules that were called.
     modules: Modules
-    output: Structure
     device: torch.device
     #: Random generators that the cell and the losses hold.
     generators: tuple[object, ...]
@@ -47,6 +50,14 @@ class ProbeResult:
     before: Snapshot
     #: Places that hold tensors with a graph after a step.
     with_graph: set[Place]
+    #: What steps changed in the trial, or in earlier sequences: the holders with the keys.
+    changed: tuple[tuple[Holder, Any], ...]
+    #: The tensors requiring a gradient that steps used.
+    used: tuple[torch.Tensor, ...]
+    #: What the findings depend on.
+    situation: Situation
+    #: Whether the findings are those of an earlier call, so that no trial was made.
+    recalled: bool
 
 
 def probe(
@@ -60,8 +71,13 @@ def probe(
     device: torch.device,
     replays_randomness: bool,
     steps: int,
+    options: tuple[Any, ...] = (),
+    anew: bool = True,
 ) -> ProbeResult:
     """Run the first two steps and their losses, in both grad modes, and restore everything. Raises InputError.
+
+    If nothing has changed since an earlier call, what was found then is returned; the first step runs once, to
+    see whether it uses the same tensors.
 
     Arguments:
         cell: ``cell(state, x)`` returns (state, output).
@@ -73,14 +89,37 @@ def probe(
         device: the device on which the cell will probably run.
         replays_randomness: whether steps that run again draw the same random numbers.
         steps: T.
+        options: what else of the call findings depend on.
+        anew: whether findings of earlier calls are left aside.
     """
     inputs = inputs.trial
-    leaves, nest = inputs.piece(0, 1)
-    reached = _walk(things, device, lambda: cell(state, next(inputs.iterate(leaves, nest, 0, 1))))
+
+    def take() -> object:
+        leaves, nest = inputs.piece(0, 1)
+        return cell(state, next(inputs.iterate(leaves, nest, 0, 1)))
+
+    signature = Signature()
+    reached = walk_made(things, device, take, signature)
+    last = min(1, steps - 1)
+    settings = read_settings(
+        state,
+        inputs,
+        named,
+        signature,
+        device=device,
+        options=(*options, tuple(things), replays_randomness, last),
+    )
+    situation = Situation(reached=reached, signature=signature, settings=settings)
     generators = Generators(device, wanted=True, held=reached.generators)
     trial = Trial(cell=cell, inputs=inputs, losses=losses, generators=generators)
+    if not anew and (findings := recall(situation)) is not None:
+        recalled = _apply(findings, situation, trial=trial, things=things, named=named)
+        if not torch.is_grad_enabled() or _holds(recalled, state, Autocast.present(device), named):
+            return recalled
+    # What makes the inputs is asked, and what it returns is checked, before any step runs.
+    inputs.piece(0, 1)
     called = CalledModules([module for _, module in reached.modules], given=things.values())
-    autocast, last = Autocast.present(device), min(1, steps - 1)
+    autocast = Autocast.present(device)
     with ExitStack() as stack:
         stack.enter_context(generators.aside())
         stack.enter_context(torch.enable_grad())
@@ -109,7 +148,6 @@ def probe(
         parameters=collect_parameters(called.modules, named, seen.parameters),
         temporary=seen.temporary,
         modules=called.modules,
-        output=flatten(seen.first.output)[1],
         device=_find_device(seen.first.leaves, default=device),
         generators=tuple(reached.generators),
         trial=trial,
@@ -117,7 +155,62 @@ def probe(
         surroundings=surroundings,
         before=surroundings.take_without_copies(world, but={place.holder for place in seen.changed}),
         with_graph={place for place in seen.with_graph if place.holder < known},
+        changed=tuple((reached.holders[one.holder], one.key) for one in seen.changed if one.holder < known),
+        used=tuple(seen.parameters),
+        situation=situation,
+        recalled=False,
     )
+
+
+def _apply(
+    findings: Findings, situation: Situation, *, trial: Trial, things: dict[str, object], named: Parameters
+) -> ProbeResult:
+    """Return findings of an earlier call, with the objects of this one."""
+    reached, met = situation.reached, situation.signature.things
+    modules = tuple(met[number] for number in findings.modules)
+    used = [met[number] for number in findings.used]
+    surroundings = Surroundings(reached.holders)
+    written = {number for number, _ in findings.changed}
+    return ProbeResult(
+        parameters=collect_parameters(modules, named, used),
+        temporary=findings.temporary,
+        modules=modules,
+        device=findings.device,
+        generators=tuple(reached.generators),
+        trial=trial,
+        things=things,
+        surroundings=surroundings,
+        before=surroundings.take_some_copies(written),
+        with_graph=find_places(reached, findings.with_graph),
+        changed=tuple((reached.holders[number], key) for number, key in findings.changed),
+        used=tuple(used),
+        situation=situation,
+        recalled=True,
+    )
+
+
+def _holds(recalled: ProbeResult, state: Any, autocast: Autocast, named: Parameters) -> bool:
+    """Return whether the first step still uses the same tensors, and changes nothing else than it did.
+
+    What it keeps where nothing looks, as ``functools.lru_cache`` does, is then made with its graph.
+    """
+    surroundings, before = recalled.surroundings, recalled.before
+    used, known = {id(one) for one in recalled.used}, {(id(one.thing), key) for one, key in recalled.changed}
+    with recalled.trial.generators.aside(), torch.enable_grad():
+        try:
+            with autocast.cast_anew():
+                result = recalled.trial.take(state, 0)
+            uses = list_uses(result, named)
+            changed = surroundings.list_changes(before, surroundings.take())
+        except InputError:
+            # The trial says why.
+            return False
+        finally:
+            surroundings.put_back(before)
+    same = used <= uses.keys() and len(uses) == len(used) + recalled.temporary
+    places = {(id(surroundings.holders[place.holder].thing), place.key) for place in changed}
+    outer = find_outer_node(result.tensors, before=result.begun, until=named)
+    return same and places <= known and outer is None and not result.loss_draws
 
 
 def _may_compile() -> bool:
@@ -143,9 +236,14 @@ def _note_called(called: CalledModules, trial: Trial, state: Any, *, last: int, 
     trial.generators.restore(drawn)
 
 
-def _walk(things: dict[str, object], device: torch.device, take: Callable[[], object]) -> Reached:
+def walk_made(
+    things: dict[str, object],
+    device: torch.device,
+    take: Callable[[], object],
+    signature: Signature | None = None,
+) -> Reached:
     """Return what can be reached, after a step in which lazy modules make their parameters."""
-    reached = walk(things)
+    reached = walk(things, signature=signature)
     if not reached.lazy:
         return reached
     modules = [module for _, module in reached.modules]

@@ -12,6 +12,7 @@ import torch
 
 from ckptplan.errors import InputError
 from ckptplan.torch.comparisons import Comparisons, Number
+from ckptplan.torch.trees import is_differentiable
 
 #: Makes an error for steps start..stop-1, given the difference as a share of their scale.
 MakeStepsError: TypeAlias = Callable[[int, int, float], InputError]
@@ -69,7 +70,7 @@ class HostNumbers(StepNumbers):
         rounding: float,
         error: MakeStepsError,
     ) -> None:
-        self._first: array[float] = array("d" if like.is_floating_point() else "q", bytes(8 * steps))
+        self._first: array[float] = array("d" if is_differentiable(like) else "q", bytes(8 * steps))
         self._comparisons, self._rounding, self._error = comparisons, rounding, error
         self._mean: float | None = None
         self._refusal: InputError | None = None
@@ -123,7 +124,7 @@ class DeviceNumbers(StepNumbers):
         rounding: float,
         error: MakeStepsError,
     ) -> None:
-        dtype = torch.float64 if like.is_floating_point() else torch.int64
+        dtype = torch.float64 if is_differentiable(like) else torch.int64
         self._first = torch.zeros(steps, dtype=dtype, device=like.device)
         self._comparisons, self._rounding, self._error = comparisons, rounding, error
         self._kept: list[torch.Tensor] = []

@@ -6,7 +6,7 @@ they read is hidden state, and refused, also if they begin to write it only afte
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -15,8 +15,9 @@ import torch
 from ckptplan.errors import InputError
 from ckptplan.torch.ambient import Generators
 from ckptplan.torch.hidden import refuse_changed_parameters, refuse_hidden_state, refuse_lost_changes
+from ckptplan.torch.kept import StaleFindingsError
 from ckptplan.torch.leftovers import guard_leftovers
-from ckptplan.torch.surroundings.holders import Content
+from ckptplan.torch.surroundings.holders import Content, Holder
 from ckptplan.torch.surroundings.number_holders import TensorHolder
 from ckptplan.torch.surroundings.snapshot import Place, Snapshot, Surroundings
 from ckptplan.torch.surroundings.values import holds_graph
@@ -36,6 +37,7 @@ class SequenceWatch:
         generators: the random generators.
         checks: whether hidden state that shows only during the sequence is looked for.
         roots: leaves that require a gradient, from which a plain loop computes what steps leave behind.
+        expected: what steps changed in earlier calls, holders with keys, if there was no trial in this one.
     """
 
     def __init__(
@@ -49,10 +51,19 @@ class SequenceWatch:
         generators: Generators,
         checks: bool,
         roots: Sequence[torch.Tensor],
+        expected: Iterable[tuple[Holder, Any]] | None = None,
     ) -> None:
         self._surroundings, self._with_graph = surroundings, set(with_graph)
         self._before: Snapshot | None = before
         self._roots = roots
+        self._expected = None if expected is None else {(id(holder.thing), key) for holder, key in expected}
+        #: What the sweep changed, and whether it was found out that no later step reads it.
+        self.swept: tuple[tuple[Holder, Any], ...] = ()
+        self.checked = False
+        #: Whether all is as it was before the first step, after a refusal.
+        self.restored = False
+        #: Called if the backward pass refuses the sequence.
+        self.when_refused: Callable[[], object] = int
         #: The numbers of holders that the sweep made.
         self._made: list[int] = []
         self._trial, self._generators, self._checks = trial, generators, checks
@@ -76,6 +87,11 @@ class SequenceWatch:
             # Networks are more active here than at the start.
             self._start = detach_state(state), step
 
+    @property
+    def with_graph(self) -> list[tuple[Holder, Any]]:
+        """The places that hold tensors with a graph after a step: holders with keys."""
+        return [(self._surroundings.holders[place.holder], place.key) for place in self._with_graph]
+
     def guard(self) -> None:
         """Let what other steps left with a graph refuse a gradient: steps are recorded, which may use it."""
         guard_leftovers(self._surroundings, self._with_graph, with_graph=self._with_graph, roots=self._roots)
@@ -86,6 +102,11 @@ class SequenceWatch:
         before, self._before = self._before, None
         assert before is not None  # noqa: S101 - a sweep ends once
         changed = surroundings.list_changes(before, now)
+        unexpected = self._list_unexpected(changed)
+        if unexpected and all(surroundings.can_return(place, before) for place in unexpected):
+            self._before = before
+            raise StaleFindingsError("a step changed what none had changed before", field="cell or loss")
+        self.swept = tuple((surroundings.holders[place.holder], place.key) for place in changed)
         known = len(before)
         if surroundings.find_more(changed):
             now = surroundings.take()
@@ -97,13 +118,22 @@ class SequenceWatch:
         refuse_changed_parameters(surroundings, changed)
         self._changed = {place.holder: before[place.holder] for place in changed}
         if changed and self._early is not None:
-            lasting = surroundings.list_changes(self._early, now)
+            lasting = list(dict.fromkeys((*surroundings.list_changes(self._early, now), *unexpected)))
+            self.checked = set(changed) <= set(lasting)
             refuse_lost_changes(surroundings, lasting)
             self._refuse_hidden(now, lasting)
         guard_leftovers(surroundings, changed, with_graph=self._with_graph, roots=self._roots)
         values = (surroundings.value_of(place) for place in changed)
         self.written = frozenset(id(one) for one in values if isinstance(one, torch.Tensor))
         self._early = None
+
+    def _list_unexpected(self, changed: list[Place]) -> list[Place]:
+        if self._expected is None:
+            return []
+        holders = self._surroundings.holders
+        return [
+            place for place in changed if (id(holders[place.holder].thing), place.key) not in self._expected
+        ]
 
     def _refuse_hidden(self, world: Snapshot, places: list[Place]) -> None:
         surroundings, drawn = self._surroundings, self._generators.state()
@@ -130,6 +160,7 @@ class SequenceWatch:
         except InputError:
             if self._before is not None:
                 self._surroundings.put_back(self._before)
+                self.restored = self._surroundings.holds_numbers(self._before)
             self._surroundings.write_places(self._changed)
             self._generators.restore(self._drawn)
             raise
@@ -145,6 +176,7 @@ class SequenceWatch:
             yield
         except InputError:
             present = self._changed
+            self.when_refused()
             raise
         finally:
             self._surroundings.write_places(present)

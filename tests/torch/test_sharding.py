@@ -25,6 +25,8 @@ RIGHT = (
     "ddp, static",
     "ddp of the cell",
     "ddp of a part",
+    "ddp, wrapped network",
+    "ddp, wrapped network, unused",
     "dp",
     "dp of a part",
 )

@@ -316,22 +316,6 @@ def test_a_network_that_mixes_time_steps_in_multi_step_mode_is_refused() -> None
     wrap(net, memory="1 MB")(data()).sum().backward()
 
 
-@pytest.mark.parametrize("steps", [1, STEPS])
-def test_a_network_that_returns_no_output_for_each_time_step_is_refused(steps: int) -> None:
-    """Its output would be taken for a sequence of its batch."""
-    net = nn.Sequential(layer.Linear(INPUTS, UNITS), neuron.LIFNode(), Last()).double()
-    functional.set_step_mode(net, "m")
-    with pytest.raises(InputError, match=r"net: returns no output for each time step: .* \(3, 5\)"):
-        wrap(net, memory="1 MB")(torch.zeros(steps, 3, INPUTS).double())
-
-
-class Last(nn.Module):
-    """Takes the last step."""
-
-    def forward(self, x: torch.Tensor) -> Any:
-        return x[-1]
-
-
 class Squeeze(nn.Module):
     """Makes (T, B, N, 1) of (T, B, N, 1): SpikingJelly's batch normalization wants four axes over time."""
 

@@ -76,6 +76,37 @@ class Model(torch.nn.Module):
         return bptt(cell, inputs, state, loss, plan=self.plan).loss
 
 
+class Memory(torch.nn.Module):
+    """Keeps its state."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.cell = Cell()
+        self.state: Any = None
+
+    def forward(self, x: Any) -> Any:
+        self.state, _ = self.cell(self.state, x)
+        return self.state
+
+
+class Wrapped(torch.nn.Module):
+    """A loss of the outputs of a network that keeps its state, wrapped or in a plain loop."""
+
+    def __init__(self, strategy: str | None) -> None:
+        super().__init__()
+        self.loops = strategy is None
+        self.net: Any = Memory()
+        if strategy is not None:
+            plan = plan_of(STEPS, strategy, states=30, state_bytes=STATE)
+            self.net = ckptplan.torch.wrap(self.net, plan=plan)
+        self.head = torch.nn.Linear(6, 2)
+
+    def forward(self, inputs: Any, state: Any) -> Any:
+        self.net.state = state
+        outputs = torch.stack([self.net(x) for x in inputs]) if self.loops else self.net(inputs)
+        return self.head(outputs).square().mean()
+
+
 class Layers(torch.nn.Module):
     """Layers that each run the whole sequence."""
 
@@ -161,6 +192,8 @@ WRAPPERS: dict[str, Callable[[Any], Any]] = {
     "ddp of a part": wrap_part("cell.up", DistributedDataParallel),
     "ddp of a part, static": wrap_part("cell.up", DistributedDataParallel, static_graph=True),
     "ddp of a part, unused": wrap_part("cell.up", DistributedDataParallel, find_unused_parameters=True),
+    "ddp, wrapped network": wrap_part("", DistributedDataParallel),
+    "ddp, wrapped network, unused": wrap_part("", DistributedDataParallel, find_unused_parameters=True),
     "dp": wrap_part("", torch.nn.DataParallel),
     "dp of a part": wrap_part("cell.up", torch.nn.DataParallel),
     "fsdp1": wrap_part("", FullyShardedDataParallel, **CPU),
@@ -189,7 +222,13 @@ def data(case: str, rank: int, turn: int) -> tuple[Any, Any]:
 def gradients(case: str, rank: int, strategy: str | None) -> list[torch.Tensor | None]:
     """Return the gradients of the second of two steps of training."""
     torch.manual_seed(0)
-    made: Any = Layers(strategy) if "layers" in case else Model(strategy, as_method="method" in case)
+    made: Any
+    if "wrapped" in case:
+        made = Wrapped(strategy)
+    elif "layers" in case:
+        made = Layers(strategy)
+    else:
+        made = Model(strategy, as_method="method" in case)
     model = WRAPPERS[case](made.double())
     for turn in range(2):
         model.zero_grad()

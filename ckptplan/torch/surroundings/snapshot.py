@@ -75,6 +75,13 @@ class Surroundings:
             for number, (holder, one) in enumerate(zip(self.holders, before, strict=False))
         )
 
+    def take_some_copies(self, numbers: Container[int]) -> Snapshot:
+        """Remember the present contents; of large tensors, the numbers of those with some numbers."""
+        return tuple(
+            holder.read(copies=number in numbers and number in self.copyable)
+            for number, holder in enumerate(self.holders)
+        )
+
     def list_changes(self, before: Snapshot, after: Snapshot) -> list[Place]:
         """Return the places that differ."""
         return [
@@ -148,6 +155,20 @@ class Surroundings:
         if isinstance(holder, TensorHolder):
             return holder.small or place.holder in self.copyable
         return not isinstance(holder, ArrayHolder) or holder.small
+
+    def can_return(self, place: Place, before: Snapshot) -> bool:
+        """Return whether a place can be put back to what it was in a snapshot."""
+        holder = self.holders[place.holder]
+        kept = not isinstance(holder, TensorHolder) or before[place.holder].copy is not None
+        return kept and self.can_put_back(place)
+
+    def holds_numbers(self, before: Snapshot) -> bool:
+        """Return whether no tensor has changed whose numbers are not in a snapshot."""
+        return all(
+            content.copy is not None or holder.is_as(content)
+            for holder, content in zip(self.holders, before, strict=False)
+            if isinstance(holder, TensorHolder)
+        )
 
 
 def _choose_copied(holders: list[Holder]) -> set[int]:

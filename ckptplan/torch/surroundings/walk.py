@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import random
 import sys
-from argparse import Namespace
-from collections import UserDict, UserList, deque
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -24,7 +23,6 @@ from types import (
     MethodType,
     MethodWrapperType,
     ModuleType,
-    SimpleNamespace,
 )
 from typing import Any, TypeAlias
 
@@ -47,22 +45,15 @@ from ckptplan.torch.surroundings.holders import (
     read_cell,
 )
 from ckptplan.torch.surroundings.number_holders import ArrayHolder, GradientHolder, TensorHolder
+from ckptplan.torch.surroundings.scope import is_passed_over, is_passed_over_module, is_searched
+from ckptplan.torch.surroundings.signature import Signature
 
 #: Objects that are looked at, and elements of one container.
 _MOST_OBJECTS, _MOST_ELEMENTS = 4_000, 512
 #: Tensors up to this size are copied whenever they are looked at.
 _SMALL_BYTES = 2**16
-#: Packages whose functions and plain objects keep nothing between steps, or nothing that steps read.
-_PASSED_OVER = frozenset(sys.stdlib_module_names) | {
-    "_pytest", "ckptplan", "lightning", "lightning_fabric", "matplotlib", "numpy", "pandas", "pytest",
-    "pytorch_lightning", "scipy", "sklearn", "tensorboard", "torch", "torchmetrics", "torchvision", "tqdm",
-    "triton", "wandb",
-}  # fmt: skip
-#: Classes of such packages whose objects hold what a user put there.
-_SEARCHED = (
-    "_thread._local", "argparse.", "collections.", "queue.", "torch.distributions.", "torch.optim.", "types.",
-    "weakref.",
-)  # fmt: skip
+#: Lists of classes in which a library notes all objects that were ever made: other networks' are not searched.
+_REGISTRIES = frozenset({("snntorch", "instances")})
 #: What every module has, and what PyTorch keeps in it.
 _OWN = (frozenset(vars(torch.nn.Module())) - {"training"}) | {"_memories"}
 #: What is read as attributes of a module; SpikingJelly's neurons have memories.
@@ -71,8 +62,6 @@ _IMMUTABLE = (
     int, float, complex, str, bytes, type(None), torch.dtype, torch.device, torch.Size, ModuleType,
     property, range, slice,
 )  # fmt: skip
-#: Classes of the standard library whose objects hold what users put into them.
-_PLAIN_DATA = (SimpleNamespace, Namespace, UserDict, UserList)
 _Found: TypeAlias = Iterator[tuple[str, Any]]
 
 
@@ -89,20 +78,32 @@ class Reached:
     lazy: bool = False
 
 
-def walk(roots: Mapping[str, object]) -> Reached:
-    """Return what can be reached from named objects."""
+def walk(roots: Mapping[str, object], *, signature: Signature | None = None) -> Reached:
+    """Return what can be reached from named objects; a ``signature`` notes what is met."""
     found = Reached()
     waiting: deque[tuple[str, Any]] = deque(roots.items())
-    met: set[int] = set()
+    met: dict[int, int] = {}
     # Holders refer to what they hold; all else that is created on the way must stay alive, or ids repeat.
     alive: list[Any] = []
     while waiting and len(met) < _MOST_OBJECTS:
         name, thing = waiting.popleft()
-        if isinstance(thing, _IMMUTABLE) or id(thing) in met:
+        if isinstance(thing, _IMMUTABLE):
+            if signature is not None:
+                signature.note_constant(name, thing)
             continue
-        met.add(id(thing))
+        number = met.get(id(thing))
+        if number is not None:
+            if signature is not None:
+                signature.note_again(name, number)
+            continue
+        met[id(thing)] = len(met)
         alive.append(thing)
-        waiting.extend(_visit(name, thing, found))
+        parts = list(_visit(name, thing, found))
+        waiting.extend(parts)
+        if signature is not None:
+            signature.note(name, thing, len(parts))
+    if signature is not None and waiting:
+        signature.complete = False
     return found
 
 
@@ -177,7 +178,7 @@ def _visit_module(name: str, thing: torch.nn.Module, found: Reached) -> _Found:
 
 def _visit_object(name: str, thing: object, found: Reached) -> _Found:
     """Visit an object of a class that is not known here."""
-    if is_passed_over(type(thing)) and not isinstance(thing, _PLAIN_DATA) and not _is_searched(type(thing)):
+    if not is_searched(type(thing)):
         if hasattr(thing, "__next__"):
             found.holders.append(IteratorHolder(name, thing))
         if hasattr(thing, "__wrapped__"):
@@ -192,10 +193,6 @@ def _visit_object(name: str, thing: object, found: Reached) -> _Found:
         found.holders.append(SlotsHolder(name, thing, slots))
         yield from ((_join(name, slot), getattr(thing, slot)) for slot in slots if hasattr(thing, slot))
     yield from _visit_class(type(thing), found)
-
-
-def _is_searched(one: type) -> bool:
-    return f"{one.__module__}.{one.__qualname__}".startswith(_SEARCHED)
 
 
 def _list_slots(one: type) -> list[str]:
@@ -215,7 +212,12 @@ def _visit_class(one: type, found: Reached) -> _Found:
 def _visit_type(name: str, thing: type, found: Reached) -> _Found:
     if is_passed_over(thing):
         return
-    data = {key: value for key, value in vars(thing).items() if is_class_data(key, value)}
+    package = thing.__module__.partition(".")[0]
+    data = {
+        key: value
+        for key, value in vars(thing).items()
+        if is_class_data(key, value) and (package, key) not in _REGISTRIES
+    }
     found.holders.append(ClassHolder(name, thing))
     yield from ((f"{name}.{key}", value) for key, value in data.items())
     for value in vars(thing).values():
@@ -261,7 +263,7 @@ def _find_namespaces(thing: FunctionType, names: Iterable[str]) -> dict[str, dic
         module = waiting.pop()
         if not isinstance(module, ModuleType) or module.__name__ in spaces:
             continue
-        if not _is_passed_over_module(module.__name__):
+        if not is_passed_over_module(module.__name__):
             spaces[module.__name__] = vars(module)
             waiting.extend(map(vars(module).get, names))
     return spaces
@@ -301,16 +303,6 @@ def _visit_running(name: str, thing: GeneratorType[Any, Any, Any], found: Reache
 
 def _join(name: str, key: object) -> str:
     return f"{name}.{key}" if name else str(key)
-
-
-@lru_cache(maxsize=4096)
-def _is_passed_over_module(name: str) -> bool:
-    return name.partition(".")[0] in _PASSED_OVER
-
-
-def is_passed_over(thing: Any) -> bool:
-    """Return whether a class or a function belongs to a package that is not searched."""
-    return _is_passed_over_module(getattr(thing, "__module__", None) or "builtins")
 
 
 #: What to do with each kind of object.

@@ -19,8 +19,6 @@ from ckptplan.torch.wrapping.piece_plan import PiecePlan, PieceRun, choose_piece
 from ckptplan.torch.wrapping.pieces import PieceInputs, PieceOutputs, SequenceRows
 from ckptplan.torch.wrapping.wrapped import Wrapped
 
-#: Other arguments of ``unroll``, with what they are by themselves.
-_OPTIONS = {"observer": None, "remote_dir": None, "replay_randomness": True, "strict": False, "verify": True}
 _ACCEPTED = "torch.nn.LSTM, GRU or RNN; for other networks, a cell and ckptplan.torch.unroll"
 
 
@@ -184,12 +182,11 @@ class FusedSequence(Wrapped):
             state=state,
             plan=chosen.plan,
             losses={},
-            schedule=None,
             # A plan for a limit is made of the sizes of this cell; those of packed pieces differ.
             compares_sizes=self._given is not None and rows.batch_sizes is None,
-            **{**_OPTIONS, **self._options, "parameters": (*cell.parameters, *named)},
+            **{**self._options, "parameters": (*cell.parameters, *named)},
         )
-        (outputs, *final), end = job.run(PieceOutputs(cut), job.probe(None))
+        _, (outputs, *final), end = job.run(lambda: PieceOutputs(cut))
         return outputs, end.fill(final)
 
 

@@ -61,6 +61,15 @@ class Influences:
                 return read
             read = more
 
+    def find_sums(self, change: Change) -> list[bool]:
+        """Return of each slot whether it holds a tensor with a graph that goes on from what was there."""
+        usual = self._usual.values
+        tensors = [isinstance(one, torch.Tensor) and one.requires_grad for one in usual]
+        return [
+            one and self._find_effects_of_one(slot, change)[1][number]
+            for number, (slot, one) in enumerate(zip(self._slots, tensors, strict=True))
+        ]
+
     def are_read(self, slots: Sequence[Slot], change: Change, known: Sequence[bool]) -> bool:
         """Return whether some slots together matter to the output, or to the slots that are ``known`` to."""
         output, hits = self._find_effects(slots, change) or self._all

@@ -13,6 +13,7 @@ from ckptplan.torch.constants import are_equal_constants
 from ckptplan.torch.graphs import find_graph_leaves
 from ckptplan.torch.surroundings.disturb import disturb
 from ckptplan.torch.surroundings.holders import ABSENT, Holder, Key, MappingHolder, NamedValues
+from ckptplan.torch.surroundings.number_holders import TensorHolder
 from ckptplan.torch.surroundings.snapshot import Place, Surroundings
 from ckptplan.torch.trees import flatten
 from ckptplan.torch.trial import are_equal
@@ -40,6 +41,8 @@ class Slot:
         self.written_in_place = False
         #: Whether a step cannot work on tensors with a graph here, as on running statistics.
         self.without_graph = False
+        #: Which tensors here have a graph after a step of a plain loop, in their order; None if not known.
+        self.graphs: tuple[bool, ...] | None = None
 
     @property
     def is_of_module(self) -> bool:
@@ -77,6 +80,19 @@ class Slot:
             value = _pytree.tree_map(_keep, value)
         self.write(value)
 
+    def note_graphs(self, value: Any) -> None:
+        """Note which tensors of a value have a graph; those that had one keep it."""
+        self.graphs = merge_flags(tuple(leaf.requires_grad for leaf in flatten(value)[0]), self.graphs)
+
+    def leave(self, value: Any) -> None:
+        """Set the value that a sequence returned, without graphs that a plain loop would not leave."""
+        leaves, nest = flatten(value)
+        if self.graphs is not None and len(self.graphs) == len(leaves) and not all(self.graphs):
+            value = nest.fill(
+                [leaf if one else leaf.detach() for leaf, one in zip(leaves, self.graphs, strict=True)]
+            )
+        self.write(value)
+
     def disturb(self) -> list[torch.Tensor]:
         """Set another value of the same kind; return the leaves of graphs on which it depends."""
         leaves: list[torch.Tensor] = []
@@ -85,6 +101,13 @@ class Slot:
             value, leaves = _pytree.tree_map(_detach, value), []
         self.write(value)
         return leaves
+
+
+def merge_flags(new: tuple[bool, ...] | None, old: tuple[bool, ...] | None) -> tuple[bool, ...] | None:
+    """Return which tensors have a graph in one of two cases; the first counts for another number of them."""
+    if new is None or old is None or len(new) != len(old):
+        return new
+    return tuple(one or other for one, other in zip(new, old, strict=True))
 
 
 def _keep(leaf: Any) -> Any:
@@ -144,6 +167,14 @@ def find_slots(surroundings: Surroundings, places: Iterable[Place]) -> list[Slot
         for slot in found:
             slots.setdefault(slot.identity, slot)
     return list(slots.values())
+
+
+def list_parameters_among(surroundings: Surroundings, places: Iterable[Place]) -> list[str]:
+    """Return the names of the parameters in which places are."""
+    holders = [surroundings.holders[place.holder] for place in places]
+    # Numbers written by way of .data, or another tensor put there; a gradient is not one of them.
+    changed = [one for one in holders if isinstance(one.thing, torch.nn.Parameter)]
+    return list(dict.fromkeys(one.name for one in changed if isinstance(one, TensorHolder)))
 
 
 def _is_root(holder: Holder) -> bool:

@@ -19,12 +19,21 @@ from ckptplan.errors import InputError
 from ckptplan.torch.ambient import Generators, RandomState
 from ckptplan.torch.constants import can_be_held
 from ckptplan.torch.inputs import Sequence, iterate_steps
+from ckptplan.torch.probe import walk_made
+from ckptplan.torch.slopes import measure_slopes
 from ckptplan.torch.surroundings.iterators import tap_iterators
 from ckptplan.torch.surroundings.snapshot import Place, Snapshot, Surroundings
-from ckptplan.torch.surroundings.walk import walk
 from ckptplan.torch.trees import flatten
+from ckptplan.torch.trial import list_versions
 from ckptplan.torch.wrapping.influences import Influences
-from ckptplan.torch.wrapping.slots import Slot, are_equal_values, copy_tensors, find_slots
+from ckptplan.torch.wrapping.mixed_steps import refuse_mixed_steps
+from ckptplan.torch.wrapping.slots import (
+    Slot,
+    are_equal_values,
+    copy_tensors,
+    find_slots,
+    list_parameters_among,
+)
 from ckptplan.torch.wrapping.stateful_cell import ModuleStep, StatefulCell
 
 #: The most steps that are tried.
@@ -61,7 +70,9 @@ class StateSearch:
 
     def run(self) -> FoundState:
         """Return what is found, and leave everything as it was. Raises InputError."""
-        reached = walk({"net": self.step.net})
+        leaves, nest = self.inputs.piece(0, 1)
+        first = next(iterate_steps(leaves, nest, 1))
+        reached = walk_made({"net": self.step.net}, self.device, lambda: self.step(first))
         generators = Generators(self.device, wanted=True, held=reached.generators)
         with ExitStack() as stack:
             stack.enter_context(generators.aside())
@@ -89,42 +100,75 @@ class _Trial:
 
     def find_state(self) -> FoundState:
         """Return what the steps change. Raises InputError."""
-        places = self._sweep()
-        end = self._surroundings.take(copies=True), self._generators.state()
-        slots = [slot for slot in find_slots(self._surroundings, places) if can_be_held(slot.read())]
+        places, end = self._sweep()
+        found = find_slots(self._surroundings, places)
+        slots = [slot for slot in found if can_be_held(slot.read())]
         read = self._find_read(slots, end)
         chosen = [slot for slot, one in zip(slots, read, strict=True) if one]
-        if not chosen:
-            raise _not_recurrent()
+        self._restart(self._world, self._drawn)
         if self._step.whole and self._last:
-            self._refuse_mixed_steps()
+            first = [self._input(number) for number in range(min(self._count, 4))]
+            refuse_mixed_steps(self._step, first, found)
+        unsuited = [slot.name for slot in found if slot not in slots]
+        unsuited += list_parameters_among(self._surroundings, places)
+        if not chosen:
+            raise _not_recurrent(unsuited)
         # Something may be read in later steps only: then all that changes is taken for state.
-        for found in (chosen, slots):
-            if self._repeats(found):
-                return FoundState(state=found, others=[slot for slot in slots if slot not in found])
-        raise _not_repeatable(slots)
+        for state in (chosen, slots):
+            if self._repeats(state):
+                self._note_graphs(state)
+                return FoundState(state=state, others=[slot for slot in slots if slot not in state])
+        raise _not_repeatable(unsuited or [slot.name for slot in slots])
 
-    def _sweep(self) -> list[Place]:
-        """Run the steps, keep their outputs, and return the places that they change."""
+    def _sweep(self) -> tuple[list[Place], tuple[Snapshot, RandomState]]:
+        """Run the steps, and keep their outputs.
+
+        Return the places that they change, and the world before the last step. Raises InputError.
+        """
         surroundings, before = self._surroundings, self._world
         changed: dict[Place, None] = {}
+        versions: list[list[int]] = []
+        end = before, self._drawn
         with torch.no_grad():
             for number in range(self._count):
-                self._outputs.append(self._step(self._input(number)))
+                self._outputs.append(self._take_first() if number == 0 else self._step(self._input(number)))
+                versions.append(list_versions(flatten(self._outputs[-1])[0]))
                 # After 1, 2, 4, 8, ... steps: what changes back in the next step is seen, too.
-                if (number + 1) & number == 0 or number == self._count - 1:
+                if (number + 1) & number == 0 or number >= self._count - 2:
                     now = surroundings.take()
                     places = surroundings.list_changes(before, now)
                     changed |= dict.fromkeys(places)
                     if surroundings.find_more(places):
                         now = surroundings.take()
                     before = now
-        return list(changed)
+                if number == self._count - 2:
+                    # There may be no step after the last one, as for weights of each time step.
+                    end = surroundings.take(copies=True), self._generators.state()
+        if versions != [list_versions(flatten(output)[0]) for output in self._outputs]:
+            raise _changes_outputs()
+        return list(changed), end
+
+    def _take_first(self) -> Any:
+        try:
+            return self._step(self._input(0))
+        except (InputError, torch.OutOfMemoryError, MemoryError):
+            raise
+        except Exception as error:
+            if not self._step.whole:
+                raise
+            raise InputError(
+                f"in multi-step mode fails for a sequence of one time step ({error}), so that it cannot run "
+                "step by step",
+                field="net",
+                accepted="a net without layers that need the whole sequence, as PSN, MaskedPSN, GatedLIFNode "
+                "and temporal attention do; inputs of the shape (T, B, ...) that it takes",
+            ) from error
 
     def _find_read(self, slots: list[Slot], end: tuple[Snapshot, RandomState]) -> list[bool]:
         """Return of each slot whether the output depends on it, where neurons are active or at the start."""
-        influences = self._influences(slots, self._count, *end)
+        influences = self._influences(slots, self._count - 1, *end)
         read = influences.find_read(Slot.disturb)
+        recurrent = any(read)
         for change in (Slot.disturb, *(_count_ahead(ahead) for ahead in range(1, _MOST_AHEAD + 1))):
             # Some are read together only, as a counter and the list that it counts; some every tenth step.
             left = [slot for slot, one in zip(slots, read, strict=True) if not one]
@@ -132,6 +176,9 @@ class _Trial:
                 left = [slot for slot in left if _is_counter(slot.read())]
             if left and influences.are_read(left, change, read):
                 read = [one or slot in left for slot, one in zip(slots, read, strict=True)]
+        if recurrent:
+            # Sums over time that a user adds to the loss afterwards.
+            read = [one or other for one, other in zip(read, influences.find_sums(Slot.disturb), strict=True)]
         self._restart(self._world, self._drawn)
         with torch.no_grad():
             self._step(self._input(0))
@@ -176,47 +223,62 @@ class _Trial:
             self._generators.restore(drawn)
             return self._run_explicit(cell, copies, half, self._count) is not None
 
+    def _note_graphs(self, slots: list[Slot]) -> None:
+        """Note which tensors have a graph after steps, as running statistics do not. Raises InputError."""
+        self._restart(self._world, self._drawn)
+        cell = StatefulCell(self._step, slots, tuple(slot.read() for slot in slots))
+        given: Any = None
+        for number in range(self._count):
+            with torch.enable_grad():
+                after, output = cell(given, self._input(number, graphs=True))
+            if number == self._count - 1:
+                self._refuse_random_backward((*flatten(after)[0], *flatten(output)[0]))
+            leaves, nest = flatten(after)
+            flags = [leaf.requires_grad for leaf in leaves]
+            given = nest.fill(
+                [one.detach().requires_grad_(flag) for one, flag in zip(leaves, flags, strict=True)]
+            )
+            for slot, value in zip(slots, given, strict=True):
+                slot.note_graphs(value)
+
+    def _refuse_random_backward(self, results: tuple[torch.Tensor, ...]) -> None:
+        drawn = self._generators.state()
+        try:
+            measure_slopes(results, ())
+        except (torch.OutOfMemoryError, MemoryError):
+            raise
+        except RuntimeError:
+            # The sequence itself will say why.
+            return
+        if self._generators.moved_since(drawn):
+            raise InputError(
+                "draws random numbers in its backward pass, as snntorch.surrogate.SSO does: they would not be "
+                "those of a plain loop",
+                field="net",
+                accepted="another surrogate gradient, such as snntorch.surrogate.fast_sigmoid",
+            )
+
     def _run_explicit(self, cell: StatefulCell, state: Any, start: int, stop: int) -> Any:
         """Return the state after some steps, None if one returned something else than before."""
         for number in range(start, stop):
-            versions = cell.list_versions(state)
+            copies = cell.copy_given(state)
             after, output = cell(state, self._input(number))
-            cell.note_writes(state, versions)
+            cell.note_writes(state, copies)
             state = after
             if not are_equal_values(output, self._outputs[number]):
                 return None
         return state
 
-    def _refuse_mixed_steps(self) -> None:
-        """Raise InputError if steps at once are not what single ones are."""
-        self._restart(self._world, self._drawn)
-        count = min(self._count, self._last + 1)
-        leaves, nest = self._inputs.piece(0, count)
-        with torch.no_grad():
-            together = self._step.net(*nest.fill([leaf.detach() for leaf in leaves]), **self._step.constants)
-        drawn = self._generators.moved_since(self._drawn)
-        outputs, form = flatten(together)
-        same = all(
-            are_equal_values(form.fill([leaf[number] for leaf in outputs]), self._outputs[number])
-            for number in range(count)
-        )
-        if not (same or drawn):
-            raise InputError(
-                "computes something over several time steps, as a mean over time or batch normalization in "
-                "multi-step mode does, so that it cannot run step by step",
-                field="net",
-                accepted="the part of it that returns an output for each time step; batch normalization in "
-                'single-step mode: functional.set_step_mode(layer, "s")',
-            )
-
     def _restart(self, world: Snapshot, drawn: RandomState) -> None:
         self._surroundings.put_back(world)
         self._generators.restore(drawn)
 
-    def _input(self, number: int) -> Any:
+    def _input(self, number: int, *, graphs: bool = False) -> Any:
         number = min(number, self._last)
         leaves, nest = self._inputs.piece(number, number + 1)
-        return next(iterate_steps(tuple(leaf.detach() for leaf in leaves), nest, 1))
+        wanted = [graphs and leaf.requires_grad for leaf in self._inputs.leaves]
+        pieces = [leaf.detach().requires_grad_(one) for leaf, one in zip(leaves, wanted, strict=True)]
+        return next(iterate_steps(tuple(pieces), nest, 1))
 
 
 def _is_counter(value: Any) -> bool:
@@ -233,7 +295,9 @@ def _count_ahead(ahead: int) -> Callable[[Slot], list[torch.Tensor]]:
     return count
 
 
-def _not_recurrent() -> InputError:
+def _not_recurrent(unsuited: list[str]) -> InputError:
+    if unsuited:
+        return _not_repeatable(unsuited)
     return InputError(
         "keeps nothing from one time step to the next: it is not recurrent, or it takes its state as an "
         "argument and returns it",
@@ -243,12 +307,21 @@ def _not_recurrent() -> InputError:
     )
 
 
-def _not_repeatable(slots: list[Slot]) -> InputError:
-    names = ", ".join(slot.name for slot in slots[:4])
+def _not_repeatable(names: list[str]) -> InputError:
     return InputError(
-        f"returns something else when its steps run again from what they change ({names}): it keeps something "
-        "that could not be found",
+        f"returns something else when its steps run again from what they change ({', '.join(names[:4])}): it "
+        "keeps something that could not be found, or that a checkpoint cannot hold",
         field="net",
         accepted="a module that keeps its state in attributes, buffers or variables, as tensors, numbers, and "
-        "containers of these",
+        "containers of these; not in parameters, arrays of NumPy, or sets",
+    )
+
+
+def _changes_outputs() -> InputError:
+    return InputError(
+        "returns tensors that its later steps change in place, so that the outputs of all steps become the "
+        "last one",
+        field="net",
+        accepted="a copy, as self.mem.clone(), or steps that make a new tensor, as "
+        "self.mem = 0.9 * self.mem + x",
     )

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from ckptplan.errors import InputError, quote_value
+from ckptplan.torch.adapters.adapter import find_class
 from ckptplan.torch.budget import count_steps
 from ckptplan.torch.hidden import HiddenState
 from ckptplan.torch.inputs import iterate_steps, make_sequence
@@ -17,7 +18,7 @@ from ckptplan.torch.planned import Result, check_losses
 from ckptplan.torch.surroundings.snapshot import Place, Surroundings
 from ckptplan.torch.surroundings.walk import walk
 from ckptplan.torch.trees import flatten
-from ckptplan.torch.wrapping.slots import Slot, find_slots
+from ckptplan.torch.wrapping.slots import Slot, find_slots, merge_flags
 from ckptplan.torch.wrapping.state_search import StateSearch
 from ckptplan.torch.wrapping.stateful_cell import ModuleStep, StatefulCell
 from ckptplan.torch.wrapping.wrapped import Wrapped
@@ -45,7 +46,11 @@ class _Memory:
         """Add slots; return whether there was a new one."""
         before = len(self.slots)
         for slot in slots:
-            self.slots.setdefault(slot.identity, slot)
+            known = self.slots.setdefault(slot.identity, slot)
+            # Found again for inputs of another kind.
+            known.graphs = merge_flags(known.graphs, slot.graphs)
+            known.written_in_place |= slot.written_in_place
+            known.without_graph |= slot.without_graph
         return len(self.slots) > before
 
 
@@ -101,6 +106,9 @@ class StatefulSequence(Wrapped):
         """
         x, step = self._begin(inputs, steps, constants)
         if not torch.is_grad_enabled():
+            if step.whole:
+                # Refuses what would be different step by step.
+                self._search(step, x)
             return self._loop(step, x)
 
         def run(cell: StatefulCell, state: Any) -> tuple[Any, Any]:
@@ -147,6 +155,8 @@ class StatefulSequence(Wrapped):
         if steps is not None:
             leaves, nest = flatten(inputs)
             inputs = nest.fill([leaf.expand(steps, *leaf.shape) for leaf in leaves])
+        if count_steps(inputs, None) == 0:
+            raise InputError("hold no time step", field="inputs", accepted="tensors of shape (T, ...)")
         return inputs, ModuleStep(self.net, constants, whole=_takes_sequences(self.net))
 
     def _name_parameters(self, constants: dict[str, Any]) -> list[torch.Tensor]:
@@ -181,7 +191,7 @@ class StatefulSequence(Wrapped):
                     raise
                 continue
             for slot, value in zip(slots, final, strict=True):
-                slot.write(value)
+                slot.leave(value)
             return outputs
         raise AssertionError("the last attempt returns or raises")
 
@@ -195,7 +205,7 @@ class StatefulSequence(Wrapped):
         count = count_steps(x, None)
         sequence = make_sequence(x, steps=count)
         kind = (
-            tuple((leaf.shape[1:], leaf.dtype, leaf.device) for leaf in sequence.leaves),
+            tuple((leaf.shape[1:], leaf.dtype, leaf.device, leaf.requires_grad) for leaf in sequence.leaves),
             tuple(module.training for module in modules),
             tuple(sorted(step.constants)),
         )
@@ -246,5 +256,9 @@ def _find_late_slots(surroundings: Surroundings, places: list[Place]) -> list[Sl
 
 
 def _takes_sequences(net: torch.nn.Module) -> bool:
-    """Return whether a network of SpikingJelly is in multi-step mode."""
-    return any(vars(one).get(name) == "m" for one in net.modules() for name in ("_step_mode", "step_mode"))
+    """Return whether a network of SpikingJelly is in multi-step mode, or has layers that know no other."""
+    return any(
+        vars(one).get(name) == "m" or find_class(one, "spikingjelly", frozenset({"MultiStepModule"}))
+        for one in net.modules()
+        for name in ("_step_mode", "step_mode")
+    )

@@ -8,9 +8,9 @@ from typing import Any
 import torch
 
 from ckptplan.errors import InputError
+from ckptplan.torch.surroundings.number_holders import equal_numbers
 from ckptplan.torch.trees import flatten
-from ckptplan.torch.trial import list_versions
-from ckptplan.torch.wrapping.slots import Slot
+from ckptplan.torch.wrapping.slots import Slot, copy_tensors
 
 
 class ModuleStep:
@@ -30,13 +30,14 @@ class ModuleStep:
             return self.net(*x, **self.constants)
         leaves, nest = flatten(x)
         outputs, form = flatten(self.net(*nest.fill([leaf[None] for leaf in leaves]), **self.constants))
-        if any(output.dim() == 0 or len(output) != 1 for output in outputs):
-            shapes = ", ".join(str(tuple(output.shape)) for output in outputs)
-            raise InputError(
-                f"returns no output for each time step: for a sequence of one step, shapes {shapes}",
-                field="net",
-                accepted="the part of it that returns outputs of shape (T, ...), as before a mean over time",
-            )
+        for output in outputs:
+            if output.dim() == 0 or len(output) != 1:
+                raise InputError(
+                    f"is in multi-step mode, and returns {tuple(output.shape)} for a sequence of one time step",
+                    field="net",
+                    accepted="outputs with time as the first axis: the mean over time goes outside of wrap; or "
+                    'single-step mode: functional.set_step_mode(net, "s")',
+                )
         return form.fill([output[0] for output in outputs])
 
 
@@ -79,12 +80,17 @@ class StatefulCell(torch.nn.Module):
             for slot, value in zip(slots, outside, strict=True):
                 slot.write(value)
 
-    def list_versions(self, state: Any) -> list[list[int]]:
-        """Return counters of in-place changes of the tensors of a state, slot by slot."""
-        given = self.initial if state is None else state
-        return [list_versions(flatten(value)[0]) for value in given]
+    def copy_given(self, state: Any) -> tuple[Any, ...]:
+        """Return copies of the values that a step is given, slot by slot."""
+        copies: tuple[Any, ...] = copy_tensors(self.initial if state is None else tuple(state))
+        return copies
 
-    def note_writes(self, state: Any, versions: list[list[int]]) -> None:
-        """Mark the slots whose tensors a step has changed in place since their versions were listed."""
-        for slot, before, now in zip(self._slots, versions, self.list_versions(state), strict=True):
-            slot.written_in_place |= before != now
+    def note_writes(self, state: Any, copies: tuple[Any, ...]) -> None:
+        """Mark the slots whose tensors a step has changed in place since they were copied.
+
+        Not by counters of versions: batch normalization writes its running statistics without counting.
+        """
+        given = self.initial if state is None else state
+        for slot, now, before in zip(self._slots, given, copies, strict=True):
+            pairs = zip(flatten(now)[0], flatten(before)[0], strict=False)
+            slot.written_in_place |= any(not equal_numbers(one, other) for one, other in pairs)

@@ -12,11 +12,11 @@ from ckptplan.model.plan import Plan
 from ckptplan.schedule.schedule import Schedule
 from ckptplan.torch.budget import make_plan
 from ckptplan.torch.parameters import list_parameters
-from ckptplan.torch.planned import Result, bptt_planned, unroll_planned
+from ckptplan.torch.planned import Result, RunOptions, bptt_planned, unroll_planned
 
 #: Options of ``unroll`` that a measurement depends on, too.
 _MEASURED = ("parameters", "replay_randomness", "verify")
-_OPTIONS = frozenset({*_MEASURED, "remote_dir", "schedule", "observer", "strict"})
+_OPTIONS = frozenset(RunOptions.__annotations__)
 
 
 class Wrapped(torch.nn.Module):

@@ -36,10 +36,10 @@ def plan(strategy: str) -> Any:
 
 def run(case: Case, strategy: str) -> Outcome:
     """Return what becomes of a case under a strategy. Other errors than refusals are raised."""
-    job = _build(case)
+    job = build(case)
     theirs = _take_gradients(job, None)
     job.finish()
-    job = _build(case)
+    job = build(case)
     try:
         ours = _take_gradients(job, plan(strategy))
     except InputError as error:
@@ -53,7 +53,8 @@ def run(case: Case, strategy: str) -> Outcome:
     return Outcome("right" if same else "different")
 
 
-def _build(case: Case) -> Job:
+def build(case: Case) -> Job:
+    """Return a job, made and run with the same random numbers each time."""
     random.seed(1)
     np.random.seed(1)
     torch.manual_seed(1)
@@ -65,8 +66,7 @@ def _build(case: Case) -> Job:
 
 
 def _take_gradients(job: Job, plan: Any) -> list[torch.Tensor]:
-    states = [one for one in torch.utils._pytree.tree_leaves(job.state) if isinstance(one, torch.Tensor)]
-    wanted = [one for one in (*states, job.inputs, *job.parameters) if one.requires_grad]
+    wanted = list_wanted(job)
     if plan is None:
         outputs, state = [], job.state
         for step in range(STEPS):
@@ -76,3 +76,9 @@ def _take_gradients(job: Job, plan: Any) -> list[torch.Tensor]:
     else:
         total = bptt(job.cell, job.inputs, job.state, job.loss, plan=plan).loss
     return gradients(total, wanted)
+
+
+def list_wanted(job: Job) -> list[torch.Tensor]:
+    """Return the tensors whose gradients are compared."""
+    states = [one for one in torch.utils._pytree.tree_leaves(job.state) if isinstance(one, torch.Tensor)]
+    return [one for one in (*states, job.inputs, *job.parameters) if one.requires_grad]

@@ -1,0 +1,182 @@
+"""Describes what a walk meets, so that two walks can be told to have met the same.
+
+A signature has an entry for each reference that is followed: a name and what is there. Numbers, texts and
+types are there themselves, functions by their code, objects by their parts, and tensors by shape and type, as
+their numbers change with each training step. Two walks with equal signatures met the same things in the same
+order, be they other objects: a lambda that a loop makes anew, with the same variables, is the same one.
+
+Nothing is kept alive: classes, code and objects that have no parts are there as weak references.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import sys
+import weakref
+from collections import deque
+from contextvars import ContextVar
+from functools import lru_cache, partial
+from types import (
+    BuiltinFunctionType,
+    CellType,
+    FunctionType,
+    GeneratorType,
+    MethodType,
+    MethodWrapperType,
+)
+from typing import Any
+
+import torch
+from torch.nn.parameter import is_lazy
+
+from ckptplan.torch.surroundings.disturb import is_array
+from ckptplan.torch.surroundings.scope import PLAIN_DATA, is_searched
+
+#: Tensors up to this size that modules hold are described by their numbers, too: a mode may be one.
+_MOST_BYTES = 2**16
+#: Longer texts are described by their hash.
+_LONG = 256
+#: Flag of a class that was made by a class statement: all that its objects hold is in attributes.
+_HEAP_TYPE = 1 << 9
+_CONTAINERS = (list, deque, tuple, set, frozenset, dict)
+_METHODS = (MethodType, BuiltinFunctionType, MethodWrapperType)
+#: Their equality says all.
+_COMPARED = (torch.dtype, torch.device, torch.Size, type(None))
+_PLAIN = (int, float, complex, bool, str, bytes, range)
+
+
+class Signature:
+    """What a walk has met; ``complete`` unless something cannot be described."""
+
+    def __init__(self) -> None:
+        self.complete = True
+        #: All objects but constants, each once, in the order of the walk.
+        self.things: list[Any] = []
+        self._entries: list[Any] = []
+        #: Weak references, whose ids are part of the entries: they stay theirs as long as these live.
+        self.references: list[Any] = []
+
+    @property
+    def entries(self) -> tuple[Any, ...]:
+        """The entries, which can be compared and hashed."""
+        return tuple(self._entries)
+
+    def note_constant(self, name: str, value: Any) -> None:
+        """Note a value that has no parts."""
+        self._entries.append((name, self.describe_constant(value)))
+
+    def note_again(self, name: str, number: int) -> None:
+        """Note an object that was met before, as the one of this number."""
+        self._entries.append((name, number))
+
+    def note(self, name: str, thing: Any, parts: int) -> None:
+        """Note an object of which so many parts follow."""
+        self.things.append(thing)
+        self._entries.append((name, parts, self._refer(type(thing)), self._describe(thing)))
+
+    def describe_constant(self, value: Any) -> Any:
+        """Return what is equal for equal constants."""
+        kind = self._refer(type(value))
+        if isinstance(value, _COMPARED):
+            return kind, value
+        if isinstance(value, str | bytes) and len(value) > _LONG:
+            return kind, len(value), hash(value)
+        if isinstance(value, int | float | complex | str | bytes | range | slice):
+            # Subclasses may compare and hash in their own way.
+            return kind, value if type(value) in _PLAIN else repr(value)
+        return kind, self._refer(value)
+
+    def describe_tensor(self, tensor: torch.Tensor) -> Any:
+        """Return what is equal for tensors with which steps do the same; of numbers only a single one tells."""
+        if is_lazy(tensor) or tensor.is_nested:
+            self.complete = False
+            return None
+        facts = (
+            *(tensor.shape, tensor.dtype, tensor.device, tensor.layout, tensor.requires_grad),
+            *(tensor.grad_fn is None, tensor.is_inference(), bool(tensor._backward_hooks)),
+        )
+        single = tensor.numel() == 1 and not tensor.requires_grad and tensor.grad_fn is None
+        return (*facts, self._read_numbers(tensor)) if single else facts
+
+    def _refer(self, thing: Any) -> int:
+        """Return a number that stands for one object, as long as the signature lives."""
+        try:
+            reference = weakref.ref(thing)
+        except TypeError:
+            self.complete = False
+            return 0
+        self.references.append(reference)
+        return id(reference)
+
+    def _describe(self, thing: Any) -> Any:  # noqa: PLR0911 - a case for each kind
+        """Return what tells an object from others besides its class and its parts."""
+        if isinstance(thing, torch.Tensor):
+            return self.describe_tensor(thing)
+        if isinstance(thing, torch.nn.Module):
+            return self._describe_module(thing)
+        numpy = sys.modules.get("numpy")
+        if numpy is not None and isinstance(thing, numpy.generic):
+            return thing.tobytes()
+        if is_array(thing):
+            return thing.shape, str(thing.dtype), thing.tobytes() if thing.size == 1 else None
+        if isinstance(thing, _CONTAINERS):
+            return len(thing)
+        if isinstance(thing, partial):
+            return len(thing.args), tuple(thing.keywords)
+        if isinstance(thing, CellType) or _is_generator(thing):
+            return None
+        return self._describe_other(thing)
+
+    def _describe_other(self, thing: Any) -> Any:
+        if isinstance(thing, FunctionType):
+            return self._refer(thing.__code__)
+        if isinstance(thing, ContextVar):
+            return thing.name
+        if isinstance(thing, _METHODS):
+            return thing.__name__
+        if isinstance(thing, GeneratorType) or hasattr(thing, "__next__"):
+            # What it will give cannot be told.
+            self.complete = False
+            return None
+        kind: Any = type(thing)
+        return None if not isinstance(thing, type) and _is_open(kind) else self._refer(thing)
+
+    def _describe_module(self, module: torch.nn.Module) -> Any:
+        """Return the numbers of the small tensors that a module holds and that are no parameters."""
+        if isinstance(module, torch.jit.ScriptModule):
+            # Its attributes lie in C++.
+            self.complete = False
+            return None
+        held = (*module._buffers.values(), *vars(module).values())
+        return tuple(
+            self._read_numbers(one)
+            for one in held
+            if isinstance(one, torch.Tensor)
+            and not (one.requires_grad or one.grad_fn is not None)
+            and one.nbytes <= _MOST_BYTES
+        )
+
+    def _read_numbers(self, tensor: torch.Tensor) -> Any:
+        """Return what is equal for equal numbers."""
+        plain = type(tensor) in (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
+        if not plain or tensor.layout != torch.strided or tensor.is_meta or tensor.is_quantized:
+            return None
+        if tensor.numel() <= 1:
+            return repr(tensor.tolist())
+        flat = tensor.detach().resolve_conj().resolve_neg().cpu().contiguous().view(-1)
+        return hashlib.blake2b(flat.view(torch.uint8).numpy().tobytes(), digest_size=16).digest()
+
+
+def _is_generator(thing: object) -> bool:
+    """Return whether a thing is a random generator: any one draws like another."""
+    if isinstance(thing, torch.Generator):
+        return True
+    numpy = sys.modules.get("numpy")
+    return numpy is not None and isinstance(thing, numpy.random.Generator | numpy.random.RandomState)
+
+
+@lru_cache(maxsize=4096)
+def _is_open(kind: type) -> bool:
+    """Return whether objects of a class consist of attributes that a walk searches."""
+    known = (object, *PLAIN_DATA)
+    return is_searched(kind) and all(one in known or one.__flags__ & _HEAP_TYPE for one in kind.__mro__)
