@@ -53,12 +53,16 @@ class StatefulCell(torch.nn.Module):
         others: what else its steps change.
     """
 
+    #: Made anew for each call, of what is listed below: no part of what tells a cell from others.
+    __slots__ = ("_step",)
+
     def __init__(
         self, step: ModuleStep, slots: Sequence[Slot], initial: tuple[Any, ...], others: Sequence[Slot] = ()
     ) -> None:
         super().__init__()
         # As a child, so that its parameters and its surroundings are found; and what it is given.
         self.module, self.constants, self.initial = step.net, step.constants, initial
+        self.whole = step.whole
         self._step, self._slots, self._others = step, tuple(slots), tuple(others)
 
     @property
