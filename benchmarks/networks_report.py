@@ -6,6 +6,9 @@ from pathlib import Path
 from typing import Any
 
 PAGE = Path(__file__).parent.parent / "docs/networks.md"
+CONVERTED = PAGE.parents[1] / "examples/convert/README.md"
+#: The length that the page of the converted programs shows.
+SUMMARISED = 256
 BEGIN, END = "<!-- benchmarks.networks -->\n", "<!-- end -->\n"
 MIB = 2**20
 COLUMNS = (
@@ -39,10 +42,28 @@ BOUNDS = (
 )
 
 
+def summary(results: dict[str, Any]) -> str:
+    """Return a table of the converted programs at T = 256: lines, live tensors and growth of the process."""
+    lines = [
+        "| network | with | lines + and - | live tensors | growth of the process |",
+        "|---|---|---|---|---|",
+    ]
+    for row in results["rows"]:
+        if row["steps"] == SUMMARISED and row["method"].startswith("ckptplan"):
+            plain = _plain(results["rows"], row)
+            live, growth = [
+                f"{plain[key] / MIB:.1f} to {row[key] / MIB:.1f} MiB" for key in ("live_bytes", "growth_bytes")
+            ]
+            changed = f"+{row['lines_written']} -{row['lines_gone']}"
+            lines.append(f"| {row['network']} | {row['method']} | {changed} | {live} | {growth} |")
+    return "\n".join(lines) + "\n"
+
+
 def write_document(results: dict[str, Any]) -> None:
-    """Write the tables into the page."""
-    before, rest = PAGE.read_text().split(BEGIN)
-    PAGE.write_text(before + BEGIN + document(results) + END + rest.split(END)[1])
+    """Write the tables into the pages."""
+    for page, text in ((PAGE, document(results)), (CONVERTED, summary(results))):
+        before, rest = page.read_text().split(BEGIN)
+        page.write_text(before + BEGIN + text + END + rest.split(END)[1])
 
 
 def bounds(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -195,6 +195,7 @@ def test_figures_for_networks_are_those_measured() -> None:
     """The tables, as the benchmark writes them."""
     results = json.loads((ROOT / "benchmarks/results/networks.json").read_text())["results"]
     assert networks_report.document(results) in (ROOT / "docs/networks.md").read_text()
+    assert networks_report.summary(results) in (ROOT / "examples/convert/README.md").read_text()
     assert networks_report.bounds(results["rows"]) == results["bounds"]
 
 
