@@ -2,21 +2,27 @@
 
 import snntorch
 import torch
+from snntorch import utils
 from torch.nn.functional import cross_entropy, one_hot
 
-from ckptplan.torch import bptt
-from ckptplan.torch.adapters import SnnTorchCell
+from ckptplan.torch import wrap
 
 torch.manual_seed(0)
 STEPS, BATCH = 256, 16
-cell = SnnTorchCell(snntorch.Leaky(beta=0.95), torch.nn.Linear(3, 32))
-readout = torch.nn.Linear(32, 3)
-optimizer = torch.optim.Adam([*cell.parameters(), *readout.parameters()], lr=5e-2)
+net = torch.nn.Sequential(
+    torch.nn.Linear(3, 32),
+    snntorch.Leaky(beta=0.95, init_hidden=True),
+    torch.nn.Linear(32, 3),
+    snntorch.Leaky(beta=0.95, init_hidden=True, output=True),
+)
+net = wrap(net, memory="400 kB", reset=utils.reset)
+optimizer = torch.optim.Adam(net.parameters(), lr=2e-2)
 for step in range(20):
     target = torch.randint(3, (BATCH,))
-    spikes = (torch.rand(STEPS, BATCH, 3) < 0.1 + 0.7 * one_hot(target, 3)).float()
-    result = bptt(cell, spikes, None, lambda t, output: cross_entropy(readout(output), target), memory="400 kB")
+    data = (torch.rand(STEPS, BATCH, 3) < 0.1 + 0.7 * one_hot(target, 3)).float()
+    spikes, membranes = net(data)  # all time steps at once: (T, B, ...)
+    loss = cross_entropy(spikes.mean(0), target)
     optimizer.zero_grad()
-    result.loss.backward()
+    loss.backward()
     optimizer.step()
-    print(f"{step:3d}  loss {result.loss.item() / STEPS:.3f}")
+    print(f"{step:3d}  loss {loss.item():.3f}")

@@ -14,6 +14,9 @@ from typing import ClassVar
 
 import torch
 
+#: Where a script has its plan.
+MADE = ("plan", "result", "net")
+
 
 class Held:
     """A saved tensor. One that is saved several times counts once."""
@@ -50,7 +53,7 @@ if __name__ == "__main__":
     with torch.autograd.graph.saved_tensors_hooks(pack, unpack):
         names = runpy.run_path(script, run_name="__main__")
     # Of scripts that give a limit of memory, the plan that was made for it.
-    plan = names["plan"] if "plan" in names else names["result"].plan
+    plan = next(names[name] if name == "plan" else names[name].plan for name in MADE if name in names)
     base = plan.workload.steps * plan.workload.tape_bytes
     facts = {"held": Held.most, "budget": plan.goal.local_bytes, "base": base}
     Path(file).write_text(json.dumps(facts))

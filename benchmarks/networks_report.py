@@ -1,0 +1,117 @@
+"""The results of benchmarks/networks.py as tables of docs/networks.md, with the bounds."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+PAGE = Path(__file__).parent.parent / "docs/networks.md"
+CONVERTED = PAGE.parents[1] / "examples/convert/README.md"
+#: The length that the page of the converted programs shows.
+SUMMARISED = 256
+BEGIN, END = "<!-- benchmarks.networks -->\n", "<!-- end -->\n"
+MIB = 2**20
+COLUMNS = (
+    "T", "method", "lines + and -", "first step", "later", "live, first step", "later", "growth of the process",
+    "gradients",
+)  # fmt: skip
+LINES, GRADIENTS, GROWTH = 6, 1e-5, 0.25
+
+
+def document(results: dict[str, Any]) -> str:
+    """Return a table for each network, and the bounds."""
+    rows = results["rows"]
+    parts = []
+    for name in dict.fromkeys(row["network"] for row in rows):
+        lines = [_line(row, _plain(rows, row)) for row in rows if row["network"] == name]
+        head = ["| " + " | ".join(COLUMNS) + " |", "|---" * len(COLUMNS) + "|"]
+        parts.append("\n".join([f"**{name}**\n", *head, *lines]))
+    missed = [one for one in results["bounds"] if not one["kept"]]
+    count = len(results["bounds"])
+    told = f"ckptplan keeps {count - len(missed)} of {count} bounds ({BOUNDS})"
+    parts.append(told + (". It misses:\n" if missed else "."))
+    parts[-1] += "".join(
+        f"\n- {one['what']}: {one['reached']:.3g}, at most {one['at_most']:g}" for one in missed
+    )
+    return "\n\n".join(parts) + "\n"
+
+
+BOUNDS = (
+    f"at most {LINES} lines written, gradients within {GRADIENTS:g} of plain's, growth of the process at most "
+    f"{GROWTH:g} of plain's"
+)
+
+
+def summary(results: dict[str, Any]) -> str:
+    """Return a table of the converted programs at T = 256: lines, live tensors and growth of the process."""
+    lines = [
+        "| network | with | lines + and - | live tensors | growth of the process |",
+        "|---|---|---|---|---|",
+    ]
+    for row in results["rows"]:
+        if row["steps"] == SUMMARISED and row["method"].startswith("ckptplan"):
+            plain = _plain(results["rows"], row)
+            live, growth = [
+                f"{plain[key] / MIB:.1f} to {row[key] / MIB:.1f} MiB" for key in ("live_bytes", "growth_bytes")
+            ]
+            changed = f"+{row['lines_written']} -{row['lines_gone']}"
+            lines.append(f"| {row['network']} | {row['method']} | {changed} | {live} | {growth} |")
+    return "\n".join(lines) + "\n"
+
+
+def write_document(results: dict[str, Any]) -> None:
+    """Write the tables into the pages."""
+    for page, text in ((PAGE, document(results)), (CONVERTED, summary(results))):
+        before, rest = page.read_text().split(BEGIN)
+        page.write_text(before + BEGIN + text + END + rest.split(END)[1])
+
+
+def bounds(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return the bounds for each row of ckptplan, and what was reached."""
+    found = []
+    for row in rows:
+        if row["method"].startswith("ckptplan"):
+            reached = {
+                "lines": (row["lines_written"], LINES),
+                "gradients": (row["gradient_difference"], GRADIENTS),
+                "growth": (row["growth_bytes"] / _plain(rows, row)["growth_bytes"], GROWTH),
+            }
+            for what, (value, limit) in reached.items():
+                where = f"{row['network']}, T = {row['steps']:,}, {row['method']}, {what}"
+                found.append({"what": where, "at_most": limit, "reached": value, "kept": value <= limit})
+    return found
+
+
+def _plain(rows: list[dict[str, Any]], row: dict[str, Any]) -> dict[str, Any]:
+    kind = row["network"], row["steps"], "plain"
+    return next(one for one in rows if (one["network"], one["steps"], one["method"]) == kind)
+
+
+def _line(row: dict[str, Any], plain: dict[str, Any]) -> str:
+    is_plain = row is plain
+    lines = "" if is_plain else f"+{row['lines_written']} -{row['lines_gone']}"
+    difference = row["gradient_difference"]
+    method = row["method"]
+    if row["asked_bytes"] != row["limit_bytes"]:
+        # The limit asked for is too small for any plan.
+        method += f", least possible: {row['limit_bytes'] / plain['live_bytes']:.0%}"
+    elif row["limit_bytes"] is not None:
+        method += f", limit {row['limit_bytes'] / plain['live_bytes']:.0%}"
+    cells = [
+        f"{row['steps']:,}",
+        method,
+        lines,
+        f"{row['first_seconds']:.2f} s",
+        _share(row, plain, "median_seconds", 1, "s"),
+        _share(row, plain, "first_live_bytes", MIB, "MiB"),
+        _share(row, plain, "live_bytes", MIB, "MiB"),
+        _share(row, plain, "growth_bytes", MIB, "MiB"),
+        "" if difference is None else f"{difference:.0e}" if difference else "equal",
+    ]
+    return "| " + " | ".join(cells) + " |"
+
+
+def _share(row: dict[str, Any], plain: dict[str, Any], key: str, unit: int, name: str) -> str:
+    digits = 2 if unit == 1 else 1
+    told = f"{row[key] / unit:.{digits}f} {name}"
+    return told if row is plain else f"{told} ({row[key] / plain[key]:.2f})"

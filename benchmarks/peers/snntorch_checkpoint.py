@@ -1,0 +1,69 @@
+"""A convolutional spiking network as in snnTorch's tutorial 6, on scikit-learn's digits."""
+
+import math
+
+import snntorch as snn
+import snntorch.functional as SF
+import torch
+from sklearn.datasets import load_digits
+from snntorch import surrogate, utils
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+
+torch.manual_seed(0)
+num_steps = 100
+batch_size = 8
+beta = 0.9
+spike_grad = surrogate.fast_sigmoid(slope=25)
+
+digits = load_digits()
+images = torch.tensor(digits.images / 16, dtype=torch.float32).unsqueeze(1)
+images = nn.functional.interpolate(images, (28, 28))
+labels = torch.tensor(digits.target)
+
+net = nn.Sequential(
+    nn.Conv2d(1, 12, 5),
+    nn.MaxPool2d(2),
+    snn.Leaky(beta=beta, spike_grad=spike_grad, init_hidden=True),
+    nn.Conv2d(12, 64, 5),
+    nn.MaxPool2d(2),
+    snn.Leaky(beta=beta, spike_grad=spike_grad, init_hidden=True),
+    nn.Flatten(),
+    nn.Linear(64 * 4 * 4, 10),
+    snn.Leaky(beta=beta, spike_grad=spike_grad, init_hidden=True, output=True),
+)
+
+
+neurons = [module for module in net if isinstance(module, snn.Leaky)]
+
+
+def segment(data, steps, *mems):
+    for neuron, mem in zip(neurons, mems, strict=True):
+        neuron.mem = mem
+    spk_rec, mem_rec = zip(*[net(data) for step in range(steps)], strict=True)
+    return torch.stack(spk_rec), torch.stack(mem_rec), *(neuron.mem for neuron in neurons)
+
+
+def forward_pass(net, num_steps, data):
+    spk_rec, mem_rec = [], []
+    utils.reset(net)
+    mems, size = [neuron.mem for neuron in neurons], math.isqrt(num_steps)
+    for start in range(0, num_steps, size):
+        count = min(size, num_steps - start)
+        spk_out, mem_out, *mems = checkpoint(segment, data, count, *mems, use_reentrant=False)
+        spk_rec.append(spk_out)
+        mem_rec.append(mem_out)
+    return torch.cat(spk_rec), torch.cat(mem_rec)
+
+
+optimizer = torch.optim.Adam(net.parameters(), lr=5e-3, betas=(0.9, 0.999))
+loss_fn = SF.ce_rate_loss()
+for step in range(20):
+    batch = torch.randint(len(images), (batch_size,))
+    data, targets = images[batch], labels[batch]
+    spk_rec, mem_rec = forward_pass(net, num_steps, data)
+    loss = loss_fn(spk_rec, targets)
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    print(f"{step:3d}  loss {loss.item():.4f}")
