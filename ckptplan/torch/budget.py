@@ -68,7 +68,7 @@ def make_plan(
     count = count_steps(inputs, steps)
     leaves = (*flatten(state)[0], *make_sequence(inputs, steps=count).leaves)
     limit = read_limit(memory, find_device(leaves))
-    measurement = _measure(cell, inputs, state, losses=losses, steps=count, **options)
+    measurement = _measure(cell, inputs, state, losses=losses, steps=count, limit=limit, **options)
     kept = 0 if losses else 2 * count * measurement.output_bytes
     gradients = sum(leaf.nbytes for leaf in make_sequence(inputs, steps=count).leaves if leaf.requires_grad)
     plan = plan_within(measurement, steps=count, limit=limit, kept=kept + gradients)
@@ -174,13 +174,13 @@ def _round_up(size: int) -> int:
 
 
 def _measure(
-    cell: Any, inputs: Any, state: Any, *, losses: Mapping[str, Any], steps: int, **options: Any
+    cell: Any, inputs: Any, state: Any, *, losses: Mapping[str, Any], steps: int, limit: int, **options: Any
 ) -> Measurement:
     key = _find_kind(cell, inputs, state, losses=losses, steps=steps, parameters=options.get("parameters", ()))
     if key in _measured:
         _measured.move_to_end(key)
         return _measured[key]
-    found = measure_call(cell, inputs, state, losses=losses, steps=steps, **options)
+    found = measure_call(cell, inputs, state, losses=losses, steps=steps, limit=limit, **options)
     _measured[key] = found
     while len(_measured) > _MOST:
         _measured.popitem(last=False)

@@ -87,8 +87,10 @@ class PlannedSequence(torch.autograd.Function):
         run: Run | None = ctx.run
         if run is None:
             raise RuntimeError(
-                "a planned sequence can be reversed only once, since this frees its checkpoints. Call bptt or "
-                "unroll again for another backward; retain_graph has no effect on it"
+                "a planned sequence can be reversed only once, since this frees its checkpoints. If its final "
+                "state is where the next sequence began, detach that state (wrap(..., detach=True)) or reset "
+                "the network (wrap(..., reset=...)); for another backward, call bptt or unroll again, since "
+                "retain_graph has no effect on it"
             )
         ctx.run = None
         with closing(run.executor), run.watch.rerun():

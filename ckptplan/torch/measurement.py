@@ -26,6 +26,8 @@ from ckptplan.torch.trees import byte_size, flatten
 
 #: Steps that are measured, at most; of cells that run chunks, the longest piece that they run at a time.
 _STEPS, _PIECE = 16, 64
+#: Steps that are recorded together whatever the limit.
+_FEW = 2
 #: Room for so many states: cells that run chunks use as much working memory as they ever do.
 _AMPLE = 100_000
 
@@ -67,9 +69,11 @@ class _OutputSize:
 
 
 def measure_call(
-    cell: Any, inputs: Any, state: Any, *, losses: Mapping[str, Any], steps: int, **options: Any
+    cell: Any, inputs: Any, state: Any, *, losses: Mapping[str, Any], steps: int, limit: int, **options: Any
 ) -> Measurement:
     """Run the first steps of a call, forward and backward, and leave everything as it was. Raises InputError.
+
+    They are recorded together, so that few are taken where the tapes of more would not fit the limit.
 
     Arguments:
         cell: as for ``bptt``.
@@ -77,9 +81,11 @@ def measure_call(
         state: the initial state.
         losses: by the names of their arguments; none for ``unroll``.
         steps: T.
+        limit: bytes that the call may take.
         options: other arguments of ``bptt``.
     """
-    count = min(_PIECE if isinstance(cell, ChunkCell) else _STEPS, steps)
+    most = min(_PIECE if isinstance(cell, ChunkCell) else _STEPS, steps)
+    count = _choose_count(cell, inputs, state, losses=losses, steps=steps, most=most, limit=limit, **options)
     pieces, nest = make_sequence(inputs, steps=steps).piece(0, count)
     first = nest.fill(_copy_roots(pieces))
     given, structure = flatten(state)
@@ -136,6 +142,39 @@ def measure_call(
         backward_seconds=seconds.of[Backward] / count,
         steps=count,
     )
+
+
+def _choose_count(
+    cell: Any,
+    inputs: Any,
+    state: Any,
+    *,
+    losses: Mapping[str, Any],
+    steps: int,
+    most: int,
+    limit: int,
+    **options: Any,
+) -> int:
+    """Return how many steps to measure: those whose tapes take at most half the limit, but two.
+
+    Arguments:
+        cell: as for ``bptt``.
+        inputs: as for ``bptt``.
+        state: the initial state.
+        losses: by the names of their arguments.
+        steps: T.
+        most: the most steps.
+        limit: bytes that the call may take.
+        options: other arguments of ``bptt``.
+    """
+    if most <= _FEW:
+        return most
+    pieces, nest = make_sequence(inputs, steps=steps).piece(0, _FEW)
+    given, structure = flatten(state)
+    sizes = measured_sizes(
+        cell, nest.fill(_copy_roots(pieces)), structure.fill(_copy_roots(given)), **losses, **options
+    )
+    return max(_FEW, min(most, limit // (2 * max(1, sizes.tape_bytes))))
 
 
 def find_device(leaves: Sequence[torch.Tensor]) -> torch.device:

@@ -219,3 +219,14 @@ def test_the_graph_of_a_state_that_is_carried_on_is_left_alone_when_a_call_is_me
     result = bptt(cell, torch.randn(STEPS, 8, 16), state, squares, memory="900 kB")
     (gradient,) = torch.autograd.grad(result.loss, [weight])
     assert float(gradient.abs().sum()) > 0
+
+
+def test_the_measurement_stays_within_the_limit_where_sixteen_steps_would_not() -> None:
+    budget._measured.clear()
+    torch.manual_seed(0)
+    cell, inputs = TorchCell(torch.nn.GRUCell(16, 64)), torch.randn(STEPS, 256, 16)
+    limit = 4_000_000
+    with LiveBytes() as live:
+        plan = plan_for(cell, inputs, None, squares, memory=limit)
+    assert 16 * plan.workload.tape_bytes > limit
+    assert live.peak <= limit

@@ -58,7 +58,7 @@ class FusedSequence(Wrapped):
         **options: Any,
     ) -> None:
         _check_net(net)
-        _check_limits(memory, plan, piece)
+        _check_piece(piece)
         if "schedule" in options:
             raise InputError(
                 "is not taken: a call may run several sequences",
@@ -206,18 +206,7 @@ def _check_net(net: object) -> None:
         )
 
 
-def _check_limits(memory: object, plan: object, piece: object) -> None:
-    if memory is not None and plan is not None:
-        raise InputError("is given together with plan", field="memory", accepted="one of the two")
-    if memory is not None and memory != "auto":
-        read_limit(memory, torch.device("cpu"))
-    if plan is not None and not isinstance(plan, Plan | Schedule):
-        raise InputError(
-            f"{quote_value(plan)} is not a plan",
-            field="plan",
-            value=plan,
-            accepted="a Plan, as ckptplan.optimize and ckptplan.load_plan return, or a ckptplan.Schedule",
-        )
+def _check_piece(piece: object) -> None:
     if piece is not None and (not isinstance(piece, int) or isinstance(piece, bool) or piece < 1):
         raise InputError(
             f"is {quote_value(piece)}",

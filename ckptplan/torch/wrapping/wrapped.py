@@ -7,10 +7,10 @@ from typing import Any, Self
 
 import torch
 
-from ckptplan.errors import InputError
+from ckptplan.errors import InputError, quote_value
 from ckptplan.model.plan import Plan
 from ckptplan.schedule.schedule import Schedule
-from ckptplan.torch.budget import make_plan
+from ckptplan.torch.budget import make_plan, read_limit
 from ckptplan.torch.parameters import list_parameters
 from ckptplan.torch.planned import Result, RunOptions, bptt_planned, unroll_planned
 
@@ -48,6 +48,15 @@ class Wrapped(torch.nn.Module):
         super().__init__()
         if memory is not None and plan is not None:
             raise InputError("is given together with plan", field="memory", accepted="one of the two")
+        if memory is not None and memory != "auto":
+            read_limit(memory, torch.device("cpu"))
+        if plan is not None and not isinstance(plan, Plan | Schedule):
+            raise InputError(
+                f"{quote_value(plan)} is not a plan",
+                field="plan",
+                value=plan,
+                accepted="a Plan, as ckptplan.optimize and ckptplan.load_plan return, or a ckptplan.Schedule",
+            )
         for name in options:
             if name not in _OPTIONS:
                 raise InputError("is not an argument of wrap", field=name, accepted=", ".join(sorted(_OPTIONS)))
