@@ -30,8 +30,15 @@ class Choice(enum.StrEnum):
     CHECKPOINT = "hold"
     #: Write the first state to remote memory, then continue as REMOTE.
     OFFLOAD = "push"
-    #: Record the first step, reverse the rest (UNSTORED), then this step. The first state is dropped.
+    #: Of a REMOTE part whose first state is due to be read: move it to a local slot instead, load it there,
+    #: and continue as LOCAL.
+    FETCH = "pull"
+    #: Record the first ``length`` steps (one if 0), reverse the rest (UNSTORED), then these steps. The first
+    #: state is dropped.
     RECORD = "record"
+    #: Of a LOCAL part: advance ``length`` steps, reverse the rest (UNSTORED), load the first state, reverse
+    #: those steps.
+    ADVANCE = "advance"
     #: Advance ``length`` steps, reverse the rest, load the first state, reverse those steps. The rest is
     #: LOCAL if this part is, else UNSTORED.
     SPLIT = "split"

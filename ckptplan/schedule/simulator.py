@@ -60,12 +60,15 @@ class _Machine:
 
     __slots__ = (
         "adjoint",
+        "advances",
         "budget_local",
         "budget_remote",
         "buffer_states",
+        "chunks",
         "costs",
         "frontier",
         "handlers",
+        "loads",
         "local",
         "local_peak",
         "messages",
@@ -77,6 +80,7 @@ class _Machine:
         "recomputed",
         "remote",
         "remote_peak",
+        "saves",
         "sink",
         "stalled",
         "taped",
@@ -105,6 +109,7 @@ class _Machine:
         self.buffer_states = 0
         self.local_peak = self.remote_peak = 0
         self.recomputed = self.writes = self.reads = self.messages = 0
+        self.advances = self.chunks = self.saves = self.loads = 0
         self.now = self.write_free = self.read_free = self.stalled = 0.0
         self.handlers: dict[type, Callable[[Any], str | None]] = {
             Advance: self.advance,
@@ -121,6 +126,8 @@ class _Machine:
     def advance(self, action: Advance) -> str | None:
         begin, before = self.now, self.recomputed
         law = self._run(action)
+        self.advances += 1
+        self.now += self.costs.advance_seconds
         if law is None and self.sink is not None:
             self._show(action, begin, recomputed=self.recomputed - before)
         return law
@@ -130,7 +137,8 @@ class _Machine:
         law = self._run(action)
         if law is not None:
             return law
-        self.now += (stop - start) * self.costs.record_overhead_seconds
+        self.chunks += 1
+        self.now += (stop - start) * self.costs.record_overhead_seconds + self.costs.chunk_seconds
         tapes = self.tapes
         place = bisect_left(tapes, (start, stop))
         if (place and tapes[place - 1][1] > start) or (place < len(tapes) and tapes[place][0] < stop):
@@ -195,8 +203,11 @@ class _Machine:
             if state in self.local:
                 return "nothing is stored twice in one tier"
             self.local.add(state)
+            begin = self.now
+            self.saves += 1
+            self.now += self.costs.save_seconds
             if self.sink is not None:
-                self._show(action, self.now)
+                self._show(action, begin)
             return self._update_peaks()
         return self._write(action, (state,))
 
@@ -205,8 +216,11 @@ class _Machine:
         if action.tier is Tier.LOCAL:
             if state not in self.local:
                 return "a load finds its state"
+            begin = self.now
+            self.loads += 1
+            self.now += self.costs.load_seconds
             if self.sink is not None:
-                self._show(action, self.now)
+                self._show(action, begin)
         else:
             if state not in self.remote:
                 return "a load finds its state"
@@ -371,11 +385,17 @@ class _Machine:
         """Return the result. Serial seconds are counts times costs, without the clock's rounding errors."""
         costs = self.costs
         serial = (
-            costs.base_seconds
+            costs.sweep_seconds
             + self.recomputed * costs.recompute_seconds
             + self.writes * costs.write_seconds
             + self.reads * costs.read_seconds
             + self.messages * costs.message_seconds
+            + (
+                self.advances * costs.advance_seconds
+                + self.chunks * costs.chunk_seconds
+                + self.saves * costs.save_seconds
+                + self.loads * costs.load_seconds
+            )
         )
         return Trace(
             seconds=self.now if self.overlaps and self.messages else serial,
@@ -386,6 +406,10 @@ class _Machine:
             remote_writes=self.writes,
             remote_reads=self.reads,
             messages=self.messages,
+            advances=self.advances,
+            chunks=self.chunks,
+            local_saves=self.saves,
+            local_loads=self.loads,
             actions=actions,
         )
 

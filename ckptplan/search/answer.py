@@ -19,7 +19,10 @@ from ckptplan.strategies.closed_form import ClosedForm
 from ckptplan.strategies.protocol import Strategy, no_equation
 from ckptplan.strategies.solved import Solution
 
-_TOTALS = tuple(field.name for field in fields(Totals))
+#: The totals that a plan states; how often each action occurs follows from its schedule.
+_TOTALS = tuple(
+    field.name for field in fields(Totals) if field.name in {stated.name for stated in fields(Predicted)}
+)
 
 
 @dataclass(frozen=True, kw_only=True)
