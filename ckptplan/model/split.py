@@ -42,8 +42,8 @@ class Choice(enum.StrEnum):
     #: Advance ``length`` steps, reverse the rest, load the first state, reverse those steps. The rest is
     #: LOCAL if this part is, else UNSTORED.
     SPLIT = "split"
-    #: The same, with the last of these steps recorded on the way, so that its tape is held when needed;
-    #: the rest is UNSTORED.
+    #: The same, with the last ``count`` of these steps (one if 0) recorded on the way, so that their tapes are
+    #: held when needed; the rest is UNSTORED.
     SPLIT_RECORD = "split-record"
     #: ``count`` times: OFFLOAD the first state and SPLIT after ``length`` steps.
     SEGMENTS = "segments"
@@ -60,7 +60,7 @@ class Split:
     units: Annotated[_Count, Field(description="free local memory, in units")]
     choice: Choice
     length: Annotated[_Count, Field(description="steps until the split, 0 without one")] = 0
-    count: Annotated[_Count, Field(description="number of segments, 0 without any")] = 0
+    count: Annotated[_Count, Field(description="number of segments, or of steps recorded on the way; 0 without any")] = 0
 
     def keys(self) -> Iterable[str]:
         """Return the names of the fields."""

@@ -82,10 +82,11 @@ def split(pieces: int, slots: int) -> int:
     sweeps = least_sweeps(pieces, slots)
     if sweeps == 1:
         return 1
-    beyond = pieces - comb(slots + sweeps - 1, slots)
-    left, right = comb(slots + sweeps - 3, slots - 1), comb(slots + sweeps - 3, slots - 2)
-    beyond_left = min(beyond, left) if beyond <= left + right else min(left + right, beyond - right)
-    return comb(slots + sweeps - 2, slots) + beyond_left
+    # C(s + k - 1, s) = fewest + left + right: each is the sum of two neighbours in Pascal's triangle.
+    fewest, left = comb(slots + sweeps - 2, slots), comb(slots + sweeps - 3, slots - 1)
+    right = left * (slots - 1) // (sweeps - 1)
+    beyond = pieces - fewest - left - right
+    return fewest + (min(beyond, left) if beyond <= left + right else min(left + right, beyond - right))
 
 
 def count_saves(pieces: int, *, slots: int) -> int:

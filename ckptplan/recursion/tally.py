@@ -115,18 +115,19 @@ class _TreeCounter:
         )
 
     def _split(self, decision: Decision, after: list[Tally], *, local: int, remote: int, lacking: int) -> Tally:
-        recorded = 1 if decision.choice is Choice.SPLIT_RECORD else 0
+        recorded = max(decision.repeats, 1) if decision.choice is Choice.SPLIT_RECORD else 0
         first = after[-1]
         rest = after[0] if len(after) == 2 else Tally()
-        own = Tally(
-            recomputed_steps=(decision.length - recorded) * self.chunk - lacking,
-            remote_reads=remote,
-            advances=1,
-            chunks=recorded,
-            local_loads=1 - remote,
-        )
+        again = (decision.length - recorded) * self.chunk - lacking
         held = local + recorded * self.chunk * self.tape_bytes
-        return _add_counts((own, 1), (rest, 1), (first, 1))._replace(
+        return Tally(
+            recomputed_steps=rest.recomputed_steps + again + first.recomputed_steps,
+            remote_writes=rest.remote_writes + first.remote_writes,
+            remote_reads=rest.remote_reads + remote + first.remote_reads,
+            advances=rest.advances + 1 + first.advances,
+            chunks=rest.chunks + (1 if recorded else 0) + first.chunks,
+            local_saves=rest.local_saves + first.local_saves,
+            local_loads=rest.local_loads + 1 - remote + first.local_loads,
             local_bytes=max(held + rest.local_bytes, first.local_bytes),
             remote_states=max(remote + rest.remote_states, first.remote_states),
         )

@@ -89,8 +89,9 @@ def parts_after(part: Part, decision: Decision, sizes: UnitSizes) -> tuple[Part,
     elif choice is Choice.SPLIT:
         after = (Part(Where.UNSTORED, steps - length, units), Part(where, length, units))
     elif choice is Choice.SPLIT_RECORD:
-        rest_part = Part(Where.UNSTORED, steps - length, units - sizes.tape)
-        after = (*([rest_part] if steps > length else []), Part(where, length - 1, units))
+        recorded = max(repeats, 1)
+        rest_part = Part(Where.UNSTORED, steps - length, units - recorded * sizes.tape)
+        after = (*([rest_part] if steps > length else []), Part(where, length - recorded, units))
     return after
 
 
@@ -116,7 +117,7 @@ def is_decision(part: Part, decision: Decision) -> bool:
         Choice.CHECKPOINT: where is not Where.LOCAL,
         Choice.OFFLOAD: where is Where.UNSTORED,
         Choice.SPLIT: where is not Where.UNSTORED and 1 <= length < steps,
-        Choice.SPLIT_RECORD: where is not Where.UNSTORED and 2 <= length <= steps,
+        Choice.SPLIT_RECORD: where is not Where.UNSTORED and max(repeats, 1) < length <= steps,
         Choice.SEGMENTS: where is Where.UNSTORED and length >= 1 and 1 <= repeats * length < steps,
     }[choice] and min(steps, units + 1) > 0
 
@@ -192,10 +193,11 @@ def _come_back(part: Part, head: Part, start: int) -> list[Piece]:
 
 
 def _execute_split_record(part: Part, decision: Decision, start: int, after: tuple[Part, ...]) -> _Steps:
-    middle = start + decision.length
-    now = (Advance(start, middle - 1), Record(middle - 1, middle))
-    rest = [Piece(one, middle) for one in after[:-1]]
-    backward = Piece(None, 0, Backward(middle - 1, middle))
+    stop = start + decision.length
+    middle = stop - max(decision.repeats, 1)
+    now = (Advance(start, middle), Record(middle, stop))
+    rest = [Piece(one, stop) for one in after[:-1]]
+    backward = Piece(None, 0, Backward(middle, stop))
     return now, [*rest, backward, *_come_back(part, after[-1], start)]
 
 

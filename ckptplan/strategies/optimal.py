@@ -9,6 +9,7 @@ from math import inf
 from ckptplan.model.budget import Budget
 from ckptplan.model.progress import Progress
 from ckptplan.model.step_costs import StepCosts
+from ckptplan.recursion.action_costs import ActionCosts
 from ckptplan.recursion.bounds import bound_by_tapes
 from ckptplan.recursion.disk_revolve import segment_candidates
 from ckptplan.recursion.periodic import period_candidates
@@ -60,7 +61,7 @@ class Optimal(Solved):
         # A bound for unlimited remote memory also holds for less. Transfers that overlap compute may cost
         # nothing.
         extra = _bound_by_memory(costs, budget) if costs.overlaps_compute and room else whole.least_extra
-        return replace(best, least_seconds=costs.base_seconds + extra)
+        return replace(best, least_seconds=costs.sweep_seconds + extra)
 
     def has_schedule(self, *, costs: StepCosts, budget: Budget, effort: str = "quick") -> bool:
         if budget.local_bytes is not None and budget.local_bytes < self.least_local_bytes(costs):
@@ -177,18 +178,20 @@ def _make_problem(costs: StepCosts, budget: Budget, *, remote: bool = True) -> P
         read=costs.read_seconds + message if remote else inf,
         least_write=0.0 if costs.overlaps_compute else costs.write_seconds if remote else inf,
         least_read=0.0 if costs.overlaps_compute else costs.read_seconds if remote else inf,
+        actions=ActionCosts.of(costs),
     )
 
 
 def _bound_by_memory(costs: StepCosts, budget: Budget) -> float:
     """Return the least seconds that any schedule adds, even if all its transfers are hidden."""
     if budget.local_bytes is None:
-        return 0.0
+        return costs.chunk_seconds
     return bound_by_tapes(
         steps=costs.steps,
         units=max(0, budget.local_bytes - costs.resident_bytes),
         tape=costs.tape_bytes,
         recompute=costs.recompute_seconds,
+        chunk=costs.chunk_seconds,
     )
 
 

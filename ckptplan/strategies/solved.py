@@ -162,7 +162,7 @@ def _estimate_costs(candidates: Sequence[Candidate], costs: StepCosts) -> Cost:
     remote_states = np.array([candidate.remote_states for candidate in candidates], dtype=np.int64)
     local_bytes = np.array([candidate.local_bytes for candidate in candidates], dtype=np.int64)
     return Cost(
-        seconds=costs.base_seconds + np.array([candidate.extra for candidate in candidates]),
+        seconds=costs.sweep_seconds + np.array([candidate.extra for candidate in candidates]),
         local_peak_bytes=local_bytes + costs.resident_bytes,
         remote_peak_bytes=remote_states * costs.remote_state_bytes,
     )

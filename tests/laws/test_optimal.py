@@ -31,7 +31,7 @@ lengths = st.one_of(st.integers(1, 12), st.integers(13, 64))
 objectives = st.sampled_from(["time", "memory", "balanced"])
 
 
-@given(costs=step_costs(steps=lengths, actions=False), local=st.integers(0, 40_000))
+@given(costs=step_costs(steps=lengths), local=st.integers(0, 40_000))
 def test_law_4_no_strategy_beats_the_optimum(costs: StepCosts, local: int) -> None:
     """Without synchronisation and without overlap, remote memory unbounded, all fifteen strategies."""
     costs = changed(costs, overlaps_compute=False, message_seconds=0.0)
@@ -46,7 +46,7 @@ def test_law_4_no_strategy_beats_the_optimum(costs: StepCosts, local: int) -> No
 
 
 @given(
-    costs=step_costs(steps=lengths, actions=False),
+    costs=step_costs(steps=lengths),
     local=st.integers(0, 40_000),
     remote=st.none() | st.integers(0, 40_000),
 )
@@ -119,7 +119,7 @@ def test_a_bound_above_a_plan_is_never_told_as_a_proof(monkeypatch: pytest.Monke
 
 
 @given(
-    costs=step_costs(steps=lengths, actions=False), local=st.integers(0, 40_000), remote=st.integers(0, 40_000)
+    costs=step_costs(steps=lengths), local=st.integers(0, 40_000), remote=st.integers(0, 40_000)
 )
 def test_with_little_remote_memory_no_form_that_is_considered_beats_the_optimum(
     costs: StepCosts, local: int, remote: int
@@ -185,7 +185,7 @@ def test_least_memory_is_the_least_there_is(costs: StepCosts, local: int, most: 
 
 @pytest.mark.parametrize("name", sorted(SOLVED))
 @given(
-    costs=step_costs(steps=lengths, actions=False), local=st.integers(0, 40_000), remote=st.none() | st.integers(0, 40_000),
+    costs=step_costs(steps=lengths), local=st.integers(0, 40_000), remote=st.none() | st.integers(0, 40_000),
     objective=objectives,
 )  # fmt: skip
 def test_solved_schedules_are_played_at_their_cost_and_within_their_budget(
@@ -208,7 +208,7 @@ def test_solved_schedules_are_played_at_their_cost_and_within_their_budget(
         assert getattr(trace, field) == getattr(solution.totals, field)
 
 
-@given(costs=step_costs(steps=lengths, actions=False), less=st.integers(0, 20_000), more=st.integers(0, 20_000))
+@given(costs=step_costs(steps=lengths), less=st.integers(0, 20_000), more=st.integers(0, 20_000))
 def test_more_memory_never_makes_the_optimum_slower(costs: StepCosts, less: int, more: int) -> None:
     """Law 6, where the recursion covers the problem."""
     costs = changed(costs, overlaps_compute=False, message_seconds=0.0)
@@ -222,7 +222,7 @@ def test_more_memory_never_makes_the_optimum_slower(costs: StepCosts, less: int,
 
 @pytest.mark.parametrize("name", sorted(SOLVED))
 @given(
-    costs=step_costs(steps=st.integers(1, 12), actions=False), local=st.integers(0, 12_000),
+    costs=step_costs(steps=st.integers(1, 12)), local=st.integers(0, 12_000),
     remote=st.none() | st.integers(0, 9_000), most=st.none() | st.floats(0, 2),
 )  # fmt: skip
 def test_what_has_no_schedule_has_a_reason(

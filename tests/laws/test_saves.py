@@ -35,7 +35,7 @@ def schedule_of(answer: Answer, *, steps: int) -> list[Action]:
 
 @pytest.mark.parametrize("name", sorted(all_strategies()))
 @given(
-    costs=step_costs(steps=lengths, actions=False), local=st.integers(0, 40_000), remote=st.none() | st.integers(0, 40_000),
+    costs=step_costs(steps=lengths), local=st.integers(0, 40_000), remote=st.none() | st.integers(0, 40_000),
     objective=st.sampled_from(["time", "memory", "balanced"]),
 )  # fmt: skip
 @example(costs=plain_costs(9, tape_bytes=50), local=120, remote=0, objective="time")
