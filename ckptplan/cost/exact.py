@@ -112,13 +112,20 @@ class ActionCounts(Protocol):
     """What counts actions: ``Counts`` in arrays, ``Totals`` in whole numbers, and others."""
 
     @property
-    def advances(self) -> Any: ...
+    def advances(self) -> Any:
+        """Runs of steps without tape."""
+
     @property
-    def chunks(self) -> Any: ...
+    def chunks(self) -> Any:
+        """Recorded runs of steps."""
+
     @property
-    def local_saves(self) -> Any: ...
+    def local_saves(self) -> Any:
+        """States saved in local memory."""
+
     @property
-    def local_loads(self) -> Any: ...
+    def local_loads(self) -> Any:
+        """States loaded from local memory."""
 
 
 def action_seconds(counts: ActionCounts, costs: StepCosts) -> Any:

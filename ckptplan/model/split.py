@@ -47,6 +47,32 @@ class Choice(enum.StrEnum):
     SPLIT_RECORD = "split-record"
     #: ``count`` times: OFFLOAD the first state and SPLIT after ``length`` steps.
     SEGMENTS = "segments"
+    # The whole sequence as a closed form does it: ``length`` is its chunk_size, ``count`` its second parameter.
+    BASE = "base"
+    STANDARD = "standard"
+    REMOTE_FORM = "remote"
+    HIERARCHICAL = "hierarchical"
+    DOUBLE = "double"
+    NESTED = "nested"
+    GROWING = "growing"
+    DOUBLE_GROWING = "double-growing"
+    REVOLVE = "revolve"
+
+
+#: The choices that name a closed form.
+FORMS = frozenset(
+    {
+        Choice.BASE,
+        Choice.STANDARD,
+        Choice.REMOTE_FORM,
+        Choice.HIERARCHICAL,
+        Choice.DOUBLE,
+        Choice.NESTED,
+        Choice.GROWING,
+        Choice.DOUBLE_GROWING,
+        Choice.REVOLVE,
+    }
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,7 +86,9 @@ class Split:
     units: Annotated[_Count, Field(description="free local memory, in units")]
     choice: Choice
     length: Annotated[_Count, Field(description="steps until the split, 0 without one")] = 0
-    count: Annotated[_Count, Field(description="number of segments, or of steps recorded on the way; 0 without any")] = 0
+    count: Annotated[
+        _Count, Field(description="number of segments, or of steps recorded on the way; 0 without any")
+    ] = 0
 
     def keys(self) -> Iterable[str]:
         """Return the names of the fields."""

@@ -32,13 +32,11 @@ class ActionCosts(NamedTuple):
         of saved, or written and read instead of loaded (docs/optimality.md).
         """
         return (
-            self.save <= write + self.load
-            and self.load <= write + read
-            and min(self.save, self.load) <= read
+            self.save <= write + self.load and self.load <= write + read and min(self.save, self.load) <= read
         )
 
     def hold(self, *, write: float, read: float) -> float:
-        """Return the cost of a local copy of a state that is due to be read: it is fetched, or read and saved."""
+        """Return the cost of a local copy of a state that is due to be read: fetched, or read and saved."""
         return min(self.save, self.load) if self.covered(write=write, read=read) else self.save
 
     def lowered(self, *, write: float, read: float) -> ActionCosts:

@@ -111,7 +111,7 @@ def segment_candidates(costs: StepCosts, budget: Budget, *, remote: bool) -> Ite
 
 
 def _action_seconds(segments: Segments, slots: int, costs: StepCosts) -> float:
-    """Return what actions add: each piece is a chunk, each but the last has a run, and a local load or a read."""
+    """Return what actions add: each piece is a chunk, each but the last has a run and a load or a read."""
     if not any(ActionCosts.of(costs)):
         return 0.0
     pieces = costs.steps

@@ -84,12 +84,14 @@ class Memorisation:
     def first_row(self) -> Values:
         """Return the least cost of the whole sequence, whose first state is not stored yet, for every m."""
         held = shift(self.local[self.steps] + self.actions.save, self.sizes.state)
-        return np.minimum(held, self._goes_on(self.steps) + self.actions.chunk)
+        row: Values = np.minimum(held, self._goes_on(self.steps) + self.actions.chunk)
+        return row
 
     def _after_step(self, rest: int) -> Values:
         """Return the cost of the steps behind a step of an open chunk, for every m."""
         held = shift(self.local[rest] + self.actions.save, self.sizes.state)
-        return np.minimum(held, self._goes_on(rest))
+        after: Values = np.minimum(held, self._goes_on(rest))
+        return after
 
     def _goes_on(self, rest: int) -> Values:
         """Return the cost of an open chunk that goes on; there must be room for a state, except at the end."""

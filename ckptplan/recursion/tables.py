@@ -4,15 +4,15 @@ The module tabulates the recursion (R0) to (R3) of docs/optimality.md for all t 
 of M_s and tapes of M_a units, r = ``recompute``, w = ``write`` and r_d = ``read``, and with a, k, s and l the
 costs of a run of steps, a recorded chunk, a local save and a local load (``actions``):
 
-    (R0) chunk(t, m) = 0 if t = 0; infinite if M_a > m; else min of  chunk(t - 1, m - M_a);  free(t - 1, m - M_a)
+    (R0) chunk(t, m) = min of  chunk(t - 1, m - M_a);  free(t - 1, m - M_a); infinite if M_a > m
     (R1) free(t, m)  = min of  k + chunk(t, m);  s + owned(t, m - M_s);  w + far(t, m)
     (R2) owned(t, m) = min of  k + chunk(t, m + M_s);  a + y r + free(t - y, m) + l + owned(y, m),  1 <= y < t
     (R3) far(t, m)   = min of  k + chunk(t, m);  min(s, l) + owned(t, m - M_s);
                                a + y r + free(t - y, m) + r_d + far(y, m),  1 <= y < t
 
 Here free is ``unstored``, owned is ``local`` and far is ``remote``; in chunk, at least one more step is to be
-recorded at once, and k is paid already. Each schedule runs each step once for the first time, so only the cost
-beyond that counts, and one value serves the first sweep and every later one.
+recorded at once, and k is paid already; all are 0 for t = 0. Each schedule runs each step once for the first
+time, so only the cost beyond that counts, and one value serves the first sweep and every later one.
 
 The two minima over all splits dominate the work, with T^2 M / 2 sums each. Both read rows that are adjacent
 in memory, in pieces that fit the cache.
@@ -149,9 +149,7 @@ class Tables:
 
     def _decide_split(self, part: Part) -> Decision:
         where, steps, units = part
-        table, back = (
-            (self.local, self.actions.load) if where is Where.LOCAL else (self.remote, self.read)
-        )
+        table, back = (self.local, self.actions.load) if where is Where.LOCAL else (self.remote, self.read)
         lengths = np.arange(1, steps)
         heads = table[1:steps, units] + (lengths * self.recompute + (self.actions.advance + back))
         length = int(np.argmin(self.unstored[steps - 1 : 0 : -1, units] + heads)) + 1

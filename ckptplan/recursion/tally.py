@@ -88,17 +88,12 @@ class _TreeCounter:
         lacking = self.missing if ragged else 0
         local = self.state_bytes if part.where is Where.LOCAL else 0
         remote = 1 if part.where is Where.REMOTE else 0
-        if choice is Choice.TAPE:
-            return self._record(part.steps, after, local=local, remote=remote, lacking=lacking)
-        if choice is Choice.RECORD:
-            return self._record(max(decision.length, 1), after, local=local, remote=remote, lacking=lacking)
-        if choice is Choice.CHECKPOINT:
-            return after[0]._replace(remote_states=max(remote, after[0].remote_states))
-        if choice is Choice.FETCH:
-            fetched = after[0]
-            return fetched._replace(
-                local_loads=fetched.local_loads + 1, remote_states=max(remote, fetched.remote_states)
-            )
+        if choice in (Choice.TAPE, Choice.RECORD):
+            steps = part.steps if choice is Choice.TAPE else max(decision.length, 1)
+            return self._record(steps, after, local=local, remote=remote, lacking=lacking)
+        if choice in (Choice.CHECKPOINT, Choice.FETCH):
+            loads = after[0].local_loads + (1 if choice is Choice.FETCH else 0)
+            return after[0]._replace(local_loads=loads, remote_states=max(remote, after[0].remote_states))
         if choice is Choice.OFFLOAD:
             return after[0]._replace(remote_writes=after[0].remote_writes + 1)
         if choice is Choice.SEGMENTS:

@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import NamedTuple, TypeAlias
 
-from ckptplan.model.split import Choice, Where
+from ckptplan.model.split import FORMS, Choice, Where
 from ckptplan.schedule.actions import Action, Advance, Backward, Free, Load, Record, Save, Tier, Transfer
 
 
@@ -109,6 +109,9 @@ def is_decision(part: Part, decision: Decision) -> bool:
     """Return whether a decision is possible for a part, regardless of the decisions after it."""
     where, steps, units = part
     choice, length, repeats = decision
+    if choice in FORMS:
+        # A closed form is about the whole sequence, and not a part of a tree.
+        return False
     return {
         Choice.TAPE: True,
         Choice.RECORD: length <= steps,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from typing import Any, Literal, TypeAlias
@@ -18,10 +19,11 @@ from ckptplan.model.step_costs import StepCosts
 from ckptplan.search.answer import Answer, ClosedFormAnswer, SolvedAnswer
 from ckptplan.search.box import BestSetting, Limits, Rival, find_best_setting
 from ckptplan.search.objective import FirstOnly, Knee, Objective, least_memory, least_remote_memory, least_time
+from ckptplan.strategies.adopted import Setting, adopt_setting, is_adoptable
 from ckptplan.strategies.closed_form import ClosedForm
 from ckptplan.strategies.protocol import Strategy, no_equation
 from ckptplan.strategies.registry import all_strategies
-from ckptplan.strategies.solved import Solved
+from ckptplan.strategies.solved import Solution, Solved
 
 #: The limits of a goal.
 BudgetLimit: TypeAlias = Literal["local_bytes", "remote_bytes", "max_overhead"]
@@ -196,6 +198,7 @@ class Question:
                     limits,
                     objective,
                     rival=_choose_rival(answers, strategy, rival) if only_first else None,
+                    answers=answers,
                     progress=None if self.progress is None else stages.report_solve,
                 )
             except KeyboardInterrupt:
@@ -229,11 +232,18 @@ class Question:
         objective: Objective,
         *,
         rival: Rival | None,
+        answers: Sequence[Answer],
         progress: Progress | None,
     ) -> Answer | None:
-        """Return the best answer of one strategy, None if nothing fits or no closed form beats ``rival``."""
+        """Return the best answer of one strategy, None if nothing fits or no closed form beats ``rival``.
+
+        ``answers`` are those of the strategies before it.
+        """
         if isinstance(strategy, Solved):
-            return self._solve(strategy, limits, objective, progress=progress)
+            own = self._solve(strategy, limits, objective, progress=progress)
+            if not strategy.adopts_others or (own is not None and own.solution.proved):
+                return own
+            return self._adopt_best(strategy, own, limits, objective, answers=answers)
         if isinstance(strategy, ClosedForm):
             return self._search(strategy, limits, objective, rival=rival)
         raise TypeError(f"{strategy.name} is neither a closed form nor solved")
@@ -261,7 +271,7 @@ class Question:
 
     def _solve(
         self, strategy: Solved, limits: Limits, objective: Objective, *, progress: Progress | None
-    ) -> Answer | None:
+    ) -> SolvedAnswer | None:
         if self.goal.model == "paper":
             raise no_equation(strategy.name)
 
@@ -277,7 +287,7 @@ class Question:
             budget=self.budget,
             choose=choose,
             effort=self.goal.effort,
-            front=objective is not least_time,
+            front=objective not in _TIME_FIRST,
             progress=progress,
         )
         if solution is None or not limits.keeps(solution.cost)[0]:
@@ -291,6 +301,60 @@ class Question:
             solved_at=self.costs,
         )
 
+    def _adopt_best(
+        self,
+        strategy: Solved,
+        own: SolvedAnswer | None,
+        limits: Limits,
+        objective: Objective,
+        *,
+        answers: Sequence[Answer],
+    ) -> SolvedAnswer | None:
+        """Return the best schedule of any strategy as that of ``strategy``: its own unless another is better.
+
+        Strategies that are searched only when named are not looked at, except where they are among ``answers``:
+        the solved strategy considers each of their schedules.
+        """
+        best: Answer | None = min([*([] if own is None else [own]), *answers], key=_rank_of, default=None)
+        for other in all_strategies().values():
+            if other is strategy or other.name in self.goal.strategies or not other.by_default:
+                continue
+            rival = None if best is None else Rival(key=best.key, ties_win=False)
+            found = self._answer(other, limits, objective, rival=rival, answers=(), progress=None)
+            if found is not None and (best is None or found.key < best.key):
+                best = found
+        if own is not None and (best is None or own.key <= best.key):
+            best = own
+        solution = None if best is None else _adopt(best, self.costs)
+        if best is None or solution is None:
+            return own
+        if objective in _MEMORY_FIRST and best.key[0] > strategy.least_local_bytes(self.costs):
+            solution = dataclasses.replace(solution, notes=(*solution.notes, _LESS_MEMORY))
+        least_seconds = None if own is None else own.least_seconds
+        return SolvedAnswer(
+            strategy=strategy,
+            parameters=solution.parameters,
+            key=best.key,
+            steps=self.costs.steps,
+            solution=dataclasses.replace(solution, least_seconds=least_seconds),
+            solved_at=self.costs,
+        )
+
+
+def _adopt(answer: Answer, costs: StepCosts) -> Solution | None:
+    """Return an answer as a solved schedule, None if it cannot be written as one."""
+    if isinstance(answer, SolvedAnswer):
+        return answer.solution
+    if isinstance(answer, ClosedFormAnswer) and is_adoptable(answer.strategy):
+        return adopt_setting(Setting(strategy=answer.strategy, parameters=answer.parameters), costs=costs)
+    return None
+
+
+#: The objectives for which the schedules of smaller budgets are of no use.
+_TIME_FIRST = (least_time, FirstOnly(least_time))
+#: The objectives that ask for the least local memory, and what is said if it is not proved to be the least.
+_MEMORY_FIRST = (least_memory, FirstOnly(least_memory))
+_LESS_MEMORY = "no schedule with less local memory was found, but that there is none is not proved"
 
 #: A cache of searches, for the points of a sweep that differ only in transfers.
 cached_best_setting = lru_cache(maxsize=512)(find_best_setting)

@@ -88,7 +88,7 @@ class Revolve(ClosedForm):
 
 
 def _least_saves(low: Columns, fewest_splits: Integers, *, steps: int) -> Integers:
-    """Return a lower bound of the saves in each box: no checkpoint is loaded more often than there are sweeps."""
+    """Return a lower bound of the saves in each box: no checkpoint is loaded more than once a sweep."""
     most_sweeps = revolve.count_sweeps_at(ceil_div(steps, low["chunk_size"]), slots=low["nb_local"])
     saves: Integers = ceil_div(fewest_splits, np.maximum(1, most_sweeps))
     return saves

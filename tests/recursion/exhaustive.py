@@ -24,7 +24,7 @@ class Machine(NamedTuple):
 
 
 class Prices(NamedTuple):
-    """Costs of single actions, and sizes; ``units`` of local memory in all, ``most_remote`` states in remote."""
+    """Costs of single actions, and sizes; at most ``units`` of local memory, ``most_remote`` remote states."""
 
     units: int
     state: int
