@@ -95,7 +95,7 @@ class Memorisation:
 
     def _goes_on(self, rest: int) -> Values:
         """Return the cost of an open chunk that goes on; there must be room for a state, except at the end."""
-        row = self.chunk[rest].copy()
+        row: Values = self.chunk[rest].copy()
         if rest > 1:
             row[: self.sizes.state] = np.inf
         return row

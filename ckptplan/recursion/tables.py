@@ -153,7 +153,12 @@ class Tables:
         lengths = np.arange(1, steps)
         heads = table[1:steps, units] + (lengths * self.recompute + (self.actions.advance + back))
         length = int(np.argmin(self.unstored[steps - 1 : 0 : -1, units] + heads)) + 1
-        return Decision(Choice.ADVANCE if where is Where.LOCAL else Choice.SPLIT, length)
+        if where is Where.LOCAL:
+            # A split whose rest is saved stands for two decisions.
+            rest = self.decide(Part(Where.UNSTORED, steps - length, units))
+            saved = rest.choice is Choice.CHECKPOINT
+            return Decision(Choice.SPLIT if saved else Choice.ADVANCE, length)
+        return Decision(Choice.SPLIT, length)
 
 
 class Splits:

@@ -16,14 +16,14 @@ from ckptplan.model.budget import Budget
 from ckptplan.model.goal import Goal, Model
 from ckptplan.model.progress import Progress, StagedProgress
 from ckptplan.model.step_costs import StepCosts
+from ckptplan.search.adoption import adopt_answer, is_adoptable
 from ckptplan.search.answer import Answer, ClosedFormAnswer, SolvedAnswer
 from ckptplan.search.box import BestSetting, Limits, Rival, find_best_setting
 from ckptplan.search.objective import FirstOnly, Knee, Objective, least_memory, least_remote_memory, least_time
-from ckptplan.strategies.adopted import Setting, adopt_setting, is_adoptable
 from ckptplan.strategies.closed_form import ClosedForm
 from ckptplan.strategies.protocol import Strategy, no_equation
 from ckptplan.strategies.registry import all_strategies
-from ckptplan.strategies.solved import Solution, Solved
+from ckptplan.strategies.solved import Solved
 
 #: The limits of a goal.
 BudgetLimit: TypeAlias = Literal["local_bytes", "remote_bytes", "max_overhead"]
@@ -312,49 +312,29 @@ class Question:
     ) -> SolvedAnswer | None:
         """Return the best schedule of any strategy as that of ``strategy``: its own unless another is better.
 
-        Strategies that are searched only when named are not looked at, except where they are among ``answers``:
-        the solved strategy considers each of their schedules.
+        Of the strategies that are not among ``answers``, only closed forms are searched: the solved strategy
+        considers the schedules of the others itself.
         """
-        best: Answer | None = min([*([] if own is None else [own]), *answers], key=_rank_of, default=None)
+        candidates = [answer for answer in answers if is_adoptable(answer)]
+        best: Answer | None = min([*([] if own is None else [own]), *candidates], key=_rank_of, default=None)
         for other in all_strategies().values():
-            if other is strategy or other.name in self.goal.strategies or not other.by_default:
+            if not isinstance(other, ClosedForm) or other.name in self.goal.strategies:
                 continue
             rival = None if best is None else Rival(key=best.key, ties_win=False)
-            found = self._answer(other, limits, objective, rival=rival, answers=(), progress=None)
-            if found is not None and (best is None or found.key < best.key):
+            found = self._search(other, limits, objective, rival=rival)
+            if found is not None and is_adoptable(found) and (best is None or found.key < best.key):
                 best = found
-        if own is not None and (best is None or own.key <= best.key):
+        if best is None or (own is not None and own.key <= best.key):
             best = own
-        solution = None if best is None else _adopt(best, self.costs)
-        if best is None or solution is None:
-            return own
-        if objective in _MEMORY_FIRST and best.key[0] > strategy.least_local_bytes(self.costs):
-            solution = dataclasses.replace(solution, notes=(*solution.notes, _LESS_MEMORY))
-        least_seconds = None if own is None else own.least_seconds
-        return SolvedAnswer(
-            strategy=strategy,
-            parameters=solution.parameters,
-            key=best.key,
-            steps=self.costs.steps,
-            solution=dataclasses.replace(solution, least_seconds=least_seconds),
-            solved_at=self.costs,
+        return (
+            None
+            if best is None
+            else adopt_answer(best, strategy=strategy, own=own, objective=objective, costs=self.costs)
         )
-
-
-def _adopt(answer: Answer, costs: StepCosts) -> Solution | None:
-    """Return an answer as a solved schedule, None if it cannot be written as one."""
-    if isinstance(answer, SolvedAnswer):
-        return answer.solution
-    if isinstance(answer, ClosedFormAnswer) and is_adoptable(answer.strategy):
-        return adopt_setting(Setting(strategy=answer.strategy, parameters=answer.parameters), costs=costs)
-    return None
 
 
 #: The objectives for which the schedules of smaller budgets are of no use.
 _TIME_FIRST = (least_time, FirstOnly(least_time))
-#: The objectives that ask for the least local memory, and what is said if it is not proved to be the least.
-_MEMORY_FIRST = (least_memory, FirstOnly(least_memory))
-_LESS_MEMORY = "no schedule with less local memory was found, but that there is none is not proved"
 
 #: A cache of searches, for the points of a sweep that differ only in transfers.
 cached_best_setting = lru_cache(maxsize=512)(find_best_setting)

@@ -26,7 +26,7 @@ class Setting:
     parameters: Parameters
 
 
-def is_adoptable(strategy: ClosedForm) -> bool:
+def can_name(strategy: ClosedForm) -> bool:
     """Return whether a decision can name the strategy."""
     return strategy.name in FORMS
 

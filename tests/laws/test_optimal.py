@@ -16,6 +16,7 @@ from ckptplan.errors import CkptplanError
 from ckptplan.model.budget import Budget
 from ckptplan.model.goal import ObjectiveName
 from ckptplan.model.progress import Progress
+from ckptplan.model.split import FORMS
 from ckptplan.model.step_costs import StepCosts
 from ckptplan.recursion import pricing, solver, table_problem
 from ckptplan.recursion.problem import Problem, SolvedProblem
@@ -317,7 +318,10 @@ def test_short_sequences_of_many_bytes_take_little_memory_to_plan(name: str) -> 
 def test_long_sequences_beside_compute_are_counted_and_not_played(
     name: str, steps: int, local: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Tens of millions of actions took a quarter of a minute; plans that move nothing need none of it."""
+    """Tens of millions of actions took a quarter of a minute; plans that move nothing need none of it.
+
+    Nor do closed forms, which the optimum takes over where they are better.
+    """
     played: list[int] = []
 
     def counted(actions: Iterable[Action], **given: Any) -> Trace:
@@ -330,7 +334,8 @@ def test_long_sequences_beside_compute_are_counted_and_not_played(
     winner = ask(costs=costs, budget=Budget(local_bytes=local), strategies=(SOLVED[name],)).best()
     assert sum(played) <= pricing.MOST_PLAYED
     assert winner is not None
-    assert solution_of(winner).totals.messages == 0
+    solution = solution_of(winner)
+    assert solution.totals.messages == 0 or solution.splits[0].choice in FORMS
 
 
 @pytest.mark.parametrize("name", ["disk-revolve", "optimal", "periodic"])

@@ -45,6 +45,33 @@ def test_it_is_its_recurrence() -> None:
         assert [revolve.count_recomputed(int(n), chunk=1, slots=slots) for n in numbers] == found.tolist()
 
 
+def test_it_saves_no_more_than_any_schedule_that_runs_as_few_steps_again() -> None:
+    """max(C(s + k - 2, s - 1), n - C(s + k - 1, s)): for all n up to 60 and s up to 8, every split is tried."""
+
+    @cache
+    def least(pieces: int, slots: int) -> tuple[int, int]:
+        """Steps that run again, and saves, the first state included."""
+        if pieces == 1:
+            return 0, 0
+        found = []
+        for left in range(1, pieces):
+            if pieces - left == 1 or slots > 1:
+                first, rest = least(left, slots), least(pieces - left, slots - 1)
+                found.append((left + first[0] + rest[0], max(first[1], 1) + rest[1]))
+        return min(found)
+
+    for slots in range(1, 9):
+        for pieces in range(1, 61):
+            counted = revolve.count_recomputed(pieces, chunk=1, slots=slots)
+            assert (counted, revolve.count_saves(pieces, slots=slots)) == least(pieces, slots)
+    numbers = np.arange(1, 1500)
+    for slots in (1, 2, 3, 8, 100):
+        saves = revolve.count_at(numbers, chunk=np.array([1]), slots=np.array([slots]))[1]
+        sweeps = revolve.count_sweeps_at(numbers, slots=np.array([slots]))
+        assert saves.tolist() == [revolve.count_saves(int(n), slots=slots) for n in numbers]
+        assert all(sweeps[n - 1] >= revolve.least_sweeps(n, slots) for n in range(2, 1500))
+
+
 def test_arrays_and_numbers_agree_where_sweeps_are_many_and_counts_saturate() -> None:
     for steps, chunk, slots in (
         (10**9, 1, 1),
