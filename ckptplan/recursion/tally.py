@@ -43,22 +43,22 @@ def tally(tree: Tree, *, state_bytes: int, tape_bytes: int) -> Tally:
     counter = _TreeCounter(tree, state_bytes, tape_bytes)
     root = _Place(tree.root, ragged=counter.missing > 0)
     known: dict[_Place, Tally] = {}
-    waiting = [root]
+    # A place waits twice: until it is looked at, and until the places after it are known.
+    waiting: list[tuple[_Place, list[_Place] | None]] = [(root, None)]
     while waiting:
-        place = waiting[-1]
-        if place not in known:
-            decision = tree.decisions[place.part]
+        place, after = waiting.pop()
+        if place in known:
+            continue
+        decision = tree.decisions[place.part]
+        if after is None:
             after = _places_after(place, decision, parts_after(place.part, decision, tree.sizes))
-            unknown = [following for following in after if following not in known]
-            if unknown:
-                waiting.extend(unknown)
-                continue
-            executed = drop_idle_slot(place.part, decision, tree.sizes) if place.unsaved else place.part
-            counts = counter.combine(executed, decision, [known[one] for one in after], ragged=place.ragged)
-            if place.unsaved and executed.where is Where.LOCAL:
-                counts = counts._replace(local_saves=counts.local_saves + 1)
-            known[place] = counts
-        waiting.pop()
+            waiting.append((place, after))
+            waiting.extend((following, None) for following in after if following not in known)
+            continue
+        executed = drop_idle_slot(place.part, decision, tree.sizes) if place.unsaved else place.part
+        known[place] = counter.combine(
+            executed, decision, [known[one] for one in after], ragged=place.ragged, unsaved=place.unsaved
+        )
     return known[root]
 
 
@@ -83,7 +83,9 @@ class _TreeCounter:
         #: Steps that the ragged first chunk lacks.
         self.missing = tree.root.steps * tree.chunk - tree.steps
 
-    def combine(self, part: Part, decision: Decision, after: list[Tally], *, ragged: bool) -> Tally:
+    def combine(
+        self, part: Part, decision: Decision, after: list[Tally], *, ragged: bool, unsaved: bool
+    ) -> Tally:
         choice = decision.choice
         lacking = self.missing if ragged else 0
         local = self.state_bytes if part.where is Where.LOCAL else 0
@@ -98,18 +100,31 @@ class _TreeCounter:
             return after[0]._replace(remote_writes=after[0].remote_writes + 1)
         if choice is Choice.SEGMENTS:
             return self._count_segments(decision, after, lacking=lacking)
-        return self._split(decision, after, local=local, remote=remote, lacking=lacking)
+        # Only a part that is split keeps its first state, so only its slot has to be filled.
+        saved = 1 if unsaved and local else 0
+        return self._split(decision, after, local=local, remote=remote, lacking=lacking, saved=saved)
 
     def _record(self, steps: int, after: list[Tally], *, local: int, remote: int, lacking: int) -> Tally:
-        rest = after[0] if after else Tally()
         held = (steps * self.chunk - lacking) * self.tape_bytes
+        if not after:
+            return Tally(chunks=1, local_bytes=max(local, held), remote_states=remote)
+        rest = after[0]
         return rest._replace(
             chunks=rest.chunks + 1,
             local_bytes=max(local, held + rest.local_bytes),
             remote_states=max(remote, rest.remote_states),
         )
 
-    def _split(self, decision: Decision, after: list[Tally], *, local: int, remote: int, lacking: int) -> Tally:
+    def _split(
+        self,
+        decision: Decision,
+        after: list[Tally],
+        *,
+        local: int,
+        remote: int,
+        lacking: int,
+        saved: int,
+    ) -> Tally:
         recorded = max(decision.repeats, 1) if decision.choice is Choice.SPLIT_RECORD else 0
         first = after[-1]
         rest = after[0] if len(after) == 2 else Tally()
@@ -121,7 +136,7 @@ class _TreeCounter:
             remote_reads=rest.remote_reads + remote + first.remote_reads,
             advances=rest.advances + 1 + first.advances,
             chunks=rest.chunks + (1 if recorded else 0) + first.chunks,
-            local_saves=rest.local_saves + first.local_saves,
+            local_saves=rest.local_saves + first.local_saves + saved,
             local_loads=rest.local_loads + 1 - remote + first.local_loads,
             local_bytes=max(held + rest.local_bytes, first.local_bytes),
             remote_states=max(remote + rest.remote_states, first.remote_states),
