@@ -1,16 +1,21 @@
 """Binomial checkpointing: the numbers of the literature, its recurrence, and chunks."""
 
 from functools import cache
+from math import inf
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from ckptplan.model.budget import Budget
 from ckptplan.model.record import Parameters
+from ckptplan.model.workload import ACTION_TIMES
 from ckptplan.recursion import revolve
 from ckptplan.recursion.disk_revolve import choose_segments
 from ckptplan.recursion.growing import count_chunks, growth_ratio, list_chunk_ends
 from ckptplan.strategies.registry import closed_form_of
-from tests.support import CLOSED, one_cost, plain_costs
+from tests.support import CLOSED, ask, one_cost, plain_costs
 
 
 @pytest.mark.parametrize(
@@ -182,3 +187,52 @@ def test_chunks_are_counted_as_they_are_cut() -> None:
                     np.array([steps]), chunk=np.array([chunk]), p=np.array([p]), q=np.array([q])
                 )[0]
                 assert number == len(list_chunk_ends(0, steps, chunk=min(chunk, steps), p=p, q=q)) + 1
+
+
+prices = st.sampled_from([0.0, 0.1, 1.0, 7.0])
+
+
+@given(
+    steps=st.integers(1, 24), slots=st.integers(0, 4), write=prices, read=prices, paid=st.tuples(*[prices] * 4),
+    recompute=st.sampled_from([0.1, 1.0]),
+)  # fmt: skip
+def test_disk_revolve_is_the_least_of_its_form_but_for_its_saves(
+    steps: int, slots: int, write: float, read: float, paid: tuple[float, ...], recompute: float
+) -> None:
+    """Remote checkpoints in the first sweep only, single steps between them: all splits are tried."""
+    a, k, s, back = paid
+    costs = plain_costs(
+        steps, tape_bytes=50, write_seconds=write, read_seconds=read, message_seconds=0.0,
+        recompute_seconds=recompute, **dict(zip(ACTION_TIMES, paid, strict=True)),
+    )  # fmt: skip
+
+    @cache
+    def owned(pieces: int, free: int) -> float:
+        """The first state is in a slot; ``free`` slots are left."""
+        if pieces == 1:
+            return k
+        return min(
+            (a + y * recompute + local(pieces - y, free) + back + owned(y, free) for y in range(1, pieces)),
+            default=inf,
+        )
+
+    @cache
+    def local(pieces: int, free: int) -> float:
+        if pieces == 1:
+            return k
+        return s + owned(pieces, free - 1) if free else inf
+
+    @cache
+    def whole(pieces: int) -> float:
+        """The first state is not stored, and the first sweep is still to come."""
+        remote = (
+            write + a + y * recompute + whole(pieces - y) + read + local(y, slots) for y in range(1, pieces)
+        )
+        return min([local(pieces, slots), *remote])
+
+    budget = Budget(local_bytes=50 + 10 * slots)
+    answer = ask(costs=costs, budget=budget, strategies=("disk-revolve",)).best()
+    assert answer is not None
+    extra, least = answer.key[0] - costs.sweep_seconds, whole(steps)
+    saves = answer.totals(costs).local_saves
+    assert least - 1e-9 <= extra <= least + saves * s + 1e-9
