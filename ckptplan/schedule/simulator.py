@@ -15,7 +15,7 @@ from ckptplan.model.budget import Budget
 from ckptplan.model.step_costs import StepCosts
 from ckptplan.model.totals import Totals
 from ckptplan.schedule.actions import Action, Advance, Backward, Free, Load, Record, Save, Tier, Transfer
-from ckptplan.schedule.illegal import IllegalAction
+from ckptplan.schedule.illegal import IllegalAction, describe_machine, exceeds_budget
 from ckptplan.schedule.timeline import COMPUTE, READ, WRITE, Event, Sink
 
 
@@ -203,11 +203,8 @@ class _Machine:
             if state in self.local:
                 return "nothing is stored twice in one tier"
             self.local.add(state)
-            begin = self.now
             self.saves += 1
-            self.now += self.costs.save_seconds
-            if self.sink is not None:
-                self._show(action, begin)
+            self._spend(action, self.costs.save_seconds)
             return self._update_peaks()
         return self._write(action, (state,))
 
@@ -216,11 +213,8 @@ class _Machine:
         if action.tier is Tier.LOCAL:
             if state not in self.local:
                 return "a load finds its state"
-            begin = self.now
             self.loads += 1
-            self.now += self.costs.load_seconds
-            if self.sink is not None:
-                self._show(action, begin)
+            self._spend(action, self.costs.load_seconds)
         else:
             if state not in self.remote:
                 return "a load finds its state"
@@ -303,13 +297,16 @@ class _Machine:
         if self.sink is not None:
             self._show(action, begin, end=begin + duration, track=READ)
 
+    def _spend(self, action: Action, seconds: float) -> None:
+        begin, self.now = self.now, self.now + seconds
+        self._show(action, begin)
+
     def _wait(self, action: Action, until: float) -> None:
         if until <= self.now:
             return
         begin, self.now = self.now, until
         self.stalled += until - begin
-        if self.sink is not None:
-            self._show(action, begin, stall=True)
+        self._show(action, begin, stall=True)
 
     # Bookkeeping
 
@@ -320,16 +317,13 @@ class _Machine:
         if local > self.local_peak:
             self.local_peak = local
             if local > self.budget_local:
-                return (
-                    f"{local + costs.resident_bytes:,} bytes are needed of a local budget of "
-                    f"{self.budget_local + costs.resident_bytes:,.0f}"
-                )
+                resident = costs.resident_bytes
+                return exceeds_budget(local + resident, "local", self.budget_local + resident)
         remote = len(self.remote)
         if remote > self.remote_peak:
             self.remote_peak = remote
             if remote * costs.remote_state_bytes > self.budget_remote:
-                needed = remote * costs.remote_state_bytes
-                return f"{needed:,} bytes are needed of a remote budget of {self.budget_remote:,.0f}"
+                return exceeds_budget(remote * costs.remote_state_bytes, "remote", self.budget_remote)
         return None
 
     def _local_bytes(self) -> int:
@@ -372,30 +366,22 @@ class _Machine:
 
     def state(self) -> str:
         """Return the contents of the machine, for an error message."""
-        held: dict[str, list[Any]] = {
-            "local": sorted(self.local),
-            "remote": sorted(self.remote),
-            "tapes": self.tapes,
-        }
-        shown = ", ".join(f"{name} {_shorten(values)}" for name, values in held.items())
-        working = "none" if self.position is None else self.position
-        return f"working state {working}, next step to reverse {self.adjoint - 1}, {shown}"
+        return describe_machine(
+            self.position, self.adjoint, local=sorted(self.local), remote=sorted(self.remote), tapes=self.tapes
+        )
 
     def trace(self, actions: int) -> Trace:
         """Return the result. Serial seconds are counts times costs, without the clock's rounding errors."""
         costs = self.costs
+        beside_steps = self.advances * costs.advance_seconds + self.chunks * costs.chunk_seconds
+        beside_steps = beside_steps + self.saves * costs.save_seconds + self.loads * costs.load_seconds
         serial = (
             costs.sweep_seconds
             + self.recomputed * costs.recompute_seconds
             + self.writes * costs.write_seconds
             + self.reads * costs.read_seconds
             + self.messages * costs.message_seconds
-            + (
-                self.advances * costs.advance_seconds
-                + self.chunks * costs.chunk_seconds
-                + self.saves * costs.save_seconds
-                + self.loads * costs.load_seconds
-            )
+            + beside_steps
         )
         return Trace(
             seconds=self.now if self.overlaps and self.messages else serial,
@@ -412,7 +398,3 @@ class _Machine:
             local_loads=self.loads,
             actions=actions,
         )
-
-
-def _shorten(values: list[Any]) -> str:
-    return str(values) if len(values) <= 6 else f"{values[:3]}..{values[-1]} ({len(values)})"

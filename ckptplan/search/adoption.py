@@ -7,7 +7,7 @@ from dataclasses import replace
 from ckptplan.model.step_costs import StepCosts
 from ckptplan.search.answer import Answer, ClosedFormAnswer, SolvedAnswer
 from ckptplan.search.objective import FirstOnly, Objective, least_memory
-from ckptplan.strategies.adopted import Setting, adopt_setting, can_name
+from ckptplan.strategies.adopted import FormSetting, adopt_setting, can_name
 from ckptplan.strategies.solved import Solution, Solved
 
 #: The objectives that ask for the least local memory, and what is said if it is not proved to be the least.
@@ -48,5 +48,5 @@ def _as_solution(answer: Answer, costs: StepCosts) -> Solution:
     if isinstance(answer, SolvedAnswer):
         return answer.solution
     if isinstance(answer, ClosedFormAnswer):
-        return adopt_setting(Setting(strategy=answer.strategy, parameters=answer.parameters), costs=costs)
+        return adopt_setting(FormSetting(strategy=answer.strategy, parameters=answer.parameters), costs=costs)
     raise TypeError(f"the answer of {answer.strategy.name} is neither a setting nor a tree of decisions")

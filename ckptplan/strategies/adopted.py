@@ -19,7 +19,7 @@ _SIZES = ("state_units", "tape_units")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Setting:
+class FormSetting:
     """A setting of a closed form."""
 
     strategy: ClosedForm
@@ -31,7 +31,7 @@ def can_name(strategy: ClosedForm) -> bool:
     return strategy.name in FORMS
 
 
-def adopt_setting(setting: Setting, *, costs: StepCosts) -> Solution:
+def adopt_setting(setting: FormSetting, *, costs: StepCosts) -> Solution:
     """Return a setting as a solved schedule with a single decision, which names the closed form."""
     strategy, given = setting.strategy, setting.parameters
     p, q = growth_ratio(state=costs.state_bytes, tape=costs.tape_bytes)
@@ -54,7 +54,7 @@ def adopt_setting(setting: Setting, *, costs: StepCosts) -> Solution:
     )
 
 
-def read_setting(parameters: Parameters, splits: Sequence[Split], *, steps: int) -> Setting | None:
+def read_setting(parameters: Parameters, splits: Sequence[Split], *, steps: int) -> FormSetting | None:
     """Return the setting that a plan's only decision names, None if the plan has a tree of decisions.
 
     Raises InputError if the closed form has no such setting.
@@ -75,4 +75,4 @@ def read_setting(parameters: Parameters, splits: Sequence[Split], *, steps: int)
     if any(value < 1 for value in chosen.values()):
         raise InputError("hold a setting below 1", field="splits", value=dict(chosen), accepted="a new plan")
     strategy.check(chosen, steps=steps)
-    return Setting(strategy=strategy, parameters=chosen)
+    return FormSetting(strategy=strategy, parameters=chosen)

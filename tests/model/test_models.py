@@ -107,13 +107,13 @@ def test_actions_cost_nothing_unless_said(field: str) -> None:
     workload = Workload(**WORKLOAD)
     assert getattr(workload, field) == 0.0
     assert field not in workload.model_dump()
-    free, costly = Workload(**WORKLOAD, **{field: 0}), Workload(**WORKLOAD, **{field: "5 us"})
+    free, costly = (Workload(**{**WORKLOAD, field: seconds}) for seconds in (0, "5 us"))
     assert free.hash == workload.hash != costly.hash
     assert costly.model_dump()[field] == 5e-6
     assert Workload(**costly.model_dump()) == costly
     for wrong in (-1.0, "-5 us", None, "soon", float("nan")):
         with pytest.raises(InputError, match=field):
-            Workload(**WORKLOAD, **{field: wrong})
+            Workload(**{**WORKLOAD, field: wrong})
 
 
 def test_numpy_integers_are_integers() -> None:
