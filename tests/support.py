@@ -22,6 +22,7 @@ from ckptplan.model.goal import Goal, Model
 from ckptplan.model.plan import Plan
 from ckptplan.model.record import Parameters
 from ckptplan.model.step_costs import StepCosts
+from ckptplan.model.workload import ACTION_TIMES
 from ckptplan.recursion.growing import growth_ratio
 from ckptplan.search.answer import Answer, SolvedAnswer
 from ckptplan.search.box import Limits
@@ -39,8 +40,14 @@ seconds = st.one_of(
 
 
 @st.composite
-def step_costs(draw: st.DrawFn, *, steps: st.SearchStrategy[int] | None = None) -> StepCosts:
-    """Any problem: M_a / M_s from far below to far above 1, free actions and overlapped transfers included."""
+def step_costs(
+    draw: st.DrawFn, *, steps: st.SearchStrategy[int] | None = None, actions: bool = True
+) -> StepCosts:
+    """Any problem: M_a / M_s from far below to far above 1, free actions and overlapped transfers included.
+
+    Actions cost nothing in half of the problems, and in all without ``actions``.
+    """
+    costly = actions and draw(st.booleans())
     state_bytes = draw(st.integers(1, 1000))
     tape_bytes = draw(
         st.one_of(st.integers(1, 12).map(lambda alpha: alpha * state_bytes), st.integers(1, 5000))
@@ -59,6 +66,7 @@ def step_costs(draw: st.DrawFn, *, steps: st.SearchStrategy[int] | None = None) 
         read_seconds=draw(seconds),
         message_seconds=draw(seconds),
         overlaps_compute=draw(st.booleans()),
+        **{name: draw(seconds) if costly else 0.0 for name in ACTION_TIMES},
     )
 
 

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 from ckptplan.model.profile import HardwareProfile
 from ckptplan.model.step_costs import StepCosts
-from ckptplan.model.workload import DERIVED, Workload
+from ckptplan.model.workload import ACTION_TIMES, DERIVED, Workload
 
 _Numbers = TypeVar("_Numbers", Workload, HardwareProfile)
 
@@ -46,6 +46,7 @@ class Case:
             read_seconds=read,
             overlaps_compute=self.profile.overlaps_compute,
             message_seconds=self.profile.synchronisation_seconds + self.profile.latency_seconds,
+            **{name: getattr(spread, name) for name in ACTION_TIMES},
         )
 
     @cached_property

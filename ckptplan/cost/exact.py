@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -25,6 +25,10 @@ class Counts:
     remote_writes: Integers
     remote_reads: Integers
     messages: Integers
+    advances: Integers
+    chunks: Integers
+    local_saves: Integers
+    local_loads: Integers
     largest_message: Integers
     tapes: Integers
     local_checkpoints: Integers
@@ -67,6 +71,7 @@ def price(counts: Counts, costs: StepCosts) -> Cost:
             remote_writes=counts.remote_writes,
             remote_reads=counts.remote_reads,
             messages=counts.messages,
+            actions=action_seconds(counts, costs),
         ),
         local_peak_bytes=local + counts.tapes * costs.tape_bytes,
         remote_peak_bytes=counts.remote_checkpoints * costs.remote_state_bytes,
@@ -86,16 +91,48 @@ def serial_seconds(
     remote_writes: Quantity,
     remote_reads: Quantity,
     messages: Quantity,
+    actions: Quantity,
 ) -> Any:
     """Return the time of one batch, for scalars and arrays (docs/equations.md).
 
-    seconds = T (f + o + b) + recomputed r + writes T_c + reads T_c + messages (T_s + latency), where T_c of a
-    write and of a read may differ.
+    seconds = T (f + o + b) + recomputed r + writes T_c + reads T_c + messages (T_s + latency) + actions, where
+    T_c of a write and of a read may differ, and ``actions`` are the seconds of ``action_seconds``.
     """
     return (
-        costs.base_seconds
+        costs.sweep_seconds
         + recomputed_steps * costs.recompute_seconds
         + remote_writes * costs.write_seconds
         + remote_reads * costs.read_seconds
         + messages * costs.message_seconds
+        + actions
+    )
+
+
+class ActionCounts(Protocol):
+    """What counts actions: ``Counts`` in arrays, ``Totals`` in whole numbers, and others."""
+
+    @property
+    def advances(self) -> Any:
+        """Runs of steps without tape."""
+
+    @property
+    def chunks(self) -> Any:
+        """Recorded runs of steps."""
+
+    @property
+    def local_saves(self) -> Any:
+        """States saved in local memory."""
+
+    @property
+    def local_loads(self) -> Any:
+        """States loaded from local memory."""
+
+
+def action_seconds(counts: ActionCounts, costs: StepCosts) -> Any:
+    """Return what actions take in addition to their steps: advances a + chunks k + saves s + loads l."""
+    return (
+        counts.advances * costs.advance_seconds
+        + counts.chunks * costs.chunk_seconds
+        + counts.local_saves * costs.save_seconds
+        + counts.local_loads * costs.load_seconds
     )

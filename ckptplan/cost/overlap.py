@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ckptplan.cost.arrays import Integers
-from ckptplan.cost.exact import Counts
+from ckptplan.cost.exact import Counts, action_seconds
 from ckptplan.model.step_costs import StepCosts
 
 Seconds: TypeAlias = npt.NDArray[np.floating[Any]]
@@ -44,7 +44,7 @@ class TransferTiming:
     after_reads: Seconds
 
 
-def overlapped_seconds(timing: TransferTiming, *, recomputed_steps: Integers, costs: StepCosts) -> Seconds:
+def overlapped_seconds(timing: TransferTiming, *, counts: Counts, costs: StepCosts) -> Seconds:
     """Return the time of one batch in seconds; compute alone if nothing is moved.
 
     With n messages, w_1 and w the seconds of writing the first and any other message, r_1 and r those of
@@ -76,7 +76,7 @@ def overlapped_seconds(timing: TransferTiming, *, recomputed_steps: Integers, co
         + np.maximum(n - 2, 0) * np.maximum(timing.between_reads, read)
         + np.where(several, np.maximum(timing.between_reads, first_read), 0)
     )
-    compute = costs.base_seconds + recomputed_steps * costs.recompute_seconds
+    compute = _compute_seconds(counts, costs)
     seconds: Seconds = np.where(n > 0, last_load + timing.after_reads, compute)
     return seconds
 
@@ -86,7 +86,7 @@ def least_overlapped_seconds(counts: Counts, costs: StepCosts) -> Seconds:
 
     Transfers alone are a bound because the first read waits for the last write: the engines do not overlap.
     """
-    compute = costs.base_seconds + counts.recomputed_steps * costs.recompute_seconds
+    compute = _compute_seconds(counts, costs)
     transfers = (
         counts.remote_writes * costs.write_seconds
         + counts.remote_reads * costs.read_seconds
@@ -95,3 +95,11 @@ def least_overlapped_seconds(counts: Counts, costs: StepCosts) -> Seconds:
     # Slightly less, since the sums of a point are rounded in another order.
     least: Seconds = np.maximum(compute, transfers) * (1 - 1e-12)
     return least
+
+
+def _compute_seconds(counts: Counts, costs: StepCosts) -> Seconds:
+    """Return the time of a schedule whose transfers take no time."""
+    seconds: Seconds = (
+        costs.sweep_seconds + counts.recomputed_steps * costs.recompute_seconds + action_seconds(counts, costs)
+    )
+    return seconds

@@ -30,16 +30,49 @@ class Choice(enum.StrEnum):
     CHECKPOINT = "hold"
     #: Write the first state to remote memory, then continue as REMOTE.
     OFFLOAD = "push"
-    #: Record the first step, reverse the rest (UNSTORED), then this step. The first state is dropped.
+    #: Of a REMOTE part whose first state is due to be read: move it to a local slot instead, load it there,
+    #: and continue as LOCAL.
+    FETCH = "pull"
+    #: Record the first ``length`` steps (one if 0), reverse the rest (UNSTORED), then these steps. The first
+    #: state is dropped.
     RECORD = "record"
+    #: Of a LOCAL part: advance ``length`` steps, reverse the rest (UNSTORED), load the first state, reverse
+    #: those steps.
+    ADVANCE = "advance"
     #: Advance ``length`` steps, reverse the rest, load the first state, reverse those steps. The rest is
     #: LOCAL if this part is, else UNSTORED.
     SPLIT = "split"
-    #: The same, with the last of these steps recorded on the way, so that its tape is held when needed;
-    #: the rest is UNSTORED.
+    #: The same, with the last ``count`` of these steps (one if 0) recorded on the way, so that their tapes are
+    #: held when needed; the rest is UNSTORED.
     SPLIT_RECORD = "split-record"
     #: ``count`` times: OFFLOAD the first state and SPLIT after ``length`` steps.
     SEGMENTS = "segments"
+    # The whole sequence as a closed form does it: ``length`` is its chunk_size, ``count`` its second parameter.
+    BASE = "base"
+    STANDARD = "standard"
+    REMOTE_FORM = "remote"
+    HIERARCHICAL = "hierarchical"
+    DOUBLE = "double"
+    NESTED = "nested"
+    GROWING = "growing"
+    DOUBLE_GROWING = "double-growing"
+    REVOLVE = "revolve"
+
+
+#: The choices that name a closed form.
+FORMS = frozenset(
+    {
+        Choice.BASE,
+        Choice.STANDARD,
+        Choice.REMOTE_FORM,
+        Choice.HIERARCHICAL,
+        Choice.DOUBLE,
+        Choice.NESTED,
+        Choice.GROWING,
+        Choice.DOUBLE_GROWING,
+        Choice.REVOLVE,
+    }
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,7 +86,9 @@ class Split:
     units: Annotated[_Count, Field(description="free local memory, in units")]
     choice: Choice
     length: Annotated[_Count, Field(description="steps until the split, 0 without one")] = 0
-    count: Annotated[_Count, Field(description="number of segments, 0 without any")] = 0
+    count: Annotated[
+        _Count, Field(description="number of segments, or of steps recorded on the way; 0 without any")
+    ] = 0
 
     def keys(self) -> Iterable[str]:
         """Return the names of the fields."""

@@ -32,7 +32,12 @@ class StepCosts(CheckedModel):
     write_seconds: Annotated[Seconds, Field(description="T_c, one state to remote memory")] = 0.0
     read_seconds: Annotated[Seconds, Field(description="T_c, one state from remote memory")] = 0.0
     message_seconds: Annotated[Seconds, Field(description="T_s + latency, once per message either way")] = 0.0
-
+    advance_seconds: Annotated[Seconds, Field(description="each Advance, in addition to its steps")] = 0.0
+    chunk_seconds: Annotated[Seconds, Field(description="each Record with its Backward, besides its steps")] = (
+        0.0
+    )
+    save_seconds: Annotated[Seconds, Field(description="each Save in local memory")] = 0.0
+    load_seconds: Annotated[Seconds, Field(description="each Load from local memory")] = 0.0
     overlaps_compute: Annotated[bool, Field(description="whether transfers overlap compute")] = False
 
     @model_validator(mode="after")
@@ -49,6 +54,11 @@ class StepCosts(CheckedModel):
         return self
 
     @property
-    def base_seconds(self) -> float:
-        """The seconds of plain backpropagation through time, T (f + o + b)."""
+    def sweep_seconds(self) -> float:
+        """The seconds that every schedule takes for its steps alone, T (f + o + b)."""
         return self.steps * (self.forward_seconds + self.record_overhead_seconds + self.backward_seconds)
+
+    @property
+    def base_seconds(self) -> float:
+        """The seconds of plain backpropagation through time, which is a single chunk: T (f + o + b) + k."""
+        return self.sweep_seconds + self.chunk_seconds

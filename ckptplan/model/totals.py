@@ -11,7 +11,8 @@ class Totals:
 
     Local bytes are per unit and include the resident ones; remote bytes count all units.
     ``recomputed_steps`` counts steps that run again, ``remote_writes`` and ``remote_reads`` count states,
-    and ``messages`` counts both directions together.
+    and ``messages`` counts both directions together. ``advances``, ``chunks`` (recorded runs of steps),
+    ``local_saves`` and ``local_loads`` count actions.
     """
 
     seconds: float
@@ -21,3 +22,7 @@ class Totals:
     remote_writes: int
     remote_reads: int
     messages: int
+    advances: int
+    chunks: int
+    local_saves: int
+    local_loads: int

@@ -2,7 +2,14 @@
 
 from typing import Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    SerializerFunctionWrapHandler,
+    model_serializer,
+    model_validator,
+)
 
 from ckptplan.errors import InputError, did_you_mean, quote_value
 from ckptplan.model.calibration import Calibration
@@ -15,6 +22,8 @@ from ckptplan.wording import Argument, Phrase
 DERIVED = ("state_bytes", "tape_bytes", "resident_bytes_per_step", "resident_bytes")
 #: The fields that are measured or assumed for one machine, batch and network.
 TIMES = ("forward_seconds", "backward_seconds", "recompute_seconds", "record_overhead_seconds")
+#: What actions take in addition to their steps; zero by default, as in the paper.
+ACTION_TIMES = ("advance_seconds", "chunk_seconds", "save_seconds", "load_seconds")
 
 
 class Basis(BaseModel):
@@ -57,6 +66,14 @@ class Workload(CheckedModel):
     record_overhead_seconds: Annotated[
         Seconds, Field(description="o, what recording the tape adds to a step")
     ] = 0.0
+    advance_seconds: Annotated[
+        Seconds, Field(description="a, what a run of steps without tape takes besides its steps")
+    ] = 0.0
+    chunk_seconds: Annotated[
+        Seconds, Field(description="k, what recording and reversing a run of steps takes besides its steps")
+    ] = 0.0
+    save_seconds: Annotated[Seconds, Field(description="s, storing a state in local memory")] = 0.0
+    load_seconds: Annotated[Seconds, Field(description="l, loading a state from local memory")] = 0.0
     timed_on: Annotated[str | None, Field(description="the profile that the times belong to")] = None
     cell: Annotated[str | None, Field(description="the cell that `validate` runs")] = None
     calibration: Annotated[
@@ -101,6 +118,12 @@ class Workload(CheckedModel):
                 )
         return self
 
+    @model_serializer(mode="wrap")
+    def _leave_out_free_actions(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Return the fields, without actions that cost nothing, as before actions could have a cost."""
+        document: dict[str, Any] = serialize(self)
+        return {field: value for field, value in document.items() if value or field not in ACTION_TIMES}
+
     def with_steps(self, steps: int) -> "Workload":
         """Return the same job over ``steps`` time steps."""
         return self._with(steps=steps)
@@ -141,6 +164,10 @@ class Workload(CheckedModel):
         """Return the numbers that plans depend on, without texts."""
         texts = ("name", "description", "timed_on", "cell", "calibration", "basis", "network")
         numbers = {field: getattr(self, field) for field in type(self).model_fields if field not in texts}
+        for field in ACTION_TIMES:
+            # Free actions leave the hash that the job had before actions could have a cost.
+            if not numbers[field]:
+                del numbers[field]
         if self.calibration is not None:
             # The choice between plans and the tolerance of a validation depend on them.
             numbers["uncertainty"] = self.calibration.uncertainty
@@ -166,9 +193,10 @@ class Workload(CheckedModel):
         if before == value:
             return self
         carried = Basis(kind="assumed", why=f"carried over from {field} = {before}, not rescaled")
+        times = (*TIMES, *(name for name in ACTION_TIMES if getattr(self, name)))
         return self._with(
             network={**dict(self.network), field: value},
-            basis={**self.basis, **_derived_anew(f"{field} = {value}"), **dict.fromkeys(TIMES, carried)},
+            basis={**self.basis, **_derived_anew(f"{field} = {value}"), **dict.fromkeys(times, carried)},
         )
 
     def _with(self, **changes: Any) -> "Workload":

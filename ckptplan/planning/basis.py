@@ -8,7 +8,7 @@ from typing import Literal
 from ckptplan.model.goal import Goal
 from ckptplan.model.prediction import BasisEntry
 from ckptplan.model.profile import GRADES, NUMBERS, HardwareProfile
-from ckptplan.model.workload import DERIVED, TIMES, Workload
+from ckptplan.model.workload import ACTION_TIMES, DERIVED, TIMES, Workload
 from ckptplan.units import format_share
 
 #: Fields that no prediction uses.
@@ -18,7 +18,7 @@ _KINDS: dict[str, Literal["derived", "measured"]] = {"D": "derived", "M": "measu
 #: The text for a number without a source.
 _UNSOURCED = "given without a source"
 #: The numbers of a workload that are estimates; its steps, batch and units are chosen.
-_SIZES_AND_TIMES = (*DERIVED, "workspace_bytes", *TIMES)
+_SIZES_AND_TIMES = (*DERIVED, "workspace_bytes", *TIMES, *ACTION_TIMES)
 
 
 def collect_basis(
@@ -101,10 +101,11 @@ def _is_given(model: HardwareProfile | Workload, field: str) -> bool:
 
 def _list_match(workload: Workload, profile: HardwareProfile) -> Iterator[BasisEntry]:
     if workload.timed_on is not None and workload.timed_on != profile.name:
+        given = (*TIMES, *(name for name in ACTION_TIMES if getattr(workload, name)))
         yield BasisEntry(
             field="workload.times",
             kind="assumed",
-            text=f"{', '.join(TIMES)} belong to {workload.timed_on} and are carried over to {profile.name}",
+            text=f"{', '.join(given)} belong to {workload.timed_on} and are carried over to {profile.name}",
         )
     if workload.units is None and profile.units > 1:
         yield BasisEntry(

@@ -10,23 +10,26 @@ from ckptplan.recursion.problem import Problem
 from ckptplan.recursion.tables import Tables, Values
 
 
-def bound_by_tapes(*, steps: int, units: int, tape: int, recompute: float) -> float:
-    """Return the least cost of recomputation, in units of ``recompute``.
+def bound_by_tapes(*, steps: int, units: int, tape: int, recompute: float, chunk: float = 0.0) -> float:
+    """Return the least cost of recomputation and of chunks, with costs ``recompute`` and ``chunk`` of each.
 
-    Every step whose tape is not held at the end of the first sweep runs again: (T - floor(m / M_a)) r.
+    Every step whose tape is not held at the end of the first sweep runs again: (T - floor(m / M_a)) r. A chunk
+    has no more steps than there is room for tapes: ceil(T / floor(m / M_a)) k. Infinite without room for one.
     """
-    return max(0, steps - units // tape) * recompute
+    tapes = units // tape
+    return max(0, steps - tapes) * recompute + -(-steps // tapes) * chunk if tapes else inf
 
 
 def bound_by_memory(problem: Problem) -> float:
     """Return the same bound from the memory in bytes, however coarse the units of a table are."""
     if problem.free_bytes is None:
-        return 0.0
+        return problem.actions.chunk
     return bound_by_tapes(
         steps=problem.steps,
         units=problem.free_bytes,
         tape=problem.tape_bytes,
         recompute=problem.recompute,
+        chunk=problem.actions.chunk,
     )
 
 
@@ -44,21 +47,15 @@ def least_cost_share(problem: Problem) -> float:
 def solve_blocks(tables: Tables) -> Values:
     """Return the least cost of t steps, t = 0..T, whose first state can be loaded at any time for free.
 
-    The result has shape (T + 1,). No schedule of a longer sequence does less within t consecutive steps:
-    what it does there, without its loads of earlier states, is a schedule of this problem.
+    The result has shape (T + 1,). No schedule of a longer sequence does less within t consecutive steps: what
+    it does there, without its loads of earlier states, is a schedule of this problem. A run or a recorded chunk
+    of several such blocks is charged to the block in which it starts, so runs and chunks that start at a
+    block's first state are free.
     """
     steps, units = tables.steps, tables.units
-    state, tape = tables.sizes
-    taped = np.full(steps + 1, np.inf)  # free(t - 1, m - M_a): the tape of the first step is held
-    if tape <= units:
-        taped[1:] = tables.unstored[:-1, units - tape]
-    # block(t) = min of  0 if t M_a <= m;  owned(t, m - M_s);  free(t - 1, m - M_a);
-    #                    y r + block(y) + min(free(t - y, m), free(t - y - 1, m - M_a)),  1 <= y < t
-    rests = np.minimum(tables.unstored[:, units], taped)[::-1].copy()
-    held = tables.local[:, units - state] if state <= units else np.full(steps + 1, np.inf)
-    least = np.minimum(held, taped)
-    least[0] = 0
-    least[1 : units // tape + 1] = 0
+    # block(t) = min of  chunk(t, m);  y r + block(y) + free(t - y, m),  1 <= y < t
+    rests = tables.unstored[::-1, units].copy()
+    least = tables.chunk[:, units].copy()
     heads = np.full(steps + 1, np.inf)
     for t in range(1, steps + 1):
         if t > 1 and least[t] > 0:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import lru_cache, partial
 from math import inf
 
@@ -11,7 +12,7 @@ import numpy as np
 from ckptplan.model.split import Where
 from ckptplan.recursion import bounds, revolve
 from ckptplan.recursion.disk_revolve import Segments, make_segments_tree
-from ckptplan.recursion.problem import Candidate, SolvedProblem
+from ckptplan.recursion.problem import Candidate, Problem, SolvedProblem
 from ckptplan.recursion.schedule_tree import grow_tree
 from ckptplan.recursion.single_tape import SingleTape
 from ckptplan.recursion.table_problem import TableProblem
@@ -33,28 +34,58 @@ def is_short(job: TableProblem) -> bool:
     return job.problem.write == inf or job.problem.steps <= _CLASSICAL[job.effort]
 
 
+def covers_actions(problem: Problem) -> bool:
+    """Return whether this case is exact: with free saves, and local loads that cost no more than remote ones.
+
+    Then all schedules with equally many pieces have equally many runs and loads, and only recomputation and
+    transfers tell them apart. Otherwise a schedule with more of these and fewer saves can be better.
+    """
+    return not problem.actions.save and problem.actions.load <= problem.read
+
+
 def solve_classical(job: TableProblem) -> SolvedProblem:
-    """Return the single-tape optimum for the budget, or for each number of slots within it."""
-    problem, most = job.problem, min(job.problem.steps, _most_states(job))
+    """Return the single-tape optimum for the budget, or for each number of slots within it.
+
+    If saves cost something, the schedules are good ones, and the bound is that of free saves.
+    """
+    problem, most = job.problem, count_slots(job)
     counts = _slot_counts(job, most)
     if problem.write == inf:
-        recomputed = revolve.count_recomputed(problem.steps, chunk=1, slots=most)
         return SolvedProblem(
             candidates=list(_binomial_candidates(job, counts)),
-            least_extra=recomputed * problem.recompute if most else inf,
-            exact=len(counts) > most or not job.front,
+            least_extra=_binomial_extra(problem.steps, most, _with_free_saves(problem)) if most else inf,
+            exact=covers_actions(problem) and (len(counts) > most or not job.front),
         )
-    optimum = float(_cached_single_tape(job, most).unstored[problem.steps])
+    lowered = job._replace(problem=_with_free_saves(problem))
+    optimum = float(_cached_single_tape(lowered, most).unstored[problem.steps])
     return SolvedProblem(
         candidates=list(_single_tape_candidates(job, counts)),
         least_extra=bounds.bound_by_optimum(problem, optimum),
-        exact=problem.covered and (len(counts) > most or not job.front),
+        exact=covers_actions(problem) and problem.covered and (len(counts) > most or not job.front),
     )
 
 
-def _most_states(job: TableProblem) -> int:
-    """Return how many states fit in local memory besides one tape."""
-    return (job.units - job.sizes.tape) // job.sizes.state
+def count_slots(job: TableProblem) -> int:
+    """Return how many states fit in local memory besides one tape, at most one for each step."""
+    return min(job.problem.steps, (job.units - job.sizes.tape) // job.sizes.state)
+
+
+def _with_free_saves(problem: Problem) -> Problem:
+    """Return a problem that costs no more and that this case covers."""
+    if covers_actions(problem):
+        return problem
+    load = min(problem.actions.load, problem.read)
+    return replace(problem, actions=problem.actions._replace(save=0.0, load=load))
+
+
+def _binomial_extra(steps: int, slots: int, problem: Problem) -> float:
+    """Return what binomial checkpointing adds to the first sweep; infinite beyond what can be counted."""
+    recomputed = revolve.count_recomputed(steps, chunk=1, slots=slots)
+    if recomputed >= revolve.MOST:
+        return inf
+    a, k, s, back = problem.actions
+    saves = revolve.count_saves(steps, slots=slots)
+    return recomputed * problem.recompute + (steps - 1) * (a + back) + steps * k + saves * s
 
 
 def _slot_counts(job: TableProblem, most: int) -> list[int]:
@@ -75,7 +106,7 @@ def _binomial_candidates(job: TableProblem, counts: list[int]) -> Iterator[Candi
         recomputed = revolve.count_recomputed(steps, chunk=1, slots=slots)
         if recomputed < revolve.MOST and revolve.is_listable(steps, slots):
             yield Candidate(
-                extra=recomputed * job.problem.recompute,
+                extra=_binomial_extra(steps, slots, job.problem),
                 local_bytes=slots * job.problem.state_bytes + job.problem.tape_bytes,
                 build=partial(make_segments_tree, slots, Segments(0, 0, 0, steps, recomputed), steps=steps),
             )
@@ -105,6 +136,7 @@ def _cached_single_tape(job: TableProblem, slots: int) -> SingleTape:
         recompute=job.problem.recompute,
         write=job.problem.write,
         read=job.problem.read,
+        actions=job.problem.actions,
         progress=None if job.front else job.progress,
     )
 

@@ -22,6 +22,7 @@ from ckptplan.model.budget import Budget
 from ckptplan.model.split import Choice, Where
 from ckptplan.model.step_costs import StepCosts
 from ckptplan.recursion import revolve
+from ckptplan.recursion.action_costs import ActionCosts
 from ckptplan.recursion.problem import Candidate
 from ckptplan.recursion.schedule_tree import Tree, grow_tree
 from ckptplan.recursion.single_tape import binomial_decision
@@ -85,12 +86,14 @@ def segment_candidates(costs: StepCosts, budget: Budget, *, remote: bool) -> Ite
         return
     room = costs.steps if budget.remote_bytes is None else budget.remote_bytes // costs.remote_state_bytes
     transfer = costs.write_seconds + costs.read_seconds + 2 * costs.message_seconds
+    # All pieces have a run and, if it is not read, a local load.
+    beyond_load = transfer - costs.load_seconds
     # All slots give the shortest time; fewer slots serve goals that prefer less memory.
     for slots in sorted({most, 0, *(2**k for k in range(most.bit_length()))}, reverse=True):
         segments = choose_segments(
             steps=costs.steps,
             slots=slots,
-            transfer=transfer,
+            transfer=beyond_load,
             recompute=costs.recompute_seconds,
             most=room if remote else 0,
         )
@@ -98,11 +101,31 @@ def segment_candidates(costs: StepCosts, budget: Budget, *, remote: bool) -> Ite
             continue
         if segments.recomputed_steps <= _COUNTABLE and _is_listable(segments, slots):
             yield Candidate(
-                extra=segments.number * transfer + segments.recomputed_steps * costs.recompute_seconds,
+                extra=segments.number * transfer
+                + segments.recomputed_steps * costs.recompute_seconds
+                + _action_seconds(segments, slots, costs),
                 local_bytes=slots * costs.state_bytes + costs.tape_bytes,
                 build=partial(make_segments_tree, slots, segments, steps=costs.steps),
                 remote_states=segments.number,
             )
+
+
+def _action_seconds(segments: Segments, slots: int, costs: StepCosts) -> float:
+    """Return what actions add: each piece is a chunk, each but the last has a run and a load or a read."""
+    if not any(ActionCosts.of(costs)):
+        return 0.0
+    pieces = costs.steps
+    saves = (
+        revolve.count_saves(segments.last, slots=slots)
+        + segments.longer * revolve.count_saves(segments.length + 1, slots=slots)
+        + (segments.number - segments.longer) * revolve.count_saves(max(segments.length, 1), slots=slots)
+    )
+    return (
+        pieces * costs.chunk_seconds
+        + (pieces - 1) * costs.advance_seconds
+        + (pieces - 1 - segments.number) * costs.load_seconds
+        + saves * costs.save_seconds
+    )
 
 
 def _is_listable(segments: Segments, slots: int) -> bool:

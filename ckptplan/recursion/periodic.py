@@ -23,6 +23,7 @@ from ckptplan.model.budget import Budget
 from ckptplan.model.split import Choice, Where
 from ckptplan.model.step_costs import StepCosts
 from ckptplan.recursion import revolve
+from ckptplan.recursion.action_costs import ActionCosts
 from ckptplan.recursion.problem import Candidate
 from ckptplan.recursion.schedule_tree import Tree, grow_tree
 from ckptplan.recursion.single_tape import binomial_decision
@@ -125,7 +126,26 @@ def _extra(periods: Integers, *, chunk: int, slots: int, costs: StepCosts) -> Se
     rerun = np.where(segments > 1, whole + between, count(np.array([costs.steps])))
     transfer = costs.write_seconds + costs.read_seconds + 2 * costs.message_seconds
     extra: Seconds = (segments - 1) * transfer + rerun * costs.recompute_seconds
+    if any(ActionCosts.of(costs)):
+        extra = extra + _action_seconds(periods, segments, pieces, slots=counts, costs=costs)
     return extra
+
+
+def _action_seconds(
+    periods: Integers, segments: Integers, pieces: int, *, slots: Integers, costs: StepCosts
+) -> Seconds:
+    """Return what actions add: each chunk but the last has a run, and a local load or a remote read."""
+    whole = np.minimum(periods, pieces)
+    first = pieces - (segments - 1) * periods
+    one = np.array([1])
+    saves = (segments - 1) * revolve.count_at(whole, chunk=one, slots=slots)[1]
+    saves = saves + revolve.count_at(first, chunk=one, slots=slots)[1]
+    return (
+        pieces * costs.chunk_seconds
+        + (pieces - 1) * costs.advance_seconds
+        + (pieces - segments) * costs.load_seconds
+        + saves * costs.save_seconds
+    )
 
 
 def make_period_tree(setting: Setting, *, steps: int) -> Tree:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from ckptplan.errors import InputError
 from ckptplan.model.record import Parameters
-from ckptplan.model.split import Split, Where
+from ckptplan.model.split import Choice, Split, Where
 from ckptplan.recursion.schedule_tree import Tree
 from ckptplan.recursion.tree import Decision, Part, UnitSizes, is_decision, parts_after
 
@@ -30,17 +30,27 @@ def _check(decisions: Mapping[Part, Decision], root: Part, sizes: UnitSizes) -> 
     while waiting:
         part = waiting.pop()
         decision = decisions.get(part)
-        if decision is None or not is_decision(part, decision):
+        after = () if decision is None else parts_after(part, decision, sizes)
+        if (
+            decision is None
+            or not is_decision(part, decision)
+            or (decision.choice is Choice.OFFLOAD and _is_fetched(after[0], decisions))
+        ):
             raise InputError(
                 f"hold no possible decision for {part.steps} steps whose first state is {part.where}, "
                 f"with {part.units} units",
                 field="splits",
                 accepted="the decisions that ckptplan wrote; make a new plan",
             )
-        for following in parts_after(part, decision, sizes):
+        for following in after:
             if following not in met:
                 met.add(following)
                 waiting.append(following)
+
+
+def _is_fetched(part: Part, decisions: Mapping[Part, Decision]) -> bool:
+    """Return whether a state that was just written would be read back at once, which no part asks for."""
+    return part in decisions and decisions[part].choice is Choice.FETCH
 
 
 def write_splits(tree: Tree) -> tuple[Split, ...]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ckptplan.cost.exact import serial_seconds
+from ckptplan.cost.exact import action_seconds, serial_seconds
 from ckptplan.model.step_costs import StepCosts
 from ckptplan.model.totals import Totals
 from ckptplan.recursion.schedule_tree import Tree
@@ -37,6 +37,7 @@ def price_tree(tree: Tree, *, costs: StepCosts) -> Totals:
         remote_writes=counted.remote_writes,
         remote_reads=counted.remote_reads,
         messages=messages,
+        actions=action_seconds(counted, costs),
     )
     return Totals(
         seconds=float(seconds),
@@ -46,4 +47,8 @@ def price_tree(tree: Tree, *, costs: StepCosts) -> Totals:
         remote_writes=counted.remote_writes,
         remote_reads=counted.remote_reads,
         messages=messages,
+        advances=counted.advances,
+        chunks=counted.chunks,
+        local_saves=counted.local_saves,
+        local_loads=counted.local_loads,
     )

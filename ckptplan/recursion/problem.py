@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from ckptplan.recursion.action_costs import FREE, ActionCosts
 from ckptplan.recursion.schedule_tree import Tree
 
 
@@ -25,11 +26,17 @@ class Problem:
     read: float
     least_write: float
     least_read: float
+    actions: ActionCosts = FREE
 
     @property
     def covered(self) -> bool:
         """Whether the recursion covers every legal schedule at its full cost."""
-        return (self.write, self.read) == (self.least_write, self.least_read)
+        at_full_cost = (self.write, self.read) == (self.least_write, self.least_read)
+        return at_full_cost and self.actions.covered(write=self.write, read=self.read)
+
+    def lowered(self) -> Problem:
+        """Return a problem that the recursion covers and that costs no more, for a lower bound."""
+        return replace(self, actions=self.actions.lowered(write=self.write, read=self.read))
 
 
 @dataclass(frozen=True, kw_only=True)

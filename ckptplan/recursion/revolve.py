@@ -7,8 +7,17 @@ so that no piece runs more than k times without a tape. With pieces of c steps, 
 
 steps run again. For c = 1 this is the classical count, k T - C(s + k, s + 1) with the least k such that
 C(s + k, s) >= T. R is convex in T, and falls with c and with s. The formula holds for the ragged first piece
-because ``split`` puts as many pieces as possible to the left: the first piece runs again k times, as often
-as any piece does.
+because ``split`` leaves more than C(s + k - 2, s) pieces to the left: the first piece runs again k times, as
+often as any piece does.
+
+Of the schedules that run so few steps again, ``split`` chooses one that saves the fewest states. Each split
+of a part is one run, one load and one part more, so that n pieces take n - 1 of each. A part of a single
+piece is not saved. With x = n - C(s + k - 1, s) pieces beyond those that k - 1 sweeps reverse,
+
+    max(C(s + k - 2, s - 1), x)
+
+states are saved: the first C(s + k - 2, s - 1) further pieces split parts whose first state is saved anyway,
+and each one after them splits a part that is not (docs/optimality.md).
 """
 
 from __future__ import annotations
@@ -61,46 +70,89 @@ def is_listable(pieces: int, slots: int) -> bool:
 
 
 def split(pieces: int, slots: int) -> int:
-    """Return how many of at least two pieces to put to the left of the next checkpoint: as many as possible.
+    """Return how many of at least two pieces to put to the left of the next checkpoint.
 
-    The left side must be reversible with no piece run more than k - 1 times, the right side with k times:
-    at most C(s + k - 1, s) pieces to the left, and at least C(s + k - 2, s - 1) to the right.
+    The left side must be reversible with no piece run more than k - 1 times, the right side with k times: from
+    C(s + k - 2, s) to C(s + k - 1, s) pieces to the left, from C(s + k - 2, s - 1) to C(s + k - 1, s - 1) to
+    the right. Both sides have some of the x pieces beyond the fewest: as many to the left as keep the saves of
+    both sides, max(A, x_left) + max(B, x_right), at their minimum max(A + B, x).
     """
     if slots == 1:
         return pieces - 1
     sweeps = least_sweeps(pieces, slots)
-    fewest_right = comb(slots + sweeps - 2, slots - 1)
-    return min(comb(slots + sweeps - 1, slots), pieces - fewest_right)
+    if sweeps == 1:
+        return 1
+    # C(s + k - 1, s) = fewest + left + right: each is the sum of two neighbours in Pascal's triangle.
+    fewest, left = comb(slots + sweeps - 2, slots), comb(slots + sweeps - 3, slots - 1)
+    right = left * (slots - 1) // (sweeps - 1)
+    beyond = pieces - fewest - left - right
+    return fewest + (min(beyond, left) if beyond <= left + right else min(left + right, beyond - right))
+
+
+def count_saves(pieces: int, *, slots: int) -> int:
+    """Return the states that are saved, the first one included; 0 for a single piece."""
+    if pieces == 1 or slots < 1:
+        return 0
+    sweeps = least_sweeps(pieces, slots)
+    return max(comb(slots + sweeps - 2, slots - 1), pieces - comb(slots + sweeps - 1, slots))
+
+
+def count_sweeps_at(pieces: Integers, *, slots: Integers) -> Integers:
+    """Return an upper bound of ``least_sweeps`` for arrays that broadcast."""
+    pieces, slots = np.broadcast_arrays(pieces, slots)
+    most = np.maximum(pieces - 1, 0)
+    sweeps = most.copy()
+    reach = np.ones_like(most)
+    for count in range(1, _FEW + 1):
+        reach = np.minimum(_multiply(reach, slots + count, count), pieces)
+        sweeps = np.where((reach >= pieces) & (sweeps > count), count, sweeps)
+        if (sweeps <= count).all():
+            break
+    return sweeps
 
 
 def count_recomputed_at(steps: Integers, *, chunk: Integers, slots: Integers) -> Integers:
     """Return ``count_recomputed`` for arrays that broadcast; counts saturate at 2**62."""
+    return count_at(steps, chunk=chunk, slots=slots)[0]
+
+
+def count_at(steps: Integers, *, chunk: Integers, slots: Integers) -> tuple[Integers, Integers]:
+    """Return ``count_recomputed`` and ``count_saves`` for arrays that broadcast.
+
+    Recomputed steps saturate at 2**62; where they do, the saves are 0.
+    """
     steps, chunk, slots = np.broadcast_arrays(steps, chunk, slots)
     result = np.zeros(steps.shape, dtype=np.int64)
+    saves = np.zeros(steps.shape, dtype=np.int64)
     open_ = np.flatnonzero((steps > chunk) & (slots >= 1))
     result[(steps > chunk) & (slots < 1)] = MOST
     total, c, s = steps[open_], chunk[open_], slots[open_]
     pieces = -(-total // c)
     # For k = 0, 1, ...: reach = C(s + k, s), and below = sum of C(s + i, s) for i < k = C(s + k, s + 1).
     reach, below = np.ones_like(total), np.zeros_like(total)
+    # C(s + k - 1, s) and C(s + k - 2, s - 1), their difference to the one before.
+    last, grown = np.zeros_like(total), np.zeros_like(total)
     sweeps = 0
     while len(open_):
         done = reach >= pieces
         if done.any():
             result[open_[done]] = sweeps * total[done] - c[done] * below[done]
+            saves[open_[done]] = np.maximum(grown[done], pieces[done] - last[done])
             keep = ~done
-            open_, total, c, s, pieces, reach, below = (
-                column[keep] for column in (open_, total, c, s, pieces, reach, below)
+            open_, total, c, s, pieces, reach, below, last = (
+                column[keep] for column in (open_, total, c, s, pieces, reach, below, last)
             )
         sweeps += 1
         if sweeps > _FEW:
             for place, one in zip(open_, zip(total.tolist(), c.tolist(), s.tolist(), strict=True), strict=True):
                 result[place] = count_recomputed(one[0], chunk=one[1], slots=one[2])
+                saves[place] = count_saves(-(-one[0] // one[1]), slots=one[2])
             break
         below = below + reach
+        grown, last = reach - last, reach
         # Exact and without overflow: reach is at most T, and the quotient is a binomial coefficient.
         reach = np.minimum(_multiply(reach, s + sweeps, sweeps), total)
-    return result
+    return result, saves
 
 
 #: Up to this many sweeps, all entries are counted together; only one or two slots need more.

@@ -19,7 +19,7 @@ import numpy as np
 from ckptplan.model.progress import Progress
 from ckptplan.model.split import Choice, Where
 from ckptplan.recursion import bounds
-from ckptplan.recursion.classical import is_short, solve_classical
+from ckptplan.recursion.classical import count_slots, covers_actions, is_short, solve_classical
 from ckptplan.recursion.problem import Candidate, Problem, SolvedProblem
 from ckptplan.recursion.schedule_tree import Tree, grow_tree
 from ckptplan.recursion.single_tape import is_classical
@@ -55,27 +55,55 @@ def solve(
     if units == most:
         return _solve_with_all_tapes(job)
     if is_classical(units=units, sizes=sizes) and is_short(job):
-        return solve_classical(job)
+        return solve_classical(job) if covers_actions(problem) else _solve_classical_with_actions(job)
     return _solve_by_tables(job)
+
+
+def _solve_classical_with_actions(job: TableProblem) -> SolvedProblem:
+    """Return the solution of the classical case where saves cost something: from a table, if one is affordable.
+
+    With a single tape, units count slots: a state is one unit, and a tape is one more than all slots, so that
+    two do not fit.
+    """
+    slots = count_slots(job)
+    counted = job._replace(units=2 * slots + 1, sizes=UnitSizes(1, slots + 1))
+    if not is_affordable(counted, counted.units):
+        return solve_classical(job)
+    problem = job.problem
+    tables = cached_tables(counted, steps=problem.steps, units=counted.units)
+    candidates = [
+        replace(
+            candidate,
+            local_bytes=(candidate.local_bytes - slots - 1) * problem.state_bytes + problem.tape_bytes,
+        )
+        for candidate in _table_candidates(tables, problem.steps, unit=1)
+    ]
+    return SolvedProblem(
+        candidates=candidates,
+        least_extra=_prove_bound(counted._replace(problem=problem.lowered())),
+        exact=problem.covered,
+    )
 
 
 def _solve_with_all_tapes(job: TableProblem) -> SolvedProblem:
     """Return the schedule that recomputes nothing and, for a front, schedules that need less memory."""
     root, sizes = Part(Where.UNSTORED, job.problem.steps, job.units), job.sizes
     whole = Candidate(
-        extra=0.0,
+        extra=job.problem.actions.chunk,
         local_bytes=job.units * job.unit,
         build=lambda: grow_tree(root, lambda _: Decision(Choice.TAPE), sizes=sizes),
     )
     smaller = _solve_by_tables(job) if job.front and root.steps > 1 else None
     if smaller is None:
-        return SolvedProblem(candidates=[whole], least_extra=0.0, exact=not job.front or root.steps == 1)
-    return replace(smaller, candidates=[whole, *smaller.candidates], least_extra=0.0)
+        return SolvedProblem(
+            candidates=[whole], least_extra=whole.extra, exact=not job.front or root.steps == 1
+        )
+    return replace(smaller, candidates=[whole, *smaller.candidates], least_extra=whole.extra)
 
 
 def _solve_by_tables(job: TableProblem) -> SolvedProblem | None:
     """Return the solution from a table of the whole sequence, or of a part of it."""
-    coarse, relaxed = coarsen(job), coarsen(job, down=True)
+    coarse, relaxed = coarsen(job), coarsen(job._replace(problem=job.problem.lowered()), down=True)
     solver = _solve_exactly if is_affordable(coarse, coarse.units) else _solve_in_parts
     solved = solver(coarse, relaxed)
     if solved.exact or not job.front:
@@ -168,7 +196,8 @@ def _segment_candidates(problem: Problem, tables: Tables, *, unit: int) -> Itera
     """Yield segments of the length with the least cost per step, with an exact schedule for the rest."""
     units, horizon = tables.units, tables.steps
     lengths = np.arange(1, horizon + 1)
-    each = tables.write + tables.read + lengths * tables.recompute + tables.remote[1:, units]
+    each = tables.write + tables.read + tables.actions.advance + lengths * tables.recompute
+    each = each + tables.remote[1:, units]
     length = int(np.argmin(each / lengths)) + 1
     count = -(-(problem.steps - horizon) // length)
     rest = problem.steps - count * length
@@ -200,5 +229,6 @@ def _chunk_candidates(job: TableProblem, horizon: int) -> Iterator[Candidate]:
         recompute=problem.recompute * chunk,
         write=problem.write,
         read=problem.read,
+        actions=problem.actions,
     )
     yield from _table_candidates(tables, pieces, unit=job.unit, chunk=chunk, steps_in_all=problem.steps)

@@ -81,6 +81,7 @@ def cached_tables(job: TableProblem, *, steps: int, units: int) -> Tables:
         recompute=job.problem.recompute,
         write=job.problem.write,
         read=job.problem.read,
+        actions=job.problem.actions,
         progress=job.progress,
     )
 

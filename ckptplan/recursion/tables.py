@@ -1,18 +1,18 @@
 """Solves the general problem: the least cost of reversing t steps within m units of local memory.
 
-The module tabulates the recursion (R1) to (R3) of docs/optimality.md for all t and m at once. With states
-of M_s and tapes of M_a units, r = ``recompute``, w = ``write`` and r_d = ``read``:
+The module tabulates the recursion (R0) to (R3) of docs/optimality.md for all t and m at once. With states
+of M_s and tapes of M_a units, r = ``recompute``, w = ``write`` and r_d = ``read``, and with a, k, s and l the
+costs of a run of steps, a recorded chunk, a local save and a local load (``actions``):
 
-    (R1) free(t, m)  = min of  0 if t M_a <= m;  owned(t, m - M_s);  free(t - 1, m - M_a);  w + far(t, m)
-    (R2) owned(t, m) = min of  0 if t M_a <= m + M_s;  free(t - 1, m + M_s - M_a);
-                               y r + owned(t - y, m - M_s) + owned(y, m),           1 <= y < t;
-                               (y - 1) r + free(t - y, m - M_a) + owned(y - 1, m),  2 <= y <= t
-    (R3) far(t, m)   = min of  0 if t M_a <= m;  owned(t, m - M_s);  free(t - 1, m - M_a);
-                               y r + r_d + free(t - y, m) + far(y, m),                  1 <= y < t;
-                               (y - 1) r + r_d + free(t - y, m - M_a) + far(y - 1, m),  2 <= y <= t
+    (R0) chunk(t, m) = min of  chunk(t - 1, m - M_a);  free(t - 1, m - M_a); infinite if M_a > m
+    (R1) free(t, m)  = min of  k + chunk(t, m);  s + owned(t, m - M_s);  w + far(t, m)
+    (R2) owned(t, m) = min of  k + chunk(t, m + M_s);  a + y r + free(t - y, m) + l + owned(y, m),  1 <= y < t
+    (R3) far(t, m)   = min of  k + chunk(t, m);  min(s, l) + owned(t, m - M_s);
+                               a + y r + free(t - y, m) + r_d + far(y, m),  1 <= y < t
 
-Here free is ``unstored``, owned is ``local`` and far is ``remote``. Each schedule runs each step once for the
-first time, so only the cost beyond that counts, and one value serves the first sweep and every later one.
+Here free is ``unstored``, owned is ``local`` and far is ``remote``; in chunk, at least one more step is to be
+recorded at once, and k is paid already; all are 0 for t = 0. Each schedule runs each step once for the first
+time, so only the cost beyond that counts, and one value serves the first sweep and every later one.
 
 The two minima over all splits dominate the work, with T^2 M / 2 sums each. Both read rows that are adjacent
 in memory, in pieces that fit the cache.
@@ -27,6 +27,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ckptplan.model.split import Choice, Where
+from ckptplan.recursion.action_costs import FREE, ActionCosts
 from ckptplan.recursion.tree import Decision, Part, UnitSizes
 
 Values: TypeAlias = npt.NDArray[np.float64]
@@ -48,9 +49,10 @@ class Tables:
         recompute: cost of running a step again.
         write: cost of writing a state to remote memory; infinite without remote memory.
         read: cost of reading a state from remote memory.
+        actions: what actions cost besides their steps.
         progress: called with the work done and the total work.
 
-    ``unstored``, ``local`` and ``remote`` have shape (steps + 1, units + 1).
+    ``unstored``, ``local``, ``remote`` and ``chunk`` have shape (steps + 1, units + 1).
     """
 
     def __init__(
@@ -62,15 +64,20 @@ class Tables:
         recompute: float,
         write: float,
         read: float,
+        actions: ActionCosts = FREE,
         progress: Callable[[int, int], None] | None = None,
     ) -> None:
         self.steps, self.units, self.sizes = steps, units, sizes
         self.recompute, self.write, self.read = recompute, write, read
+        self.actions = actions
+        #: The cost of a local copy of a state that is due to be read from remote memory.
+        self.hold = actions.hold(write=write, read=read)
         shape = (steps + 1, units + 1)
         self.unstored = np.full(shape, _INFINITE)
         self.local = np.full(shape, _INFINITE)
         self.remote = np.full(shape, _INFINITE)
-        self.unstored[0] = self.local[0] = self.remote[0] = 0
+        self.chunk = np.full(shape, _INFINITE)
+        self.unstored[0] = self.local[0] = self.remote[0] = self.chunk[0] = 0
         self._fill(progress)
 
     def value(self, part: Part) -> float:
@@ -81,35 +88,34 @@ class Tables:
     def _fill(self, progress: Callable[[int, int], None] | None) -> None:
         state, tape = self.sizes
         width, last = self.units + 1, self.steps
+        has_remote = self.write < _INFINITE
         # A split at y leaves a rest of t - y steps, stored in descending order, and a head of y steps.
-        rests_local, rests = (np.full((last + 1, width), _INFINITE) for _ in range(2))
-        heads_local, heads_remote = (np.full((last + 1, width), _INFINITE) for _ in range(2))
-        split_local = Splits(rests_local, heads_local)
-        split_remote = Splits(rests, heads_remote)
+        rests, heads_local = (np.full((last + 1, width), _INFINITE) for _ in range(2))
+        heads_remote = np.full((last + 1 if has_remote else 1, width), _INFINITE)
+        split_local, split_remote = Splits(rests, heads_local), Splits(rests, heads_remote)
+        a, k, s, back = self.actions
         for t in range(1, last + 1):
-            before = self.unstored[t - 1]
-            local, common = self.local[t], np.full(width, _INFINITE)
-            # (R2) 0; free(t - 1, m + M_s - M_a); the least over all splits.
-            local[max(0, t * tape - state) :] = 0
-            np.minimum(local, shift(before, tape - state), out=local)
+            # (R0) the chunk goes on, or another part follows it.
+            chunk = self.chunk[t] = shift(np.minimum(self.chunk[t - 1], self.unstored[t - 1]), tape)
+            recorded = chunk + k if k else chunk
+            # (R2) k + chunk(t, m + M_s); the least over all splits.
+            local = self.local[t]
+            np.copyto(local, shift(recorded, -state))
             if t > 1:
                 np.minimum(local, split_local.least(t), out=local)
-            # The terms that (R1) and (R3) share: 0; owned(t, m - M_s); free(t - 1, m - M_a).
-            common[t * tape :] = 0
-            np.minimum(common, shift(local, state), out=common)
-            taped = shift(before, tape)
-            np.minimum(common, taped, out=common)
-            # (R3) the least over all splits.
-            remote, unstored = self.remote[t], self.unstored[t]
-            np.minimum(common, split_remote.least(t), out=remote) if t > 1 else np.copyto(remote, common)
-            # (R1) w + far(t, m).
-            np.minimum(common, self.write + remote, out=unstored)
-            # Heads: y r + owned(y, m) and y r + r_d + far(y, m). Rests of t - y steps: owned(t - y, m - M_s)
-            # or free(t - y, m); with the last step of the head recorded, free(t - y - 1, m - M_a).
-            np.add(local, t * self.recompute, out=heads_local[t])
-            np.add(remote, t * self.recompute + self.read, out=heads_remote[t])
-            np.minimum(shift(local, state), taped, out=rests_local[last - t])
-            np.minimum(unstored, taped, out=rests[last - t])
+            held = shift(local, state)
+            # (R3) k + chunk(t, m); min(s, l) + owned(t, m - M_s); the least over all splits.
+            remote = np.minimum(recorded, held + self.hold if self.hold else held, out=self.remote[t])
+            if t > 1 and has_remote:
+                np.minimum(remote, split_remote.least(t), out=remote)
+            # (R1) k + chunk(t, m); s + owned(t, m - M_s); w + far(t, m).
+            unstored = np.minimum(recorded, held + s if s else held, out=self.unstored[t])
+            if has_remote:
+                np.minimum(unstored, self.write + remote, out=unstored)
+                np.add(remote, t * self.recompute + (a + self.read), out=heads_remote[t])
+            # Heads: a + y r + l + owned(y, m) and a + y r + r_d + far(y, m). Rests: free(t - y, m).
+            np.add(local, t * self.recompute + (a + back), out=heads_local[t])
+            np.copyto(rests[last - t], unstored)
             if progress is not None and t % 64 == 0:
                 progress(t * t, last * last)
 
@@ -119,37 +125,40 @@ class Tables:
         Sums are formed in the same order as for the tables, so that equal values compare equal.
         """
         where, steps, units = part
-        state, tape = self.sizes
+        state = self.sizes.state
         value = self.value(part)
-        room = units + (state if where is Where.LOCAL else 0)
-        if steps * tape <= room:
-            return Decision(Choice.TAPE)
-        if tape <= room and self.unstored[steps - 1, min(room - tape, self.units)] == value:
-            return Decision(Choice.RECORD)
-        if where is not Where.LOCAL and state <= units and self.local[steps, units - state] == value:
-            return Decision(Choice.CHECKPOINT)
+        room = min(units + (state if where is Where.LOCAL else 0), self.units)
+        if self.chunk[steps, room] + self.actions.chunk == value:
+            return self._decide_chunk(steps, room)
+        hold = self.hold if where is Where.REMOTE else self.actions.save
+        if where is not Where.LOCAL and state <= units and self.local[steps, units - state] + hold == value:
+            return Decision(Choice.FETCH if hold < self.actions.save else Choice.CHECKPOINT)
         if where is Where.UNSTORED:
             return Decision(Choice.OFFLOAD)
         return self._decide_split(part)
 
+    def _decide_chunk(self, steps: int, room: int) -> Decision:
+        """Return how many steps to record at once: as many as cost no more than another part after them."""
+        length = 0
+        while length < steps:
+            length += 1
+            rest, left = steps - length, room - length * self.sizes.tape
+            if rest and self.unstored[rest, left] < self.chunk[rest, left]:
+                return Decision(Choice.RECORD, length)
+        return Decision(Choice.TAPE)
+
     def _decide_split(self, part: Part) -> Decision:
         where, steps, units = part
-        state, tape = self.sizes
-        table, back = (self.local, 0.0) if where is Where.LOCAL else (self.remote, self.read)
+        table, back = (self.local, self.actions.load) if where is Where.LOCAL else (self.remote, self.read)
         lengths = np.arange(1, steps)
-        heads = table[1:steps, units] + (lengths * self.recompute + back)
-        best: tuple[float, Decision] = (_INFINITE, Decision(Choice.SPLIT))
-        rest_units = units - state if where is Where.LOCAL else units
-        if rest_units >= 0:
-            rests = (self.local if where is Where.LOCAL else self.unstored)[steps - 1 : 0 : -1, rest_units]
-            place = int(np.argmin(rests + heads))
-            best = (float(rests[place] + heads[place]), Decision(Choice.SPLIT, place + 1))
-        if tape <= units:
-            rests = self.unstored[steps - 2 :: -1, units - tape][: steps - 1] if steps > 1 else heads[:0]
-            place = int(np.argmin(rests + heads))
-            if rests[place] + heads[place] < best[0]:
-                best = (float(rests[place] + heads[place]), Decision(Choice.SPLIT_RECORD, place + 2))
-        return best[1]
+        heads = table[1:steps, units] + (lengths * self.recompute + (self.actions.advance + back))
+        length = int(np.argmin(self.unstored[steps - 1 : 0 : -1, units] + heads)) + 1
+        if where is Where.LOCAL:
+            # A split whose rest is saved stands for two decisions.
+            rest = self.decide(Part(Where.UNSTORED, steps - length, units))
+            saved = rest.choice is Choice.CHECKPOINT
+            return Decision(Choice.SPLIT if saved else Choice.ADVANCE, length)
+        return Decision(Choice.SPLIT, length)
 
 
 class Splits:

@@ -10,7 +10,7 @@ from ckptplan.recursion.tree import Decision, Part, drop_idle_slot, parts_after
 
 
 class Tally(NamedTuple):
-    """Counts of one part, beyond the first run of its steps.
+    """Counts of one part, beyond the first run of its steps, as in ``Totals``.
 
     ``local_bytes`` is the peak of checkpoints and tapes, and ``remote_states`` the peak in remote memory. Both
     include the part's own first state.
@@ -19,6 +19,10 @@ class Tally(NamedTuple):
     recomputed_steps: int = 0
     remote_writes: int = 0
     remote_reads: int = 0
+    advances: int = 0
+    chunks: int = 0
+    local_saves: int = 0
+    local_loads: int = 0
     local_bytes: int = 0
     remote_states: int = 0
 
@@ -39,31 +43,33 @@ def tally(tree: Tree, *, state_bytes: int, tape_bytes: int) -> Tally:
     counter = _TreeCounter(tree, state_bytes, tape_bytes)
     root = _Place(tree.root, ragged=counter.missing > 0)
     known: dict[_Place, Tally] = {}
-    waiting = [root]
+    # A place waits twice: until it is looked at, and until the places after it are known.
+    waiting: list[tuple[_Place, list[_Place] | None]] = [(root, None)]
     while waiting:
-        place = waiting[-1]
-        if place not in known:
-            decision = tree.decisions[place.part]
+        place, after = waiting.pop()
+        if place in known:
+            continue
+        decision = tree.decisions[place.part]
+        if after is None:
             after = _places_after(place, decision, parts_after(place.part, decision, tree.sizes))
-            unknown = [following for following in after if following not in known]
-            if unknown:
-                waiting.extend(unknown)
-                continue
-            executed = drop_idle_slot(place.part, decision, tree.sizes) if place.unsaved else place.part
-            known[place] = counter.combine(
-                executed, decision, [known[one] for one in after], ragged=place.ragged
-            )
-        waiting.pop()
+            waiting.append((place, after))
+            waiting.extend((following, None) for following in after if following not in known)
+            continue
+        executed = drop_idle_slot(place.part, decision, tree.sizes) if place.unsaved else place.part
+        known[place] = counter.combine(
+            executed, decision, [known[one] for one in after], ragged=place.ragged, unsaved=place.unsaved
+        )
     return known[root]
 
 
 def _places_after(place: _Place, decision: Decision, after: tuple[Part, ...]) -> list[_Place]:
     """Return the places of the parts after a decision; segments give the first one and the others."""
     choice = decision.choice
-    if choice in (Choice.CHECKPOINT, Choice.OFFLOAD):
+    if choice in (Choice.CHECKPOINT, Choice.FETCH, Choice.OFFLOAD):
         return [_Place(after[0], place.ragged, unsaved=choice is Choice.CHECKPOINT)]
-    if choice in (Choice.SPLIT, Choice.SPLIT_RECORD):
-        before = [_Place(one, ragged=False, unsaved=True) for one in after[:-1]]
+    if choice in (Choice.SPLIT, Choice.SPLIT_RECORD, Choice.ADVANCE):
+        # The rest's first state is not in a slot yet. (This matters only for LOCAL parts.)
+        before = [_Place(one, ragged=False, unsaved=one.where is Where.LOCAL) for one in after[:-1]]
         return [*before, _Place(after[-1], place.ragged)]
     if choice is Choice.SEGMENTS:
         rest, segment = after
@@ -77,47 +83,88 @@ class _TreeCounter:
         #: Steps that the ragged first chunk lacks.
         self.missing = tree.root.steps * tree.chunk - tree.steps
 
-    def combine(self, part: Part, decision: Decision, after: list[Tally], *, ragged: bool) -> Tally:
-        choice, length, repeats = decision
+    def combine(
+        self, part: Part, decision: Decision, after: list[Tally], *, ragged: bool, unsaved: bool
+    ) -> Tally:
+        choice = decision.choice
         lacking = self.missing if ragged else 0
         local = self.state_bytes if part.where is Where.LOCAL else 0
         remote = 1 if part.where is Where.REMOTE else 0
-        if choice is Choice.TAPE:
-            tapes = part.steps * self.chunk - lacking
-            return Tally(local_bytes=max(local, tapes * self.tape_bytes), remote_states=remote)
-        if choice is Choice.CHECKPOINT:
-            return after[0]._replace(remote_states=max(remote, after[0].remote_states))
+        if choice in (Choice.TAPE, Choice.RECORD):
+            steps = part.steps if choice is Choice.TAPE else max(decision.length, 1)
+            return self._record(steps, after, local=local, remote=remote, lacking=lacking)
+        if choice in (Choice.CHECKPOINT, Choice.FETCH):
+            loads = after[0].local_loads + (1 if choice is Choice.FETCH else 0)
+            return after[0]._replace(local_loads=loads, remote_states=max(remote, after[0].remote_states))
         if choice is Choice.OFFLOAD:
             return after[0]._replace(remote_writes=after[0].remote_writes + 1)
-        if choice is Choice.RECORD:
-            rest = after[0] if after else Tally()
-            held = (self.chunk - lacking) * self.tape_bytes
-            return rest._replace(
-                local_bytes=max(local, held + rest.local_bytes), remote_states=max(remote, rest.remote_states)
-            )
         if choice is Choice.SEGMENTS:
-            rest, first, other = after
-            return Tally(
-                recomputed_steps=rest.recomputed_steps + repeats * length * self.chunk - lacking
-                + first.recomputed_steps + (repeats - 1) * other.recomputed_steps,
-                remote_writes=rest.remote_writes + repeats
-                + first.remote_writes + (repeats - 1) * other.remote_writes,
-                remote_reads=rest.remote_reads + repeats
-                + first.remote_reads + (repeats - 1) * other.remote_reads,
-                local_bytes=max(rest.local_bytes, first.local_bytes, other.local_bytes if repeats > 1 else 0),
-                remote_states=max(
-                    repeats + rest.remote_states,
-                    first.remote_states,
-                    repeats - 1 + other.remote_states if repeats > 1 else 0,
-                ),
-            )  # fmt: skip
-        steps, held = (length, 0) if choice is Choice.SPLIT else (length - 1, self.chunk * self.tape_bytes)
+            return self._count_segments(decision, after, lacking=lacking)
+        # Only a part that is split keeps its first state, so only its slot has to be filled.
+        saved = 1 if unsaved and local else 0
+        return self._split(decision, after, local=local, remote=remote, lacking=lacking, saved=saved)
+
+    def _record(self, steps: int, after: list[Tally], *, local: int, remote: int, lacking: int) -> Tally:
+        held = (steps * self.chunk - lacking) * self.tape_bytes
+        if not after:
+            return Tally(chunks=1, local_bytes=max(local, held), remote_states=remote)
+        rest = after[0]
+        return rest._replace(
+            chunks=rest.chunks + 1,
+            local_bytes=max(local, held + rest.local_bytes),
+            remote_states=max(remote, rest.remote_states),
+        )
+
+    def _split(
+        self,
+        decision: Decision,
+        after: list[Tally],
+        *,
+        local: int,
+        remote: int,
+        lacking: int,
+        saved: int,
+    ) -> Tally:
+        recorded = max(decision.repeats, 1) if decision.choice is Choice.SPLIT_RECORD else 0
         first = after[-1]
         rest = after[0] if len(after) == 2 else Tally()
+        again = (decision.length - recorded) * self.chunk - lacking
+        held = local + recorded * self.chunk * self.tape_bytes
         return Tally(
-            recomputed_steps=rest.recomputed_steps + steps * self.chunk - lacking + first.recomputed_steps,
+            recomputed_steps=rest.recomputed_steps + again + first.recomputed_steps,
             remote_writes=rest.remote_writes + first.remote_writes,
-            remote_reads=rest.remote_reads + first.remote_reads + remote,
-            local_bytes=max(local + held + rest.local_bytes, first.local_bytes),
+            remote_reads=rest.remote_reads + remote + first.remote_reads,
+            advances=rest.advances + 1 + first.advances,
+            chunks=rest.chunks + (1 if recorded else 0) + first.chunks,
+            local_saves=rest.local_saves + first.local_saves + saved,
+            local_loads=rest.local_loads + 1 - remote + first.local_loads,
+            local_bytes=max(held + rest.local_bytes, first.local_bytes),
             remote_states=max(remote + rest.remote_states, first.remote_states),
         )
+
+    def _count_segments(self, decision: Decision, after: list[Tally], *, lacking: int) -> Tally:
+        length, repeats = decision.length, decision.repeats
+        rest, first, other = after
+        own = Tally(
+            recomputed_steps=repeats * length * self.chunk - lacking,
+            remote_writes=repeats,
+            remote_reads=repeats,
+            advances=repeats,
+        )
+        return _add_counts((own, 1), (rest, 1), (first, 1), (other, repeats - 1))._replace(
+            local_bytes=max(rest.local_bytes, first.local_bytes, other.local_bytes if repeats > 1 else 0),
+            remote_states=max(
+                repeats + rest.remote_states,
+                first.remote_states,
+                repeats - 1 + other.remote_states if repeats > 1 else 0,
+            ),
+        )
+
+
+def _add_counts(*parts: tuple[Tally, int]) -> Tally:
+    """Return the sum of counts, each taken a number of times; peaks do not add up and are left at 0."""
+    return Tally(*(sum(times * counts[place] for counts, times in parts) for place in range(_COUNTS)))
+
+
+#: The counts come first in a tally, the peaks last.
+_COUNTS = len(Tally._fields) - 2

@@ -16,8 +16,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import NamedTuple, TypeAlias
 
-from ckptplan.model.split import Choice, Where
-from ckptplan.schedule.actions import Action, Advance, Backward, Free, Load, Record, Save, Tier
+from ckptplan.model.split import FORMS, Choice, Where
+from ckptplan.schedule.actions import Action, Advance, Backward, Free, Load, Record, Save, Tier, Transfer
 
 
 class Part(NamedTuple):
@@ -50,13 +50,15 @@ _LOCAL, _REMOTE = Tier.LOCAL, Tier.REMOTE
 class Piece(NamedTuple):
     """A pending part, which begins at step ``start``, or a pending action.
 
-    ``unsaved`` says that the local slot of the part's first state is reserved but not yet filled.
+    ``unsaved`` says that the local slot of the part's first state is reserved but not yet filled, ``unread``
+    that the first state is yet to be read from remote memory.
     """
 
     part: Part | None
     start: int
     action: Action | None = None
     unsaved: bool = False
+    unread: bool = False
 
 
 def parts_after(part: Part, decision: Decision, sizes: UnitSizes) -> tuple[Part, ...]:
@@ -71,9 +73,14 @@ def parts_after(part: Part, decision: Decision, sizes: UnitSizes) -> tuple[Part,
         after = (Part(Where.LOCAL, steps, units - sizes.state),)
     elif choice is Choice.OFFLOAD:
         after = (Part(Where.REMOTE, steps, units),)
-    elif choice is Choice.RECORD and steps > 1:
+    elif choice is Choice.FETCH:
+        after = (Part(Where.LOCAL, steps, units - sizes.state),)
+    elif choice is Choice.RECORD and steps > max(length, 1):
+        recorded = max(length, 1)
         freed = sizes.state if where is Where.LOCAL else 0
-        after = (Part(Where.UNSTORED, steps - 1, units + freed - sizes.tape),)
+        after = (Part(Where.UNSTORED, steps - recorded, units + freed - recorded * sizes.tape),)
+    elif choice is Choice.ADVANCE:
+        after = (Part(Where.UNSTORED, steps - length, units), Part(where, length, units))
     elif choice is Choice.SEGMENTS:
         rest = steps - repeats * length
         after = (Part(Where.UNSTORED, rest, units), Part(Where.REMOTE, length, units))
@@ -82,8 +89,9 @@ def parts_after(part: Part, decision: Decision, sizes: UnitSizes) -> tuple[Part,
     elif choice is Choice.SPLIT:
         after = (Part(Where.UNSTORED, steps - length, units), Part(where, length, units))
     elif choice is Choice.SPLIT_RECORD:
-        rest_part = Part(Where.UNSTORED, steps - length, units - sizes.tape)
-        after = (*([rest_part] if steps > length else []), Part(where, length - 1, units))
+        recorded = max(repeats, 1)
+        rest_part = Part(Where.UNSTORED, steps - length, units - recorded * sizes.tape)
+        after = (*([rest_part] if steps > length else []), Part(where, length - recorded, units))
     return after
 
 
@@ -101,13 +109,18 @@ def is_decision(part: Part, decision: Decision) -> bool:
     """Return whether a decision is possible for a part, regardless of the decisions after it."""
     where, steps, units = part
     choice, length, repeats = decision
+    if choice in FORMS:
+        # A closed form is about the whole sequence, and not a part of a tree.
+        return False
     return {
         Choice.TAPE: True,
-        Choice.RECORD: True,
+        Choice.RECORD: length <= steps,
+        Choice.FETCH: where is Where.REMOTE,
+        Choice.ADVANCE: where is Where.LOCAL and 1 <= length < steps,
         Choice.CHECKPOINT: where is not Where.LOCAL,
         Choice.OFFLOAD: where is Where.UNSTORED,
         Choice.SPLIT: where is not Where.UNSTORED and 1 <= length < steps,
-        Choice.SPLIT_RECORD: where is not Where.UNSTORED and 2 <= length <= steps,
+        Choice.SPLIT_RECORD: where is not Where.UNSTORED and max(repeats, 1) < length <= steps,
         Choice.SEGMENTS: where is Where.UNSTORED and length >= 1 and 1 <= repeats * length < steps,
     }[choice] and min(steps, units + 1) > 0
 
@@ -119,11 +132,13 @@ def tree_actions(decisions: Decisions, root: Part, *, sizes: UnitSizes) -> Itera
     """
     waiting: list[Piece] = [Piece(root, 0)]
     while waiting:
-        part, start, action, unsaved = waiting.pop()
+        part, start, action, unsaved, unread = waiting.pop()
         if action is not None:
             yield action
         elif part is not None:
             decision = decisions[part]
+            if unread and decision.choice is not Choice.FETCH:
+                yield Load(start, _REMOTE)
             if unsaved:
                 part = drop_idle_slot(part, decision, sizes)
                 if part.where is Where.LOCAL:
@@ -156,26 +171,37 @@ def _execute_offload(_: Part, __: Decision, start: int, after: tuple[Part, ...])
     return (Save(start, _REMOTE),), [Piece(after[0], start)]
 
 
-def _execute_record(part: Part, _: Decision, start: int, after: tuple[Part, ...]) -> _Steps:
-    rest = [Piece(one, start + 1) for one in after]
-    backward = Piece(None, 0, Backward(start, start + 1))
-    return (*_free_first_state(part, start), Record(start, start + 1)), [*rest, backward]
+def _execute_fetch(_: Part, __: Decision, start: int, after: tuple[Part, ...]) -> _Steps:
+    return (Transfer((start,), _REMOTE, _LOCAL), Load(start, _LOCAL)), [Piece(after[0], start)]
+
+
+def _execute_record(part: Part, decision: Decision, start: int, after: tuple[Part, ...]) -> _Steps:
+    stop = start + max(decision.length, 1)
+    rest = [Piece(one, stop) for one in after]
+    backward = Piece(None, 0, Backward(start, stop))
+    return (*_free_first_state(part, start), Record(start, stop)), [*rest, backward]
 
 
 def _execute_split(part: Part, decision: Decision, start: int, after: tuple[Part, ...]) -> _Steps:
     middle = start + decision.length
-    tier = _LOCAL if part.where is Where.LOCAL else _REMOTE
     rest = Piece(after[0], middle, unsaved=True)
-    return (Advance(start, middle),), [rest, Piece(None, 0, Load(start, tier)), Piece(after[1], start)]
+    return (Advance(start, middle),), [rest, *_come_back(part, after[1], start)]
+
+
+def _come_back(part: Part, head: Part, start: int) -> list[Piece]:
+    """Return the pieces that load the first state of a part and reverse its first steps."""
+    if part.where is Where.REMOTE:
+        return [Piece(head, start, unread=True)]
+    return [Piece(None, 0, Load(start, _LOCAL)), Piece(head, start)]
 
 
 def _execute_split_record(part: Part, decision: Decision, start: int, after: tuple[Part, ...]) -> _Steps:
-    middle = start + decision.length
-    tier = _LOCAL if part.where is Where.LOCAL else _REMOTE
-    now = (Advance(start, middle - 1), Record(middle - 1, middle))
-    rest = [Piece(one, middle) for one in after[:-1]]
-    later = [Piece(None, 0, action) for action in (Backward(middle - 1, middle), Load(start, tier))]
-    return now, [*rest, *later, Piece(after[-1], start)]
+    stop = start + decision.length
+    middle = stop - max(decision.repeats, 1)
+    now = (Advance(start, middle), Record(middle, stop))
+    rest = [Piece(one, stop) for one in after[:-1]]
+    backward = Piece(None, 0, Backward(middle, stop))
+    return now, [*rest, backward, *_come_back(part, after[-1], start)]
 
 
 def _execute_segments(_: Part, decision: Decision, start: int, after: tuple[Part, ...]) -> _Steps:
@@ -184,7 +210,7 @@ def _execute_segments(_: Part, decision: Decision, start: int, after: tuple[Part
     now = (action for first in starts for action in (Save(first, _REMOTE), Advance(first, first + length)))
     later = [Piece(after[0], start + repeats * length)]
     for first in reversed(starts):
-        later += [Piece(None, 0, Load(first, _REMOTE)), Piece(after[1], first)]
+        later.append(Piece(after[1], first, unread=True))
     return now, later
 
 
@@ -192,7 +218,9 @@ _STEPS: Mapping[Choice, Callable[[Part, Decision, int, tuple[Part, ...]], _Steps
     Choice.TAPE: _execute_tape,
     Choice.CHECKPOINT: _execute_checkpoint,
     Choice.OFFLOAD: _execute_offload,
+    Choice.FETCH: _execute_fetch,
     Choice.RECORD: _execute_record,
+    Choice.ADVANCE: _execute_split,
     Choice.SPLIT: _execute_split,
     Choice.SPLIT_RECORD: _execute_split_record,
     Choice.SEGMENTS: _execute_segments,

@@ -63,3 +63,27 @@ def _describe_action(action: object) -> str:
         return quote_value(action)
     fields = [(field.name, getattr(action, field.name)) for field in dataclasses.fields(action)]
     return f"{type(action).__name__.lower()}({', '.join(f'{name}={value}' for name, value in fields)})"
+
+
+def exceeds_budget(needed: int, tier: str, budget: float) -> str:
+    """Return the law that more bytes than the budget of a tier break."""
+    return f"{needed:,} bytes are needed of a {tier} budget of {budget:,.0f}"
+
+
+def describe_machine(
+    position: int | None,
+    adjoint: int,
+    *,
+    local: list[int],
+    remote: list[int],
+    tapes: list[tuple[int, int]],
+) -> str:
+    """Return the contents of a machine as text; long lists are shortened."""
+    held: dict[str, list[Any]] = {"local": local, "remote": remote, "tapes": tapes}
+    shown = ", ".join(f"{name} {_shorten(values)}" for name, values in held.items())
+    working = "none" if position is None else position
+    return f"working state {working}, next step to reverse {adjoint - 1}, {shown}"
+
+
+def _shorten(values: list[Any]) -> str:
+    return str(values) if len(values) <= 6 else f"{values[:3]}..{values[-1]} ({len(values)})"

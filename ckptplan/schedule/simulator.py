@@ -15,7 +15,7 @@ from ckptplan.model.budget import Budget
 from ckptplan.model.step_costs import StepCosts
 from ckptplan.model.totals import Totals
 from ckptplan.schedule.actions import Action, Advance, Backward, Free, Load, Record, Save, Tier, Transfer
-from ckptplan.schedule.illegal import IllegalAction
+from ckptplan.schedule.illegal import IllegalAction, describe_machine, exceeds_budget
 from ckptplan.schedule.timeline import COMPUTE, READ, WRITE, Event, Sink
 
 
@@ -60,12 +60,15 @@ class _Machine:
 
     __slots__ = (
         "adjoint",
+        "advances",
         "budget_local",
         "budget_remote",
         "buffer_states",
+        "chunks",
         "costs",
         "frontier",
         "handlers",
+        "loads",
         "local",
         "local_peak",
         "messages",
@@ -77,6 +80,7 @@ class _Machine:
         "recomputed",
         "remote",
         "remote_peak",
+        "saves",
         "sink",
         "stalled",
         "taped",
@@ -105,6 +109,7 @@ class _Machine:
         self.buffer_states = 0
         self.local_peak = self.remote_peak = 0
         self.recomputed = self.writes = self.reads = self.messages = 0
+        self.advances = self.chunks = self.saves = self.loads = 0
         self.now = self.write_free = self.read_free = self.stalled = 0.0
         self.handlers: dict[type, Callable[[Any], str | None]] = {
             Advance: self.advance,
@@ -121,6 +126,8 @@ class _Machine:
     def advance(self, action: Advance) -> str | None:
         begin, before = self.now, self.recomputed
         law = self._run(action)
+        self.advances += 1
+        self.now += self.costs.advance_seconds
         if law is None and self.sink is not None:
             self._show(action, begin, recomputed=self.recomputed - before)
         return law
@@ -130,7 +137,8 @@ class _Machine:
         law = self._run(action)
         if law is not None:
             return law
-        self.now += (stop - start) * self.costs.record_overhead_seconds
+        self.chunks += 1
+        self.now += (stop - start) * self.costs.record_overhead_seconds + self.costs.chunk_seconds
         tapes = self.tapes
         place = bisect_left(tapes, (start, stop))
         if (place and tapes[place - 1][1] > start) or (place < len(tapes) and tapes[place][0] < stop):
@@ -195,8 +203,8 @@ class _Machine:
             if state in self.local:
                 return "nothing is stored twice in one tier"
             self.local.add(state)
-            if self.sink is not None:
-                self._show(action, self.now)
+            self.saves += 1
+            self._spend(action, self.costs.save_seconds)
             return self._update_peaks()
         return self._write(action, (state,))
 
@@ -205,8 +213,8 @@ class _Machine:
         if action.tier is Tier.LOCAL:
             if state not in self.local:
                 return "a load finds its state"
-            if self.sink is not None:
-                self._show(action, self.now)
+            self.loads += 1
+            self._spend(action, self.costs.load_seconds)
         else:
             if state not in self.remote:
                 return "a load finds its state"
@@ -289,13 +297,16 @@ class _Machine:
         if self.sink is not None:
             self._show(action, begin, end=begin + duration, track=READ)
 
+    def _spend(self, action: Action, seconds: float) -> None:
+        begin, self.now = self.now, self.now + seconds
+        self._show(action, begin)
+
     def _wait(self, action: Action, until: float) -> None:
         if until <= self.now:
             return
         begin, self.now = self.now, until
         self.stalled += until - begin
-        if self.sink is not None:
-            self._show(action, begin, stall=True)
+        self._show(action, begin, stall=True)
 
     # Bookkeeping
 
@@ -306,16 +317,13 @@ class _Machine:
         if local > self.local_peak:
             self.local_peak = local
             if local > self.budget_local:
-                return (
-                    f"{local + costs.resident_bytes:,} bytes are needed of a local budget of "
-                    f"{self.budget_local + costs.resident_bytes:,.0f}"
-                )
+                resident = costs.resident_bytes
+                return exceeds_budget(local + resident, "local", self.budget_local + resident)
         remote = len(self.remote)
         if remote > self.remote_peak:
             self.remote_peak = remote
             if remote * costs.remote_state_bytes > self.budget_remote:
-                needed = remote * costs.remote_state_bytes
-                return f"{needed:,} bytes are needed of a remote budget of {self.budget_remote:,.0f}"
+                return exceeds_budget(remote * costs.remote_state_bytes, "remote", self.budget_remote)
         return None
 
     def _local_bytes(self) -> int:
@@ -358,24 +366,22 @@ class _Machine:
 
     def state(self) -> str:
         """Return the contents of the machine, for an error message."""
-        held: dict[str, list[Any]] = {
-            "local": sorted(self.local),
-            "remote": sorted(self.remote),
-            "tapes": self.tapes,
-        }
-        shown = ", ".join(f"{name} {_shorten(values)}" for name, values in held.items())
-        working = "none" if self.position is None else self.position
-        return f"working state {working}, next step to reverse {self.adjoint - 1}, {shown}"
+        return describe_machine(
+            self.position, self.adjoint, local=sorted(self.local), remote=sorted(self.remote), tapes=self.tapes
+        )
 
     def trace(self, actions: int) -> Trace:
         """Return the result. Serial seconds are counts times costs, without the clock's rounding errors."""
         costs = self.costs
+        beside_steps = self.advances * costs.advance_seconds + self.chunks * costs.chunk_seconds
+        beside_steps = beside_steps + self.saves * costs.save_seconds + self.loads * costs.load_seconds
         serial = (
-            costs.base_seconds
+            costs.sweep_seconds
             + self.recomputed * costs.recompute_seconds
             + self.writes * costs.write_seconds
             + self.reads * costs.read_seconds
             + self.messages * costs.message_seconds
+            + beside_steps
         )
         return Trace(
             seconds=self.now if self.overlaps and self.messages else serial,
@@ -386,9 +392,9 @@ class _Machine:
             remote_writes=self.writes,
             remote_reads=self.reads,
             messages=self.messages,
+            advances=self.advances,
+            chunks=self.chunks,
+            local_saves=self.saves,
+            local_loads=self.loads,
             actions=actions,
         )
-
-
-def _shorten(values: list[Any]) -> str:
-    return str(values) if len(values) <= 6 else f"{values[:3]}..{values[-1]} ({len(values)})"

@@ -15,11 +15,15 @@ from ckptplan.model.step_costs import StepCosts
 from ckptplan.model.totals import Totals
 from ckptplan.recursion.plan_data import read_tree
 from ckptplan.recursion.pricing import price_tree
+from ckptplan.strategies.adopted import read_setting
 from ckptplan.strategies.closed_form import ClosedForm
 from ckptplan.strategies.protocol import Strategy, no_equation
 from ckptplan.strategies.solved import Solution
 
-_TOTALS = tuple(field.name for field in fields(Totals))
+#: The totals that a plan states; how often each action occurs follows from its schedule.
+_TOTALS = tuple(
+    field.name for field in fields(Totals) if field.name in {stated.name for stated in fields(Predicted)}
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -143,6 +147,9 @@ class SolvedAnswer(Answer):
     def totals(self, costs: StepCosts) -> Totals:
         if costs is self.solved_at or costs == self.solved_at:
             return self.solution.totals
+        setting = read_setting(self.parameters, self.splits, steps=costs.steps)
+        if setting is not None:
+            return setting.strategy.totals(setting.parameters, costs=costs)
         return price_tree(read_tree(self.parameters, self.splits, steps=costs.steps), costs=costs)
 
     def cost(self, costs: StepCosts, model: Model) -> Cost:

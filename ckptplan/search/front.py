@@ -45,6 +45,16 @@ _CHUNK = "chunk_size"
 _ROUNDING = 1e-11
 #: With more boxes at a time than this, the search falls back to a coarse resolution.
 _MOST_BOXES, COARSE = 400_000, 0.001
+#: The counts besides the recomputed steps that the time depends on.
+_TIMED_COUNTS = (
+    "remote_writes",
+    "remote_reads",
+    "messages",
+    "advances",
+    "chunks",
+    "local_saves",
+    "local_loads",
+)
 #: Points are evaluated in lots of this size, which fit the cache.
 _LOT = 2**20
 #: The most levels of memory that the search distinguishes.
@@ -358,7 +368,7 @@ def _bound_gains_by_row(
     # Repeat only the counts that the time depends on, and only if they are not all 0.
     moved = {
         name: column[box] if (column := getattr(counts, name)).any() else np.zeros(1, dtype=np.int64)
-        for name in ("remote_writes", "remote_reads", "messages")
+        for name in _TIMED_COUNTS
     }
     recomputed = (counts.recomputed_steps + lengths - 1)[box] - longer
     seconds = problem.least_seconds(replace(counts, recomputed_steps=recomputed, **moved))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from typing import Any, Literal, TypeAlias
@@ -15,6 +16,7 @@ from ckptplan.model.budget import Budget
 from ckptplan.model.goal import Goal, Model
 from ckptplan.model.progress import Progress, StagedProgress
 from ckptplan.model.step_costs import StepCosts
+from ckptplan.search.adoption import adopt_answer, is_adoptable
 from ckptplan.search.answer import Answer, ClosedFormAnswer, SolvedAnswer
 from ckptplan.search.box import BestSetting, Limits, Rival, find_best_setting
 from ckptplan.search.objective import FirstOnly, Knee, Objective, least_memory, least_remote_memory, least_time
@@ -196,6 +198,7 @@ class Question:
                     limits,
                     objective,
                     rival=_choose_rival(answers, strategy, rival) if only_first else None,
+                    answers=answers,
                     progress=None if self.progress is None else stages.report_solve,
                 )
             except KeyboardInterrupt:
@@ -229,11 +232,18 @@ class Question:
         objective: Objective,
         *,
         rival: Rival | None,
+        answers: Sequence[Answer],
         progress: Progress | None,
     ) -> Answer | None:
-        """Return the best answer of one strategy, None if nothing fits or no closed form beats ``rival``."""
+        """Return the best answer of one strategy, None if nothing fits or no closed form beats ``rival``.
+
+        ``answers`` are those of the strategies before it.
+        """
         if isinstance(strategy, Solved):
-            return self._solve(strategy, limits, objective, progress=progress)
+            own = self._solve(strategy, limits, objective, progress=progress)
+            if not strategy.adopts_others or (own is not None and own.solution.proved):
+                return own
+            return self._adopt_best(strategy, own, limits, objective, answers=answers)
         if isinstance(strategy, ClosedForm):
             return self._search(strategy, limits, objective, rival=rival)
         raise TypeError(f"{strategy.name} is neither a closed form nor solved")
@@ -261,7 +271,7 @@ class Question:
 
     def _solve(
         self, strategy: Solved, limits: Limits, objective: Objective, *, progress: Progress | None
-    ) -> Answer | None:
+    ) -> SolvedAnswer | None:
         if self.goal.model == "paper":
             raise no_equation(strategy.name)
 
@@ -277,7 +287,7 @@ class Question:
             budget=self.budget,
             choose=choose,
             effort=self.goal.effort,
-            front=objective is not least_time,
+            front=objective not in _TIME_FIRST,
             progress=progress,
         )
         if solution is None or not limits.keeps(solution.cost)[0]:
@@ -291,6 +301,40 @@ class Question:
             solved_at=self.costs,
         )
 
+    def _adopt_best(
+        self,
+        strategy: Solved,
+        own: SolvedAnswer | None,
+        limits: Limits,
+        objective: Objective,
+        *,
+        answers: Sequence[Answer],
+    ) -> SolvedAnswer | None:
+        """Return the best schedule of any strategy as that of ``strategy``: its own unless another is better.
+
+        Of the strategies that are not among ``answers``, only closed forms are searched: the solved strategy
+        considers the schedules of the others itself.
+        """
+        candidates = [answer for answer in answers if is_adoptable(answer)]
+        best: Answer | None = min([*([] if own is None else [own]), *candidates], key=_rank_of, default=None)
+        for other in all_strategies().values():
+            if not isinstance(other, ClosedForm) or other.name in self.goal.strategies:
+                continue
+            rival = None if best is None else Rival(key=best.key, ties_win=False)
+            found = self._search(other, limits, objective, rival=rival)
+            if found is not None and is_adoptable(found) and (best is None or found.key < best.key):
+                best = found
+        if best is None or (own is not None and own.key <= best.key):
+            best = own
+        return (
+            None
+            if best is None
+            else adopt_answer(best, strategy=strategy, own=own, objective=objective, costs=self.costs)
+        )
+
+
+#: The objectives for which the schedules of smaller budgets are of no use.
+_TIME_FIRST = (least_time, FirstOnly(least_time))
 
 #: A cache of searches, for the points of a sweep that differ only in transfers.
 cached_best_setting = lru_cache(maxsize=512)(find_best_setting)

@@ -84,9 +84,7 @@ class ClosedForm(Strategy):
         is_point = np.logical_and.reduce([low[name] == high[name] for name in self.parameter_names])
         seconds = np.where(
             is_point,
-            overlapped_seconds(
-                self.transfers(low, costs=costs), recomputed_steps=counts.recomputed_steps, costs=costs
-            ),
+            overlapped_seconds(self.transfers(low, costs=costs), counts=counts, costs=costs),
             least_overlapped_seconds(counts, costs),
         )
         return replace(cost, seconds=seconds)
@@ -109,6 +107,10 @@ class ClosedForm(Strategy):
             remote_writes=int(counts.remote_writes[0]),
             remote_reads=int(counts.remote_reads[0]),
             messages=int(counts.messages[0]),
+            advances=int(counts.advances[0]),
+            chunks=int(counts.chunks[0]),
+            local_saves=int(counts.local_saves[0]),
+            local_loads=int(counts.local_loads[0]),
         )
 
     def point(self, parameters: Parameters, *, steps: int) -> Columns:

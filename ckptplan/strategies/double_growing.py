@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from ckptplan.cost.arrays import ceil_div
+from ckptplan.cost.arrays import Integers, ceil_div
 from ckptplan.cost.exact import Counts
 from ckptplan.model.budget import Budget
 from ckptplan.model.record import Parameters
@@ -20,7 +20,17 @@ from ckptplan.strategies.closed_form import Box, Capacity, ClosedForm
 from ckptplan.strategies.protocol import Columns
 from ckptplan.strategies.two_levels import TwoLevels
 
-_LEVELS = TwoLevels(segment="remote_chunk_size")
+
+class _GrowingLevels(TwoLevels):
+    """Segments that are cut into chunks which grow towards their start."""
+
+    def count_chunks(self, length: Integers, *, point: Columns) -> Integers:
+        return growing.count_chunks(
+            length, chunk=point["chunk_size"], p=point["state_units"], q=point["tape_units"]
+        )
+
+
+_LEVELS = _GrowingLevels(segment="remote_chunk_size")
 
 
 class DoubleGrowing(ClosedForm):
@@ -46,23 +56,18 @@ class DoubleGrowing(ClosedForm):
 
     def counts(self, *, low: Columns, high: Columns, steps: int) -> Counts:
         two = _LEVELS.levels(low=low, high=high, steps=steps)
-        inner = (
-            growing.count_chunks(
-                low["remote_chunk_size"],
-                chunk=high["chunk_size"],
-                p=high["state_units"],
-                q=high["tape_units"],
-            )
-            - 1
-        )
         return Counts(
             recomputed_steps=two.recomputed_steps,
             remote_writes=two.outer,
             remote_reads=two.outer,
             messages=2 * two.outer,
+            advances=two.chunks - 1,
+            chunks=two.chunks,
+            local_saves=two.checkpoints,
+            local_loads=two.checkpoints,
             largest_message=np.minimum(1, two.outer),
             tapes=low["chunk_size"],
-            local_checkpoints=inner,
+            local_checkpoints=two.inner,
             remote_checkpoints=two.outer,
         )
 

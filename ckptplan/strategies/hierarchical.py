@@ -57,18 +57,25 @@ def _transfers(point: Columns, *, costs: StepCosts) -> TransferTiming:
     )
     last_seconds = chunk * (forward + costs.record_overhead_seconds + costs.backward_seconds)
     whole_batch = batch * chunk
+    # Each checkpoint is saved, and a run follows it; later it is loaded, and its chunk is recorded.
+    a, k, s = costs.advance_seconds, costs.chunk_seconds, costs.save_seconds
+    forth, back = s + a, costs.load_seconds + k
     return TransferTiming(
         messages=messages,
         first_states=first_states,
         states=batch,
-        before_writes=np.where(first_states == 1, 0, first + (first_states - 2) * chunk) * forward,
-        first_gap=np.where(first_states == 1, whole_batch - chunk + first, whole_batch) * forward,
-        gap=whole_batch * forward,
+        before_writes=np.where(first_states == 1, 0, first + (first_states - 2) * chunk) * forward
+        + (first_states - 1) * forth
+        + s,
+        first_gap=np.where(first_states == 1, whole_batch - chunk + first, whole_batch) * forward
+        + batch * forth,
+        gap=whole_batch * forward + batch * forth,
         turn=(np.where(moved == 1, first, chunk) + whole_batch) * forward
-        + last_seconds
-        + whole_batch * reverse_seconds,
-        between_reads=whole_batch * reverse_seconds,
-        after_reads=(first + (first_states - 1) * chunk) * reverse_seconds,
+        + (a + batch * forth)
+        + (last_seconds + k)
+        + (whole_batch * reverse_seconds + batch * back),
+        between_reads=whole_batch * reverse_seconds + batch * back,
+        after_reads=(first + (first_states - 1) * chunk) * reverse_seconds + first_states * back,
     )
 
 
@@ -99,6 +106,10 @@ class Hierarchical(ClosedForm):
             remote_writes=moved,
             remote_reads=moved,
             messages=2 * ceil_div(moved, high["nb_local"]),
+            advances=checkpoints,
+            chunks=checkpoints + 1,
+            local_saves=checkpoints,
+            local_loads=checkpoints,
             largest_message=np.minimum(low["nb_local"], moved),
             tapes=low["chunk_size"],
             local_checkpoints=np.minimum(low["nb_local"], checkpoints),

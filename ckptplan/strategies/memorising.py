@@ -11,6 +11,7 @@ from ckptplan.model.budget import Budget
 from ckptplan.model.progress import Progress
 from ckptplan.model.split import Where
 from ckptplan.model.step_costs import StepCosts
+from ckptplan.recursion.action_costs import ActionCosts
 from ckptplan.recursion.memorisation import Memorisation
 from ckptplan.recursion.schedule_tree import grow_tree
 from ckptplan.recursion.table_problem import WORK
@@ -42,7 +43,11 @@ class Memorising(Solved):
         # Memory for all tapes, or for all states, is enough.
         stored = sizes if self.internal else UnitSizes(sizes.tape, sizes.state)
         units = min(units, stored.state + costs.steps * stored.tape)
+        actions = ActionCosts.of(costs)
+        # If actions are free, steps are counted, which is exact.
         table = Memorisation(
+            recompute=costs.recompute_seconds if any(actions) else 1.0,
+            actions=actions,
             steps=costs.steps,
             units=units,
             sizes=sizes,
@@ -50,18 +55,14 @@ class Memorising(Solved):
             internal=self.internal,
             progress=progress,
         )
-        row = np.full(units + 1, np.inf)
-        if sizes.state <= units:
-            row[sizes.state :] = table.local[costs.steps, : units + 1 - sizes.state]
-        if costs.steps == 1:
-            row[sizes.tape :] = 0
+        row = table.first_row()
         # Each budget that allows a faster schedule than all smaller budgets.
         places = np.flatnonzero(np.isfinite(row) & (row < np.concatenate([[np.inf], row[:-1]])))
         if not len(places):
             return None
         place = choose(
             Cost(
-                seconds=costs.base_seconds + row[places] * costs.recompute_seconds,
+                seconds=costs.sweep_seconds + row[places] * (1.0 if any(actions) else costs.recompute_seconds),
                 local_peak_bytes=places * unit + costs.resident_bytes,
                 remote_peak_bytes=np.zeros_like(places),
             )

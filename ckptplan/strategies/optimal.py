@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from math import inf
 
 from ckptplan.model.budget import Budget
 from ckptplan.model.progress import Progress
+from ckptplan.model.record import Parameters
+from ckptplan.model.split import Split
 from ckptplan.model.step_costs import StepCosts
+from ckptplan.recursion.action_costs import ActionCosts
 from ckptplan.recursion.bounds import bound_by_tapes
 from ckptplan.recursion.disk_revolve import segment_candidates
 from ckptplan.recursion.periodic import period_candidates
 from ckptplan.recursion.pricing import memory_variants
 from ckptplan.recursion.problem import Candidate, Problem, SolvedProblem
+from ckptplan.recursion.reread import reread_candidates
 from ckptplan.recursion.solver import solve
+from ckptplan.schedule.actions import Action
+from ckptplan.strategies.adopted import read_setting
 from ckptplan.strategies.solved import (
     Choose,
     Solution,
@@ -33,6 +39,7 @@ class Optimal(Solved):
 
     name = "optimal"
     rank = 20
+    adopts_others = True
 
     def solve(
         self,
@@ -52,15 +59,36 @@ class Optimal(Solved):
         whole = next(iter(solved.values()))
         built = [solution for solution in map(job.build, solved.values()) if solution is not None]
         fitting = [solution for solution in built if job.fits(solution)]
-        if not (whole.exact and len(solved) == 1 and fitting) or len(fitting) < len(built):
-            fitting += job.find_alternatives(built, without_remote=False not in solved)
-        best = best_solution(choose, fitting)
-        if best is None:
-            return None
         # A bound for unlimited remote memory also holds for less. Transfers that overlap compute may cost
         # nothing.
-        extra = _bound_by_memory(costs, budget) if costs.overlaps_compute and room else whole.least_extra
-        return replace(best, least_seconds=costs.base_seconds + extra)
+        hidden = costs.overlaps_compute and room
+        extra = _bound_by_memory(costs, budget) if hidden else whole.least_extra
+        least_seconds = costs.sweep_seconds + extra
+        if len(fitting) == len(built) == 1 and not hidden:
+            # The recursion charges each message, or there is none, and no limit of remote memory.
+            unlimited = budget.remote_bytes is None and not costs.message_seconds
+            full = whole.exact and (not room or unlimited)
+            best = replace(fitting[0], least_seconds=least_seconds)
+            if full or (not front and best.totals.seconds <= least_seconds * (1 + _ROUNDING)):
+                return replace(best, proved=True)
+        fitting += job.find_alternatives(
+            built, exact=whole.exact, without_remote=False not in solved, room=room
+        )
+        found = best_solution(choose, fitting)
+        return None if found is None else replace(found, least_seconds=least_seconds)
+
+    def check(self, parameters: Parameters, *, steps: int, splits: Sequence[Split] | None = None) -> None:
+        self.check_names(parameters)
+        if read_setting(parameters, splits or (), steps=steps) is None:
+            super().check(parameters, steps=steps, splits=splits)
+
+    def actions(
+        self, parameters: Parameters, *, steps: int, splits: Sequence[Split] | None = None
+    ) -> Iterator[Action]:
+        setting = read_setting(parameters, splits or (), steps=steps)
+        if setting is None:
+            return super().actions(parameters, steps=steps, splits=splits)
+        return setting.strategy.actions(setting.parameters, steps=steps)
 
     def has_schedule(self, *, costs: StepCosts, budget: Budget, effort: str = "quick") -> bool:
         if budget.local_bytes is not None and budget.local_bytes < self.least_local_bytes(costs):
@@ -75,6 +103,8 @@ class Optimal(Solved):
         return solution is not None
 
 
+#: Share of a time by which sums in another order may differ.
+_ROUNDING = 1e-12
 #: A lower effort, for each of several searches.
 _LESS = {"quick": "glance", "thorough": "quick"}
 #: How many prices of a write are tried if remote memory is too small.
@@ -90,9 +120,12 @@ class _OptimalSearch:
     front: bool
     progress: Progress | None
 
-    def solve(self, *, remote: bool, price: float = 0.0) -> SolvedProblem:
-        """Return the recursion's solution; ``price`` is added to the cost of each write."""
-        problem = _make_problem(self.costs, self.budget, remote=remote)
+    def solve(self, *, remote: bool, price: float = 0.0, messages: bool = False) -> SolvedProblem:
+        """Return the recursion's solution; ``price`` is added to the cost of each write.
+
+        With ``messages``, each state is charged for its message, however cheap it is.
+        """
+        problem = _make_problem(self.costs, self.budget, remote=remote, messages=messages)
         effort, front = self.effort, self.front
         if price:
             problem, effort, front = replace(problem, write=problem.write + price), _LESS[effort], False
@@ -113,14 +146,31 @@ class _OptimalSearch:
         limit = self.budget.remote_bytes
         return limit is None or solution.totals.remote_peak_bytes <= limit
 
-    def find_alternatives(self, built: list[Solution], *, without_remote: bool) -> list[Solution]:
-        """Return other legal schedules: closed forms, and schedules that need less remote memory."""
+    def find_alternatives(
+        self, built: list[Solution], *, exact: bool, without_remote: bool, room: bool
+    ) -> list[Solution]:
+        """Return other legal schedules: closed forms, and schedules that need less remote memory.
+
+        Arguments:
+            built: what the recursion chose.
+            exact: whether its tables hold the whole sequence.
+            without_remote: whether schedules that move nothing are still to be solved.
+            room: whether a state fits in remote memory.
+        """
         forms = [list(form) for form in _closed_forms(self.costs, self.budget)]
         others = [choose_among_groups(forms, costs=self.costs, choose=self.choose)]
+        if room and exact and _ignores_messages(self.costs):
+            charged = self.build(self.solve(remote=True, messages=True))
+            others += [charged] if charged is not None and self.fits(charged) else []
         greedy = next((solution for solution in built if not self.fits(solution)), None)
-        if greedy is not None:
-            local = self.build(self.solve(remote=False)) if without_remote else None
-            others += [local, *([] if self.costs.overlaps_compute else self._raise_prices(greedy, local))]
+        limited = self.front and self.budget.remote_bytes is not None
+        local = None
+        if room and without_remote and (greedy is not None or not built or limited):
+            # Schedules that move nothing, where a limit leaves out what the recursion chose.
+            local = self.build(self.solve(remote=False))
+            others.append(local)
+        if greedy is not None and not self.costs.overlaps_compute:
+            others += self._raise_prices(greedy, local)
         note = ("remote memory is too small for the optimum that uses it",) if greedy is not None else ()
         return [replace(one, notes=(*one.notes, *note)) for one in others if one is not None]
 
@@ -154,17 +204,25 @@ def _closed_forms(costs: StepCosts, budget: Budget) -> Iterator[Iterator[Candida
     for remote in memory_variants(costs):
         yield segment_candidates(costs, budget, remote=remote)
         yield period_candidates(costs, budget, remote=remote)
+    yield reread_candidates(costs, budget)
 
 
 #: The recursion ignores a message that costs less than this share of a state's transfer.
 _CHEAP = 0.05
 
 
-def _make_problem(costs: StepCosts, budget: Budget, *, remote: bool = True) -> Problem:
-    # Several states may share a message. If that saves little, the recursion ignores messages and the
-    # schedule pays for them afterwards; the value of the recursion is then a close bound for all schedules.
-    dear = costs.message_seconds > _CHEAP * min(costs.write_seconds, costs.read_seconds)
-    message = costs.message_seconds if dear or costs.overlaps_compute else 0.0
+def _ignores_messages(costs: StepCosts) -> bool:
+    """Return whether the recursion leaves messages out.
+
+    Several states may share a message. If that saves little, the schedule pays for messages afterwards; the
+    value of the recursion is then a close bound for all schedules.
+    """
+    cheap = costs.message_seconds <= _CHEAP * min(costs.write_seconds, costs.read_seconds)
+    return cheap and costs.message_seconds > 0 and not costs.overlaps_compute
+
+
+def _make_problem(costs: StepCosts, budget: Budget, *, remote: bool = True, messages: bool = False) -> Problem:
+    message = 0.0 if _ignores_messages(costs) and not messages else costs.message_seconds
     buffers = 2 * costs.state_bytes if costs.overlaps_compute and remote else 0
     free = None if budget.local_bytes is None else budget.local_bytes - costs.resident_bytes - buffers
     return Problem(
@@ -175,20 +233,22 @@ def _make_problem(costs: StepCosts, budget: Budget, *, remote: bool = True) -> P
         recompute=costs.recompute_seconds,
         write=costs.write_seconds + message if remote else inf,
         read=costs.read_seconds + message if remote else inf,
-        least_write=0.0 if costs.overlaps_compute else costs.write_seconds if remote else inf,
-        least_read=0.0 if costs.overlaps_compute else costs.read_seconds if remote else inf,
+        least_write=inf if not remote else 0.0 if costs.overlaps_compute else costs.write_seconds,
+        least_read=inf if not remote else 0.0 if costs.overlaps_compute else costs.read_seconds,
+        actions=ActionCosts.of(costs),
     )
 
 
 def _bound_by_memory(costs: StepCosts, budget: Budget) -> float:
     """Return the least seconds that any schedule adds, even if all its transfers are hidden."""
     if budget.local_bytes is None:
-        return 0.0
+        return costs.chunk_seconds
     return bound_by_tapes(
         steps=costs.steps,
         units=max(0, budget.local_bytes - costs.resident_bytes),
         tape=costs.tape_bytes,
         recompute=costs.recompute_seconds,
+        chunk=costs.chunk_seconds,
     )
 
 

@@ -45,17 +45,19 @@ def _transfers(point: Columns, *, costs: StepCosts) -> TransferTiming:
     first = costs.steps - checkpoints * chunk
     reverse_seconds = costs.recompute_seconds + costs.record_overhead_seconds + costs.backward_seconds
     last_seconds = costs.forward_seconds + costs.record_overhead_seconds + costs.backward_seconds
+    # A run of steps before each checkpoint but the first, and a recorded chunk after each read.
+    a, k = costs.advance_seconds, costs.chunk_seconds
     one = np.ones_like(chunk)
     return TransferTiming(
         messages=checkpoints,
         first_states=one,
         states=one,
         before_writes=0.0 * one,
-        first_gap=first * costs.forward_seconds,
-        gap=chunk * costs.forward_seconds,
-        turn=np.where(checkpoints == 1, first, chunk) * costs.forward_seconds + chunk * last_seconds,
-        between_reads=chunk * reverse_seconds,
-        after_reads=first * reverse_seconds,
+        first_gap=first * costs.forward_seconds + a,
+        gap=chunk * costs.forward_seconds + a,
+        turn=np.where(checkpoints == 1, first, chunk) * costs.forward_seconds + a + chunk * last_seconds + k,
+        between_reads=chunk * reverse_seconds + k,
+        after_reads=first * reverse_seconds + k,
     )
 
 
@@ -82,6 +84,10 @@ class Remote(ClosedForm):
             remote_writes=fewest_checkpoints,
             remote_reads=fewest_checkpoints,
             messages=2 * fewest_checkpoints,
+            advances=fewest_checkpoints,
+            chunks=fewest_checkpoints + 1,
+            local_saves=np.zeros_like(fewest_checkpoints),
+            local_loads=np.zeros_like(fewest_checkpoints),
             largest_message=np.minimum(1, fewest_checkpoints),
             tapes=low["chunk_size"],
             local_checkpoints=np.zeros_like(fewest_checkpoints),

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from ckptplan.cost.arrays import ceil_div
+from ckptplan.cost.arrays import Integers, ceil_div
 from ckptplan.cost.exact import Counts
 from ckptplan.model.budget import Budget
 from ckptplan.model.record import Parameters
@@ -38,16 +38,25 @@ class Revolve(ClosedForm):
 
     def counts(self, *, low: Columns, high: Columns, steps: int) -> Counts:
         # Longer chunks and more checkpoints both reduce recomputation.
-        again = revolve.count_recomputed_at(np.array([steps]), chunk=high["chunk_size"], slots=high["nb_local"])
+        again, saves = revolve.count_at(np.array([steps]), chunk=high["chunk_size"], slots=high["nb_local"])
         none = np.zeros_like(again)
+        fewest_splits = ceil_div(steps, high["chunk_size"]) - 1
+        is_point = (low["chunk_size"] == high["chunk_size"]) & (low["nb_local"] == high["nb_local"])
+        if not is_point.all():
+            saves = np.where(is_point, saves, _least_saves(low, fewest_splits, steps=steps))
         return Counts(
             recomputed_steps=again,
             remote_writes=none,
             remote_reads=none,
             messages=none,
+            # Every split of a part adds a run, a load and a part; each part of one chunk is recorded.
+            advances=fewest_splits,
+            chunks=fewest_splits + 1,
+            local_saves=saves,
+            local_loads=fewest_splits,
             largest_message=none,
             tapes=low["chunk_size"],
-            local_checkpoints=np.minimum(low["nb_local"], ceil_div(steps, high["chunk_size"]) - 1),
+            local_checkpoints=np.minimum(low["nb_local"], fewest_splits),
             remote_checkpoints=none,
         )
 
@@ -76,6 +85,13 @@ class Revolve(ClosedForm):
         return revolve.make_binomial_tree(
             steps=steps, chunk=parameters["chunk_size"], slots=parameters["nb_local"]
         ).actions()
+
+
+def _least_saves(low: Columns, fewest_splits: Integers, *, steps: int) -> Integers:
+    """Return a lower bound of the saves in each box: no checkpoint is loaded more than once a sweep."""
+    most_sweeps = revolve.count_sweeps_at(ceil_div(steps, low["chunk_size"]), slots=low["nb_local"])
+    saves: Integers = ceil_div(fewest_splits, np.maximum(1, most_sweeps))
+    return saves
 
 
 STRATEGY = Revolve()

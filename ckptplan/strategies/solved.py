@@ -10,6 +10,7 @@ from abc import abstractmethod
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 
@@ -36,6 +37,7 @@ class Solution:
     """A schedule and its cost.
 
     ``least_seconds`` is a proven lower bound for every schedule within the budget, None if there is none.
+    ``proved`` says that no legal schedule within the limits is better by what the chooser prefers.
     """
 
     parameters: Parameters
@@ -44,6 +46,7 @@ class Solution:
     least_seconds: float | None
     regular: bool = False
     notes: tuple[str, ...] = ()
+    proved: bool = False
 
     @property
     def cost(self) -> Cost:
@@ -57,6 +60,8 @@ class Solved(Strategy):
     parameter_names = ("chunk_size", "state_units", "tape_units", "local_units")
     is_closed_form = False
     always_regular = False
+    #: Whether it returns the best schedule of any strategy if it cannot prove its own to be the best.
+    adopts_others: ClassVar[bool] = False
 
     @abstractmethod
     def solve(
@@ -162,7 +167,7 @@ def _estimate_costs(candidates: Sequence[Candidate], costs: StepCosts) -> Cost:
     remote_states = np.array([candidate.remote_states for candidate in candidates], dtype=np.int64)
     local_bytes = np.array([candidate.local_bytes for candidate in candidates], dtype=np.int64)
     return Cost(
-        seconds=costs.base_seconds + np.array([candidate.extra for candidate in candidates]),
+        seconds=costs.sweep_seconds + np.array([candidate.extra for candidate in candidates]),
         local_peak_bytes=local_bytes + costs.resident_bytes,
         remote_peak_bytes=remote_states * costs.remote_state_bytes,
     )

@@ -16,11 +16,18 @@ from ckptplan.strategies.protocol import Columns
 
 @dataclass(frozen=True, kw_only=True)
 class Levels:
-    """Lower bounds in each box, exact at points: checkpoints of both levels, recomputed steps."""
+    """Lower bounds in each box, exact at points: checkpoints of both levels, recomputed steps, chunks.
+
+    ``inner`` is the number of checkpoints in one segment, ``checkpoints`` in all segments together.
+    ``shared_checkpoints`` counts those of both levels if a segment's outer one serves as its first inner one.
+    """
 
     outer: Integers
     inner: Integers
     recomputed_steps: Integers
+    chunks: Integers
+    checkpoints: Integers
+    shared_checkpoints: Integers
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,14 +48,39 @@ class TwoLevels:
         This also holds for s = 1, where rc = L0 = T and T - c steps run again. It is never below T - c.
         """
         fewest_segments = ceil_div(steps, high[self.segment])
+        most_segments = ceil_div(steps, low[self.segment])
+        is_point = low[self.segment] == high[self.segment]
+        # The first segment has L0 steps, which only a point determines. Longer chunks are fewer.
+        first = np.where(is_point, steps - (most_segments - 1) * low[self.segment], 1)
+        within = self.count_chunks(low[self.segment], point=high)
+        within_first = self.count_chunks(first, point=high)
+        # Cutting the sequence into segments does not save chunks.
+        undivided = self.count_chunks(np.full_like(first, steps), point=high)
+        outer = fewest_segments - 1
+        chunks = np.maximum(outer * within + within_first, undivided)
         return Levels(
-            outer=fewest_segments - 1,
-            inner=ceil_div(low[self.segment], high["chunk_size"]) - 1,
+            outer=outer,
+            inner=within - 1,
             recomputed_steps=np.maximum(
                 self._recomputed(low, high, fewest_segments=fewest_segments, steps=steps),
                 self._recomputed_between(low, high, steps=steps),
             ),
+            chunks=chunks,
+            checkpoints=np.maximum(outer * (within - 1) + within_first - 1, undivided - most_segments),
+            shared_checkpoints=np.maximum(
+                # s - 1 outer ones; of the inner ones, all in the last segment, all but one in the others.
+                outer
+                + (within - 1)
+                + np.maximum(0, outer - 1) * np.maximum(0, within - 2)
+                + np.where(outer > 0, np.maximum(0, within_first - 2), 0),
+                ceil_div(undivided, 2) - 1,
+            ),
         )
+
+    def count_chunks(self, length: Integers, *, point: Columns) -> Integers:
+        """Return the number of chunks in segments of these lengths."""
+        chunks: Integers = ceil_div(length, point["chunk_size"])
+        return chunks
 
     def _recomputed(self, low: Columns, high: Columns, *, fewest_segments: Integers, steps: int) -> Integers:
         """Return the sum of bounds of its terms, which is exact at a point."""
@@ -100,19 +132,26 @@ class TwoLevels:
         reverse_seconds = costs.record_overhead_seconds + costs.backward_seconds
         # The last segment is part of the first sweep; all its chunks but the last run again.
         last_seconds = segment * (forward + reverse_seconds) + (segment - chunk) * costs.recompute_seconds
+        # Actions: a run before each segment; in a segment, each chunk but the last has a checkpoint and a run.
+        a, k = costs.advance_seconds, costs.chunk_seconds
+        each = costs.save_seconds + a + costs.load_seconds + k
+        whole_actions = (self.count_chunks(segment, point=point) - 1) * each + k
+        first_actions = (self.count_chunks(first, point=point) - 1) * each + k
         one = np.ones_like(chunk)
         return TransferTiming(
             messages=checkpoints,
             first_states=one,
             states=one,
             before_writes=0.0 * one,
-            first_gap=first * forward,
-            gap=segment * forward,
-            turn=np.where(checkpoints == 1, first, segment) * forward + last_seconds,
+            first_gap=first * forward + a,
+            gap=segment * forward + a,
+            turn=np.where(checkpoints == 1, first, segment) * forward + a + last_seconds + whole_actions,
             between_reads=segment * reverse_seconds
-            + count_segment_recomputed(segment, chunk) * costs.recompute_seconds,
+            + count_segment_recomputed(segment, chunk) * costs.recompute_seconds
+            + whole_actions,
             after_reads=first * reverse_seconds
-            + count_segment_recomputed(first, chunk) * costs.recompute_seconds,
+            + count_segment_recomputed(first, chunk) * costs.recompute_seconds
+            + first_actions,
         )
 
 

@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 
 from ckptplan.cost.case import Case
 from ckptplan.errors import InputError, did_you_mean, quote_value
-from ckptplan.model.workload import DERIVED
+from ckptplan.model.workload import ACTION_TIMES, DERIVED
 from ckptplan.units import (
     ACCEPTED_BYTES,
     ACCEPTED_RATE,
@@ -224,6 +224,7 @@ _AXES = (
     _make_axis("backward-seconds", SECONDS, "workload.backward_seconds"),
     _make_axis("recompute-seconds", SECONDS, "workload.recompute_seconds"),
     _make_axis("record-seconds", SECONDS, "workload.record_overhead_seconds"),
+    *(_make_axis(field.replace("_", "-"), SECONDS, f"workload.{field}") for field in ACTION_TIMES),
     Axis(
         name="recompute-ratio",
         column="recompute_ratio",

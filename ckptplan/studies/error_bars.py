@@ -18,6 +18,7 @@ import numpy.typing as npt
 from ckptplan.model.goal import Model
 from ckptplan.model.profile import HardwareProfile
 from ckptplan.model.step_costs import StepCosts
+from ckptplan.model.workload import ACTION_TIMES
 from ckptplan.search.question import Question
 from ckptplan.strategies.protocol import Strategy
 from ckptplan.studies.fixed_plan import FixedPlan
@@ -169,4 +170,5 @@ def _vary_times(
 
     columns = {name: times(getattr(costs, name)) for name in _TIMES}
     columns["message_seconds"] = times(profile.synchronisation_seconds) + times(profile.latency_seconds)
+    columns.update({name: times(getattr(costs, name)) for name in ACTION_TIMES})
     return columns

@@ -85,5 +85,9 @@ class FixedPlan:
             + totals.remote_writes * samples["write_seconds"]
             + totals.remote_reads * samples["read_seconds"]
             + totals.messages * samples["message_seconds"]
+            + totals.advances * samples["advance_seconds"]
+            + totals.chunks * samples["chunk_seconds"]
+            + totals.local_saves * samples["save_seconds"]
+            + totals.local_loads * samples["load_seconds"]
         )
         return seconds

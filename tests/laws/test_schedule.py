@@ -39,6 +39,8 @@ def test_law_1_serial(name: str, costs: StepCosts, first: int, second: int) -> N
     assert trace.remote_writes == counts.remote_writes[0]
     assert trace.remote_reads == counts.remote_reads[0]
     assert trace.messages == counts.messages[0]
+    assert (trace.advances, trace.chunks) == (counts.advances[0], counts.chunks[0])
+    assert (trace.local_saves, trace.local_loads) == (counts.local_saves[0], counts.local_loads[0])
     assert trace.local_peak_bytes == cost.local_peak_bytes[0]
     assert trace.remote_peak_bytes == cost.remote_peak_bytes[0]
     assert trace.seconds == cost.seconds[0]

@@ -10,6 +10,7 @@ import pytest
 from ckptplan import HardwareProfile, InputError, Workload
 from ckptplan.model.network import Network
 from ckptplan.model.record import Parameters
+from ckptplan.model.workload import ACTION_TIMES
 
 PROFILE: dict[str, Any] = {
     "name": "p",
@@ -98,6 +99,21 @@ def test_workloads_refuse(changes: dict[str, Any], told: str) -> None:
         Workload(**{**WORKLOAD, **changes})
     assert told in str(caught.value)
     assert len(str(caught.value)) < 500
+
+
+@pytest.mark.parametrize("field", ACTION_TIMES)
+def test_actions_cost_nothing_unless_said(field: str) -> None:
+    """An older workload has none of these; where they are 0, neither its document nor its hash has them."""
+    workload = Workload(**WORKLOAD)
+    assert getattr(workload, field) == 0.0
+    assert field not in workload.model_dump()
+    free, costly = (Workload(**{**WORKLOAD, field: seconds}) for seconds in (0, "5 us"))
+    assert free.hash == workload.hash != costly.hash
+    assert costly.model_dump()[field] == 5e-6
+    assert Workload(**costly.model_dump()) == costly
+    for wrong in (-1.0, "-5 us", None, "soon", float("nan")):
+        with pytest.raises(InputError, match=field):
+            Workload(**{**WORKLOAD, field: wrong})
 
 
 def test_numpy_integers_are_integers() -> None:

@@ -1,6 +1,7 @@
 """The least cost over all legal schedules, by a shortest path through all states of the machine.
 
-Knows the laws of docs/schedule-format.md and nothing of recursions or strategies. One state a message.
+Knows the laws of docs/schedule-format.md and nothing of recursions or strategies. One state a message. A run or
+a recorded chunk that another action interrupts is paid for again.
 """
 
 from __future__ import annotations
@@ -19,10 +20,11 @@ class Machine(NamedTuple):
     taped: int
     local: int
     remote: int
+    doing: str = ""  # "advance" or "record" where the next step continues such an action
 
 
 class Prices(NamedTuple):
-    """Costs of single actions, and sizes; ``units`` of local memory in all."""
+    """Costs of single actions, and sizes; at most ``units`` of local memory, ``most_remote`` remote states."""
 
     units: int
     state: int
@@ -31,6 +33,11 @@ class Prices(NamedTuple):
     recompute: float
     write: float
     read: float
+    advance: float = 0.0
+    chunk: float = 0.0
+    save: float = 0.0
+    load: float = 0.0
+    most_remote: float = float("inf")
 
 
 def least_cost(steps: int, prices: Prices) -> float:
@@ -52,13 +59,16 @@ def least_cost(steps: int, prices: Prices) -> float:
 
 
 def fits(machine: Machine, prices: Prices) -> bool:
-    """Whether local memory suffices."""
+    """Whether both memories suffice."""
+    if machine.remote.bit_count() > prices.most_remote:
+        return False
     held = machine.local.bit_count() * prices.state + machine.taped.bit_count() * prices.tape
     return held <= prices.units
 
 
 def moves(machine: Machine, prices: Prices) -> Iterator[tuple[float, Machine]]:
-    """Every legal action of one step or one state. Remote memory is unbounded, so that nothing leaves it."""
+    """Every legal action of one step or one state. Nothing leaves a remote memory that is unbounded."""
+    doing, machine = machine.doing, machine._replace(doing="")
     at, adjoint = machine.position, machine.adjoint
     last = 1 << (adjoint - 1)
     if machine.taped & last:
@@ -78,20 +88,24 @@ def moves(machine: Machine, prices: Prices) -> Iterator[tuple[float, Machine]]:
         new = at >= machine.frontier
         price = prices.forward if new else prices.recompute
         ahead = machine._replace(position=at + 1, frontier=max(machine.frontier, at + 1))
-        yield price, ahead
+        begin = 0.0 if doing == "advance" else prices.advance
+        yield price + begin, ahead._replace(doing="advance")
         if not machine.taped >> at & 1:
-            yield price, ahead._replace(taped=machine.taped | 1 << at)
+            begin = 0.0 if doing == "record" else prices.chunk
+            yield price + begin, ahead._replace(taped=machine.taped | 1 << at, doing="record")
         if not machine.local >> at & 1:
-            yield 0.0, machine._replace(local=machine.local | 1 << at)
+            yield prices.save, machine._replace(local=machine.local | 1 << at)
         if not machine.remote >> at & 1:
             yield prices.write, machine._replace(remote=machine.remote | 1 << at)
     for state in range(adjoint):
         bit = 1 << state
         if machine.local & bit:
             yield 0.0, machine._replace(local=machine.local & ~bit)
-            yield 0.0, machine._replace(position=state)
+            yield prices.load, machine._replace(position=state)
             if not machine.remote & bit:
                 yield prices.write, machine._replace(local=machine.local & ~bit, remote=machine.remote | bit)
+        if machine.remote & bit and prices.most_remote < float("inf"):
+            yield 0.0, machine._replace(remote=machine.remote & ~bit)
         if machine.remote & bit:
             yield prices.read, machine._replace(position=state)
             if not machine.local & bit:

@@ -1,16 +1,21 @@
 """Binomial checkpointing: the numbers of the literature, its recurrence, and chunks."""
 
 from functools import cache
+from math import inf
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from ckptplan.model.budget import Budget
 from ckptplan.model.record import Parameters
+from ckptplan.model.workload import ACTION_TIMES
 from ckptplan.recursion import revolve
 from ckptplan.recursion.disk_revolve import choose_segments
 from ckptplan.recursion.growing import count_chunks, growth_ratio, list_chunk_ends
 from ckptplan.strategies.registry import closed_form_of
-from tests.support import CLOSED, one_cost, plain_costs
+from tests.support import CLOSED, ask, one_cost, plain_costs
 
 
 @pytest.mark.parametrize(
@@ -43,6 +48,33 @@ def test_it_is_its_recurrence() -> None:
         found = revolve.count_recomputed_at(numbers, chunk=np.array([1]), slots=np.array([slots]))
         assert (found == table[slots, 1:]).all()
         assert [revolve.count_recomputed(int(n), chunk=1, slots=slots) for n in numbers] == found.tolist()
+
+
+def test_it_saves_no_more_than_any_schedule_that_runs_as_few_steps_again() -> None:
+    """max(C(s + k - 2, s - 1), n - C(s + k - 1, s)): for all n up to 60 and s up to 8, every split is tried."""
+
+    @cache
+    def least(pieces: int, slots: int) -> tuple[int, int]:
+        """Steps that run again, and saves, the first state included."""
+        if pieces == 1:
+            return 0, 0
+        found = []
+        for left in range(1, pieces):
+            if pieces - left == 1 or slots > 1:
+                first, rest = least(left, slots), least(pieces - left, slots - 1)
+                found.append((left + first[0] + rest[0], max(first[1], 1) + rest[1]))
+        return min(found)
+
+    for slots in range(1, 9):
+        for pieces in range(1, 61):
+            counted = revolve.count_recomputed(pieces, chunk=1, slots=slots)
+            assert (counted, revolve.count_saves(pieces, slots=slots)) == least(pieces, slots)
+    numbers = np.arange(1, 1500)
+    for slots in (1, 2, 3, 8, 100):
+        saves = revolve.count_at(numbers, chunk=np.array([1]), slots=np.array([slots]))[1]
+        sweeps = revolve.count_sweeps_at(numbers, slots=np.array([slots]))
+        assert saves.tolist() == [revolve.count_saves(int(n), slots=slots) for n in numbers]
+        assert all(sweeps[n - 1] >= revolve.least_sweeps(n, slots) for n in range(2, 1500))
 
 
 def test_arrays_and_numbers_agree_where_sweeps_are_many_and_counts_saturate() -> None:
@@ -155,3 +187,52 @@ def test_chunks_are_counted_as_they_are_cut() -> None:
                     np.array([steps]), chunk=np.array([chunk]), p=np.array([p]), q=np.array([q])
                 )[0]
                 assert number == len(list_chunk_ends(0, steps, chunk=min(chunk, steps), p=p, q=q)) + 1
+
+
+prices = st.sampled_from([0.0, 0.1, 1.0, 7.0])
+
+
+@given(
+    steps=st.integers(1, 24), slots=st.integers(0, 4), write=prices, read=prices, paid=st.tuples(*[prices] * 4),
+    recompute=st.sampled_from([0.1, 1.0]),
+)  # fmt: skip
+def test_disk_revolve_is_the_least_of_its_form_but_for_its_saves(
+    steps: int, slots: int, write: float, read: float, paid: tuple[float, ...], recompute: float
+) -> None:
+    """Remote checkpoints in the first sweep only, single steps between them: all splits are tried."""
+    a, k, s, back = paid
+    costs = plain_costs(
+        steps, tape_bytes=50, write_seconds=write, read_seconds=read, message_seconds=0.0,
+        recompute_seconds=recompute, **dict(zip(ACTION_TIMES, paid, strict=True)),
+    )  # fmt: skip
+
+    @cache
+    def owned(pieces: int, free: int) -> float:
+        """The first state is in a slot; ``free`` slots are left."""
+        if pieces == 1:
+            return k
+        return min(
+            (a + y * recompute + local(pieces - y, free) + back + owned(y, free) for y in range(1, pieces)),
+            default=inf,
+        )
+
+    @cache
+    def local(pieces: int, free: int) -> float:
+        if pieces == 1:
+            return k
+        return s + owned(pieces, free - 1) if free else inf
+
+    @cache
+    def whole(pieces: int) -> float:
+        """The first state is not stored, and the first sweep is still to come."""
+        remote = (
+            write + a + y * recompute + whole(pieces - y) + read + local(y, slots) for y in range(1, pieces)
+        )
+        return min([local(pieces, slots), *remote])
+
+    budget = Budget(local_bytes=50 + 10 * slots)
+    answer = ask(costs=costs, budget=budget, strategies=("disk-revolve",)).best()
+    assert answer is not None
+    extra, least = answer.key[0] - costs.sweep_seconds, whole(steps)
+    saves = answer.totals(costs).local_saves
+    assert least - 1e-9 <= extra <= least + saves * s + 1e-9

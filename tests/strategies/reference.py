@@ -21,6 +21,10 @@ class Machine:
     moved: int = 0
     messages_out: int = 0
     messages_in: int = 0
+    advances: int = 0
+    chunks: int = 0
+    saves: int = 0
+    loads: int = 0
     local_peak: int = 0
     remote_peak: int = 0
     position: int = 0
@@ -30,6 +34,10 @@ class Machine:
     remote: set[int] = field(default_factory=set)
 
     def advance(self, stop: int) -> None:
+        self.advances += 1
+        self._run(stop)
+
+    def _run(self, stop: int) -> None:
         self.runs += stop - self.position
         self.position = stop
 
@@ -37,7 +45,8 @@ class Machine:
         for step in range(self.position, stop):
             self.tapes.add(step)
             self._look()
-        self.advance(stop)
+        self.chunks += 1
+        self._run(stop)
 
     def backward(self, start: int, stop: int) -> None:
         for step in reversed(range(start, stop)):
@@ -48,10 +57,12 @@ class Machine:
     def save(self) -> None:
         assert self.position not in self.local
         self.local.add(self.position)
+        self.saves += 1
         self._look()
 
     def load(self, state: int) -> None:
         assert state in self.local
+        self.loads += 1
         self.position = state
 
     def push(self, states: list[int]) -> None:
@@ -223,21 +234,23 @@ def _grown(machine: Machine, start: int, stop: int, chunk_size: int, growth: tup
 
 
 def revolve(machine: Machine, *, chunk_size: int, nb_local: int) -> None:
-    """Each split by trying all of them for the one that runs least again."""
+    """Each split by trying all of them for the one that runs least again, and of these saves least."""
     chunks = pieces(0, machine.steps, chunk_size)
 
     @cache
-    def least(low: int, high: int, slots: int) -> tuple[float, int]:
+    def least(low: int, high: int, slots: int) -> tuple[float, int, int]:
+        """Steps that run again, saves, and the split that takes no more of either, for a saved first state."""
         if high - low == 1:
-            return 0, low
+            return 0, 0, low
         if slots == 0:
-            return float("inf"), low
+            return float("inf"), 0, low
         return min(
             (
                 chunks[middle - 1][1]
                 - chunks[low][0]
                 + least(low, middle, slots)[0]
                 + least(middle, high, slots - 1)[0],
+                least(low, middle, slots)[1] + least(middle, high, slots - 1)[1] + (high - middle > 1),
                 # Of equal ones that which keeps the fewest checkpoints is of no use to the peak.
                 -middle,
             )
@@ -250,12 +263,14 @@ def revolve(machine: Machine, *, chunk_size: int, nb_local: int) -> None:
             machine.record(chunks[low][1])
             machine.backward(*chunks[low])
             return
-        machine.save()
-        middle = -least(low, high, slots)[1]
+        if machine.position not in machine.local:
+            machine.save()
+        middle = -least(low, high, slots)[2]
         machine.advance(chunks[middle][0])
         reverse(middle, high, slots - 1)
         machine.load(start)
-        machine.local.remove(start)
+        if middle - low == 1:
+            machine.local.remove(start)
         reverse(low, middle, slots)
 
     reverse(0, len(chunks), nb_local)

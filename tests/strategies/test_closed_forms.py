@@ -16,7 +16,7 @@ def test_every_strategy_has_an_execution_to_compare_with() -> None:
 @pytest.mark.parametrize("name", PROGRAMS)
 @pytest.mark.parametrize("steps", [1, 2, 3, 7, 12, 17])
 def test_counts_and_peaks_of_all_settings(name: str, steps: int) -> None:
-    """Recomputed steps, states, messages and both peaks, for every legal setting."""
+    """Recomputed steps, states, messages, actions and both peaks, for every legal setting."""
     strategy = CLOSED[name]
     for state_bytes, tape_bytes in ((1, 1), (3, 17), (5, 2)):
         costs = plain_costs(steps, state_bytes=state_bytes, tape_bytes=tape_bytes)
@@ -28,6 +28,8 @@ def test_counts_and_peaks_of_all_settings(name: str, steps: int) -> None:
             assert counts.recomputed_steps[0] == done.runs - steps, setting
             assert counts.remote_writes[0] == counts.remote_reads[0] == done.moved, setting
             assert counts.messages[0] == done.messages_out + done.messages_in, setting
+            assert (counts.advances[0], counts.chunks[0]) == (done.advances, done.chunks), setting
+            assert (counts.local_saves[0], counts.local_loads[0]) == (done.saves, done.loads), setting
             assert cost.local_peak_bytes[0] == done.local_peak, setting
             assert cost.remote_peak_bytes[0] == done.remote_peak * costs.remote_state_bytes, setting
 
@@ -45,6 +47,8 @@ def test_counts_and_peaks_of_long_sequences(data: st.DataObject, name: str, step
     cost = one_cost(strategy, plain_costs(steps, state_bytes=7, tape_bytes=20), setting)
     assert counts.recomputed_steps[0] == done.runs - steps
     assert (counts.remote_writes[0], counts.messages[0]) == (done.moved, 2 * done.messages_out)
+    assert (counts.advances[0], counts.chunks[0]) == (done.advances, done.chunks)
+    assert (counts.local_saves[0], counts.local_loads[0]) == (done.saves, done.loads)
     assert (cost.local_peak_bytes[0], cost.remote_peak_bytes[0]) == (done.local_peak, done.remote_peak * 1000)
 
 

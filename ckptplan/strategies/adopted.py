@@ -1,0 +1,78 @@
+"""Writes settings of closed forms as decisions, so that a solved strategy can return one as its schedule."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ckptplan.errors import InputError
+from ckptplan.model.record import Parameters
+from ckptplan.model.split import FORMS, Choice, Split, Where
+from ckptplan.model.step_costs import StepCosts
+from ckptplan.recursion.growing import growth_ratio
+from ckptplan.strategies.closed_form import ClosedForm
+from ckptplan.strategies.registry import closed_form_of
+from ckptplan.strategies.solved import Solution
+
+#: The parameters that sizes determine; a solved schedule has parameters of these names, too.
+_SIZES = ("state_units", "tape_units")
+
+
+@dataclass(frozen=True, kw_only=True)
+class FormSetting:
+    """A setting of a closed form."""
+
+    strategy: ClosedForm
+    parameters: Parameters
+
+
+def can_name(strategy: ClosedForm) -> bool:
+    """Return whether a decision can name the strategy."""
+    return strategy.name in FORMS
+
+
+def adopt_setting(setting: FormSetting, *, costs: StepCosts) -> Solution:
+    """Return a setting as a solved schedule with a single decision, which names the closed form."""
+    strategy, given = setting.strategy, setting.parameters
+    p, q = growth_ratio(state=costs.state_bytes, tape=costs.tape_bytes)
+    values = [value for name, value in given.items() if name not in _SIZES]
+    length, count = (*values, 0, 0)[:2]
+    decision = Split(
+        where=Where.UNSTORED,
+        steps=costs.steps,
+        units=0,
+        choice=Choice(strategy.name),
+        length=length,
+        count=count,
+    )
+    return Solution(
+        parameters=Parameters(chunk_size=max(1, length), state_units=p, tape_units=q, local_units=1),
+        splits=(decision,),
+        totals=strategy.totals(given, costs=costs),
+        least_seconds=None,
+        regular=strategy.regular(given, steps=costs.steps),
+    )
+
+
+def read_setting(parameters: Parameters, splits: Sequence[Split], *, steps: int) -> FormSetting | None:
+    """Return the setting that a plan's only decision names, None if the plan has a tree of decisions.
+
+    Raises InputError if the closed form has no such setting.
+    """
+    if not splits or splits[0].choice not in FORMS:
+        return None
+    if len(splits) > 1 or splits[0].steps != steps:
+        raise InputError(
+            f"{splits[0].choice} is the decision about all {steps:,} steps, and the only one",
+            field="splits",
+            accepted="the decisions that ckptplan wrote; make a new plan",
+        )
+    strategy = closed_form_of(splits[0].choice)
+    values = iter((splits[0].length, splits[0].count))
+    chosen = Parameters(
+        {name: parameters[name] if name in _SIZES else next(values) for name in strategy.parameter_names}
+    )
+    if any(value < 1 for value in chosen.values()):
+        raise InputError("hold a setting below 1", field="splits", value=dict(chosen), accepted="a new plan")
+    strategy.check(chosen, steps=steps)
+    return FormSetting(strategy=strategy, parameters=chosen)
