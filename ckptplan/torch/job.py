@@ -17,6 +17,7 @@ from ckptplan.planning.playback import schedule_of
 from ckptplan.schedule.actions import Action, Tier
 from ckptplan.schedule.schedule import Schedule
 from ckptplan.torch.ambient import Autocast, Generators
+from ckptplan.torch.cell_kinds import ClosedCell, SlotCell
 from ckptplan.torch.chunk_cell import ChunkCell
 from ckptplan.torch.chunk_engine import ChunkEngine
 from ckptplan.torch.constants import refuse_other_leaves
@@ -144,9 +145,14 @@ class Job:
         return (accelerators or devices or [torch.device("cpu")])[0]
 
     @property
+    def _places(self) -> frozenset[tuple[int, Any]]:
+        cell: object = self.cell
+        return cell.places if isinstance(cell, SlotCell) else frozenset()
+
+    @property
     def is_closed(self) -> bool:
         """Whether the cell reaches nothing else: its trial costs little, and it is made anew in each call."""
-        return getattr(self.cell, "closed", False)
+        return isinstance(self.cell, ClosedCell)
 
     def run(self, make_outputs: Callable[[], _O]) -> tuple[_O, tuple[torch.Tensor, ...], Structure]:
         """Return the outputs, their results with the leaves of the final state, and its structure.
@@ -191,7 +197,7 @@ class Job:
             device=probed.device,
             watch=watch,
             things=probed.things,
-            places=getattr(self.cell, "places", frozenset()),
+            places=self._places,
         )
         gauge = executor.engine.gauge = self._gauge(probed)
         try:

@@ -39,6 +39,15 @@ class LeftoverTensor(torch.autograd.Function):
         )
 
 
+def guard_tensor(tensor: torch.Tensor, name: str, roots: Sequence[torch.Tensor]) -> torch.Tensor:
+    """Return the numbers of a tensor with a guard, if it can have a gradient; see ``guard_leftovers``."""
+    if not is_differentiable(tensor):
+        return tensor
+    with torch.enable_grad():
+        guarded: torch.Tensor = LeftoverTensor.apply(tensor.detach().requires_grad_(), name, *roots)  # type: ignore[no-untyped-call]
+        return guarded
+
+
 def guard_leftovers(
     surroundings: Surroundings,
     places: Iterable[Place],
@@ -60,10 +69,7 @@ def guard_leftovers(
             continue
 
         def guard(tensor: torch.Tensor, name: str = place.name, always: bool = always) -> torch.Tensor:
-            if not is_differentiable(tensor) or not (always or tensor.grad_fn is not None):
-                return tensor
-            guarded: torch.Tensor = LeftoverTensor.apply(tensor.detach().requires_grad_(), name, *roots)  # type: ignore[no-untyped-call]
-            return guarded
+            return guard_tensor(tensor, name, roots) if always or tensor.grad_fn is not None else tensor
 
         with torch.enable_grad():
             changed = replace_tensors(value, guard)

@@ -17,7 +17,7 @@ from ckptplan.torch.trees import is_differentiable
 #: Makes an error for steps start..stop-1, given the difference as a share of their scale.
 MakeStepsError: TypeAlias = Callable[[int, int, float], InputError]
 #: Returns the size of what a number was computed from.
-MeasureScale: TypeAlias = Callable[[], float]
+MeasureScale: TypeAlias = Callable[[], Number]
 #: Scalars on a device that are moved into one tensor at a time.
 _AT_ONCE = 64
 
@@ -93,7 +93,7 @@ class HostNumbers(StepNumbers):
             self._comparisons.compare(
                 first,
                 again,
-                scale=lambda: max(abs(first), abs(again), self._measure_mean(), scale()),
+                scale=lambda: max(abs(first), abs(again), self._measure_mean(), float(scale())),
                 rounding=self._rounding,
                 error=partial(self._error, step, step + 1),
             )

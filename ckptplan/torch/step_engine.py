@@ -9,6 +9,7 @@ from torch import Tensor
 
 from ckptplan.torch.backward import compute_gradients
 from ckptplan.torch.cell_calls import check_result
+from ckptplan.torch.cell_kinds import ClosedCell
 from ckptplan.torch.engine import Cell, Engine, Incoming, Tape
 from ckptplan.torch.fit import Gauge
 from ckptplan.torch.gradients import Gradient, Gradients
@@ -137,7 +138,7 @@ class StepEngine(Engine):
 
     def _check(self, tape: Graph) -> None:
         """Raise InputError if a chunk reaches an unknown parameter, or its initial state has a hook."""
-        if getattr(self.cell, "closed", False):
+        if isinstance(self.cell, ClosedCell):
             return
         refuse_hooks(tape.begin)
         check_reached(

@@ -96,12 +96,13 @@ class Verifier:
                 self._comparisons.compare(
                     first,
                     again,
-                    scale=partial(self._measure_norm, leaf),
+                    scale=partial(self.measure_norm, leaf),
                     rounding=self._find_rounding((leaf,)) if is_differentiable(leaf) else 0.0,
                     error=partial(_make_state_error, number, structure, place),
                 )
 
-    def _measure_norm(self, leaf: torch.Tensor) -> Number:
+    def measure_norm(self, leaf: torch.Tensor) -> Number:
+        """Return the norm of a leaf, of which rounding may change a share."""
         return self._comparisons.fetch(measure_norm(leaf))
 
     # Loss terms and outputs

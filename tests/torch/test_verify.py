@@ -562,3 +562,20 @@ def test_nothing_is_kept_of_a_plan_that_runs_nothing_again() -> None:
     outputs.sum().backward()
     assert counts
     assert not any(counts)
+
+
+def test_an_output_whose_elements_cancel_is_compared_with_its_size() -> None:
+    """Its projection is small by chance; rounding is that of the elements."""
+    direction = Projections().project_steps(torch.eye(8)[:, None, :])
+    signs = torch.tensor([1.0, -1.0] * 4) / direction.flatten()
+    net = torch.nn.Linear(8, 8)
+
+    def cell(state: Any, x: Any) -> Any:
+        state = torch.tanh(net(x) + state)
+        # Not the same twice: what rounding may do to large numbers.
+        wobble = 1e-7 * torch.rand(8) if torch.is_grad_enabled() else torch.zeros(8)
+        return state, 1e3 * signs * (1 + wobble) + 0 * state
+
+    unroll(cell, torch.randn(60, 1, 8), torch.zeros(1, 8), plan=plan_of(60, "standard", states=40))[
+        0
+    ].sum().backward()

@@ -401,3 +401,85 @@ def test_recurrent_layers_of_pytorch_keep_their_call() -> None:
         wrap(LazyAttribute(), memory="1 MB", piece=10)
     with pytest.raises(InputError, match="reset: has no meaning"):
         wrap(net, memory="1 MB", reset=reset_all)
+
+
+class Switched(nn.Module):
+    """A second state that has a graph only if something is switched on: a weight, or from some step on."""
+
+    def __init__(self, *, begins: int = 0) -> None:
+        super().__init__()
+        self.enter, self.scale = nn.Linear(INPUTS, UNITS), nn.Parameter(torch.tensor(0.5))
+        self.begins = begins
+        self.reset()
+
+    def reset(self) -> None:
+        self.h: Any = 0.0
+        self.side: Any = torch.ones(BATCH, UNITS, dtype=torch.float64)
+        self.t = 0
+
+    def forward(self, x: torch.Tensor) -> Any:
+        self.t += 1
+        self.h = torch.tanh(self.enter(x) + 0.5 * self.h + self.side)
+        self.side = 0.9 * self.side * (self.scale if self.t > self.begins else 1.0)
+        return self.h
+
+
+def test_a_state_that_has_a_gradient_only_later_is_carried_on_with_it() -> None:
+    """A weight that is frozen in the first call, and steps after the 64 that are tried."""
+    for begins, frozen in ((0, True), (70, False)):
+        torch.manual_seed(0)
+        ours, theirs = Switched(begins=begins).double(), Switched(begins=begins).double()
+        theirs.load_state_dict(ours.state_dict())
+        wrapped = wrap(ours, plan=plan_of(STEPS, "standard", states=50))
+        for net in (ours, theirs):
+            net.scale.requires_grad_(not frozen)
+        with torch.no_grad():
+            loop(theirs, data())
+        wrapped(data()).sum().backward()
+        for net in (ours, theirs):
+            net.scale.requires_grad_()
+            net.zero_grad()
+            net.reset()
+        (take_loss(wrapped(data())) + take_loss(wrapped(data(seed=1)))).backward()
+        (take_loss(loop(theirs, data())) + take_loss(loop(theirs, data(seed=1)))).backward()
+        assert theirs.scale.grad is not None
+        compare(ours, theirs)
+
+
+def test_the_state_that_bptt_leaves_refuses_a_gradient() -> None:
+    net = make("lazy attribute")
+    wrapped: Any = wrap(net, memory="20 kB")
+
+    def loss(_: int, output: torch.Tensor) -> torch.Tensor:
+        return output.sum()
+
+    first = wrapped.bptt(data(), loss=loss)
+    with pytest.raises(InputError, match=r"net\.mem was left by the steps"):
+        (first + net.mem.sum()).backward()
+    second = wrapped.bptt(data(), loss=loss)
+    with pytest.raises(InputError, match=r"net\.mem was left by the steps"):
+        second.backward()
+    wrapped.detach()
+    wrapped.bptt(data(), loss=loss).backward()
+
+
+def test_the_mode_of_a_wrapped_network_is_that_of_the_network_however_it_is_set() -> None:
+    net = make("lazy attribute")
+    wrapped = wrap(net, memory="1 MB")
+    wrapped.training = False
+    assert not net.training
+    net.training = True
+    assert wrapped.training
+
+
+def test_a_reset_may_be_a_method_of_the_network() -> None:
+    net = make("lazy attribute")
+    wrapped = wrap(net, memory="100 kB", reset=net.reset)
+    torch.testing.assert_close(wrapped(data()), wrapped(data()))
+
+
+def test_inputs_without_a_time_axis_are_told_apart_where_the_network_fails() -> None:
+    net = nn.Sequential(nn.BatchNorm1d(INPUTS), LazyAttribute()).double()
+    with pytest.raises(ValueError, match="expected 2D or 3D input") as failed:
+        wrap(net, memory="1 MB")(data()[0])
+    assert "net(x, steps=100)" in "".join(failed.value.__notes__)

@@ -37,6 +37,16 @@ class Surroundings:
         #: The numbers of the tensors that can be copied, and so be put back.
         self.copyable = _choose_copied(self.holders)
 
+    def copy_more(self, most: int) -> None:
+        """Remember the numbers of larger tensors, too, up to so many bytes; not those of parameters."""
+        others = [
+            number
+            for number, holder in enumerate(self.holders)
+            if isinstance(holder, TensorHolder) and not isinstance(holder.thing, torch.nn.Parameter)
+        ]
+        found = _choose_copied([self.holders[number] for number in others], most=most)
+        self.copyable |= {others[place] for place in found}
+
     def find_more(self, places: Iterable[Place]) -> range:
         """Add what places lead to that was made since the search; return the numbers of the new holders.
 
@@ -171,10 +181,10 @@ class Surroundings:
         )
 
 
-def _choose_copied(holders: list[Holder]) -> set[int]:
+def _choose_copied(holders: list[Holder], most: int = _MOST_COPIED_BYTES) -> set[int]:
     """Return the numbers of the tensors that are copied when all are remembered, smallest first."""
     tensors = [(number, holder) for number, holder in enumerate(holders) if isinstance(holder, TensorHolder)]
-    room, chosen = _MOST_COPIED_BYTES, set()
+    room, chosen = most, set()
     for number, holder in sorted(tensors, key=lambda pair: pair[1].thing.nbytes):
         room -= holder.thing.nbytes
         if room >= 0:

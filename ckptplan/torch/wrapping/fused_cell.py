@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, TypeAlias
+from typing import Any, TypeAlias
 
 import torch
 from torch import _VF, Tensor
+
+from ckptplan.torch.cell_kinds import ClosedCell
 
 #: The hidden state of all layers, (layers, B, H) each: of an LSTM two tensors, else one.
 Hidden: TypeAlias = tuple[Tensor, ...]
@@ -15,7 +17,7 @@ _KERNELS = {"LSTM": "lstm", "GRU": "gru", "RNN_TANH": "rnn_tanh", "RNN_RELU": "r
 
 
 @dataclass(frozen=True, kw_only=True)
-class FusedCell:
+class FusedCell(ClosedCell):
     """A cell whose step is a run of time steps: ``cell(state, rows) -> (state, outputs)``.
 
     Rows are of shape (n, B, F), or, of packed sequences, pairs of rows (N, F) and batch sizes. States keep all
@@ -34,10 +36,6 @@ class FusedCell:
     training: bool
     #: Whether time runs from the end to the beginning.
     backwards: bool = False
-
-    #: Steps reach nothing but the state, the input and ``parameters``: their graphs need no search, which would
-    #: take a twentieth of the time.
-    closed: ClassVar[bool] = True
 
     @property
     def drops(self) -> bool:

@@ -11,6 +11,7 @@ from torch.utils import _pytree
 
 from ckptplan.torch.constants import are_equal_constants
 from ckptplan.torch.graphs import find_graph_leaves
+from ckptplan.torch.leftovers import guard_tensor
 from ckptplan.torch.surroundings.disturb import disturb
 from ckptplan.torch.surroundings.holders import ABSENT, Holder, Key, MappingHolder, NamedValues
 from ckptplan.torch.surroundings.number_holders import TensorHolder
@@ -45,6 +46,11 @@ class Slot:
         self.graphs: tuple[bool, ...] | None = None
 
     @property
+    def is_plain(self) -> bool:
+        """Whether no step has left a graph here, as far as is known: steps find numbers without one, too."""
+        return self.without_graph or (self.graphs is not None and not any(self.graphs))
+
+    @property
     def is_of_module(self) -> bool:
         """Whether it is an attribute of a module."""
         return isinstance(self._holder, MappingHolder) and self._holder.is_of_module
@@ -76,7 +82,7 @@ class Slot:
 
     def load(self, value: Any) -> None:
         """Set a value that a checkpoint holds, which steps must not change."""
-        if self.without_graph:
+        if self.is_plain:
             value = _pytree.tree_map(_detach, value)
         if self.written_in_place:
             value = copy_tensors(value)
@@ -90,13 +96,27 @@ class Slot:
         self.graphs = merge_flags(tuple(leaf.requires_grad for leaf in flatten(value)[0]), self.graphs)
 
     def leave(self, value: Any) -> None:
-        """Set the value that a sequence returned, without graphs that a plain loop would not leave."""
-        leaves, nest = flatten(value)
-        if self.graphs is not None and len(self.graphs) == len(leaves) and not all(self.graphs):
-            value = nest.fill(
-                [leaf if one else leaf.detach() for leaf, one in zip(leaves, self.graphs, strict=True)]
-            )
-        self.write(value)
+        """Set the value that a sequence returned, without a graph that a plain loop would not leave."""
+        self.write(_pytree.tree_map(_detach, value) if self.is_plain else value)
+
+    def leave_guarded(self, value: Any, roots: Sequence[torch.Tensor]) -> None:
+        """Set a value whose graph is gone: it refuses a gradient, if a plain loop would leave one."""
+
+        def guard(leaf: Any) -> Any:
+            # A copy can be detached in place, as some libraries do.
+            return guard_tensor(leaf, self.name, roots).clone() if isinstance(leaf, torch.Tensor) else leaf
+
+        self.write(value if self.is_plain or not roots else _pytree.tree_map(guard, value))
+
+    def finds_graph(self) -> bool:
+        """Return whether a step left a graph where none had one; if so, this is known from now on."""
+        if self.without_graph or not self.is_plain:
+            return False
+        value = self.read()
+        if not any(leaf.requires_grad for leaf in flatten(value)[0]):
+            return False
+        self.note_graphs(value)
+        return True
 
     def disturb(self) -> list[torch.Tensor]:
         """Set another value of the same kind; return the leaves of graphs on which it depends."""

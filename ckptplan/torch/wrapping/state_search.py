@@ -38,6 +38,8 @@ from ckptplan.torch.wrapping.stateful_cell import ModuleStep, StatefulCell
 
 #: The most steps that are tried.
 _MOST_STEPS = 64
+#: Bytes of tensors, besides parameters, that are put back after the search.
+_MOST_COPIED_BYTES = 2**30
 #: The next values of a counter with which a step is tried.
 _MOST_AHEAD = 16
 
@@ -77,7 +79,9 @@ class StateSearch:
         with ExitStack() as stack:
             stack.enter_context(generators.aside())
             holders = [*reached.holders, *stack.enter_context(tap_iterators(reached.holders))]
-            trial = _Trial(search=self, surroundings=Surroundings(holders), generators=generators)
+            surroundings = Surroundings(holders)
+            surroundings.copy_more(_MOST_COPIED_BYTES)
+            trial = _Trial(search=self, surroundings=surroundings, generators=generators)
             stack.callback(trial.put_back)
             return trial.find_state()
 
@@ -155,6 +159,11 @@ class _Trial:
             raise
         except Exception as error:
             if not self._step.whole:
+                shapes = ", ".join(str(tuple(leaf.shape)) for leaf in self._inputs.leaves)
+                error.add_note(
+                    f"ckptplan: raised by the first time step of inputs of shape {shapes}: the first axis is "
+                    "time. Inputs that are the same in each step need no such axis: net(x, steps=100)"
+                )
                 raise
             raise InputError(
                 f"in multi-step mode fails for a sequence of one time step ({error}), so that it cannot run "
@@ -299,11 +308,11 @@ def _not_recurrent(unsuited: list[str]) -> InputError:
     if unsuited:
         return _not_repeatable(unsuited)
     return InputError(
-        "keeps nothing from one time step to the next: it is not recurrent, or it takes its state as an "
-        "argument and returns it",
+        "keeps nothing from one time step to the next: it is not recurrent, takes its state as an argument and "
+        "returns it, or loops over time itself",
         field="net",
-        accepted="a module that keeps its state, torch.nn.LSTM, GRU or RNN, or a network of Norse; for "
-        "cell(state, x), ckptplan.torch.scan or unroll",
+        accepted="a module that takes one time step a call and keeps its state, torch.nn.LSTM, GRU or RNN, or "
+        "a network of Norse; for cell(state, x), ckptplan.torch.scan or unroll",
     )
 
 

@@ -20,7 +20,7 @@ from ckptplan.torch.surroundings.walk import walk
 from ckptplan.torch.trees import flatten
 from ckptplan.torch.wrapping.slots import Slot, find_slots, merge_flags
 from ckptplan.torch.wrapping.state_search import StateSearch
-from ckptplan.torch.wrapping.stateful_cell import ModuleStep, StatefulCell
+from ckptplan.torch.wrapping.stateful_cell import LateGraph, ModuleStep, StatefulCell
 from ckptplan.torch.wrapping.wrapped import Wrapped
 
 #: How often a sequence is begun again with state that showed during it.
@@ -64,13 +64,13 @@ class StatefulSequence(Wrapped):
         net: the module; called once for each time step.
         memory: the memory that a call may take.
         plan: a plan in place of a limit.
-        reset: called with ``net`` before each call, e.g. ``snntorch.utils.reset``.
+        reset: called with ``net`` before each call, e.g. ``snntorch.utils.reset``; or a method of ``net``.
         detach: whether a call begins with the numbers of the state that the last one left, without its graph:
             truncated backpropagation through time.
         options: other arguments of ``unroll``.
     """
 
-    _reset: Callable[[Any], object] | None
+    _reset: Callable[..., object] | None
     _detach: bool
     _memory_of_state: _Memory
 
@@ -80,7 +80,7 @@ class StatefulSequence(Wrapped):
         *,
         memory: int | str | None = None,
         plan: Any = None,
-        reset: Callable[[Any], object] | None = None,
+        reset: Callable[..., object] | None = None,
         detach: bool = False,
         **options: Any,
     ) -> None:
@@ -126,6 +126,9 @@ class StatefulSequence(Wrapped):
     ) -> torch.Tensor:
         """Return the sum of a loss over the time steps, without keeping their outputs.
 
+        The state that it leaves has no graph: a gradient of it is refused. The next call has to begin with a
+        reset, or with ``detach``.
+
         Arguments:
             inputs: as for the call.
             loss: ``loss(t, output)`` for each step.
@@ -143,7 +146,12 @@ class StatefulSequence(Wrapped):
             result: Result = self._bptt(cell, x, state, losses, parameters=parameters)
             return result.loss, result.state
 
-        found: torch.Tensor = self._run(step, x, run)
+        roots = [one for one in self.net.parameters() if one.requires_grad]
+
+        def leave(slot: Slot, value: Any) -> None:
+            slot.leave_guarded(value, roots)
+
+        found: torch.Tensor = self._run(step, x, run, leave if torch.is_grad_enabled() else Slot.leave)
         return found
 
     def _begin(self, inputs: Any, steps: int | None, constants: dict[str, Any]) -> tuple[Any, ModuleStep]:
@@ -151,7 +159,9 @@ class StatefulSequence(Wrapped):
         if not inputs:
             raise InputError("are missing", field="inputs", accepted="tensors of shape (T, ...)")
         if self._reset is not None:
-            self._reset(self.net)
+            # ``net.reset`` knows its module; functions of libraries are given it.
+            own = getattr(self._reset, "__self__", None) is self.net
+            self._reset() if own else self._reset(self.net)
         if steps is not None:
             leaves, nest = flatten(inputs)
             inputs = nest.fill([leaf.expand(steps, *leaf.shape) for leaf in leaves])
@@ -173,7 +183,13 @@ class StatefulSequence(Wrapped):
             [torch.stack(parts) for parts in zip(*(one for one, _ in outputs), strict=True)]
         )
 
-    def _run(self, step: ModuleStep, x: Any, run: Callable[[StatefulCell, Any], tuple[Any, Any]]) -> Any:
+    def _run(
+        self,
+        step: ModuleStep,
+        x: Any,
+        run: Callable[[StatefulCell, Any], tuple[Any, Any]],
+        leave: Callable[[Slot, Any], None] = Slot.leave,
+    ) -> Any:
         """Run a sequence from the present state, and leave the final one; state that shows late is added."""
         memory = self._search(step, x)
         for attempt in range(_MOST_TRIES):
@@ -182,14 +198,18 @@ class StatefulSequence(Wrapped):
                 _detach_slots(slots)
             initial = tuple(slot.read() for slot in slots)
             wanted = any(leaf.requires_grad for leaf in flatten(initial)[0])
-            cell = StatefulCell(step, slots, () if wanted else initial, tuple(memory.others.values()))
+            others = tuple(memory.others.values())
+            cell = StatefulCell(step, slots, () if wanted else initial, others, checks_graphs=True)
             final = None
-            # Steps load the state. Other numbers there would make each call look like another kind of call.
-            for slot in slots:
-                slot.clear()
             try:
+                # Steps load the state. Other numbers there would make each call look like another kind of call.
+                for slot in slots:
+                    slot.clear()
                 outputs, final = run(cell, initial if wanted else None)
                 return outputs
+            except LateGraph:
+                if attempt == _MOST_TRIES - 1:
+                    raise
             except HiddenState as error:
                 known = not memory.add(_find_late_slots(error.surroundings, error.places))
                 if known or attempt == _MOST_TRIES - 1:
@@ -198,7 +218,7 @@ class StatefulSequence(Wrapped):
                 for slot, value, before in zip(slots, final or initial, initial, strict=True):
                     slot.write(before)
                     if final is not None:
-                        slot.leave(value)
+                        leave(slot, value)
         raise AssertionError("the last attempt returns or raises")
 
     def _search(self, step: ModuleStep, x: Any) -> _Memory:

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from ckptplan.errors import InputError
+from ckptplan.torch.cell_kinds import SlotCell
 from ckptplan.torch.surroundings.number_holders import equal_numbers
 from ckptplan.torch.trees import flatten
 from ckptplan.torch.wrapping.slots import Slot, copy_tensors
@@ -41,7 +42,23 @@ class ModuleStep:
         return form.fill([output[0] for output in outputs])
 
 
-class StatefulCell(torch.nn.Module):
+class LateGraph(InputError):  # noqa: N818 - what it is, not what it says
+    """A step computes a part of the state with a gradient, where all earlier ones did without."""
+
+
+def _refuse_late_graphs(slots: Sequence[Slot]) -> None:
+    # All, so that all are known in another attempt.
+    late = [slot.name for slot in slots if slot.finds_graph()]
+    if late:
+        raise LateGraph(
+            f"{', '.join(late)} has a gradient in some steps and had none in those that were tried, which is "
+            "known only now",
+            field="net",
+            accepted="the same call again: it takes this into account",
+        )
+
+
+class StatefulCell(torch.nn.Module, SlotCell):
     """A module whose state is in slots, as a cell; between steps, the slots hold what they held before.
 
     The state is the tuple of their values; None stands for ``initial``.
@@ -51,18 +68,25 @@ class StatefulCell(torch.nn.Module):
         slots: where it keeps its state.
         initial: what they hold before the first step.
         others: what else its steps change.
+        checks_graphs: whether a graph is refused where no step left one before.
     """
 
     #: Made anew for each call, of what is listed below: no part of what tells a cell from others.
     __slots__ = ("_step",)
 
     def __init__(
-        self, step: ModuleStep, slots: Sequence[Slot], initial: tuple[Any, ...], others: Sequence[Slot] = ()
+        self,
+        step: ModuleStep,
+        slots: Sequence[Slot],
+        initial: tuple[Any, ...],
+        others: Sequence[Slot] = (),
+        *,
+        checks_graphs: bool = False,
     ) -> None:
         super().__init__()
         # As a child, so that its parameters and its surroundings are found; and what it is given.
         self.module, self.constants, self.initial = step.net, step.constants, initial
-        self.whole = step.whole
+        self.whole, self.checks_graphs = step.whole, checks_graphs
         self._step, self._slots, self._others = step, tuple(slots), tuple(others)
 
     @property
@@ -79,6 +103,8 @@ class StatefulCell(torch.nn.Module):
             for slot, value in zip(slots, given, strict=True):
                 slot.load(value)
             output = self._step(x)
+            if self.checks_graphs and torch.is_grad_enabled():
+                _refuse_late_graphs(slots)
             return tuple([slot.read() for slot in slots]), output
         finally:
             for slot, value in zip(slots, outside, strict=True):

@@ -21,7 +21,7 @@ def wrap(
     *,
     memory: int | str | None = None,
     plan: Plan | Schedule | None = None,
-    reset: Callable[[Any], object] | None = None,
+    reset: Callable[..., object] | None = None,
     detach: bool = False,
     piece: int | None = None,
     **options: Any,
@@ -44,8 +44,8 @@ def wrap(
         memory: the memory that a call may take: bytes, text as "2 GiB", or "auto" (the default) for most of
             what the device has free.
         plan: a plan in its place, for sequences of one length.
-        reset: called with ``net`` before each call, as ``snntorch.utils.reset``; without it, the state is
-            carried on from call to call.
+        reset: called with ``net`` before each call, as ``snntorch.utils.reset``, or a method of ``net``;
+            without it, the state is carried on from call to call.
         detach: whether a call begins without the graph of the last one: truncated backpropagation through time.
         piece: for ``torch.nn.LSTM``, ``GRU`` and ``RNN``, the time steps of a piece; the quickest by itself.
         options: other arguments of ``unroll``.

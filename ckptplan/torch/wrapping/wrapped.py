@@ -65,7 +65,6 @@ class Wrapped(torch.nn.Module):
             options["parameters"] = list_parameters(options["parameters"])
         self._given, self._options = plan, options
         self.plan = plan
-        self.training = net.training
         self._parameters, self._buffers, self._modules = net._parameters, net._buffers, net._modules
         self._non_persistent_buffers_set = net._non_persistent_buffers_set
         # Not as a child, which would put its name before all others.
@@ -121,6 +120,18 @@ class Wrapped(torch.nn.Module):
     @property
     def _inner(self) -> Any:
         return self.net
+
+    @property
+    def training(self) -> bool:
+        """The mode of the module inside."""
+        net = self.__dict__.get("net")
+        return True if net is None else bool(net.training)
+
+    @training.setter
+    def training(self, mode: bool) -> None:
+        net = self.__dict__.get("net")
+        if net is not None:
+            net.training = mode
 
     def train(self, mode: bool = True) -> Self:
         """Set the mode of the module inside, too."""
