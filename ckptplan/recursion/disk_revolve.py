@@ -8,6 +8,8 @@ part of y_0 steps, which is never loaded, the cost beyond the first sweep is
 
 R is convex, so the optimal segments differ by at most one step, and the last part is longer by one sweep.
 The cost is also convex in the number of segments, which a bisection therefore finds.
+
+Saves are priced only when the schedules for several numbers of slots are compared (docs/optimality.md).
 """
 
 from __future__ import annotations

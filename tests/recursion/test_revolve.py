@@ -5,7 +5,7 @@ from math import inf
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from ckptplan.model.budget import Budget
@@ -196,43 +196,54 @@ prices = st.sampled_from([0.0, 0.1, 1.0, 7.0])
     steps=st.integers(1, 24), slots=st.integers(0, 4), write=prices, read=prices, paid=st.tuples(*[prices] * 4),
     recompute=st.sampled_from([0.1, 1.0]),
 )  # fmt: skip
-def test_disk_revolve_is_the_least_of_its_form_but_for_its_saves(
+# A plan without a slot saves nothing and is chosen, though it is not the least: with a tie, and without one.
+@example(steps=4, slots=1, write=0.1, read=1.0, paid=(0.0, 0.0, 1.0, 0.0), recompute=1.0)
+@example(steps=20, slots=1, write=0.01, read=1.0, paid=(0.0, 0.0, 0.12, 0.0), recompute=1.0)
+def test_disk_revolve_is_the_least_of_its_form_but_for_the_saves_it_would_make_if_they_were_free(
     steps: int, slots: int, write: float, read: float, paid: tuple[float, ...], recompute: float
 ) -> None:
     """Remote checkpoints in the first sweep only, single steps between them: all splits are tried."""
-    a, k, s, back = paid
+    a, k, paid_save, back = paid
     costs = plain_costs(
         steps, tape_bytes=50, write_seconds=write, read_seconds=read, message_seconds=0.0,
         recompute_seconds=recompute, **dict(zip(ACTION_TIMES, paid, strict=True)),
     )  # fmt: skip
 
     @cache
-    def owned(pieces: int, free: int) -> float:
-        """The first state is in a slot; ``free`` slots are left."""
+    def owned(pieces: int, free: int, s: float) -> float:
+        """The first state is in a slot; ``free`` slots are left, and a save costs ``s``."""
         if pieces == 1:
             return k
         return min(
-            (a + y * recompute + local(pieces - y, free) + back + owned(y, free) for y in range(1, pieces)),
+            (
+                a + y * recompute + local(pieces - y, free, s) + back + owned(y, free, s)
+                for y in range(1, pieces)
+            ),
             default=inf,
         )
 
     @cache
-    def local(pieces: int, free: int) -> float:
+    def local(pieces: int, free: int, s: float) -> float:
         if pieces == 1:
             return k
-        return s + owned(pieces, free - 1) if free else inf
+        return s + owned(pieces, free - 1, s) if free else inf
 
     @cache
-    def whole(pieces: int) -> float:
+    def whole(pieces: int, s: float) -> float:
         """The first state is not stored, and the first sweep is still to come."""
         remote = (
-            write + a + y * recompute + whole(pieces - y) + read + local(y, slots) for y in range(1, pieces)
+            write + a + y * recompute + whole(pieces - y, s) + read + local(y, slots, s)
+            for y in range(1, pieces)
         )
-        return min([local(pieces, slots), *remote])
+        return min([local(pieces, slots, s), *remote])
 
     budget = Budget(local_bytes=50 + 10 * slots)
     answer = ask(costs=costs, budget=budget, strategies=("disk-revolve",)).best()
+    unpaid = costs.model_copy(update={"save_seconds": 0.0})
+    free = ask(costs=unpaid, budget=budget, strategies=("disk-revolve",)).best()
     assert answer is not None
-    extra, least = answer.key[0] - costs.sweep_seconds, whole(steps)
-    saves = answer.totals(costs).local_saves
-    assert least - 1e-9 <= extra <= least + saves * s + 1e-9
+    assert free is not None
+    assert free.key[0] - costs.sweep_seconds == pytest.approx(whole(steps, 0.0), abs=1e-9)
+    extra, least = answer.key[0] - costs.sweep_seconds, whole(steps, paid_save)
+    saves = free.totals(unpaid).local_saves
+    assert least - 1e-9 <= extra <= least + saves * paid_save + 1e-9
