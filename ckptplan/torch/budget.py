@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import math
-from collections import OrderedDict
 from collections.abc import Mapping
 from functools import lru_cache, partial
 from typing import Any
@@ -18,6 +17,7 @@ from ckptplan.model.workload import Basis
 from ckptplan.planning.request import Request
 from ckptplan.torch.ambient import Autocast
 from ckptplan.torch.inputs import make_sequence
+from ckptplan.torch.known_kinds import ConstantNotes, Constants, KnownKinds
 from ckptplan.torch.measurement import Measurement, find_device, measure_call
 from ckptplan.torch.memory import available_bytes
 from ckptplan.torch.parameters import list_parameters
@@ -39,7 +39,7 @@ _STRATEGIES = ("base", "standard", "nested", "growing", "revolve")
 _MARGIN = 50
 #: Measurements that are kept.
 _MOST = 256
-_measured: OrderedDict[Any, Measurement] = OrderedDict()
+_measured = KnownKinds(_MOST)
 
 
 def make_plan(
@@ -176,22 +176,25 @@ def _round_up(size: int) -> int:
 def _measure(
     cell: Any, inputs: Any, state: Any, *, losses: Mapping[str, Any], steps: int, limit: int, **options: Any
 ) -> Measurement:
-    key = _find_kind(cell, inputs, state, losses=losses, steps=steps, parameters=options.get("parameters", ()))
-    if key in _measured:
-        _measured.move_to_end(key)
-        return _measured[key]
-    found = measure_call(cell, inputs, state, losses=losses, steps=steps, limit=limit, **options)
-    _measured[key] = found
-    while len(_measured) > _MOST:
-        _measured.popitem(last=False)
+    kind, constants = _find_kind(
+        cell, inputs, state, losses=losses, steps=steps, parameters=options.get("parameters", ())
+    )
+    found = _measured.find(kind, constants)
+    if found is None:
+        found = measure_call(cell, inputs, state, losses=losses, steps=steps, limit=limit, **options)
+        _measured.keep(kind, constants, found)
     return found
 
 
 def _find_kind(
     cell: Any, inputs: Any, state: Any, *, losses: Mapping[str, Any], steps: int, parameters: Any
-) -> Any:
-    """Return what measurements depend on: code, shapes, types, devices and modes, but not the length."""
-    reached = walk({"cell": cell, **losses, "parameters": list_parameters(parameters)})
+) -> tuple[Any, Constants]:
+    """Return what measurements depend on: code, shapes, types, devices and modes, but not the length.
+
+    Beside it are the constants, of which some may make no difference.
+    """
+    notes = ConstantNotes()
+    reached = walk({"cell": cell, **losses, "parameters": list_parameters(parameters)}, signature=notes)
     # Those of modules, closures and globals: all that may need a gradient.
     differentiable = tuple(
         (tuple(holder.thing.shape), holder.thing.dtype)
@@ -208,7 +211,8 @@ def _find_kind(
     )
     short = min(steps, 64)
     plain = (repr(structure.plain), repr(nest.plain))
-    return code, modules, differentiable, tensors, plain, short, Autocast.present(find_device((*given, *piece)))
+    casts = Autocast.present(find_device((*given, *piece)))
+    return (code, modules, differentiable, tensors, plain, short, casts), notes.constants
 
 
 def _find_code(thing: Any) -> Any:

@@ -54,17 +54,21 @@ def find_folder() -> Path | None:
     """Return the folder of the plans: in the user's folder for caches, unless CKPTPLAN_CACHE names another."""
     chosen = os.environ.get(VARIABLE)
     if chosen is not None:
-        return None if chosen.strip().lower() in _OFF else Path(chosen).expanduser() / "plans"
+        return None if chosen.strip().lower() in _OFF else _expand(chosen, "plans")
     if sys.platform == "win32":
         base = os.environ.get("LOCALAPPDATA") or "~/AppData/Local"
     elif sys.platform == "darwin":
         base = "~/Library/Caches"
     else:
         base = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
+    return _expand(base, "ckptplan/plans")
+
+
+def _expand(base: str, below: str) -> Path | None:
     try:
-        return Path(base).expanduser() / "ckptplan" / "plans"
+        return Path(base).expanduser() / below
     except RuntimeError:
-        # There is no home.
+        # There is no home, or no user of that name.
         return None
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ import ckptplan
 from ckptplan import InputError
 from ckptplan.torch import LIF, bptt, budget, plan_for, scan, unroll
 from ckptplan.torch.adapters import TorchCell
+from ckptplan.torch.measurement import measure_call
 from ckptplan.torch.meters import LiveBytes
 from tests.torch.support import assert_close, gradients, gru, job, plain
 
@@ -230,3 +232,92 @@ def test_the_measurement_stays_within_the_limit_where_sixteen_steps_would_not() 
         plan = plan_for(cell, inputs, None, squares, memory=limit)
     assert 16 * plan.workload.tape_bytes > limit
     assert live.peak <= limit
+
+
+class Deep(torch.nn.Module):
+    """So many tensors a step as ``depth`` says; counts its steps and keeps a record of them."""
+
+    def __init__(self, depth: int) -> None:
+        super().__init__()
+        self.depth, self.count = depth, 0
+        self.scale = torch.nn.Parameter(torch.ones(64))
+        self.record: list[float] = []
+
+    def forward(self, state: torch.Tensor, x: torch.Tensor) -> Any:
+        self.count += 1
+        if self.count % 10 == 0:
+            self.record.append(float(self.count))
+        return (deepen(state, x * self.scale, depth=self.depth),) * 2
+
+
+def deepen(state: torch.Tensor, x: torch.Tensor, *, depth: int) -> torch.Tensor:
+    for _ in range(depth):
+        state = torch.tanh(state + x)
+    return state
+
+
+def scale_and_deepen(state: torch.Tensor, x: torch.Tensor, scale: torch.Tensor, *, depth: int) -> Any:
+    return (deepen(state, x * scale, depth=depth),) * 2
+
+
+def count_measurements(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    budget._measured.clear()
+    made: list[Any] = []
+
+    def count(*arguments: Any, **named: Any) -> Any:
+        made.append(measure_call(*arguments, **named))
+        return made[-1]
+
+    monkeypatch.setattr("ckptplan.torch.budget.measure_call", count)
+    return made
+
+
+def run_deep(cell: Any) -> tuple[int, Any]:
+    inputs = torch.randn(40, 8, 64)
+    with LiveBytes() as live:
+        result = bptt(cell, inputs, torch.zeros(8, 64), squares, memory=LIMIT)
+        result.loss.backward()
+    return live.peak, result.plan
+
+
+#: Enough for all steps of a depth of 1, of which one of 100 would take a hundredfold.
+LIMIT = 2_500_000
+
+
+@pytest.mark.parametrize("values", [(1, 100), (1, 60, 61, 120), (60, 61, 120)])
+def test_another_constant_of_a_partial_is_measured_for_itself(values: tuple[int, ...]) -> None:
+    budget._measured.clear()
+    for depth in values:
+        peak, plan = run_deep(partial(scale_and_deepen, scale=torch.ones(64, requires_grad=True), depth=depth))
+        assert peak <= LIMIT
+        assert plan.workload.tape_bytes >= depth * 8 * 64 * 4
+
+
+def test_another_attribute_of_a_module_is_measured_for_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = count_measurements(monkeypatch)
+    net = Deep(1)
+    for depth in (1, 1, 100, 100, 1):
+        net.depth = depth
+        peak, plan = run_deep(net)
+        assert peak <= LIMIT
+        assert plan.workload.tape_bytes >= depth * 8 * 64 * 4
+    # The counter costs one.
+    assert len(made) == 3
+
+
+def test_a_counter_and_a_record_cost_one_needless_measurement(monkeypatch: pytest.MonkeyPatch) -> None:
+    made, net, losses = count_measurements(monkeypatch), Deep(1), [0.0]
+
+    def loss(t: int, output: torch.Tensor) -> torch.Tensor:
+        value = squares(t, output)
+        if t % 10 == 0:
+            losses.append(float(value.detach()))
+        return value
+
+    inputs = torch.randn(40, 8, 64)
+    for _ in range(5):
+        bptt(net, inputs, torch.zeros(8, 64), loss, memory=LIMIT).loss.backward()
+        net.count, net.record = net.count + 1, [*net.record, 0.5]
+        losses.append(1.0)
+    assert len(made) == 2
+    assert len(budget._measured) == 1

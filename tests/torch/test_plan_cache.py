@@ -144,6 +144,12 @@ def test_a_folder_that_cannot_be_written_is_no_error(tmp_path: Path, monkeypatch
     assert (tmp_path / "file").read_text() == "in the way"
 
 
+def test_a_folder_of_a_user_that_does_not_exist_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(plan_cache.VARIABLE, "~nosuchuser/x")
+    assert plan_cache.find_folder() is None
+    assert make_plan().steps == STEPS
+
+
 def test_what_does_not_fit_is_not_kept(folder: Path) -> None:
     with pytest.raises(Infeasible):
         make_plan(limit=STATE)
