@@ -100,7 +100,7 @@ def _explain_too_little(
         parts += f", {format_bytes(kept)} outputs and gradients of the sequence"
     ways = [f"at least {format_bytes(_round_up(least))} ({_round_up(least):,} bytes)"]
     if share > 0:
-        ways.append(f"a batch of about {share:.0%} of this one")
+        ways.append(f"a batch of at most about {share:.0%} of this one")
     ways += ["a shorter sequence (truncated BPTT)", "a plan with remote memory"]
     return InputError(
         f"{format_bytes(limit)} are too little: this call needs {format_bytes(least)}, of which {parts}",
