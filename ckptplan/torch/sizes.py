@@ -68,4 +68,5 @@ def measured_sizes(cell: Any, inputs: Any, state: Any, loss: Any = None, **more:
 
 
 def _sum(_: int, output: Any) -> torch.Tensor:
-    return torch.stack([leaf.float().sum() for leaf in flatten(output)[0]]).sum()
+    leaves = [torch.view_as_real(leaf) if leaf.is_complex() else leaf for leaf in flatten(output)[0]]
+    return torch.stack([leaf.float().sum() for leaf in leaves]).sum()

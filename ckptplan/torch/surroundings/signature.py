@@ -152,6 +152,7 @@ class Signature:
             self._read_numbers(one)
             for one in held
             if isinstance(one, torch.Tensor)
+            and not is_lazy(one)
             and not (one.requires_grad or one.grad_fn is not None)
             and one.numel() * one.element_size() <= _MOST_BYTES
         )
