@@ -19,6 +19,7 @@ from ckptplan.model.progress import Progress
 from ckptplan.model.split import FORMS
 from ckptplan.model.step_costs import StepCosts
 from ckptplan.recursion import pricing, solver, table_problem
+from ckptplan.recursion.action_costs import ActionCosts
 from ckptplan.recursion.problem import Problem, SolvedProblem
 from ckptplan.schedule.actions import Action
 from ckptplan.schedule.simulator import Trace, play
@@ -40,7 +41,11 @@ def test_law_4_no_strategy_beats_the_optimum(costs: StepCosts, local: int) -> No
     if not answers:
         return
     best = next(answer for answer in answers if answer.strategy.name == "optimal")
-    assert best.least_seconds == pytest.approx(best.key[0], rel=1e-12)
+    # Where a local save or load costs more than a detour by way of remote memory, the bound lies below.
+    assert best.least_seconds is not None
+    assert best.least_seconds <= best.key[0] * (1 + 1e-12)
+    if ActionCosts.of(costs).covered(write=costs.write_seconds, read=costs.read_seconds):
+        assert best.least_seconds == pytest.approx(best.key[0], rel=1e-12)
     for answer in answers:
         assert best.key[0] <= answer.key[0] * (1 + 1e-12)
 
@@ -223,6 +228,7 @@ def test_long_sequences_in_local_memory_are_revolve(steps: int, remote: int) -> 
     ),
     local=st.integers(1, 1000), most=st.sampled_from([0.05, 0.2, 1.0, 2.0]),
 )  # fmt: skip
+@example(costs=two_sizes(28, 1, 1, 0.1), local=25, most=0.05)
 @example(costs=two_sizes(64, 1, 20, 1.0), local=39, most=2.0)
 @example(costs=two_sizes(64, 1, 1, 1.0), local=64, most=0.3)
 def test_least_memory_is_the_least_there_is(costs: StepCosts, local: int, most: float) -> None:
@@ -238,7 +244,9 @@ def test_least_memory_is_the_least_there_is(costs: StepCosts, local: int, most: 
     winner = question.best()
     assert (winner is None) == (quickest.best() is None)
     if winner is not None:
-        assert quickest.replace(local_bytes=int(winner.key[0]) - 1).best() is None
+        smaller = quickest.replace(local_bytes=int(winner.key[0]) - 1).best()
+        # The same sum in another order may end on the other side of the limit.
+        assert smaller is None or smaller.key[0] >= costs.base_seconds * (1 + most) * (1 - 1e-12)
 
 
 @pytest.mark.parametrize("name", sorted(SOLVED))
