@@ -692,3 +692,27 @@ def test_without_torch_it_says_how_to_install_it() -> None:
     assert (
         "MissingExtra: torch is not installed; in ckptplan's folder, run: pip install '.[torch]'" in done.stderr
     )
+
+
+def test_attributes_of_a_cell_that_have_names_of_the_runtime_mean_nothing_to_it() -> None:
+    """A parameter that is first used in a later step is asked for, whatever a cell calls its attributes."""
+
+    class Gated(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.closed, self.places, self.enter = True, frozenset[Any](), torch.nn.Linear(3, 3)
+            self.late = torch.ones(3, requires_grad=True)
+
+        def forward(self, state: Any, x: Any) -> Any:
+            h, t = state
+            h = torch.tanh(self.enter(x) + h * (self.late if int(t) >= 4 else 1.0))
+            return (h, t + 1), h
+
+    with pytest.raises(InputError, match="were not found in the first step"):
+        bptt(
+            Gated(),
+            torch.randn(12, 2, 3),
+            (torch.zeros(2, 3), torch.zeros((), dtype=torch.int64)),
+            lambda _, output: output.sum(),
+            plan=plan_of(12, "standard", states=20),
+        ).loss.backward()
