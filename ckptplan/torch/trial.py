@@ -23,7 +23,7 @@ from ckptplan.torch.trees import Leaves, flatten
 #: Relative difference that rounding may cause between calls, or for a chunk; hidden state causes more.
 ROUNDING = 1e-3
 #: The next values of a counter with which a step is tried.
-_MOST_AHEAD = 16
+MOST_AHEAD = 16
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -220,7 +220,7 @@ def find_read_places(
         return [place for place in places if are_read([place])] or places
     # Every seventh step, or the tenth: no single number tells.
     counters = surroundings.list_counters(places)
-    if counters and any(are_counted(counters, ahead) for ahead in range(1, _MOST_AHEAD + 1)):
+    if counters and any(are_counted(counters, ahead) for ahead in range(1, MOST_AHEAD + 1)):
         return counters
     return []
 

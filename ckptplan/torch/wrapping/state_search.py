@@ -24,7 +24,7 @@ from ckptplan.torch.slopes import measure_slopes
 from ckptplan.torch.surroundings.iterators import tap_iterators
 from ckptplan.torch.surroundings.snapshot import Place, Snapshot, Surroundings
 from ckptplan.torch.trees import flatten
-from ckptplan.torch.trial import list_versions
+from ckptplan.torch.trial import MOST_AHEAD, list_versions
 from ckptplan.torch.wrapping.influences import Influences
 from ckptplan.torch.wrapping.mixed_steps import refuse_mixed_steps
 from ckptplan.torch.wrapping.slots import (
@@ -40,8 +40,6 @@ from ckptplan.torch.wrapping.stateful_cell import ModuleStep, StatefulCell
 _MOST_STEPS = 64
 #: Bytes of tensors, besides parameters, that are put back after the search.
 _MOST_COPIED_BYTES = 2**30
-#: The next values of a counter with which a step is tried.
-_MOST_AHEAD = 16
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -178,7 +176,7 @@ class _Trial:
         influences = self._influences(slots, self._count - 1, *end)
         read = influences.find_read(Slot.disturb)
         recurrent = any(read)
-        for change in (Slot.disturb, *(_count_ahead(ahead) for ahead in range(1, _MOST_AHEAD + 1))):
+        for change in (Slot.disturb, *(_count_ahead(ahead) for ahead in range(1, MOST_AHEAD + 1))):
             # Some are read together only, as a counter and the list that it counts; some every tenth step.
             left = [slot for slot, one in zip(slots, read, strict=True) if not one]
             if change is not Slot.disturb:
