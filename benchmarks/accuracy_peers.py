@@ -18,6 +18,7 @@ import torch
 
 from benchmarks.runtime import live_peak
 from benchmarks.runtime_variants import Job, chunked, gru_job, lif_job, nested
+from ckptplan.calibration.samples import Sample
 from ckptplan.model.step_costs import StepCosts
 from ckptplan.schedule.actions import Action, Advance, Backward, Free, Load, Record, Save, Tier
 from ckptplan.schedule.simulator import play
@@ -105,7 +106,7 @@ def peers() -> list[dict[str, Any]]:
                     "chunks": list(setting[1:]),
                     "predicted_seconds": seconds,
                     "measured_seconds": middle,
-                    "noise": (max(totals) - min(totals)) / 2 / middle,
+                    "spread": Sample(values=tuple(totals)).spread,
                     "predicted_bytes": size,
                     "measured_bytes": live_peak(jobs[setting[0]], variant(jobs[setting[0]], setting)),
                 }

@@ -235,9 +235,7 @@ def calibration(uncertainty: float) -> Calibration:
         date="2026-01-01T00:00:00+00:00",
         seed=0,
         uncertainty=uncertainty,
-        shortest_chunk=1,
         transfer_uncertainty=0.0,
-        chunk_overhead_seconds=0.0,
     )
 
 

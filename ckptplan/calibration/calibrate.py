@@ -10,11 +10,11 @@ from typing import Any, ClassVar
 import torch
 
 from ckptplan.calibration import footprint, step_times, transfer_times
+from ckptplan.calibration.action_times import ActionTimes
 from ckptplan.calibration.cells import CellSpec, MeasuredNetwork, build_network
 from ckptplan.calibration.counter import RunCounter
 from ckptplan.calibration.footprint import Footprint
 from ckptplan.calibration.machine import machine_name, memory_bytes, prepare_machine
-from ckptplan.calibration.step_times import StepTimes
 from ckptplan.calibration.transfer_times import TransferTimes
 from ckptplan.errors import CkptplanError
 from ckptplan.model.calibration import Calibration, Measured
@@ -63,7 +63,7 @@ class Calibrated:
     workload: Workload
     profile: HardwareProfile
     footprint: Footprint
-    steps: StepTimes
+    steps: ActionTimes
     transfers: TransferTimes
     noisy: Noisy | None
 
@@ -109,9 +109,7 @@ def calibrate(
         sizes = footprint.measure(network, counter=counter)
         times = step_times.measure(network, repeats=repeats, counter=counter)
         transfers = transfer_times.measure(network, repeats=repeats, counter=counter)
-        calibration = _make_calibration(
-            network, times, transfers, repeats=repeats, tolerance=tolerance, seed=seed
-        )
+        calibration = _make_calibration(network, times, transfers, repeats=repeats, seed=seed)
     return Calibrated(
         workload=_make_workload(
             spec,
@@ -131,18 +129,17 @@ def calibrate(
     )
 
 
-def _judge_noise(times: StepTimes, *, tolerance: float) -> Noisy | None:
-    field, spread = max(times.spread.items(), key=lambda item: item[1])
+def _judge_noise(times: ActionTimes, *, tolerance: float) -> Noisy | None:
+    field, spread = times.widest
     return Noisy(field=field, spread=spread, most=tolerance / 2) if spread > tolerance / 2 else None
 
 
 def _make_calibration(
     network: MeasuredNetwork,
-    times: StepTimes,
+    times: ActionTimes,
     transfers: TransferTimes,
     *,
     repeats: int,
-    tolerance: float,
     seed: int,
 ) -> Calibration:
     return Calibration(
@@ -154,10 +151,9 @@ def _make_calibration(
         seed=seed,
         uncertainty=_round(times.uncertainty),
         transfer_uncertainty=_round(math.hypot(transfers.misfit, max(transfers.spread.values()))),
-        shortest_chunk=times.shortest_chunk(tolerance=tolerance / 2),
-        chunk_overhead_seconds=_round(times.chunk_overhead_seconds),
+        reverse_seconds=_round(times.reverse_seconds),
         measured={
-            field: Measured(repeats=repeats, spread=_round(spread), fit=_round(times.fit[field], digits=5))
+            field: Measured(repeats=repeats, spread=_round(spread), fit=_round_fit(times.fit.get(field)))
             for field, spread in times.spread.items()
         },
     )
@@ -166,7 +162,7 @@ def _make_calibration(
 def _make_workload(
     spec: CellSpec,
     sizes: Footprint,
-    times: StepTimes,
+    times: ActionTimes,
     calibration: Calibration,
     *,
     batch: int,
@@ -190,6 +186,10 @@ def _make_workload(
         recompute_seconds=_round(max(times.recompute_seconds, _LEAST_SECONDS)),
         record_overhead_seconds=_round(times.record_overhead_seconds),
         backward_seconds=_round(max(times.backward_seconds, _LEAST_SECONDS)),
+        advance_seconds=_round(times.advance_seconds),
+        chunk_seconds=_round(times.chunk_seconds),
+        save_seconds=_round(times.save_seconds),
+        load_seconds=_round(times.load_seconds),
         timed_on=timed_on,
         cell=str(spec),
         calibration=calibration,
@@ -209,19 +209,25 @@ def _size_basis(sizes: Footprint) -> dict[str, Basis]:
     return {field: Basis(kind="measured", why=text) for field, text in texts.items()}
 
 
-def _time_basis(calibration: Calibration, times: StepTimes) -> dict[str, Basis]:
+def _time_basis(calibration: Calibration, times: ActionTimes) -> dict[str, Basis]:
     chunks = ", ".join(str(chunk) for chunk in times.chunks)
-    conditions = f"medians of rounds, on {calibration.threads_text}"
-    found = {
-        field: f"fit over chunks of {chunks} steps, {conditions}; rounds spread by {format_share(one.spread)}"
-        for field, one in calibration.measured.items()
-        if field != "recorded_seconds"
+    fitted = f"fit over chunks of {chunks} steps"
+    ways = {
+        **dict.fromkeys(("forward_seconds", "recompute_seconds", "backward_seconds"), fitted),
+        "record_overhead_seconds": "the difference of steps with and without a tape",
+        **dict.fromkeys(("advance_seconds", "chunk_seconds"), f"{fitted}: what no step explains"),
+        **dict.fromkeys(("save_seconds", "load_seconds"), "each timed"),
     }
-    spread = format_share(calibration.measured["recorded_seconds"].spread)
-    found["record_overhead_seconds"] = (
-        f"the difference of steps with and without a tape, {conditions}; recorded steps spread by {spread}"
-    )
-    return {field: Basis(kind="measured", why=text) for field, text in found.items()}
+    # What recording adds is not measured alone: recorded steps are.
+    spreads = {"record_overhead_seconds": calibration.measured["recorded_seconds"].spread}
+    return {
+        field: Basis(
+            kind="measured",
+            why=f"{way}, medians of rounds, on {calibration.threads_text}; rounds spread by "
+            f"{format_share(spreads.get(field, times.spread.get(field, 0.0)))}",
+        )
+        for field, way in ways.items()
+    }
 
 
 def _make_profile(
@@ -266,6 +272,10 @@ def _make_profile(
             "synchronisation_seconds": source(measured, "contained in the latency"),
         },
     )
+
+
+def _round_fit(value: float | None) -> float | None:
+    return None if value is None else _round(value, digits=5)
 
 
 def _round(value: float, *, digits: int = 4) -> float:

@@ -284,6 +284,8 @@ class _Comparison:
         """Add a note if chunks are shorter than the calibration covers."""
         calibration = self.job.plan.workload.calibration
         assert calibration is not None  # noqa: S101 - what is comparable was calibrated
+        if calibration.shortest_chunk is None or calibration.chunk_overhead_seconds is None:
+            return
         chunks = sum(isinstance(one.action, Record) for one in timeline)
         mean = self.job.plan.steps / chunks
         if mean < calibration.shortest_chunk:

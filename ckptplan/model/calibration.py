@@ -36,16 +36,27 @@ class Calibration(BaseModel):
     transfer_uncertainty: Annotated[
         float, Field(ge=0, description="times of messages are known to within this share: spread and misfit")
     ]
+    reverse_seconds: Annotated[
+        float | None,
+        Field(ge=0, description="of chunk_seconds, what the backward of a chunk takes; none: not measured"),
+    ] = None
     shortest_chunk: Annotated[
-        int, Field(ge=1, description="steps; shorter chunks take longer than predicted, beyond the tolerance")
-    ]
+        int | None,
+        Field(ge=1, description="steps; only before the costs of actions were measured: times hold from here"),
+    ] = None
     chunk_overhead_seconds: Annotated[
-        float, Field(ge=0, description="time of each chunk in addition to its steps; not in the model")
-    ]
+        float | None,
+        Field(ge=0, description="only before the costs of actions were measured: what a chunk adds"),
+    ] = None
     measured: Annotated[
         dict[str, Measured],
         Field(description="field, or recorded_seconds (a recorded step) -> repeats, spread and fit"),
     ] = Field(default_factory=dict)
+
+    @property
+    def times_actions(self) -> bool:
+        """Whether the costs of actions were measured; earlier calibrations have none, and they count as 0."""
+        return self.chunk_overhead_seconds is None
 
     @property
     def threads_text(self) -> str:

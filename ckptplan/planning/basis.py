@@ -81,9 +81,16 @@ def _list_workload(workload: Workload) -> Iterator[BasisEntry]:
         yield BasisEntry(
             field="workload.times",
             kind="measured",
-            text=f"times of plans are known to within {format_share(calibration.uncertainty)}, for chunks of "
-            f"{calibration.shortest_chunk} steps or more, on {calibration.machine}",
+            text=f"times of plans are known to within {format_share(calibration.uncertainty)}, "
+            f"on {calibration.machine}",
         )
+        if not calibration.times_actions:
+            yield BasisEntry(
+                field="workload.times",
+                kind="assumed",
+                text="calibrated before the costs of actions were measured: they count as 0, so plans of many "
+                "short chunks take longer than predicted; calibrate again",
+            )
     for field in _SIZES_AND_TIMES:
         name = f"workload.{field}"
         if field in workload.basis or not _is_given(workload, field):

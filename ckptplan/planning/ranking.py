@@ -95,7 +95,7 @@ class Ranking:
         def charged(answer: Answer) -> float:
             parameters: Mapping[str, int] = answer.parameters
             chunks = -(-steps // parameters.get("chunk_size", steps))
-            return answer.key[0] + chunks * calibration.chunk_overhead_seconds
+            return answer.key[0] + chunks * (calibration.chunk_overhead_seconds or 0.0)
 
         chosen = min(close, key=charged, default=first)
         if chosen is first:

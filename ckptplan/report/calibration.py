@@ -26,6 +26,10 @@ _TIMES = {
     "recompute_seconds": "recompute",
     "record_overhead_seconds": "recording adds",
     "backward_seconds": "backward",
+    "advance_seconds": "a run of steps adds",
+    "chunk_seconds": "a chunk adds",
+    "save_seconds": "saving a state",
+    "load_seconds": "loading a state",
 }
 
 
@@ -62,9 +66,7 @@ def _print_calibration(console: Console, found: Calibrated, *, wording: Wording)
     console.print(table)
     console.print()
     console.print(
-        f"Times of plans are known to about {format_share(calibration.uncertainty)}, for chunks of "
-        f"{calibration.shortest_chunk} steps or more (each chunk takes "
-        f"{format_seconds(calibration.chunk_overhead_seconds)} besides its steps), messages to about "
+        f"Times of plans are known to about {format_share(calibration.uncertainty)}, messages to about "
         f"{format_share(calibration.transfer_uncertainty)}. Error bars of a decision: "
         f"ckptplan sensitivity {wording(Argument('uncertainty', f'{calibration.uncertainty * 100:.2g}%'))}"
     )

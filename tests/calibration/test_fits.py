@@ -1,20 +1,24 @@
 """Times that follow the model exactly are found exactly; the fit says where they do not."""
 
+from dataclasses import replace
+from functools import partial
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ckptplan.calibration import step_times, transfer_times
+from ckptplan.calibration import transfer_times
+from ckptplan.calibration.action_times import TimedActions, fit_action_times
 from ckptplan.calibration.samples import Line, Sample, relative_least_squares
+from ckptplan.calibration.step_times import make_schedules
 from ckptplan.model.step_costs import StepCosts
-from ckptplan.planning.playback import make_schedule
-from ckptplan.schedule.actions import Action
+from ckptplan.schedule.actions import Action, Backward
 from ckptplan.schedule.simulator import play
 from ckptplan.schedule.timeline import Event
 from tests.support import plain_costs
 
 times = st.floats(1e-6, 1e-2)
-CHUNKS = (4, 8, 16, 32)
+CHUNKS = (1, 4, 8, 16)
 
 
 def events(actions: list[Action], costs: StepCosts) -> list[Event]:
@@ -23,58 +27,98 @@ def events(actions: list[Action], costs: StepCosts) -> list[Event]:
     return found
 
 
-@given(forward=times, recompute=times, overhead=times, backward=times)
-def test_step_times_that_follow_the_model_are_found(
-    forward: float, recompute: float, overhead: float, backward: float
+def timed_round(reverse: float = 0.0, **seconds: float) -> list[Event]:
+    """A round of a calibration without noise: its schedules, played at known costs.
+
+    ``reverse`` is what a chunk's backward takes in addition to its steps; the simulator charges it before.
+    """
+    made = []
+    for schedule in make_schedules(CHUNKS):
+        made += events(list(schedule), plain_costs(schedule.steps, **seconds))
+    return [
+        replace(event, end=event.end + reverse) if isinstance(event.action, Backward) else event
+        for event in made
+    ]
+
+
+@given(
+    forward=times,
+    recompute=times,
+    overhead=times,
+    backward=times,
+    advance=times,
+    record=times,
+    reverse=times,
+    save=times,
+    load=times,
+)
+def test_times_of_steps_and_actions_that_follow_the_model_are_found(
+    forward: float,
+    recompute: float,
+    overhead: float,
+    backward: float,
+    advance: float,
+    record: float,
+    reverse: float,
+    save: float,
+    load: float,
 ) -> None:
     """Whatever they are: a schedule played at known costs is a measurement without noise."""
-    timed = step_times.TimedSteps()
-    for chunk in CHUNKS:
-        schedule = make_schedule("nested", steps=8 * chunk, chunk_size=chunk, segment_size=4 * chunk)
-        costs = plain_costs(
-            schedule.steps,
-            forward_seconds=forward,
-            recompute_seconds=recompute,
-            record_overhead_seconds=overhead,
-            backward_seconds=backward,
+    timed = TimedActions()
+    for _ in range(3):
+        timed.add(
+            timed_round(
+                reverse,
+                forward_seconds=forward,
+                recompute_seconds=recompute,
+                record_overhead_seconds=overhead,
+                backward_seconds=backward,
+                advance_seconds=advance,
+                chunk_seconds=record,
+                save_seconds=save,
+                load_seconds=load,
+            )
         )
-        timed.add(events(list(schedule), costs))
-    found = step_times.fit_step_times(timed, chunks=CHUNKS)
-    assert found.forward_seconds == pytest.approx(forward, rel=1e-6)
-    assert found.recompute_seconds == pytest.approx(recompute, rel=1e-6)
-    assert found.record_overhead_seconds == pytest.approx(overhead, rel=1e-6, abs=1e-9)
-    assert found.backward_seconds == pytest.approx(backward, rel=1e-6)
+    found = fit_action_times(timed, chunks=CHUNKS)
+    near = partial(pytest.approx, rel=1e-5, abs=1e-9)
+    assert found.forward_seconds == near(forward)
+    assert found.recompute_seconds == near(recompute)
+    assert found.record_overhead_seconds == near(overhead)
+    assert found.backward_seconds == near(backward)
+    assert found.advance_seconds == near(advance)
+    assert found.chunk_seconds == near(record + reverse)
+    assert found.reverse_seconds == near(reverse)
+    assert found.save_seconds == near(save)
+    assert found.load_seconds == near(load)
     assert found.misfit < 1e-6
-    assert all(spread == 0 for spread in found.spread.values())
+    assert all(spread < 1e-6 for spread in found.spread.values())
     assert all(fit > 1 - 1e-9 for fit in found.fit.values())
-    # Nothing is claimed of chunks that were not timed.
-    assert found.shortest_chunk(tolerance=0.05) == CHUNKS[0] // 4
 
 
-@given(beside=st.floats(1e-4, 1e-2))
-def test_what_a_chunk_takes_beside_its_steps_is_found_and_bounds_the_chunks(beside: float) -> None:
-    """With k seconds a chunk on top of s a step, chunks of n steps cost s + k / n: the model must cover it."""
-    timed = step_times.TimedSteps()
-    for chunk in CHUNKS:
-        schedule = make_schedule("nested", steps=8 * chunk, chunk_size=chunk, segment_size=4 * chunk)
-        costs = plain_costs(schedule.steps, forward_seconds=1e-3, recompute_seconds=1e-3, backward_seconds=2e-3)
-        made = events(list(schedule), costs)
-        timed.add([longer(event, beside) for event in made])
-    found = step_times.fit_step_times(timed, chunks=CHUNKS)
-    assert found.chunk_overhead_seconds == pytest.approx(3 * beside, rel=1e-3)
-    assert found.slope_seconds == pytest.approx(4e-3, rel=1e-3)
-    shortest = found.shortest_chunk(tolerance=0.05)
-    model = found.forward_seconds + found.recompute_seconds + found.record_overhead_seconds
-    model += found.backward_seconds
-    assert 4e-3 + 3 * beside / shortest <= 1.05 * model * (1 + 1e-9)
-    assert shortest == CHUNKS[0] // 4 or 4e-3 + 3 * beside / (shortest - 1) > 1.05 * model * (1 - 1e-9)
+def test_rounds_that_differ_spread_what_they_disturb() -> None:
+    """A slower backward in half of the rounds: its time spreads, and that of a forward step does not."""
+    timed = TimedActions()
+    for backward in (2e-3, 2e-3, 3e-3, 3e-3):
+        timed.add(timed_round(forward_seconds=1e-3, recompute_seconds=1e-3, backward_seconds=backward))
+    found = fit_action_times(timed, chunks=CHUNKS)
+    assert found.spread["forward_seconds"] == pytest.approx(0, abs=1e-9)
+    assert found.spread["backward_seconds"] == pytest.approx(0.2, rel=1e-6)
+    assert found.widest == ("backward_seconds", found.spread["backward_seconds"])
+    assert found.uncertainty >= 0.2 * (1 - 1e-6)
 
 
-def longer(event: Event, seconds: float) -> Event:
-    """An event that takes longer; where it stands does not matter."""
-    from dataclasses import replace
-
-    return replace(event, end=event.end + seconds) if event.end > event.start else event
+def test_what_no_line_explains_is_a_misfit() -> None:
+    """Chunks of 8 steps that take half as long again, e.g. since their tape leaves a cache."""
+    timed = TimedActions()
+    made = timed_round(forward_seconds=1e-3, recompute_seconds=1e-3, backward_seconds=2e-3)
+    slow = [
+        replace(one, end=one.start + 1.5 * (one.end - one.start))
+        if isinstance(one.action, Backward) and one.action.stop - one.action.start == 8
+        else one
+        for one in made
+    ]
+    timed.add(slow)
+    assert fit_action_times(timed, chunks=CHUNKS).misfit > 0.05
 
 
 @given(message=times, write=times, read=times)
