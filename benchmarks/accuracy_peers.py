@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import gc
 import statistics
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -23,6 +22,7 @@ from ckptplan.model.step_costs import StepCosts
 from ckptplan.schedule.actions import Action, Advance, Backward, Free, Load, Record, Save, Tier
 from ckptplan.schedule.simulator import play
 from ckptplan.torch import measured_sizes
+from ckptplan.torch.clock import choose_clock
 
 #: Settings (T, chunk) that are timed for the calibration, then those that are predicted: (T, chunk) or
 #: (T, outer, inner).
@@ -135,11 +135,12 @@ def passes(job: Job, run: Any) -> tuple[float, float]:
     for parameter in job.parameters:
         parameter.grad = None
     gc.collect()
-    began = time.perf_counter()
+    clock = choose_clock(torch.device("cpu"))
+    began = clock()
     loss: torch.Tensor = run()
-    between = time.perf_counter()
+    between = clock()
     loss.backward()
-    return between - began, time.perf_counter() - between
+    return between - began, clock() - between
 
 
 def calibrated(jobs: dict[int, Job], times: dict[tuple[int, ...], list[tuple[float, float]]]) -> Peer:

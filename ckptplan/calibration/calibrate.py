@@ -22,6 +22,7 @@ from ckptplan.model.profile import HardwareProfile, Source
 from ckptplan.model.progress import Progress
 from ckptplan.model.workload import Basis, Workload
 from ckptplan.schedule.timeline import READ, WRITE
+from ckptplan.torch.clock import name_clock
 from ckptplan.units import format_bytes, format_share
 from ckptplan.wording import Argument, Phrase
 
@@ -149,6 +150,7 @@ def _make_calibration(
         torch=torch.__version__,
         date=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         seed=seed,
+        clock=name_clock(network.device),
         uncertainty=_round(times.uncertainty),
         transfer_uncertainty=_round(math.hypot(transfers.misfit, max(transfers.spread.values()))),
         reverse_seconds=_round(times.reverse_seconds),
@@ -223,8 +225,8 @@ def _time_basis(calibration: Calibration, times: ActionTimes) -> dict[str, Basis
     return {
         field: Basis(
             kind="measured",
-            why=f"{way}, medians of rounds, on {calibration.threads_text}; rounds spread by "
-            f"{format_share(spreads.get(field, times.spread.get(field, 0.0)))}",
+            why=f"{way}, medians of rounds, {calibration.clock} on {calibration.threads_text}; rounds spread "
+            f"by {format_share(spreads.get(field, times.spread.get(field, 0.0)))}",
         )
         for field, way in ways.items()
     }

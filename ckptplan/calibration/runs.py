@@ -9,7 +9,6 @@ from __future__ import annotations
 import gc
 import warnings
 from tempfile import TemporaryDirectory
-from time import perf_counter
 from typing import Any
 
 import torch
@@ -21,6 +20,7 @@ from ckptplan.schedule.actions import Action
 from ckptplan.schedule.schedule import Schedule
 from ckptplan.schedule.timeline import Event
 from ckptplan.torch import PlanMismatch, bptt
+from ckptplan.torch.clock import choose_clock
 from ckptplan.torch.executor import Executor, Observer
 from ckptplan.torch.inputs import iterate_steps, make_sequence
 from ckptplan.torch.meters import LiveBytes
@@ -28,12 +28,13 @@ from ckptplan.torch.timeline import Timeline
 
 
 def measure_seconds(network: MeasuredNetwork, inputs: Any, *, plan: Plan | Schedule) -> float:
-    """Return the seconds of a whole forward and backward pass."""
+    """Return the seconds of a whole forward and backward pass, by ``choose_clock``."""
+    clock = choose_clock(network.device)
     _prepare(network)
-    began = perf_counter()
+    began = clock()
     _execute(network, inputs, plan=plan)
     _wait(network)
-    return perf_counter() - began
+    return clock() - began
 
 
 def record_timeline(network: MeasuredNetwork, inputs: Any, *, plan: Plan | Schedule) -> list[Event]:

@@ -30,6 +30,10 @@ class Calibration(BaseModel):
     torch: Annotated[str, Field(description="version of PyTorch")]
     date: Annotated[str, Field(description="UTC, ISO 8601")]
     seed: int
+    clock: Annotated[
+        Literal["wall time", "processor time"],
+        Field(description="how runs were timed; processor time where one thread of a processor runs them"),
+    ] = "wall time"
     uncertainty: Annotated[
         float, Field(ge=0, description="times of plans are known to within this share: spread and misfit")
     ]

@@ -15,6 +15,7 @@ import torch
 from ckptplan.errors import InputError
 from ckptplan.schedule.actions import Action, Advance, Backward, Free, Load, Record, Save, Tier, Transfer
 from ckptplan.torch.ambient import Autocast, Generators
+from ckptplan.torch.clock import Clock
 from ckptplan.torch.engine import Engine, Incoming, Tape
 from ckptplan.torch.gradients import Gradient
 from ckptplan.torch.lookahead import Lookahead
@@ -67,6 +68,8 @@ class Executor:
         self.state: Any = state
         #: When the present action began, for an observer that takes times.
         self.began = 0.0
+        #: The clock of ``began``: that of an observer that takes times.
+        self.clock: Clock = getattr(observer, "clock", perf_counter)
         #: The leaves of the final state, and its structure.
         self.final: Leaves = ()
         self.end = flatten(state)[1]
@@ -125,7 +128,7 @@ class Executor:
             store.close()
 
     def _do(self, action: Action) -> None:
-        self.began = perf_counter()
+        self.began = self.clock()
         match action:
             case Advance(start, stop):
                 self._advance(start, stop)

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from time import perf_counter
-
 import torch
 
 from ckptplan.schedule.actions import Action, Advance, Load, Record, Save, Tier, Transfer
 from ckptplan.schedule.timeline import COMPUTE, READ, WRITE, Event
+from ckptplan.torch.clock import choose_clock
 from ckptplan.torch.executor import Executor
 
 
@@ -17,10 +16,12 @@ class Timeline:
     Actions are measured one by one: on a device, each is waited for, so that copies do not overlap compute
     while they are measured. Time between the forward and the backward pass is excluded. Without
     ``counts_bytes``, no bytes are counted, since inspecting a recorded graph slows its backward pass down.
+    Times are those of ``choose_clock``.
     """
 
     def __init__(self, device: torch.device, *, resident_bytes: int = 0, counts_bytes: bool = True) -> None:
         self.events: list[Event] = []
+        self.clock = choose_clock(device)
         self._device, self._resident, self._counts = device, resident_bytes, counts_bytes
         self._known = 0
         self._elapsed = 0.0
@@ -29,7 +30,7 @@ class Timeline:
         """Record an action that is done."""
         if self._device.type == "cuda":
             torch.cuda.synchronize(self._device)
-        start, self._elapsed = self._elapsed, self._elapsed + perf_counter() - executor.began
+        start, self._elapsed = self._elapsed, self._elapsed + self.clock() - executor.began
         local = remote = 0
         if self._counts:
             local = executor.stores[Tier.LOCAL].bytes + sum(tape.bytes for tape in executor.tapes)

@@ -13,6 +13,7 @@ from ckptplan.calibration.calibrate import Calibrated, calibrate
 from ckptplan.calibration.cells import CellSpec, MeasuredNetwork, build_network
 from ckptplan.calibration.counter import RunCounter
 from ckptplan.calibration.footprint import Footprint
+from ckptplan.model.workload import ACTION_TIMES
 from ckptplan.planning.playback import make_schedule
 
 BATCH, NEURONS = 4, 16
@@ -178,7 +179,8 @@ def test_a_calibration_says_how_it_was_obtained(calibrated: Calibrated) -> None:
     assert workload.cell == "gru(inputs=8, neurons=16)"
     assert workload.timed_on == profile.name
     times = {"forward_seconds", "recompute_seconds", "record_overhead_seconds", "backward_seconds"}
-    assert set(found.measured) == times - {"record_overhead_seconds"} | {"recorded_seconds"}
+    assert set(found.measured) == times - {"record_overhead_seconds"} | {"recorded_seconds", *ACTION_TIMES}
+    assert found.clock == "processor time"
     assert all(one.repeats == 2 and one.fit is not None for one in found.measured.values())
     assert {basis.kind for basis in workload.basis.values()} == {"measured"}
     assert times | {"state_bytes", "tape_bytes", "workspace_bytes"} < set(workload.basis)

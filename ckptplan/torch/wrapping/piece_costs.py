@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from time import perf_counter, process_time
 from typing import Any
 
 import torch
 
 from ckptplan.torch.ambient import Autocast, Generators
 from ckptplan.torch.backward import compute_gradients
+from ckptplan.torch.clock import choose_clock
 from ckptplan.torch.graphs import as_graph_roots, count_saved_bytes
 from ckptplan.torch.measurement import Measurement
 from ckptplan.torch.meters import LiveBytes
@@ -162,8 +162,7 @@ def _observe(cell: FusedCell, rows: SequenceRows, state: Hidden) -> _Observed:
 def _time(action: Callable[[], Any], device: torch.device) -> tuple[float, Any]:
     """Return the seconds that an action takes, and what it returns."""
     on_gpu = device.type == "cuda"
-    # Of a single thread, other programs take no part.
-    clock = perf_counter if on_gpu or torch.get_num_threads() > 1 else process_time
+    clock = choose_clock(device)
     if on_gpu:
         torch.cuda.synchronize(device)
     begun = clock()
