@@ -47,10 +47,8 @@ def _print_calibration(console: Console, found: Calibrated, *, wording: Wording)
     """Print sizes, times with their spread and fit, transfers, and how far to trust them."""
     calibration = _of(found)
     console.print(f"{found.workload.cell}, batch {found.workload.batch}", style="bold", soft_wrap=True)
-    console.print(
-        f"on {calibration.machine}, {calibration.threads_text}, PyTorch {calibration.torch}, {calibration.clock}",
-        soft_wrap=True,
-    )
+    where = f"on {calibration.machine}, {calibration.threads_text}, PyTorch {calibration.torch}"
+    console.print(f"{where}, {calibration.clock}", soft_wrap=True)
     console.print()
     table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
     table.add_column("")
