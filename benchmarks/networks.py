@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import difflib
 import json
+import math
 import os
 import re
 import statistics
@@ -151,9 +152,24 @@ def run_program(
 
 
 def compare_gradients(ones: list[torch.Tensor], others: list[torch.Tensor]) -> float:
-    """Return the largest difference of a parameter's gradients, relative to its largest gradient."""
-    pairs = zip(ones, others, strict=True)
-    return max(((one - other).abs().max() / other.abs().max().clamp(min=1e-30)).item() for one, other in pairs)
+    """Return the largest difference of a parameter's gradients, relative to its largest gradient.
+
+    Where a gradient is not finite, both must be so; infinity is returned if one of them is finite.
+    """
+    largest = 0.0
+    for one, other in zip(ones, others, strict=True):
+        finite = other.isfinite()
+        if not torch.equal(finite, one.isfinite()):
+            return math.inf
+        if finite.any():
+            scale = other[finite].abs().max().clamp(min=1e-30)
+            largest = max(largest, ((one[finite] - other[finite]).abs().max() / scale).item())
+    return largest
+
+
+def count_finite(gradients: list[torch.Tensor]) -> float:
+    """Return the share of the gradients that are finite."""
+    return sum(int(one.isfinite().sum()) for one in gradients) / sum(one.numel() for one in gradients)
 
 
 def measure(
@@ -180,6 +196,7 @@ def measure(
         "growth_bytes": timed["growth"],
         "asked_bytes": asked,
         "limit_bytes": memory,
+        "finite_share": count_finite(gradients),
         "gradient_difference": None if plain is None else compare_gradients(gradients, plain),
     }
     return row, gradients

@@ -90,7 +90,6 @@ def _plain(rows: list[dict[str, Any]], row: dict[str, Any]) -> dict[str, Any]:
 def _line(row: dict[str, Any], plain: dict[str, Any]) -> str:
     is_plain = row is plain
     lines = "" if is_plain else f"+{row['lines_written']} -{row['lines_gone']}"
-    difference = row["gradient_difference"]
     method = row["method"]
     if row["asked_bytes"] != row["limit_bytes"]:
         # The limit asked for is too small for any plan.
@@ -106,9 +105,15 @@ def _line(row: dict[str, Any], plain: dict[str, Any]) -> str:
         _share(row, plain, "first_live_bytes", MIB, "MiB"),
         _share(row, plain, "live_bytes", MIB, "MiB"),
         _share(row, plain, "growth_bytes", MIB, "MiB"),
-        "" if difference is None else f"{difference:.0e}" if difference else "equal",
+        _compared(row),
     ]
     return "| " + " | ".join(cells) + " |"
+
+
+def _compared(row: dict[str, Any]) -> str:
+    difference, finite = row["gradient_difference"], row.get("finite_share", 1.0)
+    text = "" if difference is None else f"{difference:.0e}" if difference else "equal"
+    return text if finite == 1 else f"{text} ({finite:.0%} finite)".strip()
 
 
 def _share(row: dict[str, Any], plain: dict[str, Any], key: str, unit: int, name: str) -> str:
