@@ -10,7 +10,7 @@ from ckptplan.wording import Phrase
 #: A limit on a plan: a budget, the largest overhead, or the longest sequence that a strategy can solve.
 Limit: TypeAlias = Literal["local_bytes", "remote_bytes", "max_overhead", "steps"]
 #: What a suggestion changes: a limit, or another input of the job.
-Change: TypeAlias = Literal[Limit, "batch", "neurons", "strategies", "profile"]
+Change: TypeAlias = Literal[Limit, "headroom", "batch", "neurons", "strategies", "profile"]
 
 
 class CkptplanError(Exception):
@@ -101,7 +101,9 @@ class Infeasible(CkptplanError):  # noqa: N818 - the name is part of the interfa
 
     ``binding`` is the limit that cannot be met. ``need`` and ``have`` are in its unit: bytes, or a fraction
     of base's time. If ``binding`` is ``steps``, the strategy can be solved for at most ``need`` steps, and
-    the sequence has ``have``. ``suggestions`` holds single changes; each was planned and fits.
+    the sequence has ``have``. ``headroom`` is the share of local memory that the local budget leaves free; if
+    that budget is the limit, ``have`` is what remains. ``suggestions`` holds single changes; each was planned
+    and fits.
     """
 
     exit_code = 3
@@ -114,21 +116,24 @@ class Infeasible(CkptplanError):  # noqa: N818 - the name is part of the interfa
         need: float,
         have: float,
         subject: str,
+        headroom: float = 0.0,
         suggestions: Iterable[Mapping[str, Any]] = (),
     ) -> None:
         self.binding = binding
         self.need = need
         self.have = have
         self.subject = subject
+        self.headroom = headroom
         self.suggestions = tuple(dict(suggestion) for suggestion in suggestions)
         super().__init__(f"{subject}: needs {binding} = {need:.12g}, has {have:.12g}")
 
     def details(self) -> dict[str, Any]:
-        """Return binding limit, need, have and suggestions."""
+        """Return binding limit, need, have, headroom and suggestions."""
         return {
             "binding": self.binding,
             "need": self.need,
             "have": self.have,
+            "headroom": self.headroom,
             "suggestions": list(self.suggestions),
         }
 

@@ -32,6 +32,7 @@ _TIME_UNITS: Mapping[str, Decimal] = {
     "\u03bcs": Decimal("1e-6"),  # the Greek letter
     "ns": Decimal("1e-9"),
 }
+_SHARE_UNITS: Mapping[str, Decimal] = {"": Decimal(1), "%": Decimal("0.01")}
 _QUANTITY = re.compile(
     r"\s*([+-]?(?:\d{1,40}(?:\.\d{0,40})?|\.\d{1,40})(?:[eE][+-]?\d{1,3})?)\s*((?![\d.])\S*)\s*", re.ASCII
 )
@@ -40,6 +41,7 @@ ACCEPTED_BYTES = "a whole number of bytes, as 638976, '624 KiB' or '64 GB'"
 ACCEPTED_SECONDS = "a time, as 1.5e-6, '1.5 us' or '2 ms'"
 ACCEPTED_RATE = "bytes per second, as 2e10, '20 GB/s' or '450 MiB/s'"
 ACCEPTED_FRACTION = "a share of zero or more, as 0.1 or '10%'"
+ACCEPTED_HEADROOM = "a share of local memory from 0 to below 1, as 0.1 or '10%'"
 
 
 def parse_bytes(value: object) -> int:
@@ -68,8 +70,7 @@ def parse_rate(value: object) -> float:
 
 def parse_fraction(value: object) -> float:
     """Return a share, 0.1 for both ``0.1`` and ``'10%'``. Raises InputError if negative."""
-    units = {"": Decimal(1), "%": Decimal("0.01")}
-    number = _finite(value, _parse(value, units=units, accepted=ACCEPTED_FRACTION))
+    number = _finite(value, _parse(value, units=_SHARE_UNITS, accepted=ACCEPTED_FRACTION))
     if isinstance(value, str) and number > 1 and "%" not in value:
         raise InputError(
             f"{quote_value(value)} would be {number:.0%}; say '{value.strip()}%' or '{number:.0%}'",
@@ -78,6 +79,19 @@ def parse_fraction(value: object) -> float:
         )
     if number < 0:
         raise InputError(f"{quote_value(value)} is negative", value=value, accepted=ACCEPTED_FRACTION)
+    return number
+
+
+def parse_headroom(value: object) -> float:
+    """Return the share of a memory that is left free, 0.1 for both ``0.1`` and ``'10%'``.
+
+    Raises InputError if it is negative, or if nothing of the memory would remain.
+    """
+    number = _finite(value, _parse(value, units=_SHARE_UNITS, accepted=ACCEPTED_HEADROOM))
+    if not 0 <= number < 1:
+        unmarked = isinstance(value, str) and "%" not in value and 1 <= number < 100
+        hint = f"; did you mean '{value}%'?" if unmarked else ""
+        raise InputError(f"{quote_value(value)} is out of range{hint}", value=value, accepted=ACCEPTED_HEADROOM)
     return number
 
 

@@ -14,7 +14,13 @@ from ckptplan.calibration.action_times import ActionTimes
 from ckptplan.calibration.cells import CellSpec, MeasuredNetwork, build_network
 from ckptplan.calibration.counter import RunCounter
 from ckptplan.calibration.footprint import Footprint
-from ckptplan.calibration.machine import machine_name, memory_bytes, prepare_machine
+from ckptplan.calibration.machine import (
+    HEADROOM,
+    HEADROOM_ASSUMPTION,
+    machine_name,
+    memory_bytes,
+    prepare_machine,
+)
 from ckptplan.calibration.transfer_times import TransferTimes
 from ckptplan.errors import CkptplanError
 from ckptplan.model.calibration import Calibration, Measured
@@ -252,6 +258,7 @@ def _make_profile(
             "remote memory is pinned host memory" if calibration.device == "cuda" else "remote memory is a copy"
         ),
         local_bytes=memory,
+        headroom=HEADROOM,
         remote_bytes=memory_bytes(host),
         write_bytes_per_second=_round(transfers.rate(WRITE, state_bytes=sizes.state_bytes)),
         read_bytes_per_second=_round(transfers.rate(READ, state_bytes=sizes.state_bytes)),
@@ -260,6 +267,7 @@ def _make_profile(
         overlaps_compute=calibration.device == "cuda",
         sources={
             "local_bytes": source("as the system reports"),
+            "headroom": Source(grade="X", assumption=HEADROOM_ASSUMPTION, date=today),
             "remote_bytes": source(
                 "host memory, as the system reports",
                 None if calibration.device == "cuda" else "the local memory once more: both count together",

@@ -11,6 +11,12 @@ from pathlib import Path
 
 import torch
 
+#: Share of a measured machine's memory that plans leave free, and why.
+HEADROOM = 0.1
+HEADROOM_ASSUMPTION = (
+    "10 %: other programs, the driver and holes of the allocator take a part that was not measured."
+)
+
 
 def machine_name(device: torch.device) -> str:
     """Return the name of the accelerator, or of the processor with the number of usable cores.

@@ -14,7 +14,7 @@ import typer
 from ckptplan.cli.wording import option_of
 from ckptplan.errors import InputError, MissingExtra, quote_value
 from ckptplan.report.formats.registry import all_formats, format_of_file
-from ckptplan.units import MAX_STEPS, parse_bytes, parse_fraction
+from ckptplan.units import MAX_STEPS, parse_bytes, parse_fraction, parse_headroom
 
 if TYPE_CHECKING:
     from ckptplan.cost.case import Case
@@ -51,6 +51,14 @@ LocalBytes = Annotated[
     str | None,
     typer.Option(
         "--local-bytes", metavar="SIZE", help="Local budget of one unit, as '300 KiB' (default: the profile's)."
+    ),
+]
+Headroom = Annotated[
+    str | None,
+    typer.Option(
+        "--headroom",
+        metavar="SHARE",
+        help="Share of local memory to leave free, as '10%' (default: the profile's; none of --local-bytes).",
     ),
 ]
 RemoteBytes = Annotated[
@@ -139,6 +147,7 @@ class BudgetOptions:
     """Wishes of every command that plans: memory budgets and strategies. Subclasses add more."""
 
     local_bytes: LocalBytes = None
+    headroom: Headroom = None
     remote_bytes: RemoteBytes = None
     strategies: Strategies = None
 
@@ -190,6 +199,7 @@ def _parse_remote_bytes(text: str) -> int | str:
 #: How wishes are read that are not plain text.
 _PARSERS: Mapping[str, Callable[[str], object]] = {
     "local_bytes": parse_bytes,
+    "headroom": parse_headroom,
     "remote_bytes": _parse_remote_bytes,
     "max_overhead": parse_fraction,
 }

@@ -73,7 +73,7 @@ def command(
     if at is None:
         _show(front, output.by_name())
     else:
-        _pick(front, at, output)
+        _pick(front, output)
     if plot:
         _draw(front, plot)
 
@@ -97,18 +97,18 @@ def _find(job: JobOptions, bounds: FrontOptions, at: str | None) -> "ParetoFront
     return front
 
 
-def _pick(front: "ParetoFront", at: str, output: OutputOptions) -> None:
+def _pick(front: "ParetoFront", output: OutputOptions) -> None:
     from ckptplan.report.plan import view_plan
 
-    plan = front.at(at)
-    write_plan(plan, view_plan(plan, lambda: _rank(front, at), wording=as_option), output)
+    plan = front.best
+    write_plan(plan, view_plan(plan, lambda: _rank(front), wording=as_option), output)
 
 
-def _rank(front: "ParetoFront", at: str) -> "dict[str, Plan | Infeasible]":
-    """Return the plan of each strategy within a budget, the quickest first, then why others have none."""
+def _rank(front: "ParetoFront") -> "dict[str, Plan | Infeasible]":
+    """Return the plan of each strategy within the budget, the quickest first, then why others have none."""
     from ckptplan.model.plan import Plan
 
-    found = {name: one.lacks(at) or one.at(at) for name, one in front.by_strategy.items()}
+    found = {name: one.lacks(one.budget_bytes) or one.best for name, one in front.by_strategy.items()}
     plans = {name: result for name, result in found.items() if isinstance(result, Plan)}
     ranked = sorted(plans, key=lambda name: plans[name].predicted.seconds)
     return {name: found[name] for name in (*ranked, *(name for name in found if name not in plans))}

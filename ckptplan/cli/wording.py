@@ -18,6 +18,7 @@ _GIVEN_BY_OPTIONS = (
     "batch",
     "neurons",
     "local_bytes",
+    "headroom",
     "remote_bytes",
     "strategies",
     "objective",

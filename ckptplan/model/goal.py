@@ -1,11 +1,12 @@
 """Defines the goal of a plan: the objective, the limits, and the strategies to choose from."""
 
-from typing import Annotated, ClassVar, Literal, TypeAlias
+from typing import Annotated, Any, ClassVar, Literal, TypeAlias
 
-from pydantic import Field
+from pydantic import Field, SerializerFunctionWrapHandler, model_serializer
 
 from ckptplan.model.checked import CheckedModel
-from ckptplan.model.quantities import Limit, PositiveBytes, Share
+from ckptplan.model.headroom import without_zero_headroom
+from ckptplan.model.quantities import Headroom, Limit, PositiveBytes, Share
 
 #: What to minimise; 'balanced' is the knee of the front of time and memory.
 ObjectiveName: TypeAlias = Literal["time", "memory", "balanced"]
@@ -26,9 +27,19 @@ class Goal(CheckedModel):
         Field(description="the cost model that chose: exact, or the printed equations"),
     ] = "exact"
     max_overhead: Annotated[Share | None, Field(description="largest overhead allowed, as a share")] = None
-    local_bytes: Annotated[PositiveBytes | None, Field(description="local budget of one unit")] = None
+    local_bytes: Annotated[
+        PositiveBytes | None, Field(description="local budget of one unit, headroom taken off")
+    ] = None
+    headroom: Annotated[
+        Headroom, Field(description="share of local memory left free, of which local_bytes is the rest")
+    ] = 0.0
     remote_bytes: Annotated[Limit, Field(description="remote budget in all; none: unbounded")] = None
     strategies: Annotated[tuple[str, ...], Field(description="the strategies that were compared")] = ()
     effort: Annotated[EffortName, Field(description="how much work the search for optimal schedules is")] = (
         "quick"
     )
+
+    @model_serializer(mode="wrap")
+    def _leave_out_no_headroom(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Return the fields, without a headroom of zero, as before there was any."""
+        return without_zero_headroom(serialize(self))

@@ -2,11 +2,19 @@
 
 from typing import Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    SerializerFunctionWrapHandler,
+    model_serializer,
+    model_validator,
+)
 
 from ckptplan.errors import InputError, did_you_mean
 from ckptplan.model.checked import CheckedModel, digest
-from ckptplan.model.quantities import Count, Limit, Name, PositiveBytes, Rate, Seconds, Watts
+from ckptplan.model.headroom import take_headroom, without_zero_headroom
+from ckptplan.model.quantities import Count, Headroom, Limit, Name, PositiveBytes, Rate, Seconds, Watts
 from ckptplan.units import parse_optional_bytes
 
 Grade = Literal["A", "B", "C", "D", "M", "X"]
@@ -48,7 +56,8 @@ class HardwareProfile(CheckedModel):
     """One chip and its two memory tiers.
 
     Sizes are in bytes, times in seconds, rates in bytes per second. ``local_bytes`` is the memory of one
-    unit, e.g. of one of ``units`` tiles. ``remote_bytes`` is all of remote memory, ``None`` if unbounded.
+    unit, e.g. of one of ``units`` tiles; plans leave the share ``headroom`` of it free. ``remote_bytes`` is all
+    of remote memory, ``None`` if unbounded.
     Raises InputError.
     """
 
@@ -60,6 +69,9 @@ class HardwareProfile(CheckedModel):
         Count, Field(description="parts that local memory is divided into: tiles, cores; else 1")
     ] = 1
     local_bytes: Annotated[PositiveBytes, Field(description="local memory of one unit, bytes")]
+    headroom: Annotated[
+        Headroom, Field(description="share of local memory that plans leave free, from 0 to below 1")
+    ] = 0.0
     remote_bytes: Annotated[
         Limit, Field(description="remote memory in all, bytes; none, or 'unbounded': no limit")
     ] = None
@@ -115,6 +127,21 @@ class HardwareProfile(CheckedModel):
                 )
         return self
 
+    @model_validator(mode="after")
+    def _headroom_leaves_memory(self) -> Self:
+        take_headroom(self.local_bytes, self.headroom)
+        return self
+
+    @model_serializer(mode="wrap")
+    def _leave_out_no_headroom(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Return the fields, without a headroom of zero, as before there was any."""
+        return without_zero_headroom(serialize(self))
+
+    @property
+    def local_budget_bytes(self) -> int:
+        """The local memory of one unit that plans may use: what the headroom leaves, rounded down."""
+        return take_headroom(self.local_bytes, self.headroom)
+
     def __hash__(self) -> int:
         return hash(self.hash)
 
@@ -124,8 +151,11 @@ class HardwareProfile(CheckedModel):
 
     @property
     def hash(self) -> str:
-        """A hash of the numbers alone: two profiles with equal hashes give equal plans."""
-        return digest(self.numbers())
+        """A hash of the numbers alone: two profiles with equal hashes give equal plans.
+
+        A profile without headroom keeps the hash that it had before there was any.
+        """
+        return digest(without_zero_headroom(self.numbers()))
 
 
 def _is_nothing(size: object) -> bool:

@@ -12,6 +12,7 @@ from ckptplan.units import (
     MAX_STEPS,
     parse_bytes,
     parse_fraction,
+    parse_headroom,
     parse_optional_bytes,
     parse_rate,
     parse_seconds,
@@ -51,6 +52,8 @@ Limit = Annotated[Annotated[int, Field(ge=0, le=MAX_BYTES)] | None, BeforeValida
 #: At least one byte per second.
 Rate = Annotated[float, BeforeValidator(parse_rate), Field(ge=1)]
 Share = Annotated[float, BeforeValidator(parse_fraction), Field(ge=0)]
+#: A share of local memory that is left free.
+Headroom = Annotated[float, BeforeValidator(parse_headroom), Field(ge=0, lt=1)]
 Watts = Annotated[float, Field(gt=0, strict=True)]
 Steps = Annotated[Annotated[int, Field(strict=True, ge=1, le=MAX_STEPS)], BeforeValidator(_whole)]
 #: A count of things (units, neurons, layers, samples).

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator
 from typing import Literal
 
 from ckptplan.model.goal import Goal
+from ckptplan.model.headroom import take_headroom
 from ckptplan.model.prediction import BasisEntry
 from ckptplan.model.profile import GRADES, NUMBERS, HardwareProfile
 from ckptplan.model.workload import ACTION_TIMES, DERIVED, TIMES, Workload
@@ -48,9 +49,7 @@ def find_unsourced(entries: Iterable[BasisEntry]) -> list[BasisEntry]:
 
 
 def _list_profile(profile: HardwareProfile, goal: Goal, *, own_budget: bool) -> Iterator[BasisEntry]:
-    overridden = {
-        field for field in ("local_bytes", "remote_bytes") if getattr(goal, field) != getattr(profile, field)
-    }
+    overridden = _find_overridden(profile, goal)
     for field in NUMBERS:
         source = profile.sources.get(field)
         name = f"profile.{field}"
@@ -58,8 +57,11 @@ def _list_profile(profile: HardwareProfile, goal: Goal, *, own_budget: bool) -> 
             yield BasisEntry(
                 field=name, kind="derived", text="the budget is this plan's own peak: it is a point of a front"
             )
+        elif field == "headroom" and (own_budget or ("local_bytes" in overridden and not goal.headroom)):
+            # A budget that was named, or that is the plan's own, has none.
+            continue
         elif field in overridden:
-            yield BasisEntry(field=name, kind="stated", text="budget set by the caller")
+            yield BasisEntry(field=name, kind="stated", text=_describe_override(field, goal))
         elif field in _NOT_ESTIMATED:
             continue
         elif source is None:
@@ -71,6 +73,22 @@ def _list_profile(profile: HardwareProfile, goal: Goal, *, own_budget: bool) -> 
             text = f"{source.source} (grade {source.grade}, {GRADES[source.grade]})"
             note = f"; {source.note}" if source.note else ""
             yield BasisEntry(field=name, kind=_KINDS.get(source.grade, "sourced"), text=f"{text}{note}")
+
+
+def _find_overridden(profile: HardwareProfile, goal: Goal) -> set[str]:
+    """Return the numbers of a profile that the caller replaced."""
+    overridden = {"remote_bytes"} if goal.remote_bytes != profile.remote_bytes else set()
+    if goal.headroom != profile.headroom:
+        overridden.add("headroom")
+    if goal.local_bytes != take_headroom(profile.local_bytes, goal.headroom):
+        overridden |= {"local_bytes", "headroom"}
+    return overridden
+
+
+def _describe_override(field: str, goal: Goal) -> str:
+    if field != "headroom":
+        return "budget set by the caller"
+    return f"{format_share(goal.headroom)} of local memory left free, set by the caller"
 
 
 def _list_workload(workload: Workload) -> Iterator[BasisEntry]:

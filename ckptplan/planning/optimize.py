@@ -23,6 +23,7 @@ def optimize(
     model: str = "exact",
     max_overhead: float | str | None = None,
     local_bytes: int | str | None = None,
+    headroom: float | str | None = None,
     remote_bytes: int | str | None = None,
     effort: str = "quick",
     progress: Progress | None = None,
@@ -39,6 +40,8 @@ def optimize(
         model: 'exact', or 'paper' for the printed equations.
         max_overhead: limit on the time over base's, as 0.1 or '10%'.
         local_bytes: replaces the profile's local memory of one unit, in bytes or as text.
+        headroom: share of local memory to leave free, as 0.1 or '10%'; replaces the profile's. A budget that
+            ``local_bytes`` names has none unless it is given here.
         remote_bytes: replaces the profile's remote memory in total, in bytes or as text.
         effort: 'quick' or 'thorough', how much work the search for optimal schedules may do
             (docs/optimality.md).
@@ -61,6 +64,7 @@ def optimize(
         model=model,
         max_overhead=max_overhead,
         local_bytes=local_bytes,
+        headroom=headroom,
         remote_bytes=remote_bytes,
         effort=effort,
     )

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any, Self, TypedDict, Unpack
+from typing import Any, Self, TypedDict, TypeVar, Unpack
 
-from ckptplan.cost.case import Case
+from ckptplan.cost.case import Case, replace_numbers
 from ckptplan.errors import Infeasible, InputError, quote_value
 from ckptplan.model.goal import Goal
+from ckptplan.model.headroom import take_headroom
 from ckptplan.model.plan import Plan, Provenance
 from ckptplan.model.prediction import BasisEntry
 from ckptplan.model.profile import HardwareProfile
@@ -22,6 +23,9 @@ from ckptplan.search.answer import Answer
 from ckptplan.search.question import Question
 from ckptplan.search.reasons import find_reason
 from ckptplan.strategies.registry import select_strategies
+from ckptplan.units import parse_bytes, parse_headroom
+
+_Number = TypeVar("_Number", int, float)
 
 
 class Wishes(TypedDict, total=False):
@@ -32,6 +36,7 @@ class Wishes(TypedDict, total=False):
     model: str
     max_overhead: float | str | None
     local_bytes: int | str | None
+    headroom: float | str | None
     remote_bytes: int | str | None
     effort: str
 
@@ -63,6 +68,8 @@ class Request:
     keeps_best: bool = True
     #: Whether the local budget is the plan's own peak, as for a point of a front.
     own_budget: bool = False
+    #: Whether the caller named the headroom, which then holds for every memory.
+    names_headroom: bool = False
 
     @classmethod
     def of(
@@ -75,14 +82,15 @@ class Request:
         progress: Progress | None = None,
         **wishes: Unpack[Wishes],
     ) -> Self:
-        """Return a caller's request; budgets default to those of the profile.
+        """Return a caller's request; budgets default to those of the profile, less its headroom.
 
+        A local budget that the caller names has no headroom, unless ``headroom`` is named, too.
         ``command`` is recorded in the provenance; ``unless_named`` is as in ``make_goal``. Raises InputError.
         """
         check_kind(workload, Workload, name="workload", load="load_workload")
         check_kind(profile, HardwareProfile, name="profile", load="load_profile")
-        if wishes.get("local_bytes") is None:
-            wishes["local_bytes"] = profile.local_bytes
+        names_headroom = wishes.get("headroom") is not None
+        wishes |= _read_local_budget(profile, wishes.get("local_bytes"), wishes.get("headroom"))
         if wishes.get("remote_bytes") is None:
             wishes["remote_bytes"] = profile.remote_bytes
         return cls(
@@ -90,6 +98,7 @@ class Request:
             goal=make_goal(unless_named=unless_named, **wishes),
             provenance=make_provenance(command),
             progress=progress,
+            names_headroom=names_headroom,
         )
 
     def question(self) -> Question:
@@ -133,7 +142,9 @@ class Request:
         """Return the same request for another case, with the budgets of that case's profile."""
         profile = case.profile
         return dataclasses.replace(self, case=case).replace(
-            local_bytes=profile.local_bytes, remote_bytes=profile.remote_bytes
+            local_bytes=profile.local_budget_bytes,
+            headroom=profile.headroom,
+            remote_bytes=profile.remote_bytes,
         )
 
     def for_workload(self, workload: Workload) -> Request:
@@ -143,6 +154,45 @@ class Request:
     def replace(self, **wishes: Any) -> Request:
         """Return the request with other values of the goal's fields, which are not validated."""
         return dataclasses.replace(self, goal=self.goal.model_copy(update=wishes))
+
+
+def replace_memory(
+    profile: HardwareProfile,
+    *,
+    local_bytes: int | str | None = None,
+    headroom: float | str | None = None,
+    remote_bytes: int | str | None = None,
+) -> HardwareProfile:
+    """Return a profile whose memory gives the budgets that a caller named, for studies that vary its memory.
+
+    As in ``Request.of``, a local budget without a named headroom has none. Raises InputError.
+    """
+    named = {"local_bytes": local_bytes, "headroom": headroom, "remote_bytes": remote_bytes}
+    if local_bytes is not None and headroom is None:
+        named["headroom"] = 0.0
+    return replace_numbers(profile, {name: value for name, value in named.items() if value is not None})
+
+
+def _read_local_budget(
+    profile: HardwareProfile, local_bytes: int | str | None, headroom: float | str | None
+) -> Wishes:
+    """Return the local budget and its headroom as a goal has them. Raises InputError."""
+    named = _read("local_bytes", parse_bytes, local_bytes)
+    share = _read("headroom", parse_headroom, headroom)
+    if named is not None and (named <= 0 or not share):
+        # The goal checks the number.
+        return {"local_bytes": named, "headroom": 0.0}
+    share = profile.headroom if share is None else share
+    memory = profile.local_bytes if named is None else named
+    return {"local_bytes": take_headroom(memory, share), "headroom": share}
+
+
+def _read(field: str, parse: Callable[[object], _Number], value: object) -> _Number | None:
+    """Return the number that a caller gave for a field, None if there is none. Raises InputError."""
+    try:
+        return None if value is None else parse(value)
+    except InputError as error:
+        raise error.inside(prefix=field) from None
 
 
 def check_kind(value: object, kind: type, *, name: str, load: str) -> None:

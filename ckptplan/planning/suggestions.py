@@ -10,6 +10,7 @@ from typing import Any
 from ckptplan.cost.case import Case
 from ckptplan.cost.exact import overhead
 from ckptplan.errors import Change, Infeasible, InputError
+from ckptplan.model.headroom import add_headroom, find_memory, take_headroom
 from ckptplan.model.step_costs import StepCosts
 from ckptplan.model.workload import Workload
 from ckptplan.planning.request import Request
@@ -67,6 +68,7 @@ def add_suggestions(infeasible: Infeasible, *, request: Request) -> Infeasible:
         _suggest_strategies,
         _suggest_overhead,
         _suggest_remote,
+        _suggest_headroom,
         _suggest_local,
         _suggest_steps,
         _suggest_batch,
@@ -79,6 +81,7 @@ def add_suggestions(infeasible: Infeasible, *, request: Request) -> Infeasible:
         need=infeasible.need,
         have=infeasible.have,
         subject=infeasible.subject,
+        headroom=infeasible.headroom,
         suggestions=list(islice(found, _MOST)),
     )
 
@@ -100,6 +103,14 @@ def _suggest_strategies(asked: _InfeasibleRequest, infeasible: Infeasible) -> _S
             yield asked.suggest("strategies", name, asked.question.replace(strategies=(name,)))
 
 
+def _suggest_headroom(asked: _InfeasibleRequest, infeasible: Infeasible) -> _Suggestions:
+    """Suggest to leave nothing free, if that alone makes a plan possible."""
+    goal = asked.request.goal
+    if goal.headroom and goal.local_bytes is not None:
+        memory = find_memory(goal.local_bytes, goal.headroom, machine=asked.case.profile.local_bytes)
+        yield asked.suggest("headroom", 0, asked.question.replace(local_bytes=memory, headroom=0.0))
+
+
 def _suggest_local(asked: _InfeasibleRequest, infeasible: Infeasible) -> _Suggestions:
     """Suggest the least local memory that fits the limits, that needs a moderate overhead, that needs none."""
     values = []
@@ -111,7 +122,9 @@ def _suggest_local(asked: _InfeasibleRequest, infeasible: Infeasible) -> _Sugges
         values.append(int(infeasible.need))
     present = asked.question.goal.local_bytes
     for value in sorted({value for value in values if present is not None and value > present})[:2]:
-        yield asked.suggest("local_bytes", value, asked.question.replace(local_bytes=value))
+        # A headroom that the caller named is also taken off the memory that is suggested.
+        named = add_headroom(value, asked.request.goal.headroom) if asked.request.names_headroom else value
+        yield asked.suggest("local_bytes", named, asked.question.replace(local_bytes=value))
 
 
 def _suggest_remote(asked: _InfeasibleRequest, infeasible: Infeasible) -> _Suggestions:
@@ -165,7 +178,8 @@ def _suggest_neurons(asked: _InfeasibleRequest, infeasible: Infeasible) -> _Sugg
 
 def _suggest_other_profile(asked: _InfeasibleRequest, infeasible: Infeasible) -> _Suggestions:
     """Suggest the smallest built-in machine on which the job fits, unless the caller set the budget."""
-    if asked.question.goal.local_bytes != asked.case.profile.local_bytes:
+    goal = asked.request.goal
+    if goal.local_bytes != take_headroom(asked.case.profile.local_bytes, goal.headroom):
         return
     others = [load_profile(name) for name in list_names("hardware_profiles") if name != asked.case.profile.name]
     # Skip machines whose local memory is an assumption.
@@ -175,7 +189,9 @@ def _suggest_other_profile(asked: _InfeasibleRequest, infeasible: Infeasible) ->
             costs = Case(workload=asked.case.workload, profile=other).costs
         except InputError:
             continue
-        there = asked.question.replace(costs=costs, local_bytes=other.local_bytes)
+        headroom = goal.headroom if asked.request.names_headroom else other.headroom
+        budget = take_headroom(other.local_bytes, headroom)
+        there = asked.question.replace(costs=costs, local_bytes=budget, headroom=headroom)
         suggestion = asked.suggest("profile", other.name, there)
         if suggestion is not None:
             yield suggestion

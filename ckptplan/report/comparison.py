@@ -12,6 +12,7 @@ from rich.text import Text
 from ckptplan.cost.case import Case
 from ckptplan.errors import Infeasible
 from ckptplan.model.plan import Plan
+from ckptplan.report.budget import print_budget, print_warning
 from ckptplan.report.infeasible import format_verdict
 from ckptplan.report.plan_rows import make_plan_row
 from ckptplan.report.plan_text import PROVED, format_parameters, passed_over, print_basis, print_title
@@ -49,6 +50,8 @@ def _print_comparison(
         console.print()
         console.print(_above(plans[0]))
     if plans:
+        print_budget(console, case.profile, budget=plans[0].goal.local_bytes, headroom=plans[0].goal.headroom)
+        print_warning(console, plans[0], wording=wording)
         print_basis(console, plans[0], wording=wording)
 
 

@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from ckptplan.report.budget import print_budget, print_warning
 from ckptplan.report.infeasible import format_infeasible
 from ckptplan.report.plan_text import format_parameters, print_basis, print_title
 from ckptplan.report.view import Column, View
@@ -46,10 +47,14 @@ def _print_front(console: Console, front: ParetoFront, *, wording: Wording) -> N
         console.print("no plan" if reason is None else format_infeasible(reason))
         return
     console.print(_summarize(front))
+    print_budget(console, front.profile, budget=front.budget_bytes, headroom=front.headroom)
     console.print()
     console.print(_make_table(front))
     console.print()
     console.print(_make_strategies_table(front))
+    best = front.place_within(front.budget_bytes)
+    if best is not None:
+        print_warning(console, front[best], wording=wording)
     for line in _list_notes(front, wording=wording):
         console.print(Text(line, style="dim"))
     print_basis(console, front[len(front) - 1], wording=wording)
@@ -146,6 +151,7 @@ def _make_document(front: ParetoFront) -> dict[str, Any]:
         "workload": {"name": front.workload.name, "hash": front.workload.hash, "steps": front.workload.steps},
         "profile": {"name": front.profile.name, "hash": front.profile.hash},
         "local_budget_bytes": front.budget_bytes,
+        "headroom": front.headroom,
         "resident_bytes": front.resident_bytes,
         "base_seconds": front.base_seconds,
         "exact": front.exact,

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from ckptplan.errors import Infeasible
+from ckptplan.model.headroom import add_headroom
+from ckptplan.report.budget import format_headroom
 from ckptplan.report.limits import limit_words
 from ckptplan.units import format_percent
 from ckptplan.wording import Argument, Wording
@@ -15,7 +17,7 @@ def format_infeasible(error: Infeasible, *, wording: Wording = str) -> str:
     lines = [
         f"{error.subject}: {words.broken}",
         f"  {words.needs} {words.exact(error.need)}",
-        f"  {'has':<{width}} {words.exact(error.have)}",
+        f"  {'has':<{width}} {words.exact(error.have)}{_describe_headroom(error)}",
     ]
     if error.suggestions:
         lines.append("any one of these changes makes a plan possible (each was planned):")
@@ -26,6 +28,13 @@ def format_infeasible(error: Infeasible, *, wording: Wording = str) -> str:
             for change, one in zip(changes, error.suggestions, strict=True)
         ]
     return "\n".join(lines)
+
+
+def _describe_headroom(error: Infeasible) -> str:
+    """Return what the local budget was taken from, '' if another limit binds or nothing is left free."""
+    if error.binding != "local_bytes" or not error.headroom:
+        return ""
+    return f": {format_headroom(add_headroom(int(error.have), error.headroom), error.headroom)}"
 
 
 def format_verdict(error: Infeasible) -> str:

@@ -10,6 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ckptplan.cost.case import Case
+from ckptplan.report.budget import print_budget, print_warning
 from ckptplan.report.infeasible import format_verdict
 from ckptplan.report.limits import limit_words
 from ckptplan.report.plan_rows import list_plan_columns, make_plan_row
@@ -70,6 +71,8 @@ def _print_reaches(
     if interrupted:
         console.print(Text(f"interrupted, larger values may fit: {', '.join(interrupted)}", style="dim"))
     if plan is not None:
+        print_budget(console, case.profile, budget=plan.goal.local_bytes, headroom=plan.goal.headroom)
+        print_warning(console, plan, wording=wording)
         print_basis(console, plan, wording=wording)
 
 

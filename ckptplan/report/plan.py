@@ -10,6 +10,7 @@ from rich.text import Text
 
 from ckptplan.errors import Infeasible
 from ckptplan.model.plan import Plan
+from ckptplan.report.budget import describe_headroom, warn_of_uncounted_bytes
 from ckptplan.report.comparison import make_strategies_table
 from ckptplan.report.plan_rows import list_plan_columns, make_plan_row
 from ckptplan.report.plan_text import PROVED, format_parameters, passed_over, print_basis, print_title
@@ -42,13 +43,13 @@ def _print_plan(
     others = {name: result for name, result in results.items() if name != plan.strategy}
     results = {plan.strategy: plan, **others}
     print_title(console, workload=plan.workload, profile=plan.profile)
-    console.print(_facts(plan, results, unicode=console.encoding.startswith("utf")))
+    console.print(_facts(plan, results, wording=wording, unicode=console.encoding.startswith("utf")))
     console.print()
     console.print(make_strategies_table(results))
     print_basis(console, plan, wording=wording)
 
 
-def _facts(plan: Plan, results: Mapping[str, Plan | Infeasible], *, unicode: bool) -> Table:
+def _facts(plan: Plan, results: Mapping[str, Plan | Infeasible], *, wording: Wording, unicode: bool) -> Table:
     predicted = plan.predicted
     table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
     table.add_column(no_wrap=True)
@@ -62,6 +63,8 @@ def _facts(plan: Plan, results: Mapping[str, Plan | Infeasible], *, unicode: boo
     if wish := _wish(plan):
         table.add_row("chosen for", wish)
     table.add_row("local memory", _local(plan, unicode=unicode))
+    if warning := warn_of_uncounted_bytes(plan, wording=wording):
+        table.add_row(Text("warning", style="bold yellow"), warning)
     table.add_row("remote memory", _remote(plan))
     table.add_row("time", _time(plan))
     table.add_row(
@@ -126,15 +129,16 @@ def _wish(plan: Plan) -> str:
 
 
 def _local(plan: Plan, *, unicode: bool) -> Text:
-    used, budget = plan.predicted.local_peak_bytes, plan.goal.local_bytes or plan.profile.local_bytes
+    used, budget = plan.predicted.local_peak_bytes, plan.goal.local_bytes or plan.profile.local_budget_bytes
     filled = min(_BAR, round(_BAR * used / budget))
     full, empty = ("█", "░") if unicode else ("#", ".")
+    taken = describe_headroom(plan.goal, plan.profile)
     where = "per unit" if plan.profile.units > 1 else "in all"
     return Text.assemble(
         (full * filled, "cyan"),
         (empty * (_BAR - filled), "dim"),
         f" {100 * used / budget:.1f} % of {format_bytes(budget)} {where}: {format_bytes(used)} "
-        f"({format_bytes(budget - used)} free)",
+        f"({'; '.join(part for part in (f'{format_bytes(budget - used)} free', taken) if part)})",
     )
 
 

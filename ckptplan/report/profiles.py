@@ -11,7 +11,7 @@ from rich.text import Text
 
 from ckptplan.model.profile import GRADES, NUMBERS, HardwareProfile
 from ckptplan.report.view import View
-from ckptplan.units import format_bytes, format_count, format_rate, format_seconds
+from ckptplan.units import format_bytes, format_count, format_rate, format_seconds, format_share
 
 
 def view_profiles(profiles: Sequence[HardwareProfile]) -> View:
@@ -30,7 +30,11 @@ def view_profile(profile: HardwareProfile) -> View:
         kind="profile",
         table=lambda console: _print_profile(console, profile),
         document=lambda: {
-            "profile": {"hash": profile.hash, **profile.model_dump(mode="json", exclude_none=True)}
+            "profile": {
+                "hash": profile.hash,
+                **profile.model_dump(mode="json", exclude_none=True),
+                "headroom": profile.headroom,
+            }
         },
         rows=lambda: _list_numbers(profile),
     )
@@ -50,7 +54,7 @@ def _print_profiles(console: Console, profiles: Sequence[HardwareProfile]) -> No
     """Print a line for each profile."""
     table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
     table.add_column("name", no_wrap=True)
-    for heading in ("units", "local each", "remote", "write", "read"):
+    for heading in ("units", "local each", "headroom", "remote", "write", "read"):
         table.add_column(heading, justify="right", no_wrap=True)
     table.add_column("assumed")
     for profile in profiles:
@@ -58,6 +62,7 @@ def _print_profiles(console: Console, profiles: Sequence[HardwareProfile]) -> No
             Text(profile.name, style="bold"),
             format_count(profile.units),
             format_bytes(profile.local_bytes),
+            format_share(profile.headroom),
             "unbounded" if profile.remote_bytes is None else format_bytes(profile.remote_bytes),
             format_rate(profile.write_bytes_per_second),
             format_rate(profile.read_bytes_per_second),
@@ -154,6 +159,8 @@ def format_field(field: str, value: object) -> str:
         return "yes" if value else "no"
     if not isinstance(value, (int, float)):
         return str(value)
+    if field == "headroom":
+        return format_share(value)
     for ending, show in _UNITS.items():
         if field.endswith(ending):
             return show(value)

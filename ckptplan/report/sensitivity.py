@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from ckptplan.report.budget import print_budget
 from ckptplan.report.plan_text import print_title
 from ckptplan.report.view import View
 from ckptplan.storage.tables import Columns, Row, Rows
@@ -46,6 +47,8 @@ def _print_sensitivity(console: Console, study: Sensitivity, *, wording: Wording
             "best: ", (best.strategy, "bold green"), f"  {_parameters(best)}: {format_seconds(best.seconds)}"
         )
     )
+    profile = study.profile
+    print_budget(console, profile, budget=profile.local_budget_bytes, headroom=profile.headroom)
     console.print()
     console.print(_make_table(study))
     console.print()

@@ -19,7 +19,9 @@ def find_reason(question: Question, *, subject: str) -> Infeasible:
     """
     have, need = question.goal.local_bytes, question.least_solvable_bytes
     if have is not None and need > have:
-        return Infeasible(binding="local_bytes", need=need, have=have, subject=subject)
+        return Infeasible(
+            binding="local_bytes", need=need, have=have, subject=subject, headroom=question.goal.headroom
+        )
     closed = question.for_closed_forms()
     lifted: dict[BudgetLimit, Question] = {
         "max_overhead": question.replace(max_overhead=None),
@@ -37,7 +39,13 @@ def find_reason(question: Question, *, subject: str) -> Infeasible:
             limit = limits[binding]
             least = None if limit is None else relaxed.least(binding)
             if limit is not None and least is not None and least > limit:
-                return Infeasible(binding=binding, need=least, have=limit, subject=subject)
+                return Infeasible(
+                    binding=binding,
+                    need=least,
+                    have=limit,
+                    subject=subject,
+                    headroom=question.goal.headroom,
+                )
     return _explain_unsolved(question, subject=subject)
 
 
@@ -54,7 +62,13 @@ def _explain_unsolved(question: Question, *, subject: str) -> Infeasible:
         answer = lifted.best() if lifted.replace(max_overhead=None).fits() else None
         if answer is not None and not answer.strategy.is_closed_form:
             for binding, need, have in _find_broken(question, answer.totals(question.costs)):
-                return Infeasible(binding=binding, need=need, have=have, subject=subject)
+                return Infeasible(
+                    binding=binding,
+                    need=need,
+                    have=have,
+                    subject=subject,
+                    headroom=question.goal.headroom,
+                )
     most = max(
         (
             one.most_steps(question.costs, question.budget, effort=question.goal.effort)
@@ -63,7 +77,13 @@ def _explain_unsolved(question: Question, *, subject: str) -> Infeasible:
         default=0,
     )
     have = question.costs.steps
-    return Infeasible(binding="steps", need=min(most, have - 1), have=have, subject=subject)
+    return Infeasible(
+        binding="steps",
+        need=min(most, have - 1),
+        have=have,
+        subject=subject,
+        headroom=question.goal.headroom,
+    )
 
 
 def _find_broken(question: Question, totals: Totals) -> Iterator[tuple[Limit, float, float]]:

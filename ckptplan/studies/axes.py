@@ -15,6 +15,7 @@ from ckptplan.errors import InputError, did_you_mean, quote_value
 from ckptplan.model.workload import ACTION_TIMES, DERIVED
 from ckptplan.units import (
     ACCEPTED_BYTES,
+    ACCEPTED_HEADROOM,
     ACCEPTED_RATE,
     ACCEPTED_SECONDS,
     MAX_BYTES,
@@ -23,7 +24,9 @@ from ckptplan.units import (
     format_count,
     format_rate,
     format_seconds,
+    format_share,
     parse_bytes,
+    parse_headroom,
     parse_optional_bytes,
     parse_rate,
     parse_seconds,
@@ -87,6 +90,7 @@ LIMIT = AxisKind(
     accepted=f"{ACCEPTED_BYTES}, or 'unbounded'",
     whole=True,
 )
+HEADROOM = AxisKind(read=parse_headroom, show=format_share, accepted=ACCEPTED_HEADROOM)
 RATE = AxisKind(read=parse_rate, show=format_rate, accepted=ACCEPTED_RATE)
 SECONDS = AxisKind(read=parse_seconds, show=format_seconds, accepted=ACCEPTED_SECONDS)
 RATIO = AxisKind(read=_read_ratio, show=lambda value: f"{value:.4g}", accepted=_RATIO)
@@ -204,6 +208,7 @@ _AXES = (
     _make_network_axis("batch"),
     _make_network_axis("neurons"),
     _make_axis("local-bytes", BYTES, "profile.local_bytes"),
+    _make_axis("headroom", HEADROOM, "profile.headroom"),
     _make_axis("remote-bytes", LIMIT, "profile.remote_bytes"),
     *(_make_size_axis(field) for field in (*DERIVED, "workspace_bytes")),
     _make_axis(

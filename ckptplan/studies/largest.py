@@ -29,6 +29,7 @@ def largest(
     strategies: Iterable[str] | str | None = None,
     max_overhead: float | str | None = None,
     local_bytes: int | str | None = None,
+    headroom: float | str | None = None,
     remote_bytes: int | str | None = None,
     effort: str = "quick",
     progress: Progress | None = None,
@@ -45,6 +46,8 @@ def largest(
             (docs/trade-offs.md).
         max_overhead: limit on the time over base's, as 0.1 or '10%'; without it, plans may be very slow.
         local_bytes: replaces the profile's local memory of one unit.
+        headroom: share of local memory to leave free, as 0.1 or '10%'; replaces the profile's. A budget that
+            ``local_bytes`` names has none unless it is given here.
         remote_bytes: replaces the profile's remote memory in total.
         effort: 'quick' or 'thorough', as in ``optimize``.
         progress: called with the work done and the total work.
@@ -66,6 +69,7 @@ def largest(
         unless_named="closed",
         strategies=strategies,
         local_bytes=local_bytes,
+        headroom=headroom,
         remote_bytes=remote_bytes,
         max_overhead=max_overhead,
         effort=effort,

@@ -22,7 +22,7 @@ from ckptplan.model.profile import HardwareProfile
 from ckptplan.model.progress import Progress
 from ckptplan.model.record import Parameters
 from ckptplan.model.workload import Workload
-from ckptplan.planning.ranking import Ranking, rank_strategies
+from ckptplan.planning.ranking import rank_strategies
 from ckptplan.planning.request import Request
 from ckptplan.search.answer import Answer, ClosedFormAnswer
 from ckptplan.search.box import Limits
@@ -49,6 +49,7 @@ def pareto(
     *,
     strategies: Iterable[str] | str | None = None,
     local_bytes: int | str | None = None,
+    headroom: float | str | None = None,
     remote_bytes: int | str | None = None,
     max_overhead: float | str | None = None,
     resolution: float | str | None = None,
@@ -67,6 +68,8 @@ def pareto(
             fast to search. Strategies such as ``optimal`` are solved for some budgets, or for all if there are
             few.
         local_bytes: the budget of one unit that ``best`` and ``knee`` keep; it does not limit the front.
+        headroom: share of local memory to leave free, as 0.1 or '10%'; replaces the profile's. A budget that
+            ``local_bytes`` names has none unless it is given here.
         remote_bytes: limit on remote memory in total; replaces the profile's.
         max_overhead: limit on the time over base's, as 0.1 or '10%'.
         resolution: 0 lists every point, 0.01 those that differ by 1 % in memory or time; None means 0 up to
@@ -84,6 +87,7 @@ def pareto(
         unless_named="closed",
         strategies=strategies,
         local_bytes=local_bytes,
+        headroom=headroom,
         remote_bytes=remote_bytes,
         max_overhead=max_overhead,
         effort=effort,
@@ -223,7 +227,12 @@ class ParetoFront(Sequence[Plan]):
     @property
     def budget_bytes(self) -> int:
         """The local budget of one unit that ``best`` and ``knee`` keep."""
-        return self._request.goal.local_bytes or self.profile.local_bytes
+        return self._request.goal.local_bytes or self.profile.local_budget_bytes
+
+    @property
+    def headroom(self) -> float:
+        """The share of local memory that the budget leaves free."""
+        return self._request.goal.headroom
 
     @property
     def resident_bytes(self) -> int:
@@ -277,11 +286,7 @@ class ParetoFront(Sequence[Plan]):
     def by_strategy(self) -> Mapping[str, ParetoFront]:
         """The front of each strategy that fits at all, by name."""
         return {
-            one.strategy.name: ParetoFront(
-                self._request,
-                (one,),
-                resolution=one.front.resolution,
-            )
+            one.strategy.name: ParetoFront(self._request, (one,), resolution=one.front.resolution)
             for one in self._fronts
             if len(one.front)
         }
@@ -332,26 +337,23 @@ class ParetoFront(Sequence[Plan]):
         """The knee within the budget, as ``optimize(objective='balanced')``. Raises Infeasible."""
         place = self.knee_place
         if self._read_off and place is not None:
-            return self._plan(place, budget=self.budget_bytes)
-        return self._search(self.budget_bytes, objective="balanced").first()
+            return self._request.plan(self._answer(place))
+        balanced = self._request.replace(objective="balanced")
+        return rank_strategies(balanced, strategies=self._question.goal.strategies).first()
 
     def at(self, local_bytes: int | str) -> Plan:
         """Return the fastest plan within a budget of one unit. Raises InputError and Infeasible.
 
         It is taken from the front if that is complete, and searched for otherwise.
         """
-        budget = _read_budget(local_bytes)
-        place = self.place_within(budget)
-        if self._read_off and place is not None:
-            return self._plan(place, budget=budget)
-        return self._search(budget).first()
+        return self._best_of(self._within(_read_budget(local_bytes)))
 
     def lacks(self, local_bytes: int | str) -> Infeasible | None:
         """Return why no plan fits a budget of one unit, None if one does. Raises InputError."""
         budget = _read_budget(local_bytes)
         if self.place_within(budget) is not None:
             return None
-        question = self._question.replace(local_bytes=budget)
+        question = self._question.replace(local_bytes=budget, headroom=0.0)
         if question.fits():
             return None
         names = ", ".join(self.by_strategy) or "no strategy"
@@ -361,27 +363,33 @@ class ParetoFront(Sequence[Plan]):
     @property
     def best(self) -> Plan:
         """The fastest plan within the budget. Raises Infeasible."""
-        return self.at(self.budget_bytes)
+        return self._best_of(self._request)
 
     @property
     def _read_off(self) -> bool:
         """Whether plans can be taken from the columns: the fronts are complete, and all are closed forms."""
         return not self.resolution and all(strategy.is_closed_form for strategy in self.compared)
 
-    def _plan(self, place: int, *, budget: int | None = None) -> Plan:
-        """Return the plan of a point, for the given budget, or for the memory that it needs."""
+    def _plan(self, place: int) -> Plan:
+        """Return the plan of a point, for the memory that it needs."""
+        own = self._within(int(self.local_peak_bytes[place]))
+        return dataclasses.replace(own, own_budget=True).plan(self._answer(place))
+
+    def _answer(self, place: int) -> Answer:
         which, index = self._origins[:, place].tolist()
-        answer = self._fronts[which].answers[index]
-        limit = int(self.local_peak_bytes[place]) if budget is None else budget
-        request = dataclasses.replace(self._within(limit), own_budget=budget is None)
-        return request.plan(answer)
+        answer: Answer = self._fronts[which].answers[index]
+        return answer
 
-    def _search(self, budget: int, *, objective: str = "time") -> Ranking:
-        names = tuple(strategy.name for strategy in self.compared)
-        return rank_strategies(self._within(budget, objective=objective), strategies=names)
+    def _best_of(self, request: Request) -> Plan:
+        """Return the fastest plan within the budget of a request."""
+        place = self.place_within(request.goal.local_bytes or self.budget_bytes)
+        if self._read_off and place is not None:
+            return request.plan(self._answer(place))
+        return rank_strategies(request, strategies=self._question.goal.strategies).first()
 
-    def _within(self, budget: int, *, objective: str = "time") -> Request:
-        return self._request.replace(local_bytes=budget, objective=objective)
+    def _within(self, budget: int) -> Request:
+        """Return the request with a local budget that was named, so that it has no headroom."""
+        return self._request.replace(local_bytes=budget, headroom=0.0)
 
 
 def _read_budget(local_bytes: int | str) -> int:

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from ckptplan.cost.case import Case, replace_numbers
+from ckptplan.cost.case import Case
 from ckptplan.errors import InputError, quote_value
 from ckptplan.model.goal import Goal
 from ckptplan.model.profile import HardwareProfile
@@ -20,7 +20,7 @@ from ckptplan.model.progress import Progress
 from ckptplan.model.record import Parameters
 from ckptplan.model.workload import Workload
 from ckptplan.planning.ranking import explain_infeasible
-from ckptplan.planning.request import Request, check_kind
+from ckptplan.planning.request import Request, check_kind, replace_memory
 from ckptplan.search.answer import Answer
 from ckptplan.search.question import Question
 from ckptplan.studies.axes import Axis, Value, find_axis
@@ -125,6 +125,7 @@ def sensitivity(
     strategies: Iterable[str] | None = None,
     model: str = "exact",
     local_bytes: int | str | None = None,
+    headroom: float | str | None = None,
     remote_bytes: int | str | None = None,
     uncertainty: float | str | None = None,
     effort: str = "quick",
@@ -141,6 +142,8 @@ def sensitivity(
         strategies: names or groups; None means 'closed'.
         model: 'exact', or 'paper' for the printed equations.
         local_bytes: replaces the profile's local memory of one unit.
+        headroom: share of local memory to leave free, as 0.1 or '10%'; replaces the profile's. A budget that
+            ``local_bytes`` names has none unless it is given here.
         remote_bytes: replaces the profile's remote memory in total.
         uncertainty: if given, as 0.1 or '10%' and at most 1, the result has error bars: all times vary at once
             by up to this share.
@@ -153,9 +156,12 @@ def sensitivity(
     check_kind(workload, Workload, name="workload", load="load_workload")
     check_kind(profile, HardwareProfile, name="profile", load="load_profile")
     share = None if uncertainty is None else _read_share(uncertainty)
-    budgets: Mapping[str, Any] = {"local_bytes": local_bytes, "remote_bytes": remote_bytes}
-    wished = {name: value for name, value in budgets.items() if value is not None}
-    machine = replace_numbers(profile, wished)
+    budgets: Mapping[str, Any] = {
+        "local_bytes": local_bytes,
+        "headroom": headroom,
+        "remote_bytes": remote_bytes,
+    }
+    machine = replace_memory(profile, **budgets)
     request = Request.of(
         workload,
         machine,
@@ -166,7 +172,7 @@ def sensitivity(
         effort=effort,
     )
     study = _Study(request=dataclasses.replace(request, keeps_best=False))
-    goal = request.goal.model_copy(update={"local_bytes": None, "remote_bytes": None})
+    goal = request.goal.model_copy(update={"local_bytes": None, "headroom": 0.0, "remote_bytes": None})
     nominal = study.question(study.case).best()
     if nominal is None:
         raise explain_infeasible(
@@ -177,7 +183,7 @@ def sensitivity(
                 strategies=goal.strategies,
                 model=model,
                 effort=effort,
-                **wished,
+                **budgets,
             )
         )
     done = _WorkCounter(progress, total=_WORK * len(INPUTS) + (SAMPLES if share is not None else 0))

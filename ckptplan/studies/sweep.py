@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import product
 from typing import Any
 
-from ckptplan.cost.case import Case, replace_numbers
+from ckptplan.cost.case import Case
 from ckptplan.errors import InputError
 from ckptplan.model.checked import digest
 from ckptplan.model.goal import Goal
@@ -15,7 +15,7 @@ from ckptplan.model.plan import Provenance
 from ckptplan.model.profile import HardwareProfile
 from ckptplan.model.workload import Workload
 from ckptplan.planning.provenance import make_provenance
-from ckptplan.planning.request import Request, check_kind, make_goal
+from ckptplan.planning.request import Request, check_kind, make_goal, replace_memory
 from ckptplan.search.question import Question
 from ckptplan.storage.tables import Columns, Row, Type
 from ckptplan.studies.axes import Value
@@ -34,7 +34,7 @@ class Sweep:
     """A grid, and everything else that determines its rows.
 
     Rows are ordered by workload, then by profile, then by the grid. ``goal`` has no budgets: these are the
-    memory sizes of the profiles.
+    memory sizes of the profiles, less their headroom.
     """
 
     workloads: tuple[Workload, ...]
@@ -173,6 +173,7 @@ def make_sweep(
     model: str = "exact",
     max_overhead: float | str | None = None,
     local_bytes: int | str | None = None,
+    headroom: float | str | None = None,
     remote_bytes: int | str | None = None,
     effort: str = "quick",
     command: str = "ckptplan.sweep",
@@ -188,16 +189,18 @@ def make_sweep(
         model: 'exact', or 'paper' for the printed equations.
         max_overhead: limit on the time over base's.
         local_bytes: replaces the profiles' local memory of one unit.
+        headroom: share of local memory to leave free, as 0.1 or '10%'; replaces the profiles'. A budget that
+            ``local_bytes`` names has none unless it is given here.
         remote_bytes: replaces the profiles' remote memory in total.
         effort: 'quick' or 'thorough', as in ``optimize``.
         command: recorded in the provenance.
 
     Raises InputError.
     """
-    budgets = {
-        name: value
-        for name, value in {"local_bytes": local_bytes, "remote_bytes": remote_bytes}.items()
-        if value is not None
+    budgets: Mapping[str, Any] = {
+        "local_bytes": local_bytes,
+        "headroom": headroom,
+        "remote_bytes": remote_bytes,
     }
     grid = make_grid(over)
     _check_budgets(grid, budgets)
@@ -212,7 +215,7 @@ def make_sweep(
     sweep = Sweep(
         workloads=_check_several(workloads, Workload),
         profiles=tuple(
-            replace_numbers(profile, budgets) for profile in _check_several(profiles, HardwareProfile)
+            replace_memory(profile, **budgets) for profile in _check_several(profiles, HardwareProfile)
         ),
         grid=grid,
         goal=goal,
@@ -246,7 +249,7 @@ def _check_several(given: Any, kind: type[Any]) -> tuple[Any, ...]:
 def _check_budgets(grid: Grid, budgets: Mapping[str, Any]) -> None:
     for axis in grid.axes:
         for name, value in budgets.items():
-            if f"profile.{name}" in axis.sets:
+            if value is not None and f"profile.{name}" in axis.sets:
                 raise InputError(
                     "is both varied by the grid and set to one value",
                     field=name,
@@ -283,9 +286,9 @@ def sweep(
 
     ``over`` maps inputs to values, as ``{"T": "256:65536:x2", "batch": [30, 60]}``, or lists texts such as
     ``"T=256:65536:x2"``. ``wishes`` are ``strategies`` (None means 'closed'), ``objective``, ``model``,
-    ``max_overhead``, ``local_bytes``, ``remote_bytes`` and ``effort``, as in ``optimize``. ``jobs`` is the
-    number of processes, None for all cores; with several, a script needs ``if __name__ == "__main__":``, as
-    every script that starts processes does.
+    ``max_overhead``, ``local_bytes``, ``headroom``, ``remote_bytes`` and ``effort``, as in ``optimize``.
+    ``jobs`` is the number of processes, None for all cores; with several, a script needs
+    ``if __name__ == "__main__":``, as every script that starts processes does.
 
     Raises InputError before the first row for unknown inputs, wrong values, and a grid of more than 10 million
     rows.

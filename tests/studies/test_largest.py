@@ -169,7 +169,8 @@ def test_progress_is_told_while_a_strategy_is_solved() -> None:
 def test_what_is_too_long_to_be_solved_says_how_long_may_be(name: str) -> None:
     """Room for one checkpoint: what is run again can be told for so many steps, or tables be filled."""
     a100 = ckptplan.load_profile("nvidia-a100-80gb")
-    question = Request.of(PAPER.with_steps(563_844), a100, command="", strategies=[name]).question()
+    request = Request.of(PAPER.with_steps(563_844), a100, command="", strategies=[name], headroom=0)
+    question = request.question()
     missing = find_reason(question, subject=name)
     assert missing.binding == "steps"
     most = int(missing.need)
