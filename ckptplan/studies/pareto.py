@@ -330,21 +330,15 @@ class ParetoFront(Sequence[Plan]):
     @property
     def knee(self) -> Plan:
         """The knee within the budget, as ``optimize(objective='balanced')``. Raises Infeasible."""
-        place = self.knee_place
-        if self._read_off and place is not None:
-            return self._plan(place, budget=self.budget_bytes)
-        return self._search(self.budget_bytes, objective="balanced").first()
+        return self._search(self.budget_bytes, objective="balanced").best()
 
     def at(self, local_bytes: int | str) -> Plan:
-        """Return the fastest plan within a budget of one unit. Raises InputError and Infeasible.
+        """Return the plan to run within a budget of one unit, as ``optimize``.
 
-        It is taken from the front if that is complete, and searched for otherwise.
+        It need not be on the front: of plans whose times cannot be told apart, it is the simplest. Raises
+        InputError and Infeasible.
         """
-        budget = _read_budget(local_bytes)
-        place = self.place_within(budget)
-        if self._read_off and place is not None:
-            return self._plan(place, budget=budget)
-        return self._search(budget).first()
+        return self._search(_read_budget(local_bytes)).best()
 
     def lacks(self, local_bytes: int | str) -> Infeasible | None:
         """Return why no plan fits a budget of one unit, None if one does. Raises InputError."""
@@ -360,21 +354,15 @@ class ParetoFront(Sequence[Plan]):
 
     @property
     def best(self) -> Plan:
-        """The fastest plan within the budget. Raises Infeasible."""
+        """The plan to run within the budget, as ``optimize``. Raises Infeasible."""
         return self.at(self.budget_bytes)
 
-    @property
-    def _read_off(self) -> bool:
-        """Whether plans can be taken from the columns: the fronts are complete, and all are closed forms."""
-        return not self.resolution and all(strategy.is_closed_form for strategy in self.compared)
-
-    def _plan(self, place: int, *, budget: int | None = None) -> Plan:
-        """Return the plan of a point, for the given budget, or for the memory that it needs."""
+    def _plan(self, place: int) -> Plan:
+        """Return the plan of a point, for the memory that it needs."""
         which, index = self._origins[:, place].tolist()
         answer = self._fronts[which].answers[index]
-        limit = int(self.local_peak_bytes[place]) if budget is None else budget
-        request = dataclasses.replace(self._within(limit), own_budget=budget is None)
-        return request.plan(answer)
+        request = self._within(int(self.local_peak_bytes[place]))
+        return dataclasses.replace(request, own_budget=True).plan(answer)
 
     def _search(self, budget: int, *, objective: str = "time") -> Ranking:
         names = tuple(strategy.name for strategy in self.compared)
