@@ -116,6 +116,7 @@ def test_a_slow_plan_that_keeps_another_from_its_place_is_searched_for() -> None
 def jobs(draw: st.DrawFn) -> tuple[ckptplan.Workload, ckptplan.HardwareProfile]:
     """A job with times that are calibrated or not, on a machine where it may or may not fit."""
     costly = draw(st.booleans())
+    actions: dict[str, Any] = {name: draw(seconds) if costly else 0.0 for name in ACTION_TIMES}
     steps, state, tape = draw(st.integers(1, 200)), draw(st.integers(1, 100)), draw(st.integers(1, 300))
     uncertainty = draw(st.sampled_from([None, 0.0, 0.004, 0.01, 0.5]))
     workload = ckptplan.Workload(
@@ -127,7 +128,7 @@ def jobs(draw: st.DrawFn) -> tuple[ckptplan.Workload, ckptplan.HardwareProfile]:
         backward_seconds=draw(st.floats(0.1, 10)),
         recompute_seconds=draw(st.floats(1e-4, 10)),
         calibration=None if uncertainty is None else calibration(uncertainty),
-        **{name: draw(seconds) if costly else 0.0 for name in ACTION_TIMES},
+        **actions,
     )
     profile = ckptplan.HardwareProfile(
         name="random",
@@ -150,6 +151,7 @@ def told(plan: ckptplan.Plan) -> tuple[object, ...]:
     return plan.strategy, dict(plan.parameters), plan.predicted, why
 
 
+@settings(max_examples=40)
 @given(job=jobs(), names=names_of_several, objective=st.sampled_from(OBJECTIVES))
 def test_compare_begins_with_the_plan_of_optimize(job: Any, names: list[str], objective: ObjectiveName) -> None:
     try:
@@ -163,6 +165,7 @@ def test_compare_begins_with_the_plan_of_optimize(job: Any, names: list[str], ob
     assert told(first) == told(plan)
 
 
+@settings(max_examples=40)
 @given(job=jobs(), names=names_of_several, share=st.floats(0.3, 1))
 def test_fronts_and_sweeps_name_the_plan_of_optimize(job: Any, names: list[str], share: float) -> None:
     workload, profile = job
@@ -204,8 +207,8 @@ def test_the_plan_of_the_longest_job_is_that_of_optimize(job: Any, name: str, mo
 #: A tie within 0.1 %, differences that only an uncertain calibration cannot tell, and a choice of one.
 STUDIED: list[tuple[int, float | None, list[str]]] = [
     (3000, None, ["standard", "growing"]),
-    (3000, 0.05, ["standard", "nested", "growing"]),
-    (4096, 0.008, ["double", "revolve"]),
+    (3000, 0.05, ["standard", "nested"]),
+    (3320, 0.008, ["nested", "growing"]),
 ]
 
 
