@@ -193,7 +193,7 @@ def test_fronts_and_sweeps_name_the_plan_of_optimize(job: Any, names: list[str],
         assert told(front.at(budget)) == told(smaller)
 
 
-@settings(max_examples=25)
+@settings(max_examples=10)
 @given(job=jobs(), name=st.sampled_from(sorted(CLOSED)), more=st.floats(0, 1))
 def test_the_plan_of_the_longest_job_is_that_of_optimize(job: Any, name: str, more: float) -> None:
     workload, profile = job
@@ -204,11 +204,11 @@ def test_the_plan_of_the_longest_job_is_that_of_optimize(job: Any, name: str, mo
         assert told(plan) == told(reach.plan)
 
 
-#: A tie within 0.1 %, differences that only an uncertain calibration cannot tell, and a choice of one.
+#: Growing is quicker by less than 0.01 %, and by 0.013 %; then it alone fits.
 STUDIED: list[tuple[int, float | None, list[str]]] = [
     (3000, None, ["standard", "growing"]),
-    (3000, 0.05, ["standard", "nested"]),
-    (3320, 0.008, ["nested", "growing"]),
+    (3200, 0.008, ["standard", "growing"]),
+    (3400, 0.5, ["standard", "growing"]),
 ]
 
 
