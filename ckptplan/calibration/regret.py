@@ -10,6 +10,7 @@ from ckptplan.calibration.samples import Sample
 from ckptplan.calibration.validation import Contender, Regret
 from ckptplan.errors import InputError
 from ckptplan.model.plan import Plan
+from ckptplan.planning.same_schedules import group_same_schedules
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,10 +53,8 @@ def find_rivals(plan: Plan) -> list[RivalPlan]:
 
 def drop_same_schedules(plans: Sequence[Plan]) -> list[RivalPlan]:
     """Return plans with distinct schedules, each with the strategies of the plans that it stands for."""
-    groups: dict[tuple[object, ...], list[Plan]] = {}
-    for plan in plans:
-        groups.setdefault(tuple(ckptplan.actions(plan)), []).append(plan)
-    return [RivalPlan(plan=first, same=tuple(one.strategy for one in same)) for first, *same in groups.values()]
+    groups = group_same_schedules(plans)
+    return [RivalPlan(plan=first, same=tuple(one.strategy for one in same)) for first, *same in groups]
 
 
 def compute_regret(chosen: Sample, rivals: Sequence[RivalPlan], times: Sequence[Sample]) -> Regret:

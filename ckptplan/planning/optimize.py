@@ -48,9 +48,8 @@ def optimize(
         progress: called with the work done and the total work.
         command: recorded in the plan's provenance.
 
-    The times of a calibrated workload have an uncertainty. If the objective is time and the model is 'exact',
-    the plan is then the fastest regular one that cannot be distinguished from the fastest, and its
-    ``estimate_basis`` says so (docs/search.md).
+    Of plans whose times cannot be told apart (0.1 %, or the uncertainty of a calibration up to 1 %), it is the
+    simplest; its ``estimate_basis`` then says which one is predicted to be quicker (docs/search.md).
 
     Raises InputError, and Infeasible (need, have, binding limit, verified suggestions).
     """
@@ -79,11 +78,10 @@ def compare(
     progress: Progress | None = None,
     **wishes: Unpack[Wishes],
 ) -> dict[str, Plan | Infeasible]:
-    """Return the best plan of each strategy, or the reason why it has none; the best plan first.
+    """Return the best plan of each strategy, or the reason why it has none; the plan of ``optimize`` first.
 
-    Keyword arguments are those of ``optimize``. With the objective 'balanced', the knee of all strategies
-    together ranks each of them. The order follows the predictions and ignores the uncertainty of a
-    calibration. Raises InputError.
+    The other plans follow by prediction. Keyword arguments are those of ``optimize``. With the objective
+    'balanced', the knee of all strategies together ranks each of them. Raises InputError.
     """
     request = Request.of(workload, profile, command=command, progress=progress, **wishes)
     return rank_strategies(request).by_strategy()

@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 from ckptplan.errors import Infeasible
-from ckptplan.model.calibration import Calibration
 from ckptplan.model.plan import Plan
 from ckptplan.model.prediction import BasisEntry
 from ckptplan.planning.request import Request
+from ckptplan.planning.resolution import explain_choice
 from ckptplan.planning.suggestions import add_suggestions
 from ckptplan.search.answer import Answer
 from ckptplan.search.question import Question
 from ckptplan.search.reasons import find_reason
 from ckptplan.strategies.registry import select_strategies
-from ckptplan.units import format_percent
-
-#: Relative difference of times that another order of summation can cause.
-_ROUNDING = 1e-9
 
 
 def rank_strategies(request: Request, *, strategies: tuple[str, ...] | None = None) -> Ranking:
@@ -35,7 +30,7 @@ def rank_strategies(request: Request, *, strategies: tuple[str, ...] | None = No
 
 @dataclass(frozen=True, kw_only=True)
 class Ranking:
-    """The answers of the strategies that fit a request, the best by prediction first."""
+    """The answers of the strategies that fit a request, the one to choose first (``Question.rank``)."""
 
     request: Request
     question: Question
@@ -47,18 +42,7 @@ class Ranking:
         return bool(self.question.interruptions)
 
     def best(self) -> Plan:
-        """Return the plan to run: the first, or a regular one that the calibration cannot distinguish from it.
-
-        Raises Infeasible, with verified suggestions.
-        """
-        calibration = self.request.case.workload.calibration
-        times_decide = (self.request.goal.objective, self.request.goal.model) == ("time", "exact")
-        if calibration is None or not times_decide or not self.answers:
-            return self.first()
-        return self._choose_within(calibration)
-
-    def first(self) -> Plan:
-        """Return the best plan by prediction alone.
+        """Return the plan to run.
 
         Raises Infeasible, with verified suggestions.
         """
@@ -67,7 +51,7 @@ class Ranking:
         raise explain_infeasible(self.request.replace(strategies=self.question.goal.strategies))
 
     def by_strategy(self) -> dict[str, Plan | Infeasible]:
-        """Return the best plan of each strategy, best first, then why the other strategies do not fit."""
+        """Return the best plan of each strategy, the one to run first, then why other strategies do not fit."""
         plans = {answer.strategy.name: self._plan(answer) for answer in self.answers}
         reasons = {
             strategy.name: find_reason(
@@ -78,29 +62,11 @@ class Ranking:
         }
         return {**plans, **reasons}
 
-    def _plan(self, answer: Answer, *notes: BasisEntry) -> Plan:
+    def _plan(self, answer: Answer) -> Plan:
+        notes: tuple[BasisEntry, ...] = ()
+        if answer is self.answers[0]:
+            notes = explain_choice(self.answers, self.question, self.request.case.workload.calibration)
         return self.request.plan(answer, *notes, ranked=self.answers)
-
-    def _choose_within(self, calibration: Calibration) -> Plan:
-        """Return the best regular plan whose time cannot be distinguished from the least, else the fastest.
-
-        In execution each chunk has a cost of its own, which the models ignore, and irregular schedules have
-        many chunks. So a gain within the error of measurement does not justify an irregular schedule. Of the
-        regular plans, the best is the fastest when the measured overhead of its chunks is added.
-        """
-        first, steps = self.answers[0], self.question.costs.steps
-        most = (1 + calibration.uncertainty) * first.key[0]
-        close = [answer for answer in self.answers if answer.key[0] <= most and answer.regular]
-
-        def charged(answer: Answer) -> float:
-            parameters: Mapping[str, int] = answer.parameters
-            chunks = -(-steps // parameters.get("chunk_size", steps))
-            return answer.key[0] + chunks * (calibration.chunk_overhead_seconds or 0.0)
-
-        chosen = min(close, key=charged, default=first)
-        if chosen is first:
-            return self._plan(first)
-        return self._plan(chosen, _explain_regular_choice(first, chosen, uncertainty=calibration.uncertainty))
 
 
 def explain_infeasible(request: Request) -> Infeasible:
@@ -114,21 +80,3 @@ def _name_subject(asked: tuple[str, ...]) -> str:
     if len(asked) < len(select_strategies(None)):
         return f"none of {', '.join(asked)} fits"
     return "no strategy fits"
-
-
-def _explain_regular_choice(first: Answer, chosen: Answer, *, uncertainty: float) -> BasisEntry:
-    """Return why a regular plan was chosen although another one is predicted to be better."""
-    gain = 1 - first.key[0] / chosen.key[0]
-    known = format_percent(uncertainty).lstrip("+")
-    predicted = (
-        f"{format_percent(gain).lstrip('+')} quicker, which the calibration (known within {known}) cannot tell"
-        if gain > _ROUNDING
-        else "as quick"
-    )
-    # If the first plan is regular, the chosen one has cheaper chunks.
-    what = "regular plan of fewer chunks" if first.regular else "quickest regular plan"
-    return BasisEntry(
-        field="search",
-        kind="stated",
-        text=f"{first.strategy.name} is predicted {predicted}, so that the {what} was taken",
-    )

@@ -19,6 +19,7 @@ from ckptplan.model.workload import Workload
 from ckptplan.planning.basis import collect_basis
 from ckptplan.planning.bound import derive_bound
 from ckptplan.planning.provenance import make_provenance
+from ckptplan.planning.resolution import find_resolution
 from ckptplan.search.answer import Answer
 from ckptplan.search.question import Question
 from ckptplan.search.reasons import find_reason
@@ -104,7 +105,11 @@ class Request:
     def question(self) -> Question:
         """Return the question for the search. Raises InputError if the case cannot be counted exactly."""
         return Question(
-            costs=self.case.costs, goal=self.goal, progress=self.progress, keeps_best=self.keeps_best
+            costs=self.case.costs,
+            goal=self.goal,
+            resolution=find_resolution(self.case.workload),
+            progress=self.progress,
+            keeps_best=self.keeps_best,
         )
 
     def plan(self, answer: Answer, *notes: BasisEntry, ranked: Iterable[Answer] | None = None) -> Plan:

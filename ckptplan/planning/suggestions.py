@@ -141,10 +141,9 @@ def _suggest_remote(asked: _InfeasibleRequest, infeasible: Infeasible) -> _Sugge
 def _suggest_overhead(asked: _InfeasibleRequest, infeasible: Infeasible) -> _Suggestions:
     if asked.question.goal.max_overhead is None:
         return
-    fastest = asked.whole.replace(max_overhead=None, objective="time").best()
-    if fastest is None:
+    need = asked.whole.replace(max_overhead=None).least("max_overhead")
+    if need is None:
         return
-    need = float(overhead(fastest.key[0], asked.question.base_seconds))
     # Rounded up to a tenth of a per cent, which is easy to type.
     value = -(-need * 1000 // 1) / 1000
     yield asked.suggest("max_overhead", value, asked.whole.replace(max_overhead=value))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, TypeAlias
 
 from rich.console import Console
@@ -12,13 +12,15 @@ from rich.text import Text
 from ckptplan.cost.case import Case
 from ckptplan.errors import Infeasible
 from ckptplan.model.plan import Plan
+from ckptplan.planning.same_schedules import group_same_schedules, list_same_schedules
 from ckptplan.report.budget import print_budget, print_warning
 from ckptplan.report.infeasible import format_verdict
 from ckptplan.report.plan_rows import make_plan_row
-from ckptplan.report.plan_text import PROVED, format_parameters, passed_over, print_basis, print_title
+from ckptplan.report.plan_text import PROVED, format_names, passed_over, print_basis, print_title
 from ckptplan.report.view import View
 from ckptplan.storage.plans import plan_document
 from ckptplan.storage.tables import Rows
+from ckptplan.strategies.registry import strategy_of
 from ckptplan.studies.rows import DETAIL_COLUMNS, JOB_COLUMNS, REASON_COLUMNS, cost_columns
 from ckptplan.units import format_bytes, format_percent, format_seconds
 from ckptplan.wording import Wording
@@ -56,7 +58,10 @@ def _print_comparison(
 
 
 def make_strategies_table(results: Results, *, regret: bool = False) -> Table:
-    """Return a table with a line for each strategy; with ``regret`` also its time over the optimum."""
+    """Return a table with a line for each schedule; with ``regret`` also its time over the optimum.
+
+    Of several strategies with the same schedule, the simplest names the line, which lists the others.
+    """
     best = next((result for result in results.values() if isinstance(result, Plan)), None)
     table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
     table.add_column("strategy", no_wrap=True)
@@ -68,12 +73,12 @@ def make_strategies_table(results: Results, *, regret: bool = False) -> Table:
             table.add_column(heading, justify="right", no_wrap=True)
     else:
         table.add_column("")
-    for name, result in results.items():
+    for result, also in _merge_lines(results):
         if isinstance(result, Plan):
             ratios = [_ratio(value) for value in _regrets(result).values()] if regret else []
             table.add_row(
-                Text(name, style="bold green" if result is best else ""),
-                format_parameters(result),
+                Text(result.strategy, style="bold green" if result is best else ""),
+                format_names(result, also),
                 format_seconds(result.predicted.seconds),
                 format_percent(result.predicted.overhead),
                 format_bytes(result.predicted.local_peak_bytes),
@@ -81,9 +86,19 @@ def make_strategies_table(results: Results, *, regret: bool = False) -> Table:
             )
         else:
             local = format_bytes(result.need) if result.binding == "local_bytes" else ""
-            cells = (name, "", "", "", local, format_verdict(result), "")[: len(table.columns)]
+            cells = (*also, "", "", "", local, format_verdict(result), "")[: len(table.columns)]
             table.add_row(*(Text(text, style="dim") for text in cells))
     return table
+
+
+def _merge_lines(results: Results) -> Iterator[tuple[Plan | Infeasible, tuple[str, ...]]]:
+    """Yield a plan for each schedule with the other strategies that have it, then each reason with its own."""
+    for group in group_same_schedules(result for result in results.values() if isinstance(result, Plan)):
+        simplest, *others = sorted(group, key=lambda plan: strategy_of(plan.strategy).simplicity)
+        yield simplest, tuple(plan.strategy for plan in others)
+    for name, result in results.items():
+        if isinstance(result, Infeasible):
+            yield result, (name,)
 
 
 def _regrets(plan: Plan) -> dict[str, float | None]:
@@ -125,7 +140,7 @@ def _why_not(plan: Plan, best: Plan) -> str:
         return "farther from the knee"
     slower = plan.predicted.seconds / best.predicted.seconds - 1
     if passed_over(plan, best):
-        return f"{format_percent(slower)} time, irregular"
+        return f"{format_percent(slower)} time: too little" if slower < -PROVED else "as quick, less memory"
     larger = plan.predicted.local_peak_bytes / best.predicted.local_peak_bytes - 1
     reasons = [(slower, f"{format_percent(slower)} time"), (larger, f"{format_percent(larger)} memory")]
     if plan.goal.objective == "memory":
@@ -136,11 +151,17 @@ def _why_not(plan: Plan, best: Plan) -> str:
 def _make_document(results: Results, case: Case) -> dict[str, Any]:
     """Return the comparison as JSON data: full plans, and reasons where there is none."""
     workload, profile = case.workload, case.profile
+    same = list_same_schedules(result for result in results.values() if isinstance(result, Plan))
     return {
         "workload": {"name": workload.name, "hash": workload.hash, "steps": workload.steps},
         "profile": {"name": profile.name, "hash": profile.hash},
         "strategies": {
-            name: {"fits": True, **_regrets(result), "plan": plan_document(result)}
+            name: {
+                "fits": True,
+                **_regrets(result),
+                "same_schedule": list(same[name]),
+                "plan": plan_document(result),
+            }
             if isinstance(result, Plan)
             else {"fits": False, **_reason(result)}
             for name, result in results.items()

@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from ckptplan.model.plan import Plan
 from ckptplan.report.budget import print_budget, print_warning
 from ckptplan.report.infeasible import format_infeasible
 from ckptplan.report.plan_text import format_parameters, print_basis, print_title
@@ -46,12 +47,15 @@ def _print_front(console: Console, front: ParetoFront, *, wording: Wording) -> N
         reason = front.lacks(front.budget_bytes)
         console.print("no plan" if reason is None else format_infeasible(reason))
         return
+    explained = _explain_best(front)
     console.print(_summarize(front))
     print_budget(console, front.profile, budget=front.budget_bytes, headroom=front.headroom)
     console.print()
-    console.print(_make_table(front))
+    console.print(_make_table(front, label="quickest" if explained else "best"))
     console.print()
     console.print(_make_strategies_table(front))
+    if explained:
+        console.print(explained)
     best = front.place_within(front.budget_bytes)
     if best is not None:
         print_warning(console, front[best], wording=wording)
@@ -82,14 +86,14 @@ def _summarize(front: ParetoFront) -> str:
     )
 
 
-def _make_table(front: ParetoFront) -> Table:
+def _make_table(front: ParetoFront, *, label: str) -> Table:
     table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
     for heading in ("local", "time", "over base"):
         table.add_column(heading, justify="right", no_wrap=True)
     table.add_column("strategy", no_wrap=True)
     table.add_column("parameters", overflow="fold")
     table.add_column("")
-    labels = _mark_points(front)
+    labels = _mark_points(front, label=label)
     for place in sorted({*_choose_rungs(front), *labels}):
         table.add_row(
             format_bytes(int(front.local_peak_bytes[place])),
@@ -102,13 +106,28 @@ def _make_table(front: ParetoFront) -> Table:
     return table
 
 
-def _mark_points(front: ParetoFront) -> dict[int, str]:
-    """Return the labels of points: the best within the budget, and the knee."""
+def _mark_points(front: ParetoFront, *, label: str) -> dict[int, str]:
+    """Return the labels of points: the quickest within the budget, with that label, and the knee."""
     best, knee = front.place_within(front.budget_bytes), front.knee_place
-    budget = f"best within {format_bytes(front.budget_bytes)}"
+    budget = f"{label} within {format_bytes(front.budget_bytes)}"
     if best is None or knee is None:
         return {}
     return {best: f"{budget}, and the knee"} if best == knee else {best: budget, knee: "knee"}
+
+
+def _explain_best(front: ParetoFront) -> str:
+    """Return which plan is to be run within the budget where it is not the quickest of the front, else ''."""
+    place = front.place_within(front.budget_bytes)
+    if place is None or _is_at(front.best, front, place):
+        return ""
+    plan = front.best
+    reasons = "; ".join(entry.text for entry in plan.estimate_basis if entry.field == "search")
+    what = f"{plan.strategy} {format_parameters(plan)}".rstrip()
+    return f"to run within {format_bytes(front.budget_bytes)}: {what}{': ' if reasons else ''}{reasons}"
+
+
+def _is_at(plan: Plan, front: ParetoFront, place: int) -> bool:
+    return plan.strategy == front.strategies[place] and plan.parameters == front[place].parameters
 
 
 def _choose_rungs(front: ParetoFront) -> set[int]:

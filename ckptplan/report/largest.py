@@ -10,6 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ckptplan.cost.case import Case
+from ckptplan.planning.same_schedules import list_same_schedules
 from ckptplan.report.budget import print_budget, print_warning
 from ckptplan.report.infeasible import format_verdict
 from ckptplan.report.limits import limit_words
@@ -18,6 +19,7 @@ from ckptplan.report.plan_text import format_parameters, print_basis
 from ckptplan.report.view import View
 from ckptplan.storage.plans import plan_document
 from ckptplan.storage.tables import Columns, Rows
+from ckptplan.strategies.registry import strategy_of
 from ckptplan.studies.reach import Reach
 from ckptplan.units import format_count, format_percent, format_seconds
 from ckptplan.wording import Wording
@@ -63,6 +65,9 @@ def _print_reaches(
     )
     console.print()
     console.print(_make_table(reaches, quantity=quantity))
+    for name, others in _merge_lines(reaches).items():
+        if others:
+            console.print(f"{name} also: {', '.join(others)}")
     plan = next((reach.plan for reach in reaches.values() if reach.plan is not None), None)
     interrupted = [name for name, reach in reaches.items() if reach.interrupted]
     unproved = [name for name, reach in reaches.items() if not reach.proved and name not in interrupted]
@@ -85,7 +90,8 @@ def _make_table(reaches: Mapping[str, Reach], *, quantity: str) -> Table:
         table.add_column(heading, justify="right", no_wrap=True)
     table.add_column("the next breaks", no_wrap=True)
     table.add_column("parameters", overflow="fold")
-    for name, reach in reaches.items():
+    for name in _merge_lines(reaches):
+        reach = reaches[name]
         if reach.plan is None and reach.interrupted:
             table.add_row(name, *["", *[""] * len(headings)], "interrupted", style="dim")
             continue
@@ -107,12 +113,38 @@ def _make_table(reaches: Mapping[str, Reach], *, quantity: str) -> Table:
     return table
 
 
+def _merge_lines(reaches: Mapping[str, Reach]) -> dict[str, tuple[str, ...]]:
+    """Return the strategy of each line, with the others that reach as far with the same schedule."""
+    lines: dict[str, tuple[str, ...]] = {}
+    same = _list_same(reaches)
+    for name in reaches:
+        if name not in lines and not any(name in others for others in lines.values()):
+            alike = [other for other in same.get(name, ()) if _is_alike(reaches[name], reaches[other])]
+            first, *others = sorted((name, *alike), key=lambda each: strategy_of(each).simplicity)
+            lines[first] = tuple(others)
+    return lines
+
+
+def _is_alike(one: Reach, other: Reach) -> bool:
+    return (one.value, one.bound_by, one.proved, one.interrupted) == (
+        other.value,
+        other.bound_by,
+        other.proved,
+        other.interrupted,
+    )
+
+
+def _list_same(reaches: Mapping[str, Reach]) -> dict[str, tuple[str, ...]]:
+    return list_same_schedules(reach.plan for reach in reaches.values() if reach.plan is not None)
+
+
 def _bound(reach: Reach) -> str:
     return "nothing" if reach.bound_by is None else limit_words(reach.bound_by).name
 
 
 def _make_document(reaches: Mapping[str, Reach], *, quantity: str) -> dict[str, Any]:
     """Return JSON data: the value of each strategy, what bounds it, and the full plan there."""
+    same = _list_same(reaches)
     return {
         "quantity": quantity,
         "strategies": {
@@ -121,6 +153,7 @@ def _make_document(reaches: Mapping[str, Reach], *, quantity: str) -> dict[str, 
                 "bound_by": reach.bound_by,
                 "proved": reach.proved,
                 "interrupted": reach.interrupted,
+                "same_schedule": list(same.get(name, ())),
                 "plan": None if reach.plan is None else plan_document(reach.plan),
             }
             for name, reach in reaches.items()

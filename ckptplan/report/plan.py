@@ -39,7 +39,7 @@ def _print_plan(
     console: Console, plan: Plan, results: Mapping[str, Plan | Infeasible], *, wording: Wording
 ) -> None:
     """Print the plan, its runners-up and its basis."""
-    # The plan to run need not be the first by prediction (Ranking.best), but others are compared with it.
+    # The others are compared with the plan to run.
     others = {name: result for name, result in results.items() if name != plan.strategy}
     results = {plan.strategy: plan, **others}
     print_title(console, workload=plan.workload, profile=plan.profile)
@@ -100,9 +100,9 @@ def _beside(plan: Plan, results: Mapping[str, Plan | Infeasible]) -> dict[str, s
         found["schedule"] = "irregular: it needs a loop over its list of actions"
         if regular is not None:
             found["best regular"] = _price(regular, plan)
-    elif any(passed_over(one, plan) for one in plans):
-        notes = [entry.text for entry in plan.estimate_basis if entry.field == "search"]
-        found["schedule"] = f"regular: {'; '.join(notes)}"
+    notes = [entry.text for entry in plan.estimate_basis if entry.field == "search"]
+    if notes and any(passed_over(one, plan) for one in plans):
+        found["choice"] = "; ".join(notes)
     if paper is not None and paper not in (plan, regular if not plan.regular else None):
         found["paper's best"] = _price(paper, plan)
     elif paper is not None and paper is regular and not plan.regular:

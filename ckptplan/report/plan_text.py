@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from rich.console import Console
 from rich.padding import Padding
@@ -77,12 +77,19 @@ def format_parameters(plan: Plan) -> str:
     )
 
 
+def format_names(plan: Plan, also: Sequence[str]) -> str:
+    """Return a plan's parameters, and below them the other strategies that have the same schedule."""
+    return "\n".join(filter(None, (format_parameters(plan), f"also: {', '.join(also)}" if also else "")))
+
+
 def passed_over(other: Plan, plan: Plan) -> bool:
-    """Return whether another plan is predicted to be better and was passed over because it is irregular."""
-    if (plan.goal.objective, plan.goal.model) != ("time", "exact"):
+    """Return whether another plan is predicted to be better than the chosen one, by too little to tell."""
+    if plan.goal.objective == "balanced" or plan.goal.model != "exact":
         return False
     mine, others = (
         (one.predicted.seconds, one.predicted.local_peak_bytes, one.predicted.remote_peak_bytes)
         for one in (plan, other)
     )
+    if plan.goal.objective == "memory":
+        return others[1] == mine[1] and others < mine
     return others < mine

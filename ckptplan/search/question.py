@@ -19,6 +19,7 @@ from ckptplan.model.step_costs import StepCosts
 from ckptplan.search.adoption import adopt_answer, is_adoptable
 from ckptplan.search.answer import Answer, ClosedFormAnswer, SolvedAnswer
 from ckptplan.search.box import BestSetting, Limits, Rival, find_best_setting
+from ckptplan.search.champion import Preference, rank_of
 from ckptplan.search.objective import FirstOnly, Knee, Objective, least_memory, least_remote_memory, least_time
 from ckptplan.strategies.closed_form import ClosedForm
 from ckptplan.strategies.protocol import Strategy, no_equation
@@ -39,6 +40,8 @@ class Question:
 
     costs: StepCosts
     goal: Goal
+    #: The share of time below which two plans cannot be told apart; ``rank`` and ``best`` prefer the simpler.
+    resolution: float = 0.0
     #: Called with the work done and the total work of a long search.
     progress: Progress | None = None
     #: Whether Ctrl-C returns the best answers so far instead of raising.
@@ -69,26 +72,29 @@ class Question:
         return self.replace(strategies=(strategy.name,))
 
     def rank(self) -> list[Answer]:
-        """Return the best answer of each strategy, best first, without strategies that do not fit."""
-        return self._rank_by(self._choose_objective())
+        """Return the best answer of each strategy that fits: the one to choose first, then the others by key.
+
+        The first is the simplest that no other beats by more than the resolution (``search/champion.py``).
+        """
+        return self._rank_by(self._prefer())
 
     def best(self, *, enough: float | None = None) -> Answer | None:
-        """Return the best answer, None if nothing fits.
+        """Return the answer to choose, None if nothing fits.
 
         It is the first that ``rank`` returns, but faster to find: strategies that cannot win are not fully
         searched. ``enough`` is a time in seconds known to be attainable, which speeds up the search if the
         objective is time.
         """
+        preference = self._prefer()
         if enough is None or self.goal.objective != "time":
-            return self._find_first(self._choose_objective())
-        # Slightly more, so that an equally fast answer is also found.
-        rival = Rival(key=(enough * (1 + 1e-9), np.inf, np.inf), ties_win=True)
-        return next(iter(self._rank_by(least_time, only_first=True, rival=rival)), None)
+            return self._find_first(preference)
+        most = preference.widen(enough, strategies=len(self.strategies))
+        return self._find_first(preference, Rival(key=(most, np.inf, np.inf), ties_win=True))
 
     def faster_than(self, seconds: float) -> Answer | None:
-        """Return the fastest answer, None if none takes less than ``seconds``."""
+        """Return the fastest answer, whatever the resolution; None if none takes less than ``seconds``."""
         rival = Rival(key=(seconds,), ties_win=False)
-        answers = self._rank_by(FirstOnly(least_time), only_first=True, rival=rival)
+        answers = self._rank_by(Preference(objective=FirstOnly(least_time)), only_first=True, rival=rival)
         return next((answer for answer in answers if answer.key < rival.key), None)
 
     def for_closed_forms(self) -> Question:
@@ -105,9 +111,10 @@ class Question:
         Without a limit on overhead, solved strategies need not solve anything for this.
         """
         if self.goal.max_overhead is not None or self.goal.model == "paper":
-            return self._find_first(least_memory) is not None
+            return self._find_first(Preference(objective=least_memory)) is not None
         closed = tuple(one.name for one in self.strategies if one.is_closed_form)
-        return self.replace(strategies=closed)._find_first(least_memory) is not None or any(
+        smallest = self.replace(strategies=closed)._find_first(Preference(objective=least_memory))
+        return smallest is not None or any(
             one.has_schedule(costs=self.costs, budget=self.budget, effort=self.goal.effort)
             for one in self._solved_strategies
         )
@@ -151,18 +158,21 @@ class Question:
             "remote_bytes": least_remote_memory,
             "max_overhead": least_time,
         }[limit]
-        answer = self._find_first(FirstOnly(objective))
+        answer = self._find_first(Preference(objective=FirstOnly(objective)))
         if answer is None:
             return None
         least = answer.key[0]
         return float(overhead(least, self.base_seconds)) if limit == "max_overhead" else least
+
+    def _prefer(self) -> Preference:
+        return Preference(objective=self._choose_objective(), resolution=self.resolution)
 
     def _choose_objective(self) -> Objective:
         if self.goal.objective == "time":
             return least_time
         if self.goal.objective == "memory":
             return least_memory
-        fast, small = self._find_first(least_time), self._find_first(least_memory)
+        fast, small = (self._find_first(Preference(objective=one)) for one in (least_time, least_memory))
         if fast is None or small is None:
             return least_time
         knee = Knee(
@@ -171,33 +181,37 @@ class Question:
             small_seconds=small.key[1],
             small_bytes=int(small.key[0]),
         )
+        if self.resolution and small.key[1] * (1 - self.resolution) <= fast.key[0]:
+            # Nobody can tell that the smallest plan is slower.
+            return least_memory
         # If one plan is both the fastest and the smallest, there is nothing to balance. (A solved schedule may
         # turn out smaller or faster than its estimate.)
         balanced = knee.fast_bytes > knee.small_bytes and knee.fast_seconds < knee.small_seconds
         return knee if balanced else least_time
 
-    def _find_first(self, objective: Objective) -> Answer | None:
-        return next(iter(self._rank_by(objective, only_first=True)), None)
+    def _find_first(self, preference: Preference, rival: Rival | None = None) -> Answer | None:
+        return next(iter(self._rank_by(preference, only_first=True, rival=rival)), None)
 
     def _rank_by(
-        self, objective: Objective, *, only_first: bool = False, rival: Rival | None = None
+        self, preference: Preference, *, only_first: bool = False, rival: Rival | None = None
     ) -> list[Answer]:
-        """Return the answers, best first; with ``only_first``, only those better than all before them.
+        """Return the answers, the champion first; with ``only_first``, only those better than all before them.
 
         Searches stop where they cannot beat ``rival``; an answer need not beat it.
         """
         limits = Limits(budget=self.budget, max_overhead=self.goal.max_overhead, base_seconds=self.base_seconds)
         answers: list[Answer] = []
+        champion: Answer | None = None
         stages = StagedProgress(self.progress, stages=len(self._solved_strategies))
-        for strategy in sorted(self.strategies, key=_turn_of):
+        for strategy in sorted(self.strategies, key=lambda strategy: strategy.simplicity):
             if not strategy.is_closed_form:
                 stages.begin_next()
             try:
                 answer = self._answer(
                     strategy,
                     limits,
-                    objective,
-                    rival=_choose_rival(answers, strategy, rival) if only_first else None,
+                    preference.objective,
+                    rival=_choose_rival(preference, champion, strategy, rival) if only_first else None,
                     answers=answers,
                     progress=None if self.progress is None else stages.report_solve,
                 )
@@ -208,21 +222,27 @@ class Question:
                 break
             if answer is not None:
                 answers.append(answer)
-                if only_first and objective is least_time and self._unbeatable(answer):
+                champion = answer if preference.replaces(answer, champion) else champion
+                if only_first and self._is_unbeatable(champion, preference):
                     break
-        return sorted(answers, key=_rank_of)
+        return preference.order(answers)
 
-    def _unbeatable(self, answer: Answer) -> bool:
-        """Return whether a plan without parameters is as fast as base, and running a step again takes time.
+    def _is_unbeatable(self, champion: Answer | None, preference: Preference) -> bool:
+        """Return whether the champion is so close to base's time that no other plan can replace it.
 
-        Then an equally fast plan recomputes nothing, so it holds every tape and needs no less memory.
+        No plan is faster than base. Without a resolution an equally fast plan may need less memory, unless it
+        is base that is the champion, and running a step again takes time: then an equally fast plan recomputes
+        nothing, so it holds every tape.
         """
+        if champion is None or self.goal.model != "exact" or preference.objective is not least_time:
+            return False
+        if preference.resolution:
+            return champion.key[0] * (1 - preference.resolution) <= self.base_seconds * (1 - _ROUNDING)
         return (
-            self.goal.model == "exact"
-            and not answer.strategy.parameter_names
-            and answer.key[0] <= self.base_seconds
+            not champion.strategy.parameter_names
+            and champion.key[0] <= self.base_seconds
             # More than rounding could hide.
-            and self.costs.recompute_seconds > 1e-12 * self.base_seconds
+            and self.costs.recompute_seconds > _ROUNDING * self.base_seconds
         )
 
     def _answer(
@@ -316,7 +336,7 @@ class Question:
         considers the schedules of the others itself.
         """
         candidates = [answer for answer in answers if is_adoptable(answer)]
-        best: Answer | None = min([*([] if own is None else [own]), *candidates], key=_rank_of, default=None)
+        best: Answer | None = min([*([] if own is None else [own]), *candidates], key=rank_of, default=None)
         for other in all_strategies().values():
             if not isinstance(other, ClosedForm) or other.name in self.goal.strategies:
                 continue
@@ -332,6 +352,9 @@ class Question:
             else adopt_answer(best, strategy=strategy, own=own, objective=objective, costs=self.costs)
         )
 
+
+#: Share of a time by which sums of floats, formed in another order, may differ.
+_ROUNDING = 1e-12
 
 #: The objectives for which the schedules of smaller budgets are of no use.
 _TIME_FIRST = (least_time, FirstOnly(least_time))
@@ -359,30 +382,16 @@ def _find_best_setting(
 _NOTHING_MOVES = {"write_seconds": 0.0, "read_seconds": 0.0, "message_seconds": 0.0}
 
 
-def _turn_of(strategy: Strategy) -> tuple[bool, int]:
-    """Return the sort key for the order of searches.
-
-    Closed forms come first, so that an interruption of a long search leaves their best. Simple ones come
-    before others: they are quick to search, and often good enough to shorten the other searches.
-    """
-    return not strategy.is_closed_form, strategy.rank
-
-
-def _rank_of(answer: Answer) -> tuple[tuple[float, ...], int]:
-    """Return the sort key of an answer; the order of the strategies breaks ties."""
-    return answer.key, answer.strategy.rank
-
-
-def _choose_rival(answers: list[Answer], strategy: Strategy, rival: Rival | None) -> Rival | None:
+def _choose_rival(
+    preference: Preference, champion: Answer | None, strategy: Strategy, rival: Rival | None
+) -> Rival | None:
     """Return what a strategy must beat; None without parameters, where evaluating is as fast as comparing."""
     if not strategy.parameter_names:
         return None
-    if not answers:
+    if champion is None:
         return rival
-    best = min(answers, key=_rank_of)
-    if rival is not None and rival.key <= best.key:
-        return rival
-    return Rival(key=best.key, ties_win=strategy.rank < best.strategy.rank)
+    best = preference.find_rival(champion, strategy)
+    return rival if rival is not None and rival.key <= best.key else best
 
 
 def _name_closed_forms() -> tuple[str, ...]:

@@ -52,6 +52,10 @@ class ClosedForm(Strategy):
         The box may contain settings that exceed the budget: the search checks each.
         """
 
+    @property
+    def moves_states(self) -> bool:
+        return self.transfers is not None
+
     @abstractmethod
     def counts(self, *, low: Columns, high: Columns, steps: int) -> Counts:
         """Return lower bounds of the counts in each box, and the exact counts if ``low`` equals ``high``.

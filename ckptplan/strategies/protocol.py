@@ -42,6 +42,21 @@ class Strategy(ABC):
     #: Bounds by the paper's printed equations, None if the paper has none for this strategy.
     printed: ClassVar[Callable[..., Cost] | None] = None
 
+    @property
+    def moves_states(self) -> bool:
+        """Whether it may use remote memory."""
+        return True
+
+    @property
+    def simplicity(self) -> tuple[bool, bool, bool, int]:
+        """The place in the order from simple to complicated, by which plans are chosen that are equally fast.
+
+        Closed forms come before strategies that list their decisions (and take long to solve, so that an
+        interruption leaves the best closed form); regular ones before irregular ones; those that move nothing
+        before those that do. ``rank`` then goes from few chunks and messages to many.
+        """
+        return not self.is_closed_form, not self.always_regular, self.moves_states, self.rank
+
     @abstractmethod
     def actions(
         self, parameters: Parameters, *, steps: int, splits: Sequence[Split] | None = None

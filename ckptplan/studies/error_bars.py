@@ -19,6 +19,8 @@ from ckptplan.model.goal import Model
 from ckptplan.model.profile import HardwareProfile
 from ckptplan.model.step_costs import StepCosts
 from ckptplan.model.workload import ACTION_TIMES
+from ckptplan.search.champion import Preference
+from ckptplan.search.objective import least_time
 from ckptplan.search.question import Question
 from ckptplan.strategies.protocol import Strategy
 from ckptplan.studies.fixed_plan import FixedPlan
@@ -26,7 +28,7 @@ from ckptplan.studies.fixed_plan import FixedPlan
 SAMPLES, SEED = 300, 20241216
 #: Relative differences below this are rounding.
 _ROUNDING = 1e-12
-#: A strategy must be faster by more than this share to count as faster.
+#: A strategy must be faster by more than this share to count as faster, whatever the resolution.
 _TIE = 1e-9
 #: The times that are single numbers of the step costs.
 _TIMES = (
@@ -44,8 +46,9 @@ class ErrorBars:
     """The uncertainty of a plan if every time is known to within ``share``.
 
     90 % of the samples are between ``low_seconds`` and ``high_seconds``. ``better_chance`` is the share of
-    samples in which another strategy is faster than any setting of the plan's strategy; ``better`` is this
-    share by strategy. ``regret`` is the 95 % quantile of the plan's excess time, as a share of the best time.
+    samples in which another strategy is faster than any setting of the plan's strategy, by more than the
+    resolution of the question; ``better`` is this share by the strategy to choose. ``regret`` is the 95 %
+    quantile of the plan's excess time, as a share of the least time.
     """
 
     share: float
@@ -88,13 +91,14 @@ def compute_error_bars(
     own = asked.for_strategy(kept.strategy)
     known = _KnownSettings(columns=columns, costs=costs, model=kept.model)
     ours = known.add(kept)
+    closest = 1 - max(question.resolution, _TIE)
     best = np.empty(samples)
     better: Counter[str] = Counter()
     for sample in range(samples):
         strategy, best[sample] = known.find_quickest(asked, sample)
         # The search attributes a tie to one strategy, so the plan's own strategy is searched separately.
-        if strategy is not kept.strategy and known.find_quickest(own, sample)[1] > best[sample] * (1 + _TIE):
-            better[strategy.name] += 1
+        if strategy is not kept.strategy and known.find_quickest(own, sample)[1] * closest > best[sample]:
+            better[known.choose(asked, sample, enough=float(best[sample])).name] += 1
         if on_sample is not None:
             on_sample()
     return ErrorBars(
@@ -138,13 +142,21 @@ class _KnownSettings:
             return self.plans[first].strategy, least
         return answer.strategy, float(self.add(FixedPlan(answer=answer, model=self.model))[sample])
 
+    def choose(self, asked: Question, sample: int, *, enough: float) -> Strategy:
+        """Return the strategy to choose in a sample, whose least time is ``enough``."""
+        answer = asked.replace(costs=self.costs[sample]).best(enough=enough * (1 + _TIE))
+        if answer is None:
+            raise RuntimeError("the question has an answer, since a time is known to be attainable")
+        return answer.strategy
+
 
 def _select_contenders(question: Question, share: float) -> tuple[str, ...]:
     """Return the strategies that may be the best one in some sample.
 
     All have base's time in common. The time that a strategy adds to it is a sum of times, so in every sample it
-    is within a factor (1 + share) of its nominal value. If transfers overlap compute, base's time hides some of
-    it, and any strategy may win.
+    is within a factor (1 + share) of its nominal value. The best one need not be the fastest, but it takes at
+    most a time that the resolution determines (``Preference.widen``). If transfers overlap compute, base's time
+    hides some of it, and any strategy may win.
     """
     if question.costs.overlaps_compute:
         return question.goal.strategies
@@ -152,7 +164,11 @@ def _select_contenders(question: Question, share: float) -> tuple[str, ...]:
         answer.strategy.name: answer.key[0] - question.base_seconds
         for answer in question.replace(objective="time").rank()
     }
-    most = min(added.values()) * (1 + share) ** 2 + _ROUNDING * question.base_seconds
+    least = min(added.values()) * (1 + share)
+    longest = question.base_seconds * (1 + share) + least
+    preference = Preference(objective=least_time, resolution=question.resolution)
+    wider = preference.widen(longest, strategies=len(added)) - longest
+    most = (least + wider) * (1 + share) + _ROUNDING * question.base_seconds
     return tuple(name for name, seconds in added.items() if seconds <= most)
 
 

@@ -22,7 +22,7 @@ from ckptplan.model.profile import HardwareProfile
 from ckptplan.model.progress import Progress
 from ckptplan.model.record import Parameters
 from ckptplan.model.workload import Workload
-from ckptplan.planning.ranking import rank_strategies
+from ckptplan.planning.ranking import Ranking, rank_strategies
 from ckptplan.planning.request import Request
 from ckptplan.search.answer import Answer, ClosedFormAnswer
 from ckptplan.search.box import Limits
@@ -335,18 +335,15 @@ class ParetoFront(Sequence[Plan]):
     @property
     def knee(self) -> Plan:
         """The knee within the budget, as ``optimize(objective='balanced')``. Raises Infeasible."""
-        place = self.knee_place
-        if self._read_off and place is not None:
-            return self._request.plan(self._answer(place))
-        balanced = self._request.replace(objective="balanced")
-        return rank_strategies(balanced, strategies=self._question.goal.strategies).first()
+        return self._search(self._request.replace(objective="balanced")).best()
 
     def at(self, local_bytes: int | str) -> Plan:
-        """Return the fastest plan within a budget of one unit. Raises InputError and Infeasible.
+        """Return the plan to run within a budget of one unit, as ``optimize``.
 
-        It is taken from the front if that is complete, and searched for otherwise.
+        It need not be on the front: of plans whose times cannot be told apart, it is the simplest. Raises
+        InputError and Infeasible.
         """
-        return self._best_of(self._within(_read_budget(local_bytes)))
+        return self._search(self._within(_read_budget(local_bytes))).best()
 
     def lacks(self, local_bytes: int | str) -> Infeasible | None:
         """Return why no plan fits a budget of one unit, None if one does. Raises InputError."""
@@ -362,30 +359,19 @@ class ParetoFront(Sequence[Plan]):
 
     @property
     def best(self) -> Plan:
-        """The fastest plan within the budget. Raises Infeasible."""
-        return self._best_of(self._request)
-
-    @property
-    def _read_off(self) -> bool:
-        """Whether plans can be taken from the columns: the fronts are complete, and all are closed forms."""
-        return not self.resolution and all(strategy.is_closed_form for strategy in self.compared)
+        """The plan to run within the budget, as ``optimize``. Raises Infeasible."""
+        return self._search(self._request).best()
 
     def _plan(self, place: int) -> Plan:
         """Return the plan of a point, for the memory that it needs."""
-        own = self._within(int(self.local_peak_bytes[place]))
-        return dataclasses.replace(own, own_budget=True).plan(self._answer(place))
-
-    def _answer(self, place: int) -> Answer:
         which, index = self._origins[:, place].tolist()
-        answer: Answer = self._fronts[which].answers[index]
-        return answer
+        answer = self._fronts[which].answers[index]
+        own = self._within(int(self.local_peak_bytes[place]))
+        return dataclasses.replace(own, own_budget=True).plan(answer)
 
-    def _best_of(self, request: Request) -> Plan:
-        """Return the fastest plan within the budget of a request."""
-        place = self.place_within(request.goal.local_bytes or self.budget_bytes)
-        if self._read_off and place is not None:
-            return request.plan(self._answer(place))
-        return rank_strategies(request, strategies=self._question.goal.strategies).first()
+    def _search(self, request: Request) -> Ranking:
+        """Search the strategies of this front within the budget of a request."""
+        return rank_strategies(request, strategies=self._question.goal.strategies)
 
     def _within(self, budget: int) -> Request:
         """Return the request with a local budget that was named, so that it has no headroom."""

@@ -18,7 +18,7 @@ from ckptplan.model.goal import Goal
 from ckptplan.model.profile import HardwareProfile
 from ckptplan.model.progress import Progress
 from ckptplan.model.record import Parameters
-from ckptplan.model.workload import Workload
+from ckptplan.model.workload import ACTION_TIMES, Workload
 from ckptplan.planning.ranking import explain_infeasible
 from ckptplan.planning.request import Request, check_kind, replace_memory
 from ckptplan.search.answer import Answer
@@ -28,6 +28,8 @@ from ckptplan.studies.error_bars import SAMPLES, ErrorBars, compute_error_bars
 from ckptplan.studies.fixed_plan import FixedPlan
 from ckptplan.units import parse_fraction
 
+#: Inputs that are listed only if they are not zero.
+_OPTIONAL = tuple(name.replace("_", "-") for name in ACTION_TIMES)
 #: The inputs that are varied, as axes of a sweep.
 INPUTS = (
     "bandwidth",
@@ -40,6 +42,7 @@ INPUTS = (
     "local-bytes",
     "state-bytes",
     "tape-bytes",
+    *_OPTIONAL,
 )
 FACTORS = (0.5, 0.8, 1.25, 2.0)
 #: The range of factors in which break-evens are searched, and the number of grid steps in each direction.
@@ -48,7 +51,7 @@ _LEAST, _MOST, _STEPS = 0.25, 4.0, 10
 _CLOSE = 1.001
 #: The work for an input, in samples of the error bars.
 _WORK = 30
-#: A strategy must be faster by more than this share to replace another one.
+#: A strategy must be faster by more than this share to replace another one, whatever the resolution.
 _ROUNDING = 1e-9
 
 
@@ -186,10 +189,11 @@ def sensitivity(
                 **budgets,
             )
         )
-    done = _WorkCounter(progress, total=_WORK * len(INPUTS) + (SAMPLES if share is not None else 0))
+    inputs = [name for name in INPUTS if name not in _OPTIONAL or any(find_axis(name).now(study.case))]
+    done = _WorkCounter(progress, total=_WORK * len(inputs) + (SAMPLES if share is not None else 0))
     kept = FixedPlan(answer=nominal, model=goal.model)
     influences = []
-    for name in INPUTS:
+    for name in inputs:
         influences.append(study.measure_influence(find_axis(name), kept))
         done.step(_WORK)
     return Sensitivity(
@@ -254,7 +258,7 @@ class _Study:
     def best(
         self, question: Question, *, near: FixedPlan | None, loyal_to: Iterable[str] = ()
     ) -> Answer | None:
-        """Return the best answer; of equally fast ones, that of the first strategy in ``loyal_to``.
+        """Return the best answer, or one that cannot be told from it, of the first strategy in ``loyal_to``.
 
         ``near`` is the plan of a similar case, which shortens the search.
         """
@@ -264,9 +268,9 @@ class _Study:
         for name in loyal_to:
             if name == best.strategy.name:
                 break
-            enough = best.key[0] * (1 + _ROUNDING)
-            alone = question.replace(strategies=(name,)).faster_than(enough)
-            if alone is not None:
+            most = best.key[0] * (1 + _ROUNDING) / (1 - question.resolution)
+            alone = question.replace(strategies=(name,)).best(enough=most)
+            if alone is not None and alone.key[0] <= most:
                 return alone
         return best
 
@@ -315,7 +319,7 @@ class _Study:
         )
 
     def _at(self, axis: Axis, factor: float, *, near: _Scanned, far: _Scanned | None = None) -> _Scanned:
-        """Return the best plan at a factor; a neighbour's strategy wins ties."""
+        """Return the best plan at a factor; a neighbour's strategy stays if no other is faster beyond doubt."""
         known = [point.strategy for point in (near, far) if point is not None and point.strategy is not None]
         answer = self.best(
             self.question(axis.scale(self.case, factor)), near=near.plan, loyal_to=dict.fromkeys(known)

@@ -298,7 +298,7 @@ def test_compare_prints_a_line_for_each_strategy() -> None:
     [
         (["--objective", "memory", "--max-overhead", "100%"], "memory"),
         (["--objective", "balanced"], "farther from the knee"),
-        (["--T", "100"], "as good"),
+        (["--T", "100"], "also: standard, nested"),
         (["--model", "paper", "--max-overhead", "10%", "--local-bytes", "1 GB"], "too slow"),
         (["--model", "paper", "--remote-bytes", "1 kB", "--local-bytes", "1 GB"], "remote"),
         (["--profile", "nvidia-h200"], "overlap compute"),

@@ -8,6 +8,7 @@ import pytest
 
 import ckptplan
 from ckptplan import Infeasible, InputError, ParetoFront, Plan
+from ckptplan.planning.resolution import RESOLUTION
 from ckptplan.search import solved_front
 
 WORKLOAD = ckptplan.load_workload("paper-snn").with_steps(64)
@@ -19,14 +20,19 @@ def front() -> ParetoFront:
     return ckptplan.pareto(WORKLOAD, IPU, local_bytes="230 kB")
 
 
-def test_every_plan_of_the_front_is_what_optimize_finds_within_its_memory(front: ParetoFront) -> None:
+def test_no_plan_of_the_front_is_beaten_within_its_memory(front: ParetoFront) -> None:
+    """Optimize takes it, or a simpler one that cannot be told from it."""
     assert len(front) == len(list(front)) > 20
     for plan in front:
         best = ckptplan.optimize(
             WORKLOAD, IPU, strategies="closed", local_bytes=plan.predicted.local_peak_bytes
         )
-        assert best.predicted.seconds == plan.predicted.seconds
-        assert best.predicted.local_peak_bytes == plan.predicted.local_peak_bytes
+        assert best.predicted.seconds * (1 - RESOLUTION) <= plan.predicted.seconds <= best.predicted.seconds
+        (named,) = ckptplan.compare(
+            WORKLOAD, IPU, strategies=[plan.strategy], local_bytes=plan.predicted.local_peak_bytes
+        ).values()
+        assert isinstance(named, Plan)
+        assert (named.parameters, named.predicted) == (plan.parameters, plan.predicted)
 
 
 def test_memory_rises_and_time_falls_along_the_front(front: ParetoFront) -> None:
