@@ -27,6 +27,7 @@ _GIVEN_BY_OPTIONS = (
     "resolution",
     "uncertainty",
     "regret",
+    "max_seconds",
     "gantt",
 )
 
