@@ -17,8 +17,8 @@ from ckptplan.planning.playback import make_schedule
 from ckptplan.schedule.actions import Advance, Record
 from ckptplan.schedule.schedule import Schedule
 
-#: Steps that run first; more of them if a run of the few was quick.
-_FEW, _MORE, _QUICK_SECONDS = 4, 32, 0.05
+#: Steps that run first, those that run next, and those that run next if the first were quick.
+_FEW, _SEVERAL, _MORE, _QUICK_SECONDS = 4, 8, 32, 0.05
 #: Chunks of the schedules that run first, as parts of their steps, and segments of which steps run again.
 _FINE, _COARSE, _SEGMENTS = 8, 4, 2
 
@@ -82,13 +82,24 @@ class Pace:
         )
 
 
-def measure_pace(network: MeasuredNetwork, *, steps: int) -> Pace:
-    """Return the pace of a network, from a few of at most ``steps`` steps, which run in a second or two."""
+def measure_step(network: MeasuredNetwork, *, steps: int) -> float:
+    """Return the seconds of a step that is recorded and reversed, 0 if it is too short to tell from so few.
+
+    At most ``steps`` steps run.
+    """
     few = min(_FEW, steps)
+    inputs, plan = network.inputs(few), make_schedule("base", steps=few)
     # The first run of a process takes longer than any other.
-    runs.measure_seconds(network, network.inputs(few), plan=make_schedule("base", steps=few))
-    seconds = runs.measure_seconds(network, network.inputs(few), plan=make_schedule("base", steps=few))
-    return _measure(network, steps=min(steps, _MORE if seconds < _QUICK_SECONDS else _FEW))
+    seconds = min(runs.measure_seconds(network, inputs, plan=plan) for _ in range(2))
+    return seconds / few if seconds >= _QUICK_SECONDS else 0.0
+
+
+def measure_pace(network: MeasuredNetwork, *, steps: int, step_seconds: float) -> Pace:
+    """Return the pace of a network, from a few of at most ``steps`` steps.
+
+    ``step_seconds`` is what ``measure_step`` returned.
+    """
+    return _measure(network, steps=min(steps, _SEVERAL if step_seconds else _MORE))
 
 
 def _measure(network: MeasuredNetwork, *, steps: int) -> Pace:

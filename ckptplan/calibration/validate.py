@@ -13,7 +13,7 @@ from ckptplan.calibration.cells import CellSpec, MeasuredNetwork, build_network,
 from ckptplan.calibration.comparison import Measurements, PlanRuns, RunSeconds
 from ckptplan.calibration.machine import machine_name, prepare_machine
 from ckptplan.calibration.regret import find_rivals, list_others
-from ckptplan.calibration.run_time import format_estimate, measure_pace, round_down
+from ckptplan.calibration.run_time import format_estimate, measure_pace, measure_step, round_down
 from ckptplan.calibration.validation import Tolerances, Validation
 from ckptplan.errors import InputError
 from ckptplan.model.plan import Plan
@@ -99,7 +99,9 @@ def validate(
             rivals=[one for one in rivals if room.holds(one.plan)],
             rounds=repeats if reason is None else 0,
         )
-        seconds = RunSeconds.of(planned, measure_pace(network, steps=plan.steps))
+        step = measure_step(network, steps=plan.steps)
+        _check_seconds(planned, planned.number * plan.steps * step, most=max_seconds, least="at least ")
+        seconds = RunSeconds.of(planned, measure_pace(network, steps=plan.steps, step_seconds=step))
         _check_seconds(planned, seconds.total, most=max_seconds)
         tell(f"{planned.number} runs, {format_estimate(seconds.total)} in all")
         found = Measurements(
@@ -128,18 +130,22 @@ def validate(
     )
 
 
-def _check_seconds(planned: PlanRuns, seconds: float, *, most: float | None) -> None:
-    """Raise InputError if the runs would take longer than ``most`` seconds."""
+def _check_seconds(planned: PlanRuns, seconds: float, *, most: float | None, least: str = "") -> None:
+    """Raise InputError if the runs would take longer than ``most`` seconds.
+
+    ``least`` says so if ``seconds`` are only the least that they can take.
+    """
     if most is None or seconds <= most:
         return
-    fewer = max(1, int(planned.plan.steps * most / seconds))
+    steps = planned.plan.steps
+    fewer = max(1, int(steps * most / seconds))
     raise InputError(
-        f"{planned.number} runs of {planned.plan.steps:,} steps take {format_estimate(seconds)} here, and the "
-        f"limit is {most:.4g} s",
+        f"{planned.number} runs of {steps:,} steps take {least}{format_estimate(seconds)} here, and the limit "
+        f"is {most:.4g} s",
         field="max_seconds",
         value=most,
         accepted=Phrase(
-            Argument("max_seconds", math.ceil(1.5 * seconds)),
+            Argument("max_seconds", math.ceil((3 if least else 1.5) * seconds)),
             f", or a plan for at most {round_down(fewer):,} steps, a smaller batch or a smaller network",
         ),
     )

@@ -77,8 +77,9 @@ def command(
 ) -> None:
     """Run a plan and base on the same weights and data: predicted against measured, part by part.
 
-    Exits 4 if anything is outside the tolerance, and names it. Of a plan for other hardware, only counts, bytes
-    and gradients are compared. Ctrl-C shows what was compared so far, and exits 130.
+    Exits 4 if anything is outside the tolerance, and names it. Ctrl-C shows what was compared so far.
+
+    Of a plan for other hardware, only counts, bytes and gradients are compared.
     """
     from ckptplan.storage.plans import load_plan
 
