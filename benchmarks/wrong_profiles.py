@@ -76,7 +76,7 @@ def one(cell: str, budget: str, what: str, folder: Path) -> dict[str, Any]:
     if planned.returncode:
         raise SystemExit(planned.stderr)
     done = program("validate", "plan.json", folder=wrong)
-    named = done.stderr.partition("outside the tolerance: ")[2].strip()
+    named = done.stderr.partition("outside the tolerance: ")[2].partition("\n")[0].strip()
     print(f"{cell}, wrong: {what}: exit {done.returncode} {named}", file=sys.stderr)
     return {"cell": cell, "wrong": what, "exit_code": done.returncode, "named": named}
 

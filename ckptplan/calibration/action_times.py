@@ -56,8 +56,6 @@ class ActionTimes:
     chunk_seconds: float
     save_seconds: float
     load_seconds: float
-    #: k'', the part of ``chunk_seconds`` that the backward pass of a chunk takes.
-    reverse_seconds: float
     #: Field -> spread of its rounds, as a share.
     spread: dict[str, float]
     #: Field of a step's time -> R^2 of the seconds of actions over their steps.
@@ -148,7 +146,6 @@ def fit_action_times(timed: TimedActions, *, chunks: tuple[int, ...]) -> ActionT
         record_overhead_seconds=found.overhead,
         backward_seconds=found.backward,
         **found.actions,
-        reverse_seconds=found.reverse,
         spread={
             **{name: _spread(by_steps.values()) for name, by_steps in samples.items()},
             **{name: Sample(values=tuple(one[name] for one in each)).spread for name in ACTION_TIMES},

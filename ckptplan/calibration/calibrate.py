@@ -159,7 +159,6 @@ def _make_calibration(
         clock=name_clock(network.device),
         uncertainty=_round(times.uncertainty),
         transfer_uncertainty=_round(math.hypot(transfers.misfit, max(transfers.spread.values()))),
-        reverse_seconds=_round(times.reverse_seconds),
         measured={
             field: Measured(repeats=repeats, spread=_round(spread), fit=_round_fit(times.fit.get(field)))
             for field, spread in times.spread.items()

@@ -125,10 +125,15 @@ class MeasuredNetwork:
         return (values if values.is_floating_point() else values.float()).square().mean()
 
 
-def build_network(spec: CellSpec, *, batch: int, device: str, seed: int) -> MeasuredNetwork:
-    """Return the network of a spec; the seed determines weights and data. Raises InputError."""
+def check_device(device: str) -> None:
+    """Raise InputError if a device, 'cpu' or 'cuda', is not available."""
     if device == "cuda" and not torch.cuda.is_available():
         raise InputError("no CUDA device is available", field="device", value=device, accepted="cpu")
+
+
+def build_network(spec: CellSpec, *, batch: int, device: str, seed: int) -> MeasuredNetwork:
+    """Return the network of a spec; the seed determines weights and data. Raises InputError."""
+    check_device(device)
     make = _BUILT_IN.get(spec.name) or _import_factory(spec.name)
     torch.manual_seed(seed)
     cell, state, make_inputs = _call_factory(spec, make, batch=batch, device=device)

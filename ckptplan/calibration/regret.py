@@ -21,19 +21,24 @@ class RivalPlan:
     same: tuple[str, ...] = ()
 
 
-def find_rivals(plan: Plan) -> list[RivalPlan]:
-    """Return ``plan`` and the best plan of each other strategy that was compared when it was chosen.
-
-    Of plans with equal schedules, only the first is returned. Raises InputError if there was no other strategy.
-    """
-    goal = plan.goal
-    others = tuple(name for name in goal.strategies if name != plan.strategy)
+def list_others(plan: Plan) -> tuple[str, ...]:
+    """Return the other strategies among which a plan was chosen. Raises InputError if there was none."""
+    others = tuple(name for name in plan.goal.strategies if name != plan.strategy)
     if not others:
         raise InputError(
             f"{plan.strategy} was the only strategy requested, so there was no choice",
             field="regret",
             accepted="a plan chosen among several strategies",
         )
+    return others
+
+
+def find_rivals(plan: Plan) -> list[RivalPlan]:
+    """Return ``plan`` and the best plan of each other strategy that was compared when it was chosen.
+
+    Of plans with equal schedules, only the first is returned. Raises InputError if there was no other strategy.
+    """
+    goal, others = plan.goal, list_others(plan)
     compared = ckptplan.compare(
         plan.workload,
         plan.profile,
@@ -57,8 +62,13 @@ def drop_same_schedules(plans: Sequence[Plan]) -> list[RivalPlan]:
     return [RivalPlan(plan=first, same=tuple(one.strategy for one in same)) for first, *same in groups]
 
 
-def compute_regret(chosen: Sample, rivals: Sequence[RivalPlan], times: Sequence[Sample]) -> Regret:
-    """Return the regret of the first rival, which is the chosen plan, with the times ``chosen``."""
+def compute_regret(
+    chosen: Sample, rivals: Sequence[RivalPlan], times: Sequence[Sample], *, tolerance: float
+) -> Regret:
+    """Return the regret of the first rival, which is the chosen plan, with the times ``chosen``.
+
+    ``tolerance`` is the share by which each time may be off.
+    """
     return Regret(
         chosen=rivals[0].plan.strategy,
         contenders=tuple(
@@ -67,6 +77,7 @@ def compute_regret(chosen: Sample, rivals: Sequence[RivalPlan], times: Sequence[
                 parameters=dict(one.plan.parameters),
                 predicted_seconds=one.plan.predicted.seconds,
                 seconds=seconds,
+                tolerance=tolerance,
                 same=one.same,
             )
             for one, seconds in zip(rivals, (chosen, *times), strict=True)

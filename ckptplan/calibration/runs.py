@@ -8,7 +8,12 @@ from __future__ import annotations
 
 import gc
 import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from signal import SIGINT, default_int_handler, getsignal, signal
 from tempfile import TemporaryDirectory
+from threading import current_thread, main_thread
 from typing import Any
 
 import torch
@@ -26,6 +31,18 @@ from ckptplan.torch.inputs import iterate_steps, make_sequence
 from ckptplan.torch.meters import LiveBytes
 from ckptplan.torch.timeline import Timeline
 
+#: Called after each action of a run that is not timed.
+Tick = Callable[[], None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class TimedRun:
+    """A run whose actions were timed one by one."""
+
+    events: list[Event]
+    #: Seconds of the whole run, its actions and what is before, between and after them.
+    seconds: float
+
 
 def measure_seconds(network: MeasuredNetwork, inputs: Any, *, plan: Plan | Schedule) -> float:
     """Return the seconds of a whole forward and backward pass, by ``choose_clock``."""
@@ -39,17 +56,25 @@ def measure_seconds(network: MeasuredNetwork, inputs: Any, *, plan: Plan | Sched
 
 def record_timeline(network: MeasuredNetwork, inputs: Any, *, plan: Plan | Schedule) -> list[Event]:
     """Return the timeline of a run, without bytes."""
+    return time_actions(network, inputs, plan=plan).events
+
+
+def time_actions(network: MeasuredNetwork, inputs: Any, *, plan: Plan | Schedule) -> TimedRun:
+    """Return the timeline of a run, without bytes, and the seconds of the same run."""
+    clock = choose_clock(network.device)
     _prepare(network)
     observer = Timeline(network.device, counts_bytes=False)
+    began = clock()
     _execute(network, inputs, plan=plan, observer=observer)
-    return observer.events
+    _wait(network)
+    return TimedRun(events=observer.events, seconds=clock() - began)
 
 
 class HeldObserver:
     """An observer that records the bytes held after each action."""
 
-    def __init__(self, device: torch.device) -> None:
-        self._timeline = Timeline(device)
+    def __init__(self, device: torch.device, *, tick: Tick | None = None) -> None:
+        self._timeline, self._tick = Timeline(device), tick
         #: Peak bytes of the outputs that the cell saves for the whole sequence.
         self.saved_bytes = 0
 
@@ -57,6 +82,8 @@ class HeldObserver:
         """Record an action that is done."""
         self._timeline(action, executor)
         self.saved_bytes = max(self.saved_bytes, executor.engine.saved_bytes)
+        if self._tick is not None:
+            self._tick()
 
     @property
     def events(self) -> list[Event]:
@@ -74,10 +101,12 @@ class HeldObserver:
         return max(event.remote_bytes for event in self.events)
 
 
-def measure_held(network: MeasuredNetwork, inputs: Any, *, plan: Plan | Schedule) -> HeldObserver:
+def measure_held(
+    network: MeasuredNetwork, inputs: Any, *, plan: Plan | Schedule, tick: Tick | None = None
+) -> HeldObserver:
     """Return the bytes held after each action, counted in real storages. Raises InputError."""
     _prepare(network)
-    observer = HeldObserver(network.device)
+    observer = HeldObserver(network.device, tick=tick)
     _execute(network, inputs, plan=plan, observer=observer)
     if not observer.events:
         raise InputError(
@@ -88,7 +117,9 @@ def measure_held(network: MeasuredNetwork, inputs: Any, *, plan: Plan | Schedule
     return observer
 
 
-def measure_live_peak(network: MeasuredNetwork, inputs: Any, *, plan: Plan | Schedule) -> int:
+def measure_live_peak(
+    network: MeasuredNetwork, inputs: Any, *, plan: Plan | Schedule, tick: Tick | None = None
+) -> int:
     """Return the peak bytes of tensors, including those that existed before the run.
 
     On a CPU, storages are counted one by one; on a CUDA device, PyTorch's allocator counts them.
@@ -98,17 +129,26 @@ def measure_live_peak(network: MeasuredNetwork, inputs: Any, *, plan: Plan | Sch
     if network.device.type == "cuda":
         present = torch.cuda.memory_allocated(network.device)
         torch.cuda.reset_peak_memory_stats(network.device)
-        _execute(network, inputs, plan=plan)
+        _execute(network, inputs, plan=plan, observer=_ticking(tick))
         return before + torch.cuda.max_memory_allocated(network.device) - present
     meter = LiveBytes()
     # On a CPU, remote memory would be counted as well, so remote checkpoints are kept in files.
-    with meter, TemporaryDirectory(prefix="ckptplan-") as folder:
-        _execute(network, inputs, plan=plan, remote_dir=folder)
+    with (
+        _interrupts_between_actions(tick) as observer,
+        meter,
+        TemporaryDirectory(prefix="ckptplan-") as folder,
+    ):
+        _execute(network, inputs, plan=plan, observer=observer, remote_dir=folder)
     return before + meter.peak
 
 
 def compute_gradients(
-    network: MeasuredNetwork, inputs: Any, *, steps: int, plan: Plan | Schedule | None
+    network: MeasuredNetwork,
+    inputs: Any,
+    *,
+    steps: int,
+    plan: Plan | Schedule | None,
+    tick: Tick | None = None,
 ) -> list[torch.Tensor]:
     """Return the gradients of the parameters: under a plan, or by plain BPTT in PyTorch if it is None."""
     _prepare(network)
@@ -117,12 +157,24 @@ def compute_gradients(
     if plan is None:
         _run_plain(network, inputs, steps=steps)
     else:
-        _execute(network, inputs, plan=plan)
+        _execute(network, inputs, plan=plan, observer=_ticking(tick))
     found = [
         torch.zeros_like(one) if one.grad is None else one.grad.detach().clone() for one in network.parameters
     ]
     _prepare(network)
     return found
+
+
+def measure_plain_seconds(network: MeasuredNetwork, inputs: Any, *, steps: int) -> float:
+    """Return the seconds of plain BPTT in PyTorch alone."""
+    clock = choose_clock(network.device)
+    _prepare(network)
+    began = clock()
+    _run_plain(network, inputs, steps=steps)
+    _wait(network)
+    seconds = clock() - began
+    _prepare(network)
+    return seconds
 
 
 def _run_plain(network: MeasuredNetwork, inputs: Any, *, steps: int) -> None:
@@ -157,6 +209,41 @@ def _execute(
         )
     if result.loss.requires_grad:
         result.loss.backward()
+
+
+def _ticking(tick: Tick | None) -> Observer | None:
+    return None if tick is None else lambda *_: tick()
+
+
+@contextmanager
+def _interrupts_between_actions(tick: Tick | None) -> Iterator[Observer]:
+    """Keep Ctrl-C until the present action is done; pressed twice, it ends it.
+
+    The meter is called when a storage is gone. Python ignores exceptions there, KeyboardInterrupt included.
+    """
+    pressed: list[int] = []
+
+    def press(number: int, _: object) -> None:
+        pressed.append(number)
+        if len(pressed) > 1:
+            raise KeyboardInterrupt
+
+    def observe(*_: object) -> None:
+        if pressed:
+            raise KeyboardInterrupt
+        if tick is not None:
+            tick()
+
+    if current_thread() is not main_thread() or getsignal(SIGINT) is not default_int_handler:
+        yield observe
+        return
+    signal(SIGINT, press)
+    try:
+        yield observe
+    finally:
+        signal(SIGINT, default_int_handler)
+    if pressed:
+        raise KeyboardInterrupt
 
 
 def _prepare(network: MeasuredNetwork) -> None:

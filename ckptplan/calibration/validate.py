@@ -2,33 +2,29 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
-from typing import Any
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
 
 import torch
 
 import ckptplan
-from ckptplan.calibration import runs
-from ckptplan.calibration.cells import CellSpec, MeasuredNetwork, build_network
-from ckptplan.calibration.compared_bytes import byte_rows, gradient_row
-from ckptplan.calibration.compared_times import base_rows, machine_rows, time_rows
-from ckptplan.calibration.counter import RunCounter
+from ckptplan.calibration.cells import CellSpec, MeasuredNetwork, build_network, check_device
+from ckptplan.calibration.comparison import Measurements, PlanRuns, RunSeconds
 from ckptplan.calibration.machine import machine_name, prepare_machine
-from ckptplan.calibration.regret import RivalPlan, compute_regret, find_rivals
-from ckptplan.calibration.samples import Sample
-from ckptplan.calibration.transfer_times import measure as measure_transfers
-from ckptplan.calibration.validation import Regret, Row, Validation, Verdict
+from ckptplan.calibration.regret import find_rivals, list_others
+from ckptplan.calibration.run_time import format_estimate, measure_pace, measure_step, round_down
+from ckptplan.calibration.validation import Tolerances, Validation
 from ckptplan.errors import InputError
 from ckptplan.model.plan import Plan
 from ckptplan.model.progress import Progress
-from ckptplan.planning.playback import make_schedule
-from ckptplan.schedule.actions import Record
-from ckptplan.schedule.timeline import Event
 from ckptplan.torch.chunk_cell import ChunkCell
 from ckptplan.torch.memory import available_bytes
-from ckptplan.units import format_bytes, format_seconds
+from ckptplan.units import format_bytes
+from ckptplan.wording import Argument, Phrase
 
-_TRANSFER_ROUNDS = 3
+#: The seconds that a validation may take by default if times are not compared.
+_MOST_SECONDS = 60.0
 #: The share of available memory that a run may be predicted to need.
 _SHARE = 0.7
 #: How many times more memory a ``ChunkCell`` keeps under autograd, where it runs step by step.
@@ -43,14 +39,18 @@ def validate(
     thread_count: int | None = None,
     repeats: int = 5,
     tolerance: float = 0.1,
+    overhead_tolerance: float = 0.03,
     memory_tolerance: float = 0.05,
     regret: bool = False,
+    max_seconds: float | None = None,
     progress: Progress | None = None,
+    tell: Callable[[str], None] | None = None,
 ) -> Validation:
     """Execute base and ``plan`` with the cell of its workload, on the same weights and data, and compare.
 
-    Times are compared only if the workload was calibrated on this machine. Checkpoints, tapes and counts must
-    equal the predictions.
+    Times are compared only if the workload was calibrated on this machine; otherwise nothing is timed.
+    Checkpoints, tapes and counts must equal the predictions. Ctrl-C returns what was compared so far, and
+    raises KeyboardInterrupt if that is nothing.
 
     Arguments:
         plan: the plan to validate.
@@ -59,13 +59,29 @@ def validate(
         thread_count: replaces the number of threads of the calibration.
         repeats: the number of rounds, in which all variants run in turn; times are medians of rounds.
         tolerance: the share by which times may be off, in addition to the spread of the rounds.
+        overhead_tolerance: how far the time added to base's may be off, as a share of base's, in addition to
+            the spread of the rounds: 0.03 for 3 points.
         memory_tolerance: the share by which the live peak may be off.
         regret: whether to run the best plan of each strategy, too.
-        progress: called with the runs done and the total number of runs.
+        max_seconds: the seconds that all runs may take, as estimated from a few steps that run first; None
+            means 60 if times are not compared, and otherwise no limit.
+        progress: called with the milliseconds done and their estimated total.
+        tell: called with a line of text, before the runs: why times are not compared, and how long they take.
 
     Raises InputError.
     """
     job = _Validation.of(plan, cell=cell, device=device, thread_count=thread_count)
+    tolerances = Tolerances(time=tolerance, overhead=overhead_tolerance, memory=memory_tolerance)
+    tell = tell or (lambda _: None)
+    check_device(job.device)
+    machine = machine_name(torch.device(job.device))
+    reason = job.not_comparable(machine)
+    if regret:
+        list_others(plan)
+    rivals = find_rivals(plan) if regret and reason is None else []
+    if reason is not None:
+        tell(f"times cannot be compared here: {reason}. Only counts, bytes and gradients are judged")
+        max_seconds = _MOST_SECONDS if max_seconds is None else max_seconds
     with prepare_machine(threads=job.threads):
         network = build_network(job.spec, batch=job.batch, device=job.device, seed=job.seed)
         room = _FreeMemory.on(network.device)
@@ -75,20 +91,64 @@ def validate(
                 field="plan",
                 accepted="a plan for less memory, or for fewer steps",
             )
-        notes: list[str] = []
-        rivals = find_rivals(plan) if regret else []
-        return _Comparison(
-            job=job,
-            network=network,
-            inputs=network.inputs(plan.steps),
-            repeats=repeats,
-            not_comparable=job.not_comparable(machine_name(network.device)),
-            base=room.plan_base(plan, notes),
+        notes = [] if reason is None or not regret else ["the regret was not measured, as no time was"]
+        planned = PlanRuns(
+            plan=plan,
+            base=room.plan_base(plan, notes) if reason is None else None,
             plain=room.holds_autograd(plan, network),
             rivals=[one for one in rivals if room.holds(one.plan)],
-            notes=notes,
+            rounds=repeats if reason is None else 0,
+        )
+        step = measure_step(network, steps=plan.steps)
+        _check_seconds(planned, planned.number * plan.steps * step, most=max_seconds, least="at least ")
+        seconds = RunSeconds.of(planned, measure_pace(network, steps=plan.steps, step_seconds=step))
+        _check_seconds(planned, seconds.total, most=max_seconds)
+        tell(f"{planned.number} runs, {format_estimate(seconds.total)} in all")
+        found = Measurements(
+            runs=planned,
+            network=network,
+            inputs=network.inputs(plan.steps),
+            seconds=seconds,
+            tolerances=tolerances,
             progress=progress,
-        ).validation(tolerance=tolerance, memory_tolerance=memory_tolerance)
+            notes=notes,
+        )
+        found.measure()
+    return Validation(
+        cell=str(job.spec),
+        device=job.device,
+        machine=machine,
+        threads=job.threads,
+        repeats=found.rounds,
+        tolerances=tolerances,
+        not_comparable=reason,
+        rows=tuple(found.rows),
+        notes=tuple(found.notes),
+        regret=found.regret,
+        timeline=tuple(found.timeline),
+        interrupted=found.interrupted,
+    )
+
+
+def _check_seconds(planned: PlanRuns, seconds: float, *, most: float | None, least: str = "") -> None:
+    """Raise InputError if the runs would take longer than ``most`` seconds.
+
+    ``least`` says so if ``seconds`` are only the least that they can take.
+    """
+    if most is None or seconds <= most:
+        return
+    steps = planned.plan.steps
+    fewer = max(1, int(steps * most / seconds))
+    raise InputError(
+        f"{planned.number} runs of {steps:,} steps take {least}{format_estimate(seconds)} here, and the limit "
+        f"is {most:.4g} s",
+        field="max_seconds",
+        value=most,
+        accepted=Phrase(
+            Argument("max_seconds", math.ceil((3 if least else 1.5) * seconds)),
+            f", or a plan for at most {round_down(fewer):,} steps, a smaller batch or a smaller network",
+        ),
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -175,123 +235,3 @@ class _FreeMemory:
 
 def _plan_base(plan: Plan) -> Plan:
     return ckptplan.optimize(plan.workload, plan.profile, strategies=["base"], local_bytes=2**60)
-
-
-@dataclass(kw_only=True)
-class _Comparison:
-    """Runs all measurements of a validation, and compares them with the plan."""
-
-    job: _Validation
-    network: MeasuredNetwork
-    inputs: Any
-    repeats: int
-    not_comparable: str | None
-    #: The plan of base, None if it does not fit here.
-    base: Plan | None
-    #: Whether plain BPTT fits here.
-    plain: bool
-    #: The plan itself and its alternatives; empty if regret is not requested.
-    rivals: list[RivalPlan]
-    notes: list[str]
-    progress: Progress | None
-    counter: RunCounter = field(init=False)
-    #: The events of a separate run, with the bytes held after each action.
-    held: list[Event] = field(default_factory=list)
-
-    def __post_init__(self) -> None:
-        variants = 1 + (self.base is not None) + len(self.rivals[1:])
-        beside = 4 + (_TRANSFER_ROUNDS if self.not_comparable is None else 0)
-        runs_in_all = beside + variants * (self.repeats + 1) + self.repeats
-        self.counter = RunCounter(total=runs_in_all, progress=self.progress)
-
-    def validation(self, *, tolerance: float, memory_tolerance: float) -> Validation:
-        """Measure and compare."""
-        comparable = self.not_comparable is None
-        sizes = self._sizes(memory_tolerance=memory_tolerance)
-        gradient = self._gradient()
-        machine = self._machine() if comparable else []
-        times, regret, timeline = self._times(tolerance=tolerance, comparable=comparable)
-        if comparable:
-            self._note_short_chunks(timeline)
-        return Validation(
-            cell=str(self.job.spec),
-            device=self.job.device,
-            machine=machine_name(self.network.device),
-            threads=self.job.threads,
-            repeats=self.repeats,
-            tolerance=tolerance,
-            memory_tolerance=memory_tolerance,
-            not_comparable=self.not_comparable,
-            rows=(*sizes, *machine, *times, gradient),
-            notes=tuple(self.notes),
-            regret=regret,
-            timeline=tuple(
-                replace(timed_, local_bytes=held.local_bytes, remote_bytes=held.remote_bytes)
-                for timed_, held in zip(timeline, self.held, strict=True)
-            ),
-        )
-
-    def _sizes(self, *, memory_tolerance: float) -> list[Row]:
-        plan = self.job.plan
-        held = runs.measure_held(self.network, self.inputs, plan=plan)
-        self.held = held.events
-        self.counter.count()
-        peak = runs.measure_live_peak(self.network, self.inputs, plan=plan)
-        self.counter.count()
-        rows = byte_rows(plan, self.network, held=held, live_peak=peak, memory_tolerance=memory_tolerance)
-        if rows[0].verdict is Verdict.OFF:
-            self.notes.append("the states differ in size: the plan was made for another cell or batch size")
-        return rows
-
-    def _gradient(self) -> Row:
-        steps = self.job.plan.steps
-        reference = None if self.plain else make_schedule("standard", steps=steps, chunk_size=min(48, steps))
-        expected = runs.compute_gradients(self.network, self.inputs, steps=steps, plan=reference)
-        self.counter.count()
-        found = runs.compute_gradients(self.network, self.inputs, steps=steps, plan=self.job.plan)
-        self.counter.count()
-        return gradient_row(expected, found, plain=self.plain)
-
-    def _machine(self) -> list[Row]:
-        found = measure_transfers(self.network, repeats=_TRANSFER_ROUNDS, counter=self.counter)
-        return machine_rows(self.job.plan, self.network, found)
-
-    def _times(self, *, tolerance: float, comparable: bool) -> tuple[list[Row], Regret | None, list[Event]]:
-        plan = self.job.plan
-        rivals = self.rivals[1:]
-        plans = [plan, *([self.base] if self.base else []), *(one.plan for one in rivals)]
-        seconds: list[list[float]] = [[] for _ in plans]
-        lines: list[list[Event]] = []
-        for number in range(self.repeats + 1):
-            for one, values in zip(plans, seconds, strict=True):
-                taken = runs.measure_seconds(self.network, self.inputs, plan=one)
-                self.counter.count()
-                if number:
-                    # The first round warms up.
-                    values.append(taken)
-            if number:
-                lines.append(runs.record_timeline(self.network, self.inputs, plan=plan))
-                self.counter.count()
-        total, *others = (Sample(values=tuple(values)) for values in seconds)
-        rows = time_rows(plan, lines, total, tolerance=tolerance, comparable=comparable)
-        if self.base is not None:
-            bases, *others = others
-            rows += base_rows(plan, self.base, total, bases, tolerance=tolerance, comparable=comparable)
-        regret = compute_regret(total, self.rivals, others) if self.rivals else None
-        return rows, regret, sorted(lines, key=lambda line: line[-1].end)[len(lines) // 2]
-
-    def _note_short_chunks(self, timeline: list[Event]) -> None:
-        """Add a note if chunks are shorter than the calibration covers."""
-        calibration = self.job.plan.workload.calibration
-        assert calibration is not None  # noqa: S101 - what is comparable was calibrated
-        if calibration.shortest_chunk is None or calibration.chunk_overhead_seconds is None:
-            return
-        chunks = sum(isinstance(one.action, Record) for one in timeline)
-        mean = self.job.plan.steps / chunks
-        if mean < calibration.shortest_chunk:
-            beside_steps = format_seconds(chunks * calibration.chunk_overhead_seconds)
-            self.notes.append(
-                f"its {chunks:,} chunks have {mean:.3g} steps on average, and the calibration holds for "
-                f"{calibration.shortest_chunk} or more: they take about {beside_steps} besides their steps, "
-                "which is not predicted"
-            )

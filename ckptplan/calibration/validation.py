@@ -14,6 +14,8 @@ from ckptplan.schedule.timeline import Event, kind_of
 SMALL = 0.005
 #: The factor by which the bandwidth of copies may vary over time.
 FACTOR = 2.0
+#: How much longer the chosen plan may take than the quickest one measured, as a share, besides the noise.
+REGRET = 0.03
 Unit = Literal["bytes", "bytes per second", "seconds", "count", "share"]
 
 
@@ -30,6 +32,18 @@ class Verdict(enum.StrEnum):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Tolerances:
+    """How far predictions may be off, besides the noise of the rounds."""
+
+    #: Share of a time.
+    time: float = 0.1
+    #: Share of base's time by which the time added to it may be off: 0.03 for 3 points.
+    overhead: float = 0.03
+    #: Share of the live peak.
+    memory: float = 0.05
+
+
+@dataclass(frozen=True, kw_only=True)
 class Row:
     """One quantity, predicted and measured."""
 
@@ -42,13 +56,17 @@ class Row:
     allowed: float | None = None
     #: Half the range between the quartiles of the rounds, as a share; None if it was counted, not timed.
     noise: float | None = None
+    #: Whether the bias is a difference in points instead of a share, as the noise and what is allowed then are.
+    in_points: bool = False
 
     @property
     def bias(self) -> float | None:
-        """Predicted over measured, less one: positive if the prediction is too high.
+        """Predicted over measured, less one; ``in_points``, predicted less measured.
 
-        None if nothing was predicted, or if only one of both is zero.
+        Positive if the prediction is too high. None if nothing was predicted, or if only one of both is zero.
         """
+        if self.in_points:
+            return None if self.predicted is None else self.predicted - self.measured
         if self.predicted is not None and self.measured == self.predicted:
             return 0.0
         return self.predicted / self.measured - 1 if self.predicted and self.measured else None
@@ -91,8 +109,7 @@ class Row:
         sample: Sample,
         tolerance: float,
         whole: float,
-        comparable: bool,
-        unit: Unit = "seconds",
+        shared_seconds: float = 0.0,
     ) -> Self:
         """Return the row of a time.
 
@@ -104,27 +121,50 @@ class Row:
             sample: the measured times.
             tolerance: the share by which the time may be off.
             whole: the time of the run that it is part of.
-            comparable: whether the prediction is for this machine.
-            unit: the unit of the values.
+            shared_seconds: seconds that the prediction counts in one of two rows, and a run in either.
         """
         measured, noise = sample.median, sample.spread
-        allowed = tolerance + noise
-        if not comparable:
-            verdict = Verdict.OTHER_MACHINE
-        elif max(predicted, measured) < SMALL * whole:
+        loose = shared_seconds / measured if measured else 0.0
+        if max(predicted, measured) < SMALL * whole:
             verdict = Verdict.SMALL
-        elif noise > tolerance:
-            verdict = Verdict.NOISY
         else:
-            verdict = Verdict.OK if abs(predicted - measured) <= allowed * measured else Verdict.OFF
+            verdict = judge_time(predicted, sample, tolerance=tolerance, loose=loose)
         return cls(
             quantity=quantity,
-            unit=unit,
+            unit="seconds",
             predicted=predicted,
             measured=measured,
             verdict=verdict,
-            allowed=allowed if comparable else None,
+            allowed=tolerance + noise + loose,
             noise=noise,
+        )
+
+    @classmethod
+    def overhead(cls, *, predicted: float, ratios: Sample, tolerance: float) -> Self:
+        """Return the row of the time added to base's, which is judged in points.
+
+        +18 % predicted and +7.5 % measured are 10.5 points apart, though the times differ by only 10 %.
+
+        Arguments:
+            predicted: the predicted time over base's, less one.
+            ratios: the measured time over base's, round by round.
+            tolerance: the difference that is allowed besides the noise of the ratios: 0.03 for 3 points.
+        """
+        measured = ratios.median - 1
+        noise = ratios.spread * ratios.median
+        if noise > tolerance:
+            verdict = Verdict.NOISY
+        else:
+            verdict = Verdict.OK if abs(predicted - measured) <= tolerance + noise else Verdict.OFF
+        return cls(
+            quantity="overhead",
+            unit="share",
+            predicted=predicted,
+            measured=measured,
+            verdict=verdict,
+            allowed=tolerance + noise,
+            noise=noise,
+            in_points=True,
         )
 
     @classmethod
@@ -139,6 +179,18 @@ class Row:
         )
 
 
+def judge_time(predicted: float, sample: Sample, *, tolerance: float, loose: float = 0.0) -> Verdict:
+    """Return the verdict on a predicted time.
+
+    It may be off by ``tolerance``, ``loose`` and the spread of the rounds, all shares of the measured time. The
+    spread must not exceed the tolerance.
+    """
+    if sample.spread > tolerance:
+        return Verdict.NOISY
+    allowed = tolerance + loose + sample.spread
+    return Verdict.OK if abs(predicted - sample.median) <= allowed * sample.median else Verdict.OFF
+
+
 @dataclass(frozen=True, kw_only=True)
 class Contender:
     """The best plan of a strategy, with its measured times."""
@@ -147,8 +199,25 @@ class Contender:
     parameters: dict[str, int]
     predicted_seconds: float
     seconds: Sample
+    #: The share by which its time may be off, besides the noise.
+    tolerance: float
     #: Other strategies whose best plan has the same schedule, which ran only once.
     same: tuple[str, ...]
+
+    @property
+    def bias(self) -> float:
+        """Predicted over measured time, less one."""
+        return self.predicted_seconds / self.seconds.median - 1
+
+    @property
+    def allowed(self) -> float:
+        """The share by which its time may be off, noise included."""
+        return self.tolerance + self.seconds.spread
+
+    @property
+    def verdict(self) -> Verdict:
+        """The verdict on its predicted time."""
+        return judge_time(self.predicted_seconds, self.seconds, tolerance=self.tolerance)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -175,8 +244,26 @@ class Regret:
 
     @property
     def noise(self) -> float:
-        """The spreads of the chosen and of the fastest plan, added: a smaller regret is not significant."""
-        return self.own.seconds.spread + self.best.seconds.spread
+        """The spreads of the chosen and of the fastest plan, added; 0 if they are the same plan."""
+        return 0.0 if self.own is self.best else self.own.seconds.spread + self.best.seconds.spread
+
+    @property
+    def allowed(self) -> float:
+        """The ratio that is allowed: 1.03, plus the noise."""
+        return 1 + REGRET + self.noise
+
+    @property
+    def verdict(self) -> Verdict:
+        """The verdict on the ratio, which is too noisy to judge if either plan's time is."""
+        if any(one.seconds.spread > one.tolerance for one in (self.own, self.best)):
+            return Verdict.NOISY
+        return Verdict.OK if self.ratio <= self.allowed else Verdict.OFF
+
+    def named(self, verdict: Verdict) -> list[str]:
+        """Return the names of what has a verdict. The chosen plan's own time is a row of the validation."""
+        others = [one for one in self.contenders if one is not self.own and one.verdict is verdict]
+        regret = ["decision regret"] if self.verdict is verdict else []
+        return [*(f"time of {one.strategy}" for one in others), *regret]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -188,8 +275,7 @@ class Validation:
     machine: str
     threads: int
     repeats: int
-    tolerance: float
-    memory_tolerance: float
+    tolerances: Tolerances
     #: Why times are not compared, None if they are.
     not_comparable: str | None
     rows: tuple[Row, ...]
@@ -197,16 +283,22 @@ class Validation:
     regret: Regret | None
     #: The timeline of a run of the plan; the bytes of checkpoints and tapes are from another run.
     timeline: tuple[Event, ...]
+    #: Whether Ctrl-C ended it: the rows are those of what was measured before.
+    interrupted: bool = False
 
     @property
     def off(self) -> list[str]:
         """The names of the quantities outside the tolerance."""
-        return [row.quantity for row in self.rows if row.verdict is Verdict.OFF]
+        return self._named(Verdict.OFF)
 
     @property
     def noisy(self) -> list[str]:
         """The names of the quantities whose rounds spread by more than the tolerance, which are not judged."""
-        return [row.quantity for row in self.rows if row.verdict is Verdict.NOISY]
+        return self._named(Verdict.NOISY)
+
+    def _named(self, verdict: Verdict) -> list[str]:
+        rows = [row.quantity for row in self.rows if row.verdict is verdict]
+        return rows + ([] if self.regret is None else self.regret.named(verdict))
 
 
 def seconds_by_kind(events: Iterable[Event]) -> dict[str, float]:

@@ -1,7 +1,7 @@
 """``ckptplan validate``: execute a plan and compare its predictions with measurements."""
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -12,10 +12,12 @@ from ckptplan.cli.groups import takes_groups
 from ckptplan.cli.options import OutputOptions
 from ckptplan.cli.output import note, write_view
 from ckptplan.cli.wording import as_option, named_by_option
-from ckptplan.errors import InputError
+from ckptplan.errors import InputError, quote_value
+from ckptplan.units import parse_seconds
 
 if TYPE_CHECKING:
     from ckptplan.model.plan import Plan
+    from ckptplan.model.progress import Progress
     from ckptplan.report.chrome_trace import ChromeTrace
 
 #: Exit code if a prediction is outside its tolerance.
@@ -29,6 +31,14 @@ def command(
     tolerance: Annotated[
         str, typer.Option("--tolerance", metavar="SHARE", help="How far times may be off, besides the noise.")
     ] = "10%",
+    overhead_tolerance: Annotated[
+        str,
+        typer.Option(
+            "--overhead-tolerance",
+            metavar="POINTS",
+            help="How far the time added to base's may be off, in percent of base's, besides the noise.",
+        ),
+    ] = "3%",
     memory_tolerance: Annotated[
         str, typer.Option("--memory-tolerance", metavar="SHARE", help="How far the live peak may be off.")
     ] = "5%",
@@ -46,6 +56,14 @@ def command(
         Device | None, typer.Option("--device", help="Where to run (default: where it was calibrated).")
     ] = None,
     threads: options.Threads = None,
+    max_seconds: Annotated[
+        str | None,
+        typer.Option(
+            "--max-seconds",
+            metavar="SECONDS",
+            help="Run nothing if it would take longer (default: 60 for other hardware, else no limit).",
+        ),
+    ] = None,
     trace: Annotated[
         str | None,
         typer.Option(
@@ -59,9 +77,10 @@ def command(
 ) -> None:
     """Run a plan and base on the same weights and data: predicted against measured, part by part.
 
-    Exits 4 if anything is outside the tolerance, and names it.
+    Exits 4 if anything is outside the tolerance, and names it. Ctrl-C shows what was compared so far.
+
+    Of a plan for other hardware, only counts, bytes and gradients are compared.
     """
-    from ckptplan.cli.progress import progress_bar
     from ckptplan.storage.plans import load_plan
 
     if trace == "-":
@@ -70,6 +89,8 @@ def command(
     options.check_folders({"--output": output.file, "--trace": trace})
     times = options.tolerance(tolerance, option="--tolerance")
     peaks = options.tolerance(memory_tolerance, option="--memory-tolerance")
+    points = options.tolerance(overhead_tolerance, option="--overhead-tolerance")
+    most = _read_seconds(max_seconds)
     rounds = options.plain_integer(repeats, option="--repeats", most=1000)
     thread_count = options.thread_count(threads)
     planned = load_plan(plan)
@@ -77,17 +98,20 @@ def command(
     from ckptplan.calibration.validate import validate
     from ckptplan.report.validation import view_validation
 
-    with named_by_option(), progress_bar("running") as progress:
+    with named_by_option(), _late_bar("running") as progress:
         found = validate(
             planned,
             cell=cell,
             device=None if device is None else device.value,
             regret=regret,
             tolerance=times,
+            overhead_tolerance=points,
             memory_tolerance=peaks,
             repeats=rounds,
             thread_count=thread_count,
+            max_seconds=most,
             progress=progress,
+            tell=lambda text: note(f"ckptplan: {text}"),
         )
     write_view(view_validation(planned, found, wording=as_option), output)
     if trace is not None:
@@ -98,12 +122,44 @@ def command(
             )
             for event in found.timeline:
                 chrome.add(event)
+        if not found.repeats:
+            note("ckptplan: the measured times of the trace are those of a run whose bytes were counted")
     if found.off:
         note(f"ckptplan: outside the tolerance: {', '.join(found.off)}")
     if found.noisy:
         note(f"ckptplan: too noisy to judge: {', '.join(found.noisy)}")
+    if found.interrupted:
+        # The program ends as after any Ctrl-C.
+        raise KeyboardInterrupt
     if found.off or found.noisy:
         raise typer.Exit(OUTSIDE)
+
+
+def _read_seconds(text: str | None) -> float | None:
+    """Return a limit in seconds, None if it is not given. Raises InputError."""
+    seconds: float | None = options.parsed("--max-seconds", parse_seconds, text)
+    if seconds is not None and seconds <= 0:
+        raise InputError(
+            f"{quote_value(text)} is out of range", field="--max-seconds", value=text, accepted="more than 0"
+        )
+    return seconds
+
+
+@contextmanager
+def _late_bar(text: str) -> "Iterator[Progress]":
+    """Show a progress bar from the first report on, so that lines written before stay above it."""
+    from ckptplan.cli.progress import progress_bar
+
+    with ExitStack() as stack:
+        bars: list[Progress | None] = []
+
+        def report(done: int, total: int) -> None:
+            if not bars:
+                bars.append(stack.enter_context(progress_bar(text)))
+            if bars[0] is not None:
+                bars[0](done, total)
+
+        yield report
 
 
 @contextmanager

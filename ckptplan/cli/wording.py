@@ -28,6 +28,7 @@ _GIVEN_BY_OPTIONS = (
     "resolution",
     "uncertainty",
     "regret",
+    "max_seconds",
     "gantt",
 )
 

@@ -40,10 +40,6 @@ class Calibration(BaseModel):
     transfer_uncertainty: Annotated[
         float, Field(ge=0, description="times of messages are known to within this share: spread and misfit")
     ]
-    reverse_seconds: Annotated[
-        float | None,
-        Field(ge=0, description="of chunk_seconds, what the backward of a chunk takes; none: not measured"),
-    ] = None
     shortest_chunk: Annotated[
         int | None,
         Field(ge=1, description="steps; only before the costs of actions were measured: times hold from here"),

@@ -10,11 +10,19 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from ckptplan.calibration.validation import FACTOR, Regret, Row, Unit, Validation, Verdict
+from ckptplan.calibration.validation import FACTOR, REGRET, Contender, Regret, Row, Unit, Validation, Verdict
 from ckptplan.model.plan import Plan
 from ckptplan.report.plan_text import format_parameters, print_title
 from ckptplan.report.view import View
-from ckptplan.units import format_bytes, format_count, format_rate, format_seconds, format_share, format_threads
+from ckptplan.units import (
+    format_bytes,
+    format_count,
+    format_percent,
+    format_rate,
+    format_seconds,
+    format_share,
+    format_threads,
+)
 from ckptplan.wording import Argument, Wording
 
 _STYLES = {
@@ -26,6 +34,16 @@ _STYLES = {
     Verdict.UNCHECKED: "yellow",
     Verdict.NOT_MODELLED: "dim",
 }
+#: Verdicts that are shorter in a table than in JSON, so that it fits 80 columns.
+_SHORT = {
+    Verdict.NOISY: "too noisy",
+    Verdict.SMALL: "too small",
+    Verdict.OTHER_MACHINE: "not compared",
+    Verdict.UNCHECKED: "not plain",
+    Verdict.NOT_MODELLED: "not modelled",
+}
+#: Width of the names of quantities, and of a console on which columns are farther apart.
+_NAMES, _WIDE = 21, 96
 
 
 def _number(value: float) -> str:
@@ -61,13 +79,12 @@ def _print_validation(console: Console, plan: Plan, found: Validation, *, wordin
     threads = format_threads(found.threads)
     console.print(f"plan  {plan.strategy}  {format_parameters(plan)}".rstrip(), soft_wrap=True)
     console.print(f"ran   {found.cell}, batch {plan.workload.batch}", soft_wrap=True)
-    console.print(
-        f"on    {found.machine}, {threads}; medians of {found.repeats} rounds in turn", soft_wrap=True
-    )
+    rounds = f"; medians of {found.repeats} rounds in turn" if found.repeats else ""
+    console.print(f"on    {found.machine}, {threads}{rounds}", soft_wrap=True)
     console.print()
-    console.print(_make_table(found))
+    console.print(_make_table(found, padding=1 + (console.width >= _WIDE)))
     console.print()
-    console.print("bias: predicted over measured, less one; below zero it took longer, or more, than predicted")
+    console.print(_explain(found))
     if found.not_comparable is not None:
         console.print()
         console.print(f"Times are not comparable: {found.not_comparable}.")
@@ -81,84 +98,124 @@ def _print_validation(console: Console, plan: Plan, found: Validation, *, wordin
     console.print(_conclusion(found, wording=wording))
 
 
-def _make_table(found: Validation) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
-    table.add_column("")
+def _explain(found: Validation) -> str:
+    """Return what the columns of the table mean, as far as it has them."""
+    text = "bias: predicted over measured, less one; below zero it took longer, or more, than predicted"
+    if any(row.in_points for row in found.rows):
+        text += ". Overhead is the time added to base's; pt are points: a percent of base's time"
+    return f"{text}."
+
+
+def _make_table(found: Validation, *, padding: int) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, padding, 0, 0))
+    table.add_column("", min_width=_NAMES)
     for heading in ("predicted", "measured", "bias", "allowed", "noise"):
         table.add_column(heading, justify="right", no_wrap=True)
     table.add_column("verdict", no_wrap=True)
     for row in found.rows:
-        form = _FORMS[row.unit]
+        form = format_percent if row.in_points else _FORMS[row.unit]
         table.add_row(
             row.quantity,
             "" if row.predicted is None else form(row.predicted),
             form(row.measured),
             _bias(row),
             _allowed(row),
-            "" if row.noise is None else format_share(row.noise),
-            Text(row.verdict.value, style=_STYLES[row.verdict]),
+            "" if row.noise is None else _points(row.noise) if row.in_points else format_share(row.noise),
+            _verdict(row.verdict),
         )
     return table
+
+
+def _verdict(verdict: Verdict) -> Text:
+    return Text(_SHORT.get(verdict, verdict.value), style=_STYLES[verdict])
+
+
+def _points(share: float, *, sign: str = "") -> str:
+    return f"{share * 100:{sign}.1f} pt"
 
 
 def _bias(row: Row) -> str:
     if row.bias is None:
         return ""
+    if row.in_points:
+        return _points(row.bias, sign="+")
     return "equal" if row.bias == 0 else f"{row.bias * 100:+.1f} %"
 
 
 def _allowed(row: Row) -> str:
     if row.allowed is None:
         return ""
-    return "exact" if row.allowed == 0 else "x 2" if row.allowed == FACTOR - 1 else f"{row.allowed:.1%}"
+    if row.in_points:
+        return _points(row.allowed)
+    return "exact" if row.allowed == 0 else "x 2" if row.allowed == FACTOR - 1 else f"{row.allowed * 100:.1f} %"
 
 
 def _print_regret(console: Console, regret: Regret) -> None:
-    console.print(
-        Text.assemble(
-            ("Decision regret  ", "bold"),
-            f"{regret.ratio:.3f}: the plan took {format_share(regret.ratio - 1)} longer than the quickest "
-            f"measured (noise {format_share(regret.noise)})"
-            if regret.ratio != 1
-            else "1.000: nothing that was measured is quicker",
-        )
+    told = (
+        "nothing that was measured is quicker"
+        if regret.ratio == 1
+        else f"the plan took {format_share(regret.ratio - 1)} longer than the quickest measured; "
+        f"{format_share(REGRET)} and the noise, {format_share(regret.noise)}, are allowed"
     )
-    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
-    table.add_column("strategy")
+    console.print(
+        Text.assemble(("Decision regret  ", "bold"), f"{regret.ratio:.3f}: {told}  ", _verdict(regret.verdict))
+    )
+    table = Table(
+        box=None, pad_edge=False, header_style="bold", padding=(0, 1 + (console.width >= _WIDE), 0, 0)
+    )
+    table.add_column("strategy", no_wrap=True)
     table.add_column("parameters")
-    for heading in ("predicted", "measured", "bias", "noise"):
+    for heading in ("predicted", "measured", "bias", "allowed"):
         table.add_column(heading, justify="right", no_wrap=True)
-    table.add_column("")
-    table.add_column("the same schedule as")
-    for one in sorted(regret.contenders, key=lambda one: one.seconds.median):
-        parameters = [
-            f"{name} {value:,}" for name, value in one.parameters.items() if not name.endswith("units")
-        ]
+    table.add_column("verdict", no_wrap=True)
+    ordered = sorted(regret.contenders, key=lambda one: one.seconds.median)
+    for one in ordered:
+        mark = " (chosen)" if one.strategy == regret.chosen else ""
         table.add_row(
-            one.strategy,
-            ", ".join(parameters),
+            f"{one.strategy}{mark}",
+            _parameters(one),
             format_seconds(one.predicted_seconds),
             format_seconds(one.seconds.median),
-            f"{(one.predicted_seconds / one.seconds.median - 1) * 100:+.1f} %",
-            format_share(one.seconds.spread),
-            "chosen" if one.strategy == regret.chosen else "",
-            ", ".join(one.same),
+            f"{one.bias * 100:+.1f} %",
+            f"{one.allowed * 100:.1f} %",
+            _verdict(one.verdict),
         )
     console.print(table)
+    for one in ordered:
+        if one.same:
+            console.print(f"The schedule of {one.strategy} is also that of {', '.join(one.same)}.")
+
+
+def _parameters(one: Contender) -> str:
+    return ", ".join(
+        f"{name} {value:,}" for name, value in one.parameters.items() if not name.endswith("units")
+    )
 
 
 def _conclusion(found: Validation, *, wording: Wording) -> Text:
     wrong = []
     if found.off:
-        wrong.append(f"Outside what is allowed: {', '.join(found.off)}")
+        wrong.append(f"Outside what is allowed: {', '.join(_with_numbers(found, name) for name in found.off)}")
     if found.noisy:
         more = wording(Argument("repeats"))
         wrong.append(f"Too noisy to judge: {', '.join(found.noisy)}; more {more} may help")
+    if found.interrupted:
+        wrong.append("Interrupted: the rest was not measured")
     if wrong:
         return Text(f"{'. '.join(wrong)}.", style="bold red")
     if found.not_comparable is not None:
         return Text("Counts, bytes and gradients hold; times were not compared.", style="green")
     return Text("The prediction holds.", style="green")
+
+
+def _with_numbers(found: Validation, name: str) -> str:
+    """Return a name; that of the overhead, by which plans are chosen, with its numbers."""
+    for row in found.rows:
+        if row.quantity == name and row.in_points and row.predicted is not None and row.bias is not None:
+            predicted, measured = format_percent(row.predicted), format_percent(row.measured)
+            points = f"{abs(row.bias) * 100:.1f} points"
+            return f"{name} ({predicted} predicted, {measured} measured: {points} off)"
+    return name
 
 
 def _make_document(plan: Plan, found: Validation) -> dict[str, Any]:
@@ -174,9 +231,11 @@ def _make_document(plan: Plan, found: Validation) -> dict[str, Any]:
         "device": found.device,
         "threads": found.threads,
         "repeats": found.repeats,
-        "tolerance": found.tolerance,
-        "memory_tolerance": found.memory_tolerance,
-        "holds": not found.off and not found.noisy,
+        "tolerance": found.tolerances.time,
+        "overhead_tolerance": found.tolerances.overhead,
+        "memory_tolerance": found.tolerances.memory,
+        "holds": not found.off and not found.noisy and not found.interrupted,
+        "interrupted": found.interrupted,
         "off": found.off,
         "noisy": found.noisy,
         "not_comparable": found.not_comparable,
@@ -191,6 +250,8 @@ def _make_regret_document(regret: Regret) -> dict[str, Any]:
     return {
         "ratio": regret.ratio,
         "noise": regret.noise,
+        "allowed": regret.allowed,
+        "verdict": regret.verdict.value,
         "chosen": regret.chosen,
         "best": regret.best.strategy,
         "contenders": [
@@ -200,6 +261,9 @@ def _make_regret_document(regret: Regret) -> dict[str, Any]:
                 "predicted_seconds": one.predicted_seconds,
                 "measured_seconds": one.seconds.median,
                 "rounds_seconds": list(one.seconds.values),
+                "bias": one.bias,
+                "allowed": one.allowed,
+                "verdict": one.verdict.value,
                 "same_schedule": list(one.same),
             }
             for one in regret.contenders

@@ -87,7 +87,6 @@ def test_times_of_steps_and_actions_that_follow_the_model_are_found(
     assert found.backward_seconds == near(backward)
     assert found.advance_seconds == near(advance)
     assert found.chunk_seconds == near(record + reverse)
-    assert found.reverse_seconds == near(reverse)
     assert found.save_seconds == near(save)
     assert found.load_seconds == near(load)
     assert found.misfit < 1e-6

@@ -1,15 +1,21 @@
 """``ckptplan calibrate`` and ``ckptplan validate`` as processes: files, tables, JSON, exit codes."""
 
+import contextlib
 import csv
 import io
 import json
+import os
+import pty
+import re
+import signal
+import subprocess
 import tomllib
 from pathlib import Path
 
 import pytest
 
 import ckptplan
-from tests.support import run
+from tests.support import run, started
 
 SMALL = ("--cell", "gru", "--batch", "4", "--neurons", "16", "--inputs", "8", "--T", "100", "--threads", "1")
 #: Machines that run tests are busy: what is measured is written all the same.
@@ -183,8 +189,50 @@ def test_a_plan_for_other_hardware_is_carried_out(tmp_path: Path) -> None:
         assert done.returncode == 0, done.stderr
         done = run("validate", "plan.json", "--repeats", "1", "--threads", "1", cwd=tmp_path)
         assert done.returncode == 0, done.stdout
+        assert "times cannot be compared here" in done.stderr.splitlines()[0]
+        assert "4 runs, " in done.stderr.splitlines()[1]
         assert "Times are not comparable" in done.stdout
         assert "hold; times were not compared" in done.stdout
+
+
+def test_a_long_run_on_other_hardware_is_refused_before_it_begins(tmp_path: Path) -> None:
+    """README's first plan: steps of 1,472 neurons, of which a laptop would run thousands for minutes."""
+    done = run("optimize", "--T", "4096", "--strategies", "paper", "-o", "plan.json", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    done = run("validate", "plan.json", "--max-seconds", "100 ms", "--format", "json", cwd=tmp_path)
+    assert done.returncode == 2
+    first, second = done.stderr.splitlines()
+    assert "times cannot be compared here" in first
+    assert re.search("--max-seconds: 4 runs of 4,096 steps take (at least )?about .* here", second)
+    assert "(accepted: --max-seconds " in second
+    assert json.loads(done.stdout)["field"] == "--max-seconds"
+
+
+def test_ctrl_c_shows_what_was_compared_so_far(calibrated: Path) -> None:
+    """Once the bar has moved by two per cent of a thousand rounds, bytes are compared, and times of some."""
+    watched, terminal = pty.openpty()
+    said = b""
+    with started(
+        *("-m", "ckptplan", "validate", "plan.json", "--repeats", "1000"),
+        stdout=subprocess.PIPE,
+        stderr=terminal,
+        text=True,
+        cwd=calibrated,
+    ) as process:
+        os.close(terminal)
+        while not any(int(share) >= 2 for share in re.findall(rb"(\d+)%", said)):
+            said += os.read(watched, 4096)
+        process.send_signal(signal.SIGINT)
+        output, _ = process.communicate(timeout=100)
+    with contextlib.suppress(OSError):  # how a terminal ends
+        while chunk := os.read(watched, 4096):
+            said += chunk
+    os.close(watched)
+    assert process.returncode == 130, said
+    assert b"Traceback" not in said
+    assert b"interrupted" in said
+    for text in ("checkpoints and tapes", "overhead", "Interrupted: the rest was not measured"):
+        assert text in output
 
 
 def test_what_cannot_be_validated_is_told(tmp_path: Path) -> None:
@@ -199,6 +247,9 @@ def test_what_cannot_be_validated_is_told(tmp_path: Path) -> None:
         (("plan.json", "--cell", "gruu(neurons=2)"), "Did you mean 'gru'"),
         (("nowhere.json",), "nowhere.json"),
         (("plan.json", "--tolerance", "-1"), "--tolerance"),
+        (("plan.json", "--overhead-tolerance", "0"), "--overhead-tolerance"),
+        (("plan.json", "--max-seconds", "soon"), "--max-seconds"),
+        (("plan.json", "--max-seconds", "0"), "--max-seconds: '0' is out of range"),
         (("plan.json", "--trace", "nowhere/t.json"), "does not exist"),
         (("plan.json", "-o", "plan.json"), "would be lost"),
     ):
