@@ -209,18 +209,18 @@ def test_a_long_run_on_other_hardware_is_refused_before_it_begins(tmp_path: Path
 
 
 def test_ctrl_c_shows_what_was_compared_so_far(calibrated: Path) -> None:
-    """Once the bar has moved by two per cent of a thousand rounds, bytes are compared, and times of some."""
+    """At a tenth of three hundred rounds, bytes are compared, and times of some rounds."""
     watched, terminal = pty.openpty()
     said = b""
     with started(
-        *("-m", "ckptplan", "validate", "plan.json", "--repeats", "1000"),
+        *("-m", "ckptplan", "validate", "plan.json", "--repeats", "300"),
         stdout=subprocess.PIPE,
         stderr=terminal,
         text=True,
         cwd=calibrated,
     ) as process:
         os.close(terminal)
-        while not any(int(share) >= 2 for share in re.findall(rb"(\d+)%", said)):
+        while not any(int(share) >= 10 for share in re.findall(rb"(\d+)%", said)):
             said += os.read(watched, 4096)
         process.send_signal(signal.SIGINT)
         output, _ = process.communicate(timeout=100)
@@ -228,11 +228,12 @@ def test_ctrl_c_shows_what_was_compared_so_far(calibrated: Path) -> None:
         while chunk := os.read(watched, 4096):
             said += chunk
     os.close(watched)
-    assert process.returncode == 130, said
+    # Python itself may end as the signal does; a shell reports 130 for both.
+    assert process.returncode in (130, -signal.SIGINT), said
     assert b"Traceback" not in said
     assert b"interrupted" in said
     for text in ("checkpoints and tapes", "overhead", "Interrupted: the rest was not measured"):
-        assert text in output
+        assert text in " ".join(output.split())
 
 
 def test_what_cannot_be_validated_is_told(tmp_path: Path) -> None:
