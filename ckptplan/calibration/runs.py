@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from ckptplan.calibration.cells import MeasuredNetwork
-from ckptplan.errors import InputError
+from ckptplan.errors import CkptplanError, InputError
 from ckptplan.model.plan import Plan
 from ckptplan.schedule.actions import Action
 from ckptplan.schedule.schedule import Schedule
@@ -141,21 +141,43 @@ def _execute(
     observer: Observer | None = None,
     remote_dir: str | None = None,
 ) -> None:
-    with warnings.catch_warnings():
-        # Whether sizes are right is what a validation finds out itself.
-        warnings.simplefilter("ignore", PlanMismatch)
-        result = bptt(
-            network.cell,
-            inputs,
-            network.state,
-            network.loss,
-            plan=plan,
-            parameters=network.parameters,
-            observer=observer,
-            remote_dir=remote_dir,
-        )
-    if result.loss.requires_grad:
-        result.loss.backward()
+    try:
+        with warnings.catch_warnings():
+            # Whether sizes are right is what a validation finds out itself.
+            warnings.simplefilter("ignore", PlanMismatch)
+            result = bptt(
+                network.cell,
+                inputs,
+                network.state,
+                network.loss,
+                plan=plan,
+                parameters=network.parameters,
+                observer=observer,
+                remote_dir=remote_dir,
+            )
+        if result.loss.requires_grad:
+            result.loss.backward()
+    except CkptplanError:
+        raise
+    except Exception as error:
+        _blame_cell(network, inputs, steps=plan.steps, error=error)
+        raise
+
+
+def _blame_cell(network: MeasuredNetwork, inputs: Any, *, steps: int, error: Exception) -> None:
+    """Raise InputError if the cell raises the same kind of error in a plain loop, without ckptplan."""
+    leaves, structure = make_sequence(inputs, steps=steps).piece(0, steps)
+    state, step = network.state, 0
+    try:
+        for step, x in enumerate(iterate_steps(leaves, structure, steps)):
+            state, output = network.cell(state, x)
+            network.loss(step, output)
+    except type(error) as again:
+        raise InputError(
+            f"its step {step + 1:,} raised {type(again).__name__}: {again}",
+            field="cell",
+            accepted="a cell that runs any number of steps",
+        ) from again
 
 
 def _prepare(network: MeasuredNetwork) -> None:

@@ -28,6 +28,11 @@ _GIVEN_BY_OPTIONS = (
     "uncertainty",
     "regret",
     "gantt",
+    "max_seconds",
+    "forward_seconds",
+    "backward_seconds",
+    "recompute_seconds",
+    "record_overhead_seconds",
 )
 
 
