@@ -16,7 +16,6 @@ from ckptplan.calibration.pilot import PilotTimes
 from ckptplan.errors import InputError
 from ckptplan.model.progress import Progress
 from ckptplan.model.workload import TIMES, Basis, Workload
-from ckptplan.wording import Argument, Phrase
 
 #: A time that is not given -> how many times a given ``forward_seconds`` it is, and in words.
 _RATIOS = {
@@ -117,7 +116,7 @@ def _complete(given: Mapping[str, float]) -> dict[str, tuple[float, str]]:
         raise InputError(
             "is missing, and the other times are for the same machine",
             field="forward_seconds",
-            accepted=Phrase("all times, or ", Argument("forward_seconds"), ", from which the others follow"),
+            accepted="a time above 0 s, from which those that are not given follow",
         )
     times = {"forward_seconds": (given["forward_seconds"], "given")}
     for field, (ratio, text) in _RATIOS.items():

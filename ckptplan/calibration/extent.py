@@ -109,7 +109,7 @@ def quick_extent(pilot: PilotTimes) -> Extent:
 
 def size_extent() -> Extent:
     """Return the runs that count bytes alone."""
-    return Extent(chunks=(), rounds=0, steps_between=_STEPS_BETWEEN)
+    return Extent(chunks=(), rounds=0, steps_between=0)
 
 
 def fit_in(
@@ -129,7 +129,7 @@ def fit_in(
             seconds, most = sum(candidate.round_seconds(pilot)), seconds_left
         if seconds <= _SHARE * most:
             return candidate
-    alone = "" if not extent.chunks else "sizes without times (`ckptplan calibrate --bytes-only`), "
+    alone = Phrase("sizes without times (", Argument("bytes_only", True), "), ") if extent.chunks else ""
     raise InputError(
         f"measuring this cell takes {format_wait(seconds)} even with the fewest runs, and may take "
         f"{max_seconds:g} s at most",

@@ -127,8 +127,9 @@ class Measuring:
         self._counter.expect(self._extent.round_seconds(slower))
 
     def _say_left_out(self) -> None:
-        for text in self._extent.left_out(self._full):
-            self._say(f"left out, to end within {self._max_seconds:g} s: {text}")
+        texts = self._extent.left_out(self._full)
+        if texts:
+            self._say(f"less is measured, to end within {self._max_seconds:g} s: {'; '.join(texts)}")
 
     def _say(self, text: str) -> None:
         if self._announce is not None:

@@ -89,22 +89,27 @@ def command(
     from ckptplan.report.calibration import view_calibration
 
     counted: list[Workload] = []
-    with _keep_sizes(counted, output), named_by_option(), progress_bar("measuring") as progress:
-        calibrated = calibrate(
-            **arguments,
-            repeats=rounds,
-            quick=quick,
-            tolerance=share,
-            name=name,
-            profile_name=profile_name,
-            announce=progress.say if progress else None,
-            keep=counted.append,
-            progress=progress,
-        )
+    with _keep_sizes(counted, output):
+        with named_by_option(), progress_bar("measuring") as progress:
+            calibrated = calibrate(
+                **arguments,
+                repeats=rounds,
+                quick=quick,
+                tolerance=share,
+                name=name,
+                profile_name=profile_name,
+                announce=progress.say if progress else None,
+                keep=counted.append,
+                progress=progress,
+            )
+        if calibrated.noisy is not None and calibrated.ended_by is not None and not force:
+            # Too noisy for times: only the sizes are kept, as before three rounds.
+            note(f"ckptplan: warning: {calibrated.noisy.text}")
+            raise calibrated.ended_by
     _check_noise(calibrated, force=force)
     _write(calibrated, output, profile_out)
-    for text in calibrated.left_out:
-        note(f"ckptplan: warning: not a whole calibration: {text}")
+    if calibrated.left_out:
+        note(f"ckptplan: warning: not a whole calibration: {'; '.join(calibrated.left_out)}")
     _warn_of_uncertainty(calibrated, tolerance=share)
     write_view(view_calibration(calibrated, wording=as_option), OutputOptions(format=format_))
     if calibrated.ended_by is not None:

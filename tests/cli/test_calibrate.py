@@ -101,7 +101,7 @@ def make(batch, neurons):
         (("--cell", "gru", "--repeats", "2"), "2 rounds are too few"),
         (("--cell", "gru", "--max-seconds", "0"), "--max-seconds: '0' is out of range"),
         (("--cell", "gru", "--max-seconds=-1"), "--max-seconds"),
-        (("--cell", "gru", "--max-seconds", "0.01"), "sizes without times (`ckptplan calibrate --bytes-only`)"),
+        (("--cell", "gru", "--max-seconds", "0.01"), "sizes without times (--bytes-only), or --max-seconds"),
         (("--cell", "gru", "--quick", "--repeats", "5"), "--repeats: does not go together with --quick"),
         (("--cell", "gru", "--quick", "--bytes-only"), "--quick: does not go together with --bytes-only"),
         (("--cell", "gru", "--bytes-only", "--profile-out", "p.toml"), "--profile-out: does not go together"),
