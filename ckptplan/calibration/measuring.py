@@ -89,8 +89,9 @@ class Measuring:
             if rounds.complete < LEAST_ROUNDS:
                 raise
             self.ended_by = end
+        else:
+            self._counter.end()
         self._rounds_done = rounds.complete
-        self._counter.end()
         return rounds
 
     def _make_rounds(self) -> TimedRounds:

@@ -8,7 +8,8 @@ from statistics import median
 from time import perf_counter
 
 from ckptplan.calibration.cells import MeasuredNetwork
-from ckptplan.calibration.runs import record_timeline
+from ckptplan.calibration.machine import exclude_loaded_objects
+from ckptplan.calibration.runs import measure_live_peak, record_timeline
 from ckptplan.model.step_costs import StepCosts
 from ckptplan.planning.playback import make_schedule
 from ckptplan.schedule.actions import Advance, Backward, Record
@@ -73,7 +74,10 @@ class PilotTimes:
 def time_few_steps(network: MeasuredNetwork) -> PilotTimes:
     """Time a few steps, which also warms up the machine: fewer if they take long. Raises InputError."""
     shortest = make_schedule("standard", steps=2, chunk_size=1)
-    _time_runs(network, shortest, runs=1)
+    # The first count of live tensors takes a second: it loads modules, whose objects each later collection of
+    # garbage would go through, a tenth of a second every run.
+    measure_live_peak(network, network.inputs(shortest.steps), plan=shortest)
+    exclude_loaded_objects()
     found = _time_runs(network, shortest, runs=1)
     for chunk in _CHUNKS:
         schedule = make_schedule("nested", steps=8 * chunk, chunk_size=chunk, segment_size=4 * chunk)

@@ -130,7 +130,7 @@ def test_sizes_alone_are_the_same_by_both_commands_and_plan_at_once(tmp_path: Pa
     sizes = [name for name, number in one.numbers().items() if "bytes" in name and number]
     assert len(sizes) == 5
     assert all(getattr(one, name) == getattr(other, name) for name in sizes)
-    assert one.timed_on is one.calibration is None
+    assert (one.timed_on, one.calibration) == (None, None)
     plan = ckptplan.optimize(other, ckptplan.load_profile("nvidia-h200"), objective="memory")
     assumed = {entry.field for entry in plan.estimate_basis if entry.kind == "assumed"}
     assert "workload.forward_seconds" in assumed
