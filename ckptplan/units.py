@@ -158,6 +158,15 @@ def format_seconds(value: float) -> str:
     return f"{_significant(value / 1e-9)} ns"
 
 
+def format_wait(value: float) -> str:
+    """Format an estimate of the time that something takes: 'about 40 s', 'about 3 min', 'about 1.5 h'."""
+    if value < 10:
+        return f"about {max(1, round(value))} s"
+    if value < 100:
+        return f"about {5 * round(value / 5)} s"
+    return f"about {round(value / 60)} min" if value < 5400 else f"about {value / 3600:.1f} h"
+
+
 def format_percent(value: float) -> str:
     """Format a share as a signed percentage: '+16.7 %'."""
     percent = value * 100

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import datetime
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, ClassVar
 
 import torch
 
-from ckptplan.calibration import footprint, step_times, transfer_times
 from ckptplan.calibration.action_times import ActionTimes
 from ckptplan.calibration.cells import CellSpec, MeasuredNetwork, build_network
-from ckptplan.calibration.counter import RunCounter
+from ckptplan.calibration.counted import make_counted, timed_once
+from ckptplan.calibration.extent import full_extent, quick_extent
 from ckptplan.calibration.footprint import Footprint
 from ckptplan.calibration.machine import (
     HEADROOM,
@@ -21,6 +23,7 @@ from ckptplan.calibration.machine import (
     memory_bytes,
     prepare_machine,
 )
+from ckptplan.calibration.measuring import Announce, Measuring
 from ckptplan.calibration.transfer_times import TransferTimes
 from ckptplan.errors import CkptplanError
 from ckptplan.model.calibration import Calibration, Measured
@@ -33,6 +36,8 @@ from ckptplan.units import format_bytes, format_share
 from ckptplan.wording import Argument, Phrase
 
 _LEAST_SECONDS = 1e-9
+#: Times of a quick calibration are not known better than this, whatever its rounds say.
+QUICK_UNCERTAINTY = 0.1
 
 
 class Noisy(CkptplanError):  # noqa: N818 - what the machine is
@@ -73,6 +78,10 @@ class Calibrated:
     steps: ActionTimes
     transfers: TransferTimes
     noisy: Noisy | None
+    #: What was left out of a whole calibration, and why; the basis of each time says it, too.
+    left_out: tuple[str, ...] = ()
+    #: What ended the measurement before its last round, such as KeyboardInterrupt.
+    ended_by: BaseException | None = None
 
 
 def calibrate(
@@ -87,12 +96,17 @@ def calibrate(
     repeats: int = 5,
     tolerance: float = 0.1,
     seed: int = 0,
+    quick: bool = False,
+    max_seconds: float | None = None,
+    announce: Announce | None = None,
+    keep: Callable[[Workload], None] | None = None,
     progress: Progress | None = None,
 ) -> Calibrated:
     """Measure a cell and return a workload and a profile.
 
     Bytes are counted in real storages. Times are medians of ``repeats`` rounds, fitted over several chunk
-    sizes; messages are fitted over several numbers of states.
+    sizes; messages are fitted over several numbers of states. If Ctrl-C, or a signal that the caller turns
+    into an exception, ends the measurement after three rounds or more, the result is that of these rounds.
 
     Arguments:
         spec: the cell and its sizes.
@@ -105,34 +119,82 @@ def calibrate(
         repeats: the number of rounds.
         tolerance: the result is ``noisy`` if the rounds of a time spread by more than half of this share.
         seed: the seed of weights and data.
-        progress: called with the runs done and the total number of runs.
+        quick: whether to measure in a few seconds: three rounds of a few short schedules, whose times are
+            known to 10 % at best; it is never ``noisy``.
+        max_seconds: less is measured if all of it would take longer; None means no limit.
+        announce: called with lines on how long it takes, and on what is left out.
+        keep: called with the workload that `count_sizes` would return, as soon as sizes are counted.
+        progress: called with the time done and the time expected, in milliseconds.
 
-    Raises InputError.
+    Raises InputError, also if even the least takes longer than ``max_seconds``.
     """
     with prepare_machine(threads=thread_count or torch.get_num_threads()):
         network = build_network(spec, batch=batch, device=device, seed=seed)
-        todo = footprint.RUNS + step_times.count_runs(repeats) + repeats
-        counter = RunCounter(total=todo, progress=progress)
-        sizes = footprint.measure(network, counter=counter)
-        times = step_times.measure(network, repeats=repeats, counter=counter)
-        transfers = transfer_times.measure(network, repeats=repeats, counter=counter)
-        calibration = _make_calibration(network, times, transfers, repeats=repeats, seed=seed)
+        measuring = Measuring(
+            network,
+            choose=quick_extent if quick else partial(full_extent, rounds=repeats),
+            max_seconds=max_seconds,
+            announce=announce,
+            progress=progress,
+        )
+        sizes = measuring.count_sizes()
+        if keep is not None:
+            once = timed_once(measuring.pilot)
+            keep(make_counted(spec, sizes, once, batch=batch, steps=steps, name=name))
+        rounds = measuring.time_rounds()
+        times, transfers = rounds.fit_steps(), rounds.fit_transfers()
+        calibration = _make_calibration(network, times, transfers, repeats=rounds.complete, seed=seed)
+    if quick:
+        calibration = _widen(calibration)
+    workload = _make_workload(
+        spec,
+        sizes,
+        times,
+        calibration,
+        batch=batch,
+        steps=steps,
+        name=name,
+        timed_on=profile_name,
+    )
+    left_out = (*((f"quick: {rounds.complete} rounds of few sizes",) if quick else ()), *measuring.left_out)
     return Calibrated(
-        workload=_make_workload(
-            spec,
-            sizes,
-            times,
-            calibration,
-            batch=batch,
-            steps=steps,
-            name=name,
-            timed_on=profile_name,
-        ),
+        workload=_mark(workload, left_out),
         profile=_make_profile(network, sizes, transfers, calibration, name=profile_name),
         footprint=sizes,
         steps=times,
         transfers=transfers,
-        noisy=_judge_noise(times, tolerance=tolerance),
+        # A quick calibration promises little, and its uncertainty says how little.
+        noisy=None if quick else _judge_noise(times, tolerance=tolerance),
+        left_out=left_out,
+        ended_by=measuring.ended_by,
+    )
+
+
+def _widen(calibration: Calibration) -> Calibration:
+    """Return the calibration with the least uncertainty of a quick one."""
+    return calibration.model_copy(
+        update={
+            field: max(QUICK_UNCERTAINTY, getattr(calibration, field))
+            for field in ("uncertainty", "transfer_uncertainty")
+        }
+    )
+
+
+def _mark(workload: Workload, left_out: tuple[str, ...]) -> Workload:
+    """Return the workload with what was left out in its description and in the basis of each time."""
+    if not left_out:
+        return workload
+    text = "; ".join(left_out)
+    marked = {
+        field: basis.model_copy(update={"why": f"{basis.why}; {text}"})
+        for field, basis in workload.basis.items()
+        if field.endswith("_seconds")
+    }
+    return workload.model_copy(
+        update={
+            "description": f"{workload.description} ({text})",
+            "basis": {**workload.basis, **marked},
+        }
     )
 
 
@@ -205,15 +267,7 @@ def _make_workload(
 
 
 def _size_basis(sizes: Footprint) -> dict[str, Basis]:
-    texts = {
-        "state_bytes": "counted: the tensors of a state",
-        "tape_bytes": "counted in real storages, in chunks of up to 32 steps: the same for each step",
-        "resident_bytes": "counted: parameters and buffers",
-        "resident_bytes_per_step": "counted: inputs, and outputs that the cell saves (spikes as they fired)",
-        "workspace_bytes": "live tensors at the peak besides the bytes above: gradients, working states, "
-        f"scratch; its range over four runs is {format_share(sizes.residual)} of the peak",
-    }
-    return {field: Basis(kind="measured", why=text) for field, text in texts.items()}
+    return sizes.basis()
 
 
 def _time_basis(calibration: Calibration, times: ActionTimes) -> dict[str, Basis]:

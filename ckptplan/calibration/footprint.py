@@ -2,27 +2,53 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from ckptplan.calibration.cells import MeasuredNetwork
 from ckptplan.calibration.counter import RunCounter
+from ckptplan.calibration.pilot import PilotTimes
 from ckptplan.calibration.runs import measure_held, measure_live_peak
 from ckptplan.errors import InputError
+from ckptplan.model.workload import Basis
 from ckptplan.planning.playback import make_schedule
 from ckptplan.torch.sizes import measured_sizes
 from ckptplan.torch.trees import byte_size, flatten
 from ckptplan.units import format_share
 
-#: Steps of the chunks whose tapes are compared.
-_CHUNKS = (1, 2, 3, 5, 8, 16, 32)
-#: (T, chunk) of the runs whose live peaks are compared with what was counted.
-_PEAKS = ((64, 16), (96, 32), (192, 64), (128, 16))
 #: Allowed deviation of a tape from a straight line, which alignment may cause.
 _STRAIGHT = 1e-3
 #: Allowed range of the workspace as a share of the peak: the default memory tolerance of a validation.
 _CONSTANT = 0.05
 #: A smaller range is ignored: in very small networks, a few tensors are a large share of the peak.
 _SMALL_BYTES = 2**16
+#: How many times longer a run takes while graphs are inspected, and while all live tensors are counted; the
+#: seconds that counting them adds to a step, which the dispatch of its operations takes.
+_INSPECTED, _COUNTED, _COUNT_SECONDS = 1.1, 1.2, 1.5e-3
+
+
+@dataclass(frozen=True, kw_only=True)
+class SizeRuns:
+    """The runs that bytes are counted in."""
+
+    #: Steps of the chunks whose tapes are compared.
+    chunks: tuple[int, ...]
+    #: (T, chunk) of the runs whose live peaks are compared with what was counted.
+    peaks: tuple[tuple[int, int], ...]
+
+    def seconds(self, pilot: PilotTimes) -> Iterator[float]:
+        """Yield the estimated seconds of each run that ``measure`` counts."""
+        for chunk in self.chunks:
+            yield _INSPECTED * pilot.run(make_schedule("base", steps=chunk))
+        for steps, chunk in self.peaks:
+            run = pilot.run(make_schedule("standard", steps=steps, chunk_size=chunk))
+            yield (_INSPECTED + _COUNTED) * run + _COUNT_SECONDS * steps
+
+
+#: All runs, fewer, and as few as show whether sizes are linear.
+ALL_RUNS = SizeRuns(chunks=(1, 2, 3, 5, 8, 16, 32), peaks=((64, 16), (96, 32), (192, 64), (128, 16)))
+FEWER_RUNS = SizeRuns(chunks=(1, 2, 3, 5, 8, 16), peaks=((32, 8), (48, 16)))
+FEWEST_RUNS = SizeRuns(chunks=(1, 2, 5), peaks=((8, 2), (10, 5)))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,21 +62,38 @@ class Footprint:
     workspace_bytes: int
     #: Range of the measured workspaces, as a share of the peak.
     residual: float
+    #: The runs that they were counted in.
+    runs: SizeRuns
+
+    def basis(self) -> dict[str, Basis]:
+        """Return how each field was counted."""
+        texts = {
+            "state_bytes": "counted: the tensors of a state",
+            "tape_bytes": "counted in real storages, in chunks of up to "
+            f"{max(self.runs.chunks)} steps: the same for each step",
+            "resident_bytes": "counted: parameters and buffers",
+            "resident_bytes_per_step": "counted: inputs, and outputs that the cell saves (spikes as they "
+            "fired)",
+            "workspace_bytes": "live tensors at the peak besides the bytes above: gradients, working states, "
+            f"scratch; its range over {len(self.runs.peaks)} runs of up to {max(self.runs.peaks)[0]} steps is "
+            f"{format_share(self.residual)} of the peak",
+        }
+        return {field: Basis(kind="measured", why=text) for field, text in texts.items()}
 
 
-def measure(network: MeasuredNetwork, *, counter: RunCounter) -> Footprint:
-    """Measure the bytes of a network; ``counter`` counts the runs. Raises InputError."""
+def measure(network: MeasuredNetwork, *, counter: RunCounter, runs: SizeRuns = ALL_RUNS) -> Footprint:
+    """Measure the bytes of a network in ``runs``, which ``counter`` counts. Raises InputError."""
     tapes = []
-    for chunk in _CHUNKS:
+    for chunk in runs.chunks:
         observed = measure_held(network, network.inputs(chunk), plan=make_schedule("base", steps=chunk))
         tapes.append(observed.local_bytes)
         counter.count()
-    tape = _fit_tape(tapes)
+    tape = _fit_tape(tapes, chunks=runs.chunks)
     _check_state(network)
     residents: list[int] = []
     workspaces: list[int] = []
     peaks: list[int] = []
-    for steps, chunk in _PEAKS:
+    for steps, chunk in runs.peaks:
         plan, inputs = make_schedule("standard", steps=steps, chunk_size=chunk), network.inputs(steps)
         counted = measure_held(network, inputs, plan=plan)
         peaks.append(measure_live_peak(network, inputs, plan=plan))
@@ -60,7 +103,7 @@ def measure(network: MeasuredNetwork, *, counter: RunCounter) -> Footprint:
         counter.count()
     residual = (max(workspaces) - min(workspaces)) / max(peaks)
     if residual > _CONSTANT and max(workspaces) - min(workspaces) > _SMALL_BYTES:
-        shown = ", ".join(f"{one}: {size:,}" for one, size in zip(_PEAKS, workspaces, strict=True))
+        shown = ", ".join(f"{one}: {size:,}" for one, size in zip(runs.peaks, workspaces, strict=True))
         raise InputError(
             "its live memory is not linear in the steps of a chunk, as every plan assumes: the memory that a "
             f"run needs besides checkpoints and tapes ranges over {format_share(residual)} of the peak (bytes "
@@ -75,11 +118,12 @@ def measure(network: MeasuredNetwork, *, counter: RunCounter) -> Footprint:
         resident_bytes_per_step=max(residents),
         workspace_bytes=max(workspaces),
         residual=residual,
+        runs=runs,
     )
 
 
 #: Runs that ``measure`` makes.
-RUNS = len(_CHUNKS) + len(_PEAKS)
+RUNS = len(ALL_RUNS.chunks) + len(ALL_RUNS.peaks)
 
 
 def _fixed_bytes(network: MeasuredNetwork) -> int:
@@ -100,16 +144,16 @@ def _check_state(network: MeasuredNetwork) -> None:
         )
 
 
-def _fit_tape(tapes: list[int]) -> int:
+def _fit_tape(tapes: list[int], *, chunks: tuple[int, ...]) -> int:
     """Return the bytes of one step's tape. Raises InputError unless tapes are proportional to their steps."""
-    each = tapes[-1] / _CHUNKS[-1]
-    residual = max(abs(tape - each * chunk) / tape for chunk, tape in zip(_CHUNKS, tapes, strict=True))
+    each = tapes[-1] / chunks[-1]
+    residual = max(abs(tape - each * chunk) / tape for chunk, tape in zip(chunks, tapes, strict=True))
     if residual > _STRAIGHT:
-        shown = ", ".join(f"{chunk}: {tape:,}" for chunk, tape in zip(_CHUNKS, tapes, strict=True))
+        shown = ", ".join(f"{chunk}: {tape:,}" for chunk, tape in zip(chunks, tapes, strict=True))
         raise InputError(
             "its tape is not linear in the steps of a chunk, as every plan assumes: it is off by up to "
             f"{format_share(residual)} (bytes by steps: {shown})",
             field="cell",
             accepted="a cell whose steps all keep the same amount, and whose state keeps its size",
         )
-    return -(-tapes[-1] // _CHUNKS[-1])
+    return -(-tapes[-1] // chunks[-1])

@@ -39,6 +39,12 @@ def memory_bytes(device: torch.device) -> int:
     return min(installed, int(text)) if text.isdecimal() else installed
 
 
+def exclude_loaded_objects() -> None:
+    """Exclude all objects from garbage collection, until ``prepare_machine`` ends."""
+    gc.collect()
+    gc.freeze()
+
+
 @contextmanager
 def prepare_machine(*, threads: int) -> Iterator[None]:
     """Set PyTorch's number of threads, and exclude existing objects from garbage collection.
@@ -47,8 +53,7 @@ def prepare_machine(*, threads: int) -> Iterator[None]:
     """
     before = torch.get_num_threads()
     torch.set_num_threads(threads)
-    gc.collect()
-    gc.freeze()
+    exclude_loaded_objects()
     try:
         yield
     finally:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from time import perf_counter
 
 import ckptplan
 from ckptplan.calibration import runs
@@ -15,7 +16,6 @@ from ckptplan.model.progress import Progress
 from ckptplan.planning.playback import make_schedule
 from ckptplan.schedule.actions import Advance, Record
 from ckptplan.schedule.schedule import Schedule
-from ckptplan.torch.clock import Clock, choose_clock
 
 #: Steps that run first, those that run next, and those that run next if the first were quick.
 _FEW, _SEVERAL, _MORE, _QUICK_SECONDS = 4, 8, 32, 0.05
@@ -113,7 +113,10 @@ def _measure(network: MeasuredNetwork, *, steps: int) -> Pace:
         )
         for parts in (_FINE, _COARSE)
     )
-    small, large = (runs.time_actions(network, inputs, plan=schedule) for schedule in (fine, coarse))
+    # Wall time: this is to tell how long a person waits.
+    small, large = (
+        runs.time_actions(network, inputs, plan=schedule, clock=perf_counter) for schedule in (fine, coarse)
+    )
     by_kind, work = seconds_by_kind(large.events), Work.of(coarse)
     recorded, finer = (
         kinds["record"] + kinds["backward"] for kinds in (by_kind, seconds_by_kind(small.events))
@@ -124,9 +127,8 @@ def _measure(network: MeasuredNetwork, *, steps: int) -> Pace:
     inside = sum(by_kind.values())
     # A call takes some time before and after the actions, however many they are.
     around = max(0.0, large.seconds - inside)
-    clock = choose_clock(network.device)
-    held = _time(clock, lambda: runs.measure_held(network, inputs, plan=coarse))
-    peak = _time(clock, lambda: runs.measure_live_peak(network, inputs, plan=coarse))
+    held = _time(lambda: runs.measure_held(network, inputs, plan=coarse))
+    peak = _time(lambda: runs.measure_live_peak(network, inputs, plan=coarse))
     return Pace(
         forward_seconds=forward,
         recompute_seconds=by_kind["recompute"] / work.recomputed_steps if work.recomputed_steps else forward,
@@ -138,12 +140,12 @@ def _measure(network: MeasuredNetwork, *, steps: int) -> Pace:
     )
 
 
-def _time(clock: Clock, run: Callable[[], object]) -> float:
+def _time(run: Callable[[], object]) -> float:
     """Return the seconds of the second of two runs: a meter's first run takes longer than any other."""
     run()
-    began = clock()
+    began = perf_counter()
     run()
-    return clock() - began
+    return perf_counter() - began
 
 
 def format_estimate(seconds: float) -> str:

@@ -14,18 +14,19 @@ from dataclasses import dataclass
 from signal import SIGINT, default_int_handler, getsignal, signal
 from tempfile import TemporaryDirectory
 from threading import current_thread, main_thread
+from time import perf_counter
 from typing import Any
 
 import torch
 
 from ckptplan.calibration.cells import MeasuredNetwork
-from ckptplan.errors import InputError
+from ckptplan.errors import CkptplanError, InputError
 from ckptplan.model.plan import Plan
 from ckptplan.schedule.actions import Action
 from ckptplan.schedule.schedule import Schedule
 from ckptplan.schedule.timeline import Event
 from ckptplan.torch import PlanMismatch, bptt
-from ckptplan.torch.clock import choose_clock
+from ckptplan.torch.clock import Clock, choose_clock
 from ckptplan.torch.executor import Executor, Observer
 from ckptplan.torch.inputs import iterate_steps, make_sequence
 from ckptplan.torch.meters import LiveBytes
@@ -59,11 +60,16 @@ def record_timeline(network: MeasuredNetwork, inputs: Any, *, plan: Plan | Sched
     return time_actions(network, inputs, plan=plan).events
 
 
-def time_actions(network: MeasuredNetwork, inputs: Any, *, plan: Plan | Schedule) -> TimedRun:
-    """Return the timeline of a run, without bytes, and the seconds of the same run."""
-    clock = choose_clock(network.device)
+def time_actions(
+    network: MeasuredNetwork, inputs: Any, *, plan: Plan | Schedule, clock: Clock | None = None
+) -> TimedRun:
+    """Return the timeline of a run, without bytes, and the seconds of the same run.
+
+    Without a ``clock``, they are those of ``choose_clock``.
+    """
+    clock = clock or choose_clock(network.device)
     _prepare(network)
-    observer = Timeline(network.device, counts_bytes=False)
+    observer = Timeline(network.device, counts_bytes=False, clock=clock)
     began = clock()
     _execute(network, inputs, plan=plan, observer=observer)
     _wait(network)
@@ -166,13 +172,12 @@ def compute_gradients(
 
 
 def measure_plain_seconds(network: MeasuredNetwork, inputs: Any, *, steps: int) -> float:
-    """Return the seconds of plain BPTT in PyTorch alone."""
-    clock = choose_clock(network.device)
+    """Return the seconds of wall time of plain BPTT in PyTorch alone."""
     _prepare(network)
-    began = clock()
+    began = perf_counter()
     _run_plain(network, inputs, steps=steps)
     _wait(network)
-    seconds = clock() - began
+    seconds = perf_counter() - began
     _prepare(network)
     return seconds
 
@@ -194,21 +199,43 @@ def _execute(
     observer: Observer | None = None,
     remote_dir: str | None = None,
 ) -> None:
-    with warnings.catch_warnings():
-        # Whether sizes are right is what a validation finds out itself.
-        warnings.simplefilter("ignore", PlanMismatch)
-        result = bptt(
-            network.cell,
-            inputs,
-            network.state,
-            network.loss,
-            plan=plan,
-            parameters=network.parameters,
-            observer=observer,
-            remote_dir=remote_dir,
-        )
-    if result.loss.requires_grad:
-        result.loss.backward()
+    try:
+        with warnings.catch_warnings():
+            # Whether sizes are right is what a validation finds out itself.
+            warnings.simplefilter("ignore", PlanMismatch)
+            result = bptt(
+                network.cell,
+                inputs,
+                network.state,
+                network.loss,
+                plan=plan,
+                parameters=network.parameters,
+                observer=observer,
+                remote_dir=remote_dir,
+            )
+        if result.loss.requires_grad:
+            result.loss.backward()
+    except CkptplanError:
+        raise
+    except Exception as error:
+        _blame_cell(network, inputs, steps=plan.steps, error=error)
+        raise
+
+
+def _blame_cell(network: MeasuredNetwork, inputs: Any, *, steps: int, error: Exception) -> None:
+    """Raise InputError if the cell raises the same kind of error in a plain loop, without ckptplan."""
+    leaves, structure = make_sequence(inputs, steps=steps).piece(0, steps)
+    state, step = network.state, 0
+    try:
+        for step, x in enumerate(iterate_steps(leaves, structure, steps)):
+            state, output = network.cell(state, x)
+            network.loss(step, output)
+    except type(error) as again:
+        raise InputError(
+            f"its step {step + 1:,} raised {type(again).__name__}: {again}",
+            field="cell",
+            accepted="a cell that runs any number of steps",
+        ) from again
 
 
 def _ticking(tick: Tick | None) -> Observer | None:

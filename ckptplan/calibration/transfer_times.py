@@ -21,7 +21,7 @@ from ckptplan.schedule.timeline import READ, WRITE, Event
 #: States of the messages that are timed; a saved or loaded state is a message of one state.
 _GROUPS = (8, 4, 2, 1)
 #: Steps between two states, so that caches are in the same condition as in a plan.
-_CHUNK = 8
+CHUNK = 8
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,20 +64,25 @@ class TimedMessages:
 
 def measure(network: MeasuredNetwork, *, repeats: int, counter: RunCounter) -> TransferTimes:
     """Measure the times of messages; ``counter`` counts the rounds."""
-    steps = _CHUNK * (sum(_GROUPS) + 1)
-    inputs, timed = network.inputs(steps), TimedMessages()
-    remote = make_schedule("remote", steps=steps, chunk_size=_CHUNK)
-    # In both orders, since the first message of a run takes longer.
-    messages = [
-        Schedule(steps=steps, actions=partial(make_grouped_actions, groups, chunk=_CHUNK), chunk_size=_CHUNK)
-        for groups in (_GROUPS, _GROUPS[::-1])
-    ]
-    record_timeline(network, inputs, plan=remote)
+    schedules, timed = make_message_schedules(CHUNK), TimedMessages()
+    inputs = network.inputs(schedules[0].steps)
+    record_timeline(network, inputs, plan=schedules[0])
     for _ in range(repeats):
-        for one in (remote, *messages):
+        for one in schedules:
             timed.add(record_timeline(network, inputs, plan=one))
         counter.count()
     return fit_transfer_times(timed)
+
+
+def make_message_schedules(chunk: int) -> list[Schedule]:
+    """Return schedules with messages of every size, ``chunk`` steps between two states."""
+    steps = chunk * (sum(_GROUPS) + 1)
+    # In both orders, since the first message of a run takes longer.
+    messages = [
+        Schedule(steps=steps, actions=partial(make_grouped_actions, groups, chunk=chunk), chunk_size=chunk)
+        for groups in (_GROUPS, _GROUPS[::-1])
+    ]
+    return [make_schedule("remote", steps=steps, chunk_size=chunk), *messages]
 
 
 def make_grouped_actions(groups: Sequence[int], *, chunk: int) -> Iterator[Action]:

@@ -1,52 +1,46 @@
 """``ckptplan calibrate``: measure a cell on this machine, and write a workload and a profile."""
 
-import enum
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from ckptplan.cli import options
+from ckptplan.cli.cells import CellOptions, describe_times, name_content, write_counted
+from ckptplan.cli.groups import takes_groups
 from ckptplan.cli.options import OutputOptions
 from ckptplan.cli.output import note, write_view
 from ckptplan.cli.wording import as_option, named_by_option
 from ckptplan.errors import InputError
-from ckptplan.units import MAX_STEPS, format_share
+from ckptplan.units import format_share
 
 if TYPE_CHECKING:
     from ckptplan.calibration.calibrate import Calibrated
+    from ckptplan.model.workload import Workload
+
+#: The default number of rounds, and the least, which quartiles need.
+REPEATS, LEAST_REPEATS = 5, 3
+_PROFILE_OUT = "my-machine.toml"
 
 
-#: Quartiles need at least this many rounds.
-LEAST_REPEATS = 3
-
-
-class Device(enum.StrEnum):
-    """Where PyTorch runs."""
-
-    cpu = "cpu"
-    cuda = "cuda"
-
-
+@takes_groups
 def command(
     *,
-    cell: Annotated[
-        str,
+    cell: CellOptions,
+    repeats: Annotated[
+        str | None,
         typer.Option(
-            "--cell",
-            metavar="NAME|MODULE:FACTORY",
-            help="lif, gru, lstm, rnn, or a factory of your own (docs/accuracy.md).",
+            "--repeats", metavar="INTEGER", help=f"Rounds; times are their medians (default: {REPEATS})."
         ),
-    ],
-    batch: Annotated[str, typer.Option("--batch", metavar="INTEGER", help="Samples per batch.")] = "32",
-    neurons: Annotated[str, typer.Option("--neurons", metavar="INTEGER", help="Neurons, or units.")] = "256",
-    inputs: Annotated[str, typer.Option("--inputs", metavar="INTEGER", help="Inputs per step.")] = "64",
-    steps: Annotated[
-        str, typer.Option("--T", "--steps", metavar="INTEGER", help="Time steps T of the workload.")
-    ] = "4096",
-    device: Annotated[Device, typer.Option("--device", help="Where to run.")] = Device.cpu,
-    threads: options.Threads = None,
-    repeats: options.Repeats = "5",
+    ] = None,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="A few seconds: few rounds and sizes; times to 10 % at best.")
+    ] = False,
+    bytes_only: Annotated[
+        bool, typer.Option("--bytes-only", help="Count sizes only: times are assumed, no profile is written.")
+    ] = False,
     tolerance: Annotated[
         str,
         typer.Option(
@@ -55,7 +49,6 @@ def command(
             help="Tolerance of later validations; rounds may differ by half of it.",
         ),
     ] = "10%",
-    seed: Annotated[int, typer.Option("--seed", help="Random seed of weights and data.", min=0)] = 0,
     force: Annotated[
         bool, typer.Option("--force", help="Write the results even if the machine is noisy.")
     ] = False,
@@ -65,54 +58,83 @@ def command(
         typer.Option("-o", "--output", metavar="FILE", help="The workload.", callback=options.named_file),
     ] = "my-workload.toml",
     profile_out: Annotated[
-        str,
-        typer.Option("--profile-out", metavar="FILE", help="The profile.", callback=options.named_file),
-    ] = "my-machine.toml",
+        str | None,
+        typer.Option(
+            "--profile-out",
+            metavar="FILE",
+            help=f"The profile (default: {_PROFILE_OUT}).",
+            callback=options.named_file,
+        ),
+    ] = None,
 ) -> None:
     """Measure a cell on this machine: bytes are counted, times fitted over several sizes.
 
-    Writes a workload and a profile to plan with. Exits 4, and writes nothing, if the machine is too noisy.
+    Says first how long it takes. Writes a workload and a profile to plan with. Exits 4, and writes nothing,
+    if the machine is too noisy. Ctrl-C keeps what was measured: after three rounds the result of these
+    rounds, before them the sizes.
     """
+    _check_together(quick=quick, bytes_only=bytes_only, repeats=repeats, profile_out=profile_out)
+    if bytes_only:
+        write_counted(cell, output=output, format_=format_)
+        return
+    profile_out = profile_out or _PROFILE_OUT
     options.keep_inputs({"--output": output, "--profile-out": profile_out})
     options.check_folders({"--output": output, "--profile-out": profile_out})
-    name, profile_name = _name_content(output, "--output"), _name_content(profile_out, "--profile-out")
-    sizes = {
-        "batch": options.plain_integer(batch, option="--batch", most=10**9),
-        "inputs": options.plain_integer(inputs, option="--inputs", most=10**9),
-        "neurons": options.plain_integer(neurons, option="--neurons", most=10**9),
-        "steps": options.plain_integer(steps, option="--T", most=MAX_STEPS),
-    }
+    name, profile_name = name_content(output, "--output"), name_content(profile_out, "--profile-out")
     rounds = _read_repeats(repeats, force=force)
-    thread_count = options.thread_count(threads)
     share = options.tolerance(tolerance, option="--tolerance")
-    options.need_torch()
+    arguments = cell.read()
     from ckptplan.calibration.calibrate import calibrate
-    from ckptplan.calibration.cells import CellSpec
     from ckptplan.cli.progress import progress_bar
     from ckptplan.report.calibration import view_calibration
 
-    with named_by_option(), progress_bar("measuring") as progress:
-        calibrated = calibrate(
-            CellSpec(name=cell, inputs=sizes["inputs"], neurons=sizes["neurons"]),
-            batch=sizes["batch"],
-            steps=sizes["steps"],
-            repeats=rounds,
-            thread_count=thread_count,
-            tolerance=share,
-            name=name,
-            profile_name=profile_name,
-            device=device.value,
-            seed=seed,
-            progress=progress,
-        )
+    counted: list[Workload] = []
+    with _keep_sizes(counted, output):
+        with named_by_option(), progress_bar("measuring") as progress:
+            calibrated = calibrate(
+                **arguments,
+                repeats=rounds,
+                quick=quick,
+                tolerance=share,
+                name=name,
+                profile_name=profile_name,
+                announce=progress.say if progress else None,
+                keep=counted.append,
+                progress=progress,
+            )
+        if calibrated.noisy is not None and calibrated.ended_by is not None and not force:
+            # Too noisy for times: only the sizes are kept, as before three rounds.
+            note(f"ckptplan: warning: {calibrated.noisy.text}")
+            raise calibrated.ended_by
     _check_noise(calibrated, force=force)
     _write(calibrated, output, profile_out)
+    if calibrated.left_out:
+        note(f"ckptplan: warning: not a whole calibration: {'; '.join(calibrated.left_out)}")
     _warn_of_uncertainty(calibrated, tolerance=share)
     write_view(view_calibration(calibrated, wording=as_option), OutputOptions(format=format_))
+    if calibrated.ended_by is not None:
+        # The program ends as it does without a result, with the exit code of what ended it.
+        raise calibrated.ended_by
 
 
-def _read_repeats(text: str, *, force: bool) -> int:
+def _check_together(*, quick: bool, bytes_only: bool, repeats: str | None, profile_out: str | None) -> None:
+    """Raise InputError for options that contradict each other."""
+    for option, given, others in (
+        ("--repeats", repeats, {"--quick": quick, "--bytes-only": bytes_only}),
+        ("--quick", quick or None, {"--bytes-only": bytes_only}),
+        ("--profile-out", profile_out, {"--bytes-only": bytes_only}),
+    ):
+        for other, chosen in others.items():
+            if given is not None and chosen:
+                raise InputError(
+                    f"does not go together with {other}", field=option, value=given, accepted="one of them"
+                )
+
+
+def _read_repeats(text: str | None, *, force: bool) -> int:
     """Return the number of rounds. Raises InputError for too few, unless they are forced."""
+    if text is None:
+        return REPEATS
     repeats = options.plain_integer(text, option="--repeats", most=1000)
     if repeats < LEAST_REPEATS and not force:
         raise InputError(
@@ -122,6 +144,29 @@ def _read_repeats(text: str, *, force: bool) -> int:
             accepted=f"{LEAST_REPEATS} or more, or fewer with --force",
         )
     return repeats
+
+
+@contextmanager
+def _keep_sizes(counted: "list[Workload]", output: str) -> Iterator[None]:
+    """Write the sizes, if they are known, when Ctrl-C or a signal ends the measurement before its times."""
+    try:
+        yield
+    except Exception:
+        raise
+    except BaseException:
+        if counted:
+            _write_sizes(counted[0], output)
+        raise
+
+
+def _write_sizes(workload: "Workload", output: str) -> None:
+    from ckptplan.storage.toml_files import save_workload
+
+    if Path(output).exists():
+        note(f"sizes were counted, but {output} exists: it was left as it was")
+        return
+    save_workload(workload, output)
+    note(f"sizes written to {output}, as with --bytes-only; {describe_times(workload)}")
 
 
 def _check_noise(calibrated: "Calibrated", *, force: bool) -> None:
@@ -141,25 +186,6 @@ def _warn_of_uncertainty(calibrated: "Calibrated", *, tolerance: float) -> None:
             f"ckptplan: warning: predicted times are only known to {format_share(uncertainty)}, more than the "
             f"tolerance of {format_share(tolerance)}: a step takes longer in some chunks than in others"
         )
-
-
-def _name_content(path: str, option: str) -> str:
-    """Return the name that the content of a file gets from the file. Raises InputError for an unusable name."""
-    from ckptplan.model.quantities import check_name
-
-    stem = Path(path).name.removesuffix(".toml")
-    if path == "-" or not stem:
-        raise InputError("is not a file", field=option, value=path, accepted="a file, as my-workload.toml")
-    try:
-        check_name(stem)
-    except InputError as error:
-        raise InputError(
-            f"its content is named after it, and {error.message}",
-            field=option,
-            value=path,
-            accepted=error.accepted,
-        ) from None
-    return stem
 
 
 def _write(calibrated: "Calibrated", output: str, profile_out: str) -> None:

@@ -30,6 +30,11 @@ _GIVEN_BY_OPTIONS = (
     "regret",
     "max_seconds",
     "gantt",
+    "max_seconds",
+    "forward_seconds",
+    "backward_seconds",
+    "recompute_seconds",
+    "record_overhead_seconds",
 )
 
 

@@ -1,14 +1,19 @@
-"""``ckptplan workloads list|show``: training jobs."""
+"""``ckptplan workloads list|show|new``: training jobs."""
 
 from typing import Annotated
 
 import typer
 
+from ckptplan.cli import options
+from ckptplan.cli.cells import CellOptions, write_counted
 from ckptplan.cli.groups import takes_groups
 from ckptplan.cli.options import OutputOptions
 from ckptplan.cli.output import write_view
+from ckptplan.cli.wording import option_of
+from ckptplan.errors import InputError, quote_value
+from ckptplan.units import parse_seconds
 
-app = typer.Typer(help="List and show workloads.", no_args_is_help=True)
+app = typer.Typer(help="List, show and make workloads.", no_args_is_help=True)
 
 
 @app.command("list")
@@ -36,3 +41,54 @@ def show(
 
     workload = load_workload(name)
     write_view(view_workload(workload), output)
+
+
+@app.command("new")
+@takes_groups
+def new(
+    *,
+    cell: CellOptions,
+    forward_seconds: Annotated[
+        str | None, typer.Option("--forward-seconds", metavar="TIME", help="A forward step, as '80 us'.")
+    ] = None,
+    backward_seconds: Annotated[
+        str | None, typer.Option("--backward-seconds", metavar="TIME", help="A backward step (default: twice).")
+    ] = None,
+    recompute_seconds: Annotated[
+        str | None,
+        typer.Option("--recompute-seconds", metavar="TIME", help="A step again (default: the same)."),
+    ] = None,
+    record_overhead_seconds: Annotated[
+        str | None,
+        typer.Option("--record-overhead-seconds", metavar="TIME", help="What recording adds (default: 0)."),
+    ] = None,
+    format_: options.FormatOption = "table",
+    output: Annotated[
+        str,
+        typer.Option("-o", "--output", metavar="FILE", help="The workload.", callback=options.named_file),
+    ] = "my-workload.toml",
+) -> None:
+    """Count the sizes of a cell and write a workload, to plan by memory at once.
+
+    Times are assumed: those given, or those of a few steps that are timed once. ckptplan calibrate measures
+    them.
+    """
+    given = {
+        "forward_seconds": forward_seconds,
+        "backward_seconds": backward_seconds,
+        "recompute_seconds": recompute_seconds,
+        "record_overhead_seconds": record_overhead_seconds,
+    }
+    times = {field: _read_time(field, text) for field, text in given.items() if text is not None}
+    write_counted(cell, output=output, format_=format_, times=times)
+
+
+def _read_time(field: str, text: str) -> float:
+    """Return the seconds of an option. Raises InputError that names it."""
+    option = option_of(field)
+    seconds: float = options.parsed(option, parse_seconds, text)
+    if seconds < 0 or (seconds == 0 and field != "record_overhead_seconds"):
+        raise InputError(
+            f"{quote_value(text)} is out of range", field=option, value=text, accepted="more than 0 s"
+        )
+    return seconds

@@ -6,7 +6,7 @@ import torch
 
 from ckptplan.schedule.actions import Action, Advance, Load, Record, Save, Tier, Transfer
 from ckptplan.schedule.timeline import COMPUTE, READ, WRITE, Event
-from ckptplan.torch.clock import choose_clock
+from ckptplan.torch.clock import Clock, choose_clock
 from ckptplan.torch.executor import Executor
 
 
@@ -16,12 +16,19 @@ class Timeline:
     Actions are measured one by one: on a device, each is waited for, so that copies do not overlap compute
     while they are measured. Time between the forward and the backward pass is excluded. Without
     ``counts_bytes``, no bytes are counted, since inspecting a recorded graph slows its backward pass down.
-    Times are those of ``choose_clock``.
+    Times are those of ``choose_clock`` unless a clock is given.
     """
 
-    def __init__(self, device: torch.device, *, resident_bytes: int = 0, counts_bytes: bool = True) -> None:
+    def __init__(
+        self,
+        device: torch.device,
+        *,
+        resident_bytes: int = 0,
+        counts_bytes: bool = True,
+        clock: Clock | None = None,
+    ) -> None:
         self.events: list[Event] = []
-        self.clock = choose_clock(device)
+        self.clock = clock or choose_clock(device)
         self._device, self._resident, self._counts = device, resident_bytes, counts_bytes
         self._known = 0
         self._elapsed = 0.0

@@ -2,6 +2,8 @@
 
 import math
 from pathlib import Path
+from time import perf_counter, sleep
+from typing import Any
 
 import pytest
 import torch
@@ -11,9 +13,12 @@ from ckptplan import InputError
 from ckptplan.calibration import footprint, runs
 from ckptplan.calibration.calibrate import Calibrated, calibrate
 from ckptplan.calibration.cells import CellSpec, MeasuredNetwork, build_network
+from ckptplan.calibration.counted import count_sizes
 from ckptplan.calibration.counter import RunCounter
-from ckptplan.calibration.footprint import Footprint
-from ckptplan.model.workload import ACTION_TIMES
+from ckptplan.calibration.extent import fit_in, full_extent
+from ckptplan.calibration.footprint import FEWER_RUNS, FEWEST_RUNS, Footprint
+from ckptplan.calibration.pilot import PilotTimes
+from ckptplan.model.workload import ACTION_TIMES, TIMES, Workload
 from ckptplan.planning.playback import make_schedule
 
 BATCH, NEURONS = 4, 16
@@ -185,9 +190,9 @@ def test_a_calibration_says_how_it_was_obtained(calibrated: Calibrated) -> None:
     assert {field for field, one in found.measured.items() if one.fit is None} == set(ACTION_TIMES)
     assert {basis.kind for basis in workload.basis.values()} == {"measured"}
     assert times | {"state_bytes", "tape_bytes", "workspace_bytes"} < set(workload.basis)
-    assert {source.grade for source in profile.sources.values()} == {"M"}
+    assert {name for name, source in profile.sources.items() if source.grade != "M"} == {"headroom"}
     plan = ckptplan.optimize(workload, profile)
-    assert {entry.kind for entry in plan.estimate_basis} <= {"measured", "stated"}
+    assert {entry.field for entry in plan.estimate_basis if entry.kind == "assumed"} == {"profile.headroom"}
 
 
 def test_files_are_read_back_as_they_were_written(calibrated: Calibrated, tmp_path: Path) -> None:
@@ -224,13 +229,189 @@ def test_a_noisy_machine_is_told() -> None:
     assert "noisy" in str(found)
 
 
-def test_progress_counts_every_run_and_ends_where_it_was_said_to() -> None:
-    seen: list[tuple[int, int]] = []
+TINY = CellSpec(name="rnn", inputs=2, neurons=2)
+
+
+def test_progress_rises_to_the_end_that_it_announces() -> None:
+    seen: list[float] = []
+    said: list[str] = []
     calibrate(
-        CellSpec(name="rnn", inputs=2, neurons=2),
+        TINY,
         batch=1,
         steps=10,
-        repeats=2,
-        progress=lambda done, total: seen.append((done, total)),
+        quick=True,
+        announce=said.append,
+        progress=lambda done, total: seen.append(done / total),
     )
-    assert seen == [(done, len(seen)) for done in range(1, len(seen) + 1)]
+    assert seen == sorted(seen)
+    assert seen[0] < 0.2
+    assert seen[-1] == 1
+    assert [text.partition(":")[0][:5] for text in said] == ["about"]
+    assert "3 rounds of" in said[0]
+
+
+def test_a_quick_calibration_says_so_and_knows_times_to_ten_percent_at_best(tmp_path: Path) -> None:
+    found = calibrate(TINY, batch=1, steps=10, quick=True, thread_count=1)
+    assert found.workload.calibration is not None
+    assert found.workload.calibration.uncertainty >= 0.1
+    assert found.workload.calibration.measured["backward_seconds"].repeats == 3
+    assert "(quick: 3 rounds of few sizes)" in found.workload.description
+    assert "quick: 3 rounds" in found.workload.basis["backward_seconds"].why
+    ckptplan.save_workload(found.workload, tmp_path / "w.toml")
+    assert ckptplan.load_workload(tmp_path / "w.toml") == found.workload
+
+
+def test_fewer_runs_count_the_same_bytes() -> None:
+    """Workspaces are measured: of a network as small as this one, to 5 %."""
+    one = network("lif")
+    whole = measured(one)
+    for few in (FEWER_RUNS, FEWEST_RUNS):
+        found = footprint.measure(one, counter=RunCounter(total=footprint.RUNS), runs=few)
+        assert (found.state_bytes, found.tape_bytes, found.resident_bytes) == (
+            whole.state_bytes,
+            whole.tape_bytes,
+            whole.resident_bytes,
+        )
+        assert found.workspace_bytes == pytest.approx(whole.workspace_bytes, rel=0.05)
+
+
+class Stop(BaseException):
+    """What a program makes of a signal."""
+
+
+def test_rounds_that_are_complete_survive_an_interruption() -> None:
+    def stop_late(done: int, total: int) -> None:
+        if done > 0.9 * total:
+            raise Stop
+
+    found = calibrate(TINY, batch=1, steps=10, repeats=5, progress=stop_late)
+    assert isinstance(found.ended_by, Stop)
+    assert found.workload.calibration is not None
+    rounds = found.workload.calibration.measured["forward_seconds"].repeats
+    assert 3 <= rounds < 5
+    assert found.left_out == (f"interrupted after {rounds} of 5 rounds",)
+    assert found.left_out[0] in found.workload.basis["forward_seconds"].why
+
+
+def test_sizes_survive_an_interruption_before_three_rounds() -> None:
+    kept: list[Workload] = []
+
+    def stop_after_sizes(*_: int) -> None:
+        if kept:
+            raise Stop
+
+    with pytest.raises(Stop):
+        calibrate(TINY, batch=1, steps=10, keep=kept.append, progress=stop_after_sizes)
+    (workload,) = kept
+    counted = count_sizes(TINY, batch=1, steps=10)
+    sizes = ("state_bytes", "tape_bytes", "resident_bytes", "resident_bytes_per_step", "workspace_bytes")
+    assert [getattr(workload, field) for field in sizes] == [getattr(counted, field) for field in sizes]
+    assert (workload.timed_on, workload.calibration) == (None, None)
+    assert {workload.basis[field].kind for field in sizes} == {"measured"}
+    assert workload.basis["forward_seconds"].kind == "assumed"
+    assert "not a calibration" in workload.basis["forward_seconds"].why
+
+
+def pilot(step_seconds: float) -> PilotTimes:
+    return PilotTimes(
+        forward_seconds=step_seconds / 3,
+        recompute_seconds=step_seconds / 3,
+        record_overhead_seconds=0,
+        backward_seconds=step_seconds * 2 / 3,
+        run_seconds=2 * step_seconds,
+        steps=8,
+    )
+
+
+def test_what_takes_too_long_is_left_out_in_the_documented_order() -> None:
+    """Shorter chunks, three rounds, messages closer together, fewer runs for sizes, fewer chunks."""
+    times = pilot(0.001)
+    full = full_extent(times, rounds=5)
+    whole = full.seconds(times)
+    assert fit_in(full, times, max_seconds=None) == full
+    assert fit_in(full, times, max_seconds=2 * whole).left_out(full) == ()
+    order = ["chunks of", "rounds instead", "messages", "sizes in runs"]
+    before = 0
+    for share in (0.9, 0.4, 0.2, 0.1, 0.06):
+        found = fit_in(full, times, max_seconds=share * whole)
+        assert found.seconds(times) <= share * whole
+        texts = found.left_out(full)
+        assert all(any(word in text for text in texts) for word in order[: len(texts)])
+        assert len(texts) >= before
+        before = len(texts)
+    assert before == len(order)
+
+
+def test_a_cell_that_is_too_slow_for_the_least_is_refused_with_the_time_that_it_needs() -> None:
+    times = pilot(3.0)
+    with pytest.raises(InputError, match=r"takes about \d+ min even with the fewest runs") as caught:
+        fit_in(full_extent(times, rounds=5), times, max_seconds=120)
+    assert caught.value.field == "max_seconds"
+    assert "sizes without times" in str(caught.value)
+    enough = int(str(caught.value).partition("max_seconds=")[2].rstrip(")"))
+    assert fit_in(full_extent(times, rounds=5), times, max_seconds=enough).seconds(times) <= enough
+
+
+class Slowing(torch.nn.Module):
+    """Takes longer with every step of the sequence."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = torch.nn.Linear(NEURONS, NEURONS)
+
+    def forward(
+        self, state: tuple[torch.Tensor, torch.Tensor], x: torch.Tensor
+    ) -> tuple[tuple[torch.Tensor, torch.Tensor], torch.Tensor]:
+        values, count = state
+        sleep(5e-5 * int(count))
+        values = self.layer(values) + x
+        return (values, count + 1), values
+
+
+class Failing(Slowing):
+    """Has no answer from the hundredth step on."""
+
+    def forward(
+        self, state: tuple[torch.Tensor, torch.Tensor], x: torch.Tensor
+    ) -> tuple[tuple[torch.Tensor, torch.Tensor], torch.Tensor]:
+        if int(state[1]) >= 99:
+            raise KeyError("step")
+        return super().forward(state, x)
+
+
+def long_state(make: type[Slowing], batch: int) -> tuple[Slowing, tuple[torch.Tensor, torch.Tensor], Any]:
+    state = (torch.zeros(batch, NEURONS), torch.zeros((), dtype=torch.long))
+    return make(), state, lambda steps: torch.randn(steps, batch, NEURONS)
+
+
+def make_slowing(batch: int) -> Any:
+    return long_state(Slowing, batch)
+
+
+def make_failing(batch: int) -> Any:
+    return long_state(Failing, batch)
+
+
+def test_a_cell_that_gets_slower_with_its_steps_ends_in_time_and_says_what_it_left_out() -> None:
+    """Its first steps are quick; its two hundredth takes 10 ms, so that all of it would take minutes."""
+    began = perf_counter()
+    found = calibrate(
+        CellSpec(name=f"{__name__}:make_slowing", inputs=1, neurons=1), batch=256, steps=10, max_seconds=12
+    )
+    assert perf_counter() - began < 18
+    assert any("chunks of" in text for text in found.left_out)
+
+
+def test_a_cell_that_fails_later_in_the_sequence_is_named_with_its_step() -> None:
+    with pytest.raises(InputError, match="its step 100 raised KeyError: 'step'"):
+        calibrate(CellSpec(name=f"{__name__}:make_failing", inputs=1, neurons=1), batch=256, steps=10)
+
+
+def test_given_times_are_kept_and_the_others_follow_from_them() -> None:
+    found = count_sizes(TINY, batch=1, steps=10, times={"forward_seconds": 0.002, "recompute_seconds": 0.001})
+    assert (found.forward_seconds, found.recompute_seconds) == (0.002, 0.001)
+    assert (found.backward_seconds, found.record_overhead_seconds) == (0.004, 0)
+    assert {found.basis[field].kind for field in TIMES} == {"assumed"}
+    assert found.basis["backward_seconds"].why == "twice forward_seconds, for want of a measurement"
+    with pytest.raises(InputError, match="forward_seconds: is missing"):
+        count_sizes(TINY, batch=1, steps=10, times={"backward_seconds": 1.0})

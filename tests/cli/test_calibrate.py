@@ -105,6 +105,12 @@ def make(batch, neurons):
         (("--cell", "gru", "-o", "-"), "--output"),
         (("--cell", "gru", "-o", "my gru.toml"), "is not a name"),
         (("--cell", "gru", "--repeats", "2"), "2 rounds are too few"),
+        (("--cell", "gru", "--max-seconds", "0"), "--max-seconds: '0' is out of range"),
+        (("--cell", "gru", "--max-seconds=-1"), "--max-seconds"),
+        (("--cell", "gru", "--max-seconds", "0.01"), "sizes without times (--bytes-only), or --max-seconds"),
+        (("--cell", "gru", "--quick", "--repeats", "5"), "--repeats: does not go together with --quick"),
+        (("--cell", "gru", "--quick", "--bytes-only"), "--quick: does not go together with --bytes-only"),
+        (("--cell", "gru", "--bytes-only", "--profile-out", "p.toml"), "--profile-out: does not go together"),
         ((), "--cell"),
     ],
 )
@@ -115,6 +121,96 @@ def test_bad_input_is_told_and_leaves_nothing(arguments: tuple[str, ...], told: 
     assert told in done.stderr
     assert "Traceback" not in done.stderr
     assert [path.name for path in tmp_path.glob("*.*")] == ["cells.py"]
+
+
+def test_sizes_alone_are_the_same_by_both_commands_and_plan_at_once(tmp_path: Path) -> None:
+    """Times are assumed, and nothing takes them for a calibration's."""
+    for command in (("calibrate", *SMALL, "--bytes-only"), ("workloads", "new", *SMALL)):
+        done = run(*command, "-o", f"{command[0]}.toml", cwd=tmp_path)
+        assert done.returncode == 0, done.stderr
+        assert done.stderr.startswith("about ")
+        assert "its times are assumed (timed once over" in done.stderr
+        assert "1.75 KiB" in done.stdout
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["calibrate.toml", "workloads.toml"]
+    one, other = (ckptplan.load_workload(tmp_path / f"{name}.toml") for name in ("calibrate", "workloads"))
+    sizes = [name for name, number in one.numbers().items() if "bytes" in name and number]
+    assert len(sizes) == 5
+    assert all(getattr(one, name) == getattr(other, name) for name in sizes)
+    assert (one.timed_on, one.calibration) == (None, None)
+    plan = ckptplan.optimize(other, ckptplan.load_profile("nvidia-h200"), objective="memory")
+    assumed = {entry.field for entry in plan.estimate_basis if entry.kind == "assumed"}
+    assert "workload.forward_seconds" in assumed
+
+
+def test_times_of_a_new_workload_are_those_given(tmp_path: Path) -> None:
+    done = run("workloads", "new", *SMALL, "--forward-seconds", "80 us", "-o", "w.toml", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    made = ckptplan.load_workload(tmp_path / "w.toml")
+    assert (made.forward_seconds, made.backward_seconds) == (80e-6, 160e-6)
+    done = run("workloads", "new", *SMALL, "--backward-seconds", "80 us", cwd=tmp_path)
+    assert done.returncode == 2
+    assert "--forward-seconds: is missing" in done.stderr
+
+
+INTERRUPTING = """
+import os
+import signal
+
+import torch
+
+class Cell(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = torch.nn.Linear(2, 2)
+
+    def forward(self, state, x):
+        # A file is no state of the cell.
+        with open("calls", "ab") as calls:
+            calls.write(b".")
+            if calls.tell() == int(os.environ["CALLS"]):
+                os.kill(os.getpid(), getattr(signal, os.environ["SIGNAL"]))
+        state = self.layer(state) + x
+        return state, state
+
+def make_inputs(steps):
+    if steps > 200 and os.environ["CALLS"] == "0":
+        # Rounds begin, and sizes are counted.
+        os.kill(os.getpid(), getattr(signal, os.environ["SIGNAL"]))
+    return torch.zeros(steps, 1, 2)
+
+def make():
+    return Cell(), torch.zeros(1, 2), make_inputs
+"""
+
+
+@pytest.mark.parametrize(
+    ("calls", "name", "code", "files"),
+    [
+        ("30000", "SIGTERM", 143, ["my-machine.toml", "my-workload.toml"]),
+        ("0", "SIGINT", 130, ["my-workload.toml"]),
+        ("100", "SIGINT", 130, []),
+    ],
+)
+def test_an_interrupted_calibration_keeps_what_it_measured(
+    calls: str, name: str, code: int, files: list[str], tmp_path: Path
+) -> None:
+    """After three rounds both files, before them the sizes, before those nothing."""
+    (tmp_path / "cells.py").write_text(INTERRUPTING)
+    job = ("calibrate", "--cell", "cells:make", "--threads", "1", "--repeats", "50", "--force")
+    done = run(*job, "--max-seconds", "3600", cwd=tmp_path, CALLS=calls, SIGNAL=name)
+    assert done.returncode == code, done.stderr
+    assert sorted(path.name for path in tmp_path.glob("*.toml")) == files
+    if len(files) == 2:
+        assert "not a whole calibration: interrupted after" in done.stderr
+        found = ckptplan.load_workload(tmp_path / "my-workload.toml").calibration
+        assert found is not None
+        assert 3 <= found.measured["forward_seconds"].repeats < 50
+    elif files:
+        assert "sizes written to my-workload.toml, as with --bytes-only" in done.stderr
+        (tmp_path / "my-workload.toml").write_text("kept")
+        done = run(*job, cwd=tmp_path, CALLS=calls, SIGNAL=name)
+        assert "my-workload.toml exists: it was left as it was" in done.stderr
+        assert (tmp_path / "my-workload.toml").read_text() == "kept"
 
 
 def test_a_validation_shows_each_quantity_on_its_own(calibrated: Path) -> None:

@@ -1,0 +1,136 @@
+"""Options of commands that measure a cell, and workloads whose sizes are counted and times assumed."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from ckptplan.cli import options
+from ckptplan.cli.output import note, write_view
+from ckptplan.cli.wording import named_by_option
+from ckptplan.errors import InputError, quote_value
+from ckptplan.units import MAX_STEPS, parse_seconds
+
+if TYPE_CHECKING:
+    from ckptplan.model.workload import Workload
+
+
+class Device(enum.StrEnum):
+    """Where PyTorch runs."""
+
+    cpu = "cpu"
+    cuda = "cuda"
+
+
+@dataclass(frozen=True, kw_only=True)
+class CellOptions:
+    """A cell, where it runs, and how long it may be measured."""
+
+    cell: Annotated[
+        str,
+        typer.Option(
+            "--cell",
+            metavar="NAME|MODULE:FACTORY",
+            help="lif, gru, lstm, rnn, or a factory of your own (docs/accuracy.md).",
+        ),
+    ]
+    batch: Annotated[str, typer.Option("--batch", metavar="INTEGER", help="Samples per batch.")] = "32"
+    neurons: Annotated[str, typer.Option("--neurons", metavar="INTEGER", help="Neurons, or units.")] = "256"
+    inputs: Annotated[str, typer.Option("--inputs", metavar="INTEGER", help="Inputs per step.")] = "64"
+    steps: Annotated[
+        str, typer.Option("--T", "--steps", metavar="INTEGER", help="Time steps T of the workload.")
+    ] = "4096"
+    device: Annotated[Device, typer.Option("--device", help="Where to run.")] = Device.cpu
+    threads: options.Threads = None
+    seed: Annotated[int, typer.Option("--seed", help="Random seed of weights and data.", min=0)] = 0
+    max_seconds: Annotated[
+        str,
+        typer.Option(
+            "--max-seconds",
+            metavar="TIME",
+            help="Measure less if all of it takes longer, and say what is left out.",
+        ),
+    ] = "120"
+
+    def read(self) -> dict[str, Any]:
+        """Return the arguments of `calibrate` and `count_sizes`. Raises InputError that names the option."""
+        sizes = {
+            name: options.plain_integer(getattr(self, name), option=f"--{name}", most=10**9)
+            for name in ("batch", "inputs", "neurons")
+        }
+        steps = options.plain_integer(self.steps, option="--T", most=MAX_STEPS)
+        threads = options.thread_count(self.threads)
+        max_seconds = _read_max_seconds(self.max_seconds)
+        options.need_torch()
+        from ckptplan.calibration.cells import CellSpec
+
+        return {
+            "spec": CellSpec(name=self.cell, inputs=sizes["inputs"], neurons=sizes["neurons"]),
+            "batch": sizes["batch"],
+            "steps": steps,
+            "device": self.device.value,
+            "thread_count": threads,
+            "seed": self.seed,
+            "max_seconds": max_seconds,
+        }
+
+
+def _read_max_seconds(text: str) -> float:
+    seconds: float = options.parsed("--max-seconds", parse_seconds, text)
+    if seconds <= 0:
+        raise InputError(
+            f"{quote_value(text)} is out of range",
+            field="--max-seconds",
+            value=text,
+            accepted="more than 0 s, as '300' or '5 min'",
+        )
+    return seconds
+
+
+def name_content(path: str, option: str) -> str:
+    """Return the name that the content of a file gets from the file. Raises InputError for an unusable name."""
+    from ckptplan.model.quantities import check_name
+
+    stem = Path(path).name.removesuffix(".toml")
+    if path == "-" or not stem:
+        raise InputError("is not a file", field=option, value=path, accepted="a file, as my-workload.toml")
+    try:
+        check_name(stem)
+    except InputError as error:
+        raise InputError(
+            f"its content is named after it, and {error.message}",
+            field=option,
+            value=path,
+            accepted=error.accepted,
+        ) from None
+    return stem
+
+
+def write_counted(
+    cell: CellOptions, *, output: str, format_: options.FormatName, times: Mapping[str, float] | None = None
+) -> None:
+    """Count the sizes of a cell, write the workload and show it. Raises InputError."""
+    options.check_folders({"--output": output})
+    name, arguments = name_content(output, "--output"), cell.read()
+    from ckptplan.calibration.counted import count_sizes
+    from ckptplan.cli.progress import progress_bar
+    from ckptplan.report.workloads import view_workload
+    from ckptplan.storage.toml_files import save_workload
+
+    with named_by_option(), progress_bar("counting") as progress:
+        workload = count_sizes(
+            **arguments, name=name, times=times, announce=progress.say if progress else None, progress=progress
+        )
+    save_workload(workload, output)
+    note(f"workload written to {output}; {describe_times(workload)}")
+    write_view(view_workload(workload), options.OutputOptions(format=format_))
+
+
+def describe_times(workload: Workload) -> str:
+    """Return where the times of a counted workload come from."""
+    return f"its times are assumed ({workload.basis['forward_seconds'].why})"
