@@ -5,7 +5,7 @@ from typing import Annotated, ClassVar, Literal, TypeAlias
 from pydantic import Field
 
 from ckptplan.model.checked import CheckedModel
-from ckptplan.model.quantities import Limit, PositiveBytes, Share
+from ckptplan.model.quantities import FirstFault, Limit, Name, PositiveBytes, Share
 
 #: What to minimise; 'balanced' is the knee of the front of time and memory.
 ObjectiveName: TypeAlias = Literal["time", "memory", "balanced"]
@@ -28,7 +28,9 @@ class Goal(CheckedModel):
     max_overhead: Annotated[Share | None, Field(description="largest overhead allowed, as a share")] = None
     local_bytes: Annotated[PositiveBytes | None, Field(description="local budget of one unit")] = None
     remote_bytes: Annotated[Limit, Field(description="remote budget in all; none: unbounded")] = None
-    strategies: Annotated[tuple[str, ...], Field(description="the strategies that were compared")] = ()
+    strategies: Annotated[
+        tuple[Name, ...], FirstFault(), Field(max_length=1000, description="the strategies that were compared")
+    ] = ()
     effort: Annotated[EffortName, Field(description="how much work the search for optimal schedules is")] = (
         "quick"
     )
