@@ -55,7 +55,9 @@ def command(
             help="Tolerance of later validations; rounds may differ by half of it.",
         ),
     ] = "10%",
-    seed: Annotated[int, typer.Option("--seed", help="Random seed of weights and data.", min=0)] = 0,
+    seed: Annotated[
+        int, typer.Option("--seed", help="Random seed of weights and data.", min=0, max=2**63 - 1)
+    ] = 0,
     force: Annotated[
         bool, typer.Option("--force", help="Write the results even if the machine is noisy.")
     ] = False,
