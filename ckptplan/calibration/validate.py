@@ -21,6 +21,7 @@ from ckptplan.calibration.validation import Regret, Row, Validation, Verdict
 from ckptplan.errors import InputError
 from ckptplan.model.plan import Plan
 from ckptplan.model.progress import Progress
+from ckptplan.model.workload import Workload
 from ckptplan.planning.playback import make_schedule
 from ckptplan.schedule.actions import Record
 from ckptplan.schedule.timeline import Event
@@ -39,6 +40,7 @@ def validate(
     plan: Plan,
     *,
     cell: str | None = None,
+    trust_cell: bool = False,
     device: str | None = None,
     thread_count: int | None = None,
     repeats: int = 5,
@@ -55,6 +57,7 @@ def validate(
     Arguments:
         plan: the plan to validate.
         cell: replaces the cell that the workload names.
+        trust_cell: whether to import and call the factory that the workload names. Built-in cells run anyway.
         device: replaces the device of the calibration.
         thread_count: replaces the number of threads of the calibration.
         repeats: the number of rounds, in which all variants run in turn; times are medians of rounds.
@@ -65,7 +68,8 @@ def validate(
 
     Raises InputError.
     """
-    job = _Validation.of(plan, cell=cell, device=device, thread_count=thread_count)
+    spec = _choose_cell(plan.workload, cell=cell, trust=trust_cell)
+    job = _Validation.of(plan, spec=spec, device=device, thread_count=thread_count)
     with prepare_machine(threads=job.threads):
         network = build_network(job.spec, batch=job.batch, device=job.device, seed=job.seed)
         room = _FreeMemory.on(network.device)
@@ -91,6 +95,13 @@ def validate(
         ).validation(tolerance=tolerance, memory_tolerance=memory_tolerance)
 
 
+def _choose_cell(workload: Workload, *, cell: str | None, trust: bool) -> CellSpec:
+    """Return the caller's cell, or that of the workload. Raises InputError."""
+    if cell is None:
+        return CellSpec.of(workload, trust=trust)
+    return CellSpec.parse(cell, neurons=None if workload.network is None else workload.network.neurons)
+
+
 @dataclass(frozen=True, kw_only=True)
 class _Validation:
     """What to run, and where."""
@@ -103,7 +114,7 @@ class _Validation:
     seed: int
 
     @classmethod
-    def of(cls, plan: Plan, *, cell: str | None, device: str | None, thread_count: int | None) -> _Validation:
+    def of(cls, plan: Plan, *, spec: CellSpec, device: str | None, thread_count: int | None) -> _Validation:
         workload, calibration = plan.workload, plan.workload.calibration
         if workload.batch is None:
             raise InputError(
@@ -111,10 +122,9 @@ class _Validation:
                 field="workload.batch",
                 accepted="a whole number from 1",
             )
-        neurons = None if workload.network is None else workload.network.neurons
         return cls(
             plan=plan,
-            spec=CellSpec.of(workload) if cell is None else CellSpec.parse(cell, neurons=neurons),
+            spec=spec,
             batch=workload.batch,
             device=device or (calibration.device if calibration else "cpu"),
             threads=thread_count or (calibration.threads if calibration else torch.get_num_threads()),
