@@ -7,11 +7,15 @@ that a trainer executes. Start with ``optimize`` and ``compare``.
 from __future__ import annotations
 
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
 
 from ckptplan.version import __version__
 
+#: As typing's; importing typing takes as long as all else that happens before Ctrl-C is heeded.
+TYPE_CHECKING = False
+
 if TYPE_CHECKING:
+    from typing import Any
+
     from ckptplan.errors import CkptplanError, Infeasible, InputError, MissingExtra
     from ckptplan.model.plan import Plan
     from ckptplan.model.profile import HardwareProfile

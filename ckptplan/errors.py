@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, ClassVar, Literal, TypeAlias
 
-from ckptplan.wording import Phrase
+from ckptplan.wording import Phrase, put_on_one_line
 
 #: A limit on a plan: a budget, the largest overhead, or the longest sequence that a strategy can solve.
 Limit: TypeAlias = Literal["local_bytes", "remote_bytes", "max_overhead", "steps"]
@@ -55,7 +55,7 @@ class InputError(CkptplanError, ValueError):
         super().__init__(self._text())
 
     def _text(self) -> str:
-        where = ": ".join(part for part in (self.source, self.field) if part)
+        where = ": ".join(put_on_one_line(part) for part in (self.source, self.field) if part)
         parts = (f"{where}: " if where else "", self.message)
         return Phrase(*parts, " (accepted: ", self.accepted, ")") if self.accepted else Phrase(*parts)
 

@@ -34,8 +34,10 @@ _TIME_UNITS: Mapping[str, Decimal] = {
 }
 _SHARE_UNITS: Mapping[str, Decimal] = {"": Decimal(1), "%": Decimal("0.01")}
 _QUANTITY = re.compile(
-    r"\s*([+-]?(?:\d{1,40}(?:\.\d{0,40})?|\.\d{1,40})(?:[eE][+-]?\d{1,3})?)\s*((?![\d.])\S*)\s*", re.ASCII
+    r"([+-]?(?:\d{1,40}(?:\.\d{0,40})?|\.\d{1,40})(?:[eE][+-]?\d{1,3})?)\s*((?![\d.])\S*)", re.ASCII
 )
+#: The most characters of a number and its unit; the time to parse them rises with the square.
+_MOST_CHARACTERS = 200
 
 ACCEPTED_BYTES = "a whole number of bytes, as 638976, '624 KiB' or '64 GB'"
 ACCEPTED_SECONDS = "a time, as 1.5e-6, '1.5 us' or '2 ms'"
@@ -109,7 +111,8 @@ def _parse(value: object, *, units: Mapping[str, Decimal], accepted: str) -> Dec
         raise InputError(f"{quote_value(value)} is too large", value=value, accepted=accepted)
     if not isinstance(value, str):
         return Decimal(repr(value))
-    match = _QUANTITY.fullmatch(value)
+    text = value.strip()
+    match = _QUANTITY.fullmatch(text) if len(text) <= _MOST_CHARACTERS else None
     if match is None:
         raise InputError(f"{quote_value(value)} is not a number with a unit", value=value, accepted=accepted)
     number, unit = match.groups()

@@ -1,10 +1,34 @@
-"""Text that mentions arguments: Python users read keywords, command-line users read options."""
+"""Text for people: arguments as keywords or options, and other people's text as nothing but text."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeAlias
+
+#: Characters that act on a terminal or on the order of other characters, or that no encoding has: control
+#: characters but for tabs and ends of lines, invisible format characters, and lone surrogates.
+_CONTROLS = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\xad\u061c\u180e\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb"
+    "\ud800-\udfff\U000e0000-\U000e007f]"
+)
+
+
+def find_control(text: str) -> str | None:
+    """Return the first character of a text that ``escape_controls`` replaces, None if there is none."""
+    found = _CONTROLS.search(text)
+    return None if found is None else found[0]
+
+
+def escape_controls(text: str) -> str:
+    r"""Return a text that only shows characters: "\x1b" in place of the one that begins a colour."""
+    return _CONTROLS.sub(lambda found: ascii(found[0])[1:-1], text)
+
+
+def put_on_one_line(text: str) -> str:
+    """Return a text without controls, and with its ends of lines and tabs escaped, too."""
+    return escape_controls(text).replace("\n", "\\n").replace("\t", "\\t")
 
 
 @dataclass(frozen=True)

@@ -18,14 +18,19 @@ from ckptplan.model.workload import Workload
 from ckptplan.torch.adapters import TorchCell
 from ckptplan.torch.inputs import make_sequence
 from ckptplan.torch.lif import LIF
+from ckptplan.torch.memory import available_bytes
 from ckptplan.torch.trees import byte_size, flatten
+from ckptplan.units import format_bytes
 from ckptplan.wording import Argument, Phrase
 
 _TEXT = re.compile(r"(?P<name>[\w.:]+)\s*(\((?P<settings>[^()]*)\))?")
 _SETTINGS = ("inputs", "neurons")
 #: The default number of inputs of a cell.
 INPUTS = 64
+#: The largest number of inputs or neurons.
+_MOST = 10**9
 _FORM = "NAME(inputs=N, neurons=N), where NAME is {names} or package.module:factory"
+_ITEM_BYTES = 4
 _FACTORY = (
     "a factory that returns (cell, state), or (cell, state, inputs) where inputs(steps) returns tensors, "
     "time first; it is called with those of batch, inputs, neurons and device that it takes"
@@ -53,7 +58,7 @@ class CellSpec:
         given: dict[str, int] = {} if neurons is None else {"neurons": neurons}
         for part in filter(None, (match["settings"] or "").replace(" ", "").split(",")):
             name, _, value = part.partition("=")
-            if name not in _SETTINGS or not (value.isascii() and value.isdecimal()) or int(value) < 1:
+            if name not in _SETTINGS or not _is_count(value):
                 raise InputError(
                     f"{quote_value(part)} is not a setting of a cell",
                     field="cell",
@@ -71,8 +76,12 @@ class CellSpec:
         return cls(name=match["name"], **{"inputs": INPUTS, **given})
 
     @classmethod
-    def of(cls, workload: Workload) -> CellSpec:
-        """Return the cell that a workload names. Raises InputError."""
+    def of(cls, workload: Workload, *, trust: bool = False) -> CellSpec:
+        """Return the cell that a workload names.
+
+        A workload can come from anybody's file, so a factory that it names is only accepted with ``trust``.
+        Raises InputError.
+        """
         if workload.cell is None:
             raise InputError(
                 f"workload {workload.name!r} names no cell to run",
@@ -80,11 +89,30 @@ class CellSpec:
                 accepted=Phrase("a workload that `calibrate` measured, or ", Argument("cell")),
             )
         try:
-            return cls.parse(
+            spec = cls.parse(
                 workload.cell, neurons=None if workload.network is None else workload.network.neurons
             )
         except InputError as error:
             raise error.inside(prefix="workload") from None
+        if not trust and ":" in spec.name:
+            raise InputError(
+                f"workload {workload.name!r} asks to import and call {quote_value(spec.name, limit=200)}; "
+                "code that a file names only runs if you say so",
+                field="workload.cell",
+                value=workload.cell,
+                accepted=Phrase(
+                    f"{', '.join(_BUILT_IN)}; or, if you trust that code, ",
+                    Argument("trust_cell", True),
+                    ", or ",
+                    Argument("cell", str(spec)),
+                ),
+            )
+        return spec
+
+
+def _is_count(text: str) -> bool:
+    """Return whether a text is a whole number from 1 to 10^9."""
+    return text.isascii() and text.isdecimal() and len(text) < 20 and 1 <= int(text) <= _MOST
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,6 +131,8 @@ class MeasuredNetwork:
         torch.manual_seed(self.seed + 1)
         try:
             return self.make_inputs(steps)
+        except CkptplanError:
+            raise
         except Exception as error:
             raise InputError(
                 f"its inputs for {steps} steps raised {type(error).__name__}: {error}",
@@ -135,19 +165,40 @@ def build_network(spec: CellSpec, *, batch: int, device: str, seed: int) -> Meas
     """Return the network of a spec; the seed determines weights and data. Raises InputError."""
     check_device(device)
     make = _BUILT_IN.get(spec.name) or _import_factory(spec.name)
+    if spec.name in _BUILT_IN:
+        # Its numbers may be those of anybody's file: the system ends a process that takes too much.
+        gates = spec.neurons * (spec.inputs + spec.neurons)
+        _require_room(_ITEM_BYTES * (gates + batch * spec.neurons), what=str(spec), device=device)
+
+    def make_normal(steps: int) -> torch.Tensor:
+        _require_room(
+            _ITEM_BYTES * steps * batch * spec.inputs, what=f"inputs for {steps:,} steps", device="cpu"
+        )
+        return torch.randn(steps, batch, spec.inputs).to(torch.device(device))
+
     torch.manual_seed(seed)
     cell, state, make_inputs = _call_factory(spec, make, batch=batch, device=device)
     network = MeasuredNetwork(
         cell=cell,
         state=state,
         device=torch.device(device),
-        make_inputs=make_inputs
-        or (lambda steps: torch.randn(steps, batch, spec.inputs).to(torch.device(device))),
+        make_inputs=make_inputs or make_normal,
         parameters=tuple(one for one in cell.parameters() if one.requires_grad),
         seed=seed,
     )
     _check_step(network)
     return network
+
+
+def _require_room(need: int, *, what: str, device: str) -> None:
+    """Raise InputError if more bytes are needed than are free."""
+    free = available_bytes(torch.device(device))
+    if free is not None and need > free:
+        raise InputError(
+            f"{what} would take at least {format_bytes(need)}, and {format_bytes(free)} are free",
+            field="cell",
+            accepted="fewer inputs, neurons, steps, or a smaller batch",
+        )
 
 
 def _check_step(network: MeasuredNetwork) -> None:
@@ -240,7 +291,10 @@ _BUILT_IN: dict[str, Callable[..., Any]] = {
 
 
 def _import_factory(name: str) -> Callable[..., Any]:
-    """Return the factory ``package.module:factory``, also from the current folder. Raises InputError."""
+    """Return the factory ``package.module:factory``, also from the current folder. Raises InputError.
+
+    The name is the caller's own, or one that the caller trusts (``CellSpec.of``): importing runs code.
+    """
     module, _, attribute = name.partition(":")
     accepted = f"{', '.join(_BUILT_IN)}, or package.module:factory"
     if not attribute:

@@ -18,6 +18,7 @@ from ckptplan.calibration.validation import Tolerances, Validation
 from ckptplan.errors import InputError
 from ckptplan.model.plan import Plan
 from ckptplan.model.progress import Progress
+from ckptplan.model.workload import Workload
 from ckptplan.torch.chunk_cell import ChunkCell
 from ckptplan.torch.memory import available_bytes
 from ckptplan.units import format_bytes
@@ -35,6 +36,7 @@ def validate(
     plan: Plan,
     *,
     cell: str | None = None,
+    trust_cell: bool = False,
     device: str | None = None,
     thread_count: int | None = None,
     repeats: int = 5,
@@ -55,6 +57,7 @@ def validate(
     Arguments:
         plan: the plan to validate.
         cell: replaces the cell that the workload names.
+        trust_cell: whether to import and call the factory that the workload names. Built-in cells run anyway.
         device: replaces the device of the calibration.
         thread_count: replaces the number of threads of the calibration.
         repeats: the number of rounds, in which all variants run in turn; times are medians of rounds.
@@ -70,7 +73,8 @@ def validate(
 
     Raises InputError.
     """
-    job = _Validation.of(plan, cell=cell, device=device, thread_count=thread_count)
+    spec = _choose_cell(plan.workload, cell=cell, trust=trust_cell)
+    job = _Validation.of(plan, spec=spec, device=device, thread_count=thread_count)
     tolerances = Tolerances(time=tolerance, overhead=overhead_tolerance, memory=memory_tolerance)
     tell = tell or (lambda _: None)
     check_device(job.device)
@@ -151,6 +155,13 @@ def _check_seconds(planned: PlanRuns, seconds: float, *, most: float | None, lea
     )
 
 
+def _choose_cell(workload: Workload, *, cell: str | None, trust: bool) -> CellSpec:
+    """Return the caller's cell, or that of the workload. Raises InputError."""
+    if cell is None:
+        return CellSpec.of(workload, trust=trust)
+    return CellSpec.parse(cell, neurons=None if workload.network is None else workload.network.neurons)
+
+
 @dataclass(frozen=True, kw_only=True)
 class _Validation:
     """What to run, and where."""
@@ -163,7 +174,7 @@ class _Validation:
     seed: int
 
     @classmethod
-    def of(cls, plan: Plan, *, cell: str | None, device: str | None, thread_count: int | None) -> _Validation:
+    def of(cls, plan: Plan, *, spec: CellSpec, device: str | None, thread_count: int | None) -> _Validation:
         workload, calibration = plan.workload, plan.workload.calibration
         if workload.batch is None:
             raise InputError(
@@ -171,10 +182,9 @@ class _Validation:
                 field="workload.batch",
                 accepted="a whole number from 1",
             )
-        neurons = None if workload.network is None else workload.network.neurons
         return cls(
             plan=plan,
-            spec=CellSpec.of(workload) if cell is None else CellSpec.parse(cell, neurons=neurons),
+            spec=spec,
             batch=workload.batch,
             device=device or (calibration.device if calibration else "cpu"),
             threads=thread_count or (calibration.threads if calibration else torch.get_num_threads()),

@@ -47,7 +47,9 @@ class CellOptions:
     ] = "4096"
     device: Annotated[Device, typer.Option("--device", help="Where to run.")] = Device.cpu
     threads: options.Threads = None
-    seed: Annotated[int, typer.Option("--seed", help="Random seed of weights and data.", min=0)] = 0
+    seed: Annotated[
+        int, typer.Option("--seed", help="Random seed of weights and data.", min=0, max=2**63 - 1)
+    ] = 0
     max_seconds: Annotated[
         str,
         typer.Option(

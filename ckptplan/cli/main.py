@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import gc
 import os
-import signal
 import sys
 from collections.abc import Sequence
 from importlib import import_module
 from itertools import pairwise
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
+
+from ckptplan.cli.environment import discard, settle, write_error
+from ckptplan.cli.interrupts import INTERRUPTED, TERMINATED, Interrupts, Terminated
 
 if TYPE_CHECKING:
     from ckptplan.errors import CkptplanError
 
-INTERRUPTED, TERMINATED = 130, 143
 #: Modules that a command imports, imported before typer calls it. Deep within typer's calls the same imports
 #: take a fifth longer, because CPython's frame stack then crosses the end of a chunk again and again.
 _EARLY = {
@@ -37,41 +37,31 @@ PIPE_CLOSED = 141
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Run the command line and exit with one of the codes listed in docs/plan-format.md."""
     arguments = list(sys.argv[1:] if arguments is None else arguments)
-    if sys.stdout is None:
-        # Started with standard output closed.
-        sys.stdout = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115 - open until the end
-    # Partly written files are removed, after `kill` as after Ctrl-C.
-    signal.signal(signal.SIGTERM, _terminate)
+    interrupts = Interrupts()
+    interrupts.listen()
+    settle()
     try:
-        code = _run(arguments)
+        code = _run(arguments, interrupts)
         sys.stdout.flush()
-    except _Terminated:
+    except Terminated:
         code = TERMINATED
     except KeyboardInterrupt:
         code = INTERRUPTED
     except BrokenPipeError:
-        # The reader is gone. Python would report it once more when it closes stdout at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        # The reader is gone.
+        discard(sys.stdout)
         code = PIPE_CLOSED
     except OSError as error:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        discard(sys.stdout)
         code = _fail(2, "input", f"standard output cannot be written: {error.strerror}", {}, [])
     if code == INTERRUPTED:
-        sys.stderr.write("interrupted\n")
+        write_error("interrupted")
     # At exit Python collects all garbage, modules and classes included: a fifth of a short command's time.
     gc.freeze()
     sys.exit(code)
 
 
-class _Terminated(BaseException):
-    """The system requested the program's end."""
-
-
-def _terminate(*_: object) -> NoReturn:
-    raise _Terminated
-
-
-def _run(arguments: list[str]) -> int:
+def _run(arguments: list[str], interrupts: Interrupts) -> int:
     # The imports below stay in use. Collecting garbage during them, and searching every installed package for
     # pydantic plugins, takes a tenth of a command's time.
     gc.set_threshold(100_000)
@@ -81,8 +71,10 @@ def _run(arguments: list[str]) -> int:
     from ckptplan.errors import CkptplanError
 
     try:
-        return _command(arguments)
+        return _command(arguments, interrupts)
     except CkptplanError as error:
+        if interrupts.seen and isinstance(error, ImportError):
+            raise KeyboardInterrupt from None
         from ckptplan.cli.wording import details_of
 
         return _fail(error.exit_code, error.kind, _text(error), details_of(error), arguments)
@@ -94,6 +86,9 @@ def _run(arguments: list[str]) -> int:
     except OSError:
         raise
     except Exception as error:
+        if interrupts.seen:
+            # A library that was being imported took Ctrl-C for an error of its own.
+            raise KeyboardInterrupt from None
         if os.environ.get("CKPTPLAN_DEBUG"):
             import traceback
 
@@ -102,11 +97,12 @@ def _run(arguments: list[str]) -> int:
         return _fail(1, "internal", text, {}, arguments)
 
 
-def _command(arguments: list[str]) -> int:
+def _command(arguments: list[str], interrupts: Interrupts) -> int:
     from ckptplan.cli.app import app
 
     for module in _EARLY.get(arguments[0], ()) if arguments else ():
         import_module(module)
+    interrupts.starting = False
     result = app(args=arguments, prog_name="ckptplan", standalone_mode=False)
     return result if isinstance(result, int) else 0
 
@@ -133,7 +129,9 @@ def _fail(code: int, kind: str, message: str, details: dict[str, Any], arguments
         found = {"error": kind, "exit_code": code, "message": first, **details}
         sys.stdout.write(json.dumps(enveloped("error", found), indent=2) + "\n")
     if message:
-        sys.stderr.write(f"ckptplan: {message}\n")
+        from ckptplan.wording import escape_controls
+
+        write_error(f"ckptplan: {escape_controls(message)}")
     return code
 
 

@@ -271,17 +271,27 @@ def keep_inputs(outputs: Mapping[str, str | None], *inputs: str | None) -> None:
 
     ``outputs`` maps options to the files they name.
     """
-    read = {Path(name).resolve() for name in inputs if name and Path(name).is_file()}
+    read = {_locate(name) for name in inputs if name and Path(name).is_file()}
     written: dict[Path | str, str] = {}
     for option, name in outputs.items():
         if not name:
             continue
-        path = "-" if name == "-" else Path(name).resolve()
+        path = "-" if name == "-" else _locate(name)
         if path in read:
             raise InputError("is read by this command and would be lost", field=option, value=name)
         if path in written:
             raise InputError(f"is also what {written[path]} writes", field=option, value=name)
         written[path] = option
+
+
+def _locate(name: str) -> Path:
+    """Return the file that a name leads to. Raises InputError if its links go round in a circle."""
+    from ckptplan.storage.files import resolve
+
+    try:
+        return resolve(name)
+    except OSError as error:
+        raise InputError(f"cannot be written: {error.strerror}", source=name) from None
 
 
 def check_folders(outputs: Mapping[str, str | None]) -> None:
@@ -296,10 +306,12 @@ def check_folders(outputs: Mapping[str, str | None]) -> None:
 
 
 def command_line() -> str:
-    """Return the command line as typed, for a result's provenance."""
+    """Return the command line as typed, for a result's provenance; characters that cannot be seen escaped."""
     import shlex
 
-    return shlex.join(["ckptplan", *sys.argv[1:]])
+    from ckptplan.wording import escape_controls
+
+    return escape_controls(shlex.join(["ckptplan", *sys.argv[1:]]))
 
 
 def _named(option: str, load: Any, name: str) -> Any:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from ckptplan.cli.environment import write_error
 from ckptplan.cli.options import OutputOptions, command_line
 from ckptplan.report.formats.registry import format_named
 from ckptplan.version import __version__
+from ckptplan.wording import escape_controls
 
 if TYPE_CHECKING:
     from ckptplan.model.plan import Plan
@@ -55,4 +56,4 @@ def enveloped(kind: str, content: Mapping[str, Any]) -> dict[str, Any]:
 
 def note(text: str) -> None:
     """Print a line on standard error."""
-    sys.stderr.write(f"{text}\n")
+    write_error(escape_controls(text))

@@ -52,6 +52,10 @@ def command(
             "--cell", metavar="NAME(...)", help="Run this cell, not the workload's: 'gru(neurons=256)'."
         ),
     ] = None,
+    trust_cell: Annotated[
+        bool,
+        typer.Option("--trust-cell", help="Import and run the factory that the plan names: its author's code."),
+    ] = False,
     device: Annotated[
         Device | None, typer.Option("--device", help="Where to run (default: where it was calibrated).")
     ] = None,
@@ -102,6 +106,7 @@ def command(
         found = validate(
             planned,
             cell=cell,
+            trust_cell=trust_cell,
             device=None if device is None else device.value,
             regret=regret,
             tolerance=times,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -48,8 +49,9 @@ def as_option(argument: Argument) -> str:
     option, value = option_of(argument.name), argument.value
     if value is None or value is True:
         return option
-    # A share of more than 1 must be typed as a percentage.
-    return f"{option} {f'{value * 100:.1f}%' if isinstance(value, float) else value}"
+    # A share of more than 1 must be typed as a percentage; a shell would take some texts apart.
+    shown = f"{value * 100:.1f}%" if isinstance(value, float) else shlex.quote(str(value))
+    return f"{option} {shown}"
 
 
 def message_of(error: CkptplanError) -> str:

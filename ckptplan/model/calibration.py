@@ -4,7 +4,11 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from ckptplan.model.quantities import Name, Text
 from ckptplan.units import format_threads
+
+#: The largest number of threads that can be asked for.
+MOST_THREADS = 4096
 
 
 class Measured(BaseModel):
@@ -24,12 +28,12 @@ class Calibration(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
-    machine: Annotated[str, Field(min_length=1, description="processor, or accelerator, that was measured")]
+    machine: Annotated[Text, Field(min_length=1, description="processor, or accelerator, that was measured")]
     device: Literal["cpu", "cuda"]
-    threads: Annotated[int, Field(ge=1, description="threads of PyTorch on the processor")]
-    torch: Annotated[str, Field(description="version of PyTorch")]
-    date: Annotated[str, Field(description="UTC, ISO 8601")]
-    seed: int
+    threads: Annotated[int, Field(ge=1, le=MOST_THREADS, description="threads of PyTorch on the processor")]
+    torch: Annotated[Text, Field(description="version of PyTorch")]
+    date: Annotated[Text, Field(description="UTC, ISO 8601")]
+    seed: Annotated[int, Field(ge=-(2**63), lt=2**63)]
     clock: Annotated[
         Literal["wall time", "processor time"],
         Field(description="how runs were timed; processor time where one thread of a processor runs them"),
@@ -49,7 +53,7 @@ class Calibration(BaseModel):
         Field(ge=0, description="only before the costs of actions were measured: what a chunk adds"),
     ] = None
     measured: Annotated[
-        dict[str, Measured],
+        dict[Name, Measured],
         Field(description="field, or recorded_seconds (a recorded step) -> repeats, spread and fit"),
     ] = Field(default_factory=dict)
 

@@ -6,7 +6,7 @@ from pydantic import Field, SerializerFunctionWrapHandler, model_serializer
 
 from ckptplan.model.checked import CheckedModel
 from ckptplan.model.headroom import without_zero_headroom
-from ckptplan.model.quantities import Headroom, Limit, PositiveBytes, Share
+from ckptplan.model.quantities import FirstFault, Headroom, Limit, Name, PositiveBytes, Share
 
 #: What to minimise; 'balanced' is the knee of the front of time and memory.
 ObjectiveName: TypeAlias = Literal["time", "memory", "balanced"]
@@ -34,7 +34,9 @@ class Goal(CheckedModel):
         Headroom, Field(description="share of local memory left free, of which local_bytes is the rest")
     ] = 0.0
     remote_bytes: Annotated[Limit, Field(description="remote budget in all; none: unbounded")] = None
-    strategies: Annotated[tuple[str, ...], Field(description="the strategies that were compared")] = ()
+    strategies: Annotated[
+        tuple[Name, ...], FirstFault(), Field(max_length=1000, description="the strategies that were compared")
+    ] = ()
     effort: Annotated[EffortName, Field(description="how much work the search for optimal schedules is")] = (
         "quick"
     )

@@ -10,7 +10,7 @@ from ckptplan.model.checked import CheckedModel
 from ckptplan.model.goal import Goal
 from ckptplan.model.prediction import BasisEntry, Bound, Predicted
 from ckptplan.model.profile import HardwareProfile
-from ckptplan.model.quantities import Name, Steps
+from ckptplan.model.quantities import FirstFault, JoinedText, Name, Steps, Text
 from ckptplan.model.record import MappingRecord, Parameters
 from ckptplan.model.split import Split
 from ckptplan.model.workload import Workload
@@ -36,9 +36,9 @@ def _as_dict(parameters: Parameters) -> dict[str, int]:
 class Provenance(MappingRecord):
     """The program version that made the plan, its command, and the date."""
 
-    version: Annotated[str, Field(description="version of ckptplan")]
-    command: str
-    date: Annotated[str, Field(description="UTC, ISO 8601")]
+    version: Annotated[Text, Field(description="version of ckptplan")]
+    command: JoinedText
+    date: Annotated[Text, Field(description="UTC, ISO 8601")]
 
 
 class Plan(CheckedModel):
@@ -60,7 +60,7 @@ class Plan(CheckedModel):
     goal: Goal = Goal()
     predicted: Predicted
     splits: Annotated[
-        tuple[Split, ...] | None,
+        Annotated[tuple[Split, ...], FirstFault()] | None,
         Field(description="decisions by part of the schedule; none where parameters say it all"),
     ] = None
     regular: Annotated[
@@ -69,7 +69,7 @@ class Plan(CheckedModel):
     bound: Annotated[Bound | None, Field(description="none where nothing was proved")] = None
     workload: Workload
     profile: HardwareProfile
-    estimate_basis: tuple[BasisEntry, ...] = ()
+    estimate_basis: Annotated[tuple[BasisEntry, ...], FirstFault(), Field(max_length=1000)] = ()
     provenance: Provenance
 
     model_config = ConfigDict(arbitrary_types_allowed=True)

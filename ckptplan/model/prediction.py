@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from ckptplan.model.quantities import Bytes, Seconds
+from ckptplan.model.quantities import Bytes, JoinedText, Seconds, Text
 from ckptplan.model.record import MappingRecord
 from ckptplan.units import MAX_BYTES
 
@@ -50,6 +50,6 @@ class Bound(MappingRecord):
 class BasisEntry(MappingRecord):
     """One reason to believe, or to doubt, a predicted number."""
 
-    field: Annotated[str, Field(description="the number meant, as 'profile.local_bytes'")]
+    field: Annotated[Text, Field(description="the number meant, as 'profile.local_bytes'")]
     kind: Literal["sourced", "derived", "measured", "assumed", "stated"]
-    text: str
+    text: JoinedText

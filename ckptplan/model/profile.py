@@ -14,7 +14,7 @@ from pydantic import (
 from ckptplan.errors import InputError, did_you_mean
 from ckptplan.model.checked import CheckedModel, digest
 from ckptplan.model.headroom import take_headroom, without_zero_headroom
-from ckptplan.model.quantities import Count, Headroom, Limit, Name, PositiveBytes, Rate, Seconds, Watts
+from ckptplan.model.quantities import Count, Headroom, Limit, Name, PositiveBytes, Rate, Seconds, Text, Watts
 from ckptplan.units import parse_optional_bytes
 
 Grade = Literal["A", "B", "C", "D", "M", "X"]
@@ -34,10 +34,10 @@ class Source(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     grade: Grade
-    source: str | None = None
-    date: str | None = Field(default=None, description="the day the number was taken over, ISO 8601")
-    note: str | None = None
-    assumption: str | None = None
+    source: Text | None = None
+    date: Annotated[Text | None, Field(description="the day the number was taken over, ISO 8601")] = None
+    note: Text | None = None
+    assumption: Text | None = None
 
     @model_validator(mode="after")
     def _says_enough(self) -> Self:
@@ -64,7 +64,7 @@ class HardwareProfile(CheckedModel):
     noun: ClassVar[str] = "hardware profile"
 
     name: Annotated[Name, Field(description="a name without spaces")]
-    description: str = ""
+    description: Text = ""
     units: Annotated[
         Count, Field(description="parts that local memory is divided into: tiles, cores; else 1")
     ] = 1

@@ -4,7 +4,7 @@ import re
 from operator import index
 from typing import Annotated
 
-from pydantic import BeforeValidator, Field
+from pydantic import AfterValidator, BeforeValidator, FailFast, Field
 
 from ckptplan.errors import InputError, quote_value
 from ckptplan.units import (
@@ -17,7 +17,10 @@ from ckptplan.units import (
     parse_rate,
     parse_seconds,
 )
+from ckptplan.wording import find_control
 
+#: Characters of a text, and of one that is put together from several.
+MOST_TEXT, MOST_JOINED = 4_000, 10_000
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,99}")
 
 
@@ -28,6 +31,25 @@ def check_name(value: object) -> object:
             f"{quote_value(value)} is not a name",
             value=value,
             accepted="up to 100 letters, digits, '.', '_', '+' and '-', without spaces",
+        )
+    return value
+
+
+class FirstFault(FailFast):
+    """Makes a list stop at its first wrong member: the errors of millions would fill the memory."""
+
+    def __hash__(self) -> int:
+        """Allow for it in unions."""
+        return hash(self.fail_fast)
+
+
+def _check_text(value: str) -> str:
+    control = find_control(value)
+    if control is not None:
+        raise InputError(
+            f"{quote_value(value)} holds the control character {control!a}",
+            value=value,
+            accepted="characters that can be seen, tabs and ends of lines",
         )
     return value
 
@@ -59,3 +81,7 @@ Steps = Annotated[Annotated[int, Field(strict=True, ge=1, le=MAX_STEPS)], Before
 #: A count of things (units, neurons, layers, samples).
 Count = Annotated[Annotated[int, Field(strict=True, ge=1, le=10**9)], BeforeValidator(_whole)]
 Name = Annotated[str, BeforeValidator(check_name)]
+#: What people write about a number or a job.
+Text = Annotated[str, Field(max_length=MOST_TEXT), AfterValidator(_check_text)]
+#: Text that the program puts together: from several texts, or from a command line.
+JoinedText = Annotated[str, Field(max_length=MOST_JOINED), AfterValidator(_check_text)]

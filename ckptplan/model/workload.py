@@ -15,7 +15,16 @@ from ckptplan.errors import InputError, did_you_mean, quote_value
 from ckptplan.model.calibration import Calibration
 from ckptplan.model.checked import CheckedModel, digest
 from ckptplan.model.network import Network
-from ckptplan.model.quantities import Bytes, Count, Name, PositiveBytes, PositiveSeconds, Seconds, Steps
+from ckptplan.model.quantities import (
+    Bytes,
+    Count,
+    Name,
+    PositiveBytes,
+    PositiveSeconds,
+    Seconds,
+    Steps,
+    Text,
+)
 from ckptplan.wording import Argument, Phrase
 
 #: The fields that a network description derives.
@@ -32,7 +41,7 @@ class Basis(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     kind: Literal["assumed", "derived", "measured"]
-    why: Annotated[str, Field(min_length=1)]
+    why: Annotated[Text, Field(min_length=1)]
 
 
 class Workload(CheckedModel):
@@ -46,7 +55,7 @@ class Workload(CheckedModel):
     noun: ClassVar[str] = "workload"
 
     name: Annotated[Name, Field(description="a name without spaces")]
-    description: str = ""
+    description: Text = ""
     steps: Annotated[Steps, Field(description="T, the number of time steps")]
     batch: Annotated[Count | None, Field(description="samples trained at once")] = None
     units: Annotated[Count | None, Field(description="units the bytes are per; none: those of the profile")] = (
@@ -74,8 +83,8 @@ class Workload(CheckedModel):
     ] = 0.0
     save_seconds: Annotated[Seconds, Field(description="s, storing a state in local memory")] = 0.0
     load_seconds: Annotated[Seconds, Field(description="l, loading a state from local memory")] = 0.0
-    timed_on: Annotated[str | None, Field(description="the profile that the times belong to")] = None
-    cell: Annotated[str | None, Field(description="the cell that `validate` runs")] = None
+    timed_on: Annotated[Text | None, Field(description="the profile that the times belong to")] = None
+    cell: Annotated[Text | None, Field(description="the cell that `validate` runs")] = None
     calibration: Annotated[
         Calibration | None, Field(description="how `calibrate` measured it; none: it did not")
     ] = None

@@ -7,7 +7,9 @@ import os
 import time
 
 from ckptplan.model.plan import Provenance
+from ckptplan.model.quantities import MOST_JOINED
 from ckptplan.version import __version__
+from ckptplan.wording import escape_controls
 
 
 def make_provenance(command: str) -> Provenance:
@@ -16,6 +18,7 @@ def make_provenance(command: str) -> Provenance:
     The date is in UTC; SOURCE_DATE_EPOCH fixes it, so that builds of documents are reproducible.
     """
     epoch = os.environ.get("SOURCE_DATE_EPOCH", "")
-    seconds = int(epoch) if epoch.isdecimal() and len(epoch) < 11 else time.time()
+    seconds = int(epoch) if epoch.isascii() and epoch.isdecimal() and len(epoch) < 11 else time.time()
     date = datetime.datetime.fromtimestamp(seconds, datetime.UTC).isoformat(timespec="seconds")
-    return Provenance(version=__version__, command=command, date=date)
+    # A name of a file on the command line may hold any character.
+    return Provenance(version=__version__, command=escape_controls(command)[:MOST_JOINED], date=date)

@@ -154,6 +154,9 @@ def _suggest_steps(asked: _InfeasibleRequest, infeasible: Infeasible) -> _Sugges
     # largest T. With a limit on overhead, it finds a T that fits: overhead can rise as T falls.
     if infeasible.binding == "steps":
         steps = int(infeasible.need)
+        if steps < 1:
+            # No length has a schedule.
+            return
         costs = asked.costs(asked.case.workload.with_steps(steps))
         yield asked.suggest("steps", steps, asked.question.replace(costs=costs))
         return

@@ -17,6 +17,7 @@ from ckptplan.report.plan_text import format_parameters
 from ckptplan.schedule.actions import Backward, Free, Load, Record, Save, Tier, Transfer
 from ckptplan.schedule.timeline import BARS, Event, kind_of
 from ckptplan.units import format_bytes, format_count, format_percent, format_seconds
+from ckptplan.wording import escape_controls
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -148,7 +149,8 @@ class Gantt:
 
         steps = self.plan.steps
         cells = steps <= _CELLS
-        axes.set_title(self._title())
+        # The name of a file may hold any character, '$' of formulas included.
+        axes.set_title(escape_controls(self._title()), parse_math=False)
         axes.set_ylim(steps, 0)
         axes.set_ylabel("time step")
         axes.yaxis.set_major_locator(MaxNLocator(integer=True))

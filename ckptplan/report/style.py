@@ -98,10 +98,22 @@ _STYLE: Mapping[str, Any] = {
 
 
 def styled() -> Any:
-    """Return a context in which to make and save figures."""
-    import matplotlib as mpl
+    """Return a context in which to make and save figures.
 
-    style: Any = _STYLE  # a plain mapping, where the types spell out three hundred names
+    matplotlib reads a file of settings from the current folder, which may be a stranger's: they do not count.
+    Raises InputError if it cannot read them.
+    """
+    try:
+        import matplotlib as mpl
+    except (OSError, ValueError) as error:
+        raise InputError(
+            f"matplotlib cannot read its settings: {error}",
+            field="matplotlibrc",
+            accepted="a file that it can read",
+        ) from None
+    backend = ("backend", "backend_fallback")
+    defaults = {name: value for name, value in mpl.rcParamsDefault.items() if name not in backend}
+    style: Any = {**defaults, **_STYLE}  # a plain mapping, where the types spell out three hundred names
     return mpl.rc_context(style)
 
 

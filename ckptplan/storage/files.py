@@ -6,16 +6,21 @@ import errno
 import os
 import sys
 import tomllib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, Any, Literal
+from typing import IO, Any, Literal, TextIO
 
 from ckptplan.errors import InputError, quote_value
 
-#: Upper limit on a file's characters; profiles, workloads and plans are much smaller.
-_MOST_CHARACTERS = 16 * 2**20
-#: Upper limit on the dots of a line, against very deep dotted keys.
+#: The most characters of a file: profiles, workloads and plans take some thousands.
+MOST_CHARACTERS = 2**20
+#: The most of each of these characters in a TOML file: each makes a table, a key or a value, and a table takes
+#: a kilobyte while it is parsed.
+_TOML_MARKS: Mapping[str, int] = dict.fromkeys("=.[{,", 10_000)
+#: The same in a JSON file, with the 200,000 decisions that 16 MiB have room for.
+_JSON_MARKS: Mapping[str, int] = {"[": 10_000, "{": 210_000, ",": 1_250_000}
+#: The most dots of a line: the parser's time for a dotted key rises with the square of its length.
 _MOST_DOTS = 500
 
 
@@ -26,41 +31,74 @@ def check_file_name(path: str | Path) -> str | Path:
     return path
 
 
-def read_text(path: str | Path) -> str:
-    """Return a file's text; '-' is standard input. Raises InputError, with the file's name."""
+def read_text(path: str | Path, *, most: int = MOST_CHARACTERS) -> str:
+    """Return a file's text of at most so many characters; '-' is standard input.
+
+    Raises InputError, with the file's name.
+    """
     try:
         if str(path) == "-":
-            text = sys.stdin.read(_MOST_CHARACTERS + 1)
+            text = require_stdin().read(most + 1)
         else:
             with Path(check_file_name(path)).open(encoding="utf-8-sig") as file:
-                text = file.read(_MOST_CHARACTERS + 1)
+                text = file.read(most + 1)
     except UnicodeDecodeError as error:
         raise InputError(f"is not UTF-8 text (byte {error.start})", source=str(path)) from None
     except OSError as error:
         raise InputError(f"cannot be read: {error.strerror}", source=str(path)) from None
+    except InputError:
+        raise
     except ValueError as error:  # an impossible file name
         raise InputError(f"cannot be read: {error}", source=quote_value(str(path))) from None
-    if len(text) > _MOST_CHARACTERS:
-        raise InputError("is too large", source=str(path), accepted="files up to 16 MiB")
+    if len(text) > most:
+        raise InputError("is too large", source=str(path), accepted=f"files up to {most // 2**20} MiB")
     return text
+
+
+def require_stdin() -> TextIO:
+    """Return standard input. Raises InputError if the program was started without one."""
+    if sys.stdin is None:
+        raise InputError("is closed", source="standard input", accepted="a file, or text to read")
+    return sys.stdin
+
+
+def resolve(path: str | Path) -> Path:
+    """Return the absolute path without symbolic links. Raises OSError if they go round in a circle."""
+    try:
+        found = Path(path).resolve()
+    except RuntimeError:  # of Python before 3.13
+        found = Path(path)
+    if found.is_symlink():
+        raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), str(path))
+    return found
 
 
 def parse_toml(text: str, *, source: str) -> dict[str, Any]:
     """Return a TOML document. Raises InputError if it is malformed, too deep, or holds a huge number."""
-    # The parser's time for a dotted key rises with the square of its length.
+    _check_marks(text, _TOML_MARKS, source=source)
     if any(line.count(".") > _MOST_DOTS for line in text.splitlines()):
         raise InputError("is nested too deeply for TOML", source=source)
     document: dict[str, Any] = _parse(tomllib.loads, text, language="TOML", source=source)
     return document
 
 
-def parse_json(text: str, *, source: str) -> dict[str, Any]:
-    """Return a JSON object. Raises InputError, also for NaN, Infinity and duplicate keys."""
+def _check_marks(text: str, limits: Mapping[str, int], *, source: str) -> None:
+    """Raise InputError, before it is parsed, if a text would become too many objects."""
+    for mark, most in limits.items():
+        if text.count(mark) > most:
+            raise InputError(
+                f"has more than {most:,} {mark!r}", source=source, accepted=f"up to {most:,} of that character"
+            )
+
+
+def parse_json(text: str, *, source: str, limits: Mapping[str, int] = _JSON_MARKS) -> dict[str, Any]:
+    """Return a JSON object. Raises InputError, also for NaN, Infinity, duplicate keys and too many members."""
     import json
 
     def strict(text: str) -> Any:
         return json.loads(text, object_pairs_hook=_refuse_duplicates, parse_constant=_refuse_constant)
 
+    _check_marks(text, limits, source=source)
     document = _parse(strict, text, language="JSON", source=source)
     if not isinstance(document, dict):
         raise InputError(f"holds {quote_value(document)}, not a JSON object", source=source)
@@ -142,7 +180,7 @@ def _open_replacement(path: str | Path, *, mode: Literal["w", "wb"]) -> Iterator
                 yield file
         else:
             # Replace the target of a link, not the link.
-            target = named.resolve()
+            target = resolve(named)
             temporary = target.with_name(temporary.name)
             with _write_temporary(target, temporary, mode=mode, encoding=encoding) as file:
                 yield file

@@ -57,9 +57,9 @@ def read_identity(path: str | Path) -> str | None:
         metadata = arrow.parquet.read_schema(source).metadata or {}
     except OSError as error:
         raise InputError(f"cannot be read: {error.strerror}", source=source) from None
-    except arrow.ArrowInvalid:
+    except (arrow.ArrowException, ValueError):
         raise InputError("is not a Parquet file", source=source, accepted="a new file") from None
-    identity: str = metadata.get(_KEY, b"").decode()
+    identity: str = metadata.get(_KEY, b"").decode(errors="replace")
     return identity
 
 

@@ -9,11 +9,15 @@ from ckptplan.errors import InputError, did_you_mean, quote_value
 from ckptplan.model.plan import KIND, SCHEMA_VERSION, Plan
 from ckptplan.model.profile import HardwareProfile
 from ckptplan.model.workload import Workload
-from ckptplan.storage.files import parse_json, read_text, write_text
+from ckptplan.storage.files import MOST_CHARACTERS, parse_json, read_text, write_text
 from ckptplan.storage.schedules import KIND as SCHEDULE
 from ckptplan.storage.versions import check_version
 from ckptplan.strategies.registry import strategy_of
 
+#: The most characters of a plan that holds the decisions of a solved schedule.
+_MOST_CHARACTERS = 16 * 2**20
+#: The most members of a plan besides its decisions; each that is wrong becomes an error of its own.
+_MOST_MEMBERS = 10_000
 _Part = TypeVar("_Part", HardwareProfile, Workload)
 
 
@@ -48,7 +52,7 @@ def load_plan(path: str | Path) -> Plan:
     parameters, and if its profile or workload was edited: the predictions no longer belong to the numbers.
     """
     source = str(path)
-    text = read_text(path)
+    text = read_text(path, most=_MOST_CHARACTERS)
     if f'"{SCHEDULE}"' in text.partition("\n")[0]:
         raise InputError("is a schedule; give the plan that it was made from", source=source)
     document = parse_json(text, source=source)
@@ -59,6 +63,7 @@ def load_plan(path: str | Path) -> Plan:
             accepted=repr(KIND),
             source=source,
         )
+    _check_size(text, document, source=source)
     if check_version(document.get("schema_version"), kind="plan", source=source) == 1:
         document = _convert_version_1(document)
     try:
@@ -71,6 +76,26 @@ def load_plan(path: str | Path) -> Plan:
         return plan
     except InputError as error:
         raise error.inside(source=source) from None
+
+
+def _check_size(text: str, document: dict[str, Any], *, source: str) -> None:
+    """Raise InputError if a plan is too large for what it holds."""
+    splits = document.get("splits")
+    if len(text) > MOST_CHARACTERS and not (isinstance(splits, list) and splits):
+        raise InputError("is too large", source=source, accepted="plans up to 1 MiB, besides their decisions")
+    waiting: list[Any] = [value for name, value in document.items() if name != "splits"]
+    members = len(waiting)
+    while waiting:
+        value = waiting.pop()
+        inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+        members += len(inner)
+        if members > _MOST_MEMBERS:
+            raise InputError(
+                f"has more than {_MOST_MEMBERS:,} members besides its decisions",
+                source=source,
+                accepted="a plan as ckptplan writes it",
+            )
+        waiting += inner
 
 
 def _convert_version_1(document: dict[str, Any]) -> dict[str, Any]:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import csv
 import dataclasses
 import json
-import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,7 +15,7 @@ from typing import Any, Literal, TextIO, get_args
 
 from ckptplan.errors import InputError, did_you_mean, quote_value
 from ckptplan.schedule.actions import Action, Tier
-from ckptplan.storage.files import check_file_name, parse_json
+from ckptplan.storage.files import check_file_name, parse_json, require_stdin
 from ckptplan.storage.versions import check_version
 from ckptplan.units import MAX_STEPS
 
@@ -28,8 +27,12 @@ ACTIONS: Mapping[str, type] = {kind.__name__.lower(): kind for kind in get_args(
 _FIELDS = {name: [field.name for field in dataclasses.fields(kind)] for name, kind in ACTIONS.items()}
 _COLUMNS = ["action", *dict.fromkeys(field for fields in _FIELDS.values() for field in fields)]
 _TIERS = [tier.value for tier in Tier]
-#: Upper limit on the characters of a line; a message of ten million states would be as long.
-_MOST_CHARACTERS = 256 * 2**20
+#: The most characters of a line; a message of a million states is as long.
+_MOST_CHARACTERS = 8 * 2**20
+#: The most of each of these characters in a line: an action has one list, of numbers.
+_LINE_MARKS: Mapping[str, int] = {"[": 1000, "{": 1000}
+#: The most blank lines at the end: a pipe could send them for ever.
+_MOST_BLANK = 1000
 
 
 def schedule_lines(
@@ -86,18 +89,28 @@ def load_schedule(path: str | Path, *, steps: int | None = None) -> Iterator[Act
             )
         for number, line in enumerate(lines, start=2):
             where = f"{source}: line {number}"
-            if not line.strip() and not any(rest.strip() for rest in lines):
-                return  # blank lines at the end
+            if not line.strip() and _is_end(lines, source=where):
+                return
             try:
                 yield _make_action(parse(line, where))
             except InputError as error:
                 raise (error if error.source else error.inside(source=where)) from None
 
 
+def _is_end(lines: Iterator[str], *, source: str) -> bool:
+    """Return whether only blank lines follow a blank one. Raises InputError if they do not end."""
+    for number, line in enumerate(lines):
+        if line.strip():
+            return False
+        if number == _MOST_BLANK:
+            raise InputError(f"is followed by more than {_MOST_BLANK:,} blank lines", source=source)
+    return True
+
+
 @contextmanager
 def _open(path: str | Path) -> Iterator[TextIO]:
     if str(path) == "-":
-        yield sys.stdin
+        yield require_stdin()
         return
     try:
         file = Path(check_file_name(path)).open(encoding="utf-8")  # noqa: SIM115 - closed below
@@ -116,7 +129,9 @@ def _read_lines(file: TextIO, *, source: str) -> Iterator[str]:
             number += 1
             if len(line) > _MOST_CHARACTERS:
                 raise InputError(
-                    "is too long", source=f"{source}: line {number}", accepted="lines up to 256 MiB"
+                    "is too long",
+                    source=f"{source}: line {number}",
+                    accepted=f"lines up to {_MOST_CHARACTERS // 2**20} MiB",
                 )
             yield line.rstrip("\r\n").removeprefix("\ufeff" if number == 1 else "")
     except UnicodeDecodeError as error:
@@ -150,7 +165,7 @@ def _check_head(head: Mapping[str, Any], *, steps: int | None, source: str) -> N
 def _parse_json_line(line: str, where: str) -> dict[str, Any]:
     if not line.strip():
         raise InputError("is empty", accepted="one action per line")
-    return parse_json(line, source=where)
+    return parse_json(line, source=where, limits=_LINE_MARKS)
 
 
 def _parse_csv_line(line: str, where: str) -> dict[str, Any]:  # noqa: ARG001 - the signature of both

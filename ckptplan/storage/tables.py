@@ -1,7 +1,8 @@
 """Formats tables as CSV or JSON lines; the only module that decides how a cell is written.
 
 In CSV, booleans are ``true`` and ``false``, an absent value is an empty field, and spaces separate the members
-of a list. Parquet has the same columns (``storage/parquet.py``).
+of a list. A text that a spreadsheet would take for a formula begins with an apostrophe. Parquet has the same
+columns (``storage/parquet.py``).
 """
 
 from __future__ import annotations
@@ -11,8 +12,13 @@ import io
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from numbers import Number
 from typing import Any, Literal, TypeAlias
 
+from ckptplan.wording import escape_controls
+
+#: What a formula begins with in a spreadsheet; the last four are in full width, as Asian keyboards type them.
+_FORMULAS = ("=", "+", "-", "@", "\uff1d", "\uff0b", "\uff0d", "\uff20")
 #: The cells of a row by column name; None if absent.
 Row: TypeAlias = Mapping[str, Any]
 Type: TypeAlias = Literal["text", "whole", "number", "truth"]
@@ -51,7 +57,7 @@ class Lines:
             rows = zip(*cells, strict=True)
             return "".join(self.line(dict(zip(self.columns, row, strict=True))) for row in rows)
         columns = zip(self.columns.values(), cells, strict=True)
-        plain = [map(_cell, column) if type_ == "truth" else column for type_, column in columns]
+        plain = [map(_cell, column) if type_ in ("truth", "text") else column for type_, column in columns]
         return _csv(zip(*plain, strict=True))
 
 
@@ -115,4 +121,13 @@ def _csv(rows: Iterable[Iterable[Any]]) -> str:
 def _cell(value: Any) -> Any:
     if isinstance(value, bool):
         return str(value).lower()
-    return " ".join(map(str, value)) if isinstance(value, list) else value
+    text = " ".join(map(str, value)) if isinstance(value, list) else value
+    if value is None or isinstance(text, Number):
+        return text
+    return _make_plain(str(text))
+
+
+def _make_plain(text: str) -> str:
+    """Return a text without controls that no spreadsheet takes for a formula."""
+    text = escape_controls(text)
+    return f"'{text}" if text.lstrip(" \n\t").startswith(_FORMULAS) or text.startswith(("\t", "\n")) else text

@@ -7,9 +7,10 @@ logarithm, and ``30,60,120`` is a list. A range includes both ends.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import groupby
 from typing import Any
 
 from ckptplan.errors import InputError, quote_value
@@ -113,7 +114,7 @@ def _read_list(axis: Axis, given: Iterable[object]) -> list[Value]:
     if not values:
         raise InputError("has no values", accepted=ACCEPTED)
     if len(set(values)) < len(values):
-        twice = next(value for i, value in enumerate(values) if value in values[:i])
+        twice = next(value for value, number in Counter(values).items() if number > 1)
         raise InputError(f"{axis.kind.show(twice)} is given twice", value=twice, accepted="each value once")
     return values
 
@@ -218,10 +219,9 @@ def _tidy(value: float, stop: float) -> float:
     return stop if math.isclose(value, stop, rel_tol=1e-12) else float(f"{value:.12g}")
 
 
-def _drop_repeats(values: Iterable[float]) -> list[float]:
-    """Return ascending values without those that rounding made equal."""
-    rounded = list(values)
-    return rounded[:1] + [after for before, after in pairwise(rounded) if after != before]
+def _drop_repeats(values: Iterable[Value]) -> tuple[Value, ...]:
+    """Return ascending values without those that rounding made equal; of ten million, only one copy is made."""
+    return tuple(value for value, _ in groupby(values))
 
 
 def order_axes(axes: Sequence[Axis]) -> list[int]:

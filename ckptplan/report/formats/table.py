@@ -42,10 +42,14 @@ def print_table(table: Callable[[Console], None]) -> None:
 
 
 def _make_console(file: Any, *, width: int | None = None) -> Console:
-    """Return a console: colours on a terminal only, and not with NO_COLOR; names are no markup."""
+    """Return a console: colours on a terminal only, and not with NO_COLOR; other people's text is just text."""
     from rich.console import Console
 
-    return Console(file=file, width=width, highlight=False, markup=False, emoji=False)
+    from ckptplan.report.harmless import HarmlessText
+
+    console = Console(file=file, width=width, highlight=False, markup=False, emoji=False)
+    console.push_render_hook(HarmlessText())
+    return console
 
 
 def _render_plain(table: Callable[[Console], None]) -> str:
@@ -54,7 +58,7 @@ def _render_plain(table: Callable[[Console], None]) -> str:
 
     columns = os.environ.get("COLUMNS", "")
     # 80, what rich assumes off a terminal, wraps paths and sources needlessly.
-    width = int(columns) if columns.isdecimal() and 0 < int(columns) < 10_000 else 100
+    width = int(columns) if columns.isascii() and columns.isdecimal() and 0 < int(columns[:9]) < 10_000 else 100
     encoding = sys.stdout.encoding or "utf-8"
     buffer = io.TextIOWrapper(io.BytesIO(), encoding=encoding, errors="replace", newline="")
     table(_make_console(buffer, width=width))

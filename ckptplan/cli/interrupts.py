@@ -1,0 +1,41 @@
+"""Ends the program on Ctrl-C and ``kill``: at once while it starts, and with its files in order later."""
+
+from __future__ import annotations
+
+import os
+import signal
+from typing import NoReturn
+
+INTERRUPTED, TERMINATED = 130, 143
+
+
+class Terminated(BaseException):
+    """The system requested the program's end."""
+
+
+class Interrupts:
+    """Handles SIGINT. While libraries are imported, an exception could be lost in them or become another."""
+
+    def __init__(self) -> None:
+        #: Whether there is nothing to put in order yet.
+        self.starting = True
+        #: Whether there was one.
+        self.seen = False
+
+    def listen(self) -> None:
+        """Handle SIGINT, unless the process ignores it, as one in the background does, and SIGTERM."""
+        signal.signal(signal.SIGTERM, self._terminate)
+        if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+            signal.signal(signal.SIGINT, self._interrupt)
+
+    def _interrupt(self, *_: object) -> NoReturn:
+        if self.starting:
+            os.write(2, b"interrupted\n")
+            os._exit(INTERRUPTED)
+        self.seen = True
+        raise KeyboardInterrupt
+
+    def _terminate(self, *_: object) -> NoReturn:
+        if self.starting:
+            os._exit(TERMINATED)
+        raise Terminated

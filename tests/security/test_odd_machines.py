@@ -1,0 +1,153 @@
+"""Odd environments end no command with a fault: circular links, closed or full streams, variables, Ctrl-C."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import ckptplan
+from ckptplan.planning.request import Request
+from ckptplan.planning.suggestions import add_suggestions
+from tests.security.program import run_all
+from tests.support import run, small_plan, started
+
+COMMAND = f"{sys.executable} -m ckptplan"
+PLAN = "optimize --T 64 --strategies base,standard -o made.json"
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    ckptplan.save_plan(small_plan(), tmp_path / "plan.json")
+    return tmp_path
+
+
+def shell(line: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    """Run a line of the shell; 'ckptplan' in it is the program."""
+    return subprocess.run(
+        ["/bin/sh", "-c", line.replace("ckptplan", COMMAND)],
+        check=False,
+        capture_output=True,
+        text=True,
+        cwd=folder,
+        timeout=120,
+    )
+
+
+def test_links_in_circles_are_no_files(folder: Path) -> None:
+    for name in ("circle", "circle.csv", "circle.svg"):
+        (folder / name).symlink_to(folder / name)
+    runs = run_all(
+        ("simulate", "circle"),
+        ("optimize", "--T", "64", "-o", "circle"),
+        ("simulate", "plan.json", "-o", "circle"),
+        ("simulate", "plan.json", "--trace", "circle"),
+        ("simulate", "plan.json", "--gantt", "circle.svg"),
+        ("schedule", "plan.json", "-o", "circle"),
+        ("sweep", "--over", "T=1,2", "-o", "circle.csv"),
+        folder=folder,
+    )
+    for done in runs.done:
+        assert done.code == 2, done.err
+        assert "Too many levels of symbolic links" in done.err
+
+
+@pytest.mark.parametrize(
+    ("line", "code", "said"),
+    [
+        ("ckptplan simulate - <&-", 2, "standard input: is closed"),
+        ("ckptplan simulate plan.json --schedule - <&-", 2, "standard input: is closed"),
+        (f"ckptplan {PLAN} 2>&-", 0, ""),
+        ("ckptplan optimize --T 0 2>&-", 2, ""),
+        (f"ckptplan {PLAN} 2>/dev/full", 0, ""),
+        ("ckptplan optimize --T 0 2>/dev/full", 2, ""),
+        ("ckptplan optimize --T 64 >/dev/full", 2, "standard output cannot be written: No space left"),
+        ("ckptplan optimize --T 64 >/dev/full 2>/dev/full", 2, ""),
+        (f"ckptplan {PLAN} <&- >&- 2>&-", 0, ""),
+        ("ulimit -f 0; ckptplan schedule plan.json -o s.jsonl", 2, "cannot be written: File too large"),
+    ],
+)
+def test_closed_and_full_streams(line: str, code: int, said: str, folder: Path) -> None:
+    done = shell(line, folder)
+    assert done.returncode == code, done.stderr
+    assert said in done.stderr
+    assert "fault" not in done.stderr
+    if code == 0:
+        assert ckptplan.load_plan(folder / "made.json").steps == 64
+    else:
+        assert {path.name for path in folder.iterdir()} == {"plan.json"}
+
+
+@pytest.mark.parametrize(
+    ("size", "epoch", "other"),
+    [("\u00b2", "x", "bash_source"), ("999999999999", "1e9", "nonsense"), ("-5", str(10**20), "module://os")],
+)
+def test_odd_variables_change_nothing(size: str, epoch: str, other: str, folder: Path) -> None:
+    """Those of the terminal, of reproducible builds, of matplotlib, and of another program's completion."""
+    odd: dict[str, Any] = {
+        **dict.fromkeys(("COLUMNS", "LINES", "TERMINAL_WIDTH"), size),
+        **dict.fromkeys(("MPLBACKEND", "_CKPTPLAN_COMPLETE", "TYPER_USE_RICH"), other),
+        "SOURCE_DATE_EPOCH": epoch,
+    }
+    done = run("simulate", "plan.json", "--gantt", "g.pdf", cwd=folder, **odd)
+    assert (done.returncode, done.stderr) == (0, "picture written to g.pdf\n")
+    assert max(map(len, done.stdout.splitlines())) <= 100
+    done = run("--help", **odd)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "optimize" in done.stdout
+
+
+def test_settings_of_matplotlib_in_the_folder_do_not_count(folder: Path) -> None:
+    """`text.usetex` would run LaTeX on names."""
+    assert run("simulate", "plan.json", "--gantt", "before.svg", cwd=folder).returncode == 0
+    (folder / "matplotlibrc").write_text("text.usetex: True\nfont.size: 40\nsvg.fonttype: path\n")
+    done = run("simulate", "plan.json", "--gantt", "after.svg", cwd=folder)
+    assert done.returncode == 0, done.stderr
+    assert (folder / "after.svg").read_bytes() == (folder / "before.svg").read_bytes()
+    (folder / "matplotlibrc").write_bytes(b"\xff\xfe")
+    done = run("simulate", "plan.json", "--gantt", "after.svg", cwd=folder)
+    assert done.returncode == 2
+    assert "matplotlib cannot read its settings" in done.stderr
+
+
+@pytest.mark.parametrize("strategy", ["optimal", "periodic"])
+def test_no_suggestion_asks_for_no_steps(strategy: str) -> None:
+    times: dict[str, Any] = dict.fromkeys(("forward_seconds", "backward_seconds", "recompute_seconds"), 1)
+    workload = ckptplan.Workload(name="w", steps=8, state_bytes=4, tape_bytes=8, **times)
+    rates: dict[str, Any] = dict.fromkeys(("write_bytes_per_second", "read_bytes_per_second"), 1)
+    profile = ckptplan.HardwareProfile(name="p", local_bytes=17, overlaps_compute=True, **rates)
+    with pytest.raises(ckptplan.Infeasible) as caught:
+        ckptplan.optimize(workload, profile, strategies=[strategy], max_overhead=0.5)
+    assert caught.value.suggestions
+    request = Request.of(workload, profile, strategies=[strategy], max_overhead=0.5, command="")
+    unsolvable = ckptplan.Infeasible(binding="steps", need=0, have=8, subject=strategy)
+    assert all(one["value"] != 0 for one in add_suggestions(unsolvable, request=request).suggestions)
+
+
+@pytest.mark.parametrize("after", [1, 5, 20, 60, 120, 200, 300])
+def test_ctrl_c_while_the_program_starts_leaves_no_traceback(after: int) -> None:
+    """After so many imports; the first is that of the package, before which Python itself starts."""
+    with started(
+        "-X", "importtime", "-m", "ckptplan", "optimize", stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
+    ) as process:
+        assert process.stderr is not None
+        lines = iter(process.stderr.readline, b"")
+        while not next(lines).strip().endswith(b"| ckptplan"):
+            pass
+        for _ in range(after):
+            assert b"import time" in next(lines)
+        process.send_signal(signal.SIGINT)
+        said = b"".join(line for line in lines if not line.startswith(b"import time"))
+        process.wait()
+    assert (process.returncode, said) == (130, b"interrupted\n")
+
+
+def test_a_signal_that_the_parent_ignores_stays_ignored(folder: Path) -> None:
+    """As that of a program in the background."""
+    line = "trap '' INT; ckptplan optimize --T 64 -o made.json & pid=$!; kill -INT $pid; wait $pid"
+    assert shell(line, folder).returncode == 0
+    assert (folder / "made.json").exists()
