@@ -12,6 +12,7 @@ import pytest
 import ckptplan
 from ckptplan.storage import temporary
 from ckptplan.storage.files import replace_file, write_text
+from ckptplan.storage.locks import lock_file
 from tests.support import long_plan, run, small_plan, started
 
 #: Writes without end; a test ends it.
@@ -131,15 +132,15 @@ def test_a_file_taken_for_stale_before_it_was_locked_is_made_again(
 ) -> None:
     """Another process may look between the creation of the file and its lock."""
     target = tmp_path / "plan.json"
-    lock, calls = temporary.lock_file, []
+    calls = list[int]()
 
     def late(descriptor: int) -> None:
         calls.append(descriptor)
         if len(calls) == 1:
-            monkeypatch.setattr(temporary, "lock_file", lock)
+            monkeypatch.setattr(temporary, "lock_file", lock_file)
             temporary.remove_stale(target)
             assert left_in(tmp_path) == []
-        lock(descriptor)
+        lock_file(descriptor)
 
     monkeypatch.setattr(temporary, "lock_file", late)
     write_text(target, "new")
@@ -152,7 +153,7 @@ def test_a_file_taken_for_stale_before_it_was_locked_is_made_again(
 def test_a_killed_stream_leaves_nothing_after_the_next_run(command: str, tmp_path: Path) -> None:
     ckptplan.save_plan(long_plan(2_000_000), tmp_path / "plan.json")
     option = {"schedule": "-o", "simulate": "--trace"}[command]
-    arguments = (command, str(tmp_path / "plan.json"), option, str(tmp_path / "out.json"))
+    arguments: tuple[str, ...] = (command, str(tmp_path / "plan.json"), option, str(tmp_path / "out.json"))
     arguments += ("--format", "jsonl") if command == "schedule" else ()
     with started("-m", "ckptplan", *arguments, stderr=subprocess.DEVNULL) as process:
         deadline = time.monotonic() + 60
