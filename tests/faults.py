@@ -63,7 +63,7 @@ class Subject:
 
 
 _CHEAP = ("--strategies", "paper")
-_GRID = ("--over", "T=64:600:+1", "--jobs", "2")
+_GRID = ("--over", "T=64:350:+1", "--jobs", "2")
 SUBJECTS = (
     Subject(
         name="optimize -o", arguments=("optimize", "--T", "64", *_CHEAP, "-o", "out.json"), result="out.json"

@@ -102,7 +102,7 @@ def test_a_failing_case_is_reduced_to_what_fails() -> None:
         environment={"COLUMNS": "1"},
     )
     short = shrink(case, lambda one: b"bad" in one.files["given.json"] and "given.json" in one.arguments)
-    assert short.files == {"given.json": b"bad\n"}
+    assert short.files == {"given.json": b"bad"}
     assert short.arguments == ("simulate", "given.json")
     assert short.environment == {}
 

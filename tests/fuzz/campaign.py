@@ -5,6 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import random
+import sys
 import tempfile
 import time
 from collections.abc import Iterator
@@ -60,7 +61,13 @@ def make_case(name: str) -> Case:
     chance = random.Random(f"case {name}")  # noqa: S311 - no secret
     kind = chance.choices(list(KINDS), list(KINDS.values()))[0]
     make = _OTHERS.get(kind)
-    case = make(name, chance) if make else make_file_case(name, kind, chance)
+    # Nested values may be nested again, deeper than libraries go by default.
+    limit = sys.getrecursionlimit()
+    sys.setrecursionlimit(10_000)
+    try:
+        case = make(name, chance) if make else make_file_case(name, kind, chance)
+    finally:
+        sys.setrecursionlimit(limit)
     return replace(case, process=case.process or chance.random() < _PROCESSES)
 
 

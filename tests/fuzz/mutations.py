@@ -76,7 +76,8 @@ def _pick(document: dict[str, Any], chance: random.Random) -> tuple[Any, Any]:
     """Return a random container of the document and a key in it; the upper ones as often as all others."""
     paths: list[Path] = list(_paths(document)) or [("name",)]
     upper = [path for path in paths if len(path) == 1]
-    path = chance.choice(chance.choice([paths, upper]))
+    among: list[Path] = chance.choice([paths, upper])
+    path = chance.choice(among)
     container: Any = document
     for key in path[:-1]:
         container = container[key]
