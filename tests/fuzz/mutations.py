@@ -75,7 +75,7 @@ def _paths(value: Any, path: Path = ()) -> Iterator[Path]:
 def _pick(document: dict[str, Any], chance: random.Random) -> tuple[Any, Any]:
     """Return a random container of the document and a key in it; the upper ones as often as all others."""
     paths: list[Path] = list(_paths(document)) or [("name",)]
-    upper = [path for path in paths if len(path) == 1]
+    upper: list[Path] = [path for path in paths if len(path) == 1]
     among: list[Path] = chance.choice([paths, upper])
     path = chance.choice(among)
     container: Any = document
