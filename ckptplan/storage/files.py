@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import IO, Any, Literal, TextIO
 
 from ckptplan.errors import InputError, quote_value
+from ckptplan.storage.temporary import choose_temporary, create_temporary, remove_stale
 
 #: The most characters of a file: profiles, workloads and plans take some thousands.
 MOST_CHARACTERS = 2**20
@@ -155,7 +156,8 @@ def replace_file(path: str | Path) -> Iterator[IO[str]]:
     """Open a file for writing so that readers see the old file or the new one; '-' is standard output.
 
     The content is written to a hidden temporary file in the same folder. At the end this file replaces the
-    target; if the block raises, it is deleted. Raises InputError if the file cannot be written.
+    target; if the block raises, it is deleted. What a killed process left of an earlier attempt is deleted
+    first. Raises InputError if the file cannot be written.
     """
     if str(path) == "-":
         yield sys.stdout
@@ -170,7 +172,7 @@ def _open_replacement(path: str | Path, *, mode: Literal["w", "wb"]) -> Iterator
     encoding = "utf-8" if mode == "w" else None
     named = Path(path)
     # Choose the name before the file exists, so that it can be deleted after an interruption at any moment.
-    temporary = named.parent / f".ckptplan-{os.urandom(8).hex()}.tmp"
+    temporary = choose_temporary(named)
     try:
         if named.is_dir():
             raise IsADirectoryError(errno.EISDIR, "it is a folder")
@@ -181,7 +183,8 @@ def _open_replacement(path: str | Path, *, mode: Literal["w", "wb"]) -> Iterator
         else:
             # Replace the target of a link, not the link.
             target = resolve(named)
-            temporary = target.with_name(temporary.name)
+            temporary = choose_temporary(target)
+            remove_stale(target)
             with _write_temporary(target, temporary, mode=mode, encoding=encoding) as file:
                 yield file
     except OSError as error:
@@ -199,14 +202,16 @@ def _check_name(path: str | Path) -> None:
 @contextmanager
 def _write_temporary(target: Path, temporary: Path, *, mode: str, encoding: str | None) -> Iterator[IO[Any]]:
     try:
-        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0)
-        with os.fdopen(os.open(temporary, flags, 0o600), mode, encoding=encoding) as file:
+        with os.fdopen(create_temporary(temporary), mode, encoding=encoding) as file:
             yield file
             file.flush()
             os.fsync(file.fileno())
-        # Until now the file was private. A new file gets the default rights, a replaced one keeps its rights.
-        temporary.chmod(target.stat().st_mode & 0o7777 if target.exists() else 0o666 & ~_read_umask())
-        temporary.replace(target)
+            if sys.platform == "win32":
+                file.close()  # Windows cannot replace an open file
+            # Until now the file was private. A new file gets the default rights, a replaced one keeps its own.
+            temporary.chmod(target.stat().st_mode & 0o7777 if target.exists() else 0o666 & ~_read_umask())
+            # While the file is open, and so locked, nobody takes it for stale.
+            temporary.replace(target)
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise

@@ -16,6 +16,7 @@ from typing import IO, Any
 
 from ckptplan.errors import InputError
 from ckptplan.storage.files import check_file_name, write_bytes
+from ckptplan.storage.locks import lock_file
 from ckptplan.storage.tables import Lines
 from ckptplan.wording import Argument, Phrase
 
@@ -125,13 +126,10 @@ def _is_at(path: str | Path, file: IO[bytes]) -> bool:
 
 def _lock(file: IO[bytes], source: str) -> None:
     """Lock the file against other processes. Raises InputError if one of them holds the lock."""
-    if sys.platform != "win32":
-        import fcntl
-
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise InputError("is being written by another process", source=source) from None
+    try:
+        lock_file(file.fileno())
+    except BlockingIOError:
+        raise InputError("is being written by another process", source=source) from None
 
 
 def _examine(

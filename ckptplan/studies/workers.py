@@ -82,7 +82,10 @@ def _pool(task: Task[Result], shared: Any, jobs: int) -> Iterator[ProcessPoolExe
     """Start workers, and end them on exit whatever they are doing."""
     context = get_context("spawn")
     watched, held = context.Pipe(duplex=False)
-    pool = ProcessPoolExecutor(jobs, mp_context=context, initializer=_begin, initargs=(task, shared, watched))
+    # Arguments are unpickled in order: a worker watches its parent before it imports what the others need.
+    pool = ProcessPoolExecutor(
+        jobs, mp_context=context, initializer=_begin, initargs=(_Watch(watched), task, shared)
+    )
     try:
         yield pool
         pool.shutdown()
@@ -105,25 +108,34 @@ def _hold_interrupts() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-#: In a worker: the task, and the data that its calls share.
+#: In a worker: the task, the data that its calls share, and what watches the parent.
 _job: list[Any] = []
 
 
-def _begin(task: Task[Any], shared: Any, watched: Connection) -> None:
-    _job[:] = [task, shared]
+class _Watch:
+    """The worker's end of a pipe to its parent. To unpickle it starts the thread that watches the pipe."""
+
+    def __init__(self, watched: Connection) -> None:
+        self.watched = watched
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        threading.Thread(target=self._end_with_parent, daemon=True).start()
+
+    def _end_with_parent(self) -> None:
+        """Exit when the other end of the pipe is closed, or its process ends."""
+        self.watched.poll(None)
+        os._exit(0)
+
+
+def _begin(watch: _Watch, task: Task[Any], shared: Any) -> None:
+    _job[:] = [task, shared, watch]
     # Exclude the objects loaded so far from garbage collection.
     gc.freeze()
-    threading.Thread(target=_end_with, args=(watched,), daemon=True).start()
-
-
-def _end_with(watched: Connection) -> None:
-    """Exit when the other end of the pipe is closed, or its process ends."""
-    watched.poll(None)
-    os._exit(0)
 
 
 def _work(start: int, stop: int) -> tuple[list[Any], float]:
-    task, shared = _job
+    task, shared, _ = _job
     began = time.perf_counter()
     results = task(shared, start, stop)
     return results, time.perf_counter() - began

@@ -2,9 +2,11 @@
 
 import multiprocessing
 import os
+import subprocess
 import time
 from collections.abc import Sequence
 from itertools import islice
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -22,6 +24,7 @@ from ckptplan.studies.axes import BYTES, COUNT, LIMIT, RATE, STEPS, all_axes, fi
 from ckptplan.studies.grid import Grid, make_grid, read_values
 from ckptplan.studies.sweep import make_sweep
 from ckptplan.studies.workers import map_in_order
+from tests.support import started
 
 SNN = ckptplan.load_workload("paper-snn")
 IPU = ckptplan.load_profile("ipu-mk2")
@@ -277,3 +280,40 @@ def test_a_worker_that_dies_is_told() -> None:
 
 def test_an_empty_grid_has_one_point() -> None:
     assert len(Grid(axes=(), values=())) == 1
+
+
+def test_workers_end_with_their_parent_while_they_are_still_starting(tmp_path: Path) -> None:
+    """Data that takes a minute to arrive, as imports on a slow disk do; the parent is killed meanwhile."""
+    (tmp_path / "slow.py").write_text(
+        "import os, sys, time\n"
+        "from pathlib import Path\n"
+        "from ckptplan.studies.workers import map_in_order\n"
+        "class Slow:\n"
+        "    def __getstate__(self): return {'slow': 1}\n"
+        "    def __setstate__(self, state):\n"
+        "        Path(f'{os.getpid()}.worker').touch()\n"
+        "        time.sleep(60)\n"
+        "def work(shared, start, stop):\n"
+        "    time.sleep(0.3)\n"
+        "    return [0] * (stop - start)\n"
+        "if __name__ == '__main__':\n"
+        "    list(map_in_order(work, Slow(), start=0, stop=100, jobs=2))\n"
+    )
+    with started("slow.py", cwd=tmp_path, stderr=subprocess.DEVNULL):
+        deadline = time.monotonic() + 60
+        while len(list(tmp_path.glob("*.worker"))) < 2 and time.monotonic() < deadline:
+            time.sleep(0.02)
+        workers = [Path(f"/proc/{path.stem}/status") for path in tmp_path.glob("*.worker")]
+        assert len(workers) == 2
+    killed = time.monotonic()
+    while any(_runs(worker) for worker in workers) and time.monotonic() < killed + 30:
+        time.sleep(0.02)
+    assert not any(_runs(worker) for worker in workers)
+
+
+def _runs(status: Path) -> bool:
+    """Whether a process runs; one that has ended may stay listed where nobody asks for its exit code."""
+    try:
+        return "\nState:\tZ" not in status.read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return False

@@ -1,0 +1,120 @@
+"""Hostile files, arguments and surroundings do no harm (docs/robustness.md); the fuzzer itself finds harm."""
+
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tests.faults import SUBJECTS, count_findings, format_counts, run_faults
+from tests.fuzz.arguments import commands
+from tests.fuzz.campaign import KINDS, make_case
+from tests.fuzz.case import Case, Outcome
+from tests.fuzz.judge import judge
+from tests.fuzz.shrink import shrink
+from tests.robustness import PAGE, tables
+
+HARMLESS = Outcome(
+    code=0,
+    seconds=0.1,
+    cpu_seconds=0.1,
+    memory=0,
+    stdout=b"",
+    stderr=b"",
+    written={},
+    loaded=None,
+    loader_fault="",
+)
+CASE = Case(name="1:1", kind="plan", arguments=("simulate", "given.json"), codes=frozenset({0, 4}))
+
+
+@pytest.mark.timeout(600)
+def test_two_thousand_hostile_cases_do_no_harm(tmp_path: Path) -> None:
+    """In a process of its own, in which coverage is not measured: it would take most of the time."""
+    uncovered = {name: value for name, value in os.environ.items() if not name.startswith("COVERAGE")}
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.fuzz", "--cases", "2000", "--jobs", "1", "--failures", str(tmp_path)],
+        check=False,
+        capture_output=True,
+        text=True,
+        cwd=Path(__file__).parent.parent,
+        env=uncovered,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_a_case_is_made_again_from_its_name() -> None:
+    for index in range(50):
+        assert make_case(f"7:{index}") == make_case(f"7:{index}")
+
+
+def test_every_kind_and_every_command_is_attacked() -> None:
+    cases = [make_case(f"2:{index}") for index in range(3000)]
+    assert {case.kind for case in cases} == set(KINDS)
+    first = {" ".join(case.arguments) for case in cases}
+    assert [words for words in commands() if not any(one.startswith(" ".join(words)) for one in first)] == []
+
+
+@pytest.mark.parametrize(
+    ("change", "problem"),
+    [
+        ({"code": 1, "stderr": b"ckptplan: ValueError: x (a fault in ckptplan)"}, "internal fault"),
+        ({"code": 2, "stderr": b"Traceback (most recent call last):\n  x"}, "internal fault"),
+        ({"loader_fault": "KeyError: 1"}, "internal fault"),
+        ({"code": 3, "stderr": b"ckptplan: x"}, "wrong exit code"),
+        ({"code": 0, "loaded": 2}, "wrong exit code"),
+        ({"code": -11}, "wrong exit code"),
+        ({"cpu_seconds": 10.5}, "too slow"),
+        ({"code": -14}, "too slow"),
+        ({"memory": 501 * 2**20}, "too much memory"),
+        ({"written": {"executed": b""}}, "executed"),
+        ({"written": {"other": b""}}, "written"),
+        ({"code": 2, "loaded": 2}, "no message"),
+        ({"stdout": b"\x1b[31m"}, "control characters"),
+        ({"stdout": "\u202e".encode()}, "control characters"),
+    ],
+)
+def test_each_kind_of_harm_is_seen(change: dict[str, object], problem: str) -> None:
+    assert judge(CASE, HARMLESS).problems == ()
+    assert problem in [name for name, _ in judge(CASE, replace(HARMLESS, **change)).problems]  # type: ignore[arg-type]
+
+
+def test_json_is_read_where_it_is_asked_for() -> None:
+    case = replace(CASE, arguments=("simulate", "given.json", "--format", "json"))
+    assert judge(case, replace(HARMLESS, stdout=b'{"a": 1}')).problems == ()
+    assert judge(case, replace(HARMLESS, stdout=b'{"a": NaN}')).problems[0][0] == "not JSON"
+
+
+def test_a_refused_document_must_be_refused_with_the_librarys_code() -> None:
+    refused = replace(HARMLESS, code=2, loaded=2, stderr=b"ckptplan: given.json: no")
+    assert judge(CASE, refused).problems == ()
+    assert judge(CASE, replace(refused, code=3)).problems[0][0] == "wrong exit code"
+
+
+def test_a_failing_case_is_reduced_to_what_fails() -> None:
+    case = Case(
+        name="1:1",
+        kind="plan",
+        arguments=("simulate", "given.json", "--format", "json"),
+        files={"given.json": b"one\ntwo\nbad\nthree\n"},
+        environment={"COLUMNS": "1"},
+    )
+    short = shrink(case, lambda one: b"bad" in one.files["given.json"] and "given.json" in one.arguments)
+    assert short.files == {"given.json": b"bad"}
+    assert short.arguments == ("simulate", "given.json")
+    assert short.environment == {}
+
+
+@pytest.mark.timeout(300)
+def test_interrupted_commands_leave_the_old_file_or_the_new_one(tmp_path: Path) -> None:
+    """A few; sweeps are interrupted in tests/cli/test_sweep.py."""
+    quick = tuple(one for one in SUBJECTS if one.name in {"optimize -o", "schedule -o"})
+    findings = list(run_faults(4, 1, seed=1, folder=tmp_path, subjects=quick))
+    assert [one for one in findings if one.wrong] == [], format_counts(count_findings(findings))
+
+
+def test_the_page_has_the_counts_that_were_found() -> None:
+    for name, table in tables().items():
+        assert f"<!-- {name} -->\n{table}\n<!-- end -->" in PAGE.read_text()
