@@ -123,6 +123,13 @@ class _Solution:
         values = (self.advance, self.record + self.reverse, self.save, self.load)
         return dict(zip(ACTION_TIMES, values, strict=True))
 
+    @property
+    def fields(self) -> dict[str, float]:
+        """The seconds of what is measured of steps, and of actions."""
+        recorded = self.recompute + self.overhead
+        values = (self.forward, self.recompute, recorded, self.backward)
+        return {**dict(zip(_FIELDS, values, strict=True)), **self.actions}
+
     def seconds(self, kind: str, steps: int) -> float:
         """Return the seconds of an action of a kind of ``_ROWS``."""
         steps_cost = (self.forward, self.recompute, self.overhead, self.backward)
@@ -138,7 +145,7 @@ def fit_action_times(timed: TimedActions, *, chunks: tuple[int, ...]) -> ActionT
     medians = {key: Sample(values=tuple(values)).median for key, values in timed.rounds.items()}
     found = _solve(medians)
     rounds = min(len(values) for values in timed.rounds.values())
-    each = [_solve({key: values[i] for key, values in timed.rounds.items()}).actions for i in range(rounds)]
+    each = [_solve({key: values[i] for key, values in timed.rounds.items()}).fields for i in range(rounds)]
     samples = {name: timed.samples(kind) for name, kind in _FIELDS.items()}
     return ActionTimes(
         forward_seconds=found.forward,
@@ -146,10 +153,8 @@ def fit_action_times(timed: TimedActions, *, chunks: tuple[int, ...]) -> ActionT
         record_overhead_seconds=found.overhead,
         backward_seconds=found.backward,
         **found.actions,
-        spread={
-            **{name: _spread(by_steps.values()) for name, by_steps in samples.items()},
-            **{name: Sample(values=tuple(one[name] for one in each)).spread for name in ACTION_TIMES},
-        },
+        # Each round is fitted alone: a disturbed action of few steps says little about its times.
+        spread={name: Sample(values=tuple(one[name] for one in each)).spread for name in each[0]},
         fit={
             name: Line.through([(steps, sample.median) for steps, sample in by_steps.items()]).fit
             for name, by_steps in samples.items()
@@ -175,11 +180,6 @@ def _misfit(found: _Solution, medians: dict[tuple[str, int], float], chunks: Seq
         for chunk in chunks
     ]
     return math.sqrt(sum(share**2 for share in shares) / len(shares))
-
-
-def _spread(samples: Iterable[Sample]) -> float:
-    """Return the median of the spreads, which ignores a single disturbed size."""
-    return Sample(values=tuple(sample.spread for sample in samples)).median
 
 
 def _classify(event: Event) -> tuple[str, int] | None:
