@@ -1,14 +1,20 @@
 """Predicted against measured, on plans that calibration did not see: python -m benchmarks.accuracy.
 
-For each network: a fresh calibration, then the best plan of every strategy that fits within several budgets and
-for several lengths; none is left out. All plans of a budget run in turn, for several rounds; times are medians.
-Then come peers: torch.utils.checkpoint, chunked and nested, predicted by the same simulator. All runs use one
-thread. The whole is done twice, with calibrations of their own.
+For each network: a fresh calibration, then the best plan of every strategy that is searched by default and fits
+within several budgets and for several lengths; none is left out (``--strategies all`` adds the others). All
+plans of a budget run in turn, for several rounds; times are medians. Then come peers: torch.utils.checkpoint,
+chunked and nested, predicted by the same simulator. All runs use one thread. The whole is done twice, with
+calibrations of their own.
+
+The pace of a shared machine changes by tens of percent within minutes. So a reference, plain backpropagation
+of 64 steps of the same network, runs throughout the calibration, and before and after each run of a plan, whose
+time is divided by the pace of the reference relative to that of the calibration. The results have both times.
 """
 
 from __future__ import annotations
 
 import argparse
+import statistics
 import sys
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
@@ -25,15 +31,18 @@ from ckptplan.calibration import runs
 from ckptplan.calibration.calibrate import Calibrated, calibrate
 from ckptplan.calibration.cells import CellSpec, MeasuredNetwork, build_network
 from ckptplan.calibration.machine import prepare_machine
-from ckptplan.calibration.regret import drop_same_schedules
 from ckptplan.calibration.samples import Sample
+from ckptplan.planning.playback import make_schedule
+from ckptplan.planning.same_schedules import group_same_schedules
 
 #: Networks and how they are calibrated; batch 32 and 64 inputs, as in docs/runtime.md.
 CELLS = ("gru(inputs=64, neurons=256)", "lif(inputs=64, neurons=256)", "lstm(inputs=64, neurons=128)")
 BATCH, LENGTHS = 32, (512, 1280)
 #: Budgets as shares of the checkpoints and tapes of base, without the resident bytes.
 BUDGETS = (0.1, 0.3)
-CALIBRATION_ROUNDS, ROUNDS, RUNS = 7, 7, 2
+CALIBRATION_ROUNDS, ROUNDS, RUNS = 7, 5, 2
+#: Steps of the reference.
+REFERENCE_STEPS = 64
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,67 +58,142 @@ class Point:
     parameters: dict[str, int]
     chosen: bool
     predicted_seconds: float
+    #: At the pace of the calibration.
     measured_seconds: float
     #: Half the range between the quartiles of the rounds, as a share.
     spread: float
+    #: At the pace that the machine had.
+    raw_seconds: float
     predicted_bytes: int
     measured_bytes: int
     counted_equal: bool
 
 
-def points_of(cell: str) -> tuple[Calibrated, list[Point]]:
+class Reference:
+    """Measures the pace of the machine by runs of a fixed schedule."""
+
+    def __init__(self, network: MeasuredNetwork) -> None:
+        self._network, self._inputs = network, network.inputs(REFERENCE_STEPS)
+        self._plan = make_schedule("base", steps=REFERENCE_STEPS)
+        self._calibrated: list[float] = []
+
+    def measure(self) -> float:
+        """Return the seconds of a run."""
+        return runs.measure_seconds(self._network, self._inputs, plan=self._plan)
+
+    def add(self, *_: object) -> None:
+        """Measure during the calibration."""
+        self._calibrated.append(self.measure())
+
+    def pace(self, *seconds: float) -> float:
+        """Return how much longer than during the calibration the reference took."""
+        return statistics.mean(seconds) / statistics.median(self._calibrated)
+
+
+def points_of(cell: str, strategies: str | None, counted: Counted) -> tuple[Calibrated, list[Point]]:
     """Calibrate a cell, then run plans for it."""
     spec = CellSpec.parse(cell)
-    found = calibrate(spec, batch=BATCH, steps=LENGTHS[0], repeats=CALIBRATION_ROUNDS, thread_count=1)
-    if found.noisy is not None:
-        # Further measurements would mean nothing.
-        raise found.noisy
     network = build_network(spec, batch=BATCH, device="cpu", seed=0)
+    reference = Reference(network)
+    reference.measure()
+    found = calibrate(
+        spec,
+        batch=BATCH,
+        steps=LENGTHS[0],
+        repeats=CALIBRATION_ROUNDS,
+        thread_count=1,
+        max_seconds=None,
+        progress=reference.add,
+    )
     points: list[Point] = []
     with prepare_machine(threads=1):
         for steps in LENGTHS:
             for share in BUDGETS:
-                points += decision(found, network, steps=steps, share=share)
+                asked = Decision(found, network, reference, steps=steps, share=share, strategies=strategies)
+                points += asked.points(counted)
                 told = f"{cell}, T = {steps:,}, budget {share:.0%}: {len(points)} plans so far"
                 print(told, file=sys.stderr, flush=True)
     return found, points
 
 
-def decision(found: Calibrated, network: MeasuredNetwork, *, steps: int, share: float) -> Iterator[Point]:
-    """Run the plans that could have been chosen for a budget, and base."""
-    workload = found.workload.with_steps(steps)
-    resident = workload.resident_bytes + workload.resident_bytes_per_step * steps + workload.workspace_bytes
-    budget = resident + int(share * steps * workload.tape_bytes)
-    chosen = ckptplan.optimize(workload, found.profile, local_bytes=budget)
-    # Base fits none of the budgets: one run is enough.
-    bases = [ckptplan.optimize(workload, found.profile, strategies=["base"])] if share == BUDGETS[0] else []
-    candidates = ckptplan.compare(workload, found.profile, strategies="all", local_bytes=budget).values()
-    plans = drop_same_schedules([chosen, *bases, *(one for one in candidates if isinstance(one, Plan))])
-    inputs = network.inputs(steps)
-    times: list[list[float]] = [[] for _ in plans]
-    for number in range(ROUNDS + 1):
-        for one, values in zip(plans, times, strict=True):
-            seconds = runs.measure_seconds(network, inputs, plan=one.plan)
-            if number:
-                # The first round warms up.
-                values.append(seconds)
-    for one, values in zip(plans, times, strict=True):
-        plan, sample = one.plan, Sample(values=tuple(values))
-        yield Point(
-            cell=str(found.workload.cell),
-            steps=steps,
-            budget_bytes=budget,
-            strategy=plan.strategy,
-            same=tuple(sorted(set(one.same) - {plan.strategy})),
-            parameters={name: value for name, value in plan.parameters.items() if not name.endswith("units")},
-            chosen=plan is chosen,
-            predicted_seconds=plan.predicted.seconds,
-            measured_seconds=sample.median,
-            spread=sample.spread,
-            predicted_bytes=plan.predicted.local_peak_bytes,
-            measured_bytes=runs.measure_live_peak(network, inputs, plan=plan),
-            counted_equal=counts_are_equal(plan, network, inputs),
-        )
+class Decision:
+    """The plans that could have been chosen for a budget, and base."""
+
+    def __init__(
+        self,
+        found: Calibrated,
+        network: MeasuredNetwork,
+        reference: Reference,
+        *,
+        steps: int,
+        share: float,
+        strategies: str | None,
+    ) -> None:
+        self.network, self.reference, self.steps = network, reference, steps
+        workload = found.workload.with_steps(steps)
+        resident = workload.resident_bytes + workload.resident_bytes_per_step * steps + workload.workspace_bytes
+        self.budget = resident + int(share * steps * workload.tape_bytes)
+        compared = ckptplan.compare(
+            workload, found.profile, strategies=strategies, local_bytes=self.budget
+        ).values()
+        candidates = [one for one in compared if isinstance(one, Plan)]
+        self.chosen = candidates[0]
+        # Base fits none of the budgets: one run is enough.
+        bases = [ckptplan.optimize(workload, found.profile, strategies=["base"])] if share == BUDGETS[0] else []
+        self.plans = group_same_schedules([*candidates, *bases])
+        self.inputs = network.inputs(steps)
+
+    def points(self, counted: Counted) -> Iterator[Point]:
+        """Run all plans in turn, and yield each; ``counted`` keeps what was counted of earlier plans."""
+        raw: list[list[float]] = [[] for _ in self.plans]
+        paced: list[list[float]] = [[] for _ in self.plans]
+        for number in range(ROUNDS + 1):
+            before = self.reference.measure()
+            for (plan, *_), times, others in zip(self.plans, raw, paced, strict=True):
+                seconds = runs.measure_seconds(self.network, self.inputs, plan=plan)
+                after = self.reference.measure()
+                if number:
+                    # The first round warms up.
+                    times.append(seconds)
+                    others.append(seconds / self.reference.pace(before, after))
+                before = after
+        for (plan, *same), times, others in zip(self.plans, raw, paced, strict=True):
+            sample = Sample(values=tuple(others))
+            size, equal = counted.count(plan, self.network, self.inputs)
+            yield Point(
+                cell=str(plan.workload.cell),
+                steps=self.steps,
+                budget_bytes=self.budget,
+                strategy=plan.strategy,
+                same=tuple(one.strategy for one in same),
+                parameters={
+                    name: value for name, value in plan.parameters.items() if not name.endswith("units")
+                },
+                chosen=plan is self.chosen,
+                predicted_seconds=plan.predicted.seconds,
+                measured_seconds=sample.median,
+                spread=sample.spread,
+                raw_seconds=statistics.median(times),
+                predicted_bytes=plan.predicted.local_peak_bytes,
+                measured_bytes=size,
+                counted_equal=equal,
+            )
+
+
+class Counted:
+    """Live peaks of plans, and whether their counted bytes are those predicted; each plan is counted once."""
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[object, ...], tuple[int, bool]] = {}
+
+    def count(self, plan: Plan, network: MeasuredNetwork, inputs: Any) -> tuple[int, bool]:
+        """Return the live peak in bytes, and whether checkpoints and tapes are equal to the byte."""
+        setting = (plan.strategy, tuple(plan.parameters.items()), plan.splits)
+        key = (plan.workload.cell, plan.steps, *setting, plan.predicted.local_peak_bytes)
+        if key not in self._known:
+            peak = runs.measure_live_peak(network, inputs, plan=plan)
+            self._known[key] = peak, counts_are_equal(plan, network, inputs)
+        return self._known[key]
 
 
 def counts_are_equal(plan: Plan, network: MeasuredNetwork, inputs: Any) -> bool:
@@ -125,12 +209,12 @@ def counts_are_equal(plan: Plan, network: MeasuredNetwork, inputs: Any) -> bool:
     )
 
 
-def measure_once() -> dict[str, Any]:
+def measure_once(strategies: str | None, counted: Counted) -> dict[str, Any]:
     """Calibrate all networks, and run the plans of each and the peers."""
     calibrations: list[dict[str, Any]] = []
     points: list[dict[str, Any]] = []
     for cell in CELLS:
-        found, measured = points_of(cell)
+        found, measured = points_of(cell, strategies, counted)
         calibrations.append(found.workload.model_dump(mode="json"))
         points += [asdict(point) for point in measured]
     results = {"calibrations": calibrations, "points": points, "peers": peers()}
@@ -141,9 +225,11 @@ def main() -> None:
     """Measure, print the tables and write them into docs/accuracy.md."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--runs", type=int, default=RUNS, help="how often all is measured")
+    parser.add_argument("--strategies", help="'all' for those that are not searched by default, too")
     wanted = parser.parse_args()
     torch.set_num_threads(1)
-    results = [measure_once() for _ in range(wanted.runs)]
+    counted = Counted()
+    results = [measure_once(wanted.strategies, counted) for _ in range(wanted.runs)]
     print(document(results))
     write("accuracy", results)
     put_section("accuracy", document(results))

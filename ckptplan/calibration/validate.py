@@ -20,6 +20,7 @@ from ckptplan.model.plan import Plan
 from ckptplan.model.progress import Progress
 from ckptplan.model.workload import Workload
 from ckptplan.torch.chunk_cell import ChunkCell
+from ckptplan.torch.clock import name_clock
 from ckptplan.torch.memory import available_bytes
 from ckptplan.units import format_bytes
 from ckptplan.wording import Argument, Phrase
@@ -87,6 +88,7 @@ def validate(
         tell(f"times cannot be compared here: {reason}. Only counts, bytes and gradients are judged")
         max_seconds = _MOST_SECONDS if max_seconds is None else max_seconds
     with prepare_machine(threads=job.threads):
+        clock = name_clock(torch.device(job.device))
         network = build_network(job.spec, batch=job.batch, device=job.device, seed=job.seed)
         room = _FreeMemory.on(network.device)
         if not room.holds(plan):
@@ -123,6 +125,7 @@ def validate(
         device=job.device,
         machine=machine,
         threads=job.threads,
+        clock=clock,
         repeats=found.rounds,
         tolerances=tolerances,
         not_comparable=reason,

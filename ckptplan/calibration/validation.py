@@ -274,6 +274,8 @@ class Validation:
     device: str
     machine: str
     threads: int
+    #: What times are: wall time or processor time.
+    clock: str
     repeats: int
     tolerances: Tolerances
     #: Why times are not compared, None if they are.

@@ -79,7 +79,7 @@ def _print_validation(console: Console, plan: Plan, found: Validation, *, wordin
     threads = format_threads(found.threads)
     console.print(f"plan  {plan.strategy}  {format_parameters(plan)}".rstrip(), soft_wrap=True)
     console.print(f"ran   {found.cell}, batch {plan.workload.batch}", soft_wrap=True)
-    rounds = f"; medians of {found.repeats} rounds in turn" if found.repeats else ""
+    rounds = f"; {found.clock}, medians of {found.repeats} rounds in turn" if found.repeats else ""
     console.print(f"on    {found.machine}, {threads}{rounds}", soft_wrap=True)
     console.print()
     console.print(_make_table(found, padding=1 + (console.width >= _WIDE)))
@@ -230,6 +230,7 @@ def _make_document(plan: Plan, found: Validation) -> dict[str, Any]:
         "machine": found.machine,
         "device": found.device,
         "threads": found.threads,
+        "clock": found.clock,
         "repeats": found.repeats,
         "tolerance": found.tolerances.time,
         "overhead_tolerance": found.tolerances.overhead,

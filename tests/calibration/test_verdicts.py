@@ -123,6 +123,7 @@ def made(*rows: Row, regret: Regret | None = None) -> Validation:
         device="cpu",
         machine="here",
         threads=1,
+        clock="processor time",
         repeats=3,
         tolerances=Tolerances(),
         not_comparable=None,
