@@ -24,6 +24,10 @@ class CkptplanError(Exception):
         return {}
 
 
+#: The most characters of a field in a message; paths of real fields are shorter.
+_LONGEST_FIELD = 200
+
+
 class InputError(CkptplanError, ValueError):
     """An input is not accepted: an argument, a field or a file.
 
@@ -48,7 +52,8 @@ class InputError(CkptplanError, ValueError):
         source: str | None = None,
     ) -> None:
         self.message = message
-        self.field = field
+        # A misspelled field is named as the file names it, which may take megabytes.
+        self.field = field if field is None or len(field) <= _LONGEST_FIELD else f"{field[:_LONGEST_FIELD]}..."
         self.value = value
         self.accepted = accepted
         self.source = source

@@ -144,7 +144,7 @@ def calibrate(
         rounds = measuring.time_rounds()
         times, transfers = rounds.fit_steps(), rounds.fit_transfers()
         calibration = _make_calibration(network, times, transfers, repeats=rounds.complete, seed=seed)
-    if quick:
+    if quick or measuring.fewer_chunks:
         calibration = _widen(calibration)
     workload = _make_workload(
         spec,

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import copy
 import inspect
 import os
 import re
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import import_module
 from typing import Any
 
@@ -140,6 +141,17 @@ class MeasuredNetwork:
                 accepted=_FACTORY,
             ) from error
 
+    def in_double(self) -> MeasuredNetwork:
+        """Return a copy whose parameters, state and inputs are of double precision."""
+        cell = copy.deepcopy(self.cell).double()
+        return replace(
+            self,
+            cell=cell,
+            state=_to_double(self.state),
+            make_inputs=lambda steps: _to_double(self.make_inputs(steps)),
+            parameters=tuple(one for one in cell.parameters() if one.requires_grad),
+        )
+
     def bytes_before(self, inputs: Any) -> int:
         """Return the bytes in memory before a run: parameters, buffers, inputs and the initial state."""
         weights: tuple[torch.Tensor, ...] = self.parameters
@@ -159,6 +171,11 @@ def check_device(device: str) -> None:
     """Raise InputError if a device, 'cpu' or 'cuda', is not available."""
     if device == "cuda" and not torch.cuda.is_available():
         raise InputError("no CUDA device is available", field="device", value=device, accepted="cpu")
+
+
+def _to_double(tensors: Any) -> Any:
+    leaves, structure = flatten(tensors)
+    return structure.fill([leaf.double() if leaf.is_floating_point() else leaf for leaf in leaves])
 
 
 def build_network(spec: CellSpec, *, batch: int, device: str, seed: int) -> MeasuredNetwork:

@@ -9,7 +9,7 @@ from ckptplan.calibration.cells import MeasuredNetwork
 from ckptplan.calibration.runs import TimedRun
 from ckptplan.calibration.samples import Sample
 from ckptplan.calibration.transfer_times import TransferTimes
-from ckptplan.calibration.validation import Row, seconds_by_kind
+from ckptplan.calibration.validation import SMALL, Row, seconds_by_kind
 from ckptplan.cost.case import Case
 from ckptplan.model.plan import Plan
 from ckptplan.model.workload import Workload
@@ -22,6 +22,8 @@ from ckptplan.units import format_seconds, format_share
 _KINDS = ("forward", "recompute", "record", "backward", WRITE, READ)
 #: Kinds of actions on local memory -> the names of their rows.
 _LOCAL = {"save": "save locally", "load": "load locally"}
+#: Local saves and loads below this share of a run are not judged: each takes microseconds, which vary.
+_SMALL_LOCALLY = 0.02
 #: The most that parts of a run may be off beyond the tolerance, however uncertain a calibration is.
 _MOST_UNCERTAIN = 0.5
 #: Timing the actions one by one lengthens a run; above this share of it, a note says so.
@@ -88,6 +90,7 @@ def time_rows(plan: Plan, timed: Sequence[TimedRun], total: Sample, *, tolerance
             tolerance=tolerance + _part_uncertainty(plan.workload, kind),
             whole=total.median,
             shared_seconds=chunks * plan.workload.chunk_seconds if kind in ("record", "backward") else 0.0,
+            small=_SMALL_LOCALLY if kind in _LOCAL else SMALL,
         )
         for kind in _list_kinds(plan.workload)
         if kind in predicted or kind in measured[0]

@@ -56,6 +56,11 @@ class Measuring:
         self._counter = RunCounter(seconds=expected, progress=progress)
 
     @property
+    def fewer_chunks(self) -> bool:
+        """Whether sizes of chunks were left out: nothing then shows how far times hold for others."""
+        return self._extent.chunks != self._full.chunks
+
+    @property
     def left_out(self) -> tuple[str, ...]:
         """What was not measured for want of time, or since something ended the rounds."""
         found = list(self._extent.left_out(self._full))

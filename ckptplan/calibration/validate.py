@@ -15,7 +15,7 @@ from ckptplan.calibration.machine import machine_name, prepare_machine
 from ckptplan.calibration.regret import find_rivals, list_others
 from ckptplan.calibration.run_time import format_estimate, measure_pace, measure_step, round_down
 from ckptplan.calibration.validation import Tolerances, Validation
-from ckptplan.errors import InputError
+from ckptplan.errors import InputError, quote_value
 from ckptplan.model.plan import Plan
 from ckptplan.model.progress import Progress
 from ckptplan.model.workload import Workload
@@ -63,8 +63,8 @@ def validate(
         thread_count: replaces the number of threads of the calibration.
         repeats: the number of rounds, in which all variants run in turn; times are medians of rounds.
         tolerance: the share by which times may be off, in addition to the spread of the rounds.
-        overhead_tolerance: how far the time added to base's may be off, as a share of base's, in addition to
-            the spread of the rounds: 0.03 for 3 points.
+        overhead_tolerance: how far the time added to base's may be off, as a share of the plan's time, in
+            addition to the spread of the rounds: 0.03 for 3 points if the plan takes as long as base.
         memory_tolerance: the share by which the live peak may be off.
         regret: whether to run the best plan of each strategy, too.
         max_seconds: the seconds that all runs may take, as estimated from a few steps that run first; None
@@ -74,6 +74,14 @@ def validate(
 
     Raises InputError.
     """
+    _check_numbers(
+        repeats=repeats,
+        thread_count=thread_count,
+        max_seconds=max_seconds,
+        tolerance=tolerance,
+        overhead_tolerance=overhead_tolerance,
+        memory_tolerance=memory_tolerance,
+    )
     spec = _choose_cell(plan.workload, cell=cell, trust=trust_cell)
     job = _Validation.of(plan, spec=spec, device=device, thread_count=thread_count)
     tolerances = Tolerances(time=tolerance, overhead=overhead_tolerance, memory=memory_tolerance)
@@ -158,10 +166,37 @@ def _check_seconds(planned: PlanRuns, seconds: float, *, most: float | None, lea
     )
 
 
+def _check_numbers(*, repeats: object, thread_count: object, max_seconds: object, **tolerances: object) -> None:
+    """Raise InputError for numbers that would leave nothing to compare."""
+    for field, count in (("repeats", repeats), ("thread_count", thread_count)):
+        if count is not None and (not isinstance(count, int) or count < 1):
+            raise InputError(
+                f"{quote_value(count)} is no such number",
+                field=field,
+                value=count,
+                accepted="a whole number from 1",
+            )
+    for field, share in tolerances.items():
+        if not isinstance(share, int | float) or not 0 <= share < math.inf:
+            raise InputError(
+                f"{quote_value(share)} is not a share", field=field, value=share, accepted="a number, as 0.1"
+            )
+    if max_seconds is not None and (not isinstance(max_seconds, int | float) or not max_seconds > 0):
+        raise InputError(
+            f"{quote_value(max_seconds)} is out of range",
+            field="max_seconds",
+            value=max_seconds,
+            accepted="a number above 0, in seconds",
+        )
+
+
 def _choose_cell(workload: Workload, *, cell: str | None, trust: bool) -> CellSpec:
     """Return the caller's cell, or that of the workload. Raises InputError."""
     if cell is None:
         return CellSpec.of(workload, trust=trust)
+    if workload.cell is not None and workload.cell.partition("(")[0] == cell:
+        # The caller names the factory, so it is trusted; the sizes are the workload's.
+        return CellSpec.of(workload, trust=True)
     return CellSpec.parse(cell, neurons=None if workload.network is None else workload.network.neurons)
 
 

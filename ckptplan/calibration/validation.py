@@ -110,6 +110,7 @@ class Row:
         tolerance: float,
         whole: float,
         shared_seconds: float = 0.0,
+        small: float = SMALL,
     ) -> Self:
         """Return the row of a time.
 
@@ -122,10 +123,11 @@ class Row:
             tolerance: the share by which the time may be off.
             whole: the time of the run that it is part of.
             shared_seconds: seconds that the prediction counts in one of two rows, and a run in either.
+            small: the share of the run below which the time is not judged.
         """
         measured, noise = sample.median, sample.spread
         loose = shared_seconds / measured if measured else 0.0
-        if max(predicted, measured) < SMALL * whole:
+        if max(predicted, measured) < small * whole:
             verdict = Verdict.SMALL
         else:
             verdict = judge_time(predicted, sample, tolerance=tolerance, loose=loose)
@@ -148,10 +150,12 @@ class Row:
         Arguments:
             predicted: the predicted time over base's, less one.
             ratios: the measured time over base's, round by round.
-            tolerance: the difference that is allowed besides the noise of the ratios: 0.03 for 3 points.
+            tolerance: the difference that is allowed besides the noise of the ratios, as a share of the plan's
+                time: 0.03 for 3 points where the plan takes as long as base.
         """
         measured = ratios.median - 1
         noise = ratios.spread * ratios.median
+        tolerance *= max(1.0, ratios.median)
         if noise > tolerance:
             verdict = Verdict.NOISY
         else:

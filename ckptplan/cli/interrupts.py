@@ -23,8 +23,12 @@ class Interrupts:
         self.seen = False
 
     def listen(self) -> None:
-        """Handle SIGINT, unless the process ignores it, as one in the background does, and SIGTERM."""
+        """Handle SIGINT, unless the process ignores it, as one in the background does, SIGTERM and SIGHUP."""
         signal.signal(signal.SIGTERM, self._terminate)
+        # A closed terminal ends the program; under nohup it is ignored.
+        hangup = getattr(signal, "SIGHUP", None)
+        if hangup is not None and signal.getsignal(hangup) is signal.SIG_DFL:
+            signal.signal(hangup, self._terminate)
         if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
             signal.signal(signal.SIGINT, self._interrupt)
 

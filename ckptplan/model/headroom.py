@@ -16,7 +16,7 @@ def take_headroom(memory: int, headroom: float) -> int:
     The share counts as the decimal number that it is written as, so 10 % of 80 GB leave 72,000,000,000 bytes.
     Raises InputError if not a byte remains.
     """
-    remaining = memory * _remaining_share(headroom) // 1
+    remaining = rest_of(memory, headroom)
     if remaining < 1:
         raise InputError(
             f"{format_share(headroom)} of {format_bytes(memory)} leaves nothing to plan with",
@@ -27,6 +27,11 @@ def take_headroom(memory: int, headroom: float) -> int:
     return remaining
 
 
+def rest_of(memory: int, headroom: float) -> int:
+    """Return the bytes that remain of ``memory`` bytes, rounded down; may be 0."""
+    return memory * _remaining_share(headroom) // 1
+
+
 def add_headroom(budget: int, headroom: float) -> int:
     """Return the least memory of which at least ``budget`` bytes remain; both in bytes."""
     return -(-budget // _remaining_share(headroom))
@@ -34,7 +39,7 @@ def add_headroom(budget: int, headroom: float) -> int:
 
 def find_memory(budget: int, headroom: float, *, machine: int) -> int:
     """Return the memory that a budget is the rest of, in bytes: the machine's, or the least that leaves it."""
-    return machine if take_headroom(machine, headroom) == budget else add_headroom(budget, headroom)
+    return machine if rest_of(machine, headroom) == budget else add_headroom(budget, headroom)
 
 
 def without_zero_headroom(fields: Mapping[str, Any]) -> dict[str, Any]:

@@ -68,7 +68,8 @@ Bytes = Annotated[int, BeforeValidator(parse_bytes), Field(ge=0, le=MAX_BYTES)]
 #: Bytes of something that exists.
 PositiveBytes = Annotated[int, BeforeValidator(parse_bytes), Field(gt=0, le=MAX_BYTES)]
 Seconds = Annotated[float, BeforeValidator(parse_seconds), Field(ge=0, le=1e12)]
-PositiveSeconds = Annotated[float, BeforeValidator(parse_seconds), Field(gt=0, le=1e12)]
+#: An attosecond at least, so that ratios of times are finite.
+PositiveSeconds = Annotated[float, BeforeValidator(parse_seconds), Field(ge=1e-18, le=1e12)]
 #: Bytes; None, or 'unbounded' as text, means no limit.
 Limit = Annotated[Annotated[int, Field(ge=0, le=MAX_BYTES)] | None, BeforeValidator(_limit)]
 #: At least one byte per second.

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from typing import Literal
 
 from ckptplan.model.goal import Goal
-from ckptplan.model.headroom import take_headroom
+from ckptplan.model.headroom import rest_of
 from ckptplan.model.prediction import BasisEntry
 from ckptplan.model.profile import GRADES, NUMBERS, HardwareProfile
 from ckptplan.model.workload import ACTION_TIMES, DERIVED, TIMES, Workload
@@ -80,7 +80,7 @@ def _find_overridden(profile: HardwareProfile, goal: Goal) -> set[str]:
     overridden = {"remote_bytes"} if goal.remote_bytes != profile.remote_bytes else set()
     if goal.headroom != profile.headroom:
         overridden.add("headroom")
-    if goal.local_bytes != take_headroom(profile.local_bytes, goal.headroom):
+    if goal.local_bytes != rest_of(profile.local_bytes, goal.headroom):
         overridden |= {"local_bytes", "headroom"}
     return overridden
 

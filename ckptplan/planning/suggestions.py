@@ -10,7 +10,7 @@ from typing import Any
 from ckptplan.cost.case import Case
 from ckptplan.cost.exact import overhead
 from ckptplan.errors import Change, Infeasible, InputError
-from ckptplan.model.headroom import add_headroom, find_memory, take_headroom
+from ckptplan.model.headroom import add_headroom, find_memory, rest_of, take_headroom
 from ckptplan.model.step_costs import StepCosts
 from ckptplan.model.workload import Workload
 from ckptplan.planning.request import Request
@@ -181,7 +181,7 @@ def _suggest_neurons(asked: _InfeasibleRequest, infeasible: Infeasible) -> _Sugg
 def _suggest_other_profile(asked: _InfeasibleRequest, infeasible: Infeasible) -> _Suggestions:
     """Suggest the smallest built-in machine on which the job fits, unless the caller set the budget."""
     goal = asked.request.goal
-    if goal.local_bytes != take_headroom(asked.case.profile.local_bytes, goal.headroom):
+    if goal.local_bytes != rest_of(asked.case.profile.local_bytes, goal.headroom):
         return
     others = [load_profile(name) for name in list_names("hardware_profiles") if name != asked.case.profile.name]
     # Skip machines whose local memory is an assumption.

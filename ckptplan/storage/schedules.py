@@ -182,8 +182,13 @@ def _parse_csv_line(line: str, where: str) -> dict[str, Any]:  # noqa: ARG001 - 
 
 
 def _split_cells(line: str) -> list[str]:
-    """Split a row. Only spreadsheets quote cells, and Python's reader refuses long ones."""
-    return next(csv.reader([line]), []) if '"' in line else line.split(",") if line else []
+    """Split a row. Only spreadsheets quote cells, and Python's reader refuses long ones. Raises InputError."""
+    if '"' not in line:
+        return line.split(",") if line else []
+    try:
+        return next(csv.reader([line]), [])
+    except csv.Error as error:
+        raise InputError(f"is not a row of CSV: {error}", accepted=",".join(_COLUMNS)) from None
 
 
 def _read_integer(text: str) -> object:

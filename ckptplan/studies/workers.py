@@ -82,6 +82,8 @@ def _pool(task: Task[Result], shared: Any, jobs: int) -> Iterator[ProcessPoolExe
     """Start workers, and end them on exit whatever they are doing."""
     context = get_context("spawn")
     watched, held = context.Pipe(duplex=False)
+    # `python -c`, as which workers start, has the current folder first on its path. The parent's path follows.
+    os.environ.setdefault("PYTHONSAFEPATH", "1")
     # Arguments are unpickled in order: a worker watches its parent before it imports what the others need.
     pool = ProcessPoolExecutor(
         jobs, mp_context=context, initializer=_begin, initargs=(_Watch(watched), task, shared)

@@ -10,7 +10,7 @@ import ckptplan
 from ckptplan import HardwareProfile, InputError, Plan, Workload
 from ckptplan.calibration import runs
 from ckptplan.calibration.calibrate import Calibrated, calibrate
-from ckptplan.calibration.cells import CellSpec, MeasuredNetwork
+from ckptplan.calibration.cells import CellSpec, MeasuredNetwork, build_network
 from ckptplan.calibration.compared_bytes import gradient_row
 from ckptplan.calibration.validate import validate
 from ckptplan.calibration.validation import Row, Validation, Verdict
@@ -265,6 +265,38 @@ def test_the_costs_of_actions_are_judged_as_kinds_of_their_own(calibrated: Calib
         assert row(found, quantity).verdict in (Verdict.OFF, Verdict.NOISY)
         assert (row(found, quantity).bias or 0) > 0
     assert row(found, "outside the actions").measured >= 0
+
+
+@pytest.mark.parametrize(
+    ("numbers", "field"),
+    [
+        ({"repeats": 0}, "repeats"),
+        ({"repeats": 2.5}, "repeats"),
+        ({"thread_count": 0}, "thread_count"),
+        ({"tolerance": float("nan")}, "tolerance"),
+        ({"tolerance": "10%"}, "tolerance"),
+        ({"overhead_tolerance": -1}, "overhead_tolerance"),
+        ({"max_seconds": float("nan")}, "max_seconds"),
+    ],
+)
+def test_numbers_that_would_leave_nothing_to_compare_are_refused(
+    calibrated: Calibrated, numbers: dict[str, Any], field: str
+) -> None:
+    with pytest.raises(InputError, match=f"^{field}: "):
+        validate(ckptplan.optimize(calibrated.workload, calibrated.profile), **numbers)
+
+
+def test_a_network_in_double_precision_is_a_copy() -> None:
+    """Rounding decides whether a neuron at its threshold fires; in double precision that is rare."""
+    network = build_network(CellSpec(name="lif", inputs=8, neurons=16), batch=4, device="cpu", seed=0)
+    double = network.in_double()
+    assert {one.dtype for one in double.parameters} == {torch.float64}
+    assert {one.dtype for one in network.parameters} == {torch.float32}
+    plan, inputs = make_schedule("standard", steps=20, chunk_size=6), double.inputs(20)
+    expected = runs.compute_gradients(double, inputs, steps=20, plan=None)
+    found = runs.compute_gradients(double, inputs, steps=20, plan=plan)
+    for one, other in zip(expected, found, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-12)
 
 
 def test_a_workload_without_batch_cannot_be_run(calibrated: Calibrated) -> None:

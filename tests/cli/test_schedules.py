@@ -166,7 +166,8 @@ def test_a_reader_that_leaves_ends_the_export_quietly(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("sent", "code", "said"), [(signal.SIGINT, 130, "interrupted\n"), (signal.SIGTERM, 143, "")]
+    ("sent", "code", "said"),
+    [(signal.SIGINT, 130, "interrupted\n"), (signal.SIGTERM, 143, ""), (signal.SIGHUP, 143, "")],
 )
 def test_a_stopped_export_leaves_no_half_file(
     sent: signal.Signals, code: int, said: str, tmp_path: Path

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pickle
+import subprocess
 import sys
 from pathlib import Path
 
@@ -22,6 +23,7 @@ Path("ran").write_text("planted code ran")
 def factory():
     raise RuntimeError("called")
 """
+PROGRAM = str(Path(sys.executable).with_name("ckptplan"))
 #: Texts that some readers of files would evaluate.
 CODE = (
     "planted:factory",
@@ -128,6 +130,22 @@ def test_no_kind_of_file_runs_what_it_holds(folder: Path, content: str) -> None:
     assert [done.code for done in runs.done] == [0, 2, 0, 2, 0, 2, 2, 2, 2, 2], [done.err for done in runs.done]
     assert not (folder / "ran").exists()
     assert all(str(folder) not in done.path for done in runs.done)
+
+
+@pytest.mark.parametrize("name", ["signal", "multiprocessing", "numpy", "ckptplan"])
+def test_workers_of_a_sweep_import_nothing_from_the_current_folder(folder: Path, name: str) -> None:
+    """A module in it has the name of one that workers import; the sweep is long enough for workers."""
+    (folder / f"{name}.py").write_text(PLANTED)
+    found = subprocess.run(
+        [PROGRAM, "sweep", "--over", "batch=1:700:+1", "--T", "64", "--jobs", "2", "-o", "s.csv"],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert found.returncode == 0, found.stderr
+    assert not (folder / "ran").exists()
 
 
 def test_a_file_of_the_plan_cache_runs_nothing(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

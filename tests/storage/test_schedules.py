@@ -288,6 +288,26 @@ def test_quoted_cells_and_blank_lines_at_the_end_are_accepted(plan: Plan, tmp_pa
     assert list(ckptplan.load_schedule(tmp_path / "quoted")) == list(ckptplan.actions(plan))
 
 
+def test_a_quoted_cell_that_is_too_long_is_refused(plan: Plan, tmp_path: Path) -> None:
+    """In the first line and in later ones: Python's reader has a limit of its own."""
+    cell = '"' + "a" * 131_073 + '"\n'
+    ckptplan.save_schedule(plan, tmp_path / "s.csv")
+    (tmp_path / "later.csv").write_text((tmp_path / "s.csv").read_text() + cell)
+    (tmp_path / "first.csv").write_text(cell)
+    for name in ("first.csv", "later.csv"):
+        with pytest.raises(InputError, match="is not a row of CSV"):
+            list(ckptplan.load_schedule(tmp_path / name))
+
+
+def test_an_unknown_field_is_named_in_a_short_message(plan: Plan, tmp_path: Path) -> None:
+    ckptplan.save_schedule(plan, tmp_path / "s.jsonl")
+    with (tmp_path / "s.jsonl").open("a") as file:
+        file.write(json.dumps({"action": "advance", "k" * 1_000_000: 1}) + "\n")
+    with pytest.raises(InputError, match="is not a field of advance") as refused:
+        list(ckptplan.load_schedule(tmp_path / "s.jsonl"))
+    assert len(str(refused.value)) < 1000
+
+
 @pytest.mark.parametrize(
     "call", [ckptplan.actions, ckptplan.simulate, lambda plan: ckptplan.save_schedule(plan, "s")]
 )
