@@ -10,7 +10,7 @@ from typing import Any
 from ckptplan.cost.case import Case
 from ckptplan.cost.exact import overhead
 from ckptplan.errors import Change, Infeasible, InputError
-from ckptplan.model.headroom import add_headroom, find_memory, rest_of, take_headroom
+from ckptplan.model.headroom import add_headroom, find_memory, rest_of
 from ckptplan.model.step_costs import StepCosts
 from ckptplan.model.workload import Workload
 from ckptplan.planning.request import Request
@@ -192,7 +192,9 @@ def _suggest_other_profile(asked: _InfeasibleRequest, infeasible: Infeasible) ->
         except InputError:
             continue
         headroom = goal.headroom if asked.request.names_headroom else other.headroom
-        budget = take_headroom(other.local_bytes, headroom)
+        budget = rest_of(other.local_bytes, headroom)
+        if budget < 1:
+            continue
         there = asked.question.replace(costs=costs, local_bytes=budget, headroom=headroom)
         suggestion = asked.suggest("profile", other.name, there)
         if suggestion is not None:
