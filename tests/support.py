@@ -181,9 +181,13 @@ def one_cost(strategy: ClosedForm, costs: StepCosts, parameters: Mapping[str, in
 
 
 def run(
-    *arguments: str, stdin: str | None = None, cwd: Path | None = None, **environment: str
+    *arguments: str,
+    stdin: str | None = None,
+    cwd: Path | None = None,
+    heeds_interrupts: bool = False,
+    **environment: str,
 ) -> subprocess.CompletedProcess[str]:
-    """Run the program as its users do: a real process."""
+    """Run the program as its users do: a real process. What interrupts itself must heed that (see ``started``)."""
     return subprocess.run(
         [sys.executable, "-m", "ckptplan", *arguments],
         check=False,
@@ -192,6 +196,7 @@ def run(
         input=stdin,
         cwd=cwd,
         timeout=120,
+        preexec_fn=_heed_interrupts if heeds_interrupts else None,
         # As wide as by default, whatever runs the tests.
         env={**{name: value for name, value in os.environ.items() if name != "COLUMNS"}, **environment},
     )
@@ -201,7 +206,8 @@ def run(
 def started(*command: str, **more: Any) -> Iterator[subprocess.Popen[Any]]:
     """A Python process that a test interrupts; gone at the end, whatever the test found.
 
-    It heeds Ctrl-C: what a shell starts in the background ignores it, and so would its children. Coverage is
+    It heeds Ctrl-C and a closed terminal: what a shell starts in the background ignores them, and so would its
+    children. Coverage is
     not measured in it: a signal would meet the tracer as often as the program.
     """
     uncovered = {name: value for name, value in os.environ.items() if not name.startswith("COVERAGE")}
@@ -252,4 +258,5 @@ def long_plan(steps: int) -> Plan:
 
 
 def _heed_interrupts() -> None:
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    for number in (signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, signal.SIG_DFL)

@@ -197,7 +197,7 @@ def test_an_interrupted_calibration_keeps_what_it_measured(
     """After three rounds both files, before them the sizes, before those nothing."""
     (tmp_path / "cells.py").write_text(INTERRUPTING)
     job = ("calibrate", "--cell", "cells:make", "--threads", "1", "--repeats", "50", "--force")
-    done = run(*job, "--max-seconds", "3600", cwd=tmp_path, CALLS=calls, SIGNAL=name)
+    done = run(*job, "--max-seconds", "3600", cwd=tmp_path, heeds_interrupts=True, CALLS=calls, SIGNAL=name)
     assert done.returncode == code, done.stderr
     assert sorted(path.name for path in tmp_path.glob("*.toml")) == files
     if len(files) == 2:
@@ -208,7 +208,7 @@ def test_an_interrupted_calibration_keeps_what_it_measured(
     elif files:
         assert "sizes written to my-workload.toml, as with --bytes-only" in done.stderr
         (tmp_path / "my-workload.toml").write_text("kept")
-        done = run(*job, cwd=tmp_path, CALLS=calls, SIGNAL=name)
+        done = run(*job, cwd=tmp_path, heeds_interrupts=True, CALLS=calls, SIGNAL=name)
         assert "my-workload.toml exists: it was left as it was" in done.stderr
         assert (tmp_path / "my-workload.toml").read_text() == "kept"
 
