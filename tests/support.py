@@ -187,7 +187,7 @@ def run(
     heeds_interrupts: bool = False,
     **environment: str,
 ) -> subprocess.CompletedProcess[str]:
-    """Run the program as its users do: a real process. What interrupts itself must heed that (see ``started``)."""
+    """Run the program as its users do: a real process; one that interrupts itself must heed that."""
     return subprocess.run(
         [sys.executable, "-m", "ckptplan", *arguments],
         check=False,
