@@ -35,4 +35,6 @@ def command(
     results = ranked.by_strategy()
     write_view(view_comparison(results, ranked.request.case, regret=regret, wording=as_option), output)
     if all(isinstance(result, Infeasible) for result in results.values()):
+        if output.file is not None:
+            note(f"ckptplan: no strategy fits: the reasons are in {output.file}")
         raise typer.Exit(Infeasible.exit_code)
