@@ -1,12 +1,14 @@
 """Models are frozen and validated; what they refuse is told with field, value and what is accepted."""
 
 import copy
+import math
 import pickle
 from typing import Any
 
 import numpy as np
 import pytest
 
+import ckptplan
 from ckptplan import HardwareProfile, InputError, Workload
 from ckptplan.model.network import Network
 from ckptplan.model.record import Parameters
@@ -204,3 +206,19 @@ def test_parameters_are_frozen_and_checked() -> None:
     for wrong in (0, -1, True, 1.5, "4", 10**13):
         with pytest.raises(InputError, match="chunk_size"):
             Parameters({"chunk_size": wrong})  # type: ignore[dict-item]
+
+
+def test_a_time_below_an_attosecond_is_refused() -> None:
+    """Ratios of times would not be finite: 10^12 seconds of recomputing over 10^-300 of a step."""
+    numbers: dict[str, Any] = {
+        "name": "x",
+        "steps": 64,
+        "state_bytes": 8,
+        "tape_bytes": 8,
+        "recompute_seconds": 1e12,
+    }
+    with pytest.raises(InputError, match="forward_seconds"):
+        Workload(**numbers, forward_seconds=1e-300, backward_seconds=1.0)
+    slow = Workload(**numbers, forward_seconds=1e-18, backward_seconds=1e-18)
+    plan = ckptplan.optimize(slow, ckptplan.load_profile("ipu-mk2"), strategies=["standard"], local_bytes=300)
+    assert math.isfinite(plan.predicted.overhead)
