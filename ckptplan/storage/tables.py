@@ -130,4 +130,4 @@ def _cell(value: Any) -> Any:
 def _make_plain(text: str) -> str:
     """Return a text without controls that no spreadsheet takes for a formula."""
     text = escape_controls(text)
-    return f"'{text}" if text.lstrip(" \n\t").startswith(_FORMULAS) or text.startswith(("\t", "\n")) else text
+    return f"'{text}" if text.lstrip().startswith(_FORMULAS) or text.startswith(("\t", "\n")) else text

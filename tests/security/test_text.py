@@ -44,7 +44,7 @@ TEXTS = {
     "format": "{0} {name} %s %(x)d",
 }
 #: What a spreadsheet takes for a formula.
-FORMULAS = ["=1+1", "+1", "-1", "@SUM(A1)", "\t=1", " =1", "\n=1", "\uff1d1"]
+FORMULAS = ["=1+1", "+1", "-1", "@SUM(A1)", "\t=1", " =1", "\n=1", "\uff1d1", "\u00a0=1", "\u3000@x"]
 
 
 def write_inputs(folder: Path, text: str) -> None:
