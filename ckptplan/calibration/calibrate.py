@@ -245,11 +245,7 @@ def _make_workload(
         steps=steps,
         batch=batch,
         units=1,
-        state_bytes=sizes.state_bytes,
-        tape_bytes=sizes.tape_bytes,
-        resident_bytes=sizes.resident_bytes,
-        resident_bytes_per_step=sizes.resident_bytes_per_step,
-        workspace_bytes=sizes.workspace_bytes,
+        **sizes.fields(),
         # Times must be above zero: a step takes at least a nanosecond.
         forward_seconds=_round(max(times.forward_seconds, _LEAST_SECONDS)),
         recompute_seconds=_round(max(times.recompute_seconds, _LEAST_SECONDS)),
@@ -262,12 +258,8 @@ def _make_workload(
         timed_on=timed_on,
         cell=str(spec),
         calibration=calibration,
-        basis={**_size_basis(sizes), **_time_basis(calibration, times)},
+        basis={**sizes.basis(), **_time_basis(calibration, times)},
     )
-
-
-def _size_basis(sizes: Footprint) -> dict[str, Basis]:
-    return sizes.basis()
 
 
 def _time_basis(calibration: Calibration, times: ActionTimes) -> dict[str, Basis]:

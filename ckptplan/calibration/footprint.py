@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 from ckptplan.calibration.cells import MeasuredNetwork
 from ckptplan.calibration.counter import RunCounter
 from ckptplan.calibration.pilot import PilotTimes
 from ckptplan.calibration.runs import measure_held, measure_live_peak
 from ckptplan.errors import InputError
-from ckptplan.model.workload import Basis
+from ckptplan.model.workload import DERIVED, Basis
 from ckptplan.planning.playback import make_schedule
 from ckptplan.torch.sizes import measured_sizes
 from ckptplan.torch.trees import byte_size, flatten
@@ -64,6 +65,10 @@ class Footprint:
     residual: float
     #: The runs that they were counted in.
     runs: SizeRuns
+
+    def fields(self) -> dict[str, Any]:
+        """Return the bytes by the fields of a workload."""
+        return {name: getattr(self, name) for name in (*DERIVED, "workspace_bytes")}
 
     def basis(self) -> dict[str, Basis]:
         """Return how each field was counted."""

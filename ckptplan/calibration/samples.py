@@ -26,11 +26,6 @@ class Sample:
         low, high = np.percentile(self.values, (25, 75))
         return float(high - low) / 2 / self.median if self.median else 0.0
 
-    @property
-    def noise(self) -> float:
-        """Half the whole range, as a share of the median."""
-        return (max(self.values) - min(self.values)) / 2 / self.median if self.median else 0.0
-
 
 @dataclass(frozen=True, kw_only=True)
 class Line:

@@ -30,6 +30,7 @@ CLASSES = (
 )
 
 
+#: It runs a cell, to count its bytes.
 _COUNTS_SIZES = ("workloads", "new")
 
 
@@ -56,12 +57,9 @@ def _problems(case: Case, outcome: Outcome) -> Iterator[tuple[str, str]]:
         yield "internal fault", _last_line(told)
     elif wrong := _wrong_code(case, outcome):
         yield "wrong exit code", f"{wrong}: {_last_line(told)}"
-    # A measurement ends what takes longer, by signals of the system.
-    # Measurements take as long, and as much memory, as the cell that they run (docs/robustness.md).
-    measures = case.arguments[:1] in (("calibrate",), ("validate",)) or case.arguments[:2] == (
-        "workloads",
-        "new",
-    )
+    # The limits of a case end what takes longer, by signals of the system. Measurements take as long, and as
+    # much memory, as the cell that they run.
+    measures = case.arguments[:1] in (("calibrate",), ("validate",)) or case.arguments[:2] == _COUNTS_SIZES
     slow = outcome.cpu_seconds > MOST_SECONDS or outcome.code in (-14, -24, -9)
     if slow and not measures:
         yield "too slow", f"{outcome.cpu_seconds:.1f} s of the processor, {outcome.seconds:.1f} s in all"
