@@ -100,6 +100,9 @@ Threads = Annotated[
 ]
 Repeats = Annotated[str, typer.Option("--repeats", metavar="INTEGER", help="Rounds; times are their medians.")]
 FormatOption = Annotated[FormatName, typer.Option("--format", help="How the result is written.")]
+Basis = Annotated[
+    bool, typer.Option("--basis", help="List every input of the estimate with its origin, below the table.")
+]
 
 
 def named_file(context: typer.Context, parameter: typer.CallbackParam, name: str | None) -> str | None:  # noqa: ARG001 - typer's signature
@@ -177,6 +180,7 @@ class OutputOptions:
 
     format: FormatOption = "table"
     file: OutputFile = None
+    basis: Basis = False
 
     def by_name(self) -> OutputOptions:
         """Return these options with the format that the file's name implies, unless --format was given."""

@@ -8,11 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 from ckptplan.cli.environment import write_error
 from ckptplan.cli.options import OutputOptions, command_line
+from ckptplan.cli.wording import as_option
 from ckptplan.report.formats.registry import format_named
 from ckptplan.version import __version__
 from ckptplan.wording import escape_controls
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from ckptplan.model.plan import Plan
     from ckptplan.report.view import View
 
@@ -35,10 +38,23 @@ def write_plan(plan: Plan, view: View, output: OutputOptions) -> None:
 
 def write_view(view: View, output: OutputOptions) -> None:
     """Write a result in the chosen format. Raises InputError if the file cannot be written."""
+    view = with_basis(view, whole=output.basis)
     kind, document = view.kind, view.document
     if kind is not None:
         view = dataclasses.replace(view, document=lambda: enveloped(kind, document()))
     format_named(output.format).write(view, output.file or "-")
+
+
+def with_basis(view: View, *, whole: bool) -> View:
+    """Return a result whose table ends in the basis of its estimate: a line that counts it, or all of it."""
+
+    def table(console: Console) -> None:
+        from ckptplan.report.basis import print_basis
+
+        view.table(console)
+        print_basis(console, view.basis(), whole=whole, wording=as_option)
+
+    return dataclasses.replace(view, table=table)
 
 
 def enveloped(kind: str, content: Mapping[str, Any]) -> dict[str, Any]:

@@ -7,6 +7,7 @@ import typer
 from ckptplan.cli.groups import takes_groups
 from ckptplan.cli.options import OutputOptions
 from ckptplan.cli.output import write_view
+from ckptplan.cli.wording import as_option
 
 app = typer.Typer(help="List, show and check hardware profiles.", no_args_is_help=True)
 
@@ -20,7 +21,7 @@ def list_(*, output: OutputOptions) -> None:
     from ckptplan.storage.profiles import load_profile
 
     profiles = [load_profile(name) for name in list_names("hardware_profiles")]
-    write_view(view_profiles(profiles), output)
+    write_view(view_profiles(profiles, wording=as_option), output)
 
 
 @app.command("show")
@@ -35,7 +36,7 @@ def show(
     from ckptplan.storage.profiles import load_profile
 
     profile = load_profile(name)
-    write_view(view_profile(profile), output)
+    write_view(view_profile(profile, wording=as_option), output)
 
 
 @app.command("check")

@@ -20,6 +20,8 @@ from ckptplan.cli.wording import as_option, named_by_option
 from ckptplan.errors import InputError
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from ckptplan.storage.rows import RowFile
     from ckptplan.storage.tables import Lines
     from ckptplan.studies.sweep import Sweep
@@ -87,6 +89,7 @@ def command(
     restart: Annotated[
         bool, typer.Option("--restart", help="Start the file again, whatever it holds.")
     ] = False,
+    basis: options.Basis = False,
 ) -> None:
     """Find the best plan at every point of a grid over any inputs.
 
@@ -99,7 +102,7 @@ def command(
     with named_by_option():
         sweep = _prepare(over or [], given, wishes.read(), output)
     if chosen is None:
-        _print(sweep, processes)
+        _print(sweep, processes, basis=basis)
     elif chosen is RowFormat.parquet:
         _write_parquet(sweep, processes, str(output), restart=restart)
     elif output in (None, "-") or _is_no_file(str(output)):
@@ -162,7 +165,8 @@ def _split_names(given: list[str]) -> list[str]:
     return [name.strip() for text in given for name in text.split(",")]
 
 
-def _print(sweep: Sweep, jobs: int | None) -> None:
+def _print(sweep: Sweep, jobs: int | None, *, basis: bool) -> None:
+    from ckptplan.report.basis import print_basis
     from ckptplan.report.formats.table import print_table
     from ckptplan.report.sweep import Summary
     from ckptplan.studies.sweep import iterate_rows
@@ -172,7 +176,12 @@ def _print(sweep: Sweep, jobs: int | None) -> None:
         for rows in iterate_rows(sweep, jobs=jobs):
             summary.add(rows)
             report(len(rows))
-    print_table(lambda console: summary.print(console, wording=as_option))
+
+    def table(console: Console) -> None:
+        summary.print(console, wording=as_option)
+        print_basis(console, summary.list_basis(), whole=basis, wording=as_option)
+
+    print_table(table)
 
 
 def _stream(sweep: Sweep, jobs: int | None, chosen: RowFormat, output: str | None) -> None:

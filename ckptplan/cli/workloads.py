@@ -9,7 +9,7 @@ from ckptplan.cli.cells import CellOptions, write_counted
 from ckptplan.cli.groups import takes_groups
 from ckptplan.cli.options import OutputOptions
 from ckptplan.cli.output import write_view
-from ckptplan.cli.wording import option_of
+from ckptplan.cli.wording import as_option, option_of
 from ckptplan.errors import InputError, quote_value
 from ckptplan.units import parse_seconds
 
@@ -25,7 +25,7 @@ def list_(*, output: OutputOptions) -> None:
     from ckptplan.storage.workloads import load_workload
 
     workloads = [load_workload(name) for name in list_names("workloads")]
-    write_view(view_workloads(workloads), output)
+    write_view(view_workloads(workloads, wording=as_option), output)
 
 
 @app.command("show")
@@ -40,7 +40,7 @@ def show(
     from ckptplan.storage.workloads import load_workload
 
     workload = load_workload(name)
-    write_view(view_workload(workload), output)
+    write_view(view_workload(workload, wording=as_option), output)
 
 
 @app.command("new")

@@ -7,14 +7,14 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from rich.console import Console
-from rich.padding import Padding
-from rich.table import Table
 from rich.text import Text
 
 from ckptplan.paper.claims.claim import Claim
 from ckptplan.paper.figures.content import PaperFigure, point_row
 from ckptplan.paper.setting import PaperSetting
 from ckptplan.paper.text import ASSUMED, format_model, summarize
+from ckptplan.report.aligned import align_counts
+from ckptplan.report.columns import Cell, FittedTable, TableColumn, wrap_lines
 from ckptplan.report.view import View
 from ckptplan.units import format_bytes, format_count, format_seconds
 from ckptplan.wording import Argument, Wording
@@ -48,32 +48,42 @@ def _print_claims(
     """Print one line per claim, then the reasons of those that disagree."""
     console.print(Text(_format_title(setting), style="bold"))
     console.print()
-    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
-    table.add_column("", justify="right")
-    table.add_column("section", no_wrap=True)
-    table.add_column("claim", overflow="fold", ratio=1)
-    table.add_column("paper", overflow="fold")
-    table.add_column("model", justify="right", no_wrap=True)
-    table.add_column("verdict", no_wrap=True)
+    table = FittedTable(
+        (
+            TableColumn(name="number", form=align_counts),
+            TableColumn(title="section", priority=1),
+            TableColumn(title="claim", wraps="early"),
+            TableColumn(title="paper", wraps="late"),
+            TableColumn(title="model", right=True),
+            TableColumn(title="verdict"),
+        )
+    )
     for number, claim in enumerate(claims, start=1):
         table.add_row(
-            str(number),
+            number,
             claim.section.split(",")[0],
             claim.subject,
             claim.paper,
             format_model(claim),
-            Text(claim.verdict, style=_COLOURS[claim.verdict]),
+            Cell(value=claim.verdict, style=_COLOURS[claim.verdict]),
         )
-    console.print(table)
+    table.print_on(console, wording=wording)
     console.print()
-    console.print(summarize(claims))
-    for line in _legend(wording):
-        console.print(Padding(line, (0, 0, 0, 2)))
+    console.print(wrap_lines(summarize(claims), width=console.width), soft_wrap=True)
+    _print_paragraphs(console, _legend(wording))
     console.print()
     console.print(Text("Why claims disagree", style="bold"))
-    for number, claim in enumerate(claims, start=1):
-        if not claim.agrees:
-            console.print(Padding(f"{number}. {claim.why}", (0, 0, 0, 2)))
+    _print_paragraphs(
+        console, (f"{number}. {claim.why}" for number, claim in enumerate(claims, start=1) if not claim.agrees)
+    )
+
+
+def _print_paragraphs(console: Console, texts: Iterable[str]) -> None:
+    """Print indented paragraphs."""
+    table = FittedTable((TableColumn(wraps="late"),), indent=2)
+    for text in texts:
+        table.add_row(text)
+    table.print_on(console)
 
 
 def _format_title(setting: PaperSetting) -> str:
@@ -131,11 +141,18 @@ def _print_figure(console: Console, figure: PaperFigure, *, wording: Wording) ->
     """Print the ends of each curve, and the caption."""
     console.print(Text(f"Figure {figure.number}: {figure.title}", style="bold"))
     console.print()
-    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
-    for heading in ("panel", "curve", "x"):
-        table.add_column(heading, no_wrap=True)
-    for heading in ("first x", "last x", "first y", "last y", "fit"):
-        table.add_column(heading, justify="right", no_wrap=True)
+    table = FittedTable(
+        (
+            TableColumn(title="panel"),
+            TableColumn(title="curve"),
+            TableColumn(title="x", priority=3),
+            TableColumn(title="first x", short="first\nx", right=True, priority=2),
+            TableColumn(title="last x", short="last\nx", right=True, priority=1),
+            TableColumn(title="first y", short="first\ny", right=True),
+            TableColumn(title="last y", short="last\ny", right=True),
+            TableColumn(title="fit", right=True, priority=4),
+        )
+    )
     for panel in figure.panels:
         for series in panel.series:
             first, last = point_row(series.points[0]), point_row(series.points[-1])
@@ -147,9 +164,9 @@ def _print_figure(console: Console, figure: PaperFigure, *, wording: Wording) ->
                 *(_y_text(row[panel.y], panel.y) for row in (first, last)),
                 f"{sum(point.fits for point in series.points)} of {len(series.points)}",
             )
-    console.print(table)
+    table.print_on(console, wording=wording)
     console.print()
-    console.print(figure.caption)
+    console.print(wrap_lines(figure.caption, width=console.width), soft_wrap=True)
     points = (Argument("figure", figure.number), Argument("format", "csv"))
     console.print(f"All points: {' '.join(map(wording, points))}")
 

@@ -9,6 +9,7 @@ from ckptplan.model.goal import Goal
 from ckptplan.model.headroom import find_memory
 from ckptplan.model.plan import Plan
 from ckptplan.model.profile import HardwareProfile
+from ckptplan.report.columns import wrap_lines
 from ckptplan.units import format_bytes, format_share
 from ckptplan.wording import Argument, Phrase, Wording, put_into_words
 
@@ -35,14 +36,16 @@ def print_budget(console: Console, profile: HardwareProfile, *, budget: int | No
     if headroom and budget is not None:
         where = " per unit" if profile.units > 1 else ""
         taken = _format_rest(profile, budget=budget, headroom=headroom)
-        console.print(Text(f"local budget: {format_bytes(budget)}{where}, {taken}", style="dim"))
+        text = f"local budget: {format_bytes(budget)}{where}, {taken}"
+        console.print(wrap_lines(text, width=console.width, style="dim"), soft_wrap=True)
 
 
 def print_warning(console: Console, plan: Plan, *, wording: Wording = str) -> None:
     """Print a warning if a plan fills the memory of a machine, and all other bytes are taken to be none."""
     warning = warn_of_uncounted_bytes(plan, wording=wording)
     if warning:
-        console.print(Text.assemble(("warning: ", "bold yellow"), warning))
+        text = Text.assemble(("warning: ", "bold yellow"), warning)
+        console.print(wrap_lines(text, width=console.width), soft_wrap=True)
 
 
 def warn_of_uncounted_bytes(plan: Plan, *, wording: Wording = str) -> str:

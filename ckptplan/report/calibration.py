@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from typing import Any
 
 from rich.console import Console
-from rich.table import Table
 
 from ckptplan.calibration.calibrate import Calibrated
 from ckptplan.model.calibration import Calibration
+from ckptplan.report.columns import FittedTable, TableColumn, wrap_lines
 from ckptplan.report.view import View
 from ckptplan.units import format_bytes, format_rate, format_seconds, format_share
 from ckptplan.wording import Argument, Wording
@@ -48,13 +48,16 @@ def _print_calibration(console: Console, found: Calibrated, *, wording: Wording)
     calibration = _of(found)
     console.print(f"{found.workload.cell}, batch {found.workload.batch}", style="bold", soft_wrap=True)
     where = f"on {calibration.machine}, {calibration.threads_text}, PyTorch {calibration.torch}"
-    console.print(f"{where}, {calibration.clock}", soft_wrap=True)
+    console.print(wrap_lines(f"{where}, {calibration.clock}", width=console.width), soft_wrap=True)
     console.print()
-    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
-    table.add_column("")
-    for heading in ("measured", "spread"):
-        table.add_column(heading, justify="right", no_wrap=True)
-    table.add_column("fit R²" if console.encoding.startswith("utf") else "fit R2", no_wrap=True)
+    table = FittedTable(
+        (
+            TableColumn(),
+            TableColumn(title="measured", right=True),
+            TableColumn(title="spread", right=True),
+            TableColumn(title="fit R²" if console.encoding.startswith("utf") else "fit R2"),
+        )
+    )
     for row in _list_numbers(found):
         table.add_row(
             row["name"],
@@ -62,13 +65,14 @@ def _print_calibration(console: Console, found: Calibrated, *, wording: Wording)
             "" if row["spread"] is None else format_share(row["spread"]),
             "" if row["fit"] is None else f"{row['fit']:.4f}",
         )
-    console.print(table)
+    table.print_on(console, wording=wording)
     console.print()
-    console.print(
+    text = (
         f"Times of plans are known to about {format_share(calibration.uncertainty)}, messages to about "
         f"{format_share(calibration.transfer_uncertainty)}. Error bars of a decision: "
         f"ckptplan sensitivity {wording(Argument('uncertainty', f'{calibration.uncertainty * 100:.2g}%'))}"
     )
+    console.print(wrap_lines(text, width=console.width), soft_wrap=True)
 
 
 def _list_numbers(found: Calibrated) -> list[dict[str, Any]]:

@@ -6,23 +6,23 @@ from collections.abc import Iterator, Mapping
 from typing import Any, TypeAlias
 
 from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
 from ckptplan.cost.case import Case
 from ckptplan.errors import Infeasible
 from ckptplan.model.plan import Plan
 from ckptplan.planning.same_schedules import group_same_schedules, list_same_schedules
+from ckptplan.report.aligned import align_bytes, align_percents, align_ratios, align_seconds
 from ckptplan.report.budget import print_budget, print_warning
+from ckptplan.report.columns import Cell, FittedTable, TableColumn, wrap_lines
 from ckptplan.report.infeasible import format_verdict
 from ckptplan.report.plan_rows import make_plan_row
-from ckptplan.report.plan_text import PROVED, format_names, passed_over, print_basis, print_title
+from ckptplan.report.plan_text import PROVED, make_names_cell, passed_over, print_title
 from ckptplan.report.view import View
 from ckptplan.storage.plans import plan_document
 from ckptplan.storage.tables import Rows
 from ckptplan.strategies.registry import strategy_of
 from ckptplan.studies.rows import DETAIL_COLUMNS, JOB_COLUMNS, REASON_COLUMNS, cost_columns
-from ckptplan.units import format_bytes, format_percent, format_seconds
+from ckptplan.units import format_percent
 from ckptplan.wording import Wording
 
 Results: TypeAlias = Mapping[str, Plan | Infeasible]
@@ -38,57 +38,69 @@ def view_comparison(results: Results, case: Case, *, regret: bool = False, wordi
         table=lambda console: _print_comparison(console, results, case, regret=regret, wording=wording),
         document=lambda: _make_document(results, case),
         rows=lambda: _list_rows(results, case),
+        basis=lambda: next((one.estimate_basis for one in results.values() if isinstance(one, Plan)), ()),
     )
 
 
 def _print_comparison(
     console: Console, results: Results, case: Case, *, regret: bool, wording: Wording
 ) -> None:
-    """Print the best plan of each strategy, and the basis of the numbers."""
+    """Print the best plan of each strategy."""
     print_title(console, workload=case.workload, profile=case.profile)
-    console.print(make_strategies_table(results, regret=regret))
+    make_strategies_table(results, regret=regret).print_on(console, wording=wording)
     plans = [result for result in results.values() if isinstance(result, Plan)]
     if plans and regret:
         console.print()
-        console.print(_above(plans[0]))
+        console.print(wrap_lines(_above(plans[0]), width=console.width), soft_wrap=True)
     if plans:
         print_budget(console, case.profile, budget=plans[0].goal.local_bytes, headroom=plans[0].goal.headroom)
         print_warning(console, plans[0], wording=wording)
-        print_basis(console, plans[0], wording=wording)
 
 
-def make_strategies_table(results: Results, *, regret: bool = False) -> Table:
+def make_strategies_table(results: Results, *, regret: bool = False) -> FittedTable:
     """Return a table with a line for each schedule; with ``regret`` also its time over the optimum.
 
     Of several strategies with the same schedule, the simplest names the line, which lists the others.
     """
     best = next((result for result in results.values() if isinstance(result, Plan)), None)
-    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
-    table.add_column("strategy", no_wrap=True)
-    table.add_column("parameters", overflow="fold")
-    for heading in ("time", "over base", "local"):
-        table.add_column(heading, justify="right", no_wrap=True)
-    if regret:
-        for heading in ("time / least", "extra / least"):
-            table.add_column(heading, justify="right", no_wrap=True)
-    else:
-        table.add_column("")
+    table = FittedTable((*_COLUMNS, *(_REGRETS if regret else (_VERDICT,))))
     for result, also in _merge_lines(results):
         if isinstance(result, Plan):
-            ratios = [_ratio(value) for value in _regrets(result).values()] if regret else []
             table.add_row(
-                Text(result.strategy, style="bold green" if result is best else ""),
-                format_names(result, also),
-                format_seconds(result.predicted.seconds),
-                format_percent(result.predicted.overhead),
-                format_bytes(result.predicted.local_peak_bytes),
-                *(ratios or ["best" if best is None or result is best else _why_not(result, best)]),
+                Cell(value=result.strategy, style="bold green" if result is best else ""),
+                make_names_cell(result, also),
+                result.predicted.seconds,
+                result.predicted.overhead,
+                result.predicted.local_peak_bytes,
+                *(
+                    _regrets(result).values()
+                    if regret
+                    else [_shorten("best" if best is None or result is best else _why_not(result, best))]
+                ),
             )
         else:
-            local = format_bytes(result.need) if result.binding == "local_bytes" else ""
-            cells = (*also, "", "", "", local, format_verdict(result), "")[: len(table.columns)]
-            table.add_row(*(Text(text, style="dim") for text in cells))
+            local = result.need if result.binding == "local_bytes" else None
+            table.add_row(*also, None, None, None, local, _shorten(format_verdict(result)), style="dim")
     return table
+
+
+def _shorten(verdict: str) -> Cell:
+    """Return a verdict, which narrow tables show without what their titles say."""
+    return Cell(value=verdict, short={"does not fit": "no fit"}.get(verdict, verdict.removesuffix(" time")))
+
+
+_COLUMNS = (
+    TableColumn(title="strategy"),
+    TableColumn(title="parameters", wraps="late"),
+    TableColumn(title="time", form=align_seconds),
+    TableColumn(title="over base", short="over\nbase", form=align_percents, priority=2),
+    TableColumn(title="local", form=align_bytes, priority=1),
+)
+_VERDICT = TableColumn(short="than\nbest", name="than best", wraps="late")
+_REGRETS = tuple(
+    TableColumn(title=f"{what} / least", short=f"{what} /\nleast", form=align_ratios, right=True)
+    for what in ("time", "extra")
+)
 
 
 def _merge_lines(results: Results) -> Iterator[tuple[Plan | Infeasible, tuple[str, ...]]]:
@@ -115,10 +127,6 @@ def _regrets(plan: Plan) -> dict[str, float | None]:
         "time_over_least": plan.predicted.seconds / least if least > 0 else None,
         "extra_over_least": extra / least_extra if least_extra > 1e-9 * base else None,
     }
-
-
-def _ratio(value: float | None) -> str:
-    return "" if value is None else f"{value:.3f}"
 
 
 def _above(best: Plan) -> str:

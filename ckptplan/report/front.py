@@ -9,19 +9,19 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
 from ckptplan.model.plan import Plan
+from ckptplan.report.aligned import align_bytes, align_counts, align_percents, align_seconds
 from ckptplan.report.budget import print_budget, print_warning
+from ckptplan.report.columns import Cell, FittedTable, TableColumn, wrap_lines
 from ckptplan.report.infeasible import format_infeasible
-from ckptplan.report.plan_text import format_parameters, print_basis, print_title
+from ckptplan.report.plan_text import format_parameters, make_parameters_cell, print_title
 from ckptplan.report.view import Column, View
 from ckptplan.storage.tables import Blocks, Columns
 from ckptplan.strategies.registry import all_parameters
 from ckptplan.studies.pareto import ParetoFront
 from ckptplan.studies.rows import JOB_COLUMNS, parameter_columns
-from ckptplan.units import format_bytes, format_count, format_percent, format_seconds
+from ckptplan.units import format_bytes, format_count
 from ckptplan.wording import Argument, Wording
 
 #: Rows of the table, evenly spaced in the logarithm of the memory besides the resident bytes.
@@ -37,6 +37,7 @@ def view_front(front: ParetoFront, *, wording: Wording = str) -> View:
         table=lambda console: _print_front(console, front, wording=wording),
         document=lambda: _make_document(front),
         rows=lambda: _make_rows(front),
+        basis=lambda: front[len(front) - 1].estimate_basis if len(front) else (),
     )
 
 
@@ -48,20 +49,19 @@ def _print_front(console: Console, front: ParetoFront, *, wording: Wording) -> N
         console.print("no plan" if reason is None else format_infeasible(reason))
         return
     explained = _explain_best(front)
-    console.print(_summarize(front))
+    console.print(wrap_lines(_summarize(front), width=console.width), soft_wrap=True)
     print_budget(console, front.profile, budget=front.budget_bytes, headroom=front.headroom)
     console.print()
-    console.print(_make_table(front, label="quickest" if explained else "best"))
+    _make_table(front, label="quickest" if explained else "best").print_on(console, wording=wording)
     console.print()
-    console.print(_make_strategies_table(front))
+    _make_strategies_table(front).print_on(console, wording=wording)
     if explained:
-        console.print(explained)
+        console.print(wrap_lines(explained, width=console.width), soft_wrap=True)
     best = front.place_within(front.budget_bytes)
     if best is not None:
         print_warning(console, front[best], wording=wording)
     for line in _list_notes(front, wording=wording):
-        console.print(Text(line, style="dim"))
-    print_basis(console, front[len(front) - 1], wording=wording)
+        console.print(wrap_lines(line, width=console.width, style="dim"), soft_wrap=True)
 
 
 def _list_notes(front: ParetoFront, *, wording: Wording = str) -> Iterator[str]:
@@ -86,22 +86,26 @@ def _summarize(front: ParetoFront) -> str:
     )
 
 
-def _make_table(front: ParetoFront, *, label: str) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
-    for heading in ("local", "time", "over base"):
-        table.add_column(heading, justify="right", no_wrap=True)
-    table.add_column("strategy", no_wrap=True)
-    table.add_column("parameters", overflow="fold")
-    table.add_column("")
+def _make_table(front: ParetoFront, *, label: str) -> FittedTable:
+    table = FittedTable(
+        (
+            TableColumn(title="local", form=align_bytes),
+            TableColumn(title="time", form=align_seconds),
+            TableColumn(title="over base", short="over\nbase", form=align_percents, priority=1),
+            TableColumn(title="strategy"),
+            TableColumn(title="parameters", wraps="late"),
+            TableColumn(name="mark", wraps="late"),
+        )
+    )
     labels = _mark_points(front, label=label)
     for place in sorted({*_choose_rungs(front), *labels}):
         table.add_row(
-            format_bytes(int(front.local_peak_bytes[place])),
-            format_seconds(float(front.seconds[place])),
-            format_percent(float(front.overhead[place])),
+            int(front.local_peak_bytes[place]),
+            float(front.seconds[place]),
+            float(front.overhead[place]),
             front.strategies[place],
-            format_parameters(front[place]),
-            Text(labels.get(place, ""), style="bold"),
+            make_parameters_cell(front[place]),
+            Cell(value=labels.get(place, ""), style="bold"),
         )
     return table
 
@@ -137,31 +141,40 @@ def _choose_rungs(front: ParetoFront) -> set[int]:
     return {0, len(front) - 1, *np.searchsorted(free, wanted[1:-1]).tolist()}
 
 
-def _make_strategies_table(front: ParetoFront) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
-    table.add_column("strategy", no_wrap=True)
-    within = f"within {format_bytes(front.budget_bytes)}"
-    for heading in ("plans", "least local", "over base", within, "over base"):
-        table.add_column(heading, justify="right", no_wrap=True)
-    table.add_column("best of all", justify="right", no_wrap=True)
+def _make_strategies_table(front: ParetoFront) -> FittedTable:
+    budget = format_bytes(front.budget_bytes)
+    table = FittedTable(
+        (
+            TableColumn(title="strategy"),
+            TableColumn(title="plans", form=align_counts, priority=1),
+            TableColumn(title="least local", short="least\nlocal", form=align_bytes),
+            TableColumn(
+                title="over base", short="over\nbase", name="over base there", form=align_percents, priority=3
+            ),
+            TableColumn(title=f"within {budget}", short=f"within\n{budget}", form=align_seconds),
+            TableColumn(title="over base", short="over\nbase", form=align_percents),
+            TableColumn(title="best of all", short="best\nof all", right=True, form=align_counts, priority=2),
+        )
+    )
     for name, one in front.by_strategy.items():
         share = len(front.places_of(name))
         table.add_row(
             name,
-            format_count(len(one)),
-            format_bytes(int(one.local_peak_bytes[0])),
-            format_percent(float(one.overhead[0])),
-            *_format_best_within(one, front.budget_bytes),
-            format_count(share) if share else "none",
+            len(one),
+            int(one.local_peak_bytes[0]),
+            float(one.overhead[0]),
+            *_find_best_within(one, front.budget_bytes),
+            share or "none",
         )
     return table
 
 
-def _format_best_within(front: ParetoFront, budget: int) -> tuple[str, str]:
+def _find_best_within(front: ParetoFront, budget: int) -> tuple[str | float, float | None]:
+    """Return the least time within a budget, and its overhead; or that nothing fits."""
     place = front.place_within(budget)
     if place is None:
-        return "does not fit", ""
-    return format_seconds(float(front.seconds[place])), format_percent(float(front.overhead[place]))
+        return "does not fit", None
+    return float(front.seconds[place]), float(front.overhead[place])
 
 
 def _make_document(front: ParetoFront) -> dict[str, Any]:

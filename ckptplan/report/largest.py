@@ -6,22 +6,23 @@ from collections.abc import Mapping
 from typing import Any
 
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
 from ckptplan.cost.case import Case
 from ckptplan.planning.same_schedules import list_same_schedules
+from ckptplan.report.aligned import align_counts, align_percents, align_seconds
 from ckptplan.report.budget import print_budget, print_warning
+from ckptplan.report.columns import FittedTable, TableColumn, wrap_lines
 from ckptplan.report.infeasible import format_verdict
 from ckptplan.report.limits import limit_words
 from ckptplan.report.plan_rows import list_plan_columns, make_plan_row
-from ckptplan.report.plan_text import format_parameters, print_basis
+from ckptplan.report.plan_text import make_parameters_cell
 from ckptplan.report.view import View
 from ckptplan.storage.plans import plan_document
 from ckptplan.storage.tables import Columns, Rows
 from ckptplan.strategies.registry import strategy_of
 from ckptplan.studies.reach import Reach
-from ckptplan.units import format_count, format_percent, format_seconds
+from ckptplan.units import format_count, format_percent
 from ckptplan.wording import Wording
 
 _OF = {"T": "time steps", "batch": "samples", "neurons": "neurons"}
@@ -43,6 +44,7 @@ def view_reaches(
         ),
         document=lambda: _make_document(reaches, quantity=quantity),
         rows=lambda: _list_rows(reaches, quantity=quantity),
+        basis=lambda: next((one.plan.estimate_basis for one in reaches.values() if one.plan is not None), ()),
     )
 
 
@@ -64,51 +66,60 @@ def _print_reaches(
         )
     )
     console.print()
-    console.print(_make_table(reaches, quantity=quantity))
+    _make_table(reaches, quantity=quantity).print_on(console, wording=wording)
     for name, others in _merge_lines(reaches).items():
         if others:
-            console.print(f"{name} also: {', '.join(others)}")
+            console.print(wrap_lines(f"{name} also: {', '.join(others)}", width=console.width), soft_wrap=True)
     plan = next((reach.plan for reach in reaches.values() if reach.plan is not None), None)
     interrupted = [name for name, reach in reaches.items() if reach.interrupted]
     unproved = [name for name, reach in reaches.items() if not reach.proved and name not in interrupted]
-    if unproved:
-        console.print(Text(f"not proved to be the largest: {', '.join(unproved)}", style="dim"))
-    if interrupted:
-        console.print(Text(f"interrupted, larger values may fit: {', '.join(interrupted)}", style="dim"))
+    for what, names in (
+        ("not proved to be the largest", unproved),
+        ("interrupted, larger values may fit", interrupted),
+    ):
+        if names:
+            line = f"{what}: {', '.join(names)}"
+            console.print(wrap_lines(line, width=console.width, style="dim"), soft_wrap=True)
     if plan is not None:
         print_budget(console, case.profile, budget=plan.goal.local_bytes, headroom=plan.goal.headroom)
         print_warning(console, plan, wording=wording)
-        print_basis(console, plan, wording=wording)
 
 
-def _make_table(reaches: Mapping[str, Reach], *, quantity: str) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
+def _make_table(reaches: Mapping[str, Reach], *, quantity: str) -> FittedTable:
     base = reaches["base"].value if "base" in reaches else 0
-    table.add_column("strategy", no_wrap=True)
-    headings = (f"largest {quantity}", *(("of base",) if base else ()), "time", "over base")
-    for heading in headings:
-        table.add_column(heading, justify="right", no_wrap=True)
-    table.add_column("the next breaks", no_wrap=True)
-    table.add_column("parameters", overflow="fold")
+    ratio = TableColumn(title="of base", short="of\nbase", right=True, priority=3)
+    table = FittedTable(
+        (
+            TableColumn(title="strategy"),
+            TableColumn(
+                title=f"largest {quantity}", short=f"largest\n{quantity}", form=align_counts, right=True
+            ),
+            *((ratio,) if base else ()),
+            TableColumn(title="time", form=align_seconds),
+            TableColumn(title="over base", short="over\nbase", form=align_percents, priority=1),
+            TableColumn(title="the next breaks", short="the next\nbreaks", priority=2),
+            TableColumn(title="parameters", wraps="late"),
+        )
+    )
+    empty = (None,) * (3 if base else 2)
     for name in _merge_lines(reaches):
         reach = reaches[name]
         if reach.plan is None and reach.interrupted:
-            table.add_row(name, *["", *[""] * len(headings)], "interrupted", style="dim")
+            table.add_row(name, None, *empty, None, "interrupted", style="dim")
             continue
         if reach.plan is None:
             reason = format_verdict(reach.infeasible) if reach.infeasible else "does not fit"
-            cells = (name, "none", *[""] * (len(headings) - 1), _bound(reach), reason)
-            table.add_row(*(Text(text, style="dim") for text in cells))
+            table.add_row(name, "none", *empty, _bound(reach), reason, style="dim")
             continue
         predicted = reach.plan.predicted
         table.add_row(
             name,
-            format_count(reach.value),
+            reach.value,
             *((f"{reach.value / base:.2f} x",) if base else ()),
-            format_seconds(predicted.seconds),
-            format_percent(predicted.overhead),
+            predicted.seconds,
+            predicted.overhead,
             "" if reach.interrupted else _bound(reach),
-            format_parameters(reach.plan),
+            make_parameters_cell(reach.plan),
         )
     return table
 

@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
 from ckptplan.errors import Infeasible
 from ckptplan.model.plan import Plan
 from ckptplan.report.budget import describe_headroom, warn_of_uncounted_bytes
+from ckptplan.report.columns import FittedTable, TableColumn
 from ckptplan.report.comparison import make_strategies_table
 from ckptplan.report.plan_rows import list_plan_columns, make_plan_row
-from ckptplan.report.plan_text import PROVED, format_parameters, passed_over, print_basis, print_title
+from ckptplan.report.plan_text import PROVED, format_parameters, passed_over, print_title
 from ckptplan.report.view import View
 from ckptplan.storage.plans import plan_document
 from ckptplan.storage.tables import Rows
@@ -32,28 +32,28 @@ def view_plan(
         table=lambda console: _print_plan(console, plan, compared(), wording=wording),
         document=lambda: plan_document(plan),
         rows=lambda: Rows(columns=list_plan_columns(), rows=[make_plan_row(plan)]),
+        basis=lambda: plan.estimate_basis,
     )
 
 
 def _print_plan(
     console: Console, plan: Plan, results: Mapping[str, Plan | Infeasible], *, wording: Wording
 ) -> None:
-    """Print the plan, its runners-up and its basis."""
+    """Print the plan and its runners-up."""
     # The others are compared with the plan to run.
     others = {name: result for name, result in results.items() if name != plan.strategy}
     results = {plan.strategy: plan, **others}
     print_title(console, workload=plan.workload, profile=plan.profile)
-    console.print(_facts(plan, results, wording=wording, unicode=console.encoding.startswith("utf")))
+    _facts(plan, results, wording=wording, unicode=console.encoding.startswith("utf")).print_on(console)
     console.print()
-    console.print(make_strategies_table(results))
-    print_basis(console, plan, wording=wording)
+    make_strategies_table(results).print_on(console, wording=wording)
 
 
-def _facts(plan: Plan, results: Mapping[str, Plan | Infeasible], *, wording: Wording, unicode: bool) -> Table:
+def _facts(
+    plan: Plan, results: Mapping[str, Plan | Infeasible], *, wording: Wording, unicode: bool
+) -> FittedTable:
     predicted = plan.predicted
-    table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
-    table.add_column(no_wrap=True)
-    table.add_column()
+    table = FittedTable((TableColumn(), TableColumn(wraps="early")))
     table.add_row("strategy", Text.assemble((plan.strategy, "bold green"), f"  {format_parameters(plan)}"))
     # The bound is one of time: it says nothing about the least memory or the knee.
     if plan.bound is not None and plan.goal.objective == "time":

@@ -6,29 +6,31 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
 from ckptplan.model.profile import GRADES, NUMBERS, HardwareProfile
+from ckptplan.report.aligned import align_bytes, align_counts, align_rates
+from ckptplan.report.columns import Cell, FittedTable, TableColumn, wrap_lines
 from ckptplan.report.view import View
-from ckptplan.units import format_bytes, format_count, format_rate, format_seconds, format_share
+from ckptplan.units import format_bytes, format_rate, format_seconds, format_share
+from ckptplan.wording import Wording
 
 
-def view_profiles(profiles: Sequence[HardwareProfile]) -> View:
+def view_profiles(profiles: Sequence[HardwareProfile], *, wording: Wording = str) -> View:
     """Return a list of profiles for every format."""
     return View(
         kind="profiles",
-        table=lambda console: _print_profiles(console, profiles),
+        table=lambda console: _print_profiles(console, profiles, wording=wording),
         document=lambda: {"profiles": [_make_row(profile) for profile in profiles]},
         rows=lambda: [_make_row(profile) for profile in profiles],
     )
 
 
-def view_profile(profile: HardwareProfile) -> View:
+def view_profile(profile: HardwareProfile, *, wording: Wording = str) -> View:
     """Return every number of a profile with its grade and its source, for every format."""
     return View(
         kind="profile",
-        table=lambda console: _print_profile(console, profile),
+        table=lambda console: _print_profile(console, profile, wording=wording),
         document=lambda: {
             "profile": {
                 "hash": profile.hash,
@@ -50,27 +52,35 @@ def view_checks(profiles: Sequence[HardwareProfile]) -> View:
     )
 
 
-def _print_profiles(console: Console, profiles: Sequence[HardwareProfile]) -> None:
+def _print_profiles(console: Console, profiles: Sequence[HardwareProfile], *, wording: Wording) -> None:
     """Print a line for each profile."""
-    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
-    table.add_column("name", no_wrap=True)
-    for heading in ("units", "local each", "headroom", "remote", "write", "read"):
-        table.add_column(heading, justify="right", no_wrap=True)
-    table.add_column("assumed")
+    table = FittedTable(
+        (
+            TableColumn(title="name"),
+            TableColumn(title="units", form=align_counts),
+            TableColumn(title="local each", short="local\neach", form=align_bytes),
+            TableColumn(title="headroom", short="head-\nroom", name="headroom", right=True, priority=2),
+            TableColumn(title="remote", form=align_bytes),
+            TableColumn(title="write", form=align_rates),
+            TableColumn(title="read", form=align_rates, priority=1),
+            TableColumn(title="assumed", priority=3),
+        )
+    )
     for profile in profiles:
         table.add_row(
-            Text(profile.name, style="bold"),
-            format_count(profile.units),
-            format_bytes(profile.local_bytes),
+            Cell(value=profile.name, style="bold"),
+            profile.units,
+            profile.local_bytes,
             format_share(profile.headroom),
-            "unbounded" if profile.remote_bytes is None else format_bytes(profile.remote_bytes),
-            format_rate(profile.write_bytes_per_second),
-            format_rate(profile.read_bytes_per_second),
+            "unbounded" if profile.remote_bytes is None else profile.remote_bytes,
+            profile.write_bytes_per_second,
+            profile.read_bytes_per_second,
             f"{len(_list_assumed(profile))} of {len(profile.sources)}",
         )
-    console.print(table)
+    table.print_on(console, wording=wording)
     console.print()
-    console.print("Every number with its source, or the assumption made: ckptplan profiles show NAME")
+    text = "Every number with its source, or the assumption made: ckptplan profiles show NAME"
+    console.print(wrap_lines(text, width=console.width), soft_wrap=True)
 
 
 def _make_row(profile: HardwareProfile) -> dict[str, Any]:
@@ -84,16 +94,20 @@ def _make_row(profile: HardwareProfile) -> dict[str, Any]:
     }
 
 
-def _print_profile(console: Console, profile: HardwareProfile) -> None:
+def _print_profile(console: Console, profile: HardwareProfile, *, wording: Wording) -> None:
     """Print every number of a profile with its grade and its source."""
     text = f": {profile.description}" if profile.description else ""
-    console.print(Text.assemble((profile.name, "bold"), text))
+    title = Text.assemble((profile.name, "bold"), text)
+    console.print(wrap_lines(title, width=console.width), soft_wrap=True)
     console.print()
-    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
-    table.add_column("number", no_wrap=True)
-    table.add_column("value", justify="right", no_wrap=True)
-    table.add_column("grade", no_wrap=True)
-    table.add_column("source, note or assumption", overflow="fold")
+    table = FittedTable(
+        (
+            TableColumn(title="number"),
+            TableColumn(title="value", right=True),
+            TableColumn(title="grade"),
+            TableColumn(title="source, note or assumption", wraps="early"),
+        )
+    )
     assumed = _list_assumed(profile)
     for field in NUMBERS:
         value, source = getattr(profile, field), profile.sources.get(field)
@@ -103,12 +117,13 @@ def _print_profile(console: Console, profile: HardwareProfile) -> None:
         table.add_row(
             field,
             format_field(field, value),
-            Text("" if source is None else source.grade, style="yellow" if field in assumed else ""),
+            Cell(value="" if source is None else source.grade, style="yellow" if field in assumed else ""),
             "; ".join(part for part in told if part) or "stated without a source",
         )
-    console.print(table)
+    table.print_on(console, wording=wording)
     console.print()
-    console.print("Grades: " + ", ".join(f"{grade} {meaning}" for grade, meaning in GRADES.items()))
+    grades = "Grades: " + ", ".join(f"{grade} {meaning}" for grade, meaning in GRADES.items())
+    console.print(wrap_lines(grades, width=console.width), soft_wrap=True)
 
 
 def _list_numbers(profile: HardwareProfile) -> list[dict[str, Any]]:

@@ -7,10 +7,11 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
+from ckptplan.report.basis import list_basis
 from ckptplan.report.budget import print_budget
+from ckptplan.report.columns import Cell, FittedTable, TableColumn, wrap_lines
 from ckptplan.report.plan_text import print_title
 from ckptplan.report.view import View
 from ckptplan.storage.tables import Columns, Row, Rows
@@ -24,6 +25,8 @@ from ckptplan.wording import Argument, Wording
 
 #: Changes of strategy printed for one input, those nearest to its value.
 _MOST_BREAK_EVENS = 6
+#: Factors that a narrow table leaves out.
+_BETWEEN = FACTORS[1:-1]
 #: Smaller differences are shown as none.
 _SAME = 5e-5
 
@@ -35,6 +38,7 @@ def view_sensitivity(study: Sensitivity, *, wording: Wording = str) -> View:
         table=lambda console: _print_sensitivity(console, study, wording=wording),
         document=lambda: _make_document(study),
         rows=lambda: _list_rows(study),
+        basis=lambda: list_basis(study.workload, study.profile, study.goal),
     )
 
 
@@ -50,36 +54,47 @@ def _print_sensitivity(console: Console, study: Sensitivity, *, wording: Wording
     profile = study.profile
     print_budget(console, profile, budget=profile.local_budget_bytes, headroom=profile.headroom)
     console.print()
-    console.print(_make_table(study))
+    _make_table(study).print_on(console, wording=wording)
     console.print()
-    console.print("Change of time, planned again with the input at that factor; below it what differs.")
+    text = "Change of time, planned again with the input at that factor; below it what differs."
+    console.print(wrap_lines(text, width=console.width), soft_wrap=True)
     _print_break_evens(console, study.influences, wording=wording)
     if study.error_bars is not None:
         _print_error_bars(console, study, study.error_bars)
 
 
-def _make_table(study: Sensitivity) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
-    table.add_column("input", no_wrap=True)
-    table.add_column("now", justify="right", no_wrap=True)
-    for factor in FACTORS:
-        table.add_column(f"x {factor:g}", justify="right", no_wrap=True)
+def _make_table(study: Sensitivity) -> FittedTable:
+    table = FittedTable(
+        (
+            TableColumn(title="input"),
+            TableColumn(title="now", right=True, priority=1),
+            *(
+                TableColumn(title=f"x {factor:g}", right=True, priority=2 if factor in _BETWEEN else 0)
+                for factor in FACTORS
+            ),
+        )
+    )
     for influence in sort_by_effect(study):
         points = influence.points
         now = format_values(influence.axis, influence.values)
-        table.add_row(influence.name, now, *(_anew(point, study.best) for point in points))
+        table.add_row(influence.name, now, *(_shorten(_anew(point, study.best)) for point in points))
         for label, cell in (("  best strategy", _other), ("  plan kept", _kept)):
             cells = [cell(point, study.best) for point in points]
             if any(cells):
-                table.add_row(*(Text(text, style="dim") for text in (label, "", *cells)))
+                table.add_row(label, None, *map(_shorten, cells), style="dim")
     for influence in study.influences:
         if influence.no_effect:
             table.add_row(
-                Text(influence.name, style="dim"),
+                Cell(value=influence.name, style="dim"),
                 format_values(influence.axis, influence.values),
-                Text("no effect", style="dim"),
+                Cell(value="no effect", style="dim"),
             )
     return table
+
+
+def _shorten(text: str) -> Cell:
+    """Return a cell that is shorter in narrow tables."""
+    return Cell(value=text, short={"nothing fits": "none", "does not fit": "no fit"}.get(text))
 
 
 def sort_by_effect(study: Sensitivity) -> list[Influence]:
@@ -143,7 +158,7 @@ def _print_break_evens(console: Console, influences: Sequence[Influence], *, wor
         console.print("The same strategy is the best one from a quarter to four times each input.")
         return
     console.print(Text("The best strategy changes", style="bold"))
-    table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 2))
+    table = FittedTable((TableColumn(), TableColumn(wraps="early")), indent=2)
     for influence in influences:
         nearest = sorted(influence.break_evens, key=lambda each: abs(math.log(each.factor)))[:_MOST_BREAK_EVENS]
         for each in sorted(nearest, key=lambda each: each.factor):
@@ -152,7 +167,7 @@ def _print_break_evens(console: Console, influences: Sequence[Influence], *, wor
             more = len(influence.break_evens) - len(nearest)
             all_of_them = wording(Argument("format", "json"))
             table.add_row(influence.name, Text(f"{more} more, farther away: {all_of_them}", style="dim"))
-    console.print(table)
+    table.print_on(console)
 
 
 def _format_break_even(axis: Axis, each: BreakEven) -> str:

@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
 from ckptplan.model.plan import Plan
-from ckptplan.report.plan_text import format_parameters, print_basis, print_title
+from ckptplan.report.columns import FittedTable, TableColumn, wrap_lines
+from ckptplan.report.plan_text import format_parameters, print_title
 from ckptplan.report.view import View
 from ckptplan.schedule.simulator import Trace
 from ckptplan.units import format_bytes, format_count, format_percent, format_seconds
@@ -72,6 +72,7 @@ def view_simulation(plan: Plan, trace: Trace, *, schedule: str | None = None, wo
         table=lambda console: _print_simulation(console, plan, trace, schedule=schedule, wording=wording),
         document=lambda: _make_document(plan, trace, schedule=schedule),
         rows=lambda: _list_rows(plan, trace),
+        basis=lambda: plan.estimate_basis,
     )
 
 
@@ -81,21 +82,24 @@ def _print_simulation(
     """Print both side by side."""
     print_title(console, workload=plan.workload, profile=plan.profile)
     played = schedule or f"{plan.strategy}  {format_parameters(plan)}".strip()
-    console.print(f"schedule  {played}: {format_count(trace.actions)} actions, every law kept", soft_wrap=True)
+    text = f"schedule  {played}: {format_count(trace.actions)} actions, every law kept"
+    console.print(wrap_lines(text, width=console.width), soft_wrap=True)
     console.print()
-    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
-    table.add_column("")
-    for heading in ("predicted", "simulated"):
-        table.add_column(heading, justify="right", no_wrap=True)
-    table.add_column("difference", no_wrap=True)
+    table = FittedTable(
+        (
+            TableColumn(),
+            TableColumn(title="predicted", right=True),
+            TableColumn(title="simulated", right=True),
+            TableColumn(title="difference"),
+        )
+    )
     for row in compare_quantities(plan, trace):
         name, shown = _QUANTITIES[row.quantity]
         table.add_row(name, shown(row.predicted), shown(row.simulated), _difference(row, shown))
-    console.print(table)
+    table.print_on(console, wording=wording)
     if trace.stall_seconds:
         console.print()
         console.print(f"compute waits {format_seconds(trace.stall_seconds)} for transfers")
-    print_basis(console, plan, wording=wording)
 
 
 def _difference(row: Comparison, shown: Callable[[Any], str]) -> Text:

@@ -4,17 +4,22 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
+from itertools import product
 from typing import Any
 
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
+from ckptplan.model.prediction import BasisEntry
+from ckptplan.report.aligned import align_bytes, align_percents, align_seconds
+from ckptplan.report.basis import list_basis
+from ckptplan.report.columns import Cell, Content, FittedTable, TableColumn, wrap_lines
 from ckptplan.report.limits import limit_words
+from ckptplan.report.plan_text import shorten_parameters
 from ckptplan.strategies.registry import all_parameters
 from ckptplan.studies.axes import Axis
 from ckptplan.studies.sweep import Sweep
-from ckptplan.units import format_bytes, format_count, format_percent, format_seconds
+from ckptplan.units import format_count
 from ckptplan.wording import Argument, Wording
 
 #: Rows shown; the others are only counted.
@@ -40,41 +45,53 @@ class Summary:
 
     def print(self, console: Console, *, wording: Wording = str) -> None:
         """Print the rows kept, the number left out, and how often each strategy is best."""
-        console.print(_make_table(self.sweep, self.shown))
+        title = _format_title(self.sweep)
+        if title:
+            console.print(Text(title, style="bold"))
+        _make_table(self.sweep, self.shown).print_on(console, wording=wording)
         console.print()
         if self.count > len(self.shown):
             file = wording(Argument("output", "FILE.csv"))
             more = format_count(self.count - len(self.shown))
-            console.print(f"{more} more rows; {file} (or .jsonl, .parquet) writes all")
+            text = f"{more} more rows; {file} (or .jsonl, .parquet) writes all"
+            console.print(wrap_lines(text, width=console.width), soft_wrap=True)
         shares = ", ".join(f"{name} {format_count(count)}" for name, count in self.best.most_common())
-        console.print(f"best of {format_count(self.count)}: {shares}")
+        text = f"best of {format_count(self.count)}: {shares}"
+        console.print(wrap_lines(text, width=console.width), soft_wrap=True)
+
+    def list_basis(self) -> tuple[BasisEntry, ...]:
+        """Return the inputs of all jobs of the sweep, each once, as they are before the grid changes them."""
+        jobs = product(self.sweep.workloads, self.sweep.profiles)
+        found = (entry for job in jobs for entry in list_basis(*job, self.sweep.goal))
+        return tuple({(entry.field, entry.text): entry for entry in found}.values())
 
 
-def _make_table(sweep: Sweep, rows: Iterable[Mapping[str, Any]]) -> Table:
+def _list_jobs(sweep: Sweep) -> list[str]:
+    """Return which of workload and profile have a column: those of which there are several."""
+    return [name for name in ("workload", "profile") if len(getattr(sweep, f"{name}s")) > 1]
+
+
+def _format_title(sweep: Sweep) -> str:
+    """Return the single workload and the single profile."""
+    jobs = _list_jobs(sweep)
+    names = {"workload": sweep.workloads[0].name, "profile": sweep.profiles[0].name}
+    return " on ".join(text for name, text in names.items() if name not in jobs)
+
+
+def _make_table(sweep: Sweep, rows: Iterable[Mapping[str, Any]]) -> FittedTable:
     """Return a table with a line for each row; a single workload or profile is named in the title."""
-    jobs = [name for name in ("workload", "profile") if len(getattr(sweep, f"{name}s")) > 1]
-    fixed = [
-        text
-        for name, text in (("workload", sweep.workloads[0].name), ("profile", sweep.profiles[0].name))
-        if name not in jobs
-    ]
-    table = Table(
-        box=None,
-        pad_edge=False,
-        header_style="bold",
-        padding=(0, 2, 0, 0),
-        title=" on ".join(fixed) or None,
-        title_justify="left",
-        title_style="bold",
+    jobs = _list_jobs(sweep)
+    table = FittedTable(
+        (
+            *(TableColumn(title=name) for name in jobs),
+            *(TableColumn(title=axis.name, right=True) for axis in sweep.grid.axes),
+            TableColumn(title="best"),
+            TableColumn(title="parameters", wraps="late"),
+            TableColumn(title="time", form=align_seconds),
+            TableColumn(title="over base", short="over\nbase", form=align_percents, priority=2),
+            TableColumn(title="local", form=align_bytes, priority=1),
+        )
     )
-    for name in jobs:
-        table.add_column(name, no_wrap=True)
-    for axis in sweep.grid.axes:
-        table.add_column(axis.name, justify="right", no_wrap=True)
-    table.add_column("best", no_wrap=True)
-    table.add_column("parameters", overflow="fold")
-    for heading in ("time", "over base", "local"):
-        table.add_column(heading, justify="right", no_wrap=True)
     for row in rows:
         cells = [row[name] for name in jobs] + [_shown(axis, row) for axis in sweep.grid.axes]
         table.add_row(*cells, *(_plan(row) if row["fits"] else _reason(row)))
@@ -85,7 +102,7 @@ def _shown(axis: Axis, row: Mapping[str, Any]) -> str:
     return axis.kind.show(row[axis.column])
 
 
-def _plan(row: Mapping[str, Any]) -> list[str | Text]:
+def _plan(row: Mapping[str, Any]) -> list[Content]:
     parameters = ", ".join(
         f"{name} {row[name]}"
         for name in all_parameters()
@@ -93,14 +110,15 @@ def _plan(row: Mapping[str, Any]) -> list[str | Text]:
     )
     return [
         row["strategy"],
-        parameters,
-        format_seconds(row["seconds"]),
-        format_percent(row["overhead"]),
-        format_bytes(row["local_peak_bytes"]),
+        Cell(value=parameters, short=shorten_parameters(parameters)),
+        row["seconds"],
+        row["overhead"],
+        row["local_peak_bytes"],
     ]
 
 
-def _reason(row: Mapping[str, Any]) -> list[str | Text]:
+def _reason(row: Mapping[str, Any]) -> list[Content]:
     words = limit_words(row["binding"])
-    text = f"{words.name}: {words.needs_in_cell} {words.short(row['need'])}, has {words.short(row['have'])}"
-    return [Text("none", style="dim"), Text(text, style="dim"), "", "", ""]
+    needs = f"{words.needs_in_cell} {words.short(row['need'])}"
+    text = f"{words.name}: {needs}, has {words.short(row['have'])}"
+    return [Cell(value="none", style="dim"), Cell(value=text, short=needs, style="dim")]

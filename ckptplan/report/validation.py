@@ -7,12 +7,13 @@ from collections.abc import Callable
 from typing import Any
 
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
 from ckptplan.calibration.validation import FACTOR, REGRET, Contender, Regret, Row, Unit, Validation, Verdict
 from ckptplan.model.plan import Plan
-from ckptplan.report.plan_text import format_parameters, print_title
+from ckptplan.report.aligned import align_seconds
+from ckptplan.report.columns import Cell, FittedTable, TableColumn, wrap_lines
+from ckptplan.report.plan_text import format_parameters, print_title, shorten_parameters
 from ckptplan.report.view import View
 from ckptplan.units import (
     format_bytes,
@@ -42,8 +43,6 @@ _SHORT = {
     Verdict.UNCHECKED: "not plain",
     Verdict.NOT_MODELLED: "not modelled",
 }
-#: Width of the names of quantities, and of a console on which columns are farther apart.
-_NAMES, _WIDE = 21, 96
 
 
 def _number(value: float) -> str:
@@ -70,6 +69,7 @@ def view_validation(plan: Plan, found: Validation, *, wording: Wording = str) ->
         table=lambda console: _print_validation(console, plan, found, wording=wording),
         document=lambda: _make_document(plan, found),
         rows=lambda: _list_rows(found),
+        basis=lambda: plan.estimate_basis,
     )
 
 
@@ -77,25 +77,29 @@ def _print_validation(console: Console, plan: Plan, found: Validation, *, wordin
     """Print each quantity with its verdict, the regret, and what limits the comparison."""
     print_title(console, workload=plan.workload, profile=plan.profile)
     threads = format_threads(found.threads)
-    console.print(f"plan  {plan.strategy}  {format_parameters(plan)}".rstrip(), soft_wrap=True)
-    console.print(f"ran   {found.cell}, batch {plan.workload.batch}", soft_wrap=True)
     rounds = f"; {found.clock}, medians of {found.repeats} rounds in turn" if found.repeats else ""
-    console.print(f"on    {found.machine}, {threads}{rounds}", soft_wrap=True)
+    facts = FittedTable((TableColumn(), TableColumn(wraps="early")))
+    facts.add_row("plan", f"{plan.strategy}  {format_parameters(plan)}".rstrip())
+    facts.add_row("ran", f"{found.cell}, batch {plan.workload.batch}")
+    facts.add_row("on", f"{found.machine}, {threads}{rounds}")
+    facts.print_on(console)
     console.print()
-    console.print(_make_table(found, padding=1 + (console.width >= _WIDE)))
-    console.print()
-    console.print(_explain(found))
+    _make_table(found).print_on(console, wording=wording)
+    _say(console, _explain(found))
     if found.not_comparable is not None:
-        console.print()
-        console.print(f"Times are not comparable: {found.not_comparable}.")
+        _say(console, f"Times are not comparable: {found.not_comparable}.")
     if found.regret is not None:
         console.print()
-        _print_regret(console, found.regret)
+        _print_regret(console, found.regret, wording=wording)
     for note in found.notes:
-        console.print()
-        console.print(f"Note: {note}.")
+        _say(console, f"Note: {note}.")
+    _say(console, _conclusion(found, wording=wording))
+
+
+def _say(console: Console, text: str | Text) -> None:
+    """Print a paragraph."""
     console.print()
-    console.print(_conclusion(found, wording=wording))
+    console.print(wrap_lines(text, width=console.width), soft_wrap=True)
 
 
 def _explain(found: Validation) -> str:
@@ -106,12 +110,18 @@ def _explain(found: Validation) -> str:
     return f"{text}."
 
 
-def _make_table(found: Validation, *, padding: int) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, padding, 0, 0))
-    table.add_column("", min_width=_NAMES)
-    for heading in ("predicted", "measured", "bias", "allowed", "noise"):
-        table.add_column(heading, justify="right", no_wrap=True)
-    table.add_column("verdict", no_wrap=True)
+def _make_table(found: Validation) -> FittedTable:
+    table = FittedTable(
+        (
+            TableColumn(wraps="late"),
+            TableColumn(title="predicted", right=True),
+            TableColumn(title="measured", right=True),
+            TableColumn(title="bias", right=True),
+            TableColumn(title="allowed", right=True, priority=2),
+            TableColumn(title="noise", right=True, priority=1),
+            TableColumn(title="verdict"),
+        )
+    )
     for row in found.rows:
         form = format_percent if row.in_points else _FORMS[row.unit]
         table.add_row(
@@ -150,40 +160,45 @@ def _allowed(row: Row) -> str:
     return "exact" if row.allowed == 0 else "x 2" if row.allowed == FACTOR - 1 else f"{row.allowed * 100:.1f} %"
 
 
-def _print_regret(console: Console, regret: Regret) -> None:
+def _print_regret(console: Console, regret: Regret, *, wording: Wording) -> None:
     told = (
         "nothing that was measured is quicker"
         if regret.ratio == 1
         else f"the plan took {format_share(regret.ratio - 1)} longer than the quickest measured; "
         f"{format_share(REGRET)} and the noise, {format_share(regret.noise)}, are allowed"
     )
-    console.print(
-        Text.assemble(("Decision regret  ", "bold"), f"{regret.ratio:.3f}: {told}  ", _verdict(regret.verdict))
+    said = Text.assemble(
+        ("Decision regret  ", "bold"), f"{regret.ratio:.3f}: {told}  ", _verdict(regret.verdict)
     )
-    table = Table(
-        box=None, pad_edge=False, header_style="bold", padding=(0, 1 + (console.width >= _WIDE), 0, 0)
+    console.print(wrap_lines(said, width=console.width), soft_wrap=True)
+    table = FittedTable(
+        (
+            TableColumn(title="strategy"),
+            TableColumn(title="parameters", wraps="late"),
+            TableColumn(title="predicted", form=align_seconds),
+            TableColumn(title="measured", form=align_seconds),
+            TableColumn(title="bias", right=True),
+            TableColumn(title="allowed", right=True, priority=1),
+            TableColumn(title="verdict"),
+        )
     )
-    table.add_column("strategy", no_wrap=True)
-    table.add_column("parameters")
-    for heading in ("predicted", "measured", "bias", "allowed"):
-        table.add_column(heading, justify="right", no_wrap=True)
-    table.add_column("verdict", no_wrap=True)
     ordered = sorted(regret.contenders, key=lambda one: one.seconds.median)
     for one in ordered:
         mark = " (chosen)" if one.strategy == regret.chosen else ""
         table.add_row(
             f"{one.strategy}{mark}",
-            _parameters(one),
-            format_seconds(one.predicted_seconds),
-            format_seconds(one.seconds.median),
+            Cell(value=_parameters(one), short=shorten_parameters(_parameters(one))),
+            one.predicted_seconds,
+            one.seconds.median,
             f"{one.bias * 100:+.1f} %",
             f"{one.allowed * 100:.1f} %",
             _verdict(one.verdict),
         )
-    console.print(table)
+    table.print_on(console, wording=wording)
     for one in ordered:
         if one.same:
-            console.print(f"The schedule of {one.strategy} is also that of {', '.join(one.same)}.")
+            also = f"The schedule of {one.strategy} is also that of {', '.join(one.same)}."
+            console.print(wrap_lines(also, width=console.width), soft_wrap=True)
 
 
 def _parameters(one: Contender) -> str:

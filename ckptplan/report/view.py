@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from ckptplan.model.prediction import BasisEntry
 from ckptplan.storage.tables import Row
 
 if TYPE_CHECKING:
@@ -28,6 +29,9 @@ class View:
     document: Callable[[], Mapping[str, Any]]
     #: Returns flat rows, in SI base units.
     rows: Callable[[], Iterable[Row]]
+    #: Returns the inputs of the estimate with their origins; none for a result that estimates nothing. Where
+    #: tables are printed, a line counts them; documents have them in full.
+    basis: Callable[[], Sequence[BasisEntry]] = tuple
 
 
 class Column(list[Any]):

@@ -6,32 +6,33 @@ from collections.abc import Sequence
 from typing import Any
 
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
 from ckptplan.model.workload import Workload
+from ckptplan.report.aligned import align_bytes, align_counts
+from ckptplan.report.columns import Cell, FittedTable, TableColumn, wrap_lines
 from ckptplan.report.profiles import format_field
 from ckptplan.report.view import View
-from ckptplan.units import format_bytes, format_count
+from ckptplan.wording import Wording
 
 _TEXTS = ("name", "description", "basis", "network")
 
 
-def view_workloads(workloads: Sequence[Workload]) -> View:
+def view_workloads(workloads: Sequence[Workload], *, wording: Wording = str) -> View:
     """Return a list of workloads for every format."""
     return View(
         kind="workloads",
-        table=lambda console: _print_workloads(console, workloads),
+        table=lambda console: _print_workloads(console, workloads, wording=wording),
         document=lambda: {"workloads": [_make_row(workload) for workload in workloads]},
         rows=lambda: [_make_row(workload) for workload in workloads],
     )
 
 
-def view_workload(workload: Workload) -> View:
+def view_workload(workload: Workload, *, wording: Wording = str) -> View:
     """Return every number of a workload with its basis, for every format."""
     return View(
         kind="workload",
-        table=lambda console: _print_workload(console, workload),
+        table=lambda console: _print_workload(console, workload, wording=wording),
         document=lambda: {
             "workload": {"hash": workload.hash, **workload.model_dump(mode="json", exclude_none=True)}
         },
@@ -39,23 +40,29 @@ def view_workload(workload: Workload) -> View:
     )
 
 
-def _print_workloads(console: Console, workloads: Sequence[Workload]) -> None:
+def _print_workloads(console: Console, workloads: Sequence[Workload], *, wording: Wording) -> None:
     """Print a line for each workload."""
-    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
-    for heading in ("name", "T", "state", "tape"):
-        table.add_column(heading, no_wrap=True)
-    table.add_column("what it is")
+    table = FittedTable(
+        (
+            TableColumn(title="name"),
+            TableColumn(title="T", form=align_counts),
+            TableColumn(title="state", form=align_bytes),
+            TableColumn(title="tape", form=align_bytes),
+            TableColumn(title="what it is", wraps="early"),
+        )
+    )
     for workload in workloads:
         table.add_row(
-            Text(workload.name, style="bold"),
-            format_count(workload.steps),
-            format_bytes(workload.state_bytes),
-            format_bytes(workload.tape_bytes),
+            Cell(value=workload.name, style="bold"),
+            workload.steps,
+            workload.state_bytes,
+            workload.tape_bytes,
             workload.description,
         )
-    console.print(table)
+    table.print_on(console, wording=wording)
     console.print()
-    console.print("Every number and how it was obtained: ckptplan workloads show NAME")
+    text = "Every number and how it was obtained: ckptplan workloads show NAME"
+    console.print(wrap_lines(text, width=console.width), soft_wrap=True)
 
 
 def _make_row(workload: Workload) -> dict[str, Any]:
@@ -68,28 +75,32 @@ def _make_row(workload: Workload) -> dict[str, Any]:
     }
 
 
-def _print_workload(console: Console, workload: Workload) -> None:
+def _print_workload(console: Console, workload: Workload, *, wording: Wording) -> None:
     """Print every number of a workload with its basis."""
     text = f": {workload.description}" if workload.description else ""
-    console.print(Text.assemble((workload.name, "bold"), text))
+    title = Text.assemble((workload.name, "bold"), text)
+    console.print(wrap_lines(title, width=console.width), soft_wrap=True)
     console.print()
-    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
-    table.add_column("field", no_wrap=True)
-    table.add_column("value", justify="right", no_wrap=True)
-    table.add_column("basis", no_wrap=True)
-    table.add_column("why")
+    table = FittedTable(
+        (
+            TableColumn(title="field"),
+            TableColumn(title="value", right=True),
+            TableColumn(title="basis"),
+            TableColumn(title="why", wraps="early"),
+        )
+    )
     for row in _list_numbers(workload):
         kind = row.get("basis", "")
         table.add_row(
             row["field"],
             format_field(row["field"], row["value"]),
-            Text(kind, style="yellow" if kind == "assumed" else ""),
+            Cell(value=kind, style="yellow" if kind == "assumed" else ""),
             row.get("why", ""),
         )
     if workload.network is not None:
         for field, value in dict(workload.network).items():
             table.add_row(f"network.{field}", format_field(field, value), "", "")
-    console.print(table)
+    table.print_on(console, wording=wording)
 
 
 def _list_numbers(workload: Workload) -> list[dict[str, Any]]:

@@ -301,7 +301,7 @@ def test_compare_prints_a_line_for_each_strategy() -> None:
         (["--T", "100"], "also: standard, nested"),
         (["--model", "paper", "--max-overhead", "10%", "--local-bytes", "1 GB"], "too slow"),
         (["--model", "paper", "--remote-bytes", "1 kB", "--local-bytes", "1 GB"], "remote"),
-        (["--profile", "nvidia-h200"], "overlap compute"),
+        (["--profile", "nvidia-h200", "--basis"], "overlap compute"),
     ],
 )
 def test_compare_tells_why_not(arguments: list[str], told: str) -> None:
@@ -405,10 +405,10 @@ def test_invented_numbers_are_counted_and_named(tmp_path: Path) -> None:
         "workload.backward_seconds",
         "workload.recompute_seconds",
     ]
-    table = run(*job, COLUMNS="80").stdout
-    assert "nothing is assumed" not in table
-    _, _, told = table.partition("  8 numbers are yours, without a source:\n")
-    assert " ".join(told.split()) == ", ".join(invented)
+    assert ", 8 without a source; --basis lists all\n" in run(*job).stdout
+    table = run(*job, "--basis", COLUMNS="80").stdout
+    _, _, told = table.partition("  yours, without a source:\n")
+    assert " ".join(told.split()) == f"{', '.join(invented)}: given without a source"
     assert all(len(line) <= 80 for line in table.splitlines())
     basis = json.loads(run(*job, "--format", "json").stdout)["estimate_basis"]
     assert [entry["field"] for entry in basis if entry["text"] == "given without a source"] == invented
