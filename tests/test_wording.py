@@ -191,12 +191,12 @@ def test_the_command_line_names_its_options(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("command", "hint"),
     [
-        (("optimize",), "--format json"),
-        (("compare", "--strategies", "paper"), "--format json"),
+        (("optimize",), "--basis lists"),
+        (("compare", "--strategies", "paper"), "--basis lists"),
         (("pareto", "--T", "64"), "--strategies all adds"),
-        (("pareto", "--T", "64"), "--format json"),
-        (("pareto", "--T", "64", "--at", "500 KiB"), "--format json"),
-        (("largest", "T", "--strategies", "base"), "--format json"),
+        (("pareto", "--T", "64"), "--basis lists"),
+        (("pareto", "--T", "64", "--at", "500 KiB"), "--basis lists"),
+        (("largest", "T", "--strategies", "base"), "--basis lists"),
         (("sweep", "--over", "T=1:100:+1"), "-o FILE.csv"),
         (("paper",), "--format json"),
         (("paper", "--figure", "4"), "--figure 4 --format csv"),

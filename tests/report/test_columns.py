@@ -61,7 +61,7 @@ def test_the_hint_says_how_to_see_the_rest() -> None:
 def test_titles_and_cells_are_shortened_before_they_break() -> None:
     """A wide console has the names as they are typed, on one line."""
     assert "double-growing  chunk_size 9, remote_chunk_size 460  33.40 ms    +13.3 %" in printed(160)
-    assert "double-growing chunk 9, remote_chunk 460 33.40 ms" in printed(79, columns=COLUMNS[:-1])
+    assert "double-growing chunk 9, remote_chunk 460 33.40 ms" in printed(70, columns=COLUMNS[:-1])
 
 
 def test_colours_and_controls_of_other_people_take_no_room() -> None:
