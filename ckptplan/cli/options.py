@@ -99,6 +99,10 @@ Threads = Annotated[
     typer.Option("--threads", metavar="INTEGER", help="Threads of PyTorch (default: its own choice)."),
 ]
 Repeats = Annotated[str, typer.Option("--repeats", metavar="INTEGER", help="Rounds; times are their medians.")]
+PictureSize = Annotated[
+    Literal["column", "page", "slide"],
+    typer.Option("--size", help="Size of the picture: 3.4 inches wide, 6.9, or a slide."),
+]
 FormatOption = Annotated[FormatName, typer.Option("--format", help="How the result is written.")]
 Basis = Annotated[
     bool, typer.Option("--basis", help="List every input of the estimate with its origin, below the table.")

@@ -50,6 +50,7 @@ def command(
             callback=options.named_file,
         ),
     ] = None,
+    size: options.PictureSize = "page",
     bounds: FrontOptions,
     output: OutputOptions,
 ) -> None:
@@ -75,7 +76,7 @@ def command(
     else:
         _pick(front, output)
     if plot:
-        _draw(front, plot)
+        _draw(front, plot, size)
 
 
 def _find(job: JobOptions, bounds: FrontOptions, at: str | None) -> "ParetoFront":
@@ -122,10 +123,11 @@ def _show(front: "ParetoFront", output: OutputOptions) -> None:
         note(f"front written to {output.file}")
 
 
-def _draw(front: "ParetoFront", path: str) -> None:
+def _draw(front: "ParetoFront", path: str, size: str) -> None:
     from ckptplan.report.front_plot import draw_front
+    from ckptplan.report.sizes import SIZES
     from ckptplan.report.style import save_picture, styled
 
-    with styled():
-        save_picture(draw_front(front), path, option="--plot")
+    with styled(SIZES[size]):
+        save_picture(draw_front(front, SIZES[size]), path, option="--plot")
     note(f"picture written to {path}")

@@ -6,13 +6,15 @@ axis has both together.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ckptplan.errors import Infeasible
-from ckptplan.report import style
+from ckptplan.report import front_axes, style
+from ckptplan.report.labels import Label, place_labels, set_legend, set_title, settle
 from ckptplan.report.plan_text import format_parameters
+from ckptplan.report.sizes import PAGE, Size
 from ckptplan.studies.pareto import ParetoFront
 from ckptplan.units import format_bytes, format_count, format_percent, format_seconds
 
@@ -20,50 +22,68 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
+    from ckptplan.model.plan import Plan
+
 #: Longer curves are thinned out evenly along the axis: more points cannot be told apart.
 _POINTS = 600
 #: Markers on a curve.
 _MARKERS = 7
-#: Overheads up to here are drawn to scale, those above in powers of ten.
-_LINEAR = 0.01
 
 
-def draw_front(front: ParetoFront) -> Figure:
-    """Return the picture. Call it, and save the picture, within ``style.styled()``.
+@dataclass(frozen=True, kw_only=True)
+class Curve:
+    """A front as it is drawn: memory beside the resident bytes, and the overhead that it leaves."""
+
+    name: str
+    memory: Any
+    added: Any
+
+
+def draw_front(front: ParetoFront, size: Size = PAGE) -> Figure:
+    """Return the picture. Call it, and save the picture, within ``style.styled(size)``.
 
     Raises Infeasible for an empty front.
     """
-    from matplotlib.figure import Figure
-
     if (reason := front.lacks(front.budget_bytes)) is not None and not len(front):
         raise reason
-    figure = Figure(figsize=(7.2, 5.0), layout="constrained")
+    figure, lacking = _draw(front, size, legend=set())
+    # The layout leaves room for a legend only if it is there from the start.
+    return _draw(front, size, legend=lacking)[0] if lacking else figure
+
+
+def _draw(front: ParetoFront, size: Size, *, legend: set[str]) -> tuple[Figure, set[str]]:
+    """Return the picture, and the names of the curves whose labels found no place."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=size.inches(3.3 if size.width < PAGE.width else 4.6), layout="constrained")
     axes = figure.subplots()
-    _scales(axes, front)
-    together = np.maximum(1, front.local_peak_bytes - front.resident_bytes), front.overhead
-    axes.step(*_thinned(*together), where="post", color=style.PALE, linewidth=6, zorder=1, label="best of all")
-    for place, (name, one) in enumerate(front.by_strategy.items()):
-        _curve(axes, one, name, place=place)
-    _budget(axes, front)
-    _points(axes, front)
-    axes.set_title(_title(front))
-    figure.legend(loc="outside lower left", ncols=5, handlelength=3.2)
-    return figure
-
-
-def _curve(axes: Axes, front: ParetoFront, name: str, *, place: int) -> None:
-    look = style.look_of(name)
-    memory, added = _thinned(np.maximum(1, front.local_peak_bytes - front.resident_bytes), front.overhead)
-    logs = np.log(memory)
-    # Staggered between curves, so that curves that coincide all show.
-    wanted = np.linspace(logs[0], logs[-1], _MARKERS) + place * (logs[-1] - logs[0]) / (9 * _MARKERS)
-    marked = np.unique(np.clip(np.searchsorted(logs, wanted), 0, len(logs) - 1)).tolist()
-    axes.plot(
-        memory, added,
-        drawstyle="steps-post", color=look.colour, linestyle=look.dashes, linewidth=1.1,
-        marker=look.marker, markersize=5, markeredgewidth=0.9, markevery=marked,
-        label=name, zorder=3,
+    set_title(figure, "Least time within each amount of local memory", _job(front))
+    curves = [_curve(one, name) for name, one in front.by_strategy.items()]
+    window = front_axes.find_window(front)
+    best = _curve(front, "best of all")
+    axes.step(
+        best.memory, best.added, where="post", color=style.PALE, linewidth=6 * size.scale, zorder=1,
+        solid_capstyle="butt",
     )  # fmt: skip
+    for place, curve in enumerate(curves):
+        _draw_curve(axes, curve, place=place, size=size)
+    set_legend(figure, [line for line in axes.lines if line.get_label() in legend], handlelength=3.2)
+    front_axes.scale(axes, window)
+    figure.draw_without_rendering()
+    front_axes.mark(axes, front, window, size)
+    settle(figure)
+    named = [curve for curve in curves if curve.name not in legend]
+    return figure, _label(axes, front, named, size)
+
+
+def _job(front: ParetoFront) -> str:
+    return f"{front.workload.name} on {front.profile.name}, T = {format_count(front.workload.steps)}"
+
+
+def _curve(front: ParetoFront, name: str) -> Curve:
+    memory = np.maximum(1, front.local_peak_bytes - front.resident_bytes)
+    memory, added = _thinned(memory, front.overhead)
+    return Curve(name=name, memory=memory, added=added)
 
 
 def _thinned(memory: Any, added: Any) -> tuple[Any, Any]:
@@ -75,104 +95,86 @@ def _thinned(memory: Any, added: Any) -> tuple[Any, Any]:
     return memory[chosen], added[chosen]
 
 
-def _scales(axes: Axes, front: ParetoFront) -> None:
-    from matplotlib.ticker import FuncFormatter, NullLocator
-
-    resident = front.resident_bytes
-    most = max(int(one.local_peak_bytes[-1]) for one in front.by_strategy.values()) - resident
-    least = max(1, int(front.local_peak_bytes[0]) - resident)
-    axes.set_xscale("log")
-    ticks = [1024.0**power * tens for power in range(6) for tens in (1, 10, 100)]
-    axes.set_xticks([tick for tick in ticks if least / 2 <= tick <= 2 * most])
-    axes.set_xlim(least / 1.5, most * 1.5)
-    axes.xaxis.set_minor_locator(NullLocator())
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: format_bytes(value)))
-    axes.set_xlabel(
-        "local memory for checkpoints and tapes" + (", one unit" if front.profile.units > 1 else "")
-    )
-    if resident:
-        upper = axes.secondary_xaxis("top")
-        upper.set_xticks(axes.get_xticks())
-        upper.xaxis.set_minor_locator(NullLocator())
-        upper.xaxis.set_major_formatter(FuncFormatter(lambda value, _: format_bytes(value + resident)))
-        upper.set_xlabel(f"in all, with {format_bytes(resident)} that stay", fontsize=8.5)
-    _overheads(axes, front)
+def _draw_curve(axes: Axes, curve: Curve, *, place: int, size: Size) -> None:
+    look = style.look_of(curve.name)
+    logs = np.log(curve.memory)
+    # Staggered between curves, so that curves that coincide all show.
+    wanted = np.linspace(logs[0], logs[-1], _MARKERS) + place * (logs[-1] - logs[0]) / (9 * _MARKERS)
+    marked = np.unique(np.clip(np.searchsorted(logs, wanted), 0, len(logs) - 1)).tolist()
+    axes.plot(
+        curve.memory, curve.added,
+        drawstyle="steps-post", color=look.colour, linestyle=look.dashes, linewidth=1.0 * size.scale,
+        marker=look.marker, markersize=4 * size.scale, markeredgewidth=0.8 * size.scale, markevery=marked,
+        label=curve.name, zorder=3,
+    )  # fmt: skip
 
 
-def _overheads(axes: Axes, front: ParetoFront) -> None:
-    from matplotlib.ticker import FuncFormatter, NullLocator
-
-    most = max(float(one.overhead[0]) for one in front.by_strategy.values())
-    axes.set_yscale("symlog", linthresh=_LINEAR, linscale=0.5)
-    wanted = [0, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50, 100]
-    ticks = (
-        [share for share in wanted if share <= 1.5 * most] if most < 1e3 else [0, 0.01, 0.1, 1, 10, 100, 1000]
-    )
-    axes.set_yticks(ticks)
-    axes.yaxis.set_minor_locator(NullLocator())
-    axes.set_ylim(-0.1 * _LINEAR, max(2 * _LINEAR, 1.3 * most))
-    axes.yaxis.set_major_formatter(FuncFormatter(lambda share, _: f"{100 * share:+,.0f} %" if share else "0"))
-    axes.set_ylabel(f"time over base's {format_seconds(front.base_seconds)}")
-    right = axes.secondary_yaxis("right")
-    right.set_yscale("symlog", linthresh=_LINEAR, linscale=0.5)
-    right.set_yticks(ticks)
-    right.yaxis.set_minor_locator(NullLocator())
-    base = front.base_seconds
-    right.yaxis.set_major_formatter(FuncFormatter(lambda share, _: format_seconds((1 + share) * base)))
-    right.set_ylabel("time a batch", fontsize=8.5)
+def _staircase(curve: Curve) -> Any:
+    """Return the corners of a curve as it is drawn."""
+    memory, added = np.repeat(curve.memory, 2)[1:], np.repeat(curve.added, 2)[:-1]
+    return np.column_stack([memory, added])
 
 
-def _budget(axes: Axes, front: ParetoFront) -> None:
+def _label(axes: Axes, front: ParetoFront, curves: list[Curve], size: Size) -> set[str]:
+    """Write the names at their curves, and what is above the picture; return the names without a place."""
+    high = axes.get_ylim()[1]
+    outside = [curve for curve in curves if not (curve.added <= high).any()]
+    if outside:
+        words = ", ".join(f"{one.name} (from {format_percent(float(one.added.min()))})" for one in outside)
+        front_axes.note(axes, f"above: {words}")
+    budget, line = _budget(axes, front)
+    points = _mark_points(axes, front, size)
+    marks = [(*label.points[0], 10 * size.scale) for label in points]
+    names = [
+        Label(text=curve.name, points=_staircase(curve), colour=style.look_of(curve.name).colour)
+        for curve in curves
+        if curve not in outside
+    ]
+    best = [_staircase(_curve(front, "best of all")), *line]
+    place_labels(axes, [*budget, *points], curves=[*best, *(label.points for label in names)], marks=marks)
+    return {label.text for label in place_labels(axes, names, curves=best, marks=marks)}
+
+
+def _budget(axes: Axes, front: ParetoFront) -> tuple[list[Label], list[Any]]:
+    """Draw the budget as a line, if it is in sight, and return its label and its points."""
     low, high = axes.get_xlim()
     free = front.budget_bytes - front.resident_bytes
     text = f"budget {format_bytes(front.budget_bytes)}"
     if low < free < high:
-        near = np.log(free) > 0.8 * np.log(high) + 0.2 * np.log(low)
         axes.axvline(free, color=style.BLACK, linewidth=0.9, linestyle=(0, (4, 2)), zorder=2)
-        axes.annotate(
-            text,
-            (free, 1), xycoords=("data", "axes fraction"),
-            xytext=(-3 if near else 3, -4), textcoords="offset points",
-            ha="right" if near else "left", va="top", fontsize=8,
-        )  # fmt: skip
-        return
+        bottom, top = axes.get_ylim()
+        line = [(free, bottom), (free, (bottom + top) / 2), (free, top)]
+        return [Label(text=text, points=line[1:])], [line]
     # Far off, it is only named: a line would squeeze the curves into a corner.
     less = free <= low
-    axes.annotate(
-        f"← {text}" if less else f"{text} →",
-        (0.01 if less else 0.99, 0.99), xycoords="axes fraction",
-        ha="left" if less else "right", va="top", fontsize=8,
-    )  # fmt: skip
+    front_axes.note(axes, f"← {text}" if less else f"{text} →", right=not less)
+    return [], []
 
 
-def _points(axes: Axes, front: ParetoFront) -> None:
-    """Mark and label the best plan within the budget and the knee."""
-    try:
-        best, knee = front.best, front.knee
-    except Infeasible:
-        return
-    labels = {"best": best, "knee": knee} if best.parameters != knee.parameters else {"best and knee": best}
-    for number, (label, plan) in enumerate(labels.items()):
-        place = (
-            max(1, plan.predicted.local_peak_bytes - front.resident_bytes),
-            max(0.0, plan.predicted.overhead),
-        )
-        axes.plot(*place, marker="o", markersize=11, markerfacecolor="none", color=style.BLACK, zorder=5)
-        text = f"{label}: {plan.strategy}  {format_parameters(plan)}\n"
-        text += f"{format_seconds(plan.predicted.seconds)}, {format_percent(plan.predicted.overhead)}"
-        # Away from the nearer side, so that no label runs over an axis.
-        left, right = np.log(axes.get_xlim())
-        aside, ha = (26, "left") if np.log(place[0]) < 0.55 * right + 0.45 * left else (-26, "right")
-        axes.annotate(
-            text, place, xytext=(aside, 34 + 26 * number), textcoords="offset points", fontsize=8, ha=ha,
-            arrowprops={"arrowstyle": "-", "linewidth": 0.7, "shrinkB": 6},
-            bbox={"boxstyle": "round,pad=0.25", "fc": "white", "ec": style.GREY, "linewidth": 0.5},
-            zorder=6,
+def _mark_points(axes: Axes, front: ParetoFront, size: Size) -> list[Label]:
+    """Mark the best plan within the budget and the knee, and return their labels."""
+    if front.lacks(front.budget_bytes) is not None:
+        return []
+    best, knee = front.best, front.knee
+    plans = {"best": best, "knee": knee} if best.parameters != knee.parameters else {"best and knee": best}
+    low, high = axes.get_ylim()
+    labels = []
+    for name, plan in plans.items():
+        memory = max(1, plan.predicted.local_peak_bytes - front.resident_bytes)
+        added = max(0.0, plan.predicted.overhead)
+        if not low <= added <= high:
+            continue
+        axes.plot(
+            memory, added, marker="o", markersize=9 * size.scale, markerfacecolor="none", color=style.BLACK,
+            markeredgewidth=size.scale, zorder=5, clip_on=False,
         )  # fmt: skip
+        labels.append(Label(text=_describe(name, plan, size), points=[(memory, added)]))
+    return labels
 
 
-def _title(front: ParetoFront) -> str:
-    return (
-        f"Least time within each amount of local memory: {front.workload.name} on {front.profile.name}, "
-        f"T = {format_count(front.workload.steps)}"
-    )
+def _describe(name: str, plan: Plan, size: Size) -> str:
+    """Return what a plan is; in a column there is no room for its parameters, which the table has."""
+    seconds, added = format_seconds(plan.predicted.seconds), format_percent(plan.predicted.overhead)
+    if size.width < PAGE.width:
+        return f"{name}: {plan.strategy}\n{seconds}, {added}"
+    return f"{name}: {plan.strategy}, {seconds}, {added}\n{format_parameters(plan)}".strip()

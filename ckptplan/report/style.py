@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ckptplan.errors import InputError
+from ckptplan.report.sizes import PAGE, Size
 from ckptplan.storage.files import write_bytes
 from ckptplan.strategies.registry import all_strategies, strategy_of
 
@@ -76,10 +77,23 @@ def look_of(strategy: str) -> Look:
 #: File formats of pictures.
 FORMATS = ("png", "svg", "pdf")
 
+#: The contrast of text with white, as WCAG 2 asks for.
+_CONTRAST = 4.5
+
+
+def ink_of(colour: str) -> str:
+    """Return a colour for text: the same hue, as dark as needs be to be read on white."""
+    parts = [int(colour[place : place + 2], 16) / 255 for place in (1, 3, 5)]
+    while True:
+        light = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
+        luminance = sum(a * b for a, b in zip(light, (0.2126, 0.7152, 0.0722), strict=True))
+        if 1.05 / (luminance + 0.05) >= _CONTRAST:
+            return "#" + "".join(f"{round(255 * part):02x}" for part in parts)
+        parts = [0.95 * part for part in parts]
+
+
 _STYLE: Mapping[str, Any] = {
     "font.family": "DejaVu Sans",
-    "font.size": 9,
-    "axes.titlesize": 10,
     "axes.titlelocation": "left",
     "axes.spines.top": False,
     "axes.spines.right": False,
@@ -90,15 +104,26 @@ _STYLE: Mapping[str, Any] = {
     "xtick.labelcolor": BLACK,
     "ytick.labelcolor": BLACK,
     "legend.frameon": False,
-    "legend.fontsize": 8.5,
     "svg.fonttype": "none",
     # So that the same picture gives the same file.
     "svg.hashsalt": "ckptplan",
 }
 
 
-def styled() -> Any:
-    """Return a context in which to make and save figures.
+def _sized(size: Size) -> dict[str, Any]:
+    """Return settings that follow the size of a picture: all text the same, lines in proportion."""
+    texts = ("font.size", "axes.titlesize", "axes.labelsize", "xtick.labelsize", "ytick.labelsize")
+    lines = {"axes.linewidth": 0.6, "xtick.major.width": 0.6, "ytick.major.width": 0.6}
+    return {
+        **dict.fromkeys((*texts, "legend.fontsize", "figure.titlesize"), size.points),
+        **{name: width * size.scale for name, width in lines.items()},
+        # Labels are placed at the resolution at which a PNG is saved: text is not quite as wide at others.
+        "figure.dpi": size.dots,
+    }
+
+
+def styled(size: Size = PAGE) -> Any:
+    """Return a context in which to make and save figures of a size.
 
     matplotlib reads a file of settings from the current folder, which may be a stranger's: they do not count.
     Raises InputError if it cannot read them.
@@ -113,7 +138,11 @@ def styled() -> Any:
         ) from None
     backend = ("backend", "backend_fallback")
     defaults = {name: value for name, value in mpl.rcParamsDefault.items() if name not in backend}
-    style: Any = {**defaults, **_STYLE}  # a plain mapping, where the types spell out three hundred names
+    style: Any = {
+        **defaults,
+        **_STYLE,
+        **_sized(size),
+    }  # a plain mapping, where the types spell out three hundred names
     return mpl.rc_context(style)
 
 
@@ -140,7 +169,7 @@ def save_picture(figure: Figure, path: str, *, option: str) -> None:
     chosen = picture_format(path, option=option)
     buffer = io.BytesIO()
     no_date: dict[str, Any] = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}.get(chosen, {})
-    figure.savefig(buffer, format=chosen, dpi=160, metadata=no_date)
+    figure.savefig(buffer, format=chosen, dpi="figure", metadata=no_date)
     write_bytes(path, _with_palette(buffer) if chosen == "png" else buffer.getvalue())
 
 

@@ -111,8 +111,8 @@ def test_front_as_picture(job: Job) -> None:
     with styled():
         figure = draw_front(front_of(job))
         figure.savefig(io.BytesIO())
-    names = {text.get_text() for text in figure.legends[0].get_texts()}
-    assert names == {"best of all", *front_of(job).by_strategy}
+    names = {text.get_text() for text in figure.axes[0].texts}
+    assert names >= set(front_of(job).by_strategy)
 
 
 @every_feasible_job
