@@ -148,10 +148,17 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
     import difflib  # only errors need it
 
     words = list(known)
-    same = [name for name in words if name.casefold() == word.casefold()]
-    longer = [name for name in words if len(word) > 2 and name.startswith(word)]
-    close = same or longer or difflib.get_close_matches(word[:100], words, n=1, cutoff=0.5)
-    return f" Did you mean {close[0]!r}?" if close else ""
+    sought = word[:100].casefold()
+    same = [name for name in words if name.casefold() == sought]
+    longer = [name for name in words if len(word) > 2 and name.casefold().startswith(sought)]
+    # Names are put together, as 'nvidia-h100-sxm': who types a part of one knows what is meant.
+    inside = [name for name in words if len(word) > 2 and sought in name.casefold()]
+    close = same or longer or inside or difflib.get_close_matches(word[:100], words, n=1, cutoff=0.5)
+    if not close:
+        # A part that is misspelled, as 'h10'.
+        parts = {part: name for name in words for part in name.casefold().split("-") if len(part) > 2}
+        close = [parts[part] for part in difflib.get_close_matches(sought, parts, n=1, cutoff=0.7)]
+    return f" Did you mean {' or '.join(map(repr, close[:3]))}?" if close else ""
 
 
 def quote_value(value: object, *, limit: int = 60) -> str:

@@ -20,14 +20,14 @@ from ckptplan.cli import (
     validate,
     workloads,
 )
+from ckptplan.cli.help import HelpfulCommand, HelpfulGroup
 from ckptplan.version import __version__
 
 app = typer.Typer(
     name="ckptplan",
     help="Plan gradient checkpointing for recurrent and spiking networks under a memory limit.",
-    epilog="Try: ckptplan optimize --T 4096 --profile ipu-mk2",
+    cls=HelpfulGroup,
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
@@ -42,23 +42,23 @@ def _print_version(requested: bool) -> None:
 @app.callback()
 def _root(
     version: Annotated[
-        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
+        bool, typer.Option("--version", "-V", callback=_print_version, is_eager=True, help="Print the version.")
     ] = False,
 ) -> None:
     """Accept the options that precede a command."""
 
 
-app.command("optimize")(optimize.command)
-app.command("compare")(compare.command)
-app.command("pareto")(pareto.command)
-app.command("largest")(largest.command)
-app.command("sweep")(sweep.command)
-app.command("sensitivity")(sensitivity.command)
-app.command("calibrate")(calibrate.command)
-app.command("validate")(validate.command)
-app.command("simulate")(simulate.command)
-app.command("schedule")(schedule.command)
-app.command("paper")(paper.command)
+app.command("optimize", cls=HelpfulCommand)(optimize.command)
+app.command("compare", cls=HelpfulCommand)(compare.command)
+app.command("pareto", cls=HelpfulCommand)(pareto.command)
+app.command("largest", cls=HelpfulCommand)(largest.command)
+app.command("sweep", cls=HelpfulCommand)(sweep.command)
+app.command("sensitivity", cls=HelpfulCommand)(sensitivity.command)
+app.command("calibrate", cls=HelpfulCommand)(calibrate.command)
+app.command("validate", cls=HelpfulCommand)(validate.command)
+app.command("simulate", cls=HelpfulCommand)(simulate.command)
+app.command("schedule", cls=HelpfulCommand)(schedule.command)
+app.command("paper", cls=HelpfulCommand)(paper.command)
 app.add_typer(profiles.app, name="profiles")
 app.add_typer(workloads.app, name="workloads")
-app.command("schema")(schema.command)
+app.command("schema", cls=HelpfulCommand)(schema.command)

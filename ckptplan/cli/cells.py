@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ckptplan.cli import options
+from ckptplan.cli.completion import complete_cell
 from ckptplan.cli.output import note, write_view
 from ckptplan.cli.wording import named_by_option
 from ckptplan.errors import InputError, quote_value
@@ -37,6 +38,7 @@ class CellOptions:
             "--cell",
             metavar="NAME|MODULE:FACTORY",
             help="lif, gru, lstm, rnn, or a factory of your own (docs/accuracy.md).",
+            autocompletion=complete_cell,
         ),
     ]
     batch: Annotated[str, typer.Option("--batch", metavar="INTEGER", help="Samples per batch.")] = "32"

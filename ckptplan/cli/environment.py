@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 from pathlib import Path
 from typing import TextIO
 
 #: Sizes of the terminal, which rich and typer convert without asking whether they are numbers.
 _SIZES = ("COLUMNS", "LINES", "TERMINAL_WIDTH")
+#: What shells ask of a program that completes its command line.
+_COMPLETION = re.compile(r"(complete|source)_(bash|zsh|fish|powershell|pwsh)")
 #: The values of TYPER_USE_RICH that typer accepts.
 _TRUTHS = ("1", "0", "true", "false", "t", "f", "yes", "no", "y", "n", "on", "off")
 
@@ -27,10 +30,18 @@ def _drop_variables() -> None:
         del os.environ["SOURCE_DATE_EPOCH"]
     if os.environ.get("TYPER_USE_RICH", "1").strip().lower() not in _TRUTHS:
         del os.environ["TYPER_USE_RICH"]
-    # The program has no completion of its own; this variable would make it answer another program's shell.
-    os.environ.pop("_CKPTPLAN_COMPLETE", None)
+    if not _is_completion():
+        os.environ.pop("_CKPTPLAN_COMPLETE", None)
     # Pictures are files. Any other backend would be imported, whatever it is.
     os.environ["MPLBACKEND"] = "agg"
+
+
+def _is_completion() -> bool:
+    """Return whether a shell asks for completion, and says what was typed."""
+    if not _COMPLETION.fullmatch(os.environ.get("_CKPTPLAN_COMPLETE", "")):
+        return False
+    bash = os.environ["_CKPTPLAN_COMPLETE"] == "complete_bash"
+    return not bash or ("COMP_WORDS" in os.environ and _is_number(os.environ.get("COMP_CWORD", ""), digits=4))
 
 
 def _is_number(text: str, *, digits: int) -> bool:

@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from ckptplan.cli import options
+from ckptplan.cli.completion import complete_quantity
 from ckptplan.cli.groups import takes_groups
 from ckptplan.cli.options import BudgetOptions, JobOptions, OutputOptions
 from ckptplan.cli.output import note, write_view
@@ -25,7 +26,12 @@ class LimitOptions(BudgetOptions):
 def command(
     *,
     quantity: Annotated[
-        str, typer.Argument(metavar="T|batch|neurons", help="What to make as large as possible.")
+        str,
+        typer.Argument(
+            metavar="T|batch|neurons",
+            help="What to make as large as possible.",
+            autocompletion=complete_quantity,
+        ),
     ],
     job: JobOptions,
     limits: LimitOptions,

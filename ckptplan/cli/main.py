@@ -79,9 +79,14 @@ def _run(arguments: list[str], interrupts: Interrupts) -> int:
 
         return _fail(error.exit_code, error.kind, _text(error), details_of(error), arguments)
     except typer.TyperException as error:
-        return _fail(error.exit_code, "usage", error.format_message(), {}, arguments)
-    except SystemExit:
-        # Despite standalone_mode=False, typer exits in one case: standard output is closed.
+        from ckptplan.cli.help import explain_usage
+
+        return _fail(error.exit_code, "usage", explain_usage(error), {}, arguments)
+    except SystemExit as ended:
+        # Despite standalone_mode=False, typer exits in two cases: when it has answered a shell that completes
+        # or installs completion, and when standard output is closed.
+        if ended.code in (None, 0):
+            return 0
         raise BrokenPipeError from None
     except OSError:
         raise

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from ckptplan.cli.completion import complete_profile, complete_strategies, complete_workload
 from ckptplan.cli.wording import option_of
 from ckptplan.errors import InputError, MissingExtra, quote_value
 from ckptplan.report.formats.registry import all_formats, format_of_file
@@ -36,10 +37,22 @@ Steps = Annotated[
     typer.Option("--T", "--steps", metavar="INTEGER", help="Time steps T (default: the workload's)."),
 ]
 Profile = Annotated[
-    str, typer.Option("--profile", metavar="NAME|PATH", help="Hardware profile; see: ckptplan profiles list.")
+    str,
+    typer.Option(
+        "--profile",
+        metavar="NAME|PATH",
+        help="Hardware profile; see: ckptplan profiles list.",
+        autocompletion=complete_profile,
+    ),
 ]
 WorkloadName = Annotated[
-    str, typer.Option("--workload", metavar="NAME|PATH", help="Workload; see: ckptplan workloads list.")
+    str,
+    typer.Option(
+        "--workload",
+        metavar="NAME|PATH",
+        help="Workload; see: ckptplan workloads list.",
+        autocompletion=complete_workload,
+    ),
 ]
 Batch = Annotated[
     str | None, typer.Option("--batch", metavar="INTEGER", help="Batch, for a workload with a network.")
@@ -73,6 +86,7 @@ Strategies = Annotated[
         "--strategies",
         metavar="NAMES",
         help="Names separated by commas, or 'paper', 'regular', 'closed', 'all'.",
+        autocompletion=complete_strategies,
     ),
 ]
 Objective = Annotated[

@@ -4,15 +4,17 @@ from typing import Annotated
 
 import typer
 
+from ckptplan.cli.completion import complete_profile
 from ckptplan.cli.groups import takes_groups
+from ckptplan.cli.help import HelpfulCommand, HelpfulGroup
 from ckptplan.cli.options import OutputOptions
 from ckptplan.cli.output import write_view
 from ckptplan.cli.wording import as_option
 
-app = typer.Typer(help="List, show and check hardware profiles.", no_args_is_help=True)
+app = typer.Typer(cls=HelpfulGroup, help="List, show and check hardware profiles.", no_args_is_help=True)
 
 
-@app.command("list")
+@app.command("list", cls=HelpfulCommand)
 @takes_groups
 def list_(*, output: OutputOptions) -> None:
     """List the built-in hardware profiles."""
@@ -24,11 +26,16 @@ def list_(*, output: OutputOptions) -> None:
     write_view(view_profiles(profiles, wording=as_option), output)
 
 
-@app.command("show")
+@app.command("show", cls=HelpfulCommand)
 @takes_groups
 def show(
     *,
-    name: Annotated[str, typer.Argument(metavar="NAME|PATH", help="A built-in name, or a .toml file.")],
+    name: Annotated[
+        str,
+        typer.Argument(
+            metavar="NAME|PATH", help="A built-in name, or a .toml file.", autocompletion=complete_profile
+        ),
+    ],
     output: OutputOptions,
 ) -> None:
     """Show every number of a hardware profile, with its source and grade."""
@@ -39,12 +46,17 @@ def show(
     write_view(view_profile(profile, wording=as_option), output)
 
 
-@app.command("check")
+@app.command("check", cls=HelpfulCommand)
 @takes_groups
 def check(
     *,
     paths: Annotated[
-        list[str] | None, typer.Argument(metavar="[NAME|PATH]...", help="Profiles; all built-in ones if none.")
+        list[str] | None,
+        typer.Argument(
+            metavar="[NAME|PATH]...",
+            help="Profiles; all built-in ones if none.",
+            autocompletion=complete_profile,
+        ),
     ] = None,
     output: OutputOptions,
 ) -> None:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ckptplan.cli import options
+from ckptplan.cli.completion import complete_axis, complete_profiles, complete_workloads
 from ckptplan.cli.groups import takes_groups
 from ckptplan.cli.options import WishOptions
 from ckptplan.cli.output import note
@@ -42,6 +43,7 @@ Over = Annotated[
         metavar="NAME=VALUES",
         help="An input and its values: T=256:65536:x2, latency=0:1us:+100ns, bandwidth=5GB/s:80GB/s:n9, "
         "batch=30,60; once for each axis of the grid. docs/sweep.md has the names.",
+        autocompletion=complete_axis,
     ),
 ]
 
@@ -52,10 +54,21 @@ class JobsOptions:
 
     profile: Annotated[
         list[str],
-        typer.Option("--profile", metavar="NAMES|PATHS", help="Hardware profiles, separated by commas."),
+        typer.Option(
+            "--profile",
+            metavar="NAMES|PATHS",
+            help="Hardware profiles, separated by commas.",
+            autocompletion=complete_profiles,
+        ),
     ] = field(default_factory=lambda: ["ipu-mk2"])
     workload: Annotated[
-        list[str], typer.Option("--workload", metavar="NAMES|PATHS", help="Workloads, separated by commas.")
+        list[str],
+        typer.Option(
+            "--workload",
+            metavar="NAMES|PATHS",
+            help="Workloads, separated by commas.",
+            autocompletion=complete_workloads,
+        ),
     ] = field(default_factory=lambda: ["paper-snn"])
     steps: options.Steps = None
     batch: options.Batch = None

@@ -6,17 +6,19 @@ import typer
 
 from ckptplan.cli import options
 from ckptplan.cli.cells import CellOptions, write_counted
+from ckptplan.cli.completion import complete_workload
 from ckptplan.cli.groups import takes_groups
+from ckptplan.cli.help import HelpfulCommand, HelpfulGroup
 from ckptplan.cli.options import OutputOptions
 from ckptplan.cli.output import write_view
 from ckptplan.cli.wording import as_option, option_of
 from ckptplan.errors import InputError, quote_value
 from ckptplan.units import parse_seconds
 
-app = typer.Typer(help="List, show and make workloads.", no_args_is_help=True)
+app = typer.Typer(cls=HelpfulGroup, help="List, show and make workloads.", no_args_is_help=True)
 
 
-@app.command("list")
+@app.command("list", cls=HelpfulCommand)
 @takes_groups
 def list_(*, output: OutputOptions) -> None:
     """List the built-in workloads."""
@@ -28,11 +30,16 @@ def list_(*, output: OutputOptions) -> None:
     write_view(view_workloads(workloads, wording=as_option), output)
 
 
-@app.command("show")
+@app.command("show", cls=HelpfulCommand)
 @takes_groups
 def show(
     *,
-    name: Annotated[str, typer.Argument(metavar="NAME|PATH", help="A built-in name, or a .toml file.")],
+    name: Annotated[
+        str,
+        typer.Argument(
+            metavar="NAME|PATH", help="A built-in name, or a .toml file.", autocompletion=complete_workload
+        ),
+    ],
     output: OutputOptions,
 ) -> None:
     """Show every number of a workload, and how it was obtained."""
@@ -43,7 +50,7 @@ def show(
     write_view(view_workload(workload, wording=as_option), output)
 
 
-@app.command("new")
+@app.command("new", cls=HelpfulCommand)
 @takes_groups
 def new(
     *,
