@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
+from collections import OrderedDict
 from math import inf, isqrt
-from typing import NamedTuple
+from threading import Lock
+from typing import Any, NamedTuple
 
 from ckptplan.model.progress import Progress
 from ckptplan.recursion.problem import Problem
@@ -68,24 +69,47 @@ def longest_table(job: TableProblem) -> int:
     return min(job.problem.steps - 1, isqrt(WORK[job.effort] // 2 // width), CELLS // width - 1)
 
 
-#: A question needs the same tables once for each objective.
-_cached = lru_cache(maxsize=3)(Tables)
+def most_tabulated_units(problem: Problem, *, sizes: UnitSizes, effort: str) -> int:
+    """Return the most units with which a table of all steps is affordable; 0 if none can record a step."""
+    steps = problem.steps
+    most = min(steps * sizes.tape, WORK[effort] // steps**2 - 1, CELLS // (steps + 1) - 1)
+    return most if most >= sizes.tape else 0
+
+
+#: A question needs the same tables once for each objective, and a front for each budget.
+_KEPT = 3
+#: The widest table of each problem, the one last used at the end.
+_tables: OrderedDict[Any, Tables] = OrderedDict()
+_lock = Lock()
 
 
 def cached_tables(job: TableProblem, *, steps: int, units: int) -> Tables:
-    """Return the table of ``steps`` steps and ``units`` units; recent tables are kept."""
-    return _cached(
-        steps=steps,
-        units=units,
-        sizes=job.sizes,
-        recompute=job.problem.recompute,
-        write=job.problem.write,
-        read=job.problem.read,
-        actions=job.problem.actions,
-        progress=job.progress,
-    )
+    """Return the table of ``steps`` steps and ``units`` units; recent tables are kept, and narrowed."""
+    problem = job.problem
+    costs: dict[str, Any] = {
+        "steps": steps,
+        "sizes": job.sizes,
+        "recompute": problem.recompute,
+        "write": problem.write,
+        "read": problem.read,
+        "actions": problem.actions,
+    }
+    key = tuple(costs.values())
+    with _lock:
+        known = _tables.get(key)
+        if known is not None and known.units >= units:
+            _tables.move_to_end(key)
+            return known.narrow(units)
+    tables = Tables(**costs, units=units, progress=job.progress)
+    with _lock:
+        _tables[key] = tables
+        _tables.move_to_end(key)
+        while len(_tables) > _KEPT:
+            _tables.popitem(last=False)
+    return tables
 
 
 def clear_caches() -> None:
     """Drop the tables of earlier questions, e.g. before a time measurement."""
-    _cached.cache_clear()
+    with _lock:
+        _tables.clear()

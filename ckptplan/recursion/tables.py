@@ -20,6 +20,7 @@ in memory, in pieces that fit the cache.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from typing import TypeAlias
 
@@ -79,6 +80,22 @@ class Tables:
         self.chunk = np.full(shape, _INFINITE)
         self.unstored[0] = self.local[0] = self.remote[0] = self.chunk[0] = 0
         self._fill(progress)
+
+    def narrow(self, units: int) -> Tables:
+        """Return the tables for at most ``units`` units: a view of these, with the same values.
+
+        The value of a part depends on its own units only, so one table answers every smaller budget. (Parts
+        whose first state is held locally borrow its room, up to the last column. In the columns where that is
+        cut off, the part and its state need more than ``units``, and no schedule reaches them.)
+        """
+        if units == self.units:
+            return self
+        narrow = copy.copy(self)
+        narrow.units = units
+        columns = slice(units + 1)
+        narrow.unstored, narrow.local = self.unstored[:, columns], self.local[:, columns]
+        narrow.remote, narrow.chunk = self.remote[:, columns], self.chunk[:, columns]
+        return narrow
 
     def value(self, part: Part) -> float:
         """Return the least cost of a part beyond the first run of its steps."""

@@ -21,7 +21,7 @@ from ckptplan.storage.tables import Blocks, Columns
 from ckptplan.strategies.registry import all_parameters
 from ckptplan.studies.pareto import ParetoFront
 from ckptplan.studies.rows import JOB_COLUMNS, parameter_columns
-from ckptplan.units import format_bytes, format_count
+from ckptplan.units import format_bytes, format_count, format_share
 from ckptplan.wording import Argument, Wording
 
 #: Rows of the table, evenly spaced in the logarithm of the memory besides the resident bytes.
@@ -71,9 +71,26 @@ def _list_notes(front: ParetoFront, *, wording: Wording = str) -> Iterator[str]:
         yield f"only closed forms are compared, which answer at once; {more} adds optimal and others, slowly"
     if front.resolution:
         yield f"points within {front.resolution:g} of a listed one in memory and time are left out"
-    solved = [name for name, one in front.by_strategy.items() if not one.exact and not front.resolution]
-    if solved:
-        yield f"{', '.join(solved)}: solved for some budgets; between them more plans exist"
+    yield from _list_gaps(front)
+
+
+def _list_gaps(front: ParetoFront) -> Iterator[str]:
+    """Yield what is not proved between the budgets that were solved."""
+    open_ended = {name for name, one in front.by_strategy.items() if not one.exact and not one.proves_bounds}
+    if open_ended and not front.resolution:
+        yield f"{', '.join(sorted(open_ended))}: solved for some budgets; between them more plans exist"
+    if not len(front.bounds.seconds):
+        return
+    unproved = front.seconds > front.least_seconds * (1 + front.told_apart)
+    if not unproved.any():
+        yield "within each amount of memory, no legal schedule is faster by more than can be told apart"
+        return
+    first, last = (int(front.local_peak_bytes[place]) for place in np.flatnonzero(unproved)[[0, -1]])
+    faster = format_share(float(np.max(1 - front.least_seconds / front.seconds)))
+    where = (
+        f"from {format_bytes(first)} to {format_bytes(last)}" if last > first else f"at {format_bytes(first)}"
+    )
+    yield f"{where}, a schedule may exist that is faster by up to {faster}"
 
 
 def _summarize(front: ParetoFront) -> str:
@@ -215,6 +232,7 @@ def _make_columns(front: ParetoFront) -> dict[str, npt.NDArray[Any]]:
         "remote_peak_bytes": front.remote_peak_bytes,
         "seconds": front.seconds,
         "overhead": front.overhead,
+        "least_seconds": front.least_seconds,
     }
 
 
@@ -228,6 +246,7 @@ def _make_rows(front: ParetoFront) -> Blocks:
         "remote_peak_bytes": "whole",
         "seconds": "number",
         "overhead": "number",
+        "least_seconds": "number",
         "on_front": "truth",
     }
     return Blocks(columns=columns, blocks=_generate_blocks(front))
@@ -244,4 +263,5 @@ def _generate_blocks(front: ParetoFront) -> Iterator[Sequence[Sequence[Any]]]:
             for parameter in all_parameters():
                 # Parameters that a strategy lacks are 0 in a column and absent in a row.
                 cells[parameter] = [value or None for value in cells[parameter]]
+            cells["least_seconds"] = [value or None for value in cells["least_seconds"]]
             yield [*([value] * len(cells["strategy"]) for value in job), *cells.values()]

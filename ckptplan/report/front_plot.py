@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ckptplan.cost.exact import overhead
 from ckptplan.report import front_axes, style
 from ckptplan.report.labels import Label, place_labels, set_legend, set_title, settle
 from ckptplan.report.plan_text import format_parameters
@@ -65,6 +66,7 @@ def _draw(front: ParetoFront, size: Size, *, legend: set[str]) -> tuple[Figure, 
         best.memory, best.added, where="post", color=style.PALE, linewidth=6 * size.scale, zorder=1,
         solid_capstyle="butt",
     )  # fmt: skip
+    _bound(axes, front)
     for place, curve in enumerate(curves):
         _draw_curve(axes, curve, place=place, size=size)
     set_legend(figure, [line for line in axes.lines if line.get_label() in legend], handlelength=3.2)
@@ -84,6 +86,17 @@ def _curve(front: ParetoFront, name: str) -> Curve:
     memory = np.maximum(1, front.local_peak_bytes - front.resident_bytes)
     memory, added = _thinned(memory, front.overhead)
     return Curve(name=name, memory=memory, added=added)
+
+
+def _bound(axes: Axes, front: ParetoFront) -> None:
+    """Fill the band between the front and what no schedule within the same memory can be faster than."""
+    if not len(front.bounds.seconds):
+        return
+    least = np.maximum(0.0, overhead(front.least_seconds, front.base_seconds))
+    memory = np.maximum(1, front.local_peak_bytes - front.resident_bytes)
+    axes.fill_between(
+        memory, least, front.overhead, step="post", color=style.PALE, linewidth=0, zorder=0,
+    )  # fmt: skip
 
 
 def _thinned(memory: Any, added: Any) -> tuple[Any, Any]:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
+from ckptplan.cost.arrays import Integers
 from ckptplan.errors import InputError
 from ckptplan.model.record import Parameters
 from ckptplan.model.split import FORMS, Choice, Split, Where
@@ -34,7 +37,6 @@ def can_name(strategy: ClosedForm) -> bool:
 def adopt_setting(setting: FormSetting, *, costs: StepCosts) -> Solution:
     """Return a setting as a solved schedule with a single decision, which names the closed form."""
     strategy, given = setting.strategy, setting.parameters
-    p, q = growth_ratio(state=costs.state_bytes, tape=costs.tape_bytes)
     values = [value for name, value in given.items() if name not in _SIZES]
     length, count = (*values, 0, 0)[:2]
     decision = Split(
@@ -46,12 +48,24 @@ def adopt_setting(setting: FormSetting, *, costs: StepCosts) -> Solution:
         count=count,
     )
     return Solution(
-        parameters=Parameters(chunk_size=max(1, length), state_units=p, tape_units=q, local_units=1),
+        parameters=Parameters(
+            {name: int(column[0]) for name, column in adopt_columns(given, count=1, costs=costs).items()}
+        ),
         splits=(decision,),
         totals=strategy.totals(given, costs=costs),
         least_seconds=None,
         regular=strategy.regular(given, steps=costs.steps),
     )
+
+
+def adopt_columns(
+    given: Mapping[str, Integers] | Parameters, *, count: int, costs: StepCosts
+) -> dict[str, Integers]:
+    """Return the parameters of ``count`` settings as those of a solved schedule; columns of shape (n,)."""
+    p, q = growth_ratio(state=costs.state_bytes, tape=costs.tape_bytes)
+    lengths = next((np.asarray(column) for name, column in given.items() if name not in _SIZES), 1)
+    sizes = {"chunk_size": np.maximum(1, lengths), "state_units": p, "tape_units": q, "local_units": 1}
+    return {name: np.broadcast_to(np.asarray(value, dtype=np.int64), count) for name, value in sizes.items()}
 
 
 def read_setting(parameters: Parameters, splits: Sequence[Split], *, steps: int) -> FormSetting | None:

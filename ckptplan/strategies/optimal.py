@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from math import inf
+from math import gcd, inf
 
 from ckptplan.model.budget import Budget
 from ckptplan.model.progress import Progress
@@ -19,6 +19,8 @@ from ckptplan.recursion.pricing import memory_variants
 from ckptplan.recursion.problem import Candidate, Problem, SolvedProblem
 from ckptplan.recursion.reread import reread_candidates
 from ckptplan.recursion.solver import solve
+from ckptplan.recursion.table_problem import most_tabulated_units
+from ckptplan.recursion.tree import UnitSizes
 from ckptplan.schedule.actions import Action
 from ckptplan.strategies.adopted import read_setting
 from ckptplan.strategies.solved import (
@@ -89,6 +91,18 @@ class Optimal(Solved):
         if setting is None:
             return super().actions(parameters, steps=steps, splits=splits)
         return setting.strategy.actions(setting.parameters, steps=steps)
+
+    def tabulated_bytes(self, costs: StepCosts, *, effort: str = "quick") -> range:
+        unit = gcd(costs.state_bytes, costs.tape_bytes)
+        sizes = UnitSizes(costs.state_bytes // unit, costs.tape_bytes // unit)
+        # With transfers beside compute, two buffers are taken from the budget.
+        buffers = 2 * sizes.state if costs.overlaps_compute else 0
+        most = most_tabulated_units(_make_problem(costs, Budget()), sizes=sizes, effort=effort)
+        first = costs.resident_bytes + sizes.tape * unit
+        return range(first, costs.resident_bytes + (most + buffers) * unit + 1, unit) if most else range(0)
+
+    def bound_seconds(self, costs: StepCosts, budget: Budget) -> float:
+        return costs.sweep_seconds + _bound_by_memory(costs, budget)
 
     def has_schedule(self, *, costs: StepCosts, budget: Budget, effort: str = "quick") -> bool:
         if budget.local_bytes is not None and budget.local_bytes < self.least_local_bytes(costs):

@@ -93,6 +93,14 @@ class Solved(Strategy):
             least = min(least + costs.state_bytes, costs.steps * costs.tape_bytes)
         return costs.resident_bytes + least
 
+    def tabulated_bytes(self, costs: StepCosts, *, effort: str = "quick") -> range:
+        """Return the local budgets, ascending, that one table answers, each exactly; none unless overridden."""
+        return range(0)
+
+    def bound_seconds(self, costs: StepCosts, budget: Budget) -> float:
+        """Return a lower bound on the seconds of any schedule within the budget, which needs no search."""
+        return costs.sweep_seconds
+
     @abstractmethod
     def has_schedule(self, *, costs: StepCosts, budget: Budget, effort: str = "quick") -> bool:
         """Return whether ``solve`` finds a schedule within the budget, however long it takes to execute.

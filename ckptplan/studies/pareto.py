@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-import os
 from collections.abc import Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from functools import cached_property
 from typing import overload
 
@@ -16,29 +13,22 @@ import numpy.typing as npt
 from ckptplan.cost.arrays import Integers
 from ckptplan.cost.exact import Cost, overhead
 from ckptplan.errors import Infeasible, InputError
-from ckptplan.model.budget import Budget
 from ckptplan.model.plan import Plan
 from ckptplan.model.profile import HardwareProfile
 from ckptplan.model.progress import Progress
-from ckptplan.model.record import Parameters
 from ckptplan.model.workload import Workload
 from ckptplan.planning.ranking import Ranking, rank_strategies
 from ckptplan.planning.request import Request
-from ckptplan.search.answer import Answer, ClosedFormAnswer
-from ckptplan.search.box import Limits
-from ckptplan.search.front import COARSE, Front, merge_fronts, trace_front
+from ckptplan.search.front import COARSE, merge_fronts
 from ckptplan.search.objective import Knee
-from ckptplan.search.question import Question
 from ckptplan.search.reasons import find_reason
-from ckptplan.search.solved_front import trace_solved_front
-from ckptplan.strategies.closed_form import ClosedForm
+from ckptplan.search.solved_front import NO_BOUNDS, LowerBounds
 from ckptplan.strategies.protocol import Strategy
+from ckptplan.studies.fronts import StrategyFront, trace_fronts
 from ckptplan.units import parse_bytes, parse_fraction
 
 #: Up to this many steps, every point of the front is listed unless a resolution is given.
 MOST_EXACT = 2_000_000
-#: From this many steps on, the strategies are searched in parallel.
-_LONG = 100_000
 #: The finest resolution of long sequences; a finer one would need too much memory.
 _FINEST = 0.0001
 
@@ -64,9 +54,9 @@ def pareto(
     Arguments:
         workload: the training job.
         profile: the hardware.
-        strategies: names or groups; None means 'closed', the strategies whose cost is a closed form, which are
-            fast to search. Strategies such as ``optimal`` are solved for some budgets, or for all if there are
-            few.
+        strategies: names or groups; None means those of ``optimize``. Closed forms are listed completely;
+            strategies such as ``optimal`` are solved for every budget that one table answers, and beyond it for
+            some, with a bound on what they may gain between these (``least_seconds``).
         local_bytes: the budget of one unit that ``best`` and ``knee`` keep; it does not limit the front.
         headroom: share of local memory to leave free, as 0.1 or '10%'; replaces the profile's. A budget that
             ``local_bytes`` names has none unless it is given here.
@@ -84,7 +74,6 @@ def pareto(
         workload,
         profile,
         command=command,
-        unless_named="closed",
         strategies=strategies,
         local_bytes=local_bytes,
         headroom=headroom,
@@ -94,7 +83,7 @@ def pareto(
         progress=progress,
     )
     fineness = _read_resolution(resolution, steps=workload.steps)
-    fronts = _trace_fronts(request.question(), resolution=fineness)
+    fronts = trace_fronts(request.question(), resolution=fineness)
     return ParetoFront(request, tuple(fronts), resolution=fineness)
 
 
@@ -116,81 +105,24 @@ def _read_resolution(wanted: float | str | None, *, steps: int) -> float:
     return value
 
 
-@dataclass(frozen=True, kw_only=True)
-class StrategyFront:
-    """The front of one strategy, with the answers of its points."""
-
-    strategy: Strategy
-    front: Front
-    #: The answers behind the points.
-    answers: Sequence[Answer]
-    #: Whether every point of the front is included.
-    exact: bool
-
-
-@dataclass(frozen=True, kw_only=True)
-class ClosedFormAnswers(Sequence[Answer]):
-    """The answers behind the points of a closed form's front, each made on demand from its columns."""
-
-    strategy: ClosedForm
-    front: Front
-    steps: int
-
-    def __len__(self) -> int:
-        return len(self.front)
-
-    @overload
-    def __getitem__(self, index: int) -> Answer: ...
-    @overload
-    def __getitem__(self, index: slice) -> list[Answer]: ...
-    def __getitem__(self, index: int | slice) -> Answer | list[Answer]:
-        """Return an answer; a slice is a list of answers. Raises IndexError."""
-        if isinstance(index, slice):
-            return [self[place] for place in range(*index.indices(len(self)))]
-        keys = (self.front.seconds, self.front.local_peak_bytes, self.front.remote_peak_bytes)
-        parameters = {name: int(column[index]) for name, column in self.front.parameters.items()}
-        return ClosedFormAnswer(
-            strategy=self.strategy,
-            parameters=Parameters(parameters),
-            key=tuple(column[index].item() for column in keys),
-            steps=self.steps,
-        )
-
-
-def _trace_closed_form(strategy: ClosedForm, question: Question, *, resolution: float) -> StrategyFront:
-    limits = Limits(
-        budget=Budget(remote_bytes=question.goal.remote_bytes),
-        max_overhead=question.goal.max_overhead,
-        base_seconds=question.base_seconds,
-    )
-    front = trace_front(strategy, costs=question.costs, limits=limits, resolution=resolution)
-    answers = ClosedFormAnswers(strategy=strategy, front=front, steps=question.costs.steps)
-    return StrategyFront(strategy=strategy, front=front, answers=answers, exact=not front.resolution)
-
-
-def _trace_fronts(question: Question, *, resolution: float) -> list[StrategyFront]:
-    def trace(strategy: Strategy) -> StrategyFront:
-        if isinstance(strategy, ClosedForm):
-            return _trace_closed_form(strategy, question, resolution=resolution)
-        front, answers, exact = trace_solved_front(question.for_strategy(strategy))
-        return StrategyFront(strategy=strategy, front=front, answers=answers, exact=exact)
-
-    if question.costs.steps < _LONG:
-        return [trace(strategy) for strategy in question.strategies]
-    # Arrays are long, and numpy releases the interpreter lock.
-    with ThreadPoolExecutor(max_workers=min(4, os.cpu_count() or 1)) as pool:
-        return list(pool.map(trace, question.strategies))
-
-
 class ParetoFront(Sequence[Plan]):
     """Plans that no strategy beats in both local memory and time; columns as arrays, plans on demand."""
 
-    def __init__(self, request: Request, fronts: tuple[StrategyFront, ...], *, resolution: float) -> None:
+    def __init__(
+        self,
+        request: Request,
+        fronts: tuple[StrategyFront, ...],
+        *,
+        resolution: float,
+        bounds: LowerBounds | None = None,
+    ) -> None:
         # Its goal names all strategies that were compared, those of other fronts included.
         self._request = request
         self._question = request.question().replace(strategies=tuple(one.strategy.name for one in fronts))
         self._fronts = fronts
         self._together, self._origins = merge_fronts([one.front for one in fronts])
+        #: What no schedule can be faster than; without budgets unless ``optimal`` is compared.
+        self.bounds: LowerBounds = bounds or next((one.bounds for one in fronts if one.bounds), NO_BOUNDS)
         #: 0 if every point is listed, else the share by which omitted points may differ.
         self.resolution = max([resolution, *(one.front.resolution for one in fronts)])
 
@@ -260,6 +192,11 @@ class ParetoFront(Sequence[Plan]):
         added: npt.NDArray[np.float64] = np.maximum(0.0, overhead(self.seconds, self.base_seconds))
         return added
 
+    @cached_property
+    def least_seconds(self) -> npt.NDArray[np.float64]:
+        """Seconds that no schedule within each point's memory is faster than, shape (n,); 0 if unknown."""
+        return np.minimum(self.bounds.within(self.local_peak_bytes), self.seconds)
+
     @property
     def remote_peak_bytes(self) -> Integers:
         """Peak bytes of remote memory, all units together, shape (n,)."""
@@ -286,7 +223,9 @@ class ParetoFront(Sequence[Plan]):
     def by_strategy(self) -> Mapping[str, ParetoFront]:
         """The front of each strategy that fits at all, by name."""
         return {
-            one.strategy.name: ParetoFront(self._request, (one,), resolution=one.front.resolution)
+            one.strategy.name: ParetoFront(
+                self._request, (one,), resolution=one.front.resolution, bounds=self.bounds
+            )
             for one in self._fronts
             if len(one.front)
         }
@@ -301,6 +240,16 @@ class ParetoFront(Sequence[Plan]):
     def exact(self) -> bool:
         """Whether every point of every strategy's front is included."""
         return all(one.exact for one in self._fronts)
+
+    @property
+    def proves_bounds(self) -> bool:
+        """Whether one of the strategies proves what no schedule can be faster than."""
+        return any(one.bounds is not None for one in self._fronts)
+
+    @property
+    def told_apart(self) -> float:
+        """The share of time below which two plans cannot be told apart."""
+        return self._question.resolution
 
     def place_within(self, local_bytes: int) -> int | None:
         """Return the index of the fastest listed plan within a budget of one unit, None if none fits."""

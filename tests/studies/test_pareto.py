@@ -24,9 +24,7 @@ def test_no_plan_of_the_front_is_beaten_within_its_memory(front: ParetoFront) ->
     """Optimize takes it, or a simpler one that cannot be told from it."""
     assert len(front) == len(list(front)) > 20
     for plan in front:
-        best = ckptplan.optimize(
-            WORKLOAD, IPU, strategies="closed", local_bytes=plan.predicted.local_peak_bytes
-        )
+        best = ckptplan.optimize(WORKLOAD, IPU, local_bytes=plan.predicted.local_peak_bytes)
         assert best.predicted.seconds * (1 - RESOLUTION) <= plan.predicted.seconds <= best.predicted.seconds
         (named,) = ckptplan.compare(
             WORKLOAD, IPU, strategies=[plan.strategy], local_bytes=plan.predicted.local_peak_bytes
@@ -72,12 +70,12 @@ def test_at_picks_the_quickest_within_a_budget(front: ParetoFront) -> None:
     plan = front.at("230 kB")
     assert plan == front.best
     assert plan.goal.local_bytes == 230_000
-    best = ckptplan.optimize(WORKLOAD, IPU, strategies="closed", local_bytes="230 kB")
+    best = ckptplan.optimize(WORKLOAD, IPU, local_bytes="230 kB")
     assert (plan.strategy, plan.parameters, plan.predicted) == (best.strategy, best.parameters, best.predicted)
 
 
 def test_the_knee_is_that_of_optimize(front: ParetoFront) -> None:
-    knee = ckptplan.optimize(WORKLOAD, IPU, strategies="closed", objective="balanced", local_bytes="230 kB")
+    knee = ckptplan.optimize(WORKLOAD, IPU, objective="balanced", local_bytes="230 kB")
     assert front.knee.predicted == knee.predicted
 
 
@@ -158,7 +156,7 @@ def test_a_long_sequence_is_solved_for_some_budgets_the_wanted_one_among_them(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(solved_front, "_EVERY", 8)
-    monkeypatch.setattr(solved_front, "_SOME", 4)
+    monkeypatch.setattr(solved_front, "_LISTED", 4)
     told: list[tuple[int, int]] = []
     front = ckptplan.pareto(
         WORKLOAD,
@@ -168,11 +166,54 @@ def test_a_long_sequence_is_solved_for_some_budgets_the_wanted_one_among_them(
         progress=lambda done, total: told.append((done, total)),
     )
     assert not front.exact
-    assert len(front) <= 5
-    assert told[-1] == (5, 5)
+    done, total = zip(*told, strict=True)
+    assert list(done) == sorted(done)
+    assert done[-1] == total[-1]
     best = ckptplan.optimize(WORKLOAD, IPU, strategies=["optimal"], local_bytes="230 kB")
     assert front.best.predicted == best.predicted
     assert front.best.splits == best.splits
+    # Between the budgets that were solved, it has the schedules of other strategies.
+    closed = ckptplan.pareto(WORKLOAD, IPU, strategies="closed")
+    for place, budget in enumerate(closed.local_peak_bytes.tolist()):
+        within = front.place_within(budget)
+        assert within is not None
+        assert front.seconds[within] <= closed.seconds[place]
+
+
+#: Sizes with a common unit, without one, and a sequence of which no table holds the whole.
+SIZES = [(40, 800, 2400, 0.0), (3000, 800, 800, 0.0), (900, 700, 2300, 0.001), (60, 1000, 999, 0.0)]
+
+
+@pytest.mark.parametrize(("steps", "state", "tape", "latency"), SIZES)
+def test_no_plan_is_faster_than_the_bound_within_its_memory(
+    steps: int, state: int, tape: int, latency: float
+) -> None:
+    """Where the front was solved, the plan of ``optimize`` is its point; elsewhere it is above the bound."""
+    workload = ckptplan.Workload(
+        name="random", steps=steps, state_bytes=state, tape_bytes=tape,
+        forward_seconds=1, backward_seconds=2, recompute_seconds=1,
+    )  # fmt: skip
+    profile = ckptplan.HardwareProfile(
+        name="random", local_bytes=12 * tape, remote_bytes=None, latency_seconds=latency,
+        write_bytes_per_second=state / 9, read_bytes_per_second=state / 9,
+    )  # fmt: skip
+    front = ckptplan.pareto(workload, profile, strategies="closed,optimal")
+    assert (front.least_seconds > 0).all()
+    assert (front.least_seconds <= front.seconds).all()
+    solved = set(front.places_of("optimal").tolist())
+    assert solved
+    for place in sorted({0, *range(1, len(front), max(1, len(front) // 5)), len(front) - 1}):
+        budget = int(front.local_peak_bytes[place])
+        best = ckptplan.optimize(workload, profile, strategies="closed,optimal", local_bytes=budget)
+        seconds = best.predicted.seconds
+        assert seconds >= front.least_seconds[place] * (1 - 1e-9)
+        assert seconds * (1 - RESOLUTION) <= front.seconds[place]
+        if front.strategies[place] == "optimal" and best.strategy == "optimal":
+            assert seconds == front.seconds[place] or budget not in front.bounds.local_bytes
+
+
+def test_a_front_without_optimal_has_no_bound() -> None:
+    assert not ckptplan.pareto(WORKLOAD, IPU, strategies="closed").least_seconds.any()
 
 
 @pytest.mark.parametrize(

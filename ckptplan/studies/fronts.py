@@ -1,0 +1,205 @@
+"""Traces the front of each strategy: closed forms completely, then those that are solved."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import overload
+
+from ckptplan.cost.arrays import Integers
+from ckptplan.model.budget import Budget
+from ckptplan.model.progress import StagedProgress
+from ckptplan.model.record import Parameters
+from ckptplan.model.step_costs import StepCosts
+from ckptplan.search.adoption import adopt_answer
+from ckptplan.search.answer import Answer, ClosedFormAnswer
+from ckptplan.search.box import Limits
+from ckptplan.search.front import Front, merge_fronts, trace_front
+from ckptplan.search.objective import least_time
+from ckptplan.search.question import Question
+from ckptplan.search.solved_front import LowerBounds, SolvedFront, trace_solved_front
+from ckptplan.strategies.adopted import adopt_columns, can_name
+from ckptplan.strategies.closed_form import ClosedForm
+from ckptplan.strategies.protocol import Strategy
+from ckptplan.strategies.registry import all_strategies
+from ckptplan.strategies.solved import Solved
+
+#: From this many steps on, the closed forms are searched in parallel.
+_LONG = 100_000
+
+
+@dataclass(frozen=True, kw_only=True)
+class StrategyFront:
+    """The front of one strategy, with the answers of its points."""
+
+    strategy: Strategy
+    front: Front
+    #: The answers behind the points.
+    answers: Sequence[Answer]
+    #: Whether every point of the front is included.
+    exact: bool
+    #: What no schedule at all can be faster than, if the strategy proves that.
+    bounds: LowerBounds | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClosedFormAnswers(Sequence[Answer]):
+    """The answers behind the points of a closed form's front, each made on demand from its columns."""
+
+    strategy: ClosedForm
+    front: Front
+    steps: int
+
+    def __len__(self) -> int:
+        return len(self.front)
+
+    @overload
+    def __getitem__(self, index: int) -> Answer: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[Answer]: ...
+    def __getitem__(self, index: int | slice) -> Answer | list[Answer]:
+        """Return an answer; a slice is a list of answers. Raises IndexError."""
+        if isinstance(index, slice):
+            return [self[place] for place in range(*index.indices(len(self)))]
+        keys = (self.front.seconds, self.front.local_peak_bytes, self.front.remote_peak_bytes)
+        parameters = {name: int(column[index]) for name, column in self.front.parameters.items()}
+        return ClosedFormAnswer(
+            strategy=self.strategy,
+            parameters=Parameters(parameters),
+            key=tuple(column[index].item() for column in keys),
+            steps=self.steps,
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class AdoptedAnswers(Sequence[Answer]):
+    """The answers of a strategy that adopts others' schedules: its own, and those of ``sources`` on demand.
+
+    ``origins`` has shape (2, n): the index of the source of each point, and of the point in it.
+    """
+
+    strategy: Solved
+    sources: Sequence[StrategyFront]
+    origins: Integers
+    bounds: LowerBounds
+    costs: StepCosts
+
+    def __len__(self) -> int:
+        return self.origins.shape[1]
+
+    @overload
+    def __getitem__(self, index: int) -> Answer: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[Answer]: ...
+    def __getitem__(self, index: int | slice) -> Answer | list[Answer]:
+        """Return an answer; a slice is a list of answers. Raises IndexError."""
+        if isinstance(index, slice):
+            return [self[place] for place in range(*index.indices(len(self)))]
+        which, place = self.origins[:, index].tolist()
+        source = self.sources[which]
+        answer = source.answers[place]
+        if source.strategy is self.strategy:
+            return answer
+        adopted = adopt_answer(answer, strategy=self.strategy, own=None, objective=least_time, costs=self.costs)
+        least = float(self.bounds.within(source.front.local_peak_bytes[place : place + 1])[0])
+        return dataclasses.replace(
+            adopted, solution=dataclasses.replace(adopted.solution, least_seconds=least or None)
+        )
+
+
+def trace_fronts(question: Question, *, resolution: float) -> list[StrategyFront]:
+    """Return the front of each strategy of a question, in the question's order."""
+    adopts = [one for one in question.strategies if isinstance(one, Solved) and one.adopts_others]
+    adopted = [one for one in all_strategies().values() if isinstance(one, ClosedForm) and can_name(one)]
+    closed = [one for one in question.strategies if isinstance(one, ClosedForm)]
+    closed += [one for one in adopted if adopts and one not in closed]
+    found = dict(zip(closed, _trace_closed_forms(closed, question, resolution=resolution), strict=True))
+    solved = [one for one in question.strategies if isinstance(one, Solved)]
+    stages = StagedProgress(question.progress, stages=len(solved))
+    fronts: dict[Strategy, StrategyFront] = {**found}
+    for strategy in solved:
+        stages.begin_next()
+        alone = question.for_strategy(strategy).replace(
+            progress=None if question.progress is None else stages.report_solve
+        )
+        sources = [found[one] for one in adopted] if strategy in adopts else []
+        fronts[strategy] = _trace_solved(strategy, alone, sources)
+    return [fronts[strategy] for strategy in question.strategies]
+
+
+def _trace_closed_forms(
+    strategies: Sequence[ClosedForm], question: Question, *, resolution: float
+) -> list[StrategyFront]:
+    def trace(strategy: ClosedForm) -> StrategyFront:
+        return _trace_closed_form(strategy, question, resolution=resolution)
+
+    if question.costs.steps < _LONG:
+        return [trace(strategy) for strategy in strategies]
+    # Arrays are long, and numpy releases the interpreter lock.
+    with ThreadPoolExecutor(max_workers=min(4, os.cpu_count() or 1)) as pool:
+        return list(pool.map(trace, strategies))
+
+
+def _trace_closed_form(strategy: ClosedForm, question: Question, *, resolution: float) -> StrategyFront:
+    limits = Limits(
+        budget=Budget(remote_bytes=question.goal.remote_bytes),
+        max_overhead=question.goal.max_overhead,
+        base_seconds=question.base_seconds,
+    )
+    front = trace_front(strategy, costs=question.costs, limits=limits, resolution=resolution)
+    answers = ClosedFormAnswers(strategy=strategy, front=front, steps=question.costs.steps)
+    return StrategyFront(strategy=strategy, front=front, answers=answers, exact=not front.resolution)
+
+
+def _trace_solved(strategy: Solved, question: Question, sources: Sequence[StrategyFront]) -> StrategyFront:
+    """Return the front of a solved strategy, with the points of the sources whose schedules it adopts."""
+    known = merge_fronts([source.front for source in sources])[0] if sources else None
+    solved = trace_solved_front(question, known=known)
+    own = StrategyFront(
+        strategy=strategy,
+        front=solved.front,
+        answers=solved.answers,
+        exact=solved.exact,
+        bounds=solved.bounds if strategy.adopts_others else None,
+    )
+    return _adopt(strategy, own, solved, sources, question.costs) if sources and not solved.exact else own
+
+
+def _adopt(
+    strategy: Solved,
+    own: StrategyFront,
+    solved: SolvedFront,
+    sources: Sequence[StrategyFront],
+    costs: StepCosts,
+) -> StrategyFront:
+    together = [own, *sources]
+    merged, origins = merge_fronts([one.front for one in together])
+    columns = [
+        own.front.parameters,
+        *(adopt_columns(source.front.parameters, count=len(source.front), costs=costs) for source in sources),
+    ]
+    return dataclasses.replace(
+        own,
+        front=dataclasses.replace(
+            merged,
+            parameters={
+                name: _pick_column([one[name] for one in columns], origins) for name in strategy.parameter_names
+            },
+            resolution=max(one.front.resolution for one in together),
+        ),
+        answers=AdoptedAnswers(
+            strategy=strategy, sources=together, origins=origins, bounds=solved.bounds, costs=costs
+        ),
+    )
+
+
+def _pick_column(columns: Sequence[Integers], origins: Integers) -> Integers:
+    """Return the entry of each point from the column of its source."""
+    picked: Integers = origins[1].copy()
+    for place, column in enumerate(columns):
+        chosen = origins[0] == place
+        picked[chosen] = column[origins[1][chosen]]
+    return picked

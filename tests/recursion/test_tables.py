@@ -1,0 +1,43 @@
+"""Law: a table for many units of memory answers every smaller budget as a table for that budget does."""
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ckptplan.model.split import Where
+from ckptplan.recursion.action_costs import ActionCosts
+from ckptplan.recursion.schedule_tree import grow_tree
+from ckptplan.recursion.tables import Tables
+from ckptplan.recursion.tree import Part, UnitSizes
+
+prices = st.sampled_from([0.0, 0.25, 1.0, 3.0])
+
+
+@settings(max_examples=60)
+@given(
+    steps=st.integers(1, 14),
+    state=st.integers(1, 4),
+    tape=st.integers(1, 5),
+    less=st.integers(0, 12),
+    more=st.integers(1, 12),
+    transfer=st.sampled_from([0.5, 4.0, float("inf")]),
+    actions=st.builds(ActionCosts, prices, prices, prices, prices),
+)
+def test_a_narrowed_table_decides_as_one_made_for_its_units(
+    steps: int, state: int, tape: int, less: int, more: int, transfer: float, actions: ActionCosts
+) -> None:
+    units = tape + less
+
+    def fill(most: int) -> Tables:
+        return Tables(
+            steps=steps, units=most, sizes=UnitSizes(state, tape),
+            recompute=1.0, write=transfer, read=transfer, actions=actions,
+        )  # fmt: skip
+
+    own, narrow = fill(units), fill(units + more).narrow(units)
+    np.testing.assert_array_equal(own.unstored, narrow.unstored)
+    root = Part(Where.UNSTORED, steps, units)
+    if not np.isfinite(own.value(root)):
+        return
+    trees = [grow_tree(root, tables.decide, sizes=tables.sizes) for tables in (own, narrow)]
+    assert list(trees[0].actions()) == list(trees[1].actions())
