@@ -88,7 +88,7 @@ class AdoptedAnswers(Sequence[Answer]):
     costs: StepCosts
 
     def __len__(self) -> int:
-        return self.origins.shape[1]
+        return len(self.origins[0])
 
     @overload
     def __getitem__(self, index: int) -> Answer: ...
@@ -98,7 +98,7 @@ class AdoptedAnswers(Sequence[Answer]):
         """Return an answer; a slice is a list of answers. Raises IndexError."""
         if isinstance(index, slice):
             return [self[place] for place in range(*index.indices(len(self)))]
-        which, place = self.origins[:, index].tolist()
+        which, place = (int(row[index]) for row in self.origins)
         source = self.sources[which]
         answer = source.answers[place]
         if source.strategy is self.strategy:
@@ -119,7 +119,7 @@ def trace_fronts(question: Question, *, resolution: float) -> list[StrategyFront
     found = dict(zip(closed, _trace_closed_forms(closed, question, resolution=resolution), strict=True))
     solved = [one for one in question.strategies if isinstance(one, Solved)]
     stages = StagedProgress(question.progress, stages=len(solved))
-    fronts: dict[Strategy, StrategyFront] = {**found}
+    fronts: dict[Strategy, StrategyFront] = dict(found.items())
     for strategy in solved:
         stages.begin_next()
         alone = question.for_strategy(strategy).replace(
