@@ -193,7 +193,7 @@ def test_the_command_line_names_its_options(tmp_path: Path) -> None:
     [
         (("optimize",), "--basis lists"),
         (("compare", "--strategies", "paper"), "--basis lists"),
-        (("pareto", "--T", "64"), "--strategies all adds"),
+        (("pareto", "--T", "64", "--strategies", "closed"), "--strategies all adds"),
         (("pareto", "--T", "64"), "--basis lists"),
         (("pareto", "--T", "64", "--at", "500 KiB"), "--basis lists"),
         (("largest", "T", "--strategies", "base"), "--basis lists"),
