@@ -108,7 +108,8 @@ class Infeasible(CkptplanError):  # noqa: N818 - the name is part of the interfa
     of base's time. If ``binding`` is ``steps``, the strategy can be solved for at most ``need`` steps, and
     the sequence has ``have``. ``headroom`` is the share of local memory that the local budget leaves free; if
     that budget is the limit, ``have`` is what remains. ``suggestions`` holds single changes; each was planned
-    and fits.
+    and fits. ``stays`` are the bytes of ``need`` that no schedule moves out of local memory, by the field of
+    the workload; empty if another limit binds.
     """
 
     exit_code = 3
@@ -123,6 +124,7 @@ class Infeasible(CkptplanError):  # noqa: N818 - the name is part of the interfa
         subject: str,
         headroom: float = 0.0,
         suggestions: Iterable[Mapping[str, Any]] = (),
+        stays: Mapping[str, int] | None = None,
     ) -> None:
         self.binding = binding
         self.need = need
@@ -130,6 +132,7 @@ class Infeasible(CkptplanError):  # noqa: N818 - the name is part of the interfa
         self.subject = subject
         self.headroom = headroom
         self.suggestions = tuple(dict(suggestion) for suggestion in suggestions)
+        self.stays = dict(stays or {})
         super().__init__(f"{subject}: needs {binding} = {need:.12g}, has {have:.12g}")
 
     def details(self) -> dict[str, Any]:

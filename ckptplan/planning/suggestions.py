@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from itertools import islice
 from typing import Any
 
 from ckptplan.cost.case import Case
@@ -20,8 +19,10 @@ from ckptplan.storage.profiles import load_profile
 from ckptplan.strategies.registry import select_strategies
 
 _MOST = 4
-#: An overhead that is usually still acceptable.
-_MODERATE = 0.5
+#: An overhead that is usually still acceptable, and one that nobody accepts: ten times base's time.
+_MODERATE, _ABSURD = 0.5, 9.0
+#: Memory that nobody has.
+_PETABYTE = 10**15
 #: A job reduced below this share of its size is not suggested.
 _LEAST_SHARE = 0.05
 
@@ -64,7 +65,7 @@ def add_suggestions(infeasible: Infeasible, *, request: Request) -> Infeasible:
     whole = request.question()
     # Changes are found with closed forms, and then planned with the requested strategies.
     asked = _InfeasibleRequest(request=request, whole=whole, question=whole.for_closed_forms())
-    makers = (
+    makers: tuple[Callable[[_InfeasibleRequest, Infeasible], _Suggestions], ...] = (
         _suggest_strategies,
         _suggest_overhead,
         _suggest_remote,
@@ -82,8 +83,45 @@ def add_suggestions(infeasible: Infeasible, *, request: Request) -> Infeasible:
         have=infeasible.have,
         subject=infeasible.subject,
         headroom=infeasible.headroom,
-        suggestions=list(islice(found, _MOST)),
+        suggestions=_choose(found, most=_find_most_overhead(request)),
+        stays=_list_stays(asked.case) if infeasible.binding == "local_bytes" else None,
     )
+
+
+def _choose(found: Iterable[dict[str, Any]], *, most: float) -> list[dict[str, Any]]:
+    """Return the first suggestions that are of use, at most two with the same change.
+
+    Left out are plans that take far too long, and memory that nobody has. If nothing else remains, return the
+    quickest of the former: a plan that takes long is still a plan.
+    """
+    kept: list[dict[str, Any]] = []
+    others: list[dict[str, Any]] = []
+    for one in found:
+        if one["change"] in ("local_bytes", "remote_bytes") and one["value"] >= _PETABYTE:
+            continue
+        if one["overhead"] > most:
+            others.append(one)
+        elif sum(one["change"] == each["change"] for each in kept) < 2:
+            kept.append(one)
+        if len(kept) == _MOST:
+            break
+    return kept or sorted(others, key=lambda one: float(one["overhead"]))[:1]
+
+
+def _find_most_overhead(request: Request) -> float:
+    """Return the overhead that is of use: up to ten times base's time, or what the caller accepts."""
+    return max(_ABSURD, request.goal.max_overhead or 0.0)
+
+
+def _list_stays(case: Case) -> dict[str, int]:
+    """Return the bytes that stay in local memory with any schedule, by field of the workload, largest first."""
+    job = case.spread
+    parts = {
+        "resident_bytes": job.resident_bytes,
+        "resident_bytes_per_step": job.resident_bytes_per_step * job.steps,
+        "workspace_bytes": job.workspace_bytes,
+    }
+    return dict(sorted(((name, size) for name, size in parts.items() if size), key=lambda part: -part[1]))
 
 
 _Suggestions = Iterator[dict[str, Any] | None]
@@ -121,7 +159,7 @@ def _suggest_local(asked: _InfeasibleRequest, infeasible: Infeasible) -> _Sugges
     if infeasible.binding == "local_bytes":
         values.append(int(infeasible.need))
     present = asked.question.goal.local_bytes
-    for value in sorted({value for value in values if present is not None and value > present})[:2]:
+    for value in sorted({value for value in values if present is not None and value > present}):
         # A headroom that the caller named is also taken off the memory that is suggested.
         named = add_headroom(value, asked.request.goal.headroom) if asked.request.names_headroom else value
         yield asked.suggest("local_bytes", named, asked.question.replace(local_bytes=value))
@@ -160,20 +198,20 @@ def _suggest_steps(asked: _InfeasibleRequest, infeasible: Infeasible) -> _Sugges
         costs = asked.costs(asked.case.workload.with_steps(steps))
         yield asked.suggest("steps", steps, asked.question.replace(costs=costs))
         return
-    yield _suggest_largest(asked, "steps", asked.case.workload.steps, asked.case.workload.with_steps)
+    yield from _suggest_largest(asked, "steps", asked.case.workload.steps, asked.case.workload.with_steps)
 
 
 def _suggest_batch(asked: _InfeasibleRequest, infeasible: Infeasible) -> _Suggestions:
     # All sizes rise with the batch, and so do transfers; the times per step stay the same.
     if asked.case.workload.network is not None:
-        yield _suggest_largest(
+        yield from _suggest_largest(
             asked, "batch", asked.case.workload.network.batch, asked.case.workload.with_batch
         )
 
 
 def _suggest_neurons(asked: _InfeasibleRequest, infeasible: Infeasible) -> _Suggestions:
     if asked.case.workload.network is not None:
-        yield _suggest_largest(
+        yield from _suggest_largest(
             asked, "neurons", asked.case.workload.network.neurons, asked.case.workload.with_neurons
         )
 
@@ -204,11 +242,26 @@ def _suggest_other_profile(asked: _InfeasibleRequest, infeasible: Infeasible) ->
 
 def _suggest_largest(
     asked: _InfeasibleRequest, change: Change, present: int, changed: Callable[[int], Workload]
+) -> _Suggestions:
+    """Suggest the largest value that fits; if its plan takes far too long, the largest one that is quick."""
+    found = _find_largest(asked, change, present, changed, most=asked.question.goal.max_overhead)
+    if found is not None and found["overhead"] > _find_most_overhead(asked.request):
+        yield _find_largest(asked, change, int(found["value"]), changed, most=_MODERATE)
+    yield found
+
+
+def _find_largest(
+    asked: _InfeasibleRequest,
+    change: Change,
+    present: int,
+    changed: Callable[[int], Workload],
+    *,
+    most: float | None,
 ) -> dict[str, Any] | None:
-    """Bisect for the largest value that fits; the present value does not."""
+    """Bisect for the largest value that fits within an overhead of ``most``; the present value does not."""
 
     def question(value: int) -> Question:
-        return asked.question.replace(costs=asked.costs(changed(value)))
+        return asked.question.replace(costs=asked.costs(changed(value)), max_overhead=most)
 
     fits, fails = 0, present
     while fails - fits > 1:

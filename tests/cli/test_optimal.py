@@ -91,7 +91,8 @@ def test_a_sequence_that_is_too_long_for_a_strategy_is_said_to_be() -> None:
 def test_suggestions_are_planned_with_the_strategy_asked_for() -> None:
     done = run("optimize", "--T", "4096", "--strategies", "bptt-msm", "--local-bytes", "610200")
     assert done.returncode == 3
-    assert "--local-bytes 611136  bptt-msm" in done.stderr
+    assert "needs at least 596.8 KiB (611,136 bytes)" in done.stderr
+    assert "--local-bytes 614976  bptt-msm" in done.stderr
     assert "--remote-bytes" not in done.stderr
 
 
