@@ -24,6 +24,9 @@ _BYTE_UNITS: Mapping[str, Decimal] = {
     **{f"{p}iB": Decimal(1024) ** i for i, p in enumerate(("K", "M", "G", "T", "P"), start=1)},
 }
 _RATE_UNITS: Mapping[str, Decimal] = {f"{unit}/s": size for unit, size in _BYTE_UNITS.items()}
+_FLOP_UNITS: Mapping[str, Decimal] = {
+    f"{prefix}FLOP/s": Decimal(1000) ** power for power, prefix in enumerate(("", "k", "M", "G", "T", "P"))
+}
 _TIME_UNITS: Mapping[str, Decimal] = {
     "s": Decimal(1),
     "ms": Decimal("1e-3"),
@@ -32,6 +35,9 @@ _TIME_UNITS: Mapping[str, Decimal] = {
     "\u03bcs": Decimal("1e-6"),  # the Greek letter
     "ns": Decimal("1e-9"),
 }
+_WAIT_UNITS: Mapping[str, Decimal] = {
+    **_TIME_UNITS, "min": Decimal(60), "h": Decimal(3600), "d": Decimal(86400)
+}  # fmt: skip
 _SHARE_UNITS: Mapping[str, Decimal] = {"": Decimal(1), "%": Decimal("0.01")}
 _QUANTITY = re.compile(
     r"([+-]?(?:\d{1,40}(?:\.\d{0,40})?|\.\d{1,40})(?:[eE][+-]?\d{1,3})?)\s*((?![\d.])\S*)", re.ASCII
@@ -42,6 +48,8 @@ _MOST_CHARACTERS = 200
 ACCEPTED_BYTES = "a whole number of bytes, as 638976, '624 KiB' or '64 GB'"
 ACCEPTED_SECONDS = "a time, as 1.5e-6, '1.5 us' or '2 ms'"
 ACCEPTED_RATE = "bytes per second, as 2e10, '20 GB/s' or '450 MiB/s'"
+ACCEPTED_FLOP_RATE = "operations per second, as 1.95e13 or '19.5 TFLOP/s'"
+ACCEPTED_DURATION = "a time, as '90 s', '45 min', '8 h' or '2 d'"
 ACCEPTED_FRACTION = "a share of zero or more, as 0.1 or '10%'"
 ACCEPTED_HEADROOM = "a share of local memory from 0 to below 1, as 0.1 or '10%'"
 
@@ -68,6 +76,16 @@ def parse_seconds(value: object) -> float:
 def parse_rate(value: object) -> float:
     """Return a transfer rate in bytes per second. Raises InputError, also for bits per second."""
     return _finite(value, _parse(value, units=_RATE_UNITS, accepted=ACCEPTED_RATE))
+
+
+def parse_flop_rate(value: object) -> float:
+    """Return a rate of floating-point operations per second. Raises InputError."""
+    return _finite(value, _parse(value, units=_FLOP_UNITS, accepted=ACCEPTED_FLOP_RATE))
+
+
+def parse_duration(value: object) -> float:
+    """Return a time in seconds that may take hours or days, as '8 h'. Raises InputError."""
+    return _finite(value, _parse(value, units=_WAIT_UNITS, accepted=ACCEPTED_DURATION))
 
 
 def parse_fraction(value: object) -> float:
@@ -159,6 +177,19 @@ def format_seconds(value: float) -> str:
         if abs(value) >= size * 0.99995:
             return f"{_significant(value / size)} {unit}"
     return f"{_significant(value / 1e-9)} ns"
+
+
+def format_flop_rate(value: float) -> str:
+    """Format a rate of operations: '19.5 TFLOP/s'."""
+    return _scaled(value, base=1000, units=("FLOP/s", "kFLOP/s", "MFLOP/s", "GFLOP/s", "TFLOP/s", "PFLOP/s"))
+
+
+def format_duration(value: float) -> str:
+    """Format a time that may take hours or days: '34.42 ms', '45 min', '8.2 h'."""
+    for size, unit, least in ((86400.0, "d", 172800.0), (3600.0, "h", 5400.0), (60.0, "min", 120.0)):
+        if value >= least:
+            return f"{float(f'{value / size:.3g}'):,g} {unit}"
+    return format_seconds(value)
 
 
 def format_wait(value: float) -> str:

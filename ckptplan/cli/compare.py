@@ -1,6 +1,7 @@
-"""``ckptplan compare``: each strategy at its best, side by side."""
+"""``ckptplan compare``: each strategy at its best, or each machine, side by side."""
 
-from typing import Annotated
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -9,25 +10,118 @@ from ckptplan.cli.groups import takes_groups
 from ckptplan.cli.options import JobOptions, OutputOptions, WishOptions
 from ckptplan.cli.output import note, write_view
 from ckptplan.cli.wording import as_option, named_by_option
-from ckptplan.errors import Infeasible
+from ckptplan.errors import Infeasible, InputError, quote_value
+from ckptplan.units import parse_duration
+
+if TYPE_CHECKING:
+    from ckptplan.model.profile import HardwareProfile
+
+
+@dataclass(frozen=True, kw_only=True)
+class ComparedJobOptions:
+    """A workload on one profile or several."""
+
+    steps: options.Steps = None
+    profile: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--profile",
+            "--profiles",
+            metavar="NAMES|PATHS",
+            help="Hardware profiles, separated by commas, or 'all'; several compare machines.",
+        ),
+    ] = None
+    workload: options.WorkloadName = "paper-snn"
+    batch: options.Batch = None
+    neurons: options.Neurons = None
+
+    @property
+    def profiles(self) -> list[str]:
+        """The name of each profile, once."""
+        from ckptplan.storage.library import list_names
+
+        given = self.profile or ["ipu-mk2"]
+        named = [name for text in given for name in options.split_names(text)]
+        if "all" in named:
+            named += list_names("hardware_profiles")
+        return list(dict.fromkeys(name for name in named if name != "all"))
+
+    def on(self, profile: str) -> JobOptions:
+        """Return the job on one profile."""
+        return JobOptions(
+            steps=self.steps, profile=profile, workload=self.workload, batch=self.batch, neurons=self.neurons
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class MachineOptions:
+    """What is asked about machines, besides their best plans."""
+
+    price_per_hour: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--price-per-hour",
+            metavar="PRICES",
+            help="Price of an hour, for all machines or as name=price, separated by commas.",
+        ),
+    ] = None
+    deadline: Annotated[
+        str | None,
+        typer.Option("--deadline", metavar="TIME", help="Time that the run may take, as '8 h'."),
+    ] = None
+    batches: Annotated[
+        str | None, typer.Option("--batches", metavar="INTEGER", help="Batches of the run (default: one).")
+    ] = None
+    plot: Annotated[
+        str | None,
+        typer.Option(
+            "--plot",
+            metavar="FILE",
+            help="Draw the machines, as .png, .svg or .pdf.",
+            callback=options.named_file,
+        ),
+    ] = None
+
+    @property
+    def given(self) -> bool:
+        """Whether any of these options was given."""
+        return any(value for value in (self.price_per_hour, self.deadline, self.batches, self.plot))
 
 
 @takes_groups
 def command(
     *,
-    job: JobOptions,
+    job: ComparedJobOptions,
     wishes: WishOptions,
     regret: Annotated[
         bool, typer.Option("--regret", help="Show how far above the optimum each strategy is.")
     ] = False,
+    machines: MachineOptions,
     output: OutputOptions,
 ) -> None:
-    """Show the best plan of each strategy, or why it has none; exits 3 if none has one."""
+    """Show the best plan of each strategy, or why it has none; exits 3 if none has one.
+
+    With several profiles, compare machines: the best plan on each, its time, the longest sequence, and the
+    price of a run. Times of machines that nobody measured are estimated, and say so.
+    """
+    named = job.profiles
+    files = {"--output": output.file, "--plot": machines.plot}
+    options.keep_inputs(files, *named, job.workload)
+    if len(named) == 1 and not machines.given:
+        _compare_strategies(job.on(named[0]), wishes, output, regret=regret)
+        return
+    if regret:
+        raise InputError(
+            "compares strategies on one machine", field="--regret", value=True, accepted="one --profile"
+        )
+    _compare_machines(job, named, wishes, machines, output)
+
+
+def _compare_strategies(job: JobOptions, wishes: WishOptions, output: OutputOptions, *, regret: bool) -> None:
     from ckptplan.cli.progress import progress_bar
     from ckptplan.planning.ranking import rank_strategies
     from ckptplan.report.comparison import view_comparison
 
-    options.keep_inputs({"--output": output.file}, job.profile, job.workload)
     with named_by_option(), progress_bar("looking for the optimum") as progress:
         ranked = rank_strategies(options.make_request(job, wishes, progress=progress))
     if ranked.interrupted:
@@ -38,3 +132,97 @@ def command(
         if output.file is not None:
             note(f"ckptplan: no strategy fits: the reasons are in {output.file}")
         raise typer.Exit(Infeasible.exit_code)
+
+
+def _compare_machines(
+    job: ComparedJobOptions,
+    named: list[str],
+    wishes: WishOptions,
+    machines: MachineOptions,
+    output: OutputOptions,
+) -> None:
+    from ckptplan.cli.progress import progress_bar
+    from ckptplan.report.machines import view_machines
+    from ckptplan.report.style import picture_format
+    from ckptplan.studies.machines import compare_machines
+
+    if machines.plot:
+        picture_format(machines.plot, option="--plot")
+    profiles = [options.load_profile(name) for name in named]
+    with named_by_option():
+        workload = options.load_workload(job.workload, steps=job.steps, batch=job.batch, neurons=job.neurons)
+        prices, deadline = _read_prices(machines.price_per_hour, profiles), _read_deadline(machines.deadline)
+        batches = options.plain_integer(machines.batches or "1", option="--batches", most=10**12)
+        with progress_bar("looking for the best plan on each machine") as progress:
+            comparison = compare_machines(
+                workload,
+                profiles,
+                prices=prices,
+                deadline=deadline,
+                batches=batches,
+                **wishes.read(),
+                progress=progress,
+            )
+    write_view(view_machines(comparison, wording=as_option), output.by_name())
+    if machines.plot:
+        from ckptplan.report.machines_plot import draw_machines
+        from ckptplan.report.style import save_picture, styled
+
+        with styled():
+            save_picture(draw_machines(comparison), machines.plot, option="--plot")
+        note(f"picture written to {machines.plot}")
+    if not comparison.fits:
+        if output.file is not None:
+            note(f"ckptplan: it fits on no machine: the reasons are in {output.file}")
+        raise typer.Exit(Infeasible.exit_code)
+
+
+def _read_deadline(text: str | None) -> float | None:
+    seconds: float | None = options.parsed("--deadline", parse_duration, text)
+    if seconds is not None and seconds <= 0:
+        raise InputError(
+            f"{quote_value(text)} is out of range",
+            field="--deadline",
+            value=text,
+            accepted="more than 0 s, as '45 min' or '8 h'",
+        )
+    return seconds
+
+
+def _read_prices(texts: list[str] | None, profiles: "list[HardwareProfile]") -> dict[str, float] | None:
+    """Return the price of an hour by machine, None if no option gives one. Raises InputError."""
+    if texts is None:
+        return None
+    names = [profile.name for profile in profiles]
+    general: float | None = None
+    prices: dict[str, float] = {}
+    for part in [part.strip() for text in texts for part in text.split(",")]:
+        name, equals, number = part.rpartition("=")
+        if equals and name not in names:
+            raise InputError(
+                f"{quote_value(name)} is not among the machines",
+                field="--price-per-hour",
+                value=name,
+                accepted=", ".join(names),
+            )
+        price = _read_price(number)
+        if equals:
+            prices[name] = price
+        else:
+            general = price
+    return prices if general is None else {**dict.fromkeys(names, general), **prices}
+
+
+def _read_price(text: str) -> float:
+    try:
+        price = float(text)
+    except ValueError:
+        price = -1.0
+    if not 0 <= price <= 1e12:
+        raise InputError(
+            f"{quote_value(text)} is not a price",
+            field="--price-per-hour",
+            value=text,
+            accepted="a number of zero or more, as 2.50, or name=2.50",
+        )
+    return price

@@ -240,6 +240,11 @@ def plain_integer(text: str, *, option: str, most: int) -> int:
     return value
 
 
+def split_names(text: str) -> list[str]:
+    """Return names or paths that commas separate; a file may have a comma in its name."""
+    return [text] if Path(text).is_file() else [part.strip() for part in text.split(",") if part.strip()]
+
+
 def thread_count(text: str | None) -> int | None:
     """Return a number of threads, None if it is not given. Raises InputError."""
     return None if text is None else plain_integer(text, option="--threads", most=4096)

@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, TypeVar
 
+from ckptplan.cost.roofline import estimate_times
 from ckptplan.model.profile import HardwareProfile
 from ckptplan.model.step_costs import StepCosts
-from ckptplan.model.workload import ACTION_TIMES, DERIVED, Workload
+from ckptplan.model.workload import ACTION_TIMES, DERIVED, TIMES, Workload
 
 _Numbers = TypeVar("_Numbers", Workload, HardwareProfile)
 
@@ -65,7 +66,9 @@ class Case:
 
     def with_workload(self, **changes: Any) -> Case:
         """Return the case with other numbers of the workload. Raises InputError."""
-        return Case(workload=replace_numbers(self.workload, changes), profile=self.profile)
+        # Estimated times stay as they are where others are replaced: they are this machine's.
+        timed = self.timed if set(changes) & {*TIMES, *ACTION_TIMES} else self.workload
+        return Case(workload=replace_numbers(timed, changes), profile=self.profile)
 
     def with_profile(self, **changes: Any) -> Case:
         """Return the case with other numbers of the profile. Raises InputError."""
@@ -77,9 +80,17 @@ class Case:
         return spread.with_workload(network=None, **changes)
 
     @cached_property
+    def timed(self) -> Workload:
+        """The workload with the times of the profile: its own, or estimated by a roofline.
+
+        Without the numbers for an estimate, times of another machine are carried over, and plans say so.
+        """
+        return estimate_times(self.workload, self.profile)
+
+    @cached_property
     def spread(self) -> Workload:
-        """Return the workload with its sizes per unit of the profile."""
-        return self.workload.spread_over(self.profile.units)
+        """Return the workload with its times and its sizes per unit of the profile."""
+        return self.timed.spread_over(self.profile.units)
 
 
 def replace_numbers(model: _Numbers, changes: Mapping[str, Any]) -> _Numbers:

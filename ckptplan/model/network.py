@@ -1,29 +1,40 @@
-"""Describes a network and derives the byte sizes of a workload from it."""
+"""Describes a network and derives the byte sizes and the operations of a workload from it."""
 
 import math
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import Field
+from pydantic import Field, SerializerFunctionWrapHandler, model_serializer, model_validator
 
+from ckptplan.errors import InputError
 from ckptplan.model.checked import CheckedModel
+from ckptplan.model.network_kinds import KINDS, VALUES_PER_WEIGHT, Kind, Shape
+from ckptplan.model.operations import ITEM_BYTES, Operations
 from ckptplan.model.quantities import Bytes, Count, Share
 
-_ITEM_BYTES = {"float64": 8, "float32": 4, "float16": 2, "bfloat16": 2}
 #: Bytes of one spike index (the sparse representation of Finkbeiner et al. 2024 uses uint32).
 _INDEX_BYTES = 4
+#: Kernels of a layer of the paper's network: product, membrane, threshold.
+_PAPER_KERNELS = 3
+#: A backward step multiplies twice what a forward step multiplies once: for the state, and for the weights.
+_BACKWARD = 2
+#: Fields that only networks with a kind have, and those that only images need.
+_WITH_KIND, _OF_IMAGES = ("inputs", "height", "width", "kernel"), ("height", "width", "kernel")
 
 
 class Network(CheckedModel):
     """A recurrent network spread evenly over the units of a machine.
 
-    The sizes follow the paper's setting: the state is one membrane value per neuron and sample, eq. (3);
-    the spikes of all steps stay stored as indices; each layer has one dense recurrent weight matrix.
+    Without a ``kind`` the sizes follow the paper's setting: the state is one membrane value per neuron and
+    sample, eq. (3); the spikes of all steps stay stored as indices; each layer has one dense recurrent weight
+    matrix. With a kind they follow from the layers of that kind (``model/network_kinds.py``).
     Raises InputError.
     """
 
     noun: ClassVar[str] = "network"
 
-    neurons: Annotated[Count, Field(description="neurons of all layers and units together")]
+    neurons: Annotated[
+        Count, Field(description="neurons of all layers and units together; of a ConvLSTM, its channels")
+    ]
     layers: Annotated[Count, Field(description="layers of equal size")] = 1
     batch: Annotated[Count, Field(description="samples trained at once")]
     dtype: Literal["float64", "float32", "float16", "bfloat16"] = "float32"
@@ -33,19 +44,120 @@ class Network(CheckedModel):
     other_resident_bytes: Annotated[
         Bytes, Field(description="resident bytes per unit besides weights: code, buffers, optimiser")
     ] = 0
+    kind: Annotated[
+        Literal["gru", "lstm", "snn", "convlstm"] | None,
+        Field(description="what the layers are; none: the paper's"),
+    ] = None
+    inputs: Annotated[
+        Count | None, Field(description="input values per sample and step; of a ConvLSTM, its channels")
+    ] = None
+    height: Annotated[Count | None, Field(description="rows of the images of a ConvLSTM")] = None
+    width: Annotated[Count | None, Field(description="columns of the images of a ConvLSTM")] = None
+    kernel: Annotated[Count | None, Field(description="rows, and columns, of the filters of a ConvLSTM")] = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _know_the_kind(cls, data: Any) -> Any:
+        """Fill in what a kind determines."""
+        kind = KINDS.get(str(data.get("kind"))) if isinstance(data, dict) else None
+        if kind is None:
+            return data
+        filters = {"kernel": 3} if data["kind"] == "convlstm" else {}
+        given = {name: value for name, value in data.items() if value is not None}
+        return {"state_values": kind.state_values, "tape_values": kind.tape_values, **filters, **given}
+
+    @model_validator(mode="after")
+    def _has_what_its_kind_needs(self) -> Self:
+        images = self.kind == "convlstm"
+        needed = ("inputs", *(_OF_IMAGES if images else ())) if self.kind else ()
+        for field in _WITH_KIND:
+            given = getattr(self, field) is not None
+            if given and field not in needed:
+                only = "a ConvLSTM" if field in _OF_IMAGES else "a network with a kind"
+                raise InputError(
+                    f"is a number of {only}; leave it out", field=field, value=getattr(self, field)
+                )
+            if not given and field in needed:
+                accepted = type(self).model_fields[field].description
+                raise InputError(f"is missing: kind is {self.kind!r}", field=field, accepted=accepted)
+        if self.kind and self.neurons < self.layers:
+            raise InputError(
+                f"{self.neurons} is less than one for each of {self.layers} layers",
+                field="neurons",
+                value=self.neurons,
+                accepted=f"a whole number from {self.layers}",
+            )
+        return self
+
+    @model_serializer(mode="wrap")
+    def _leave_out_no_kind(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Return the fields, without those of a kind where there is none, as before there were kinds."""
+        document: dict[str, Any] = serialize(self)
+        return {
+            name: value
+            for name, value in document.items()
+            if value is not None or name not in ("kind", *_WITH_KIND)
+        }
 
     def sizes(self, *, units: int) -> dict[str, int]:
         """Return the byte sizes per unit by field name, each rounded up to whole bytes."""
         neurons_per_unit = self.neurons / units
-        values = self.batch * neurons_per_unit
-        item = _ITEM_BYTES[self.dtype]
-        weights = neurons_per_unit * (self.neurons / self.layers) * item
+        item = ITEM_BYTES[self.dtype]
+        values = self.batch * neurons_per_unit * self._shape.places
+        spikes = values * self.activity * _INDEX_BYTES
+        if self._kind is None:
+            weights, inputs = neurons_per_unit * (self.neurons / self.layers) * item, 0.0
+        else:
+            weights = VALUES_PER_WEIGHT * self._shape.parameters(self._kind) / units * item
+            inputs = self._input_values / units * item
         return {
             "state_bytes": _round_up(values * self.state_values * item),
             "tape_bytes": _round_up(values * self.tape_values * item),
-            "resident_bytes_per_step": _round_up(values * self.activity * _INDEX_BYTES),
+            "resident_bytes_per_step": _round_up(inputs + spikes),
             "resident_bytes": _round_up(weights) + self.other_resident_bytes,
         }
+
+    def operations(self) -> Operations:
+        """Return the work of a step: products count two operations, elementwise work only as bytes.
+
+        The paper's network multiplies only the weights of neurons that spike; a kind multiplies all weights.
+        """
+        item = ITEM_BYTES[self.dtype]
+        if self._kind is None:
+            weights = self.neurons * (self.neurons / self.layers) * (self.activity or 1.0)
+            kernels, inputs = _PAPER_KERNELS, 0.0
+        else:
+            weights, kernels, inputs = self._shape.weights(self._kind), self._kind.kernels, self._input_values
+        values = self.batch * self.neurons * self._shape.places
+        flops = 2 * self.batch * self._shape.places * weights
+        moved = item * (weights + inputs + values * (2 * self.state_values + self.tape_values))
+        return Operations(
+            dtype=self.dtype,
+            forward_flops=float(flops),
+            backward_flops=float(_BACKWARD * flops),
+            forward_bytes=float(moved),
+            backward_bytes=float(_BACKWARD * moved),
+            forward_kernels=float(self.layers * kernels),
+            backward_kernels=float(_BACKWARD * self.layers * kernels),
+        )
+
+    @property
+    def _kind(self) -> Kind | None:
+        return None if self.kind is None else KINDS[self.kind]
+
+    @property
+    def _shape(self) -> Shape:
+        return Shape(
+            layers=self.layers,
+            width=self.neurons / self.layers,
+            inputs=self.inputs or 0,
+            places=(self.height or 1) * (self.width or 1),
+            taps=(self.kernel or 1) ** 2,
+        )
+
+    @property
+    def _input_values(self) -> float:
+        return float(self.batch * (self.inputs or 0) * self._shape.places)
 
 
 def _round_up(size: float) -> int:

@@ -51,5 +51,5 @@ class BasisEntry(MappingRecord):
     """One reason to believe, or to doubt, a predicted number."""
 
     field: Annotated[Text, Field(description="the number meant, as 'profile.local_bytes'")]
-    kind: Literal["sourced", "derived", "measured", "assumed", "stated"]
+    kind: Literal["sourced", "derived", "measured", "assumed", "estimated", "stated"]
     text: JoinedText

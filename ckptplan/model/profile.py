@@ -14,7 +14,19 @@ from pydantic import (
 from ckptplan.errors import InputError, did_you_mean
 from ckptplan.model.checked import CheckedModel, digest
 from ckptplan.model.headroom import take_headroom, without_zero_headroom
-from ckptplan.model.quantities import Count, Headroom, Limit, Name, PositiveBytes, Rate, Seconds, Text, Watts
+from ckptplan.model.quantities import (
+    Count,
+    FlopRate,
+    Headroom,
+    Limit,
+    Name,
+    PositiveBytes,
+    Price,
+    Rate,
+    Seconds,
+    Text,
+    Watts,
+)
 from ckptplan.units import parse_optional_bytes
 
 Grade = Literal["A", "B", "C", "D", "M", "X"]
@@ -57,7 +69,8 @@ class HardwareProfile(CheckedModel):
 
     Sizes are in bytes, times in seconds, rates in bytes per second. ``local_bytes`` is the memory of one
     unit, e.g. of one of ``units`` tiles; plans leave the share ``headroom`` of it free. ``remote_bytes`` is all
-    of remote memory, ``None`` if unbounded.
+    of remote memory, ``None`` if unbounded. Peaks are those of all units together; step times of machines that
+    nobody measured are estimated from them (``cost/roofline.py``).
     Raises InputError.
     """
 
@@ -96,6 +109,24 @@ class HardwareProfile(CheckedModel):
     ] = None
     power_watts: Annotated[Watts | None, Field(description="power under load, watts")] = None
     idle_power_watts: Annotated[Watts | None, Field(description="idle power, watts")] = None
+    float64_flops_per_second: Annotated[
+        FlopRate | None, Field(description="peak of all units in float64, operations per second")
+    ] = None
+    float32_flops_per_second: Annotated[
+        FlopRate | None, Field(description="peak of all units in float32, operations per second")
+    ] = None
+    float16_flops_per_second: Annotated[
+        FlopRate | None, Field(description="peak of all units in float16 and bfloat16, operations per second")
+    ] = None
+    local_bytes_per_second: Annotated[
+        Rate | None, Field(description="peak of local memory, all units together, bytes per second")
+    ] = None
+    launch_seconds: Annotated[
+        Seconds | None, Field(description="what each kernel of a step takes besides its work, seconds")
+    ] = None
+    price_per_hour: Annotated[
+        Price | None, Field(description="price of an hour, in a currency of your choice")
+    ] = None
     sources: dict[str, Source] = Field(default_factory=dict, description="field -> where its number comes from")
 
     @model_validator(mode="before")
@@ -134,8 +165,9 @@ class HardwareProfile(CheckedModel):
 
     @model_serializer(mode="wrap")
     def _leave_out_no_headroom(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Return the fields, without a headroom of zero, as before there was any."""
-        return without_zero_headroom(serialize(self))
+        """Return the fields, without a headroom of zero and without peaks that are not known, as before."""
+        document = without_zero_headroom(serialize(self))
+        return {name: value for name, value in document.items() if value is not None or name not in PEAKS}
 
     @property
     def local_budget_bytes(self) -> int:
@@ -146,8 +178,11 @@ class HardwareProfile(CheckedModel):
         return hash(self.hash)
 
     def numbers(self) -> dict[str, Any]:
-        """Return the numbers that plans depend on, without texts and sources."""
-        return {field: getattr(self, field) for field in NUMBERS}
+        """Return the numbers that plans depend on, without texts and sources.
+
+        Peaks are not among them: they act through the step times, which are the workload's.
+        """
+        return {field: getattr(self, field) for field in NUMBERS if field not in PEAKS}
 
     @property
     def hash(self) -> str:
@@ -172,4 +207,13 @@ def _is_nothing(size: object) -> bool:
 #: The fields that hold numbers, in the order of the model.
 NUMBERS: tuple[str, ...] = tuple(
     field for field in HardwareProfile.model_fields if field not in ("name", "description", "sources")
+)
+#: What step times are estimated from, and the price. Files of earlier versions have none of them.
+PEAKS: tuple[str, ...] = (
+    "float64_flops_per_second",
+    "float32_flops_per_second",
+    "float16_flops_per_second",
+    "local_bytes_per_second",
+    "launch_seconds",
+    "price_per_hour",
 )

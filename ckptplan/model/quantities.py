@@ -11,6 +11,7 @@ from ckptplan.units import (
     MAX_BYTES,
     MAX_STEPS,
     parse_bytes,
+    parse_flop_rate,
     parse_fraction,
     parse_headroom,
     parse_optional_bytes,
@@ -74,6 +75,10 @@ PositiveSeconds = Annotated[float, BeforeValidator(parse_seconds), Field(ge=1e-1
 Limit = Annotated[Annotated[int, Field(ge=0, le=MAX_BYTES)] | None, BeforeValidator(_limit)]
 #: At least one byte per second.
 Rate = Annotated[float, BeforeValidator(parse_rate), Field(ge=1)]
+#: At least one operation per second.
+FlopRate = Annotated[float, BeforeValidator(parse_flop_rate), Field(ge=1)]
+#: In a currency of the reader's choice; zero for a machine that is there anyway.
+Price = Annotated[float, Field(ge=0, le=1e12, strict=True)]
 Share = Annotated[float, BeforeValidator(parse_fraction), Field(ge=0)]
 #: A share of local memory that is left free.
 Headroom = Annotated[float, BeforeValidator(parse_headroom), Field(ge=0, lt=1)]

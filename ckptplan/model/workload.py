@@ -15,6 +15,7 @@ from ckptplan.errors import InputError, did_you_mean, quote_value
 from ckptplan.model.calibration import Calibration
 from ckptplan.model.checked import CheckedModel, digest
 from ckptplan.model.network import Network
+from ckptplan.model.operations import Operations
 from ckptplan.model.quantities import (
     Bytes,
     Count,
@@ -40,8 +41,16 @@ class Basis(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    kind: Literal["assumed", "derived", "measured"]
+    kind: Literal["assumed", "derived", "estimated", "measured"]
     why: Annotated[Text, Field(min_length=1)]
+    low: Annotated[Seconds | None, Field(description="an estimated time is at least this, seconds")] = None
+    high: Annotated[Seconds | None, Field(description="an estimated time is at most this, seconds")] = None
+
+    @model_serializer(mode="wrap")
+    def _leave_out_no_interval(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Return the fields, without an interval where there is none, as before times could be estimated."""
+        document: dict[str, Any] = serialize(self)
+        return {name: value for name, value in document.items() if value is not None}
 
 
 class Workload(CheckedModel):
@@ -62,6 +71,9 @@ class Workload(CheckedModel):
         None
     )
     network: Annotated[Network | None, Field(description="derives the byte sizes; needs units")] = None
+    operations: Annotated[
+        Operations | None, Field(description="the work of a step, to estimate times by; none: the network's")
+    ] = None
     state_bytes: Annotated[PositiveBytes, Field(description="M_s, one state on one unit, bytes")]
     tape_bytes: Annotated[PositiveBytes, Field(description="M_a, the tape of one step on one unit, bytes")]
     resident_bytes_per_step: Annotated[
@@ -129,9 +141,13 @@ class Workload(CheckedModel):
 
     @model_serializer(mode="wrap")
     def _leave_out_free_actions(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Return the fields, without actions that cost nothing, as before actions could have a cost."""
+        """Return the fields, without free actions and without operations, as before there were any."""
         document: dict[str, Any] = serialize(self)
-        return {field: value for field, value in document.items() if value or field not in ACTION_TIMES}
+        return {
+            field: value
+            for field, value in document.items()
+            if value or field not in (*ACTION_TIMES, "operations")
+        }
 
     def with_steps(self, steps: int) -> "Workload":
         """Return the same job over ``steps`` time steps."""
@@ -166,12 +182,26 @@ class Workload(CheckedModel):
             basis={**self.basis, **_derived_anew(f"{units:,} units")},
         )
 
+    @property
+    def step_operations(self) -> Operations | None:
+        """The work of a step: as given, or as the network has it; None if neither is there."""
+        if self.operations is not None or self.network is None:
+            return self.operations
+        return self.network.operations()
+
+    def retimed(self, seconds: dict[str, float], *, basis: dict[str, Basis], timed_on: str) -> "Workload":
+        """Return the same job with other times, their basis, and the machine that they belong to."""
+        return self._with(**seconds, basis={**self.basis, **basis}, timed_on=timed_on, calibration=None)
+
     def __hash__(self) -> int:
         return hash(self.hash)
 
     def numbers(self) -> dict[str, Any]:
-        """Return the numbers that plans depend on, without texts."""
-        texts = ("name", "description", "timed_on", "cell", "calibration", "basis", "network")
+        """Return the numbers that plans depend on, without texts.
+
+        Operations are not among them: they act through the times, which are.
+        """
+        texts = ("name", "description", "timed_on", "cell", "calibration", "basis", "network", "operations")
         numbers = {field: getattr(self, field) for field in type(self).model_fields if field not in texts}
         for field in ACTION_TIMES:
             # Free actions leave the hash that the job had before actions could have a cost.
@@ -203,10 +233,25 @@ class Workload(CheckedModel):
             return self
         carried = Basis(kind="assumed", why=f"carried over from {field} = {before}, not rescaled")
         times = (*TIMES, *(name for name in ACTION_TIMES if getattr(self, name)))
+        estimated = self.timed_on is not None and self.is_estimated
         return self._with(
             network={**dict(self.network), field: value},
+            # Operations that were counted are those of the network before: only their efficiency remains.
+            operations=self.operations and self._operations_of({**dict(self.network), field: value}),
+            # An estimate is made again wherever the profile has the numbers for it.
+            timed_on=f"{self.timed_on} with {field} = {before}" if estimated else self.timed_on,
             basis={**self.basis, **_derived_anew(f"{field} = {value}"), **dict.fromkeys(times, carried)},
         )
+
+    def _operations_of(self, network: dict[str, Any]) -> Operations:
+        """Return the operations of another network, with the efficiency that was found for this one."""
+        found = {name: getattr(self.operations, name) for name in ("efficiency", "measured_on")}
+        return Operations(**{**dict(_network(network).operations()), **found})
+
+    @property
+    def is_estimated(self) -> bool:
+        """Whether the times are an estimate."""
+        return "forward_seconds" in self.basis and self.basis["forward_seconds"].kind == "estimated"
 
     def _with(self, **changes: Any) -> "Workload":
         """Return a changed workload, validated like a new one."""

@@ -8,12 +8,12 @@ from typing import Literal
 from ckptplan.model.goal import Goal
 from ckptplan.model.headroom import rest_of
 from ckptplan.model.prediction import BasisEntry
-from ckptplan.model.profile import GRADES, NUMBERS, HardwareProfile
+from ckptplan.model.profile import GRADES, NUMBERS, PEAKS, HardwareProfile
 from ckptplan.model.workload import ACTION_TIMES, DERIVED, TIMES, Workload
 from ckptplan.units import format_share
 
 #: Fields that no prediction uses.
-_NOT_ESTIMATED = ("power_watts", "idle_power_watts")
+_NOT_ESTIMATED = ("power_watts", "idle_power_watts", "price_per_hour")
 #: Grades other than published sources.
 _KINDS: dict[str, Literal["derived", "measured"]] = {"D": "derived", "M": "measured"}
 #: The text for a number without a source.
@@ -30,12 +30,15 @@ def collect_basis(
     ``own_budget`` says that the local budget is the plan's own peak, and not one set by the caller.
     """
     entries = [
-        *_list_profile(profile, goal, own_budget=own_budget),
+        *_list_profile(profile, goal, own_budget=own_budget, peaks=workload.is_estimated),
         *_list_workload(workload),
         *_list_match(workload, profile),
         *_list_model(profile),
     ]
-    return tuple(sorted(entries, key=lambda entry: entry.kind != "assumed"))
+    order = ("assumed", "estimated")
+    return tuple(
+        sorted(entries, key=lambda entry: order.index(entry.kind) if entry.kind in order else len(order))
+    )
 
 
 def find_unsourced(entries: Iterable[BasisEntry]) -> list[BasisEntry]:
@@ -48,7 +51,10 @@ def find_unsourced(entries: Iterable[BasisEntry]) -> list[BasisEntry]:
     ]
 
 
-def _list_profile(profile: HardwareProfile, goal: Goal, *, own_budget: bool) -> Iterator[BasisEntry]:
+def _list_profile(
+    profile: HardwareProfile, goal: Goal, *, own_budget: bool, peaks: bool
+) -> Iterator[BasisEntry]:
+    """Yield the numbers of a profile that predictions use; ``peaks`` if times were estimated from them."""
     overridden = _find_overridden(profile, goal)
     for field in NUMBERS:
         source = profile.sources.get(field)
@@ -62,7 +68,7 @@ def _list_profile(profile: HardwareProfile, goal: Goal, *, own_budget: bool) -> 
             continue
         elif field in overridden:
             yield BasisEntry(field=name, kind="stated", text=_describe_override(field, goal))
-        elif field in _NOT_ESTIMATED:
+        elif field in _NOT_ESTIMATED or (field in PEAKS and not peaks):
             continue
         elif source is None:
             if _is_given(profile, field):

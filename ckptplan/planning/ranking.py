@@ -65,7 +65,7 @@ class Ranking:
     def _plan(self, answer: Answer) -> Plan:
         notes: tuple[BasisEntry, ...] = ()
         if answer is self.answers[0]:
-            notes = explain_choice(self.answers, self.question, self.request.case.workload.calibration)
+            notes = explain_choice(self.answers, self.question, self.request.case.timed.calibration)
         return self.request.plan(answer, *notes, ranked=self.answers)
 
 

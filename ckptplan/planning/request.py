@@ -107,7 +107,7 @@ class Request:
         return Question(
             costs=self.case.costs,
             goal=self.goal,
-            resolution=find_resolution(self.case.workload),
+            resolution=find_resolution(self.case.timed),
             progress=self.progress,
             keeps_best=self.keeps_best,
         )
@@ -117,7 +117,7 @@ class Request:
 
         What was proved for any answer of ``ranked`` holds for all; None is the answer alone.
         """
-        workload, profile = self.case.workload, self.case.profile
+        workload, profile = self.case.timed, self.case.profile
         predicted = answer.predicted(self.case.costs)
         searched = (BasisEntry(field="search", kind="stated", text=note) for note in answer.notes)
         return Plan(

@@ -12,7 +12,7 @@ from ckptplan.model.profile import GRADES, NUMBERS, HardwareProfile
 from ckptplan.report.aligned import align_bytes, align_counts, align_rates
 from ckptplan.report.columns import Cell, FittedTable, TableColumn, wrap_lines
 from ckptplan.report.view import View
-from ckptplan.units import format_bytes, format_rate, format_seconds, format_share
+from ckptplan.units import format_bytes, format_flop_rate, format_rate, format_seconds, format_share
 from ckptplan.wording import Wording
 
 
@@ -184,6 +184,7 @@ def format_field(field: str, value: object) -> str:
 
 _UNITS: dict[str, Callable[[float], str]] = {
     "_bytes_per_second": format_rate,
+    "_flops_per_second": format_flop_rate,
     "_bytes_per_step": format_bytes,
     "_bytes": format_bytes,
     "_seconds": format_seconds,

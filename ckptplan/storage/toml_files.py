@@ -13,9 +13,11 @@ from ckptplan.storage.files import write_text
 from ckptplan.storage.versions import WRITTEN, Kind
 from ckptplan.units import (
     format_bytes,
+    format_flop_rate,
     format_rate,
     format_seconds,
     parse_bytes,
+    parse_flop_rate,
     parse_rate,
     parse_seconds,
 )
@@ -24,6 +26,7 @@ _Form = tuple[Callable[[float], str], Callable[[object], float]]
 #: Ending of a field's name -> how to format and parse its values.
 _FORMS: dict[str, _Form] = {
     "_bytes_per_second": (format_rate, parse_rate),
+    "_flops_per_second": (format_flop_rate, parse_flop_rate),
     "_bytes": (format_bytes, parse_bytes),
     "_bytes_per_step": (format_bytes, parse_bytes),
     "_seconds": (format_seconds, parse_seconds),

@@ -148,7 +148,8 @@ def _make_axis(name: str, kind: AxisKind, *fields: str, column: str | None = Non
     names = [field.partition(".")[2] for field in fields]
 
     def now(case: Case) -> tuple[Value, ...]:
-        return tuple(getattr(getattr(case, owner), field) for field in names)
+        holder = case.profile if owner == "profile" else case.timed
+        return tuple(getattr(holder, field) for field in names)
 
     def replace(case: Case, values: Sequence[Any]) -> Case:
         changes = dict(zip(names, values, strict=True))
@@ -235,9 +236,9 @@ _AXES = (
         column="recompute_ratio",
         kind=RATIO,
         sets=("workload.recompute_seconds",),
-        now=lambda case: (case.workload.recompute_seconds / case.workload.forward_seconds,),
+        now=lambda case: (case.timed.recompute_seconds / case.timed.forward_seconds,),
         replace=lambda case, values: case.with_workload(
-            recompute_seconds=values[0] * case.workload.forward_seconds
+            recompute_seconds=values[0] * case.timed.forward_seconds
         ),
     ),
 )

@@ -64,6 +64,15 @@ class Sweep:
             ],
             "profiles": [[profile.name, profile.hash] for profile in self.profiles],
         }
+        estimated = [
+            timed.hash
+            for workload in self.workloads
+            for profile in self.profiles
+            if (timed := Case(workload=workload, profile=profile).timed) is not workload
+        ]
+        if estimated:
+            # Neither hash has what times are estimated from.
+            numbers["estimated"] = estimated
         return digest(numbers).removeprefix("sha256:")[:12]
 
     @property

@@ -1,0 +1,325 @@
+"""Machines side by side, one line each, the quickest first; below, the plan on each and what was estimated."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from rich.console import Console
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from ckptplan.errors import Infeasible
+from ckptplan.model.plan import Plan
+from ckptplan.report.infeasible import format_verdict
+from ckptplan.report.plan_rows import make_plan_row
+from ckptplan.report.plan_text import format_parameters
+from ckptplan.report.view import View
+from ckptplan.storage.plans import plan_document
+from ckptplan.storage.tables import Columns, Rows
+from ckptplan.studies.machines import Machine, MachineComparison
+from ckptplan.studies.rows import DETAIL_COLUMNS, JOB_COLUMNS, REASON_COLUMNS, cost_columns
+from ckptplan.units import format_bytes, format_count, format_duration, format_percent
+from ckptplan.wording import Argument, Wording
+
+#: The columns of a row that are about the machine, and not about its plan.
+_MACHINE_COLUMNS: Columns = {
+    "times": "text",
+    "missing": "text",
+    "seconds_low": "number",
+    "seconds_high": "number",
+    "largest_steps": "whole",
+    "largest_strategy": "text",
+    "batches": "whole",
+    "run_seconds": "number",
+    "price_per_hour": "number",
+    "run_price": "number",
+    "most_joules": "number",
+    "meets_deadline": "truth",
+}
+#: What stands before an estimated time, and after the energy.
+_ESTIMATED = "~"
+#: Widths of a console below which columns are left out, which JSON and CSV have.
+_WIDE = 100
+#: Machines that a line names at most.
+_SOME = 3
+
+
+def view_machines(comparison: MachineComparison, *, wording: Wording = str) -> View:
+    """Return machines side by side for every format."""
+    return View(
+        kind="machines",
+        table=lambda console: _print_machines(console, comparison, wording=wording),
+        document=lambda: _make_document(comparison),
+        rows=lambda: _list_rows(comparison),
+    )
+
+
+def _print_machines(console: Console, comparison: MachineComparison, *, wording: Wording) -> None:
+    workload = comparison.workload
+    console.print(
+        Text.assemble(
+            (f"Machines for {workload.name}", "bold"),
+            f", T = {format_count(workload.steps)} time steps, {_name_run(comparison)}",
+        )
+    )
+    console.print()
+    console.print(_make_table(comparison, wide=console.width >= _WIDE))
+    console.print()
+    for line in summarise(comparison):
+        console.print(Text(line, style="bold green"))
+    console.print()
+    console.print(Text("Plans", style="bold"))
+    for machine in comparison.machines:
+        _print_item(console, machine.profile.name, _describe_plan(machine))
+    notes = list(_list_notes(comparison, wide=console.width >= _WIDE, wording=wording))
+    if notes:
+        console.print()
+        console.print(Text("What the numbers rest on", style="bold"))
+        for head, text in notes:
+            _print_item(console, head, text)
+
+
+def _print_item(console: Console, head: str, text: str) -> None:
+    console.print(Padding(Text.assemble((head, "yellow"), f": {text}"), (0, 0, 0, 2)))
+
+
+def _name_run(comparison: MachineComparison) -> str:
+    batches = comparison.batches
+    run = "one batch" if batches == 1 else f"a run of {format_count(batches)} batches"
+    return run if comparison.deadline is None else f"{run} within {format_duration(comparison.deadline)}"
+
+
+def _make_table(comparison: MachineComparison, *, wide: bool) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
+    table.add_column("machine", no_wrap=True)
+    priced = any(machine.price_per_hour is not None for machine in comparison.machines)
+    powered = wide and any(machine.most_joules is not None for machine in comparison.machines)
+    headings = ["time" if comparison.batches == 1 else "run", "over base", "local"]
+    headings += ["largest T", *(["price"] if priced else []), *(["energy"] if powered else [])]
+    for heading in headings:
+        table.add_column(heading, justify="right", no_wrap=True)
+    for machine in comparison.machines:
+        cells = [*_describe_costs(machine), _largest(machine)]
+        cells += [_price(machine)] if priced else []
+        cells += [_energy(machine)] if powered else []
+        best = machine is comparison.quickest
+        style = "bold green" if best else "dim" if machine.plan is None else ""
+        table.add_row(Text(machine.profile.name, style=style), *cells)
+    return table
+
+
+def _describe_costs(machine: Machine) -> list[str]:
+    """Return the time, the overhead and the local memory of a machine, or that nothing fits."""
+    if isinstance(machine.result, Infeasible):
+        need = format_bytes(machine.result.need) if machine.result.binding == "local_bytes" else ""
+        return ["does not fit", "", need]
+    predicted = machine.result.predicted
+    local = format_bytes(predicted.local_peak_bytes)
+    if machine.run_seconds is None:
+        return ["not known", "", local]
+    mark = _ESTIMATED if machine.times == "estimated" else ""
+    return [f"{mark}{format_duration(machine.run_seconds)}", format_percent(predicted.overhead), local]
+
+
+def _largest(machine: Machine) -> str:
+    return format_count(machine.largest_steps) if machine.largest_steps else "none"
+
+
+def _price(machine: Machine) -> str:
+    if machine.run_price is None:
+        return ""
+    return format_price(machine.run_price)
+
+
+def format_price(price: float) -> str:
+    """Return a price with two digits after the point, more for a small one: '12.40', '0.0031'."""
+    return f"{price:,.2f}" if price >= 0.1 or price == 0 else f"{price:.2g}"
+
+
+def _energy(machine: Machine) -> str:
+    return "" if machine.most_joules is None else f"≤ {format_energy(machine.most_joules)}"
+
+
+def format_energy(joules: float) -> str:
+    """Return an energy in joules, or in kilowatt-hours from a tenth of one."""
+    return f"{joules / 3.6e6:,.3g} kWh" if joules >= 3.6e5 else f"{joules:,.3g} J"
+
+
+def summarise(comparison: MachineComparison) -> Iterator[str]:
+    """Yield the answer in a line or two: the quickest machine, and the cheapest that meets the deadline."""
+    quickest, cheapest, deadline = comparison.quickest, comparison.cheapest, comparison.deadline
+    if quickest is not None:
+        yield f"Quickest: {quickest.profile.name}, {_tell_time(quickest)}"
+        rivals = _find_rivals(comparison)
+        if rivals:
+            some = ", ".join(rivals[:_SOME]) + (", ..." if len(rivals) > _SOME else "")
+            yield f"  not told apart within the estimates: {some}"
+    within = "" if deadline is None else f" within {format_duration(deadline)}"
+    if cheapest is not None:
+        sure = deadline is None or cheapest.surely_meets(deadline)
+        yield (
+            f"Cheapest{within}: {cheapest.profile.name}, {_price(cheapest)}"
+            f"{'' if sure else ' (the estimate also allows for more time than that)'}"
+        )
+    elif deadline is not None:
+        meeting = [machine.profile.name for machine in comparison.machines if machine.meets(deadline)]
+        yield f"{_within_words(deadline)}: {', '.join(meeting) or 'none of them'}"
+
+
+def _within_words(deadline: float) -> str:
+    return f"Within {format_duration(deadline)}"
+
+
+def _tell_time(machine: Machine) -> str:
+    assert machine.run_seconds is not None  # noqa: S101 - the quickest has a time
+    text = format_duration(machine.run_seconds)
+    return f"{text} (estimated: {_tell_interval(machine)})" if machine.interval else text
+
+
+def _find_rivals(comparison: MachineComparison) -> list[str]:
+    """Return the machines that may be quicker than the quickest, as the intervals of their times overlap."""
+    first, *others = [one for one in comparison.machines if one.seconds is not None]
+    most = _ends(first)[1]
+    return [one.profile.name for one in others if _ends(one)[0] < most]
+
+
+def _ends(machine: Machine) -> tuple[float, float]:
+    seconds = machine.seconds or 0.0
+    return machine.interval or (seconds, seconds)
+
+
+def _tell_interval(machine: Machine) -> str:
+    assert machine.interval is not None  # noqa: S101 - the caller asked for it
+    low, high = (format_duration(end * machine.batches) for end in machine.interval)
+    return f"{low} to {high}"
+
+
+def _describe_plan(machine: Machine) -> str:
+    if isinstance(machine.result, Infeasible):
+        return f"nothing: {format_verdict(machine.result)}"
+    text = f"{machine.result.strategy}  {format_parameters(machine.result)}".strip()
+    if machine.times == "estimated":
+        return f"{text}; {_tell_interval(machine)}"
+    return f"{text}; no time: without {_join(machine.missing)}" if machine.times == "carried over" else text
+
+
+def _join(missing: Sequence[str]) -> str:
+    return ", ".join(missing)
+
+
+def _list_notes(comparison: MachineComparison, *, wide: bool, wording: Wording) -> Iterator[tuple[str, str]]:
+    """Yield what is estimated, missing, or the same for all machines, and what was left out."""
+    workload, machines = comparison.workload, comparison.machines
+    estimated = [machine for machine in machines if machine.times == "estimated"]
+    if estimated:
+        yield (
+            f"{_ESTIMATED} estimated",
+            f"by a roofline of peak rates, as the times of {workload.name} belong to {workload.timed_on}; "
+            "each plan has its interval. A calibration on the machine itself always wins",
+        )
+    for machine in machines:
+        if machine.times == "carried over" and machine.plan is not None:
+            yield (
+                machine.profile.name,
+                f"the plan was chosen with the step times of {workload.timed_on}, which say nothing about "
+                f"the time here. To estimate it, give {_join(machine.missing)}",
+            )
+    if any(machine.times == "given" for machine in machines):
+        yield (
+            "step times",
+            f"those of {workload.name}, the same on every machine: it does not say whose they are",
+        )
+    limit = comparison.reach_overhead
+    if limit is not None:
+        yield (
+            "largest T",
+            _describe_reach(limit, wording),
+        )
+    if any(machine.most_joules is not None for machine in machines):
+        least = "" if wide else " (a wider terminal shows it; so do JSON and CSV)"
+        yield "energy", f"an upper figure: the time at the power under load{least}"
+    assumed = sum(entry.kind == "assumed" for entry in _collect_basis(machines))
+    yield "inputs", f"{assumed} are assumed; {wording(Argument('format', 'json'))} has all with their origin"
+
+
+def _describe_reach(limit: float, wording: Wording) -> str:
+    base = "twice base's time" if limit == 1 else f"{format_percent(limit)} over base"
+    return f"at most {base}; {wording(Argument('max_overhead'))} sets the limit"
+
+
+def _collect_basis(machines: Sequence[Machine]) -> Iterator[Any]:
+    for machine in machines:
+        if machine.plan is not None:
+            yield from machine.plan.estimate_basis
+
+
+def _make_document(comparison: MachineComparison) -> dict[str, Any]:
+    """Return the comparison as JSON data: full plans, and reasons where there is none."""
+    workload, quickest, cheapest = comparison.workload, comparison.quickest, comparison.cheapest
+    return {
+        "workload": {"name": workload.name, "hash": workload.hash, "steps": workload.steps},
+        "batches": comparison.batches,
+        "deadline_seconds": comparison.deadline,
+        "largest_max_overhead": comparison.reach_overhead,
+        "quickest": None if quickest is None else quickest.profile.name,
+        "cheapest": None if cheapest is None else cheapest.profile.name,
+        "machines": [_make_entry(machine, comparison.deadline) for machine in comparison.machines],
+    }
+
+
+def _make_entry(machine: Machine, deadline: float | None) -> dict[str, Any]:
+    profile = machine.profile
+    return {
+        "profile": {"name": profile.name, "hash": profile.hash},
+        **_list_numbers(machine, deadline),
+        "missing": list(machine.missing),
+        **(
+            {"fits": True, "plan": plan_document(machine.result)}
+            if isinstance(machine.result, Plan)
+            else {"fits": False, **_reason(machine.result)}
+        ),
+    }
+
+
+def _list_numbers(machine: Machine, deadline: float | None) -> dict[str, Any]:
+    low, high = machine.interval or (None, None)
+    return {
+        "times": machine.times,
+        "seconds": machine.seconds,
+        "seconds_low": low,
+        "seconds_high": high,
+        "largest_steps": machine.largest_steps,
+        "largest_strategy": machine.largest_strategy or None,
+        "batches": machine.batches,
+        "run_seconds": machine.run_seconds,
+        "price_per_hour": machine.price_per_hour,
+        "run_price": machine.run_price,
+        "most_joules": machine.most_joules,
+        "meets_deadline": None if deadline is None else machine.meets(deadline),
+    }
+
+
+def _list_rows(comparison: MachineComparison) -> Rows:
+    """Return a flat row for each machine; times that belong to another machine are left out."""
+    job = {"workload": comparison.workload.name, "steps": comparison.workload.steps}
+    rows = []
+    for machine in comparison.machines:
+        row = {**job, "profile": machine.profile.name}
+        if isinstance(machine.result, Plan):
+            row |= {**make_plan_row(machine.result), "fits": True}
+        else:
+            row |= {"fits": False, **_reason(machine.result)}
+        row |= {**_list_numbers(machine, comparison.deadline), "missing": " ".join(machine.missing)}
+        if machine.times == "carried over":
+            row |= dict.fromkeys(("overhead", "least_seconds", "gap", "paper_seconds", "paper_overhead"))
+        rows.append(row)
+    return Rows(
+        columns={**JOB_COLUMNS, **cost_columns(), **REASON_COLUMNS, **_MACHINE_COLUMNS, **DETAIL_COLUMNS},
+        rows=rows,
+    )
+
+
+def _reason(error: Infeasible) -> dict[str, Any]:
+    return {"binding": error.binding, "need": error.need, "have": error.have}

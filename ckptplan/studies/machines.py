@@ -1,0 +1,259 @@
+"""Implements ``compare_machines``: the best plan of a workload on each of several machines."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Literal, TypeAlias, Unpack
+
+from ckptplan.cost.roofline import belongs_elsewhere, find_missing
+from ckptplan.errors import Infeasible, InputError
+from ckptplan.model.budget import Budget
+from ckptplan.model.plan import Plan
+from ckptplan.model.profile import HardwareProfile
+from ckptplan.model.progress import Progress, StagedProgress
+from ckptplan.model.workload import ACTION_TIMES, TIMES, Workload
+from ckptplan.planning.ranking import Ranking, rank_strategies
+from ckptplan.planning.request import Request, Wishes
+from ckptplan.studies.fixed_plan import FixedPlan
+from ckptplan.studies.largest import largest
+from ckptplan.units import parse_fraction
+
+#: Where the step times of a workload on a machine come from: they are this machine's own; the workload names
+#: no machine; a roofline; or another machine, so that they say nothing about this one.
+Times: TypeAlias = Literal["own", "given", "estimated", "carried over"]
+#: The overhead up to which the largest T is sought where no limit is named: twice base's time.
+REACH_OVERHEAD = 1.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Machine:
+    """What a workload costs on one machine, for a run of ``batches`` batches."""
+
+    profile: HardwareProfile
+    result: Plan | Infeasible
+    times: Times
+    #: The numbers that an estimate of the times would need, as 'profile.launch_seconds'.
+    missing: tuple[str, ...]
+    #: The least and the most seconds of a batch with the same plan, if the times are estimated.
+    interval: tuple[float, float] | None
+    #: The longest sequence that fits, and the strategy for it; 0 and '' if none does.
+    largest_steps: int
+    largest_strategy: str
+    batches: int
+    price_per_hour: float | None
+
+    @property
+    def plan(self) -> Plan | None:
+        """The best plan, None if nothing fits."""
+        return self.result if isinstance(self.result, Plan) else None
+
+    @property
+    def seconds(self) -> float | None:
+        """The time of a batch; None without a plan, or without step times of this machine."""
+        return None if self.plan is None or self.times == "carried over" else self.plan.predicted.seconds
+
+    @property
+    def run_seconds(self) -> float | None:
+        """The time of the run."""
+        return None if self.seconds is None else self.seconds * self.batches
+
+    @property
+    def run_price(self) -> float | None:
+        """The price of the run, in the currency of the price of an hour."""
+        if self.run_seconds is None or self.price_per_hour is None:
+            return None
+        return self.run_seconds / 3600 * self.price_per_hour
+
+    @property
+    def most_joules(self) -> float | None:
+        """The energy of the run at the power under load: an upper figure, as a machine also waits."""
+        if self.run_seconds is None or self.profile.power_watts is None:
+            return None
+        return self.run_seconds * self.profile.power_watts
+
+    def meets(self, deadline: float) -> bool:
+        """Return whether the run is predicted to take at most ``deadline`` seconds."""
+        return self.run_seconds is not None and self.run_seconds <= deadline
+
+    def surely_meets(self, deadline: float) -> bool:
+        """Return whether it does so even at the end of the interval of an estimate."""
+        most = self.seconds if self.interval is None else self.interval[1]
+        return self.meets(deadline) and most is not None and most * self.batches <= deadline
+
+
+@dataclass(frozen=True, kw_only=True)
+class MachineComparison:
+    """Machines side by side: those with a time first, the quickest before all."""
+
+    workload: Workload
+    machines: tuple[Machine, ...]
+    batches: int
+    deadline: float | None
+    #: The overhead that bounds the largest T, None for no limit.
+    reach_overhead: float | None
+
+    @property
+    def fits(self) -> bool:
+        """Whether any machine has a plan."""
+        return any(machine.plan is not None for machine in self.machines)
+
+    @property
+    def quickest(self) -> Machine | None:
+        """The machine with the least time, None if no time is known."""
+        first = self.machines[0]
+        return None if first.run_seconds is None else first
+
+    @property
+    def cheapest(self) -> Machine | None:
+        """The machine with the least price of those that meet the deadline; None without a price."""
+        priced = [
+            (machine.run_price, machine.run_seconds or 0.0, place, machine)
+            for place, machine in enumerate(self.machines)
+            if machine.run_price is not None and (self.deadline is None or machine.meets(self.deadline))
+        ]
+        return min(priced)[-1] if priced else None
+
+
+def compare_machines(
+    workload: Workload,
+    profiles: Iterable[HardwareProfile],
+    *,
+    batches: int = 1,
+    prices: Mapping[str, float] | float | None = None,
+    deadline: float | None = None,
+    command: str = "ckptplan.compare_machines",
+    progress: Progress | None = None,
+    **wishes: Unpack[Wishes],
+) -> MachineComparison:
+    """Return the best plan of ``workload`` on each profile: the plan that ``optimize`` gives there.
+
+    Arguments:
+        workload: the training job.
+        profiles: the machines, each with a name of its own.
+        batches: batches of the run, whose time, price and energy are given.
+        prices: price of an hour, one for all or by name; replaces that of a profile.
+        deadline: seconds that the run may take.
+        command: recorded in the provenance of the plans.
+        progress: called with the work done and the total work.
+        wishes: those of ``optimize``.
+
+    The largest T of a machine is that of ``largest`` with the same wishes, by default up to twice base's time.
+    Raises InputError.
+    """
+    machines = tuple(profiles)
+    _check_names(machines, prices)
+    limit = wishes.get("max_overhead")
+    stages = StagedProgress(progress, stages=max(1, len(machines)))
+    found: list[Machine] = []
+    for place, profile in enumerate(machines):
+        stages.begin(place)
+        stages.report_share(0.0, next_share=0.9)
+        report = None if progress is None else stages.report_solve
+        request = Request.of(workload, profile, command=command, progress=report, **wishes)
+        ranking = rank_strategies(request)
+        result = _best(ranking)
+        steps, strategy = _reach(workload, profile, wishes, result)
+        found.append(
+            Machine(
+                profile=profile,
+                result=result,
+                times=_origin(request),
+                missing=find_missing(workload, profile) if _origin(request) == "carried over" else (),
+                interval=_interval(ranking) if isinstance(result, Plan) else None,
+                largest_steps=steps,
+                largest_strategy=strategy,
+                batches=batches,
+                price_per_hour=_price(profile, prices),
+            )
+        )
+    stages.end()
+    return MachineComparison(
+        workload=workload,
+        machines=tuple(sorted(found, key=_rank)),
+        batches=batches,
+        deadline=deadline,
+        reach_overhead=REACH_OVERHEAD if limit is None else parse_fraction(limit),
+    )
+
+
+def _check_names(profiles: tuple[HardwareProfile, ...], prices: Mapping[str, float] | float | None) -> None:
+    if not profiles:
+        raise InputError("names no machine", field="profiles", accepted="at least one hardware profile")
+    names = [profile.name for profile in profiles]
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice is not None:
+        raise InputError(
+            f"two machines are called {twice!r}", field="profiles", value=twice, accepted="one of each"
+        )
+    if isinstance(prices, Mapping):
+        for name in prices:
+            if name not in names:
+                raise InputError(
+                    f"{name!r} is not among the machines", field="prices", value=name, accepted=", ".join(names)
+                )
+
+
+def _best(ranking: Ranking) -> Plan | Infeasible:
+    try:
+        return ranking.best()
+    except Infeasible as reason:
+        return reason
+
+
+def _origin(request: Request) -> Times:
+    case = request.case
+    if case.timed.is_estimated:
+        return "estimated"
+    if belongs_elsewhere(case.workload, case.profile):
+        return "carried over"
+    return "given" if case.workload.timed_on is None else "own"
+
+
+def _interval(ranking: Ranking) -> tuple[float, float] | None:
+    """Return the least and the most seconds of the best plan within the intervals of estimated times."""
+    case = ranking.request.case
+    basis = case.timed.basis
+    names = [name for name in (*TIMES, *ACTION_TIMES) if name in basis and basis[name].high is not None]
+    if not names:
+        return None
+    plan = FixedPlan(answer=ranking.answers[0], model=ranking.request.goal.model)
+    unbounded = Budget(local_bytes=None, remote_bytes=None)
+    low, high = (
+        plan.at(case.with_workload(**{name: getattr(basis[name], end) for name in names}).costs, unbounded)[0]
+        for end in ("low", "high")
+    )
+    return low, high
+
+
+def _reach(
+    workload: Workload, profile: HardwareProfile, wishes: Wishes, result: Plan | Infeasible
+) -> tuple[int, str]:
+    """Return the longest sequence that fits, and the strategy for it."""
+    limit = wishes.get("max_overhead")
+    reaches = largest(
+        "T",
+        workload,
+        profile,
+        strategies=wishes.get("strategies"),
+        max_overhead=REACH_OVERHEAD if limit is None else limit,
+        local_bytes=wishes.get("local_bytes"),
+        headroom=wishes.get("headroom"),
+        remote_bytes=wishes.get("remote_bytes"),
+        effort=wishes.get("effort", "quick"),
+    )
+    best = next(iter(reaches.values()))
+    if isinstance(result, Plan) and result.steps > best.value:
+        # A strategy that is solved may go further than those that were sought in.
+        return result.steps, result.strategy
+    return best.value, best.strategy if best.value else ""
+
+
+def _price(profile: HardwareProfile, prices: Mapping[str, float] | float | None) -> float | None:
+    if isinstance(prices, Mapping):
+        return prices.get(profile.name, profile.price_per_hour)
+    return profile.price_per_hour if prices is None else prices
+
+
+def _rank(machine: Machine) -> tuple[bool, bool, float]:
+    return machine.plan is None, machine.seconds is None, machine.seconds or 0.0
