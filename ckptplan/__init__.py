@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from ckptplan.storage.toml_files import save_profile, save_workload
     from ckptplan.storage.workloads import load_workload
     from ckptplan.studies.largest import largest
+    from ckptplan.studies.machines import MachineComparison, compare_machines
     from ckptplan.studies.pareto import ParetoFront, pareto
     from ckptplan.studies.reach import Reach
     from ckptplan.studies.sensitivity import sensitivity
@@ -42,6 +43,7 @@ __all__ = [
     "IllegalAction",
     "Infeasible",
     "InputError",
+    "MachineComparison",
     "MissingExtra",
     "ParetoFront",
     "Plan",
@@ -52,6 +54,7 @@ __all__ = [
     "__version__",
     "actions",
     "compare",
+    "compare_machines",
     "largest",
     "load_plan",
     "load_profile",
@@ -74,6 +77,7 @@ _HOMES = {
     "IllegalAction": "ckptplan.schedule.illegal",
     "Infeasible": "ckptplan.errors",
     "InputError": "ckptplan.errors",
+    "MachineComparison": "ckptplan.studies.machines",
     "MissingExtra": "ckptplan.errors",
     "ParetoFront": "ckptplan.studies.pareto",
     "Plan": "ckptplan.model.plan",
@@ -83,6 +87,7 @@ _HOMES = {
     "Workload": "ckptplan.model.workload",
     "actions": "ckptplan.planning.playback",
     "compare": "ckptplan.planning.optimize",
+    "compare_machines": "ckptplan.studies.machines",
     "largest": "ckptplan.studies.largest",
     "load_plan": "ckptplan.storage.plans",
     "load_profile": "ckptplan.storage.profiles",

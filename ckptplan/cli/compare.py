@@ -44,7 +44,10 @@ class ComparedJobOptions:
         named = [name for text in given for name in options.split_names(text)]
         if "all" in named:
             named += list_names("hardware_profiles")
-        return list(dict.fromkeys(name for name in named if name != "all"))
+        names = list(dict.fromkeys(name for name in named if name != "all"))
+        if not names:
+            raise InputError("names no machine", field="--profile", value=",", accepted="names, paths or 'all'")
+        return names
 
     def on(self, profile: str) -> JobOptions:
         """Return the job on one profile."""

@@ -2,8 +2,8 @@
 
 A step takes at least the longer of two times: its operations at the peak rate of the machine, and the bytes
 that it moves at the peak rate of local memory. Starting its kernels comes on top (Williams, Waterman and
-Patterson 2009, "Roofline: an insightful visual performance model for multicore architectures"). Real steps reach
-a share of that, the efficiency, which a calibration on any machine finds; without one, it is assumed.
+Patterson 2009, "Roofline: an insightful visual performance model for multicore architectures"). Real steps
+reach a share of that, the efficiency, which a calibration on any machine finds; without one, it is assumed.
 """
 
 from __future__ import annotations

@@ -59,7 +59,7 @@ def test_profiles_list() -> None:
     assert "624 KiB" in text
     document = json.loads(run("profiles", "list", "--format", "json").stdout)
     assert (document["kind"], document["schema_version"]) == ("ckptplan.profiles", 1)
-    assert document["profiles"][0]["name"] == "cpu-nvme"
+    assert document["profiles"][0]["name"] == "amd-mi300x"
     rows = list(csv.DictReader(io.StringIO(run("profiles", "list", "--format", "csv").stdout)))
     assert {row["name"] for row in rows} >= {"ipu-mk2", "nvidia-h200"}
 
@@ -84,7 +84,7 @@ def test_a_profile_can_come_from_standard_input() -> None:
 def test_profiles_check() -> None:
     done = run("profiles", "check")
     assert done.returncode == 0
-    assert len(done.stdout.splitlines()) == 9
+    assert len(done.stdout.splitlines()) == 14
     text = 'name = "p"\nlocal_bytes = "5 KB"\nwrite_bytes_per_second = 1\nread_bytes_per_second = 1\n'
     assert run("profiles", "check", "-", stdin=text).returncode == 2
     plain = run("profiles", "check", "-", stdin=text.replace("5 KB", "5 kB"))

@@ -14,6 +14,7 @@ from ckptplan.model.workload import ACTION_TIMES
 from ckptplan.planning.resolution import find_resolution
 from ckptplan.search.answer import Answer
 from ckptplan.search.question import Question
+from ckptplan.studies.machines import compare_machines
 from tests.support import CLOSED, SOLVED, ask, calibration, plain_costs, seconds, step_costs
 
 resolutions = st.sampled_from([0.001, 0.01, 0.05, 0.2])
@@ -202,6 +203,43 @@ def test_the_plan_of_the_longest_job_is_that_of_optimize(job: Any, name: str, mo
         longest = workload.with_steps(reach.value)
         plan = ckptplan.optimize(longest, profile, strategies=[name], max_overhead=more)
         assert told(plan) == told(reach.plan)
+
+
+MACHINES = ("ipu-mk2", "ipu-bow", "nvidia-a100-80gb", "raspberry-pi-5", "cpu-nvme", "ipu-mk1")
+
+
+@settings(max_examples=8)
+@given(
+    names=st.lists(st.sampled_from(MACHINES), min_size=1, max_size=3, unique=True),
+    steps=st.integers(1, 5000),
+    objective=st.sampled_from(OBJECTIVES),
+    budget=st.none() | st.integers(220_000, 10**9),
+)
+def test_machines_have_the_plan_of_optimize_and_the_length_of_largest(
+    names: list[str], steps: int, objective: ObjectiveName, budget: int | None
+) -> None:
+    """Also where their times are estimated or carried over."""
+    workload = ckptplan.load_workload("paper-snn").with_steps(steps)
+    profiles = [ckptplan.load_profile(name) for name in names]
+    chosen = ["base", "standard", "double"]
+    found = compare_machines(workload, profiles, strategies=chosen, objective=objective, local_bytes=budget)
+    for one in found.machines:
+        try:
+            plan = ckptplan.optimize(
+                workload, one.profile, strategies=chosen, objective=objective, local_bytes=budget
+            )
+        except ckptplan.Infeasible as reason:
+            assert isinstance(one.result, ckptplan.Infeasible)
+            assert (one.result.binding, one.result.need) == (reason.binding, reason.need)
+        else:
+            assert isinstance(one.result, ckptplan.Plan)
+            assert told(one.result) == told(plan)
+            assert one.seconds in (None, plan.predicted.seconds)
+        reaches = ckptplan.largest(
+            "T", workload, one.profile, strategies=chosen, max_overhead=1.0, local_bytes=budget
+        )
+        longest = max(reach.value for reach in reaches.values())
+        assert one.largest_steps == max(longest, steps if one.plan is not None else 0)
 
 
 #: Growing is quicker by less than 0.01 %, and by 0.013 %; then it alone fits.

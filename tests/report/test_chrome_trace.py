@@ -93,7 +93,7 @@ def test_bars_are_named_by_what_they_do() -> None:
 
 
 def test_a_wait_for_a_transfer_is_a_bar_of_its_own() -> None:
-    plan = small_plan("remote", profile="nvidia-h200", local_bytes="345 MB")
+    plan = small_plan("remote", profile="cpu-nvme", local_bytes="345 MB")
     document, trace = traced(plan)
     waits = [event["dur"] for event in document["traceEvents"] if event["name"] == "wait"]
     assert sum(waits) / 1e6 == pytest.approx(trace.stall_seconds, abs=1e-9 * len(waits))
@@ -109,7 +109,7 @@ def test_actions_are_told_as_in_schedule_files() -> None:
 
 def test_beside_compute_a_transfer_counts_from_when_it_is_issued() -> None:
     """The counter rises with the start of the first write, long before its end."""
-    document, _ = traced(small_plan("remote", profile="nvidia-h200", local_bytes="345 MB"))
+    document, _ = traced(small_plan("remote", profile="cpu-nvme", local_bytes="345 MB"))
     events = document["traceEvents"]
     write = next(event for event in events if event["name"] == "write")
     counts = [event for event in events if event["name"] == "remote memory"]

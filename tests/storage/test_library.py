@@ -18,14 +18,19 @@ PROFILES = library.list_names("hardware_profiles")
 
 def test_all_profiles_are_there() -> None:
     assert PROFILES == [
+        "amd-mi300x",
         "cpu-nvme",
+        "google-tpu-v5e",
         "ipu-bow",
         "ipu-mk1",
         "ipu-mk2",
+        "laptop-cpu",
         "nvidia-a100-80gb",
         "nvidia-gh200",
         "nvidia-h100-sxm",
         "nvidia-h200",
+        "nvidia-jetson-orin-nano",
+        "raspberry-pi-5",
         "tenstorrent-wormhole-n300",
     ]
 

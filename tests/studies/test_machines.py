@@ -1,0 +1,97 @@
+"""Machines side by side: the plans of ``optimize``, prices, deadlines and energy, and times that are not known."""
+
+from typing import Any
+
+import pytest
+
+import ckptplan
+from ckptplan import HardwareProfile, InputError
+from ckptplan.studies.machines import MachineComparison, compare_machines
+from tests.cost.test_roofline import job, machine
+
+
+def own(name: str, **changes: Any) -> HardwareProfile:
+    """A machine of some name, with peaks."""
+    return machine(name=name, power_watts=100, **changes)
+
+
+def compared(*profiles: HardwareProfile, **wishes: Any) -> MachineComparison:
+    return compare_machines(job(), profiles, strategies="closed", **wishes)
+
+
+def test_the_quickest_is_first_then_unknown_times_and_last_what_does_not_fit() -> None:
+    found = compared(
+        own("small", local_bytes=1),
+        own("unknown", launch_seconds=None),
+        own("slow", launch_seconds=9),
+        own("quick"),
+    )
+    assert [one.profile.name for one in found.machines] == ["quick", "slow", "unknown", "small"]
+    assert [one.times for one in found.machines] == ["estimated", "estimated", "carried over", "estimated"]
+    assert found.quickest is found.machines[0]
+
+
+def test_a_machine_without_a_peak_shows_what_is_missing_and_its_memory_all_the_same() -> None:
+    (one,) = compared(own("unknown", launch_seconds=None)).machines
+    assert one.missing == ("profile.launch_seconds",)
+    assert (one.seconds, one.run_price, one.most_joules) == (None, None, None)
+    assert one.plan is not None
+    assert one.plan.predicted.local_peak_bytes > 0
+    assert one.largest_steps > job().steps
+
+
+def test_the_interval_is_that_of_the_same_plan_at_the_ends_of_its_times() -> None:
+    """No transfers in this plan: all of its time is estimated, within a factor of three."""
+    (one,) = compared(own("new")).machines
+    assert one.seconds is not None
+    assert one.interval == (pytest.approx(one.seconds / 3), pytest.approx(one.seconds * 3))
+
+
+def test_times_of_the_machine_itself_have_no_interval() -> None:
+    (one,) = compared(own("old")).machines
+    assert (one.times, one.interval) == ("own", None)
+
+
+def test_a_run_has_its_time_its_price_and_its_energy() -> None:
+    (one,) = compared(own("old"), batches=60, prices=36.0).machines
+    assert one.seconds == pytest.approx(10 * (2 + 4))
+    assert one.run_seconds == pytest.approx(3600)
+    assert one.run_price == pytest.approx(36)
+    assert one.most_joules == pytest.approx(3600 * 100)
+
+
+def test_the_cheapest_meets_the_deadline() -> None:
+    """The quick machine takes 960 s for the job and costs more than the slow one."""
+    quick, slow = own("quick", price_per_hour=9.0), own("slow", launch_seconds=2, price_per_hour=1.0)
+    free = compared(quick, slow)
+    assert free.cheapest is not None
+    assert free.cheapest.profile.name == "slow"
+    times = [one.run_seconds for one in free.machines]
+    assert times == [pytest.approx(960), pytest.approx(1140)]
+    bound = compared(quick, slow, deadline=1000)
+    assert bound.cheapest is not None
+    assert bound.cheapest.profile.name == "quick"
+    assert not bound.cheapest.surely_meets(1000)
+    assert bound.cheapest.surely_meets(3000)
+    assert compared(quick, slow, deadline=10).cheapest is None
+
+
+def test_a_price_by_name_replaces_that_of_the_profile() -> None:
+    found = compared(own("a", price_per_hour=5.0), own("b", price_per_hour=5.0), prices={"b": 0.0})
+    assert {one.profile.name: one.price_per_hour for one in found.machines} == {"a": 5.0, "b": 0.0}
+
+
+def test_the_longest_sequence_is_that_of_largest() -> None:
+    workload, profile = job(), own("new", local_bytes=500)
+    (one,) = compare_machines(workload, [profile], max_overhead=0.5).machines
+    reaches = ckptplan.largest("T", workload, profile, max_overhead=0.5)
+    assert one.largest_steps == max(reach.value for reach in reaches.values())
+
+
+def test_machines_are_named_once_and_prices_name_machines() -> None:
+    with pytest.raises(InputError, match="two machines are called 'a'"):
+        compared(own("a"), own("a", local_bytes=5))
+    with pytest.raises(InputError, match="'c' is not among the machines"):
+        compared(own("a"), prices={"c": 1.0})
+    with pytest.raises(InputError, match="names no machine"):
+        compared()
