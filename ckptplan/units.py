@@ -186,7 +186,7 @@ def format_flop_rate(value: float) -> str:
 
 def format_duration(value: float) -> str:
     """Format a time that may take hours or days: '34.42 ms', '45 min', '8.2 h'."""
-    for size, unit, least in ((86400.0, "d", 172800.0), (3600.0, "h", 5400.0), (60.0, "min", 120.0)):
+    for size, unit, least in ((86400.0, "d", 172800.0), (3600.0, "h", 3600.0), (60.0, "min", 120.0)):
         if value >= least:
             return f"{float(f'{value / size:.3g}'):,g} {unit}"
     return format_seconds(value)

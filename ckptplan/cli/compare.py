@@ -29,6 +29,7 @@ class ComparedJobOptions:
             "--profiles",
             metavar="NAMES|PATHS",
             help="Hardware profiles, separated by commas, or 'all'; several compare machines.",
+            autocompletion=options.complete_profile,
         ),
     ] = None
     workload: options.WorkloadName = "paper-snn"

@@ -13,7 +13,7 @@ from typer.core import TyperCommand, TyperGroup
 EXAMPLES: Mapping[str, str] = {
     "": "ckptplan optimize --T 4096 --profile ipu-mk2",
     "optimize": "ckptplan optimize --T 4096 --profile ipu-mk2 -o plan.json",
-    "compare": "ckptplan compare --T 3000 --strategies paper,revolve",
+    "compare": "ckptplan compare --T 3000 --profile ipu-mk2,nvidia-h200 --strategies paper",
     "pareto": "ckptplan pareto --T 1024 --at '400 KiB'",
     "largest": "ckptplan largest T --max-overhead 20%",
     "sweep": "ckptplan sweep --over T=256:16384:x2 --over batch=30,60,120 -o sweep.csv",

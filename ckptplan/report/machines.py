@@ -2,25 +2,28 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 from rich.console import Console
-from rich.padding import Padding
-from rich.table import Table
 from rich.text import Text
 
 from ckptplan.errors import Infeasible
 from ckptplan.model.plan import Plan
+from ckptplan.model.prediction import BasisEntry
+from ckptplan.report.aligned import align_bytes, align_percents
+from ckptplan.report.columns import Cell, FittedTable, TableColumn
 from ckptplan.report.infeasible import format_verdict
 from ckptplan.report.plan_rows import make_plan_row
 from ckptplan.report.plan_text import format_parameters
 from ckptplan.report.view import View
+from ckptplan.report.wrapping import wrap_text
 from ckptplan.storage.plans import plan_document
 from ckptplan.storage.tables import Columns, Rows
 from ckptplan.studies.machines import Machine, MachineComparison
 from ckptplan.studies.rows import DETAIL_COLUMNS, JOB_COLUMNS, REASON_COLUMNS, cost_columns
-from ckptplan.units import format_bytes, format_count, format_duration, format_percent
+from ckptplan.units import format_count, format_duration, format_percent
 from ckptplan.wording import Argument, Wording
 
 #: The columns of a row that are about the machine, and not about its plan.
@@ -40,8 +43,6 @@ _MACHINE_COLUMNS: Columns = {
 }
 #: What stands before an estimated time, and after the energy.
 _ESTIMATED = "~"
-#: Widths of a console below which columns are left out, which JSON and CSV have.
-_WIDE = 100
 #: Machines that a line names at most.
 _SOME = 3
 
@@ -53,36 +54,39 @@ def view_machines(comparison: MachineComparison, *, wording: Wording = str) -> V
         table=lambda console: _print_machines(console, comparison, wording=wording),
         document=lambda: _make_document(comparison),
         rows=lambda: _list_rows(comparison),
+        basis=lambda: _collect_basis(comparison),
     )
 
 
 def _print_machines(console: Console, comparison: MachineComparison, *, wording: Wording) -> None:
     workload = comparison.workload
-    console.print(
-        Text.assemble(
-            (f"Machines for {workload.name}", "bold"),
-            f", T = {format_count(workload.steps)} time steps, {_name_run(comparison)}",
-        )
-    )
+    title = f"Machines for {workload.name}, T = {format_count(workload.steps)} time steps"
+    _print_lines(console, Text.assemble((title, "bold"), f", {_name_run(comparison)}"))
     console.print()
-    console.print(_make_table(comparison, wide=console.width >= _WIDE))
-    console.print()
-    for line in summarise(comparison):
-        console.print(Text(line, style="bold green"))
+    _make_table(comparison).print_on(console, wording=wording)
+    answers = list(summarise(comparison))
+    if answers:
+        console.print()
+    for line in answers:
+        _print_lines(console, Text(line, style="bold green"))
     console.print()
     console.print(Text("Plans", style="bold"))
     for machine in comparison.machines:
         _print_item(console, machine.profile.name, _describe_plan(machine))
-    notes = list(_list_notes(comparison, wide=console.width >= _WIDE, wording=wording))
-    if notes:
-        console.print()
-        console.print(Text("What the numbers rest on", style="bold"))
-        for head, text in notes:
-            _print_item(console, head, text)
+    console.print()
+    console.print(Text("What the numbers rest on", style="bold"))
+    for head, text in _list_notes(comparison, wording=wording):
+        _print_item(console, head, text)
 
 
 def _print_item(console: Console, head: str, text: str) -> None:
-    console.print(Padding(Text.assemble((head, "yellow"), f": {text}"), (0, 0, 0, 2)))
+    for line in wrap_text(Text.assemble((head, "yellow"), f": {text}"), width=console.width - 2):
+        console.print(Text.assemble("  ", line), soft_wrap=True)
+
+
+def _print_lines(console: Console, text: Text) -> None:
+    for line in wrap_text(text, width=console.width):
+        console.print(line, soft_wrap=True)
 
 
 def _name_run(comparison: MachineComparison) -> str:
@@ -91,36 +95,42 @@ def _name_run(comparison: MachineComparison) -> str:
     return run if comparison.deadline is None else f"{run} within {format_duration(comparison.deadline)}"
 
 
-def _make_table(comparison: MachineComparison, *, wide: bool) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
-    table.add_column("machine", no_wrap=True)
-    priced = any(machine.price_per_hour is not None for machine in comparison.machines)
-    powered = wide and any(machine.most_joules is not None for machine in comparison.machines)
-    headings = ["time" if comparison.batches == 1 else "run", "over base", "local"]
-    headings += ["largest T", *(["price"] if priced else []), *(["energy"] if powered else [])]
-    for heading in headings:
-        table.add_column(heading, justify="right", no_wrap=True)
-    for machine in comparison.machines:
+def _make_table(comparison: MachineComparison) -> FittedTable:
+    machines = comparison.machines
+    priced = any(machine.price_per_hour is not None for machine in machines)
+    powered = any(machine.most_joules is not None for machine in machines)
+    table = FittedTable(
+        (
+            TableColumn(title="machine"),
+            TableColumn(title="time" if comparison.batches == 1 else "run", right=True),
+            TableColumn(title="over base", short="over\nbase", form=align_percents, priority=2),
+            TableColumn(title="local", form=align_bytes, priority=1),
+            TableColumn(title="largest T", short="largest\nT", right=True),
+            *((TableColumn(title="price", right=True),) if priced else ()),
+            *((TableColumn(title="energy", right=True, priority=3),) if powered else ()),
+        )
+    )
+    for machine in machines:
         cells = [*_describe_costs(machine), _largest(machine)]
         cells += [_price(machine)] if priced else []
         cells += [_energy(machine)] if powered else []
-        best = machine is comparison.quickest
-        style = "bold green" if best else "dim" if machine.plan is None else ""
-        table.add_row(Text(machine.profile.name, style=style), *cells)
+        style = "bold green" if machine is comparison.quickest else ""
+        name = Cell(value=machine.profile.name, style=style)
+        table.add_row(name, *cells, style="dim" if machine.plan is None else "")
     return table
 
 
-def _describe_costs(machine: Machine) -> list[str]:
+def _describe_costs(machine: Machine) -> list[str | float | None]:
     """Return the time, the overhead and the local memory of a machine, or that nothing fits."""
     if isinstance(machine.result, Infeasible):
-        need = format_bytes(machine.result.need) if machine.result.binding == "local_bytes" else ""
-        return ["does not fit", "", need]
+        need = machine.result.need if machine.result.binding == "local_bytes" else None
+        return ["does not fit", None, need]
     predicted = machine.result.predicted
-    local = format_bytes(predicted.local_peak_bytes)
     if machine.run_seconds is None:
-        return ["not known", "", local]
+        return ["not known", None, predicted.local_peak_bytes]
     mark = _ESTIMATED if machine.times == "estimated" else ""
-    return [f"{mark}{format_duration(machine.run_seconds)}", format_percent(predicted.overhead), local]
+    time = f"{mark}{format_duration(machine.run_seconds)}"
+    return [time, predicted.overhead, predicted.local_peak_bytes]
 
 
 def _largest(machine: Machine) -> str:
@@ -209,8 +219,8 @@ def _join(missing: Sequence[str]) -> str:
     return ", ".join(missing)
 
 
-def _list_notes(comparison: MachineComparison, *, wide: bool, wording: Wording) -> Iterator[tuple[str, str]]:
-    """Yield what is estimated, missing, or the same for all machines, and what was left out."""
+def _list_notes(comparison: MachineComparison, *, wording: Wording) -> Iterator[tuple[str, str]]:
+    """Yield what is estimated, missing, or the same for all machines."""
     workload, machines = comparison.workload, comparison.machines
     estimated = [machine for machine in machines if machine.times == "estimated"]
     if estimated:
@@ -238,10 +248,7 @@ def _list_notes(comparison: MachineComparison, *, wide: bool, wording: Wording) 
             _describe_reach(limit, wording),
         )
     if any(machine.most_joules is not None for machine in machines):
-        least = "" if wide else " (a wider terminal shows it; so do JSON and CSV)"
-        yield "energy", f"an upper figure: the time at the power under load{least}"
-    assumed = sum(entry.kind == "assumed" for entry in _collect_basis(machines))
-    yield "inputs", f"{assumed} are assumed; {wording(Argument('format', 'json'))} has all with their origin"
+        yield "energy", "an upper figure: the time at the power under load"
 
 
 def _describe_reach(limit: float, wording: Wording) -> str:
@@ -249,10 +256,14 @@ def _describe_reach(limit: float, wording: Wording) -> str:
     return f"at most {base}; {wording(Argument('max_overhead'))} sets the limit"
 
 
-def _collect_basis(machines: Sequence[Machine]) -> Iterator[Any]:
-    for machine in machines:
-        if machine.plan is not None:
-            yield from machine.plan.estimate_basis
+def _collect_basis(comparison: MachineComparison) -> tuple[BasisEntry, ...]:
+    """Return the inputs of all plans, each under the name of its machine."""
+    return tuple(
+        dataclasses.replace(entry, field=f"{machine.profile.name}: {entry.field}")
+        for machine in comparison.machines
+        if machine.plan is not None
+        for entry in machine.plan.estimate_basis
+    )
 
 
 def _make_document(comparison: MachineComparison) -> dict[str, Any]:

