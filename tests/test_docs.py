@@ -21,7 +21,8 @@ ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()
 #: Pages whose commands are run.
 PAGES = (
-    "README.md", "docs/schedule-format.md", "docs/trade-offs.md", "docs/accuracy.md", "docs/out-of-memory.md"
+    "README.md", "docs/schedule-format.md", "docs/trade-offs.md", "docs/accuracy.md", "docs/out-of-memory.md",
+    "docs/machines.md",
 )  # fmt: skip
 
 
@@ -58,7 +59,7 @@ def test_commands_of_the_documents_run(page: str, workplace: Path) -> None:
     commands = [
         line for block in blocks for line in block.splitlines() if line.startswith(".venv/bin/ckptplan ")
     ]
-    assert len(commands) >= (1 if page == "docs/out-of-memory.md" else 5)
+    assert len(commands) >= (1 if page in {"docs/out-of-memory.md", "docs/machines.md"} else 5)
     program = f"{sys.executable} -m ckptplan"
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     for command in commands:
@@ -120,6 +121,8 @@ def test_toml_of_the_documents_loads(page: Path, tmp_path: Path) -> None:
 
 
 REST = {
+    "machines": 'name = "w"\nsteps = 1\nstate_bytes = 1\ntape_bytes = 1\nforward_seconds = 1\n'
+    "backward_seconds = 1\nrecompute_seconds = 1",
     "profiles": 'name = "p"\nlocal_bytes = 1\nwrite_bytes_per_second = 1\nread_bytes_per_second = 1',
     "workloads": 'name = "w"\nsteps = 1\nforward_seconds = 1\nbackward_seconds = 1\nrecompute_seconds = 1',
 }
