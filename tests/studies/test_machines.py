@@ -47,7 +47,8 @@ def test_the_interval_is_that_of_the_same_plan_at_the_ends_of_its_times() -> Non
     """No transfers in this plan: all of its time is estimated, within a factor of three."""
     (one,) = compared(own("new")).machines
     assert one.seconds is not None
-    assert one.interval == (pytest.approx(one.seconds / 3), pytest.approx(one.seconds * 3))
+    assert one.interval is not None
+    assert one.interval == pytest.approx((one.seconds / 3, one.seconds * 3))
 
 
 def test_times_of_the_machine_itself_have_no_interval() -> None:
