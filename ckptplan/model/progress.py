@@ -3,9 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Protocol, runtime_checkable
 
 #: Called from time to time with the work done and the total work, in any unit.
 Progress = Callable[[int, int], None]
+
+
+@runtime_checkable
+class Narrator(Protocol):
+    """A callback that is also told what is being done."""
+
+    def doing(self, what: str) -> None:
+        """Take note of what is being done from now on."""
+
+
+def tell(progress: Progress | None, what: str) -> None:
+    """Tell a callback what is being done, if it takes note of that."""
+    if isinstance(progress, Narrator):
+        progress.doing(what)
+
 
 #: Parts of each stage in which progress is reported.
 _PARTS = 1_000
@@ -20,13 +36,15 @@ class StagedProgress:
         self.begun, self.done = 0, -1
         self.shares = (0.0, 0.0)
 
-    def begin(self, place: int) -> None:
-        """Begin a stage, whose share is reported as its searches go on."""
+    def begin(self, place: int, what: str = "") -> None:
+        """Begin a stage, whose share is reported as its searches go on; ``what`` says what is done in it."""
+        tell(self.progress, what)
         self.begun, self.shares = place * _PARTS, (0.0, 0.0)
         self._report(self.begun)
 
-    def begin_next(self) -> None:
-        """Begin the next stage, which is one solve."""
+    def begin_next(self, what: str = "") -> None:
+        """Begin the next stage, which is one solve; ``what`` says what is done in it."""
+        tell(self.progress, what)
         self.begun = 0 if self.done < 0 else self.begun + _PARTS
         self.shares = (0.0, 1.0)
         self.report_solve(0, 1)

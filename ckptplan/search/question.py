@@ -205,7 +205,7 @@ class Question:
         stages = StagedProgress(self.progress, stages=len(self._solved_strategies))
         for strategy in sorted(self.strategies, key=lambda strategy: strategy.simplicity):
             if not strategy.is_closed_form:
-                stages.begin_next()
+                stages.begin_next(strategy.name)
             try:
                 answer = self._answer(
                     strategy,

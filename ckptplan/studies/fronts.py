@@ -121,7 +121,7 @@ def trace_fronts(question: Question, *, resolution: float) -> list[StrategyFront
     stages = StagedProgress(question.progress, stages=len(solved))
     fronts: dict[Strategy, StrategyFront] = dict(found.items())
     for strategy in solved:
-        stages.begin_next()
+        stages.begin_next(strategy.name)
         alone = question.for_strategy(strategy).replace(
             progress=None if question.progress is None else stages.report_solve
         )

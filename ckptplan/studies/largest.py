@@ -81,7 +81,7 @@ def largest(
     searches: list[ReachSearch] = []
     try:
         for place, name in enumerate(names):
-            stages.begin(place)
+            stages.begin(place, name)
             strategy = strategy_of(name)
             kind = ClosedFormReachSearch if strategy.is_closed_form else SolvedReachSearch
             searches.append(kind(quantity=quantity, strategy=strategy, request=watched, progress=stages))

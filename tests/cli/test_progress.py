@@ -1,11 +1,13 @@
 """Progress on standard error: lines off a terminal, which short jobs do without."""
 
 import re
-from time import monotonic
+from time import monotonic, sleep
 
 import pytest
 
+import ckptplan
 from ckptplan.cli import progress
+from ckptplan.model.progress import tell
 
 
 def test_short_jobs_print_nothing(capsys: pytest.CaptureFixture[str]) -> None:
@@ -44,3 +46,39 @@ def test_lines_keep_a_distance(capsys: pytest.CaptureFixture[str], monkeypatch: 
         while (taken := monotonic() - began) < 0.2:
             report(int(1000 * taken), 1000)
     assert 1 <= len(capsys.readouterr().err.splitlines()) <= 4
+
+
+def test_a_part_that_takes_long_is_not_silent(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing is reported meanwhile; the line says what is being done, and for how long."""
+    monkeypatch.setattr(progress, "_INTERVAL_SECONDS", 0.02)
+    monkeypatch.setattr(progress, "_TICK_SECONDS", 0.01)
+    with progress.progress_bar("looking for the optimum") as report:
+        assert report is not None
+        sleep(0.2)
+        tell(report, "periodic")
+        report(1, 4)
+        sleep(0.2)
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[0] == "looking for the optimum: 0 s so far"
+    assert re.fullmatch(r"looking for the optimum \(periodic\): 25 %, about \d+ s left", lines[-1])
+
+
+def test_stages_say_what_they_do() -> None:
+    told: list[str] = []
+
+    class Listener:
+        def __call__(self, done: int, total: int) -> None:
+            told.append(f"{done} of {total}")
+
+        def doing(self, what: str) -> None:
+            told.append(what)
+
+    ckptplan.optimize(
+        ckptplan.load_workload("paper-snn").with_steps(512),
+        ckptplan.load_profile("ipu-mk2"),
+        strategies=["periodic", "optimal"],
+        progress=Listener(),
+    )
+    assert [one for one in told if " of " not in one] == ["periodic", "optimal"]
