@@ -146,6 +146,10 @@ class Infeasible(CkptplanError):  # noqa: N818 - the name is part of the interfa
         }
 
 
+class PlanMismatch(UserWarning):
+    """A plan was made for other sizes of a state or of a tape than those of the cell that it runs."""
+
+
 def did_you_mean(word: str, known: Iterable[str]) -> str:
     """Return ' Did you mean ...?' if ``word`` looks like a misspelling of a known word, else ''."""
     import difflib  # only errors need it

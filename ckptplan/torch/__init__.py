@@ -5,7 +5,7 @@ The extra ``torch`` is needed; apart from the calibration, nothing in ckptplan i
 
 from __future__ import annotations
 
-from ckptplan.errors import MissingExtra
+from ckptplan.errors import MissingExtra, PlanMismatch
 
 try:
     import torch as _torch  # noqa: F401 - what everything below needs
@@ -14,7 +14,6 @@ except ImportError as error:
 
 from ckptplan.torch.api import bptt, plan_for, scan, unroll
 from ckptplan.torch.chunk_cell import ChunkCell
-from ckptplan.torch.fit import PlanMismatch
 from ckptplan.torch.lif import LIF
 from ckptplan.torch.memory import OutOfMemory
 from ckptplan.torch.planned import Result

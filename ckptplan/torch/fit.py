@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from ckptplan.cost.case import Case
-from ckptplan.errors import InputError
+from ckptplan.errors import InputError, PlanMismatch
 from ckptplan.model.plan import Plan
 from ckptplan.planning.playback import actions
 from ckptplan.schedule.simulator import play
@@ -39,10 +39,6 @@ _UNKNOWN = float("inf")
 _verdicts: OrderedDict[Hashable, str | None] = OrderedDict()
 #: Plans that fitted a call of their cell: a smaller one later, as the last batch of an epoch, is no mistake.
 _fitting: OrderedDict[Hashable, None] = OrderedDict()
-
-
-class PlanMismatch(UserWarning):
-    """A plan was made for other sizes of a state or of a tape than those of the cell."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,0 +1,17 @@
+"""Executes plans in JAX, each as one small compiled program: ``scan`` returns the outputs, ``bptt`` the loss.
+
+The extra ``jax`` is needed; nothing else in ckptplan imports this package.
+"""
+
+from __future__ import annotations
+
+from ckptplan.errors import MissingExtra
+
+try:
+    import jax as _jax  # noqa: F401 - what everything below needs
+except ImportError as error:
+    raise MissingExtra("jax", package="jax") from error
+
+from ckptplan.jax.api import bptt, plan_for, scan
+
+__all__ = ["bptt", "plan_for", "scan"]

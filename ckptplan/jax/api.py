@@ -1,0 +1,235 @@
+"""The entry points ``scan``, ``bptt`` and ``plan_for``."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from ckptplan.errors import InputError, quote_value
+from ckptplan.jax.chosen import choose_tape, read_schedule
+from ckptplan.jax.collectives import check_collectives
+from ckptplan.jax.leaves import lower_keys
+from ckptplan.jax.planning import make_plan
+from ckptplan.jax.program import Loop, run_loop
+from ckptplan.jax.remote import FileRemote, HostRemote
+from ckptplan.jax.step import Step, differentiable, trace_step
+from ckptplan.jax.table import make_table
+from ckptplan.jax.tapes import Tape, Wanted, check_tape
+from ckptplan.model.plan import Plan
+from ckptplan.schedule.schedule import Schedule
+
+
+def scan(  # noqa: PLR0917 - the signature of jax.lax.scan
+    f: Callable[[Any, Any], tuple[Any, Any]],
+    init: Any,
+    xs: Any = None,
+    length: int | None = None,
+    reverse: bool = False,
+    unroll: int | bool = 1,
+    *,
+    plan: Plan | Schedule | None = None,
+    memory: int | str | None = None,
+    tape: Tape | None = None,
+    remote_dir: str | os.PathLike[str] | None = None,
+) -> tuple[Any, Any]:
+    """Return the final state and the stacked outputs: ``jax.lax.scan`` under a plan, with its gradients.
+
+    Arguments:
+        f: ``f(state, x)`` returns (state, output); what it closes over has gradients, too.
+        init: the initial state, any pytree; integers and random keys are fine.
+        xs: a pytree of arrays with time as the first axis, or None.
+        length: T, if ``xs`` has no arrays.
+        reverse: whether the sequence runs from its end, as in ``jax.lax.scan``.
+        unroll: accepted as in ``jax.lax.scan``; it makes no difference.
+        plan: a plan, or a ``ckptplan.Schedule`` if nothing was planned.
+        memory: in place of a plan, the bytes that the call may take, or text as "64 MiB". A plan is made from
+            shapes alone while the program is traced. The outputs of all steps and the gradients that are
+            wanted are part of it.
+        tape: how the backward of a step is fed: 'residuals' of the step, the results of its matrix 'products',
+            or its 'states'. By default it is the kind whose bytes the plan was made for.
+        remote_dir: a folder for remote checkpoints; without it, they are kept in host memory.
+
+    Works under ``jit``, ``grad``, ``vmap`` and ``shard_map``. First derivatives in reverse mode only. Raises
+    InputError, also if no plan fits ``memory``.
+    """
+    _check_function(f, field="f")
+    _check_unroll(unroll)
+
+    def step(_: Any, state: Any, x: Any) -> tuple[Any, Any, Any]:
+        return (*_pair(f(state, x)), ())
+
+    steps = _count_steps(xs, length)
+    if steps == 0 and plan is None:
+        state, outputs = lax.scan(f, init, xs, length=length, reverse=reverse)
+        return state, outputs
+    state, outputs, _ = _run(
+        step, init, xs, steps=steps, reverse=reverse, plan=plan, memory=memory, tape=tape, remote_dir=remote_dir
+    )
+    return state, outputs
+
+
+def bptt(
+    f: Callable[[Any, Any], tuple[Any, Any]],
+    init: Any,
+    xs: Any,
+    loss: Callable[[Any, Any], Any],
+    length: int | None = None,
+    *,
+    plan: Plan | Schedule | None = None,
+    memory: int | str | None = None,
+    tape: Tape | None = None,
+    remote_dir: str | os.PathLike[str] | None = None,
+) -> tuple[jax.Array, Any]:
+    """Return the loss of a sequence and the final state; outputs are not kept.
+
+    The loss is the sum of ``loss(t, output)`` over all steps, each a real number; terms in half precision are
+    added up in fp32. Use it with ``jax.value_and_grad(..., has_aux=True)``. The other arguments are those of
+    ``scan``. Raises InputError, also if no plan fits ``memory``.
+    """
+    _check_function(f, field="f")
+    _check_function(loss, field="loss")
+    step = _with_loss(f, loss)
+    state, _, (total,) = _run(
+        step,
+        init,
+        xs,
+        steps=_count_steps(xs, length),
+        reverse=False,
+        plan=plan,
+        memory=memory,
+        tape=tape,
+        remote_dir=remote_dir,
+    )
+    return total, state
+
+
+def plan_for(
+    f: Callable[[Any, Any], tuple[Any, Any]],
+    init: Any,
+    xs: Any,
+    loss: Callable[[Any, Any], Any] | None = None,
+    length: int | None = None,
+    *,
+    memory: int | str,
+    input_gradients: bool = False,
+) -> Plan:
+    """Return the plan that ``bptt`` makes for ``memory``; without a loss, the one of ``scan``.
+
+    Arrays may be given as ``jax.ShapeDtypeStruct``: sizes come from shapes, and nothing runs. The plan's
+    ``tape_bytes`` say which kind of tape was chosen. Gradients of ``xs`` are part of the limit with
+    ``input_gradients``. Raises InputError, also if no plan fits.
+    """
+    _check_function(f, field="f")
+    if loss is not None:
+        _check_function(loss, field="loss")
+    step = _with_loss(f, loss) if loss is not None else lambda _, state, x: (*_pair(f(state, x)), ())
+    steps = _count_steps(xs, length)
+    plans: list[Plan] = []
+
+    def trace(init: Any, xs: Any) -> None:
+        traced = trace_step(step, init, xs)
+        inputs = differentiable(traced.inputs) if input_gradients else ()
+        wanted = Wanted(constants=differentiable(traced.constants), inputs=inputs)
+        plans.append(make_plan(traced, steps=steps, memory=memory, wanted=wanted))
+
+    jax.eval_shape(trace, init, xs)
+    return plans[0]
+
+
+def _run(
+    step: Step,
+    init: Any,
+    xs: Any,
+    *,
+    steps: int,
+    reverse: bool,
+    plan: Plan | Schedule | None,
+    memory: int | str | None,
+    tape: Tape | None,
+    remote_dir: str | os.PathLike[str] | None,
+) -> tuple[Any, Any, Any]:
+    if (plan is None) == (memory is None):
+        problem = "is missing" if plan is None else "is given together with memory"
+        raise InputError(problem, field="plan", accepted="a plan, or memory='64 MiB' in its place")
+    traced = trace_step(step, init, xs)
+    check_collectives(traced.closed.jaxpr)
+    if tape is not None:
+        check_tape(tape, traced)
+    given = None if plan is None else make_table(read_schedule(plan, steps=steps), steps=steps)
+    remote = _open_remote(0 if given is None else given.remote_slots, remote_dir)
+
+    def loop_of(wanted: Wanted) -> Loop:
+        chosen = make_plan(traced, steps=steps, memory=memory, wanted=wanted) if plan is None else plan
+        return Loop(
+            step=traced,
+            table=given or make_table(read_schedule(chosen, steps=steps), steps=steps),
+            tape=tape or choose_tape(chosen, traced, wanted),
+            reverse=reverse,
+            remote=remote,
+        )
+
+    leaves = tuple(lower_keys(leaf) for leaf in jax.tree.leaves(xs))
+    state, outputs, sums = run_loop(traced, leaves, loop_of=loop_of)
+    return traced.raise_state(state), traced.raise_outputs(outputs), sums
+
+
+def _open_remote(slots: int, folder: str | os.PathLike[str] | None) -> HostRemote | FileRemote | None:
+    if not slots:
+        return None
+    return HostRemote() if folder is None else FileRemote(folder)
+
+
+def _with_loss(f: Callable[[Any, Any], tuple[Any, Any]], loss: Callable[[Any, Any], Any]) -> Step:
+    def step(t: Any, state: Any, x: Any) -> tuple[Any, Any, Any]:
+        after, output = _pair(f(state, x))
+        term = jnp.asarray(loss(t, output))
+        if term.shape or not jnp.issubdtype(term.dtype, jnp.floating):
+            raise InputError(
+                f"returns {term.dtype}{list(term.shape)}", field="loss", accepted="a single real number"
+            )
+        return after, (), (term.astype(jnp.promote_types(term.dtype, jnp.float32)),)
+
+    return step
+
+
+def _pair(returned: Any) -> tuple[Any, Any]:
+    if not isinstance(returned, tuple) or len(returned) != 2:
+        raise InputError(
+            f"returns {quote_value(type(returned).__name__)}, not a pair", field="f", accepted="(state, output)"
+        )
+    return returned
+
+
+def _check_function(function: object, *, field: str) -> None:
+    if not callable(function):
+        raise InputError(f"{quote_value(function)} cannot be called", field=field, accepted="a function")
+
+
+def _check_unroll(unroll: object) -> None:
+    if not isinstance(unroll, int) or unroll < 0:
+        raise InputError(
+            f"{quote_value(unroll)} is not accepted",
+            field="unroll",
+            accepted="a whole number from 0, or a bool",
+        )
+
+
+def _count_steps(xs: Any, length: int | None) -> int:
+    """Return T. Raises InputError if lengths differ, or if there is none."""
+    lengths: dict[str, int] = {} if length is None else {"length": int(length)}
+    for path, leaf in jax.tree_util.tree_flatten_with_path(xs)[0]:
+        name = f"xs{jax.tree_util.keystr(path)}"
+        if not getattr(leaf, "shape", ()):
+            raise InputError("has no axis of time", field=name, accepted="an array of shape (T, ...)")
+        lengths[name] = leaf.shape[0]
+    if not lengths:
+        raise InputError("is missing", field="length", accepted="the number of steps, or arrays in xs")
+    if len(set(lengths.values())) > 1:
+        found = ", ".join(f"{name} {one}" for name, one in lengths.items())
+        raise InputError(f"have different lengths: {found}", field="xs", accepted="one length")
+    return next(iter(lengths.values()))

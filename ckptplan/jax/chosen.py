@@ -1,0 +1,65 @@
+"""Checks a given plan against the loop that it runs, and finds the kind of tape that it was made for."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterable
+
+from ckptplan.errors import InputError, PlanMismatch, quote_value
+from ckptplan.jax.footprint import StepFootprint, measure_step
+from ckptplan.jax.step import TracedStep
+from ckptplan.jax.tapes import Tape, Wanted
+from ckptplan.model.plan import Plan
+from ckptplan.planning.playback import schedule_of
+from ckptplan.schedule.actions import Action
+from ckptplan.schedule.schedule import Schedule
+from ckptplan.units import format_bytes
+
+#: The share by which bytes may differ from the plan's without a warning.
+_TOLERANCE = 0.05
+
+
+def read_schedule(plan: object, *, steps: int) -> Iterable[Action]:
+    """Return the actions of a plan or a legal schedule for so many steps. Raises InputError."""
+    if not isinstance(plan, Plan | Schedule):
+        raise InputError(
+            f"{quote_value(plan)} is not a plan", field="plan", accepted="a plan, or a ckptplan.Schedule"
+        )
+    if plan.steps != steps:
+        raise InputError(
+            f"is for {plan.steps:,} steps, and the sequence has {steps:,}",
+            field="plan",
+            accepted=f"a plan for {steps:,} steps",
+        )
+    if isinstance(plan, Plan):
+        return schedule_of(plan)
+    plan.check()
+    return plan
+
+
+def choose_tape(plan: Plan | Schedule, step: TracedStep, wanted: Wanted) -> Tape:
+    """Return the kind of tape that a plan was made for: the largest that is within its bytes.
+
+    Warns of PlanMismatch if the state or every kind of tape is larger than planned.
+    """
+    if isinstance(plan, Schedule):
+        return "residuals"
+    footprints = measure_step(step, wanted)
+    units = plan.workload.units or 1
+    planned = plan.workload.tape_bytes * units * (1 + _TOLERANCE)
+    fitting = [one for one in footprints if one.tape_bytes <= planned]
+    chosen = max(fitting, key=_bytes) if fitting else min(footprints, key=_bytes)
+    state, known = footprints[0].state_bytes, plan.workload.state_bytes * units
+    if not fitting or state > known * (1 + _TOLERANCE):
+        tape = format_bytes(plan.workload.tape_bytes * units)
+        warnings.warn(
+            f"the plan is for a state of {format_bytes(known)} and tapes of {tape}; this step has a state of "
+            f"{format_bytes(state)} and tapes of at least {format_bytes(chosen.tape_bytes)}",
+            PlanMismatch,
+            stacklevel=4,
+        )
+    return chosen.tape
+
+
+def _bytes(footprint: StepFootprint) -> int:
+    return footprint.tape_bytes

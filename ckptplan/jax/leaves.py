@@ -1,0 +1,91 @@
+"""Leaves of trees as arrays that buffers can hold: random keys as their numbers, and parts with a gradient."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+#: The arrays of a tree, side by side.
+Arrays = tuple[jax.Array, ...]
+
+
+def is_key(leaf: Any) -> bool:
+    """Return whether a leaf is an array of random keys."""
+    return hasattr(leaf, "dtype") and bool(jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key))
+
+
+def has_gradient(leaf: Any) -> bool:
+    """Return whether a leaf is of real or complex numbers."""
+    return bool(jnp.issubdtype(leaf.dtype, jnp.inexact))
+
+
+def lower_keys(leaf: Any) -> jax.Array:
+    """Return a leaf as an array of numbers."""
+    return jax.random.key_data(leaf) if is_key(leaf) else jnp.asarray(leaf)
+
+
+class Kinds:
+    """Which leaves of a tree are random keys, and of which generator; raises them from numbers again."""
+
+    def __init__(self, leaves: Sequence[Any]) -> None:
+        self.implementations = tuple(jax.random.key_impl(leaf) if is_key(leaf) else None for leaf in leaves)
+
+    def raise_keys(self, arrays: Sequence[jax.Array]) -> list[Any]:
+        """Return the leaves that ``lower_keys`` made these numbers of."""
+        pairs = zip(arrays, self.implementations, strict=True)
+        return [array if kind is None else jax.random.wrap_key_data(array, impl=kind) for array, kind in pairs]
+
+
+def byte_size(leaves: Sequence[Any]) -> int:
+    """Return the bytes of arrays or of their shapes."""
+    return sum(leaf.size * leaf.dtype.itemsize for leaf in leaves)
+
+
+def make_room(count: int, leaves: Sequence[Any]) -> Arrays:
+    """Return arrays of zeros with room for ``count`` of each leaf."""
+    return tuple(jnp.zeros((count, *leaf.shape), leaf.dtype) for leaf in leaves)
+
+
+def take(arrays: Sequence[jax.Array], place: Any) -> Arrays:
+    """Return what is at a place of each array."""
+    return tuple(lax.dynamic_index_in_dim(array, place, keepdims=False) for array in arrays)
+
+
+def put(arrays: Sequence[jax.Array], leaves: Sequence[jax.Array], place: Any) -> Arrays:
+    """Return the arrays with other leaves at a place."""
+    return tuple(
+        lax.dynamic_update_index_in_dim(array, leaf, place, 0)
+        for array, leaf in zip(arrays, leaves, strict=True)
+    )
+
+
+def choose(condition: Any, yes: Sequence[jax.Array], no: Sequence[jax.Array]) -> Arrays:
+    """Return one or the other arrays."""
+    return tuple(jnp.where(condition, one, other) for one, other in zip(yes, no, strict=True))
+
+
+def to_words(leaf: jax.Array) -> jax.Array:
+    """Return the bits of an array as integers of up to 32 bits, which no setting of JAX rounds on their way."""
+    if leaf.dtype == jnp.bool_:
+        return leaf.astype(jnp.uint8)
+    if jnp.issubdtype(leaf.dtype, jnp.complexfloating):
+        leaf = jnp.stack([jnp.real(leaf), jnp.imag(leaf)])
+    return lax.bitcast_convert_type(leaf, _word(leaf))
+
+
+def from_words(words: jax.Array, like: jax.Array) -> jax.Array:
+    """Return the array that ``to_words`` made these integers of."""
+    if like.dtype == jnp.bool_:
+        return words.astype(jnp.bool_)
+    if jnp.issubdtype(like.dtype, jnp.complexfloating):
+        parts = lax.bitcast_convert_type(words, jnp.real(like).dtype)
+        return lax.complex(parts[0], parts[1])
+    return lax.bitcast_convert_type(words, like.dtype)
+
+
+def _word(leaf: jax.Array) -> Any:
+    return {1: jnp.uint8, 2: jnp.uint16}.get(leaf.dtype.itemsize, jnp.uint32)

@@ -1,0 +1,96 @@
+"""Makes a plan for a loop and a limit of memory, with the kind of tape that is quickest in it."""
+
+from __future__ import annotations
+
+import math
+from functools import lru_cache
+
+import ckptplan
+from ckptplan.errors import Infeasible, InputError
+from ckptplan.jax.footprint import StepFootprint, measure_step
+from ckptplan.jax.leaves import byte_size
+from ckptplan.jax.step import TracedStep
+from ckptplan.jax.tapes import Wanted
+from ckptplan.model.plan import Plan
+from ckptplan.model.workload import Basis
+from ckptplan.planning.ranking import rank_strategies
+from ckptplan.planning.request import Request
+from ckptplan.units import format_bytes, parse_bytes
+
+#: Closed forms that keep nothing remote.
+_STRATEGIES = ("base", "standard", "nested", "growing", "double-growing", "revolve")
+_COUNTED = ("state_bytes", "tape_bytes", "resident_bytes_per_step", "resident_bytes", "workspace_bytes")
+_TIMED = ("forward_seconds", "backward_seconds", "recompute_seconds", "record_overhead_seconds")
+#: What a row of the table takes in addition to its steps.
+_ROW_SECONDS = 2e-6
+#: A step that computes nothing.
+_LEAST_SECONDS = 1e-9
+
+
+def make_plan(step: TracedStep, *, steps: int, memory: object, wanted: Wanted) -> Plan:
+    """Return the quickest plan for a loop within a limit; its tape bytes are those of the chosen kind of tape.
+
+    Outputs of all steps and their gradients are part of the limit, as are the wanted gradients of parameters
+    and inputs. Raises InputError if no plan fits.
+    """
+    limit = read_limit(memory)
+    kept = 2 * byte_size(step.outputs) + byte_size([step.inputs[place] for place in wanted.inputs])
+    found: list[Plan] = []
+    least: list[Infeasible] = []
+    for footprint in measure_step(step, wanted):
+        try:
+            found.append(_plan(footprint, steps, limit, kept))
+        except Infeasible as error:
+            least.append(error)
+    if found:
+        return min(found, key=lambda plan: plan.predicted.seconds)
+    needs = [error for error in least if error.binding == "local_bytes"]
+    if not needs:
+        raise least[0]
+    need = math.ceil(min(error.need for error in needs))
+    raise InputError(
+        f"{format_bytes(limit)} are too little for {steps:,} steps with a state of "
+        f"{format_bytes(byte_size(step.state))}",
+        field="memory",
+        value=memory,
+        accepted=f"at least {format_bytes(need)} ({need:,} bytes), a smaller batch, or a shorter sequence",
+    )
+
+
+def read_limit(memory: object) -> int:
+    """Return a limit of memory in bytes. Raises InputError."""
+    try:
+        limit = parse_bytes(memory)
+    except InputError as error:
+        raise InputError(error.message, field="memory", value=memory, accepted=error.accepted) from None
+    if limit <= 0:
+        raise InputError("is not positive", field="memory", value=memory, accepted="a size, as '64 MiB'")
+    return limit
+
+
+@lru_cache(maxsize=256)
+def _plan(footprint: StepFootprint, steps: int, limit: int, kept: int) -> Plan:
+    counted = Basis(kind="derived", why="from the shapes of the traced step")
+    timed = Basis(kind="assumed", why="operations of the traced step, at assumed rates")
+    forward = max(footprint.forward_seconds, _LEAST_SECONDS)
+    workload = ckptplan.Workload(
+        name=f"jax-{footprint.tape}",
+        steps=steps,
+        units=1,
+        state_bytes=footprint.state_bytes,
+        tape_bytes=footprint.tape_bytes,
+        resident_bytes_per_step=kept,
+        workspace_bytes=footprint.workspace_bytes,
+        forward_seconds=forward,
+        recompute_seconds=forward,
+        record_overhead_seconds=max(0.0, footprint.record_seconds - forward),
+        backward_seconds=max(footprint.backward_seconds, _LEAST_SECONDS),
+        advance_seconds=_ROW_SECONDS,
+        chunk_seconds=_ROW_SECONDS,
+        basis={**dict.fromkeys(_COUNTED, counted), **dict.fromkeys(_TIMED, timed)},
+    )
+    profile = ckptplan.HardwareProfile(name="memory-limit", local_bytes=limit, remote_bytes=0)
+    request = Request.of(
+        workload, profile, local_bytes=limit, strategies=_STRATEGIES, command="ckptplan.jax.plan_for"
+    )
+    return rank_strategies(request).best()

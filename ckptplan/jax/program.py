@@ -1,0 +1,341 @@
+"""Runs a table of rows as one program with a reverse-mode rule: a loop over rows, loops over steps inside.
+
+Slots and tapes are allocated once and written in place. The first sweep is the forward pass; the rows from the
+first Backward run when gradients are asked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache, partial
+from typing import Any, NoReturn
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from ckptplan.errors import InputError
+from ckptplan.jax.leaves import Arrays, choose, make_room, put, take
+from ckptplan.jax.remote import Remote, refuse_batches
+from ckptplan.jax.step import TracedStep, differentiable
+from ckptplan.jax.table import COLUMNS, SLOT_COLUMNS, Table
+from ckptplan.jax.tapes import Recording, Tape, Wanted, make_recording
+
+
+@dataclass(frozen=True, kw_only=True)
+class Loop:
+    """A traced step with the schedule that it runs under."""
+
+    step: TracedStep
+    table: Table
+    tape: Tape
+    #: Whether the sequence is run from its end.
+    reverse: bool
+    #: None if the schedule keeps nothing in remote memory.
+    remote: Remote | None
+
+    def input_place(self, t: Any) -> Any:
+        """Return where the input and the output of step t are."""
+        return self.table.steps - 1 - t if self.reverse else t
+
+
+def run_loop(
+    step: TracedStep, xs: Arrays, *, loop_of: Callable[[Wanted], Loop]
+) -> tuple[Arrays, Arrays, Arrays]:
+    """Return the final state, the stacked outputs and the sums of terms; all can be differentiated once.
+
+    ``loop_of`` chooses how to run the steps once it is known which gradients are wanted.
+    """
+    loop = loop_of(Wanted(constants=differentiable(step.constants), inputs=()))
+
+    @lru_cache
+    def prepare(wanted: Wanted) -> tuple[Loop, Recording]:
+        chosen = loop_of(wanted)
+        return chosen, make_recording(step, chosen.tape, wanted)
+
+    @jax.custom_vjp
+    def call(constants: Arrays, state: Arrays, xs: Arrays) -> tuple[Arrays, Arrays, Arrays]:
+        return _run_forward(loop, constants, state, xs)
+
+    def forward(constants: Any, state: Any, xs: Any) -> Any:
+        values = tuple(tuple(jnp.asarray(one.value) for one in part) for part in (constants, state, xs))
+        wanted = Wanted(constants=_perturbed(constants, step.constants), inputs=_perturbed(xs, step.inputs))
+        results, kept = _once(partial(_sweep, *prepare(wanted)))(*values)
+        return results, (_Static(wanted), *values, kept)
+
+    def backward(held: Any, gradients: Any) -> Any:
+        static, constants, state, xs, kept = held
+        wanted = static.value
+        incoming = _materialise(step, gradients)
+        found = _once(partial(_reverse, *prepare(wanted), wanted))(constants, xs, kept, incoming)
+        return (
+            _spread(constants, wanted.constants, found[0]),
+            _spread(state, differentiable(step.state), found[1]),
+            _spread(xs, wanted.inputs, found[2]),
+        )
+
+    call.defvjp(forward, backward, symbolic_zeros=True)
+    if loop.remote is not None:
+        refuse_batches((*step.constants, *step.state, *xs))
+    try:
+        results: tuple[Arrays, Arrays, Arrays] = call(step.constants, step.state, xs)
+    except TypeError as error:
+        if "forward-mode" not in str(error):
+            raise
+        raise _refused("derivatives in forward mode") from error
+    return results
+
+
+@jax.tree_util.register_static
+@dataclass(frozen=True)
+class _Static:
+    """A value that passes from the forward to the backward pass beside arrays."""
+
+    value: Wanted
+
+
+def _perturbed(primals: Sequence[Any], shapes: Sequence[Any]) -> tuple[int, ...]:
+    return tuple(place for place in differentiable(shapes) if primals[place].perturbed)
+
+
+def _spread(leaves: Sequence[Any], places: Sequence[int], found: Sequence[Any]) -> tuple[Any, ...]:
+    """Return a gradient for each leaf, None where none was computed."""
+    by_place = dict(zip(places, found, strict=True))
+    return tuple(by_place.get(place) for place in range(len(leaves)))
+
+
+def _once(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function that refuses to be differentiated."""
+    guarded = jax.custom_jvp(function)
+
+    def refuse(*_: Any) -> NoReturn:
+        raise _refused("second derivatives")
+
+    guarded.defjvp(refuse)
+    return guarded
+
+
+def _refused(what: str) -> InputError:
+    return InputError(
+        f"{what} of a loop under a plan are not supported",
+        accepted="first derivatives in reverse mode, as by jax.grad and jax.vjp, or jax.lax.scan",
+    )
+
+
+def _materialise(step: TracedStep, gradients: Any) -> tuple[Arrays, Arrays | None, Arrays]:
+    """Return the incoming gradients of what is differentiable; None if none of the outputs has one."""
+    final, stacked, sums = gradients
+    states = tuple(_zero_or(final[place]) for place in differentiable(step.state))
+    some = tuple(stacked[place] for place in differentiable(step.outputs))
+    unused = all(isinstance(one, jax.custom_derivatives.SymbolicZero) for one in some)
+    return states, None if unused else tuple(map(_zero_or, some)), tuple(map(_zero_or, sums))
+
+
+def _zero_or(gradient: Any) -> jax.Array:
+    if isinstance(gradient, jax.custom_derivatives.SymbolicZero):
+        return jnp.zeros(gradient.shape, gradient.dtype)
+    return jnp.asarray(gradient)
+
+
+def _run_forward(loop: Loop, constants: Arrays, state: Arrays, xs: Arrays) -> tuple[Arrays, Arrays, Arrays]:
+    """Run all steps without checkpoints, as if there were no plan."""
+
+    def body(carry: Any, given: Any) -> Any:
+        state, sums = carry
+        t, x = given
+        after, outputs, terms = loop.step.run(constants, state, x, t)
+        return (after, _add(sums, terms)), outputs
+
+    steps = loop.table.steps
+    ts = jnp.arange(steps, dtype=jnp.int32)
+    if loop.reverse:
+        ts = ts[::-1]
+    (state, sums), outputs = lax.scan(body, (state, _zeros(loop.step.terms)), (ts, xs), reverse=loop.reverse)
+    return state, tuple(outputs), sums
+
+
+def _zeros(shapes: Sequence[Any]) -> Arrays:
+    return tuple(jnp.zeros(one.shape, one.dtype) for one in shapes)
+
+
+def _add(sums: Sequence[Any], terms: Sequence[Any]) -> Arrays:
+    return tuple(one + other for one, other in zip(sums, terms, strict=True))
+
+
+def _rows_of(rows: Any) -> Callable[[Any], dict[str, Any]]:
+    """Return a function that names the columns of a row."""
+    table = jnp.asarray(rows)
+    return lambda number: dict(zip(COLUMNS, table[number], strict=True))
+
+
+class _Mover:
+    """Moves states between the working state, slots and remote memory, as a row says."""
+
+    def __init__(self, table: Table, remote: Remote | None, run: Any) -> None:
+        self._remote, self._run = remote, run
+        self._uses = {name: table.uses(name) for name in SLOT_COLUMNS}
+
+    def load(self, row: dict[str, Any], state: Arrays, slots: Arrays) -> tuple[Arrays, Arrays]:
+        """Return the working state and the slots; without a load, the state is carried over."""
+        if self._uses["pull_from"]:
+            slots = self._pull(row, slots)
+        if self._uses["load"]:
+            state = choose(row["load"] >= 0, take(slots, jnp.maximum(row["load"], 0)), state)
+        if self._uses["remote_load"]:
+            state = self._read(row["remote_load"], state)
+        return state, slots
+
+    def save(self, row: dict[str, Any], state: Arrays, slots: Arrays) -> Arrays:
+        """Return the slots, with the working state in one of them."""
+        if self._uses["save"]:
+            place = jnp.maximum(row["save"], 0)
+            slots = put(slots, choose(row["save"] >= 0, state, take(slots, place)), place)
+        if self._uses["remote_save"]:
+            self._write(row["remote_save"], lambda: state)
+        if self._uses["push_from"]:
+            self._write(row["push_to"], lambda: take(slots, row["push_from"]))
+        return slots
+
+    def _read(self, place: Any, state: Arrays) -> Arrays:
+        def body(_: Any, some: Arrays) -> Arrays:
+            return self._far.read(self._run, place, some)
+
+        # A loop of no or one round: a condition would copy what passes through it.
+        found: Arrays = lax.fori_loop(0, jnp.where(place >= 0, 1, 0), body, state)
+        return found
+
+    def _pull(self, row: dict[str, Any], slots: Arrays) -> Arrays:
+        def body(_: Any, slots: Arrays) -> Arrays:
+            like = take(slots, row["pull_to"])
+            return put(slots, self._far.read(self._run, row["pull_from"], like), row["pull_to"])
+
+        found: Arrays = lax.fori_loop(0, jnp.where(row["pull_from"] >= 0, 1, 0), body, slots)
+        return found
+
+    def _write(self, place: Any, state: Callable[[], Arrays]) -> None:
+        def body(_: Any, done: Any) -> Any:
+            self._far.write(self._run, place, state())
+            return done
+
+        lax.fori_loop(0, jnp.where(place >= 0, 1, 0), body, jnp.int32(0))
+
+    @property
+    def _far(self) -> Remote:
+        assert self._remote is not None  # noqa: S101 - schedules that use it are given one
+        return self._remote
+
+
+def _sweep(loop: Loop, recording: Recording, constants: Arrays, state: Arrays, xs: Arrays) -> Any:
+    """Run the rows before the first Backward: return the results, and slots, tapes and what was prepared."""
+    step, table = loop.step, loop.table
+    run = jnp.int32(0) if loop.remote is None else loop.remote.open()
+    store = _Mover(loop.table, loop.remote, run)
+    tape_of = jnp.asarray(table.tape_of)
+    row_of = _rows_of(table.forward)
+
+    def count(t: Any, known: Any, sums: Arrays, terms: Arrays) -> tuple[Any, Arrays]:
+        """Add terms of a step that runs for the first time."""
+        if not table.repeats:
+            return known, _add(sums, terms)
+        new = _add(sums, terms)
+        return jnp.maximum(known, t + 1), choose(t >= known, new, sums)
+
+    def advance(t: Any, carry: Any) -> Any:
+        state, outputs, sums, known = carry
+        place = loop.input_place(t)
+        state, some, terms = step.run(constants, state, take(xs, place), t)
+        known, sums = count(t, known, sums, terms)
+        return state, put(outputs, some, place), sums, known
+
+    def record(t: Any, carry: Any) -> Any:
+        state, outputs, sums, known, tapes = carry
+        place = loop.input_place(t)
+        state, some, terms, tape = recording.record(constants, state, take(xs, place), t)
+        known, sums = count(t, known, sums, terms)
+        return state, put(outputs, some, place), sums, known, put(tapes, tape, tape_of[t])
+
+    def body(number: Any, carry: Any) -> Any:
+        state, outputs, sums, known, slots, tapes = carry
+        row = row_of(number)
+        state, slots = store.load(row, state, slots)
+        state, outputs, sums, known = lax.fori_loop(
+            row["start"], row["stop"], advance, (state, outputs, sums, known)
+        )
+        slots = store.save(row, state, slots)
+        state, outputs, sums, known, tapes = lax.fori_loop(
+            row["record_start"], row["record_stop"], record, (state, outputs, sums, known, tapes)
+        )
+        return state, outputs, sums, known, slots, tapes
+
+    start = (
+        state,
+        make_room(table.steps, step.outputs),
+        _zeros(step.terms),
+        jnp.int32(0),
+        make_room(table.slots, step.state),
+        make_room(table.tapes, recording.tape),
+    )
+    state, outputs, sums, _, slots, tapes = lax.fori_loop(0, len(table.forward), body, start)
+    return (state, outputs, sums), (run, slots, tapes, recording.prepare(constants))
+
+
+def _reverse(  # noqa: PLR0917 - the last four are given by the backward pass
+    loop: Loop,
+    recording: Recording,
+    wanted: Wanted,
+    constants: Arrays,
+    xs: Arrays,
+    kept: Any,
+    gradients: tuple[Arrays, Arrays | None, Arrays],
+) -> tuple[Arrays, Arrays, Arrays]:
+    """Run the rows from the first Backward: return gradients of constants, the initial state and inputs."""
+    step, table = loop.step, loop.table
+    run, slots, tapes, prepared = kept
+    final, stacked, sums = gradients
+    store = _Mover(loop.table, loop.remote, run)
+    tape_of = jnp.asarray(table.tape_of)
+    row_of = _rows_of(table.backward)
+    none = _zeros([step.outputs[place] for place in differentiable(step.outputs)])
+
+    def advance(t: Any, state: Arrays) -> Arrays:
+        return step.run(constants, state, take(xs, loop.input_place(t)), t)[0]
+
+    def record(t: Any, carry: Any) -> Any:
+        state, tapes = carry
+        state, _, _, tape = recording.record(constants, state, take(xs, loop.input_place(t)), t)
+        return state, put(tapes, tape, tape_of[t])
+
+    def reverse(row: dict[str, Any], tapes: Arrays, back: Any, carry: Any) -> Any:
+        gradient, total, of_inputs = carry
+        t = row["reverse_stop"] - 1 - back
+        place = loop.input_place(t)
+        incoming = gradient, none if stacked is None else take(stacked, place), sums
+        found, gradient, of_input = recording.reverse(
+            constants, prepared, take(tapes, tape_of[t]), (t, take(xs, place)), incoming
+        )
+        return gradient, _add(total, found), put(of_inputs, of_input, place)
+
+    def body(number: Any, carry: Any) -> Any:
+        state, slots, tapes, *gradients = carry
+        row = row_of(number)
+        state, slots = store.load(row, state, slots)
+        state = lax.fori_loop(row["start"], row["stop"], advance, state)
+        slots = store.save(row, state, slots)
+        state, tapes = lax.fori_loop(row["record_start"], row["record_stop"], record, (state, tapes))
+        length = row["reverse_stop"] - row["reverse_start"]
+        gradients = lax.fori_loop(0, length, partial(reverse, row, tapes), tuple(gradients))
+        return state, slots, tapes, *gradients
+
+    start = (
+        _zeros(step.state),
+        slots,
+        tapes,
+        final,
+        _zeros([constants[place] for place in wanted.constants]),
+        _zeros([xs[place] for place in wanted.inputs]),
+    )
+    *_, gradient, total, of_inputs = lax.fori_loop(0, len(table.backward), body, start)
+    if loop.remote is not None:
+        loop.remote.close(run)
+    return total, gradient, of_inputs

@@ -1,0 +1,155 @@
+"""One step of a loop as a function of flat arrays, traced once: what it closes over becomes an argument."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.extend import core
+
+from ckptplan.errors import InputError
+from ckptplan.jax.leaves import Arrays, Kinds, has_gradient, lower_keys
+
+#: ``step(t, state, x)`` returns the next state, outputs to stack over time, and terms to sum over time.
+Step = Callable[[Any, Any, Any], tuple[Any, Any, Any]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class TracedStep:
+    """A step as a jaxpr over flat arrays: constants, state, input, t -> state, outputs, terms."""
+
+    closed: core.ClosedJaxpr
+    #: Arrays that the step closes over.
+    constants: Arrays
+    #: The initial state, with the types of the states that follow.
+    state: Arrays
+    #: Shapes of what a step takes and returns.
+    inputs: tuple[jax.ShapeDtypeStruct, ...]
+    outputs: tuple[jax.ShapeDtypeStruct, ...]
+    terms: tuple[jax.ShapeDtypeStruct, ...]
+    state_tree: Any
+    output_tree: Any
+    state_kinds: Kinds
+    output_kinds: Kinds
+
+    def run(
+        self, constants: Sequence[Any], state: Sequence[Any], x: Sequence[Any], t: Any
+    ) -> tuple[Arrays, Arrays, Arrays]:
+        """Return the next state, the outputs and the terms of a step."""
+        flat = tuple(core.jaxpr_as_fun(self.closed)(*constants, *state, *x, t))
+        states, outputs = len(self.state), len(self.outputs)
+        return flat[:states], flat[states : states + outputs], flat[states + outputs :]
+
+    def raise_state(self, arrays: Sequence[jax.Array]) -> Any:
+        """Return a state as the user's cell returns it."""
+        return jax.tree.unflatten(self.state_tree, self.state_kinds.raise_keys(arrays))
+
+    def raise_outputs(self, arrays: Sequence[jax.Array]) -> Any:
+        """Return stacked outputs in the form of those of the user's cell."""
+        return jax.tree.unflatten(self.output_tree, self.output_kinds.raise_keys(arrays))
+
+
+def trace_step(step: Step, init: Any, xs: Any) -> TracedStep:
+    """Trace a step at its initial state and at the shapes of its inputs, which have time as the first axis.
+
+    Raises InputError if the step changes the structure, the shapes or the types of its state.
+    """
+    given: list[Any]
+    state_tree: Any
+    given, state_tree = jax.tree.flatten(init)
+    inputs, input_tree = jax.tree.flatten(xs)
+    state_kinds, input_kinds = Kinds(given), Kinds(inputs)
+    state = tuple(lower_keys(leaf) for leaf in given)
+    slices = tuple(
+        jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype) for leaf in jax.eval_shape(_lower_all, inputs)
+    )
+    notes: dict[str, Any] = {}
+
+    def flat_step(state: Arrays, x: Arrays, t: jax.Array) -> tuple[Arrays, Arrays, Arrays]:
+        before = jax.tree.unflatten(state_tree, state_kinds.raise_keys(state))
+        after, outputs, terms = step(t, before, jax.tree.unflatten(input_tree, input_kinds.raise_keys(x)))
+        after_leaves, after_tree = jax.tree.flatten(after)
+        if after_tree != state_tree:
+            raise InputError(
+                f"changes the structure of its state: {state_tree} becomes {after_tree}",
+                field="f",
+                accepted="a state of the same structure after each step",
+            )
+        output_leaves, notes["output_tree"] = jax.tree.flatten(outputs)
+        notes["output_kinds"] = Kinds([_as_array(leaf) for leaf in output_leaves])
+        return _lower_all(after_leaves), _lower_all(output_leaves), _lower_all(jax.tree.leaves(terms))
+
+    t = jax.ShapeDtypeStruct((), jnp.int32)
+    closed, shapes = jax.make_jaxpr(flat_step, return_shape=True)(state, slices, t)
+    promoted = _promote(state, shapes[0])
+    if promoted is not None:
+        state = promoted
+        closed, shapes = jax.make_jaxpr(flat_step, return_shape=True)(state, slices, t)
+    _check_state(init, state, shapes[0])
+    return TracedStep(
+        closed=_close(closed.jaxpr),
+        constants=tuple(closed.consts),
+        state=state,
+        inputs=slices,
+        outputs=tuple(shapes[1]),
+        terms=tuple(shapes[2]),
+        state_tree=state_tree,
+        output_tree=notes["output_tree"],
+        state_kinds=state_kinds,
+        output_kinds=notes["output_kinds"],
+    )
+
+
+def _close(jaxpr: core.Jaxpr) -> core.ClosedJaxpr:
+    """Return a jaxpr with its constants as its first arguments."""
+    inputs = (*jaxpr.constvars, *jaxpr.invars)
+    return core.ClosedJaxpr(
+        core.Jaxpr((), inputs, jaxpr.outvars, jaxpr.eqns, jaxpr.effects, unnamed(jaxpr.debug_info)), ()
+    )
+
+
+def unnamed(info: core.DebugInfo) -> core.DebugInfo:
+    """Return where a jaxpr comes from, without the names of its arguments and results, which have changed."""
+    return info._replace(arg_names=None, result_paths=None)
+
+
+def _as_array(leaf: Any) -> Any:
+    return leaf if hasattr(leaf, "dtype") else jnp.asarray(leaf)
+
+
+def _lower_all(leaves: Sequence[Any]) -> Arrays:
+    return tuple(lower_keys(leaf) for leaf in leaves)
+
+
+def _promote(state: Arrays, after: Sequence[jax.ShapeDtypeStruct]) -> Arrays | None:
+    """Return the state with the types of the next one where only Python numbers were given, else None."""
+    changed = [
+        leaf.dtype != shape.dtype and getattr(leaf, "weak_type", False)
+        for leaf, shape in zip(state, after, strict=True)
+    ]
+    if not any(changed):
+        return None
+    return tuple(
+        leaf.astype(shape.dtype) if change else leaf
+        for leaf, shape, change in zip(state, after, changed, strict=True)
+    )
+
+
+def _check_state(init: Any, state: Arrays, after: Sequence[jax.ShapeDtypeStruct]) -> None:
+    paths = [jax.tree_util.keystr(path) for path, _ in jax.tree_util.tree_flatten_with_path(init)[0]]
+    for path, leaf, shape in zip(paths, state, after, strict=True):
+        if leaf.shape != shape.shape or leaf.dtype != shape.dtype:
+            before = f"{leaf.dtype}{list(leaf.shape)}"
+            raise InputError(
+                f"changes its state{path} from {before} to {shape.dtype}{list(shape.shape)}",
+                field="f",
+                accepted="a state of the same shapes and types after each step",
+            )
+
+
+def differentiable(leaves: Sequence[Any]) -> tuple[int, ...]:
+    """Return the places of leaves that may have a gradient."""
+    return tuple(place for place, leaf in enumerate(leaves) if has_gradient(leaf))

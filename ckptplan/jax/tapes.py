@@ -1,0 +1,261 @@
+"""Tapes of a step: what its backward needs, kept in one of three ways.
+
+``residuals`` keeps what JAX's reverse mode keeps of a step, less what depends on constants and inputs only.
+``products`` keeps the results of matrix products, and computes the rest of the step again from them. ``states``
+keeps the state alone, and runs the step again before it is reversed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
+
+import jax
+import jax.numpy as jnp
+from jax.extend import core
+
+from ckptplan.errors import InputError, quote_value
+from ckptplan.jax.leaves import Arrays, byte_size
+from ckptplan.jax.step import TracedStep, differentiable, unnamed
+
+Tape = Literal["residuals", "products", "states"]
+TAPES: tuple[Tape, ...] = get_args(Tape)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Wanted:
+    """The places of the constants and inputs whose gradients are wanted."""
+
+    constants: tuple[int, ...]
+    inputs: tuple[int, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recording:
+    """How a step is recorded and reversed, with constants at hand.
+
+    ``record`` returns the next state, the outputs, the terms and the tape of a step; ``reverse`` the gradients
+    of wanted constants, of the state and of wanted inputs.
+    """
+
+    #: Shapes of a tape.
+    tape: tuple[Any, ...]
+    #: What is computed once: the part of residuals that depends on constants only.
+    prepare: Callable[[Arrays], Arrays]
+    record: Callable[[Arrays, Arrays, Arrays, Any], tuple[Arrays, Arrays, Arrays, Arrays]]
+    reverse: Callable[..., tuple[Arrays, Arrays, Arrays]]
+
+    @property
+    def tape_bytes(self) -> int:
+        """Return the bytes of the tape of one step."""
+        return byte_size(self.tape)
+
+
+def tapes_of(step: TracedStep) -> tuple[Tape, ...]:
+    """Return the kinds of tapes of a step: JAX cannot compute complex numbers again from products."""
+    is_complex = _has_complex(step.closed.jaxpr)
+    return tuple(kind for kind in TAPES if not (is_complex and kind == "products"))
+
+
+def check_tape(tape: object, step: TracedStep) -> None:
+    """Raise InputError unless a step can have this kind of tape."""
+    accepted = tapes_of(step)
+    if tape not in accepted:
+        reason = "is not for complex numbers" if tape in TAPES else "is not a kind of tape"
+        raise InputError(
+            f"{quote_value(tape)} {reason}", field="tape", value=tape, accepted=", ".join(accepted)
+        )
+
+
+def _has_complex(jaxpr: core.Jaxpr) -> bool:
+    variables: list[Any] = [*jaxpr.invars, *(one for equation in jaxpr.eqns for one in equation.outvars)]
+    own = any(
+        jnp.issubdtype(one.aval.dtype, jnp.complexfloating) for one in variables if hasattr(one.aval, "dtype")
+    )
+    return own or any(
+        map(_has_complex, (inner for one in jaxpr.eqns for inner in core.jaxprs_in_params(one.params)))
+    )
+
+
+def make_recording(step: TracedStep, kind: Tape, wanted: Wanted) -> Recording:
+    """Return how a step is recorded with a kind of tape."""
+    if kind == "states":
+        return _record_states(step, wanted)
+    return _Linear(step, wanted, products=kind == "products").recording()
+
+
+def _differentiate(
+    step: TracedStep,
+    wanted: Wanted,
+    *,
+    constants: Sequence[Any],
+    state: Sequence[Any],
+    x: Sequence[Any],
+    t: Any,
+    products: bool = False,
+) -> tuple[Arrays, Any, Arrays]:
+    """Return the differentiable results of a step, its backward, and its other results."""
+    states, outputs = differentiable(step.state), differentiable(step.outputs)
+
+    def run(some: Arrays, moved: Arrays, seen: Arrays) -> tuple[Any, Any]:
+        filled = _fill(constants, wanted.constants, some), _fill(state, states, moved)
+        after, stacked, terms = step.run(*filled, _fill(x, wanted.inputs, seen), t)
+        return (_pick(after, states), _pick(stacked, outputs), terms), (after, stacked)
+
+    if products:
+        run = jax.checkpoint(run, policy=jax.checkpoint_policies.dots_saveable, prevent_cse=False)
+    given = _pick(constants, wanted.constants), _pick(state, states), _pick(x, wanted.inputs)
+    results, backward, whole = jax.vjp(run, *given, has_aux=True)
+    return results, backward, whole
+
+
+def _record_states(step: TracedStep, wanted: Wanted) -> Recording:
+    def record(constants: Arrays, state: Arrays, x: Arrays, t: Any) -> tuple[Arrays, Arrays, Arrays, Arrays]:
+        return (*step.run(constants, state, x, t), state)
+
+    def reverse(
+        constants: Arrays, prepared: Arrays, tape: Arrays, given: tuple[Any, Arrays], gradients: Any
+    ) -> tuple[Arrays, Arrays, Arrays]:
+        t, x = given
+        _, backward, _ = _differentiate(step, wanted, constants=constants, state=tape, x=x, t=t)
+        found: tuple[Arrays, Arrays, Arrays] = backward(gradients)
+        return found
+
+    return Recording(tape=step.state, prepare=lambda _: (), record=record, reverse=reverse)
+
+
+class _Linear:
+    """A step traced with its reverse mode; each of the residuals has an origin."""
+
+    def __init__(self, step: TracedStep, wanted: Wanted, *, products: bool) -> None:
+        self.step = step
+        notes: dict[str, Any] = {}
+
+        def run(constants: Arrays, state: Arrays, x: Arrays, t: Any) -> tuple[Any, Any, Any, Any]:
+            results, backward, whole = _differentiate(
+                step, wanted, constants=constants, state=state, x=x, t=t, products=products
+            )
+            leaves, notes["tree"] = jax.tree.flatten(backward)
+            return whole[0], whole[1], results[2], tuple(leaves)
+
+        shapes = tuple(shapes_of(part) for part in (step.constants, step.state, step.inputs))
+        closed = jax.make_jaxpr(run)(*shapes, jax.ShapeDtypeStruct((), jnp.int32))
+        self.tree = notes["tree"]
+        self.jaxpr, self.inner = closed.jaxpr, tuple(closed.consts)
+        self._sort()
+
+    def _sort(self) -> None:
+        """Find the source of each residual: constants, what is computed from them, inputs, t, or a step."""
+        jaxpr, step = self.jaxpr, self.step
+        count, states, inputs = len(step.constants), len(step.state), len(step.inputs)
+        kept = states + len(step.outputs) + len(step.terms)
+        residuals = jaxpr.outvars[kept:]
+        constants, xs = jaxpr.invars[:count], jaxpr.invars[count + states : count + states + inputs]
+        known = _depends_only_on(jaxpr, {*jaxpr.constvars, *constants})
+        #: For each residual, the source and the place in it.
+        self.origins: list[tuple[str, int]] = []
+        once: list[Any] = []
+        each: list[Any] = []
+        for residual in residuals:
+            if isinstance(residual, core.Literal):
+                self.origins.append(("once", _place(once, residual)))
+            elif residual in constants:
+                self.origins.append(("constants", constants.index(residual)))
+            elif residual in xs:
+                self.origins.append(("inputs", xs.index(residual)))
+            elif residual is jaxpr.invars[-1]:
+                self.origins.append(("t", 0))
+            elif residual in known:
+                self.origins.append(("once", _place(once, residual)))
+            else:
+                self.origins.append(("tape", _place(each, residual)))
+        self.once = _slice(jaxpr, once, (*jaxpr.constvars, *constants), effects=False)
+        results = (*jaxpr.outvars[:kept], *each)
+        self.each = _slice(jaxpr, results, (*jaxpr.constvars, *jaxpr.invars), effects=True)
+        self.kept = kept
+
+    def recording(self) -> Recording:
+        tape: tuple[Any, ...] = tuple(variable.aval for variable in self.each.outvars[self.kept :])
+        return Recording(
+            tape=tuple(jax.ShapeDtypeStruct(aval.shape, aval.dtype) for aval in tape),
+            prepare=self.prepare,
+            record=self.record,
+            reverse=self.reverse,
+        )
+
+    def prepare(self, constants: Arrays) -> Arrays:
+        return _evaluate(self.once, (*self.inner, *constants))
+
+    def record(
+        self, constants: Arrays, state: Arrays, x: Arrays, t: Any
+    ) -> tuple[Arrays, Arrays, Arrays, Arrays]:
+        flat = _evaluate(self.each, (*self.inner, *constants, *state, *x, t))
+        states = len(self.step.state)
+        outputs = states + len(self.step.outputs)
+        return flat[:states], flat[states:outputs], flat[outputs : self.kept], flat[self.kept :]
+
+    def reverse(
+        self,
+        constants: Arrays,
+        prepared: Arrays,
+        tape: Arrays,
+        given: tuple[Any, Arrays],
+        gradients: Any,
+    ) -> tuple[Arrays, Arrays, Arrays]:
+        t, x = given
+        sources = {"constants": constants, "once": prepared, "tape": tape, "inputs": x, "t": (t,)}
+        backward = jax.tree.unflatten(self.tree, [sources[name][place] for name, place in self.origins])
+        found: tuple[Arrays, Arrays, Arrays] = backward(gradients)
+        return found
+
+
+def _place(variables: list[Any], one: Any) -> int:
+    for place, known in enumerate(variables):
+        if known is one:
+            return place
+    variables.append(one)
+    return len(variables) - 1
+
+
+def _depends_only_on(jaxpr: core.Jaxpr, known: set[Any]) -> set[Any]:
+    """Return the variables that can be computed from the known ones."""
+    found = set(known)
+    for equation in jaxpr.eqns:
+        if not equation.effects and all(
+            isinstance(one, core.Literal) or one in found for one in equation.invars
+        ):
+            found.update(equation.outvars)
+    return found
+
+
+def _slice(jaxpr: core.Jaxpr, outputs: Sequence[Any], inputs: Sequence[Any], *, effects: bool) -> core.Jaxpr:
+    """Return the part of a jaxpr that computes some of its variables, with or without what has effects."""
+    needed = {one for one in outputs if not isinstance(one, core.Literal)}
+    kept: list[Any] = []
+    for equation in reversed(jaxpr.eqns):
+        if (effects and equation.effects) or not needed.isdisjoint(equation.outvars):
+            kept.append(equation)
+            needed.update(one for one in equation.invars if not isinstance(one, core.Literal))
+    seen = jaxpr.effects if effects else frozenset()
+    return core.Jaxpr((), tuple(inputs), tuple(outputs), tuple(reversed(kept)), seen, unnamed(jaxpr.debug_info))
+
+
+def _evaluate(jaxpr: core.Jaxpr, arguments: Sequence[Any]) -> Arrays:
+    return tuple(core.jaxpr_as_fun(core.ClosedJaxpr(jaxpr, ()))(*arguments))
+
+
+def shapes_of(leaves: Sequence[Any]) -> tuple[jax.ShapeDtypeStruct, ...]:
+    """Return the shapes and types of arrays."""
+    return tuple(jax.ShapeDtypeStruct(leaf.shape, leaf.dtype) for leaf in leaves)
+
+
+def _pick(leaves: Sequence[Any], places: Sequence[int]) -> Arrays:
+    return tuple(leaves[place] for place in places)
+
+
+def _fill(leaves: Sequence[Any], places: Sequence[int], values: Sequence[Any]) -> Arrays:
+    filled = list(leaves)
+    for place, value in zip(places, values, strict=True):
+        filled[place] = value
+    return tuple(filled)

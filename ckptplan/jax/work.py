@@ -1,0 +1,84 @@
+"""Estimates what a jaxpr computes and holds, from shapes alone: seconds at assumed rates, and live bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from jax.extend import core
+
+#: Assumed rates of one core; only the ratio of a plan's times depends on them.
+FLOPS_PER_SECOND, BYTES_PER_SECOND = 5e10, 1e10
+#: What an operation takes at least.
+_EACH_SECONDS = 2e-7
+
+
+def estimate_seconds(jaxpr: core.Jaxpr) -> float:
+    """Return what the needed operations of a jaxpr take, at the assumed rates."""
+    return sum(_seconds_of(equation) for equation in _needed(jaxpr))
+
+
+def estimate_live_bytes(jaxpr: core.Jaxpr) -> int:
+    """Return the most bytes of intermediate results held at a time, as the operations are listed."""
+    equations = _needed(jaxpr)
+    last = {
+        one: number
+        for number, equation in enumerate(equations)
+        for one in equation.invars
+        if not isinstance(one, core.Literal)
+    }
+    results = {one for one in jaxpr.outvars if not isinstance(one, core.Literal)}
+    live: dict[Any, int] = {}
+    most = 0
+    for number, equation in enumerate(equations):
+        live.update({one: _bytes_of(one) for one in equation.outvars if one in last or one in results})
+        most = max(most, sum(live.values()) + max(map(estimate_live_bytes, _inner(equation)), default=0))
+        for one in [one for one in live if last.get(one, number) <= number and one not in results]:
+            del live[one]
+    return most
+
+
+def _needed(jaxpr: core.Jaxpr) -> list[Any]:
+    """Return the operations that the results depend on."""
+    wanted = {one for one in jaxpr.outvars if not isinstance(one, core.Literal)}
+    kept = []
+    for equation in reversed(jaxpr.eqns):
+        if equation.effects or not wanted.isdisjoint(equation.outvars):
+            kept.append(equation)
+            wanted.update(one for one in equation.invars if not isinstance(one, core.Literal))
+    return kept[::-1]
+
+
+def _seconds_of(equation: Any) -> float:
+    inner = list(_inner(equation))
+    if inner:
+        # A loop inside a step runs a number of times that only a scan says.
+        rounds = equation.params.get("length", 1) if equation.primitive.name == "scan" else 1
+        return float(rounds * sum(map(estimate_seconds, inner)))
+    moved = sum(map(_bytes_of, equation.outvars))
+    seconds = _EACH_SECONDS + moved / BYTES_PER_SECOND
+    if equation.primitive.name == "dot_general":
+        (contracted, _), _ = equation.params["dimension_numbers"]
+        terms = 1
+        for axis in contracted:
+            terms *= equation.invars[0].aval.shape[axis]
+        seconds += 2 * terms * sum(one.aval.size for one in equation.outvars) / FLOPS_PER_SECOND
+    elif equation.primitive.name == "conv_general_dilated":
+        kernel = equation.invars[1].aval
+        seconds += 2 * kernel.size * sum(one.aval.size for one in equation.outvars) / FLOPS_PER_SECOND
+    return seconds
+
+
+def _inner(equation: Any) -> Iterable[core.Jaxpr]:
+    """Return the jaxprs that an operation runs, without those of its derivatives."""
+    for value in equation.params.values():
+        for one in value if isinstance(value, tuple | list) else (value,):
+            if isinstance(one, core.ClosedJaxpr):
+                yield one.jaxpr
+            elif isinstance(one, core.Jaxpr):
+                yield one
+
+
+def _bytes_of(variable: Any) -> int:
+    aval = variable.aval
+    return int(aval.size * aval.dtype.itemsize) if hasattr(aval, "dtype") else 0

@@ -1,0 +1,112 @@
+"""Bad input is refused by name, with what would be accepted."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import textwrap
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+import ckptplan.jax
+from ckptplan import InputError
+from ckptplan.errors import PlanMismatch
+from tests.jax.support import STEPS, data, noisy_loss, remote, standard, under
+from tests.torch.support import plan_of
+
+XS = jnp.ones((STEPS, 3))
+
+
+def keep(state: Any, x: Any) -> Any:
+    return state, x
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"plan": standard(19)}, "plan: is for 19 steps, and the sequence has 20"),
+        ({"plan": standard(), "xs": (XS, XS[1:])}, r"xs: have different lengths: xs\[0\] 20, xs\[1\] 19"),
+        ({"plan": standard(), "length": 7}, "xs: have different lengths: length 7, xs 20"),
+        ({"plan": standard(), "xs": None}, "length: is missing"),
+        ({"plan": standard(), "xs": jnp.float32(1)}, "xs: has no axis of time"),
+        ({}, "plan: is missing .*memory='64 MiB'"),
+        ({"plan": standard(), "memory": "1 MB"}, "plan: is given together with memory"),
+        ({"plan": "standard"}, "plan: 'standard' is not a plan"),
+        ({"memory": "much"}, "memory: .*much"),
+        ({"memory": 0}, "memory: is not positive"),
+        ({"memory": 10}, r"memory: 10 B are too little .*at least .* bytes\)"),
+        (
+            {"plan": standard(), "tape": "all"},
+            "tape: 'all' is not a kind of tape .*residuals, products, states",
+        ),
+        ({"plan": standard(), "tape": "products", "init": 1j}, "tape: 'products' is not for complex numbers"),
+        ({"plan": standard(), "unroll": "no"}, "unroll: 'no' is not accepted"),
+        ({"plan": standard(), "f": 3}, "f: 3 cannot be called"),
+        ({"plan": standard(), "f": lambda state, _: state}, "f: returns .* not a pair"),
+        ({"plan": standard(), "f": lambda h, x: ((h, h), x)}, "f: changes the structure of its state"),
+        ({"plan": standard(), "f": lambda h, x: (h + x, x)}, r"f: changes its state from float64\[\] to"),
+    ],
+)
+def test_arguments_that_are_not_accepted(given: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        ckptplan.jax.scan(**{"f": keep, "init": jnp.float64(0), "xs": XS, **given})
+
+
+def test_a_loss_is_a_single_real_number() -> None:
+    for loss in (lambda _, y: y, lambda t, _: t):
+        with pytest.raises(InputError, match=r"loss: returns .*accepted: a single real number"):
+            ckptplan.jax.bptt(keep, 0.0, XS, loss, plan=standard())
+    with pytest.raises(InputError, match="loss: None cannot be called"):
+        ckptplan.jax.bptt(keep, 0.0, XS, None, plan=standard())  # type: ignore[arg-type]
+
+
+def test_forward_mode_and_second_derivatives_are_named() -> None:
+    weights, state, xs = data()
+
+    def loss(weights: Any) -> Any:
+        return noisy_loss(under(standard()), weights, state, xs)
+
+    with pytest.raises(InputError, match="derivatives in forward mode of a loop under a plan"):
+        jax.jvp(loss, (weights,), (weights,))
+    for second in (jax.hessian(loss), jax.grad(lambda one: jax.jit(jax.grad(loss))(one).sum())):
+        with pytest.raises(InputError, match="second derivatives of a loop under a plan"):
+            second(weights)
+
+
+def test_collectives_over_a_batch_are_named() -> None:
+    def one(xs: Any) -> Any:
+        return ckptplan.jax.scan(lambda h, x: (h + jax.lax.psum(x, "i"), None), 0.0, xs, plan=standard())
+
+    with pytest.raises(InputError, match=r"f: calls psum.* over the axis 'i' of jax.vmap"):
+        jax.vmap(one, axis_name="i")(jnp.ones((2, STEPS)))
+
+
+def test_remote_states_cannot_be_batched() -> None:
+    weights, state, xs = data()
+    with pytest.raises(InputError, match=r"plan: keeps states in remote memory, which jax.vmap cannot batch"):
+        jax.vmap(lambda one: noisy_loss(under(remote()), one, state, xs))(jnp.stack([weights, weights]))
+
+
+def test_a_plan_for_a_smaller_cell_is_warned_of() -> None:
+    plan = plan_of(STEPS, "standard")
+    with pytest.warns(PlanMismatch, match="the plan is for a state of 1 B and tapes of 2 B; this step has"):
+        ckptplan.jax.scan(keep, jnp.zeros(100), XS, plan=plan)
+
+
+def test_jax_that_is_not_installed_is_named() -> None:
+    program = """
+    import sys
+    sys.modules["jax"] = None
+    import ckptplan
+    try:
+        import ckptplan.jax
+    except ckptplan.MissingExtra as error:
+        print(error)
+    """
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(program)], check=True, capture_output=True, text=True
+    )
+    assert done.stdout == "jax is not installed; in ckptplan's folder, run: pip install '.[jax]'\n"
