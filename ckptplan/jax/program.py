@@ -17,9 +17,9 @@ from jax import lax
 
 from ckptplan.errors import InputError
 from ckptplan.jax.leaves import Arrays, choose, make_room, put, take
-from ckptplan.jax.remote import Remote, refuse_batches
+from ckptplan.jax.remote import RemoteStates, refuse_batches
 from ckptplan.jax.step import TracedStep, differentiable
-from ckptplan.jax.table import COLUMNS, SLOT_COLUMNS, Table
+from ckptplan.jax.table import COLUMNS, SLOT_COLUMNS, RowTable
 from ckptplan.jax.tapes import Recording, Tape, Wanted, make_recording
 
 
@@ -28,12 +28,12 @@ class Loop:
     """A traced step with the schedule that it runs under."""
 
     step: TracedStep
-    table: Table
+    table: RowTable
     tape: Tape
     #: Whether the sequence is run from its end.
     reverse: bool
     #: None if the schedule keeps nothing in remote memory.
-    remote: Remote | None
+    remote: RemoteStates | None
 
     def input_place(self, t: Any) -> Any:
         """Return where the input and the output of step t are."""
@@ -172,7 +172,7 @@ def _rows_of(rows: Any) -> Callable[[Any], dict[str, Any]]:
 class _Mover:
     """Moves states between the working state, slots and remote memory, as a row says."""
 
-    def __init__(self, table: Table, remote: Remote | None, run: Any) -> None:
+    def __init__(self, table: RowTable, remote: RemoteStates | None, run: Any) -> None:
         self._remote, self._run = remote, run
         self._uses = {name: table.uses(name) for name in SLOT_COLUMNS}
 
@@ -221,7 +221,7 @@ class _Mover:
         lax.fori_loop(0, jnp.where(place >= 0, 1, 0), body, jnp.int32(0))
 
     @property
-    def _far(self) -> Remote:
+    def _far(self) -> RemoteStates:
         assert self._remote is not None  # noqa: S101 - schedules that use it are given one
         return self._remote
 

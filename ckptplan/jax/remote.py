@@ -31,7 +31,7 @@ Numbers: TypeAlias = npt.NDArray[Any]
 _runs = itertools.count(1)
 
 
-class Remote(ABC):
+class RemoteStates(ABC):
     """Keeps states of runs by their number; each run has its own."""
 
     def open(self) -> Any:
@@ -106,7 +106,7 @@ def _gone(run: int) -> InputError:
     )
 
 
-class HostRemote(Remote):
+class HostRemote(RemoteStates):
     """Keeps states as arrays of numpy in host memory."""
 
     def __init__(self) -> None:
@@ -129,7 +129,7 @@ class HostRemote(Remote):
         self.kept.pop(run, None)
 
 
-class FileRemote(Remote):
+class FileRemote(RemoteStates):
     """Keeps states as files: a temporary folder for each run, which goes when the run or the process ends."""
 
     def __init__(self, folder: str | os.PathLike[str]) -> None:

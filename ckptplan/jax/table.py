@@ -42,7 +42,7 @@ Rows = npt.NDArray[np.int32]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Table:
+class RowTable:
     """A schedule as two tables of rows: up to the first Backward, and from it."""
 
     steps: int
@@ -62,7 +62,7 @@ class Table:
         return bool((self.forward[:, place] >= 0).any() or (self.backward[:, place] >= 0).any())
 
 
-def make_table(actions: Iterable[Action], *, steps: int) -> Table:
+def make_table(actions: Iterable[Action], *, steps: int) -> RowTable:
     """Return the rows of a legal schedule."""
     writer = _Writer(steps=steps)
     for action in actions:
@@ -148,9 +148,9 @@ class _Writer:
         for name, value in values.items():
             self._rows[-1][_PLACES[name]] = value
 
-    def table(self) -> Table:
+    def table(self) -> RowTable:
         width = (0, len(COLUMNS))
-        return Table(
+        return RowTable(
             steps=self.steps,
             forward=np.array(self.forward, np.int32) if self.forward else np.zeros(width, np.int32),
             backward=np.array(self.backward, np.int32) if self.backward else np.zeros(width, np.int32),
