@@ -8,6 +8,8 @@ from ckptplan.units import format_bytes, format_count, format_percent, format_ra
 
 #: Numbers of a column have one unit if the largest is less than this many times the smallest.
 _SIMILAR = 1000.0
+#: No number has more digits before its point than this one.
+_LARGE = 1e6
 
 
 def align_seconds(values: Sequence[float]) -> list[str]:
@@ -49,17 +51,16 @@ def _align(
 ) -> list[str]:
     """Return the numbers in the unit of the smallest if all are similar, else each in its own."""
     sizes = [abs(value) for value in values if value]
-    if not sizes or max(sizes) >= _SIMILAR * min(sizes):
+    unit = format_one(min(sizes, default=0.0)).rpartition(" ")[2]
+    if not sizes or max(sizes) >= min(_SIMILAR * min(sizes), _LARGE * units[unit]):
         return _pad_units([format_one(value) for value in values])
-    smallest = format_one(min(sizes))
-    unit = smallest.rpartition(" ")[2]
-    scale = units[unit]
-    if max(sizes) / scale >= 1e6:
-        return _pad_units([format_one(value) for value in values])
-    # As many decimals as four significant digits of any of them need.
-    shown = [f"{float(f'{value / scale:.4g}'):f}".rstrip("0").partition(".")[2] for value in values]
-    decimals = max(map(len, shown))
-    return [f"{value / scale:,.{decimals}f} {unit}" for value in values]
+    decimals = max(_count_decimals(value / units[unit]) for value in values)
+    return [f"{value / units[unit]:,.{decimals}f} {unit}" for value in values]
+
+
+def _count_decimals(value: float) -> int:
+    """Return the decimals that four significant digits of a number need."""
+    return len(f"{float(f'{value:.4g}'):f}".rstrip("0").partition(".")[2])
 
 
 def _pad_units(texts: Sequence[str]) -> list[str]:

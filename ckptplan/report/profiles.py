@@ -57,13 +57,13 @@ def _print_profiles(console: Console, profiles: Sequence[HardwareProfile], *, wo
     table = FittedTable(
         (
             TableColumn(title="name"),
-            TableColumn(title="units", form=align_counts),
+            TableColumn(title="units", form=align_counts, priority=1),
             TableColumn(title="local each", short="local\neach", form=align_bytes),
-            TableColumn(title="headroom", short="head-\nroom", name="headroom", right=True, priority=2),
+            TableColumn(title="headroom", right=True, priority=4),
             TableColumn(title="remote", form=align_bytes),
-            TableColumn(title="write", form=align_rates),
-            TableColumn(title="read", form=align_rates, priority=1),
-            TableColumn(title="assumed", priority=3),
+            TableColumn(title="write", form=align_rates, priority=2),
+            TableColumn(title="read", form=align_rates, priority=3),
+            TableColumn(title="assumed", priority=5),
         )
     )
     for profile in profiles:

@@ -173,7 +173,7 @@ def _print_regret(console: Console, regret: Regret, *, wording: Wording) -> None
     console.print(wrap_lines(said, width=console.width), soft_wrap=True)
     table = FittedTable(
         (
-            TableColumn(title="strategy"),
+            TableColumn(title="strategy", wraps="late"),
             TableColumn(title="parameters", wraps="late"),
             TableColumn(title="predicted", form=align_seconds),
             TableColumn(title="measured", form=align_seconds),

@@ -16,7 +16,7 @@ from ckptplan.cost.case import Case
 from ckptplan.errors import InputError, quote_value
 from ckptplan.model.goal import Goal
 from ckptplan.model.profile import HardwareProfile
-from ckptplan.model.progress import Progress
+from ckptplan.model.progress import Progress, tell
 from ckptplan.model.record import Parameters
 from ckptplan.model.workload import ACTION_TIMES, Workload
 from ckptplan.planning.ranking import explain_infeasible
@@ -194,8 +194,10 @@ def sensitivity(
     kept = FixedPlan(answer=nominal, model=goal.model)
     influences = []
     for name in inputs:
+        tell(progress, name)
         influences.append(study.measure_influence(find_axis(name), kept))
         done.step(_WORK)
+    tell(progress, "error bars")
     return Sensitivity(
         workload=workload,
         profile=machine,

@@ -1,0 +1,137 @@
+"""The law of narrow terminals: every command of the documents prints whole words and numbers at any width.
+
+The commands are run once, with shorter sequences; what they print is drawn at 60, 80 and 120 columns and
+compared with a console so wide that nothing is broken.
+"""
+
+from __future__ import annotations
+
+import io
+import re
+import shlex
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+from typer.testing import CliRunner
+
+import ckptplan
+from ckptplan.calibration.validation import Regret, Row
+from ckptplan.cli.app import app
+from ckptplan.report.formats import table as table_format
+from ckptplan.report.formats.table import Table, print_table
+from ckptplan.report.validation import view_validation
+from ckptplan.report.view import View
+from ckptplan.report.wrapping import split_pieces
+from ckptplan.strategies.registry import all_parameters
+from tests.calibration.test_verdicts import contender, made, sample
+from tests.support import small_plan
+
+ROOT = Path(__file__).parent.parent.parent
+PAGES = (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")))
+#: Commands that measure, or need what only they write; and those that print no table.
+LEFT_OUT = re.compile(
+    r" (calibrate|validate|schedule|report|new|init) |my-|--format|--help|small.json|sweep.*-o "
+)
+#: What narrow tables say in place of longer words.
+SHORT = {
+    *(name.removesuffix("_size") for name in all_parameters()),
+    *["no", "fit", "none", "than", "best"],
+}  # fmt: skip
+Draw = Callable[[Console], None]
+
+
+def documented() -> list[str]:
+    """Every command of the documents that prints a table, once, with a shorter sequence."""
+    found: dict[str, str] = {}
+    for page in PAGES:
+        for line in re.findall(r"^\.venv/bin/(ckptplan .*)$", page.read_text(), re.M):
+            command = re.sub(r" (-o|--plot|--gantt|--trace|--html|--size) \S+", "", line)
+            command = (
+                command.replace("--T 4096", "--T 512").replace(" --profile ipu-mk2 ", " ").partition(" |")[0]
+            )
+            if not LEFT_OUT.search(f"{command} "):
+                found.setdefault(command, command)
+    return list(found)
+
+
+@pytest.fixture
+def drawn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Draw]:
+    """What commands print, as a function that draws it on any console; in a folder with a plan."""
+    found: list[Draw] = []
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(Table, "write", lambda _self, view, _path: found.append(view.table))
+    monkeypatch.setattr(table_format, "print_table", found.append)
+    for name in ("plan.json", "smaller.json"):
+        ckptplan.save_plan(small_plan(), name)
+    assert CliRunner().invoke(app, ["schedule", "plan.json", "-o", "schedule.jsonl"]).exit_code == 0
+    return found
+
+
+def text_at(width: int, draw: Draw) -> str:
+    text = io.StringIO()
+    draw(Console(file=text, width=width, highlight=False, markup=False, emoji=False))
+    return text.getvalue()
+
+
+def words_of(text: str) -> set[str]:
+    """The words of a text, without the commas that follow some of them."""
+    return {word.rstrip(",") for word in text.split()}
+
+
+def is_kept(draw: Draw) -> None:
+    """Every word of a narrow console is one of a wide one, and every line fits that can be broken."""
+    words = words_of(text_at(2000, draw)) | SHORT
+    for width in (60, 80, 120):
+        shown = text_at(width, draw)
+        told = re.sub(r"Left out in (?:.|\n)*?show\s+all\.", "", shown)
+        assert words_of(told) <= words, (width, words_of(told) - words)
+        for line in shown.splitlines():
+            assert len(line) <= width or len(split_pieces(line.strip())) == 1, (width, line)
+
+
+def test_the_documents_have_such_commands() -> None:
+    names = {command.split()[1] for command in documented()}
+    assert names >= {"optimize", "compare", "pareto", "largest", "sweep", "sensitivity", "simulate", "paper"}
+
+
+@pytest.mark.parametrize("command", documented())
+def test_words_and_numbers_are_whole_at_every_width(command: str, drawn: list[Draw]) -> None:
+    done = CliRunner().invoke(app, shlex.split(command)[1:], prog_name="ckptplan")
+    assert done.exit_code == 0, done.output
+    assert drawn
+    for draw in drawn:
+        is_kept(draw)
+
+
+@pytest.mark.parametrize("name", ["profiles show nvidia-h200", "workloads show paper-snn", "paper --figure 3"])
+def test_other_tables_are_whole_too(name: str, drawn: list[Draw]) -> None:
+    assert CliRunner().invoke(app, name.split()).exit_code == 0
+    is_kept(drawn[0])
+
+
+def test_a_whole_basis_is_whole_at_every_width(drawn: list[Draw]) -> None:
+    assert CliRunner().invoke(app, ["optimize", "--T", "1024", "--basis"]).exit_code == 0
+    is_kept(drawn[0])
+
+
+def test_a_validation_is_whole_at_every_width() -> None:
+    rows = [
+        Row.exact("steps run again", predicted=1234567, measured=1234567, unit="count"),
+        Row.timed("recomputation", predicted=1.23e-3, sample=sample(1.2e-3, 1.3e-3), tolerance=0.1, whole=1e-2),
+        Row.overhead(predicted=0.1, ratios=sample(1.1, 1.2), tolerance=0.03),
+    ]
+    regret = Regret(
+        chosen="double-growing", contenders=(contender("double-growing", 1.0), contender("base", 2.0))
+    )
+    view: View = view_validation(small_plan(), made(*rows, regret=regret))
+    is_kept(view.table)
+
+
+def test_a_pipe_gets_the_width_that_is_asked_for(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "60")
+    print_table(lambda console: console.print("word " * 30))
+    assert max(map(len, capsys.readouterr().out.splitlines())) <= 60
