@@ -32,6 +32,7 @@ def command(
             callback=options.named_file,
         ),
     ] = None,
+    size: options.PictureSize = "page",
     output: OutputOptions,
 ) -> None:
     """Show how the best plan's time changes with each input, and where another strategy is better.
@@ -60,9 +61,10 @@ def command(
         )
     write_view(view_sensitivity(study, wording=as_option), output)
     if plot:
+        from ckptplan.report.sizes import SIZES
         from ckptplan.report.style import save_picture, styled
         from ckptplan.report.tornado import draw_tornado
 
-        with styled():
-            save_picture(draw_tornado(study), plot, option="--plot")
+        with styled(SIZES[size]):
+            save_picture(draw_tornado(study, SIZES[size]), plot, option="--plot")
         note(f"picture written to {plot}")

@@ -299,14 +299,18 @@ def _break(word: str, fits: Any) -> list[str]:
     return [*parts, word]
 
 
-def set_title(figure: Figure, *lines: str) -> None:
-    """Write lines over a figure, each wrapped to its width; the layout leaves room for them."""
+def set_title(figure: Figure, *lines: str) -> int:
+    """Write lines over a figure, each wrapped to its width; the layout leaves room for them.
+
+    Returns the number of lines after wrapping.
+    """
     from matplotlib import rcParams
 
     edge = 4 * figure.dpi / 72
     points = float(rcParams["font.size"])
     text = "\n".join(wrap(figure, line, width=figure.bbox.width - 2 * edge, points=points) for line in lines)
     figure.suptitle(text, x=edge / figure.bbox.width, ha="left", fontsize=points, parse_math=False)
+    return text.count("\n") + 1
 
 
 def set_legend(figure: Figure, handles: Sequence[Any], *, handlelength: float = 1.4) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import ckptplan
 from ckptplan import HardwareProfile, Plan, Workload
 from ckptplan.studies.pareto import ParetoFront
+from ckptplan.studies.sensitivity import Sensitivity, sensitivity
 
 
 def _profile(**fields: Any) -> HardwareProfile:
@@ -112,3 +113,12 @@ def plan_of(name: str, strategy: str | None = None) -> Plan:
     if strategy is not None:
         wishes["strategies"] = strategy
     return ckptplan.optimize(job.workload, job.profile, **wishes)
+
+
+@cache
+def study_of(name: str) -> Sensitivity:
+    """Return what each input of a job does."""
+    job = jobs()[name]
+    known = ("strategies", "local_bytes")
+    wishes = {key: value for key, value in job.wishes.items() if key in known}
+    return sensitivity(job.workload, job.profile, **wishes)
