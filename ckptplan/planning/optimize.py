@@ -49,7 +49,7 @@ def optimize(
         command: recorded in the plan's provenance.
 
     Of plans whose times cannot be told apart (0.1 %, or the uncertainty of a calibration up to 1 %), it is the
-    simplest; its ``estimate_basis`` then says which one is predicted to be quicker (docs/search.md).
+    simplest; its ``estimate_basis`` then says which one is predicted to be quicker (docs/finding-optima.md).
 
     Raises InputError, and Infeasible (need, have, binding limit, verified suggestions).
     """

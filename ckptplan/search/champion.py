@@ -1,4 +1,4 @@
-"""Chooses between the answers of several strategies if their times cannot be told apart (docs/search.md).
+"""Chooses between answers of several strategies if their times cannot be told apart (docs/finding-optima.md).
 
 Strategies are gone through from simple to complicated (``Strategy.simplicity``). The first answer is the
 champion. A later one takes its place only if it is better by more than the resolution rho, the share of time

@@ -17,7 +17,7 @@ Objective: TypeAlias = Callable[[Cost], Key]
 
 
 def least_time(cost: Cost) -> Key:
-    """Rank by seconds, then local bytes, then remote bytes (docs/search.md)."""
+    """Rank by seconds, then local bytes, then remote bytes (docs/finding-optima.md)."""
     return cost.seconds, cost.local_peak_bytes, cost.remote_peak_bytes
 
 

@@ -31,7 +31,7 @@ class Strategy(ABC):
     name: ClassVar[str]
     #: Whether it is searched if no strategy is named.
     by_default: ClassVar[bool] = True
-    #: Place in the order that breaks ties and sorts tables (docs/search.md).
+    #: Place in the order that breaks ties and sorts tables (docs/finding-optima.md).
     rank: ClassVar[int]
     #: Names of the integers that determine the schedule, in the order that breaks ties.
     parameter_names: ClassVar[tuple[str, ...]]
