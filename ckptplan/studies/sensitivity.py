@@ -310,7 +310,7 @@ class _Study:
 
     def _replan(self, axis: Axis, factor: float, kept: FixedPlan) -> Replanned:
         question = self.question(axis.scale(self.case, factor))
-        answer = self.best(question, near=kept, loyal_to=[kept.strategy.name])
+        answer = self.best(question, near=kept)
         seconds, fits = kept.at(question.costs, question.budget)
         return Replanned(
             factor=factor,
