@@ -4,11 +4,22 @@ import os
 import sys
 
 
+def _end_at_once(*_: object) -> None:
+    os.write(2, b"interrupted\n")
+    os._exit(130)
+
+
 def main() -> None:
     """Run the command line and exit with its code."""
     try:
+        import _signal  # what `signal` is made of: it is there at once
+
+        if _signal.getsignal(_signal.SIGINT) is _signal.default_int_handler:
+            _signal.signal(_signal.SIGINT, _end_at_once)
         from ckptplan.cli.main import main as run
 
+        if _signal.getsignal(_signal.SIGINT) is _end_at_once:
+            _signal.signal(_signal.SIGINT, _signal.default_int_handler)
         run()
     except KeyboardInterrupt:
         os.write(2, b"interrupted\n")

@@ -7,11 +7,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeAlias
 
-#: Characters that act on a terminal or on the order of other characters, or that no encoding has: control
-#: characters but for tabs and ends of lines, invisible format characters, and lone surrogates.
+#: Characters that act on a terminal or on the order of other characters, that cannot be seen, or that no
+#: encoding has: control characters but for tabs and ends of lines, invisible format characters, letters without
+#: a shape (fillers of Hangul, Khmer and Braille), variation selectors, tags, and lone surrogates. Joiners
+#: (U+200C, U+200D) and the selectors of emoji (U+FE0E, U+FE0F) belong to what people write, and stay.
 _CONTROLS = re.compile(
-    "[\x00-\x08\x0b-\x1f\x7f-\x9f\xad\u061c\u180e\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb"
-    "\ud800-\udfff\U000e0000-\U000e007f]"
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\xad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b\u200e\u200f"
+    "\u2028-\u202e\u2060-\u206f\u2800\u3164\ufe00-\ufe0d\ufeff\uffa0\ufff9-\ufffb\ud800-\udfff"
+    "\U00013430-\U0001345f\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0000-\U000e01ef]"
 )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 from typing import NoReturn
 
 INTERRUPTED, TERMINATED = 130, 143
@@ -31,6 +32,19 @@ class Interrupts:
             signal.signal(hangup, self._terminate)
         if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
             signal.signal(signal.SIGINT, self._interrupt)
+            sys.unraisablehook = self._pass_on
+
+    def _pass_on(self, lost: sys.UnraisableHookArgs) -> None:
+        """Interrupt again where Ctrl-C came in a callback that cannot raise, as a finaliser."""
+        if lost.exc_type is not None and issubclass(lost.exc_type, KeyboardInterrupt):
+            import threading
+
+            # Not at once: the handler would raise in here, too.
+            again = threading.Timer(0.01, signal.raise_signal, (signal.SIGINT,))
+            again.daemon = True
+            again.start()
+        else:
+            sys.__unraisablehook__(lost)
 
     def _interrupt(self, *_: object) -> NoReturn:
         if self.starting:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import re
 import sys
 from collections.abc import Sequence
 from importlib import import_module
@@ -30,6 +31,9 @@ _EARLY = {
     "sweep": ("numpy", "ckptplan.model.plan", "ckptplan.studies.sweep"),
     **dict.fromkeys(("simulate", "schedule"), ("numpy", "ckptplan.model.plan", "ckptplan.planning.playback")),
 }
+_NO_MEMORY = "there is not enough memory for this command; allow it more (ulimit -v), or close other programs"
+#: What the loader of shared libraries says where memory is limited (ulimit -v).
+_OUT_OF_MEMORY = re.compile(r"[Cc]annot allocate memory|failed to map segment")
 #: The exit code that a shell reports for a program ended by a closed pipe.
 PIPE_CLOSED = 141
 
@@ -91,6 +95,8 @@ def _run(arguments: list[str], interrupts: Interrupts) -> int:
     except OSError:
         raise
     except Exception as error:
+        if isinstance(error, MemoryError) or _OUT_OF_MEMORY.search(str(error)):
+            return _fail(2, "memory", _NO_MEMORY, {}, arguments)
         if interrupts.seen:
             # A library that was being imported took Ctrl-C for an error of its own.
             raise KeyboardInterrupt from None

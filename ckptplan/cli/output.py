@@ -11,7 +11,7 @@ from ckptplan.cli.options import OutputOptions, command_line
 from ckptplan.cli.wording import as_option
 from ckptplan.report.formats.registry import format_named
 from ckptplan.version import __version__
-from ckptplan.wording import escape_controls
+from ckptplan.wording import put_on_one_line
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -71,5 +71,5 @@ def enveloped(kind: str, content: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def note(text: str) -> None:
-    """Print a line on standard error."""
-    write_error(escape_controls(text))
+    """Print a line on standard error; ends of lines in names of files are escaped."""
+    write_error(put_on_one_line(text))

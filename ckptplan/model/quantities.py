@@ -18,7 +18,7 @@ from ckptplan.units import (
     parse_rate,
     parse_seconds,
 )
-from ckptplan.wording import find_control
+from ckptplan.wording import escape_controls, find_control
 
 #: Characters of a text, and of one that is put together from several.
 MOST_TEXT, MOST_JOINED = 4_000, 10_000
@@ -48,7 +48,7 @@ def _check_text(value: str) -> str:
     control = find_control(value)
     if control is not None:
         raise InputError(
-            f"{quote_value(value)} holds the control character {control!a}",
+            f"{escape_controls(quote_value(value))} holds the control character {control!a}",
             value=value,
             accepted="characters that can be seen, tabs and ends of lines",
         )

@@ -66,7 +66,7 @@ def _spread(
         while start < stop or waiting:
             while start < stop and len(waiting) < 3 * jobs:
                 end = min(stop, start + max(1, min(_MOST_AT_ONCE, int(_CHUNK_SECONDS / max(each, 1e-9)))))
-                with _hold_interrupts():
+                with _hold_interrupts(), _safe_path():
                     waiting.append(pool.submit(_work, start, end))
                 start = end
             try:
@@ -82,12 +82,12 @@ def _pool(task: Task[Result], shared: Any, jobs: int) -> Iterator[ProcessPoolExe
     """Start workers, and end them on exit whatever they are doing."""
     context = get_context("spawn")
     watched, held = context.Pipe(duplex=False)
-    # `python -c`, as which workers start, has the current folder first on its path. The parent's path follows.
-    os.environ.setdefault("PYTHONSAFEPATH", "1")
     # Arguments are unpickled in order: a worker watches its parent before it imports what the others need.
-    pool = ProcessPoolExecutor(
-        jobs, mp_context=context, initializer=_begin, initargs=(_Watch(watched), task, shared)
-    )
+    with _safe_path():
+        # Its queues start a process of their own, which keeps track of semaphores.
+        pool = ProcessPoolExecutor(
+            jobs, mp_context=context, initializer=_begin, initargs=(_Watch(watched), task, shared)
+        )
     try:
         yield pool
         pool.shutdown()
@@ -95,6 +95,23 @@ def _pool(task: Task[Result], shared: Any, jobs: int) -> Iterator[ProcessPoolExe
         held.close()
         pool.shutdown(cancel_futures=True)
         watched.close()
+
+
+@contextmanager
+def _safe_path() -> Iterator[None]:
+    """Start processes without the current folder on their path, where `python -c` has it first.
+
+    The parent's path follows. Other programs that this process starts are not affected.
+    """
+    before = os.environ.get("PYTHONSAFEPATH")
+    os.environ["PYTHONSAFEPATH"] = before or "1"
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ["PYTHONSAFEPATH"]
+        else:
+            os.environ["PYTHONSAFEPATH"] = before
 
 
 @contextmanager

@@ -151,3 +151,29 @@ def test_a_signal_that_the_parent_ignores_stays_ignored(folder: Path) -> None:
     line = "trap '' INT; ckptplan optimize --T 64 -o made.json & pid=$!; kill -INT $pid; wait $pid"
     assert shell(line, folder).returncode == 0
     assert (folder / "made.json").exists()
+
+
+def test_too_little_memory_is_no_fault(folder: Path) -> None:
+    """Where the system grants a process 50 MB, libraries cannot even be loaded."""
+    done = shell("ulimit -v 50000; ckptplan optimize --T 64", folder)
+    assert done.returncode == 2, done.stderr
+    assert "there is not enough memory for this command" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert "fault in ckptplan" not in done.stderr
+
+
+def test_an_interruption_in_a_finaliser_is_not_lost() -> None:
+    """There Python prints exceptions and goes on."""
+    program = (
+        "import os, signal\n"
+        "from ckptplan.cli.interrupts import Interrupts\n"
+        "interrupts = Interrupts(); interrupts.listen(); interrupts.starting = False\n"
+        "class Last:\n"
+        "    def __del__(self): os.kill(os.getpid(), signal.SIGINT); [0 for _ in range(10**6)]\n"
+        "try:\n"
+        "    Last(); [0 for _ in range(10**6)]\n"
+        "except KeyboardInterrupt:\n"
+        "    print('interrupted')\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], check=False, capture_output=True, text=True)
+    assert (done.stdout, done.stderr) == ("interrupted\n", "")

@@ -31,6 +31,8 @@ CONTROLS = {
     "right to left": "abc\u202ecba",
     "isolate": "\u2066abc\u2069",
     "invisible": "a\u200bb",
+    "letter without a shape": "a\u3164b",
+    "selector of variants": "a\ufe00b",
     "backspace": "fault\x08\x08\x08\x08\x08",
 }
 #: Accepted in files, and shown as they are.
@@ -42,6 +44,7 @@ TEXTS = {
     "formula": "=HYPERLINK(A1)",
     "call": "-2+3+cmd|' /C calc'!A0",
     "format": "{0} {name} %s %(x)d",
+    "emoji and joiners": "\u26a1\ufe0f \u0645\u06cc\u200c\u062e\u0648\u0627\u0647\u0645",
 }
 #: What a spreadsheet takes for a formula.
 FORMULAS = ["=1+1", "+1", "-1", "@SUM(A1)", "\t=1", " =1", "\n=1", "\uff1d1", "\u00a0=1", "\u3000@x"]
@@ -65,7 +68,7 @@ def write_inputs(folder: Path, text: str) -> None:
 COMMANDS = (
     ("profiles", "show", "./p.toml"),
     ("workloads", "show", "./w.toml"),
-    ("optimize", "--profile", "./p.toml", "--workload", "./w.toml"),
+    ("optimize", "--profile", "./p.toml", "--workload", "./w.toml", "--basis"),
 )
 
 
@@ -73,7 +76,7 @@ COMMANDS = (
 def test_controls_are_refused_and_named_harmlessly(text: str, tmp_path: Path) -> None:
     write_inputs(tmp_path, text)
     for load, name in ((ckptplan.load_profile, "p.toml"), (ckptplan.load_workload, "w.toml")):
-        with pytest.raises(ckptplan.InputError, match=r"holds the control character '\\[xur]") as caught:
+        with pytest.raises(ckptplan.InputError, match=r"holds the control character '\\[xurU]") as caught:
             load(tmp_path / name)
         assert find_control(str(caught.value)) is None
 
@@ -115,9 +118,11 @@ def test_names_of_files_are_text_in_pictures_traces_and_messages(tmp_path: Path)
         *(("simulate", name) for name in names),
         *(("optimize", "--profile", f"./{name}") for name in names),
         ("simulate", "plan.json", "--format", "csv", "--schedule", names[2]),
+        ("simulate", "plan.json", "--trace", "two\nlines.json"),
         folder=tmp_path,
     )
-    assert [done.code for done in runs.done] == [0, 0, 0, 2, 2, 2, 2, 2, 2, 0]
+    assert [done.code for done in runs.done] == [0, 0, 0, 2, 2, 2, 2, 2, 2, 0, 0]
+    assert "trace written to two\\nlines.json" in runs.done[-1].err
     for done in runs.done:
         assert find_control(done.out + done.err) is None
     for i, name in enumerate(names):

@@ -267,6 +267,18 @@ def _dies(shared: float, start: int, stop: int) -> list[int]:
     return [0] * (stop - start)
 
 
+def _works(shared: float, start: int, stop: int) -> list[int]:
+    time.sleep(shared)
+    return [0] * (stop - start)
+
+
+def test_programs_that_the_caller_starts_keep_their_path(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only workers start without the current folder on theirs."""
+    monkeypatch.delenv("PYTHONSAFEPATH", raising=False)
+    results = map_in_order(_works, 0.05, start=0, stop=20, jobs=2)
+    assert {os.environ.get("PYTHONSAFEPATH") for _ in results} == {None}
+
+
 @pytest.mark.parametrize("jobs", [1, 2])
 def test_results_come_in_order(jobs: int) -> None:
     found = [one for some in map_in_order(_squares, 3, start=5, stop=70_000, jobs=jobs) for one in some]
