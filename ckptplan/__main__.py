@@ -12,7 +12,7 @@ def _end_at_once(*_: object) -> None:
 def main() -> None:
     """Run the command line and exit with its code."""
     try:
-        import _signal  # what `signal` is made of: it is there at once
+        import _signal  # type: ignore[import-not-found]  # what `signal` is made of: it is there at once
 
         if _signal.getsignal(_signal.SIGINT) is _signal.default_int_handler:
             _signal.signal(_signal.SIGINT, _end_at_once)

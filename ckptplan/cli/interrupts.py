@@ -36,7 +36,7 @@ class Interrupts:
 
     def _pass_on(self, lost: sys.UnraisableHookArgs) -> None:
         """Interrupt again where Ctrl-C came in a callback that cannot raise, as a finaliser."""
-        if lost.exc_type is not None and issubclass(lost.exc_type, KeyboardInterrupt):
+        if issubclass(lost.exc_type, KeyboardInterrupt):
             import threading
 
             # Not at once: the handler would raise in here, too.
