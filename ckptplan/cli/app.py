@@ -12,6 +12,7 @@ from ckptplan.cli import (
     paper,
     pareto,
     profiles,
+    report,
     schedule,
     schema,
     sensitivity,
@@ -58,6 +59,7 @@ app.command("calibrate", cls=HelpfulCommand)(calibrate.command)
 app.command("validate", cls=HelpfulCommand)(validate.command)
 app.command("simulate", cls=HelpfulCommand)(simulate.command)
 app.command("schedule", cls=HelpfulCommand)(schedule.command)
+app.command("report", cls=HelpfulCommand)(report.command)
 app.command("paper", cls=HelpfulCommand)(paper.command)
 app.add_typer(profiles.app, name="profiles")
 app.add_typer(workloads.app, name="workloads")

@@ -7,6 +7,7 @@ import typer
 
 from ckptplan.cli import options
 from ckptplan.cli.groups import takes_groups
+from ckptplan.cli.html import Html, check_html, write_page
 from ckptplan.cli.options import JobOptions, OutputOptions, WishOptions
 from ckptplan.cli.output import note, write_view
 from ckptplan.cli.wording import as_option, named_by_option
@@ -101,6 +102,7 @@ def command(
         bool, typer.Option("--regret", help="Show how far above the optimum each strategy is.")
     ] = False,
     machines: MachineOptions,
+    html: Html = None,
     output: OutputOptions,
 ) -> None:
     """Show the best plan of each strategy, or why it has none; exits 3 if none has one.
@@ -109,29 +111,39 @@ def command(
     price of a run. Times of machines that nobody measured are estimated, and say so.
     """
     named = job.profiles
-    files = {"--output": output.file, "--plot": machines.plot}
+    check_html(html)
+    files = {"--output": output.file, "--plot": machines.plot, "--html": html}
     options.keep_inputs(files, *named, job.workload)
     if len(named) == 1 and not machines.given:
-        _compare_strategies(job.on(named[0]), wishes, output, regret=regret)
+        _compare_strategies(job.on(named[0]), wishes, output, regret=regret, html=html)
         return
     if regret:
         raise InputError(
             "compares strategies on one machine", field="--regret", value=True, accepted="one --profile"
         )
-    _compare_machines(job, named, wishes, machines, output)
+    _compare_machines(job, named, wishes, machines, output, html=html)
 
 
-def _compare_strategies(job: JobOptions, wishes: WishOptions, output: OutputOptions, *, regret: bool) -> None:
+def _compare_strategies(
+    job: JobOptions, wishes: WishOptions, output: OutputOptions, *, regret: bool, html: str | None
+) -> None:
     from ckptplan.cli.progress import progress_bar
     from ckptplan.planning.ranking import rank_strategies
     from ckptplan.report.comparison import view_comparison
+    from ckptplan.report.html.pages import make_comparison_page
 
     with named_by_option(), progress_bar("looking for the optimum") as progress:
         ranked = rank_strategies(options.make_request(job, wishes, progress=progress))
     if ranked.interrupted:
         note("interrupted: the strategies found so far, without a bound")
     results = ranked.by_strategy()
-    write_view(view_comparison(results, ranked.request.case, regret=regret, wording=as_option), output)
+    case = ranked.request.case
+    view = view_comparison(results, case, regret=regret, wording=as_option)
+    write_view(view, output)
+    write_page(
+        html,
+        lambda: make_comparison_page(results, case, view, wording=as_option, command=options.command_line()),
+    )
     if all(isinstance(result, Infeasible) for result in results.values()):
         if output.file is not None:
             note(f"ckptplan: no strategy fits: the reasons are in {output.file}")
@@ -144,8 +156,11 @@ def _compare_machines(
     wishes: WishOptions,
     machines: MachineOptions,
     output: OutputOptions,
+    *,
+    html: str | None,
 ) -> None:
     from ckptplan.cli.progress import progress_bar
+    from ckptplan.report.html.pages import make_machines_page
     from ckptplan.report.machines import view_machines
     from ckptplan.report.style import picture_format
     from ckptplan.studies.machines import compare_machines
@@ -167,7 +182,9 @@ def _compare_machines(
                 **wishes.read(),
                 progress=progress,
             )
-    write_view(view_machines(comparison, wording=as_option), output.by_name())
+    view = view_machines(comparison, wording=as_option)
+    write_view(view, output.by_name())
+    write_page(html, lambda: make_machines_page(comparison, view, command=options.command_line()))
     if machines.plot:
         from ckptplan.report.machines_plot import draw_machines
         from ckptplan.report.style import save_picture, styled

@@ -22,6 +22,7 @@ EXAMPLES: Mapping[str, str] = {
     "validate": "ckptplan validate plan.json",
     "simulate": "ckptplan simulate plan.json --gantt schedule.png",
     "schedule": "ckptplan schedule plan.json -o schedule.jsonl",
+    "report": "ckptplan report plan.json -o report.html",
     "paper": "ckptplan paper --figure 3",
     "profiles": "ckptplan profiles list",
     "profiles list": "ckptplan profiles list --format csv",

@@ -7,6 +7,7 @@ import typer
 
 from ckptplan.cli import options
 from ckptplan.cli.groups import takes_groups
+from ckptplan.cli.html import Html, check_html, explained, write_page
 from ckptplan.cli.options import BudgetOptions, JobOptions, OutputOptions
 from ckptplan.cli.output import note, write_plan, write_view
 from ckptplan.cli.wording import as_option, named_by_option
@@ -14,6 +15,7 @@ from ckptplan.errors import Infeasible, InputError
 
 if TYPE_CHECKING:
     from ckptplan.model.plan import Plan
+    from ckptplan.report.html.page import Page
     from ckptplan.studies.pareto import ParetoFront
 
 
@@ -51,6 +53,7 @@ def command(
         ),
     ] = None,
     size: options.PictureSize = "page",
+    html: Html = None,
     bounds: FrontOptions,
     output: OutputOptions,
 ) -> None:
@@ -70,14 +73,20 @@ def command(
             field="--local-bytes",
             value=bounds.local_bytes,
         )
-    options.keep_inputs({"--output": output.file, "--plot": plot}, job.profile, job.workload)
-    front = _find(job, bounds, at)
+    check_html(html)
+    outputs = {"--output": output.file, "--plot": plot, "--html": html}
+    options.keep_inputs(outputs, job.profile, job.workload)
+    with explained(html, job.load):
+        front = _find(job, bounds, at)
+        if at is not None:
+            front.best  # noqa: B018 - raises the reason, which the page gives, too
     if at is None:
         _show(front, output.by_name())
     else:
         _pick(front, output)
     if plot:
         _draw(front, plot, size)
+    write_page(html, lambda: _make_page(front))
 
 
 def _find(job: JobOptions, bounds: FrontOptions, at: str | None) -> "ParetoFront":
@@ -122,6 +131,13 @@ def _show(front: "ParetoFront", output: OutputOptions) -> None:
     write_view(view_front(front, wording=as_option), output)
     if output.format != "table" and output.file not in (None, "-"):
         note(f"front written to {output.file}")
+
+
+def _make_page(front: "ParetoFront") -> "Page":
+    from ckptplan.report.front import view_front
+    from ckptplan.report.html.pages import make_front_page
+
+    return make_front_page(front, view_front(front, wording=as_option), command=options.command_line())
 
 
 def _draw(front: "ParetoFront", path: str, size: str) -> None:

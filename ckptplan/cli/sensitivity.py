@@ -6,6 +6,7 @@ import typer
 
 from ckptplan.cli import options
 from ckptplan.cli.groups import takes_groups
+from ckptplan.cli.html import Html, check_html, explained, write_page
 from ckptplan.cli.options import BudgetOptions, JobOptions, OutputOptions
 from ckptplan.cli.output import note, write_view
 from ckptplan.cli.wording import as_option, named_by_option
@@ -33,6 +34,7 @@ def command(
         ),
     ] = None,
     size: options.PictureSize = "page",
+    html: Html = None,
     output: OutputOptions,
 ) -> None:
     """Show how the best plan's time changes with each input, and where another strategy is better.
@@ -48,8 +50,10 @@ def command(
 
     if plot:
         picture_format(plot, option="--plot")
-    options.keep_inputs({"--output": output.file, "--plot": plot}, job.profile, job.workload)
-    with named_by_option(), progress_bar("varying the inputs") as progress:
+    check_html(html)
+    outputs = {"--output": output.file, "--plot": plot, "--html": html}
+    options.keep_inputs(outputs, job.profile, job.workload)
+    with explained(html, job.load), named_by_option(), progress_bar("varying the inputs") as progress:
         case = job.load()
         study = sensitivity(
             case.workload,
@@ -59,7 +63,8 @@ def command(
             uncertainty=uncertainty,
             progress=progress,
         )
-    write_view(view_sensitivity(study, wording=as_option), output)
+    view = view_sensitivity(study, wording=as_option)
+    write_view(view, output)
     if plot:
         from ckptplan.report.sizes import SIZES
         from ckptplan.report.style import save_picture, styled
@@ -68,3 +73,7 @@ def command(
         with styled(SIZES[size]):
             save_picture(draw_tornado(study, SIZES[size]), plot, option="--plot")
         note(f"picture written to {plot}")
+    if html:
+        from ckptplan.report.html.pages import make_sensitivity_page
+
+        write_page(html, lambda: make_sensitivity_page(study, view, command=options.command_line()))

@@ -102,6 +102,21 @@ class Request:
             names_headroom=names_headroom,
         )
 
+    @classmethod
+    def of_plan(cls, plan: Plan, *, command: str, progress: Progress | None = None) -> Self:
+        """Return the request that a plan answers: its case and its goal.
+
+        A goal that names no strategies asks for those that are searched by default. Raises InputError if it
+        names one that is unknown.
+        """
+        asked = tuple(one.name for one in select_strategies(list(plan.goal.strategies) or None))
+        return cls(
+            case=Case(workload=plan.workload, profile=plan.profile),
+            goal=plan.goal.model_copy(update={"strategies": asked}),
+            provenance=make_provenance(command),
+            progress=progress,
+        )
+
     def question(self) -> Question:
         """Return the question for the search. Raises InputError if the case cannot be counted exactly."""
         return Question(

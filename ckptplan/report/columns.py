@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
-from rich.console import Console
+from rich.console import Console, ConsoleOptions, RenderResult
 from rich.text import Text
 
 from ckptplan.report.wrapping import measure_pieces, measure_width, wrap_text
@@ -118,13 +118,24 @@ class FittedTable:
         missing = (None,) * (len(self.columns) - len(contents))
         self._rows.append(_TableRow(contents=(*contents, *missing), style=style))
 
+    @property
+    def titles(self) -> tuple[str, ...]:
+        """The whole title of each column."""
+        return tuple(escape_controls(column.title) for column in self.columns)
+
+    @property
+    def rows(self) -> tuple[tuple[str, ...], ...]:
+        """The whole text of each cell, row by row."""
+        made = _Cells(self.columns, self._rows)
+        return tuple(tuple(whole.plain for whole, _ in row) for row in made.rows)
+
     def print_on(self, console: Console, *, wording: Wording = str) -> None:
         """Print the table within the console's width, and name the columns that have no room there."""
         made = _Cells(self.columns, self._rows)
         fitted, dropped, needed = _fit(self.columns, made, width=console.width - self.indent)
         lines = _draw(self, made, fitted, width=console.width)
         if lines:
-            console.print(Text("\n").join(lines), soft_wrap=True)
+            console.print(PrintedTable(table=self, text=Text("\n").join(lines)), soft_wrap=True)
         if dropped:
             names = ", ".join(self.columns[index].called for index in dropped)
             rest = wording(Argument("format", "csv"))
@@ -132,6 +143,17 @@ class FittedTable:
             enough = needed + self.indent
             hint = f"Left out in {console.width} columns: {names}; {enough} columns or {rest} show all."
             console.print(wrap_lines(hint, width=console.width, style="dim"), soft_wrap=True)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class PrintedTable:
+    """A table as a console prints it, which knows its cells: a page makes a table of its own from them."""
+
+    table: FittedTable
+    text: Text
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        yield self.text
 
 
 def wrap_lines(text: str | Text, *, width: int, style: str = "") -> Text:

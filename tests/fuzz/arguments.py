@@ -33,8 +33,11 @@ _WEIGHTS: dict[tuple[str, ...], int] = {
 #: Commands that plan, and so get strategies that answer at once and few steps.
 _PLANNERS = {("optimize",), ("compare",), ("pareto",), ("largest",), ("sweep",), ("sensitivity",)}
 #: Every name of a file that is written, whatever the option is called.
-_WRITING = ("-o", "--output", "--trace", "--gantt", "--plot", "--profile-out", "--markdown", "--pictures")
-_PICTURES = ("--gantt", "--plot", "--pictures", "--markdown")
+_WRITING = (
+    "-o", "--output", "--trace", "--gantt", "--plot", "--html", "--profile-out", "--markdown", "--pictures"
+)  # fmt: skip
+#: What takes seconds to write.
+_PICTURES = ("--gantt", "--plot", "--html", "--pictures", "--markdown")
 _STREAMS: tuple[Streams, ...] = ("output closed", "errors closed", "input closed", "output full", "errors full")
 
 

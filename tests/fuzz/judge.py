@@ -99,6 +99,8 @@ def _wrong_files(case: Case, outcome: Outcome) -> Iterator[tuple[str, str]]:
     if case.arguments[:1] == ("calibrate",) or case.arguments[:2] == ("workloads", "new"):
         # Where no option names them.
         named |= {"my-workload.toml", "my-machine.toml"}
+    if case.arguments[:1] == ("report",):
+        named |= {"report.html"}
     for name, content in outcome.written.items():
         if name == "executed":
             yield "executed", "code that a file names"
@@ -106,6 +108,9 @@ def _wrong_files(case: Case, outcome: Outcome) -> Iterator[tuple[str, str]]:
             yield "written", f"{name!r}, which no option names"
         elif outcome.code == 3 and case.arguments[:1] in (("compare",), ("largest",)):
             # The reasons why nothing fits are their result.
+            continue
+        elif outcome.code == 3 and _is_page(content):
+            # A page says why nothing fits.
             continue
         elif outcome.code in (2, 3) and case.arguments[:1] != ("sweep",) and not case.streams:
             # With a full stream, the file may be whole and the rest of the answer lost.
@@ -115,6 +120,10 @@ def _wrong_files(case: Case, outcome: Outcome) -> Iterator[tuple[str, str]]:
                 json.loads(content, parse_constant=_refuse)
             except ValueError:
                 yield "written", f"{name!r} is not JSON"
+
+
+def _is_page(content: bytes) -> bool:
+    return content.startswith(b"<!DOCTYPE html>") and b"Nothing fits" in content
 
 
 def _wrong_json(case: Case, outcome: Outcome, printed: str) -> Iterator[tuple[str, str]]:

@@ -1,0 +1,217 @@
+"""Files of pages: what is in them, what is refused, and what bounds them."""
+
+from __future__ import annotations
+
+import base64
+import html.parser
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import altair
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import ckptplan
+from ckptplan.cost.case import Case
+from ckptplan.report.front import view_front
+from ckptplan.report.html.blocks import Grid, Paragraph, collect_blocks
+from ckptplan.report.html.page import Page, Section, encode_data
+from ckptplan.report.html.pages import make_front_page, make_sensitivity_page
+from ckptplan.report.html.sketch import Detail, TooLongToDraw, sketch_schedule
+from ckptplan.report.sensitivity import view_sensitivity
+from ckptplan.schedule.timeline import Event
+from tests.security.program import run_all
+from tests.support import run, small_plan
+
+PROFILE = ckptplan.load_profile("ipu-mk2")
+WORKLOAD = ckptplan.load_workload("paper-snn")
+
+
+class Links(html.parser.HTMLParser):
+    """Collects what the elements of a page refer to."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: list[str] = []
+
+    def handle_starttag(
+        self,
+        tag: str,  # noqa: ARG002 - html.parser's signature
+        attrs: list[tuple[str, str | None]],
+    ) -> None:
+        self.found += [value or "" for name, value in attrs if name in ("href", "src", "srcset", "action")]
+
+
+def data_of(page: str) -> Any:
+    return json.loads(page.partition('id="data">')[2].partition("</script>")[0])
+
+
+def test_a_page_refers_to_itself_alone_and_holds_the_plan(tmp_path: Path) -> None:
+    plan = small_plan()
+    ckptplan.save_plan(plan, tmp_path / "plan.json")
+    done = run("report", "plan.json", cwd=tmp_path)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "page written to report.html\n")
+    page = (tmp_path / "report.html").read_text()
+    links = Links()
+    links.feed(page)
+    assert all(link.startswith(("#", "data:")) for link in links.found)
+    [file] = [link for link in links.found if link.startswith("data:application/json;base64,")]
+    assert base64.b64decode(file.partition(",")[2]).decode() == (tmp_path / "plan.json").read_text()
+    assert data_of(page)["plans"][0]["content"] == (tmp_path / "plan.json").read_text()
+
+
+def test_tables_of_a_page_are_those_that_the_command_prints() -> None:
+    front = ckptplan.pareto(WORKLOAD.with_steps(64), PROFILE, local_bytes="230 kB")
+    view = view_front(front)
+    page = make_front_page(front, view).render()
+    grids = [block for block in collect_blocks(view.table) if isinstance(block, Grid)]
+    assert len(grids) == 2
+    for grid in grids:
+        for row in grid.rows:
+            for cell in row:
+                assert not cell or cell.replace("+", "&#43;") in page or cell in page
+
+
+#: Command -> what is told.
+REFUSED = {
+    ("optimize", "--T", "64", "--html", "missing/x.html"): "--html: cannot be written: the folder of",
+    ("optimize", "--T", "64", "--html", "-"): "--html: standard output carries the result",
+    ("compare", "--T", "64", "--html", ""): "--html: an empty name is no file",
+    ("pareto", "--T", "64", "--html", "."): "it is a folder",
+    ("pareto", "--T", "64", "--html", "x", "-o", "x"): "--html: is also what --output writes",
+    ("report", "plan.json", "-o", "plan.json"): "--output: is read by this command and would be lost",
+    ("report", "plan.json", "-o", "missing/x.html"): "--output: cannot be written: the folder of",
+    ("report", "none.json"): "none.json: cannot be read",
+}
+
+
+def test_files_that_cannot_be_written_are_told(tmp_path: Path) -> None:
+    ckptplan.save_plan(small_plan(), tmp_path / "plan.json")
+    for done, told in zip(run_all(*REFUSED, folder=tmp_path).done, REFUSED.values(), strict=True):
+        assert done.code == 2
+        assert told in done.err
+    assert not [*tmp_path.glob("*.html"), *tmp_path.glob("x")]
+
+
+def test_a_page_replaces_a_file_whole(tmp_path: Path) -> None:
+    (tmp_path / "page.html").write_text("old")
+    (tmp_path / "link.html").symlink_to("page.html")
+    [done] = run_all(("optimize", "--T", "64", "--html", "link.html"), folder=tmp_path).done
+    assert done.code == 0
+    assert (tmp_path / "link.html").is_symlink()
+    assert (tmp_path / "page.html").read_text().endswith("</html>\n")
+
+
+def test_a_page_goes_to_standard_output_for_report(tmp_path: Path) -> None:
+    ckptplan.save_plan(small_plan(), tmp_path / "plan.json")
+    [done] = run_all(("report", "plan.json", "-o", "-"), folder=tmp_path).done
+    assert done.out.startswith("<!DOCTYPE html>")
+    assert done.err == ""
+
+
+@pytest.mark.parametrize(("module", "package"), [("jinja2", "jinja2"), ("vl_convert", "vl-convert-python")])
+def test_without_the_extra_it_says_what_to_install_and_the_rest_works(
+    module: str, package: str, tmp_path: Path
+) -> None:
+    code = f"import sys; sys.modules[{module!r}] = None; from ckptplan.cli.main import main; main(sys.argv[1:])"
+    for options, expected in ((("--html", "x.html"), 2), ((), 0)):
+        done = subprocess.run(
+            [sys.executable, "-c", code, "optimize", "--T", "64", *options],
+            check=False, capture_output=True, text=True, cwd=tmp_path,
+        )  # fmt: skip
+        assert done.returncode == expected, done.stderr
+        if expected:
+            assert (
+                f"{package} is not installed; in ckptplan's folder, run: pip install '.[html]'" in done.stderr
+            )
+
+
+@settings(max_examples=25)
+@given(text=st.text())
+def test_any_text_is_text_in_a_page(text: str) -> None:
+    """In elements, attributes and data; lone surrogates, which no file can hold, as escapes."""
+    section = Section(name="a", title="b", blocks=(Paragraph(text=text),))
+    page = Page(title=text, lede=text, sections=(section,)).render()
+    page.encode()
+    assert page.count("<script") == 1
+    assert page.count("<p") == 4
+    encoded = encode_data({"x": text})
+    assert not set("<>&") & set(encoded)
+    encoded.encode()
+    json.loads(encoded)
+
+
+def stripped(part: Any) -> Any:
+    """A specification with little data: the schema takes long for much of it."""
+    if isinstance(part, list):
+        return [stripped(one) for one in part]
+    if isinstance(part, dict):
+        return {key: value[:1] if key == "values" and isinstance(value, list) else stripped(value)
+                for key, value in part.items()}  # fmt: skip
+    return part
+
+
+def test_charts_are_what_the_schema_of_vega_lite_allows() -> None:
+    workload = WORKLOAD.with_steps(64)
+    front = ckptplan.pareto(workload, PROFILE, local_bytes="230 kB")
+    study = ckptplan.sensitivity(workload, PROFILE, local_bytes="230 kB")
+    for page in (
+        make_front_page(front, view_front(front)),
+        make_sensitivity_page(study, view_sensitivity(study)),
+    ):
+        data = data_of(page.render())
+        specs = [*data["charts"].values(), *(plan["spec"] for plan in data["plans"][:1])]
+        assert specs
+        for spec in specs:
+            # The page fills in the width of its column.
+            altair.Chart.from_dict(json.loads(json.dumps(stripped(spec)).replace('"container"', "400")))
+
+
+def resident(plan: ckptplan.Plan) -> int:
+    return Case(workload=plan.workload, profile=plan.profile).costs.resident_bytes
+
+
+@pytest.mark.parametrize("detail", [Detail(), Detail(bars=5, intervals=7)], ids=["each", "together"])
+@pytest.mark.parametrize("strategy", ["double", "hierarchical", "remote", "revolve"])
+def test_a_sketch_keeps_ends_peaks_and_every_step_that_ran(strategy: str, detail: Detail) -> None:
+    plan = small_plan(strategy)
+    events: list[Event] = []
+    trace = ckptplan.simulate(plan, sink=events.append)
+    sketch = sketch_schedule(plan, resident_bytes=resident(plan), detail=detail)
+    assert sketch.seconds == pytest.approx(trace.seconds)
+    assert max(local for _, local, _ in sketch.memory) == max(
+        resident(plan), *(event.local_bytes for event in events)
+    )
+    assert max(remote for _, _, remote in sketch.memory) == max(event.remote_bytes for event in events)
+    assert sketch.actions == trace.actions
+    backward = np.zeros(plan.steps, dtype=bool)
+    for kind, _, _, first, last in sketch.bars:
+        if kind == "backward":
+            backward[int(min(first, last)) : int(max(first, last))] = True
+    assert backward.all()
+    if detail.bars == 5:
+        assert sketch.interval_seconds is not None
+        assert len(sketch.bars) <= 10 * detail.intervals
+        assert len(sketch.memory) <= 8 * detail.intervals
+
+
+def test_a_schedule_of_a_hundred_thousand_actions_is_a_small_page(tmp_path: Path) -> None:
+    """The plan is drawn by intervals; the page says so, and holds less than 5 MB."""
+    job = ("--T", "30000", "--strategies", "revolve", "--local-bytes", "3.2 MB", "--objective", "memory")
+    [done] = run_all(
+        ("optimize", *job, "--html", "page.html", "--format", "json", "-o", "plan.json"), folder=tmp_path
+    ).done
+    assert done.code == 0, done.err
+    plan = ckptplan.load_plan(tmp_path / "plan.json")
+    with pytest.raises(TooLongToDraw):
+        sketch_schedule(plan, resident_bytes=resident(plan), detail=Detail(events=100_000))
+    page = (tmp_path / "page.html").read_text()
+    assert 1_000_000 < len(page) < 5_000_000
+    drawn = data_of(page)["plans"][0]
+    assert "are drawn together" in drawn["caption"]
+    assert len(drawn["spec"]["vconcat"][0]["data"]["values"]) < 5_000
