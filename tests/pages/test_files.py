@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 import ckptplan
 from ckptplan.cost.case import Case
 from ckptplan.report.front import view_front
-from ckptplan.report.html.blocks import Grid, Paragraph, collect_blocks
+from ckptplan.report.html.blocks import Paragraph, TableBlock, collect_blocks
 from ckptplan.report.html.page import Page, Section, encode_data
 from ckptplan.report.html.pages import make_front_page, make_sensitivity_page
 from ckptplan.report.html.sketch import Detail, TooLongToDraw, sketch_schedule
@@ -69,7 +69,7 @@ def test_tables_of_a_page_are_those_that_the_command_prints() -> None:
     front = ckptplan.pareto(WORKLOAD.with_steps(64), PROFILE, local_bytes="230 kB")
     view = view_front(front)
     page = make_front_page(front, view).render()
-    grids = [block for block in collect_blocks(view.table) if isinstance(block, Grid)]
+    grids = [block for block in collect_blocks(view.table) if isinstance(block, TableBlock)]
     assert len(grids) == 2
     for grid in grids:
         for row in grid.rows:

@@ -44,7 +44,7 @@ class Paragraph:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Grid:
+class TableBlock:
     """A table: its headings (none: the first cell of a row is its heading), and its cells as text."""
 
     kind: ClassVar[str] = "table"
@@ -56,7 +56,7 @@ class Grid:
     caption: str = ""
 
 
-Block: TypeAlias = Heading | Paragraph | Grid
+Block: TypeAlias = Heading | Paragraph | TableBlock
 
 
 def collect_blocks(table: Callable[[Console], None]) -> tuple[Block, ...]:
@@ -111,16 +111,16 @@ def _blocks_of_table(table: Table) -> Iterator[Block]:
     if table.title is not None:
         yield Heading(text=_plain(table.title))
     columns = table.columns
-    yield Grid(
+    yield TableBlock(
         headings=tuple(_plain(column.header) for column in columns) if table.show_header else (),
         rows=tuple(zip(*([_plain(cell) for cell in column.cells] for column in columns), strict=True)),
         numeric=tuple(column.justify == "right" for column in columns),
     )
 
 
-def _block_of_fitted(table: FittedTable) -> Grid:
+def _block_of_fitted(table: FittedTable) -> TableBlock:
     titles = table.titles
-    return Grid(
+    return TableBlock(
         headings=titles if any(titles) else (),
         rows=tuple(tuple(_BAR.sub("", cell) for cell in row) for row in table.rows),
         numeric=tuple(column.is_flush_right for column in table.columns),
