@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -13,9 +14,11 @@ from ckptplan.model.plan import Plan
 from ckptplan.schedule.actions import Action
 from ckptplan.schedule.schedule import Schedule
 from ckptplan.torch.budget import make_plan
+from ckptplan.torch.compiling.options import Compile, read_compile
 from ckptplan.torch.engine import Cell
 from ckptplan.torch.executor import Observer
 from ckptplan.torch.parameters import list_parameters
+from ckptplan.torch.piece_budget import Choice, choose_plan
 from ckptplan.torch.planned import Result, bptt_planned, check_losses, unroll_planned
 
 
@@ -33,6 +36,7 @@ def unroll(
     schedule: Iterable[Action] | None = None,
     observer: Observer | None = None,
     strict: bool = False,
+    compile: bool | int | Compile | None = None,  # noqa: A002 - PyTorch's name
 ) -> tuple[Any, Any]:
     """Return the outputs of all steps, stacked over time, and the final state; both can be differentiated.
 
@@ -57,6 +61,9 @@ def unroll(
         observer: called with each action when it is done.
         strict: whether a plan that was made for other sizes than the cell's is an error, instead of the warning
             PlanMismatch.
+        compile: whether pieces of K steps are compiled by ``torch.compile``: True for the quickest K of a few,
+            K itself, or ``Compile``. What cannot be compiled runs as it is written, and CompileFallback warns
+            once why.
 
     The outputs of all steps are kept in memory; if only a loss is needed, ``bptt`` needs far less.
     Raises InputError, also if no plan fits ``memory``.
@@ -67,12 +74,14 @@ def unroll(
         "replay_randomness": replay_randomness,
         "verify": verify,
     }
-    chosen = _choose_plan(plan, memory, cell, inputs, state, losses={}, **options)
+    wanted = read_compile(compile)
+    chosen = _choose_plan(plan, memory, cell, inputs, state, losses={}, compile_=wanted, **options)
     return unroll_planned(
         cell,
         inputs,
         state,
-        plan=chosen,
+        plan=chosen.executed,
+        compile=chosen.compile,
         remote_dir=remote_dir,
         schedule=schedule,
         observer=observer,
@@ -98,6 +107,7 @@ def bptt(
     schedule: Iterable[Action] | None = None,
     observer: Observer | None = None,
     strict: bool = False,
+    compile: bool | int | Compile | None = None,  # noqa: A002 - PyTorch's name
 ) -> Result:
     """Return the loss of a sequence, computed during the schedule, so that outputs are not kept.
 
@@ -121,6 +131,7 @@ def bptt(
         schedule: as for ``unroll``.
         observer: as for ``unroll``.
         strict: as for ``unroll``.
+        compile: as for ``unroll``; the losses of steps are compiled, too.
 
     Raises InputError, also if no plan fits ``memory``.
     """
@@ -131,12 +142,14 @@ def bptt(
         "replay_randomness": replay_randomness,
         "verify": verify,
     }
-    chosen = _choose_plan(plan, memory, cell, inputs, state, losses=losses, **options)
-    return bptt_planned(
+    wanted = read_compile(compile)
+    chosen = _choose_plan(plan, memory, cell, inputs, state, losses=losses, compile_=wanted, **options)
+    result = bptt_planned(
         cell,
         inputs,
         state,
-        plan=chosen,
+        plan=chosen.executed,
+        compile=chosen.compile,
         remote_dir=remote_dir,
         schedule=schedule,
         observer=observer,
@@ -144,6 +157,7 @@ def bptt(
         **losses,
         **options,
     )
+    return replace(result, plan=chosen.plan)
 
 
 def scan(
@@ -209,15 +223,25 @@ def plan_for(
 
 
 def _choose_plan(
-    plan: Plan | Schedule | None, memory: int | str | None, cell: Cell, inputs: Any, state: Any, **more: Any
-) -> Plan | Schedule:
-    """Return the plan that is given, or one for a limit of memory. Raises InputError."""
+    plan: Plan | Schedule | None,
+    memory: int | str | None,
+    cell: Cell,
+    inputs: Any,
+    state: Any,
+    *,
+    compile_: Compile | None,
+    **more: Any,
+) -> Choice:
+    """Return the plan that is given, or one for a limit of memory, and what executes it. Raises InputError."""
     if memory is None:
         if plan is None:
             raise InputError("is missing", field="plan", accepted="a plan, or memory='2 GiB' in its place")
-        return plan
+        return Choice(plan=plan, executed=plan, compile=compile_)
     if plan is not None:
         raise InputError("is given together with plan", field="memory", accepted="one of the two")
     if not callable(cell):
         raise InputError("cannot be called", field="cell", accepted="cell(state, x)")
-    return make_plan(cell, inputs, state, memory=memory, **more)
+    if compile_ is not None and torch.is_grad_enabled():
+        return choose_plan(cell, inputs, state, memory=memory, compile_=compile_, **more)
+    made = make_plan(cell, inputs, state, memory=memory, **more)
+    return Choice(plan=made, executed=made, compile=None)

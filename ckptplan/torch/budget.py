@@ -68,7 +68,7 @@ def make_plan(
     count = count_steps(inputs, steps)
     leaves = (*flatten(state)[0], *make_sequence(inputs, steps=count).leaves)
     limit = read_limit(memory, find_device(leaves))
-    measurement = _measure(cell, inputs, state, losses=losses, steps=count, limit=limit, **options)
+    measurement = measure(cell, inputs, state, losses=losses, steps=count, limit=limit, **options)
     kept = 0 if losses else 2 * count * measurement.output_bytes
     gradients = sum(leaf.nbytes for leaf in make_sequence(inputs, steps=count).leaves if leaf.requires_grad)
     plan = plan_within(measurement, steps=count, limit=limit, kept=kept + gradients)
@@ -173,9 +173,10 @@ def _round_up(size: int) -> int:
     return int(-(-size // digits) * digits)
 
 
-def _measure(
+def measure(
     cell: Any, inputs: Any, state: Any, *, losses: Mapping[str, Any], steps: int, limit: int, **options: Any
 ) -> Measurement:
+    """Return what a call takes, measured now or for a call of the same kind. Raises InputError."""
     kind, constants = _find_kind(
         cell, inputs, state, losses=losses, steps=steps, parameters=options.get("parameters", ())
     )

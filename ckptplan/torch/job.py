@@ -6,7 +6,6 @@ import os
 from collections.abc import Callable, Iterable
 from contextlib import closing, nullcontext
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, TypeVar
 
 import torch
@@ -20,6 +19,13 @@ from ckptplan.torch.ambient import Autocast, Generators
 from ckptplan.torch.cell_kinds import ClosedCell, SlotCell
 from ckptplan.torch.chunk_cell import ChunkCell
 from ckptplan.torch.chunk_engine import ChunkEngine
+from ckptplan.torch.compiled.engine import CompiledEngine
+from ckptplan.torch.compiled.piece import CompiledPiece
+from ckptplan.torch.compiled.reasons import REFUSED
+from ckptplan.torch.compiling.build import Built
+from ckptplan.torch.compiling.options import Compile
+from ckptplan.torch.compiling.prepare import find_piece
+from ckptplan.torch.compiling.request import PieceRequest
 from ckptplan.torch.constants import refuse_other_leaves
 from ckptplan.torch.engine import Cell, Engine
 from ckptplan.torch.executor import Executor, Observer
@@ -28,7 +34,7 @@ from ckptplan.torch.function import PlannedSequence, Run
 from ckptplan.torch.gradients import Gradients
 from ckptplan.torch.host_store import HostStore
 from ckptplan.torch.inputs import Sequence, make_sequence
-from ckptplan.torch.kept import forget, keep, number_findings
+from ckptplan.torch.kept import Situation, forget, keep, number_findings
 from ckptplan.torch.lookahead import Lookahead
 from ckptplan.torch.losses import Outputs, SummedLoss
 from ckptplan.torch.memory import explain_exhaustion
@@ -63,6 +69,8 @@ class Job:
     strict: bool = False
     #: Whether the plan's sizes are compared with those of the cell.
     compares_sizes: bool = True
+    #: How pieces are compiled, or the piece itself; None if steps run as they are written.
+    compile: Compile | CompiledPiece | None = None
 
     def __post_init__(self) -> None:
         if not isinstance(self.plan, Plan | Schedule):
@@ -161,16 +169,18 @@ class Job:
         """
         # An observer sees each action once, and actions may be given only once.
         anew = self.schedule is not None or self.observer is not None or self.is_closed
-        outputs = make_outputs()
-        attempt = self._attempt(outputs, anew=anew)
-        try:
-            return outputs, *attempt.run()
-        except InputError:
-            forget(attempt.probed.situation)
-            if not attempt.can_repeat:
-                raise
-        outputs = make_outputs()
-        return outputs, *self._attempt(outputs, anew=True).run()
+        while True:
+            outputs = make_outputs()
+            attempt = self._attempt(outputs, anew=anew)
+            try:
+                return outputs, *attempt.run()
+            except InputError:
+                forget(attempt.probed.situation)
+                if not attempt.probed.recalled:
+                    attempt.distrust()
+                if not attempt.can_repeat:
+                    raise
+            anew = True
 
     def _attempt(self, outputs: Outputs, *, anew: bool) -> Attempt:
         probed = self._probe(outputs if isinstance(outputs, SummedLoss) else None, anew=anew)
@@ -308,7 +318,29 @@ class Job:
             return ChunkEngine(
                 **shared, device=probed.device, chunk=planned.chunk_size, room=planned.local_states
             )
-        return StepEngine(**shared, temporary=probed.temporary)
+        shared["temporary"] = probed.temporary
+        piece = self._find_piece(probed)
+        if piece is None:
+            return StepEngine(**shared)
+        return CompiledEngine(**shared, piece=piece, loss=self.losses.get(piece.product))
+
+    def _find_piece(self, probed: ProbeResult) -> CompiledPiece | None:
+        """Return the compiled piece, None if steps run as they are written. A trial has found no fault."""
+        if self.compile is None or self.is_closed or not self.wants_gradients(probed):
+            return None
+        if isinstance(self.compile, CompiledPiece):
+            return None if self.compile.broken is not None else self.compile
+        request = PieceRequest(
+            cell=self.cell,
+            losses=self.losses,
+            state=self.state,
+            inputs=self.sequence,
+            steps=self.plan.steps,
+            parameters=self.parameters,
+            device=probed.device,
+        )
+        found = find_piece(request, self.compile)
+        return found.piece if isinstance(found, Built) else None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -322,19 +354,27 @@ class Attempt:
 
     @property
     def can_repeat(self) -> bool:
-        """Whether a refusal may be due to findings of an earlier call, and all is as it was before."""
-        return self.probed.recalled and self.watch.restored
+        """Whether earlier findings or compiled steps may be the reason, and all is as it was before."""
+        again = self.job.schedule is None and self.job.observer is None
+        return (self.probed.recalled or (self.outputs.piece is not None and again)) and self.watch.restored
+
+    def distrust(self) -> None:
+        """Keep what was refused from running compiled again: another call shows whether that was the reason."""
+        piece = self.outputs.piece
+        if piece is not None and piece.broken is None:
+            piece.broken = REFUSED
 
     def run(self) -> tuple[tuple[torch.Tensor, ...], Structure]:
         """Run it, and keep its findings if they hold for calls that find everything as it is now."""
         results = self.job.execute(self.outputs, self.probed, self.watch)
+        self.watch.when_refused = self.distrust
         if self.job.wants_gradients(self.probed):
             changed, checked = self.watch.swept, self.watch.checked
         else:
             changed, checked = self.probed.changed, True
         if not changed and self.probed.recalled:
             # They are kept already.
-            self.watch.when_refused = partial(forget, self.probed.situation)
+            self._forget_if_refused(self.probed.situation)
         elif not changed or checked or self.job.runs_once:
             self._keep(changed)
         return results
@@ -356,4 +396,11 @@ class Attempt:
         )
         if findings is not None:
             keep(situation, findings)
-            self.watch.when_refused = partial(forget, situation)
+            self._forget_if_refused(situation)
+
+    def _forget_if_refused(self, situation: Situation) -> None:
+        def refused() -> None:
+            forget(situation)
+            self.distrust()
+
+        self.watch.when_refused = refused

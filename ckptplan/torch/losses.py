@@ -34,6 +34,8 @@ class Outputs(ABC):
     verifier: Verifier | None = None
     #: Whether outputs that are taken again were saved, so that they cannot differ.
     saved = False
+    #: The compiled piece that steps run in, None if they run as they are written.
+    piece: Any = None
 
     @abstractmethod
     def take(self, start: int, outputs: Sequence[Any], *, first_time: bool) -> Terms:
@@ -198,12 +200,46 @@ class SummedLoss(Outputs):
         self, loss: Callable[[int, Any], torch.Tensor], step: int, output: Any, *, first_time: bool
     ) -> torch.Tensor:
         """Return the loss of a single output: the usual case, once for each step."""
-        value = _check_scalar(loss(step, output), "loss")
+        value = check_scalar(loss(step, output), "loss")
         if first_time:
             self._count(value, first_time=True)
         if self.verifier is not None and runs_again(first_time):
             self._compare(self.verifier, step, value, output, first_time=first_time)
         return value
+
+    def take_terms(
+        self,
+        start: int,
+        values: torch.Tensor,
+        *,
+        first_time: bool,
+        scale: Callable[[int], float],
+    ) -> Terms:
+        """Take the losses of several steps, as a tensor; return their sum, through which gradients enter.
+
+        ``scale`` returns how far the loss of a step moves with its output, and is asked only in doubt.
+        """
+        total = values.sum()
+        self._count(total, first_time=first_time)
+        if self.verifier is not None and runs_again(first_time):
+            numbers = values.detach()
+            if self._numbers is None:
+                self._numbers = self.verifier.make_loss_numbers(numbers[0], (numbers,))
+            if first_time:
+                self._numbers.keep_all(start, numbers)
+            else:
+                self._numbers.check_all(start, numbers, scale=scale)
+        return [total]
+
+    def take_run(self, start: int, stop: int, value: torch.Tensor, *, first_time: bool) -> Terms:
+        """Take the loss of a run of steps as a whole."""
+        self._count(value, first_time=first_time)
+        if self.verifier is not None and runs_again(first_time):
+            if self._sums is None:
+                self._sums = self.verifier.make_loss_sums(value, ())
+            act = self._sums.keep if first_time else self._sums.check
+            act(start, stop, value)
+        return [value]
 
     def _compare(
         self, verifier: Verifier, step: int, value: torch.Tensor, output: Any, *, first_time: bool
@@ -213,9 +249,9 @@ class SummedLoss(Outputs):
         if first_time:
             self._numbers.keep(step, value)
         else:
-            self._numbers.check(step, value, scale=partial(self._measure_scale, step, output))
+            self._numbers.check(step, value, scale=partial(self.measure_scale, step, output))
 
-    def _measure_scale(self, step: int, output: Any) -> float:
+    def measure_scale(self, step: int, output: Any) -> float:
         """Return how far the loss of a step moves if each element of an output changes by its own size.
 
         A term that is a small difference of large ones moves much by their rounding.
@@ -248,11 +284,9 @@ class SummedLoss(Outputs):
 
     def _values(self, start: int, outputs: Sequence[Any]) -> list[torch.Tensor]:
         if self.loss is not None:
-            return [
-                _check_scalar(self.loss(step, one), "loss") for step, one in enumerate(outputs, start=start)
-            ]
+            return [check_scalar(self.loss(step, one), "loss") for step, one in enumerate(outputs, start=start)]
         if self.chunk_loss is not None:
-            return [_check_scalar(self.chunk_loss(start, stack_outputs(outputs)), "chunk_loss")]
+            return [check_scalar(self.chunk_loss(start, stack_outputs(outputs)), "chunk_loss")]
         return []
 
     def gradients(
@@ -264,7 +298,7 @@ class SummedLoss(Outputs):
     def finish(self, state: Any) -> Terms:
         if self.final_loss is None:
             return []
-        value = _check_scalar(self.final_loss(state), "final_loss")
+        value = check_scalar(self.final_loss(state), "final_loss")
         self._count(value, first_time=True)
         return [value]
 
@@ -276,7 +310,7 @@ class SummedLoss(Outputs):
 
     def probe_final(self, state: Any) -> Terms:
         """Return the final loss of a state, without adding it to the total."""
-        return [] if self.final_loss is None else [_check_scalar(self.final_loss(state), "final_loss")]
+        return [] if self.final_loss is None else [check_scalar(self.final_loss(state), "final_loss")]
 
     def _count(self, value: torch.Tensor, *, first_time: bool) -> None:
         if first_time:
@@ -296,7 +330,8 @@ def stack_outputs(outputs: Sequence[Any]) -> Any:
     )
 
 
-def _check_scalar(value: object, field: str) -> torch.Tensor:
+def check_scalar(value: object, field: str) -> torch.Tensor:
+    """Return a loss as a scalar of at least fp32. Raises InputError if it is no single float."""
     if value.__class__ is torch.Tensor and value.dtype in _SUMMED and not value.shape:
         # The usual case, without another operation in the graph of each step.
         return value

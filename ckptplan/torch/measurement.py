@@ -52,7 +52,7 @@ class Measurement:
     steps: int
 
 
-class _OutputSize:
+class OutputSize:
     """A loss of a step that notes the bytes of its output."""
 
     def __init__(self, loss: Callable[[int, Any], torch.Tensor] | None) -> None:
@@ -86,12 +86,12 @@ def measure_call(
     most = min(_PIECE if isinstance(cell, ChunkCell) else _STEPS, steps)
     count = _choose_count(cell, inputs, state, losses=losses, steps=steps, most=most, limit=limit, **options)
     pieces, nest = make_sequence(inputs, steps=steps).piece(0, count)
-    first = nest.fill(_copy_roots(pieces))
+    first = nest.fill(copy_roots(pieces))
     given, structure = flatten(state)
     # The graph of a state that is carried on belongs to the caller.
-    state = structure.fill(_copy_roots(given))
+    state = structure.fill(copy_roots(given))
     named = list_parameters(options.get("parameters", ()))
-    output = _OutputSize(losses.get("loss"))
+    output = OutputSize(losses.get("loss"))
     parameters = 0
     used = dict(losses) if "chunk_loss" in losses else {**losses, "loss": output}
 
@@ -110,7 +110,7 @@ def measure_call(
     device = find_device((*flatten(state)[0], *pieces))
     with torch.enable_grad(), leave_as_found({"cell": cell, **losses}, device=device):
         sizes = measured_sizes(cell, first, state, **used, **options)
-        seconds = _Seconds()
+        seconds = ActionSeconds()
         run(
             (
                 *(Save(0, Tier.LOCAL), Advance(0, count), Load(0, Tier.LOCAL), Free(0, Tier.LOCAL)),
@@ -171,7 +171,7 @@ def _choose_count(
     pieces, nest = make_sequence(inputs, steps=steps).piece(0, _FEW)
     given, structure = flatten(state)
     sizes = measured_sizes(
-        cell, nest.fill(_copy_roots(pieces)), structure.fill(_copy_roots(given)), **losses, **options
+        cell, nest.fill(copy_roots(pieces)), structure.fill(copy_roots(given)), **losses, **options
     )
     return max(_FEW, min(most, limit // (2 * max(1, sizes.tape_bytes))))
 
@@ -181,12 +181,12 @@ def find_device(leaves: Sequence[torch.Tensor]) -> torch.device:
     return next((leaf.device for leaf in leaves if leaf.device.type != "cpu"), torch.device("cpu"))
 
 
-def _copy_roots(leaves: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+def copy_roots(leaves: Sequence[torch.Tensor]) -> list[torch.Tensor]:
     """Return tensors outside of any graph, which require a gradient if the given ones do."""
     return [leaf.detach().requires_grad_(leaf.requires_grad) for leaf in leaves]
 
 
-class _Seconds:
+class ActionSeconds:
     """An observer that adds up the time of each kind of action."""
 
     def __init__(self) -> None:

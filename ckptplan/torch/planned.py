@@ -13,6 +13,8 @@ from ckptplan.errors import InputError, quote_value
 from ckptplan.model.plan import Plan
 from ckptplan.schedule.actions import Action
 from ckptplan.schedule.schedule import Schedule
+from ckptplan.torch.compiled.piece import CompiledPiece
+from ckptplan.torch.compiling.options import Compile
 from ckptplan.torch.engine import Cell
 from ckptplan.torch.executor import Observer
 from ckptplan.torch.job import Job
@@ -28,6 +30,8 @@ class Result:
     state: Any
     #: What was executed: the given plan or schedule, or the plan that was made for ``memory``.
     plan: Plan | Schedule
+    #: The steps of the compiled pieces that ran, None if steps ran as they are written.
+    piece: int | None = None
 
 
 class RunOptions(TypedDict, total=False):
@@ -40,6 +44,7 @@ class RunOptions(TypedDict, total=False):
     schedule: Iterable[Action] | None
     observer: Observer | None
     strict: bool
+    compile: Compile | CompiledPiece | None
 
 
 def unroll_planned(
@@ -68,10 +73,16 @@ def bptt_planned(
     """Return the loss of a sequence, as ``ckptplan.torch.bptt`` under a plan. Raises InputError."""
     losses = check_losses(loss=loss, chunk_loss=chunk_loss, final_loss=final_loss)
     job = Job(cell=cell, inputs=inputs, state=state, plan=plan, losses=losses, **_read_once(options))
-    _, (value, *final), end = job.run(
+    outputs, (value, *final), end = job.run(
         lambda: SummedLoss(loss=loss, chunk_loss=chunk_loss, final_loss=final_loss)
     )
-    return Result(loss=value, state=end.fill([leaf.detach() for leaf in final]), plan=plan)
+    piece = outputs.piece
+    return Result(
+        loss=value,
+        state=end.fill([leaf.detach() for leaf in final]),
+        plan=plan,
+        piece=None if piece is None or piece.broken is not None else piece.steps,
+    )
 
 
 def _read_once(options: RunOptions) -> dict[str, Any]:

@@ -44,6 +44,11 @@ class StepNumbers(ABC):
         ``scale`` is asked only if it may decide: rounding may also change a share of what it returns.
         """
 
+    def check_all(self, start: int, numbers: torch.Tensor, *, scale: Callable[[int], Number]) -> None:
+        """Compare the numbers of several steps that run again; ``scale`` is asked for a step in doubt."""
+        for step, number in enumerate(numbers.unbind(0), start=start):
+            self.check(step, number, scale=partial(scale, step))
+
     @abstractmethod
     def end_action(self) -> None:
         """End an action of the schedule. Raises InputError, now or when comparisons settle."""
@@ -82,7 +87,13 @@ class HostNumbers(StepNumbers):
         self._first[start : start + len(numbers)] = array(self._first.typecode, numbers.tolist())
 
     def check(self, step: int, number: torch.Tensor, *, scale: MeasureScale = _no_scale) -> None:
-        again = number.item()
+        self._check_number(step, number.item(), scale)
+
+    def check_all(self, start: int, numbers: torch.Tensor, *, scale: Callable[[int], Number]) -> None:
+        for step, number in enumerate(numbers.tolist(), start=start):
+            self._check_number(step, number, partial(scale, step))
+
+    def _check_number(self, step: int, again: float, scale: MeasureScale) -> None:
         first = self._first[step]
         # The usual case, without the mean; NaN and infinities go on.
         if not abs(first - again) <= self._rounding * abs(again) and self._refusal is None:

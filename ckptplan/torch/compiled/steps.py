@@ -1,0 +1,76 @@
+"""Runs of steps as functions that PyTorch's compiler takes as a whole.
+
+The compiler unrolls the loops. It takes the number of the first step as a variable, by the name of the
+argument: another number would be a part of what is compiled, and each piece would be compiled anew. It is
+``SHIFT`` too large, since the compiler knows 0 and 1 by themselves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from types import FunctionType
+from typing import Any
+
+import torch
+from torch.utils import _pytree
+
+from ckptplan.torch.losses import check_scalar, stack_outputs
+
+#: Added to the numbers of steps.
+SHIFT = 2
+#: The argument that is a variable.
+VARIABLE = "ckptplan_start"
+#: ``run(cell, loss, start, state, inputs)`` returns what the steps made, and the state after them.
+PieceFunction = Callable[[Any, Any, int, Any, Any], tuple[Any, Any]]
+
+
+def run_with_loss(
+    cell: Any, loss: Any, ckptplan_start: int, state: Any, inputs: Any
+) -> tuple[torch.Tensor, Any]:
+    """Return the loss of each step, and the state after the last one."""
+    terms = []
+    for place, x in enumerate(_iterate(inputs)):
+        state, output = cell(state, x)
+        terms.append(check_scalar(loss(ckptplan_start - SHIFT + place, output), "loss"))
+    return torch.stack(terms), state
+
+
+def run_with_chunk_loss(
+    cell: Any, loss: Any, ckptplan_start: int, state: Any, inputs: Any
+) -> tuple[torch.Tensor, Any]:
+    """Return the loss of all steps together, as the only element of a tensor, and the state after them."""
+    outputs = []
+    for x in _iterate(inputs):
+        state, output = cell(state, x)
+        outputs.append(output)
+    return check_scalar(loss(ckptplan_start - SHIFT, stack_outputs(outputs)), "chunk_loss").reshape(1), state
+
+
+def run_with_outputs(
+    cell: Any, loss: Any, ckptplan_start: int, state: Any, inputs: Any
+) -> tuple[list[Any], Any]:
+    """Return the output of each step, and the state after the last one."""
+    del loss, ckptplan_start
+    outputs = []
+    for x in _iterate(inputs):
+        state, output = cell(state, x)
+        outputs.append(output)
+    return outputs, state
+
+
+def _iterate(inputs: Any) -> Iterator[Any]:
+    """Yield the input of each step, of tensors with time first, nested or not."""
+    if isinstance(inputs, torch.Tensor):
+        yield from inputs.unbind(0)
+        return
+    leaves, spec = _pytree.tree_flatten(inputs)
+    parts = [leaf.unbind(0) if isinstance(leaf, torch.Tensor) else None for leaf in leaves]
+    count = next(len(part) for part in parts if part is not None)
+    for place in range(count):
+        step = [leaf if part is None else part[place] for leaf, part in zip(leaves, parts, strict=True)]
+        yield _pytree.tree_unflatten(step, spec)
+
+
+def copy_function(function: Any) -> PieceFunction:
+    """Return a function of its own code object: the compiler keeps what it makes with the code."""
+    return FunctionType(function.__code__.replace(), function.__globals__, function.__name__)

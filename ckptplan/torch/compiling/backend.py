@@ -1,0 +1,71 @@
+"""Compiles a function with PyTorch's compiler, and counts how often that happens."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import torch
+import torch._dynamo.config
+import torch.compiler.config
+from torch._dynamo.exc import TorchDynamoException
+from torch._inductor import list_mode_options
+from torch._inductor.compile_fx import compile_fx
+
+from ckptplan.torch.compiled.reasons import PieceError
+from ckptplan.torch.compiled.steps import VARIABLE, PieceFunction, copy_function
+from ckptplan.torch.compiling.explain import TooManyGraphsError, explain_error
+from ckptplan.torch.compiling.merge import MergeProducts
+
+# The compiler looks at the gradient of each tensor that a graph is made for, also of a state that is no leaf.
+warnings.filterwarnings(
+    "ignore", message="The .grad attribute of a Tensor that is not a leaf", module=r"torch\._"
+)
+#: Graphs of one function: more than one, if a number that steps read was set anew.
+_MOST_GRAPHS = 3
+
+
+class CompiledFunction:
+    """A function that is compiled when it is called, and again if it finds something else than before.
+
+    Raises PieceError in place of errors of the compiler, when nothing has run.
+    """
+
+    def __init__(self, function: PieceFunction, *, mode: str) -> None:
+        self.graphs = 0
+        self._options = {
+            **list_mode_options(mode),
+            "post_grad_custom_pre_pass": MergeProducts(),
+            # Random numbers as PyTorch draws them: both graphs, and steps that run uncompiled, draw the same.
+            "fallback_random": True,
+        }
+        self._run = torch.compile(copy_function(function), backend=self._compile, dynamic=False, fullgraph=True)
+
+    def __call__(self, *args: Any) -> Any:
+        try:
+            return self._run(*args)
+        except TorchDynamoException as error:
+            raise PieceError(explain_error(error)) from error
+
+    def _compile(self, graph: Any, examples: Sequence[Any]) -> Any:
+        self.graphs += 1
+        if self.graphs > _MOST_GRAPHS:
+            raise TooManyGraphsError(f"{self.graphs} graphs")
+        return compile_fx(graph, list(examples), config_patches=self._options)
+
+
+@contextmanager
+def set_compiler() -> Iterator[None]:
+    """Set PyTorch's compiler as pieces need it.
+
+    Hooks are guarded, graphs are not cut where DistributedDataParallel sends gradients, since a sequence has
+    one gradient for each parameter, and the number of a step is a variable (since torch 2.8).
+    """
+    config: Any = torch.compiler.config
+    with ExitStack() as stack:
+        stack.enter_context(torch._dynamo.config.patch(skip_nnmodule_hook_guards=False, optimize_ddp=False))
+        if hasattr(config, "dynamic_sources"):
+            stack.enter_context(config.patch(dynamic_sources=f"L['{VARIABLE}']"))
+        yield

@@ -1,0 +1,226 @@
+"""Compiles a piece: runs it aside, compares it with the steps as they are written, and measures both."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from time import perf_counter
+from typing import Any
+
+import torch
+
+from ckptplan.torch.ambient import Autocast, Generators
+from ckptplan.torch.backward import compute_gradients
+from ckptplan.torch.clock import choose_clock
+from ckptplan.torch.compiled.piece import CompiledPiece, Form, Product, prepare_leaves
+from ckptplan.torch.compiled.reasons import NotCompiled, PieceError
+from ckptplan.torch.compiled.steps import (
+    SHIFT,
+    PieceFunction,
+    run_with_chunk_loss,
+    run_with_loss,
+    run_with_outputs,
+)
+from ckptplan.torch.compiling.request import PieceRequest
+from ckptplan.torch.graphs import count_saved_bytes, find_graph_leaves
+from ckptplan.torch.inputs import detach_inputs
+from ckptplan.torch.sequence_watch import leave_as_found
+from ckptplan.torch.trees import Leaves, flatten, is_differentiable
+
+_FUNCTIONS: dict[Product, PieceFunction] = {
+    "loss": run_with_loss,
+    "chunk_loss": run_with_chunk_loss,
+    "outputs": run_with_outputs,
+}
+#: What compiled steps may differ by from those that run as they are written, as a share of the largest number.
+_ROUNDING = 1e-3
+#: What the compiler's parts raise besides its own errors.
+_ERRORS = (RuntimeError, NotImplementedError, AssertionError, OSError)
+#: Rounds of which the quickest counts.
+_ROUNDS = 3
+
+
+@dataclass(frozen=True, kw_only=True)
+class Seconds:
+    """Seconds of a piece: without a tape, with one, and of its reversal."""
+
+    forward: float
+    record: float
+    backward: float
+
+    @property
+    def together(self) -> float:
+        """What a chunk that runs twice takes."""
+        return self.forward + self.record + self.backward
+
+
+@dataclass(frozen=True, kw_only=True)
+class Built:
+    """A compiled piece, and what was measured."""
+
+    piece: CompiledPiece
+    #: Of the piece, and of its steps as they are written.
+    seconds: Seconds
+    eager: Seconds
+    tape_bytes: int
+    compile_seconds: float
+
+
+class _Runs:
+    """Runs a piece of a request aside, compiled or not, always from the same state and the same inputs."""
+
+    def __init__(self, request: PieceRequest, steps: int, leaves: Leaves, fill: Callable[[Any], Any]) -> None:
+        self.request, self.leaves, self.fill = request, leaves, fill
+        self.pieces, self.nest = request.inputs.piece(0, steps)
+        self.generators = Generators(request.device, wanted=True, held=request.reached.generators)
+        self.drawn = self.generators.state()
+        self.start = SHIFT
+        self.order: dict[int, int] = {}
+        self.clock = choose_clock(request.device)
+
+    def _call(self, run: PieceFunction, begin: Leaves, inputs: Leaves) -> tuple[Any, Any]:
+        self.generators.restore(self.drawn)
+        return run(self.request.cell, self.request.loss, self.start, self.fill(begin), self.nest.fill(inputs))
+
+    def advance(self, run: PieceFunction) -> tuple[Leaves, float]:
+        """Run without a tape; return all tensors, and the seconds."""
+        with torch.no_grad():
+            begin = prepare_leaves(self.leaves, roots=False)
+            inputs = tuple(leaf.detach() for leaf in self.pieces)
+            begun = self.clock()
+            result = self._call(run, begin, inputs)
+            seconds = self._stop(begun)
+        return flatten(result)[0], seconds
+
+    def record(self, run: PieceFunction) -> tuple[Leaves, Leaves, tuple[float, float], int]:
+        """Run with a tape and backwards; return tensors, gradients, seconds and the bytes of the tape."""
+        with torch.enable_grad():
+            begin = prepare_leaves(tuple(leaf.detach() for leaf in self.leaves), roots=True)
+            inputs = detach_inputs(
+                self.pieces, tuple(leaf.requires_grad for leaf in self.request.inputs.leaves)
+            )
+            begun = self.clock()
+            result = self._call(run, begin, inputs)
+            recorded = self._stop(begun)
+            leaves = flatten(result)[0]
+            tape = count_saved_bytes(leaves, end=flatten(result[1])[0], without=(*begin, *inputs))
+            ends = [leaf for leaf in leaves if leaf.requires_grad and is_differentiable(leaf)]
+            wanted = [leaf for leaf in (*begin, *inputs) if leaf.requires_grad]
+            parameters = self._list_parameters(ends, wanted)
+            begun = self.clock()
+            found = compute_gradients(
+                ends, [torch.ones_like(leaf) for leaf in ends], wanted, parameters=parameters
+            )
+            backward = self._stop(begun)
+        gradients = tuple(torch.zeros(()) if one is None else one for one in found)
+        return tuple(leaf.detach() for leaf in leaves), gradients, (recorded, backward), tape
+
+    def _list_parameters(self, ends: list[torch.Tensor], wanted: list[torch.Tensor]) -> list[torch.Tensor]:
+        """Return what gradients reach besides the state and the inputs, always in the same order."""
+        named = self.request.parameters
+        inner = {id(one) for one in (*wanted, *named)}
+        found = {id(one): one for one in find_graph_leaves(ends, until=named) if id(one) not in inner}
+        for key in found:
+            self.order.setdefault(key, len(self.order))
+        return [*named, *sorted(found.values(), key=lambda one: self.order[id(one)])]
+
+    def _stop(self, begun: float) -> float:
+        if self.request.device.type == "cuda":
+            torch.cuda.synchronize(self.request.device)
+        return max(self.clock() - begun, 1e-9)
+
+    def measure(self, advance: PieceFunction, record: PieceFunction) -> Seconds:
+        """Return the least of a few times."""
+        times = []
+        for _ in range(_ROUNDS):
+            forward = self.advance(advance)[1]
+            times.append((forward, *self.record(record)[2]))
+        return Seconds(
+            **dict(zip(("forward", "record", "backward"), map(min, zip(*times, strict=True)), strict=True))
+        )
+
+
+def build_piece(request: PieceRequest, steps: int, product: Product, *, mode: str) -> Built | NotCompiled:
+    """Compile a piece of so many steps. All is left as it was.
+
+    The first steps run once as they are written: the state after them is of the form that most states have.
+    """
+    with leave_as_found(request.things, device=request.device):
+        return _build(request, steps, product, mode=mode)
+
+
+def _build(request: PieceRequest, steps: int, product: Product, *, mode: str) -> Built | NotCompiled:
+    with warnings.catch_warnings():
+        # PyTorch's compiler uses what PyTorch deprecates.
+        warnings.simplefilter("ignore", DeprecationWarning)
+        from ckptplan.torch.compiling.backend import CompiledFunction, set_compiler
+        from ckptplan.torch.compiling.explain import explain_error
+
+    written = _FUNCTIONS[product]
+    autocast = Autocast.present(request.device)
+    leaves, structure = flatten(request.state)
+    with autocast.cast_anew():
+        given = _Runs(request, steps, leaves, structure.fill)
+        with torch.no_grad():
+            pieces, nest = request.inputs.piece(0, steps)
+            inputs = nest.fill([leaf.detach() for leaf in pieces])
+            state = run_with_outputs(request.cell, None, given.start, request.state, inputs)[1]
+            leaves, structure = flatten(state)
+            again = flatten(run_with_outputs(request.cell, None, given.start, state, inputs)[1])
+        form = Form.of(leaves, structure)
+        if Form.of(*again) != form:
+            return NotCompiled(
+                reason="state",
+                text="the state holds numbers outside of tensors, or shapes, that differ from step to step",
+            )
+        runs = _Runs(request, steps, tuple(leaf.detach() for leaf in leaves), structure.fill)
+        advance, record = (CompiledFunction(written, mode=mode) for _ in range(2))
+        begun = perf_counter()
+        try:
+            with set_compiler():
+                first, _ = runs.advance(advance)
+                second, gradients, _, tape = runs.record(record)
+        except PieceError as error:
+            return error.why
+        except torch.OutOfMemoryError:
+            raise
+        except _ERRORS as error:
+            return explain_error(error)
+        spent = perf_counter() - begun
+        third, expected, _, _ = runs.record(written)
+        difference = _find_difference((*first, *second), (*third, *third)) or _find_difference(
+            gradients, expected
+        )
+        if difference:
+            return NotCompiled(
+                reason="differs", text=f"compiled steps differ from those as written by {difference}"
+            )
+        with set_compiler():
+            seconds = runs.measure(advance, record)
+        return Built(
+            piece=CompiledPiece(
+                steps=steps, product=product, form=form, advance=advance, record=record, settings=set_compiler
+            ),
+            seconds=seconds,
+            eager=runs.measure(written, written),
+            tape_bytes=tape,
+            compile_seconds=spent,
+        )
+
+
+def _find_difference(ones: Leaves, others: Leaves) -> str:
+    """Return the largest difference beyond rounding as text, an empty one if there is none."""
+    worst = 0.0
+    for one, other in zip(ones, others, strict=True):
+        if one.shape != other.shape:
+            return f"a shape, {tuple(one.shape)} for {tuple(other.shape)}"
+        wide, usual = (leaf.detach().to(torch.float64).nan_to_num(0.0, 1.0, -1.0) for leaf in (one, other))
+        if usual.numel():
+            scale = max(float(usual.abs().max()), torch.finfo(torch.float32).tiny)
+            limit = (
+                _ROUNDING if not is_differentiable(other) else max(_ROUNDING, 8 * torch.finfo(other.dtype).eps)
+            )
+            difference = float((wide - usual).abs().max()) / scale
+            worst = max(worst, difference if difference > limit else 0.0)
+    return f"{worst:.1g} of their size" if worst else ""

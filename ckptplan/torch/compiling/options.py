@@ -1,0 +1,66 @@
+"""The argument ``compile`` of ``bptt``, ``unroll``, ``scan`` and ``wrap``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from ckptplan.errors import InputError, quote_value
+
+#: Called with what is being compiled, and with the seconds that it took when it is done, None before.
+CompileProgress: TypeAlias = Callable[[str, float | None], None]
+_ACCEPTED = "True, False, the steps of a piece as a whole number from 1, or ckptplan.torch.Compile(...)"
+#: Modes of PyTorch's compiler that make sense for pieces.
+_MODES = ("default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Compile:
+    """How pieces of a sequence are compiled.
+
+    Arguments:
+        steps: K, the steps of a piece; the quickest of a few by itself.
+        mode: the mode of ``torch.compile``: ``"reduce-overhead"`` for CUDA graphs.
+        progress: called with what is being compiled, and with the seconds it took, None when it begins; a line
+            on standard error by itself, if that is a terminal.
+
+    Raises InputError.
+    """
+
+    steps: int | None = None
+    mode: str = "default"
+    progress: CompileProgress | None = None
+
+    def __post_init__(self) -> None:
+        if self.steps is not None and not _is_count(self.steps):
+            raise InputError(
+                f"is {quote_value(self.steps)}",
+                field="compile.steps",
+                value=self.steps,
+                accepted="a whole number from 1",
+            )
+        if self.mode not in _MODES:
+            raise InputError(
+                f"is {quote_value(self.mode)}",
+                field="compile.mode",
+                value=self.mode,
+                accepted=", ".join(_MODES),
+            )
+
+
+def read_compile(value: object) -> Compile | None:
+    """Return what ``compile`` asks for, None for nothing. Raises InputError."""
+    if value is None or value is False:
+        return None
+    if value is True:
+        return Compile()
+    if isinstance(value, Compile):
+        return value
+    if _is_count(value):
+        return Compile(steps=value)  # type: ignore[arg-type]
+    raise InputError(f"is {quote_value(value)}", field="compile", value=value, accepted=_ACCEPTED)
+
+
+def _is_count(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 1

@@ -1,0 +1,223 @@
+"""Makes a plan for a limit of memory whose steps are compiled pieces."""
+
+from __future__ import annotations
+
+import logging
+from collections import OrderedDict
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+
+from ckptplan.errors import InputError
+from ckptplan.model.plan import Plan
+from ckptplan.planning.playback import schedule_of
+from ckptplan.schedule.actions import Action, Advance, Backward, Free, Load, Record, Save, Tier, Transfer
+from ckptplan.schedule.schedule import Schedule
+from ckptplan.torch.allocated import measure_allocated
+from ckptplan.torch.backward import suspend_hooks
+from ckptplan.torch.budget import count_steps, describe_choice, measure, plan_within, read_limit
+from ckptplan.torch.compiled.piece import CompiledPiece
+from ckptplan.torch.compiled.steps import SHIFT, run_with_outputs
+from ckptplan.torch.compiling.build import Built
+from ckptplan.torch.compiling.options import Compile
+from ckptplan.torch.compiling.prepare import find_piece, is_known
+from ckptplan.torch.compiling.request import PieceRequest
+from ckptplan.torch.executor import Executor
+from ckptplan.torch.graphs import find_graph_leaves
+from ckptplan.torch.inputs import make_sequence
+from ckptplan.torch.measurement import (
+    ActionSeconds,
+    Measurement,
+    OutputSize,
+    copy_roots,
+    find_device,
+    measure_call,
+)
+from ckptplan.torch.parameters import list_parameters
+from ckptplan.torch.planned import bptt_planned
+from ckptplan.torch.sequence_watch import leave_as_found
+from ckptplan.torch.trees import byte_size, flatten
+
+_log = logging.getLogger("ckptplan.torch")
+#: Measurements that are kept: they live as long as the pieces.
+_MOST = 64
+_measured: OrderedDict[int, tuple[Built, Measurement]] = OrderedDict()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Choice:
+    """A plan, what executes it, and how pieces are compiled."""
+
+    plan: Plan | Schedule
+    #: The plan itself, or its actions for time steps if its steps are pieces.
+    executed: Plan | Schedule
+    compile: Compile | CompiledPiece | None
+
+
+def choose_plan(
+    cell: Any,
+    inputs: Any,
+    state: Any,
+    *,
+    memory: int | str,
+    losses: Mapping[str, Any],
+    compile_: Compile,
+    steps: int | None = None,
+    **options: Any,
+) -> Choice:
+    """Return the quickest plan for a call within a limit of memory, in compiled pieces or without.
+
+    Arguments:
+        cell: as for ``bptt``.
+        inputs: as for ``bptt``.
+        state: the initial state.
+        memory: bytes, text as "2 GiB", or "auto".
+        losses: by the names of their arguments; none for ``unroll``, whose outputs are kept.
+        compile_: how pieces are compiled.
+        steps: T, if inputs are made by a function.
+        options: other arguments of ``bptt``.
+
+    Raises InputError, also if no plan fits.
+    """
+    count = count_steps(inputs, steps)
+    sequence = make_sequence(inputs, steps=count)
+    device = find_device((*flatten(state)[0], *sequence.leaves))
+    limit = read_limit(memory, device)
+    request = PieceRequest(
+        cell=cell,
+        losses=losses,
+        state=state,
+        inputs=sequence,
+        steps=count,
+        parameters=list_parameters(options.get("parameters", ())),
+        device=device,
+    )
+    # Code that nothing is known of has to pass the trial before it is compiled.
+    take = measure if is_known(request, compile_) else measure_call
+    written = take(cell, inputs, state, losses=losses, steps=count, limit=limit, **options)
+    kept = 0 if losses else 2 * count * written.output_bytes
+    kept += sum(leaf.nbytes for leaf in sequence.leaves if leaf.requires_grad)
+    plans: list[tuple[Plan, Choice]] = []
+    refusal: InputError | None = None
+    try:
+        plan = plan_within(written, steps=count, limit=limit, kept=kept)
+        plans.append((plan, Choice(plan=plan, executed=plan, compile=None)))
+    except InputError as error:
+        refusal = error
+    built = find_piece(request, compile_)
+    if isinstance(built, Built):
+        found = _measure(built, request, written, options)
+        try:
+            plan = plan_within(found, steps=-(-count // built.piece.steps), limit=limit, kept=kept)
+            stretched = stretch(schedule_of(plan), built.piece.steps, count)
+            plans.append((plan, Choice(plan=plan, executed=stretched, compile=built.piece)))
+        except InputError as error:
+            refusal = refusal or error
+    if not plans:
+        assert refusal is not None  # noqa: S101 - one of the two
+        raise refusal
+    plan, choice = min(plans, key=lambda one: one[0].predicted.seconds)
+    _log.info("%s", describe_choice(plan, limit))
+    return choice
+
+
+def stretch(schedule: Schedule, piece: int, steps: int) -> Schedule:
+    """Return the actions of a schedule of pieces for time steps; the last piece may be shorter."""
+
+    def to(number: int) -> int:
+        return min(number * piece, steps)
+
+    def convert(action: Action) -> Action:
+        match action:
+            case Advance(start, stop) | Record(start, stop) | Backward(start, stop):
+                return type(action)(to(start), to(stop))
+            case Save(state, tier) | Load(state, tier) | Free(state, tier):
+                return type(action)(to(state), tier)
+            case Transfer(states, source, target):
+                return Transfer(tuple(map(to, states)), source, target)
+
+    def actions() -> Iterator[Action]:
+        return map(convert, schedule)
+
+    return Schedule(
+        steps=steps,
+        actions=actions,
+        chunk_size=min(schedule.chunk_size * piece, steps),
+        overlaps=schedule.overlaps,
+        local_states=schedule.local_states,
+    )
+
+
+class _TapeBytes(ActionSeconds):
+    """An observer that adds up times, and notes the bytes of the tape."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tape = 0
+
+    def __call__(self, action: Action, executor: Executor) -> None:
+        super().__call__(action, executor)
+        if isinstance(action, Record):
+            self.tape = executor.tapes[-1].bytes
+
+
+def _measure(
+    built: Built, request: PieceRequest, written: Measurement, options: Mapping[str, Any]
+) -> Measurement:
+    """Return what a piece takes as a step of a plan."""
+    known = _measured.get(id(built))
+    if known is not None:
+        return known[1]
+    found = _measure_anew(built.piece, request, written, options)
+    _measured[id(built)] = built, found
+    while len(_measured) > _MOST:
+        _measured.popitem(last=False)
+    return found
+
+
+def _measure_anew(
+    piece: CompiledPiece, request: PieceRequest, written: Measurement, options: Mapping[str, Any]
+) -> Measurement:
+    count = piece.steps
+    pieces, nest = request.inputs.piece(0, count)
+    inputs = nest.fill(copy_roots(pieces))
+    output = OutputSize(request.losses.get("loss"))
+    used = dict(request.losses) if request.losses else {"loss": output}
+
+    def run(actions: tuple[Action, ...], observer: Any = None) -> int:
+        plan = Schedule(steps=count, actions=actions, chunk_size=count)
+        result = bptt_planned(
+            request.cell, inputs, state, plan=plan, observer=observer, compile=piece, **used, **options
+        )
+        leaves = list(find_graph_leaves([result.loss], until=request.parameters))
+        leaves += [one for one in request.parameters if one.grad_fn is not None]
+        with suspend_hooks(leaves):
+            torch.autograd.grad(result.loss, leaves, allow_unused=True)
+        return byte_size(leaves)
+
+    again = (
+        *(Save(0, Tier.LOCAL), Advance(0, count), Load(0, Tier.LOCAL), Free(0, Tier.LOCAL)),
+        *(Record(0, count), Backward(0, count)),
+    )
+    with torch.enable_grad(), leave_as_found(request.things, device=request.device):
+        with torch.no_grad():
+            # The state after some steps is of the form that was compiled.
+            state = run_with_outputs(request.cell, None, SHIFT, request.state, inputs)[1]
+        run(again)
+        seconds = _TapeBytes()
+        run(again, seconds)
+        with measure_allocated(request.device) as allocated:
+            parameters = run(again)
+    state_bytes = written.state_bytes
+    return replace(
+        written,
+        tape_bytes=seconds.tape,
+        resident_bytes_per_step=0,
+        workspace_bytes=max(0, allocated.peak - seconds.tape - 2 * state_bytes) + parameters,
+        forward_seconds=seconds.of[Advance],
+        record_seconds=seconds.of[Record],
+        backward_seconds=seconds.of[Backward],
+        steps=count,
+    )

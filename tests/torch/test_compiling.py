@@ -1,0 +1,343 @@
+"""Laws of what is compiled, when it is compiled again, and of what runs as it is written, with the reason.
+
+Here PyTorch's compiler takes the code apart as always, and the graph then runs without being made into machine
+code, which would take seconds a test.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+from ckptplan.errors import InputError
+from ckptplan.torch import Compile, CompileFallback, bptt, scan, unroll
+from ckptplan.torch.adapters import TorchCell
+from ckptplan.torch.compiling.prepare import forget_pieces
+from tests.torch.support import assert_close, plan_of
+
+#: PyTorch's compiler uses what PyTorch deprecates, and looks at the gradient of each state.
+pytestmark = pytest.mark.filterwarnings(
+    "ignore::DeprecationWarning", "ignore:The .grad attribute of a Tensor that is not a leaf"
+)
+STEPS, PIECE = 14, 4
+_COMPILE = "ckptplan.torch.compiling.backend.compile_fx"
+
+
+class Compiler:
+    """Counts graphs; ``before`` is called with each of them."""
+
+    def __init__(self) -> None:
+        self.graphs = 0
+        self.before: Callable[[], None] | None = None
+
+    def __call__(self, graph: Any, examples: Any, **options: Any) -> Any:
+        del examples, options
+        self.graphs += 1
+        if self.before is not None:
+            self.before()
+        return graph.forward
+
+
+@pytest.fixture
+def compiler(monkeypatch: pytest.MonkeyPatch) -> Compiler:
+    """Return what takes the place of the part that makes machine code."""
+    forget_pieces()
+    torch._dynamo.reset()
+    made = Compiler()
+    monkeypatch.setattr(_COMPILE, made)
+    return made
+
+
+class Cell(torch.nn.Module):
+    """A recurrent cell."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.inner, self.recurrent = torch.nn.Linear(5, 7), torch.nn.Linear(7, 7)
+        self.scale = 1.0
+
+    def forward(self, state: torch.Tensor, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Take a step."""
+        state = self.finish(torch.tanh(self.inner(x) + self.recurrent(state)) * self.scale)
+        return state, state
+
+    def finish(self, state: torch.Tensor) -> torch.Tensor:
+        """Return the state, which tests change."""
+        return state
+
+
+def square(_: int, output: torch.Tensor) -> torch.Tensor:
+    """Return a loss."""
+    return output.square().mean()
+
+
+def train(
+    cell: Any,
+    loss: Any = square,
+    *,
+    steps: int = STEPS,
+    batch: int = 3,
+    compile: Any = PIECE,  # noqa: A002 - the argument's name
+    state: Any = ...,
+    **options: Any,
+) -> tuple[Any, list[torch.Tensor]]:
+    """Return the result of a sequence, and the gradients of inputs and parameters."""
+    generator = torch.Generator().manual_seed(1)
+    inputs = torch.randn(steps, batch, 5, generator=generator, requires_grad=True)
+    state = torch.randn(batch, 7, generator=generator) if state is ... else state
+    plan = options.pop("plan", None) or plan_of(steps, "standard", states=steps)
+    result = bptt(cell, inputs, state, loss, plan=plan, compile=compile, **options)
+    wanted = [inputs, *(one for one in cell.parameters() if one.requires_grad)]
+    return result, list(torch.autograd.grad(result.loss, wanted))
+
+
+def assert_as_written(cell: Any, *args: Any, **options: Any) -> Any:
+    """Compare a compiled sequence with the steps as they are written; return its result."""
+    _, theirs = train(cell, *args, **{**options, "compile": None})
+    result, ours = train(cell, *args, **options)
+    assert_close(ours, theirs, relative=1e-5)
+    return result
+
+
+def test_one_graph_advances_and_one_records_whatever_the_length(compiler: Compiler) -> None:
+    cell = Cell()
+    for steps in (STEPS, STEPS + 7, STEPS, 3 * STEPS):
+        assert assert_as_written(cell, steps=steps).piece == PIECE
+    assert compiler.graphs == 2
+
+
+def test_a_last_batch_that_is_smaller_is_not_compiled_but_one_that_stays_is(compiler: Compiler) -> None:
+    cell = Cell()
+    train(cell)
+    pieces = [assert_as_written(cell, batch=2).piece for _ in range(4)]
+    assert pieces == [None, None, PIECE, PIECE]
+    assert compiler.graphs == 4
+
+
+def test_losses_and_functions_that_a_loop_makes_anew_are_not_compiled_anew(compiler: Compiler) -> None:
+    cell = Cell()
+    for number in range(3):
+        target = torch.full((3, 7), float(number))
+        loss = lambda _, output: (output - target).square().mean()  # noqa: B023, E731 - as in a loop
+        assert assert_as_written(cell, loss).piece == PIECE
+    assert compiler.graphs == 2
+
+
+def test_unroll_and_scan_return_the_outputs_of_steps_as_written(compiler: Compiler) -> None:
+    cell, inputs, state = Cell(), torch.randn(STEPS, 3, 5), torch.zeros(3, 7)
+    theirs, end = unroll(cell, inputs, state, plan=plan_of(STEPS))
+    ours, final = unroll(cell, inputs, state, plan=plan_of(STEPS), compile=PIECE)
+    last, again = scan(cell, state, inputs, plan=plan_of(STEPS), compile=PIECE)
+    assert compiler.graphs == 2
+    for one, other in ((ours, theirs), (again, theirs), (final, end), (last, end)):
+        assert torch.allclose(one, other, atol=1e-6)
+    wanted = list(cell.parameters())
+    assert_close(
+        torch.autograd.grad(ours.square().sum(), wanted),
+        torch.autograd.grad(theirs.square().sum(), wanted),
+        relative=1e-5,
+    )
+
+
+@pytest.mark.parametrize(
+    "losses",
+    [
+        {"chunk_loss": lambda _, outputs: outputs.square().sum() * 0.5},
+        {"final_loss": lambda state: state.square().sum()},
+        {"loss": square, "final_loss": lambda state: state.sum()},
+        {"loss": lambda step, output: output.square().mean() * 0.9**step},
+    ],
+)
+def test_each_kind_of_loss_has_the_gradients_of_steps_as_written(
+    compiler: Compiler, losses: dict[str, Any]
+) -> None:
+    assert assert_as_written(Cell(), losses.pop("loss", None), **losses).piece == PIECE
+    assert compiler.graphs == 2
+
+
+def test_a_loss_that_branches_on_the_step_runs_as_written_beside_compiled_steps(compiler: Compiler) -> None:
+    def loss(step: int, output: torch.Tensor) -> torch.Tensor:
+        return output.sum() if bool(output.sum() > step) else output.square().mean()
+
+    with pytest.warns(
+        CompileFallback, match="the losses run uncompiled: shapes or branches depend on numbers in tensors"
+    ):
+        assert assert_as_written(Cell(), loss).piece == PIECE
+    assert compiler.graphs >= 2
+
+
+@pytest.mark.parametrize("state", [None, "twice", "transposed"])
+def test_states_that_come_in_other_forms_are_not_compiled_each(compiler: Compiler, state: Any) -> None:
+    zeros = torch.zeros(3, 7)
+    given = {None: None, "twice": (zeros, zeros), "transposed": torch.zeros(7, 3).t()}[state]
+    cell = TorchCell(torch.nn.LSTMCell(5, 7)) if state != "transposed" else Cell()
+    assert assert_as_written(cell, state=given).piece == PIECE
+    assert compiler.graphs == 2
+
+
+def test_hooks_and_methods_that_are_changed_later_are_heeded(compiler: Compiler) -> None:
+    cell = Cell()
+    train(cell)
+    cell.inner.register_forward_hook(lambda *call: call[-1] * 0.5)
+    assert_as_written(cell)
+    cell.finish = lambda state: state * 0.25  # type: ignore[method-assign]
+    assert_as_written(cell)
+    before = compiler.graphs
+    cell.scale = 3.0
+    assert assert_as_written(cell).piece == PIECE
+    assert compiler.graphs > before > 2
+
+
+def test_code_that_the_trial_refuses_is_never_compiled(compiler: Compiler) -> None:
+    class Counting(Cell):
+        def __init__(self) -> None:
+            super().__init__()
+            self.memory = torch.zeros(3, 7)
+
+        def finish(self, state: torch.Tensor) -> torch.Tensor:
+            self.memory = self.memory.detach() + state.detach()
+            return state + self.memory
+
+    for strategy in ("base", "standard"):
+        with pytest.raises(InputError, match="memory"):
+            train(Counting(), plan=plan_of(STEPS, strategy, states=3 * STEPS))
+    assert compiler.graphs == 0
+
+
+@pytest.mark.parametrize("memory", ["300 kB", "4 kB"])
+def test_a_plan_for_a_limit_of_memory_is_made_of_pieces_or_of_steps(compiler: Compiler, memory: str) -> None:
+    cell, inputs, state = Cell(), torch.randn(64, 3, 5), torch.zeros(3, 7)
+    loss = bptt(cell, inputs, state, square, memory=memory).loss
+    result = bptt(cell, inputs, state, square, memory=memory, compile=PIECE)
+    assert result.plan.steps == (64 // PIECE if result.piece else 64)
+    wanted = list(cell.parameters())
+    assert_close(torch.autograd.grad(result.loss, wanted), torch.autograd.grad(loss, wanted), relative=1e-5)
+    assert compiler.graphs == 2
+
+
+class Printing(Cell):
+    """A cell that the compiler cannot take as a whole."""
+
+    def finish(self, state: torch.Tensor) -> torch.Tensor:
+        """Do what no graph can."""
+        torch._dynamo.graph_break()
+        return state
+
+
+class Branching(Cell):
+    """A cell that branches on numbers."""
+
+    def finish(self, state: torch.Tensor) -> torch.Tensor:
+        """Look at the numbers."""
+        return state * 2 if state.sum() > 0 else state
+
+
+@pytest.mark.parametrize(
+    ("kind", "why"),
+    [
+        (Printing, r"graph break at test_compiling.py:\d+ \(finish\)"),
+        (Branching, r"depend on numbers in tensors at test_compiling.py:\d+ \(finish\)"),
+    ],
+)
+def test_what_cannot_be_compiled_runs_as_written_and_the_place_is_named_once(
+    compiler: Compiler, kind: type[Cell], why: str
+) -> None:
+    cell = kind()
+    with pytest.warns(CompileFallback, match=why):
+        assert assert_as_written(cell).piece is None
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", CompileFallback)
+        assert train(cell)[0].piece is None
+    assert compiler.graphs == 0
+
+
+def test_numbers_in_the_state_that_change_are_a_reason(compiler: Compiler) -> None:
+    class Numbering(Cell):
+        def forward(self, state: Any, x: torch.Tensor) -> Any:
+            new, output = super().forward(state[0], x)
+            return (new, state[1] + 1), output
+
+    with pytest.warns(CompileFallback, match="the state holds numbers outside of tensors"):
+        assert assert_as_written(Numbering(), state=(torch.zeros(3, 7), 0)).piece is None
+    assert compiler.graphs == 0
+
+
+def test_a_machine_without_a_compiler_runs_steps_as_written(
+    compiler: Compiler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from torch._inductor.compile_fx import compile_fx
+
+    monkeypatch.setattr(_COMPILE, compile_fx)
+    without = torch._inductor.config.patch({"cpp.cxx": ("no-such-compiler",), "fx_graph_cache": False})
+    with without, pytest.warns(CompileFallback, match=r"no C\+\+ compiler on this machine.*install g\+\+"):
+        assert assert_as_written(Cell()).piece is None
+    assert compiler.graphs == 0
+
+
+def test_an_interrupted_compilation_leaves_nothing_behind(compiler: Compiler) -> None:
+    def interrupt() -> None:
+        raise KeyboardInterrupt
+
+    cell, compiler.before = Cell(), interrupt
+    with pytest.raises(KeyboardInterrupt):
+        train(cell)
+    compiler.before = None
+    assert assert_as_written(cell).piece == PIECE
+
+
+def test_hooks_of_parameters_fire_once_for_the_whole_gradient(compiler: Compiler) -> None:
+    cell = Cell()
+    calls: list[torch.Tensor] = []
+    cell.inner.weight.register_hook(calls.append)
+    result, gradients = train(cell)
+    assert result.piece == PIECE
+    (whole,) = calls
+    assert torch.equal(whole, gradients[1])
+    assert compiler.graphs == 2
+
+
+def test_batch_normalization_counts_each_step_once(compiler: Compiler) -> None:
+    class Normalizing(Cell):
+        def __init__(self) -> None:
+            super().__init__()
+            self.norm = torch.nn.BatchNorm1d(7)
+
+        def finish(self, state: torch.Tensor) -> torch.Tensor:
+            normal: torch.Tensor = self.norm(state)
+            return normal
+
+    def run(compile: Any) -> tuple[list[torch.Tensor], list[torch.Tensor]]:  # noqa: A002
+        cell = Normalizing()
+        gradients = train(cell, compile=compile)[1]
+        return gradients, [one.double() for one in cell.norm.buffers()]
+
+    theirs, ours = run(None), run(PIECE)
+    assert_close(ours[0], theirs[0], relative=1e-4)
+    assert_close(ours[1], theirs[1], relative=1e-5)
+    assert compiler.graphs == 2
+
+
+def test_autocast_is_that_of_the_call(compiler: Compiler) -> None:
+    cell = Cell()
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        theirs = train(cell, compile=None)[1]
+        result, ours = train(cell)
+    assert result.piece == PIECE
+    assert_close(ours, theirs, relative=2e-2)
+    assert compiler.graphs == 2
+
+
+@pytest.mark.parametrize("value", [0, -1, 2.5, "16"])
+def test_other_values_of_compile_are_refused_by_name(value: Any) -> None:
+    with pytest.raises(InputError, match=r"compile: is .* .accepted: True, False, the steps of a piece"):
+        train(Cell(), compile=value)
+
+
+def test_other_modes_are_refused_by_name() -> None:
+    with pytest.raises(InputError, match=r"compile\.mode: is 'fast' .accepted: default, reduce-overhead"):
+        Compile(mode="fast")
