@@ -16,7 +16,6 @@ from ckptplan.torch.api import bptt, plan_for, scan, unroll
 from ckptplan.torch.chunk_cell import ChunkCell
 from ckptplan.torch.compiled.reasons import CompileFallback
 from ckptplan.torch.compiling.options import Compile
-from ckptplan.torch.fit import PlanMismatch
 from ckptplan.torch.lif import LIF
 from ckptplan.torch.memory import OutOfMemory
 from ckptplan.torch.planned import Result
