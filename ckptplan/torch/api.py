@@ -18,7 +18,7 @@ from ckptplan.torch.compiling.options import Compile, read_compile
 from ckptplan.torch.engine import Cell
 from ckptplan.torch.executor import Observer
 from ckptplan.torch.parameters import list_parameters
-from ckptplan.torch.piece_budget import Choice, choose_plan
+from ckptplan.torch.piece_budget import PlanChoice, choose_plan
 from ckptplan.torch.planned import Result, bptt_planned, check_losses, unroll_planned
 
 
@@ -231,12 +231,12 @@ def _choose_plan(
     *,
     compile_: Compile | None,
     **more: Any,
-) -> Choice:
+) -> PlanChoice:
     """Return the plan that is given, or one for a limit of memory, and what executes it. Raises InputError."""
     if memory is None:
         if plan is None:
             raise InputError("is missing", field="plan", accepted="a plan, or memory='2 GiB' in its place")
-        return Choice(plan=plan, executed=plan, compile=compile_)
+        return PlanChoice(plan=plan, executed=plan, compile=compile_)
     if plan is not None:
         raise InputError("is given together with plan", field="memory", accepted="one of the two")
     if not callable(cell):
@@ -244,4 +244,4 @@ def _choose_plan(
     if compile_ is not None and torch.is_grad_enabled():
         return choose_plan(cell, inputs, state, memory=memory, compile_=compile_, **more)
     made = make_plan(cell, inputs, state, memory=memory, **more)
-    return Choice(plan=made, executed=made, compile=None)
+    return PlanChoice(plan=made, executed=made, compile=None)

@@ -47,7 +47,7 @@ _measured: OrderedDict[int, tuple[Built, Measurement]] = OrderedDict()
 
 
 @dataclass(frozen=True, kw_only=True)
-class Choice:
+class PlanChoice:
     """A plan, what executes it, and how pieces are compiled."""
 
     plan: Plan | Schedule
@@ -66,7 +66,7 @@ def choose_plan(
     compile_: Compile,
     steps: int | None = None,
     **options: Any,
-) -> Choice:
+) -> PlanChoice:
     """Return the quickest plan for a call within a limit of memory, in compiled pieces or without.
 
     Arguments:
@@ -99,11 +99,11 @@ def choose_plan(
     written = take(cell, inputs, state, losses=losses, steps=count, limit=limit, **options)
     kept = 0 if losses else 2 * count * written.output_bytes
     kept += sum(leaf.nbytes for leaf in sequence.leaves if leaf.requires_grad)
-    plans: list[tuple[Plan, Choice]] = []
+    plans: list[tuple[Plan, PlanChoice]] = []
     refusal: InputError | None = None
     try:
         plan = plan_within(written, steps=count, limit=limit, kept=kept)
-        plans.append((plan, Choice(plan=plan, executed=plan, compile=None)))
+        plans.append((plan, PlanChoice(plan=plan, executed=plan, compile=None)))
     except InputError as error:
         refusal = error
     built = find_piece(request, compile_)
@@ -112,7 +112,7 @@ def choose_plan(
         try:
             plan = plan_within(found, steps=-(-count // built.piece.steps), limit=limit, kept=kept)
             stretched = stretch(schedule_of(plan), built.piece.steps, count)
-            plans.append((plan, Choice(plan=plan, executed=stretched, compile=built.piece)))
+            plans.append((plan, PlanChoice(plan=plan, executed=stretched, compile=built.piece)))
         except InputError as error:
             refusal = refusal or error
     if not plans:
