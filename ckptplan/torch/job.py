@@ -22,10 +22,8 @@ from ckptplan.torch.chunk_engine import ChunkEngine
 from ckptplan.torch.compiled.engine import CompiledEngine
 from ckptplan.torch.compiled.piece import CompiledPiece
 from ckptplan.torch.compiled.reasons import REFUSED
-from ckptplan.torch.compiling.build import Built
 from ckptplan.torch.compiling.options import Compile
-from ckptplan.torch.compiling.prepare import find_piece
-from ckptplan.torch.compiling.request import PieceRequest
+from ckptplan.torch.compiling.prepare import pick_piece
 from ckptplan.torch.constants import refuse_other_leaves
 from ckptplan.torch.engine import Cell, Engine
 from ckptplan.torch.executor import Executor, Observer
@@ -328,9 +326,8 @@ class Job:
         """Return the compiled piece, None if steps run as they are written. A trial has found no fault."""
         if self.compile is None or self.is_closed or not self.wants_gradients(probed):
             return None
-        if isinstance(self.compile, CompiledPiece):
-            return None if self.compile.broken is not None else self.compile
-        request = PieceRequest(
+        return pick_piece(
+            self.compile,
             cell=self.cell,
             losses=self.losses,
             state=self.state,
@@ -339,8 +336,6 @@ class Job:
             parameters=self.parameters,
             device=probed.device,
         )
-        found = find_piece(request, self.compile)
-        return found.piece if isinstance(found, Built) else None
 
 
 @dataclass(frozen=True, kw_only=True)

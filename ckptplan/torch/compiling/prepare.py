@@ -9,6 +9,7 @@ from collections import OrderedDict
 from dataclasses import dataclass, field
 from typing import Any
 
+from ckptplan.torch.compiled.piece import CompiledPiece
 from ckptplan.torch.compiled.reasons import NotCompiled
 from ckptplan.torch.compiling.build import Built, build_piece
 from ckptplan.torch.compiling.options import Compile, CompileProgress
@@ -70,6 +71,17 @@ def find_piece(request: PieceRequest, compile_: Compile) -> Built | NotCompiled:
             known.said = True
             found.warn(stacklevel=8)
         return found
+
+
+def pick_piece(given: Compile | CompiledPiece, **call: Any) -> CompiledPiece | None:
+    """Return the piece that is given, or that of a call, None if the steps run as they are written.
+
+    ``call`` are the arguments of ``PieceRequest``.
+    """
+    if isinstance(given, CompiledPiece):
+        return None if given.broken is not None else given
+    found = find_piece(PieceRequest(**call), given)
+    return found.piece if isinstance(found, Built) else None
 
 
 def is_known(request: PieceRequest, compile_: Compile) -> bool:
