@@ -21,7 +21,6 @@ from ckptplan.torch.chunk_cell import ChunkCell
 from ckptplan.torch.chunk_engine import ChunkEngine
 from ckptplan.torch.compiled.engine import CompiledEngine
 from ckptplan.torch.compiled.piece import CompiledPiece
-from ckptplan.torch.compiled.reasons import REFUSED
 from ckptplan.torch.compiling.options import Compile
 from ckptplan.torch.compiling.prepare import pick_piece
 from ckptplan.torch.constants import refuse_other_leaves
@@ -355,9 +354,8 @@ class Attempt:
 
     def distrust(self) -> None:
         """Keep what was refused from running compiled again: another call shows whether that was the reason."""
-        piece = self.outputs.piece
-        if piece is not None and piece.broken is None:
-            piece.broken = REFUSED
+        if self.outputs.piece is not None:
+            self.outputs.piece.distrust()
 
     def run(self) -> tuple[tuple[torch.Tensor, ...], Structure]:
         """Run it, and keep its findings if they hold for calls that find everything as it is now."""

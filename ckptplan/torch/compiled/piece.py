@@ -9,7 +9,7 @@ from typing import Any, Literal, TypeAlias
 
 import torch
 
-from ckptplan.torch.compiled.reasons import NotCompiled
+from ckptplan.torch.compiled.reasons import REFUSED, NotCompiled
 from ckptplan.torch.compiled.steps import PieceFunction
 from ckptplan.torch.trees import Leaves, Structure, is_differentiable
 
@@ -58,6 +58,10 @@ class CompiledPiece:
     why_outputs: NotCompiled | None = None
     #: Set when it turned out that it cannot run, or must not.
     broken: NotCompiled | None = None
+
+    def distrust(self) -> None:
+        """Keep it from running: a sequence of it was refused."""
+        self.broken = self.broken or REFUSED
 
     def accepts(self, leaves: Leaves, structure: Structure) -> bool:
         """Return whether a state is of the form that was compiled."""
