@@ -66,12 +66,36 @@ def _open_nothing() -> TextIO:
 
 
 def write_error(text: str) -> None:
-    """Write a line to standard error. It is discarded if that is full or its reader gone."""
+    """Write text to standard error, wrapped between words on a terminal.
+
+    It is discarded if standard error is full or its reader gone.
+    """
     try:
-        sys.stderr.write(f"{text}\n")
+        sys.stderr.write(f"{_wrap(text) if sys.stderr.isatty() else text}\n")
         sys.stderr.flush()
     except OSError:
         discard(sys.stderr)
+
+
+def _wrap(text: str) -> str:
+    """Return a text whose lines are no longer than the terminal is wide, if words allow it."""
+    import shutil
+    import textwrap
+
+    width = max(20, shutil.get_terminal_size().columns)
+    return "\n".join(
+        textwrap.fill(
+            line,
+            width=width,
+            subsequent_indent=" " * (len(line) - len(line.lstrip()) + 2),
+            break_long_words=False,
+            break_on_hyphens=False,
+            replace_whitespace=False,
+        )
+        if len(line) > width
+        else line
+        for line in text.split("\n")
+    )
 
 
 def discard(stream: TextIO) -> None:

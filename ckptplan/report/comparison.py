@@ -86,7 +86,11 @@ def make_strategies_table(results: Results, *, regret: bool = False) -> FittedTa
 
 def _shorten(verdict: str) -> Cell:
     """Return a verdict, which narrow tables show without what their titles say."""
-    return Cell(value=verdict, short={"does not fit": "no fit"}.get(verdict, verdict.removesuffix(" time")))
+    short = next((short for ending, short in _SHORT_VERDICTS.items() if verdict.endswith(ending)), None)
+    return Cell(value=verdict, short=verdict.removesuffix(" time") if short is None else short)
+
+
+_SHORT_VERDICTS = {"does not fit": "no fit", "too little": "alike", "less memory": "alike", "knee": "farther"}
 
 
 _COLUMNS = (

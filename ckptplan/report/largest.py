@@ -12,7 +12,7 @@ from ckptplan.cost.case import Case
 from ckptplan.planning.same_schedules import list_same_schedules
 from ckptplan.report.aligned import align_counts, align_percents, align_seconds
 from ckptplan.report.budget import print_budget, print_warning
-from ckptplan.report.columns import FittedTable, TableColumn, wrap_lines
+from ckptplan.report.columns import Cell, FittedTable, TableColumn, wrap_lines
 from ckptplan.report.infeasible import format_verdict
 from ckptplan.report.limits import limit_words
 from ckptplan.report.plan_rows import list_plan_columns, make_plan_row
@@ -109,7 +109,7 @@ def _make_table(reaches: Mapping[str, Reach], *, quantity: str) -> FittedTable:
             continue
         if reach.plan is None:
             reason = format_verdict(reach.infeasible) if reach.infeasible else "does not fit"
-            table.add_row(name, "none", *empty, _bound(reach), reason, style="dim")
+            table.add_row(name, "none", *empty, _make_bound_cell(reach), reason, style="dim")
             continue
         predicted = reach.plan.predicted
         table.add_row(
@@ -118,7 +118,7 @@ def _make_table(reaches: Mapping[str, Reach], *, quantity: str) -> FittedTable:
             *((f"{reach.value / base:.2f} x",) if base else ()),
             predicted.seconds,
             predicted.overhead,
-            "" if reach.interrupted else _bound(reach),
+            "" if reach.interrupted else _make_bound_cell(reach),
             make_parameters_cell(reach.plan),
         )
     return table
@@ -149,8 +149,10 @@ def _list_same(reaches: Mapping[str, Reach]) -> dict[str, tuple[str, ...]]:
     return list_same_schedules(reach.plan for reach in reaches.values() if reach.plan is not None)
 
 
-def _bound(reach: Reach) -> str:
-    return "nothing" if reach.bound_by is None else limit_words(reach.bound_by).name
+def _make_bound_cell(reach: Reach) -> Cell:
+    """Return the limit that the next value breaks, in one word where the table is narrow."""
+    name = "nothing" if reach.bound_by is None else limit_words(reach.bound_by).name
+    return Cell(value=name, short={"solvable length": "length"}.get(name, name.split()[0]))
 
 
 def _make_document(reaches: Mapping[str, Reach], *, quantity: str) -> dict[str, Any]:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import pty
 import shlex
 import subprocess
 import sys
+import termios
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -22,6 +25,7 @@ from ckptplan.strategies.registry import all_strategies
 from tests.support import run, small_plan
 
 ROOT = Path(__file__).parent.parent.parent
+README = (ROOT / "README.md").read_text()
 
 
 @pytest.fixture(scope="module")
@@ -133,9 +137,13 @@ def tiny_plan() -> ckptplan.Plan:
     return ckptplan.optimize(workload, ckptplan.load_profile("ipu-mk2"))
 
 
-@pytest.mark.parametrize("path", [path for path in EXAMPLES if path != "calibrate"])
+#: Examples that run elsewhere: one measures for seconds, tests of the documents run those of the README.
+RUN_ELSEWHERE = ("calibrate", *(path for path, line in EXAMPLES.items() if f"/{line}\n" in README))
+
+
+@pytest.mark.parametrize("path", [path for path in EXAMPLES if path not in RUN_ELSEWHERE])
 def test_examples_run(path: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As they stand, with a plan of few steps; that of calibrate measures for seconds, as other tests do."""
+    """As they stand, with a plan of few steps."""
     monkeypatch.chdir(tmp_path)
     ckptplan.save_plan(tiny_plan() if path == "validate" else small_plan(), "plan.json")
     arguments = shlex.split(EXAMPLES[path])[1:]
@@ -193,3 +201,43 @@ def test_hints_at_what_was_meant(arguments: list[str], hint: str) -> None:
     done = run(*arguments)
     assert done.returncode == 2
     assert hint in done.stderr
+
+
+def on_a_terminal(*arguments: str, columns: int, pipes_output: bool) -> tuple[str, str]:
+    """What the program writes to standard output and to a terminal of this width, which may be both."""
+    ours, theirs = pty.openpty()
+    termios.tcsetwinsize(theirs, (24, columns))
+    environment = {name: value for name, value in os.environ.items() if name != "COLUMNS"}
+    with subprocess.Popen(
+        [sys.executable, "-m", "ckptplan", *arguments],
+        stdin=theirs,
+        stdout=subprocess.PIPE if pipes_output else theirs,
+        stderr=theirs,
+        env={**environment, "TERM": "dumb"},
+        text=True,
+    ) as process:
+        os.close(theirs)
+        shown = b""
+        with contextlib.suppress(OSError):  # Linux says so when the other end is closed.
+            while part := os.read(ours, 65536):
+                shown += part
+        output = process.stdout.read() if process.stdout else ""
+    os.close(ours)
+    return output, shown.decode()
+
+
+def test_a_pager_gets_lines_as_wide_as_the_terminal_behind_it() -> None:
+    for columns, pipes_output in ((80, True), (80, False), (60, True)):
+        output, shown = on_a_terminal("profiles", "list", columns=columns, pipes_output=pipes_output)
+        lines = (output or shown).splitlines()
+        assert any(line.startswith("tenstorrent-wormhole-n300") for line in lines)
+        assert max(map(len, lines)) <= columns
+
+
+def test_messages_are_wrapped_between_words_on_a_terminal() -> None:
+    _, shown = on_a_terminal("optimize", "--profile", "h100", columns=80, pipes_output=True)
+    lines = shown.splitlines()
+    assert len(lines) > 1
+    assert max(map(len, lines)) <= 80
+    assert "'nvidia-h100-sxm'?" in shown
+    assert run("optimize", "--profile", "h100").stderr.count("\n") == 1

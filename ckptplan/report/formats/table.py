@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from ckptplan.report.formats.protocol import Format
+from ckptplan.storage.streams import find_terminal_width
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -56,14 +57,26 @@ def _render_plain(table: Callable[[Console], None]) -> str:
     """Return a table as plain text, in characters that standard output can show."""
     import io
 
-    columns = os.environ.get("COLUMNS", "")
-    # 80, what rich assumes off a terminal, wraps paths and sources needlessly.
-    width = int(columns) if columns.isascii() and columns.isdecimal() and 0 < int(columns[:9]) < 10_000 else 100
     encoding = sys.stdout.encoding or "utf-8"
     buffer = io.TextIOWrapper(io.BytesIO(), encoding=encoding, errors="replace", newline="")
-    table(_make_console(buffer, width=width))
+    table(_make_console(buffer, width=_find_width()))
     buffer.seek(0)
     return "".join(f"{line.rstrip()}\n" for line in buffer.read().splitlines())
+
+
+def _find_width() -> int:
+    """Return COLUMNS; or the width of the terminal that a pipe or pager probably leads to; or else 100.
+
+    80, what rich assumes off a terminal, wraps paths and sources needlessly.
+    """
+    columns = os.environ.get("COLUMNS", "")
+    if columns.isascii() and columns.isdecimal() and 0 < int(columns[:9]) < 10_000:
+        return int(columns)
+    return min(find_terminal_width() or _WIDE, _WIDE)
+
+
+#: The width of plain text that no terminal limits.
+_WIDE = 100
 
 
 FORMAT = Table()
