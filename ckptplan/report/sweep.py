@@ -84,12 +84,15 @@ def _make_table(sweep: Sweep, rows: Iterable[Mapping[str, Any]]) -> FittedTable:
     table = FittedTable(
         (
             *(TableColumn(title=name) for name in jobs),
-            *(TableColumn(title=axis.name, right=True) for axis in sweep.grid.axes),
+            *(
+                TableColumn(title=axis.name, short=axis.name.replace("-", "\n"), right=True)
+                for axis in sweep.grid.axes
+            ),
             TableColumn(title="best"),
-            TableColumn(title="parameters", wraps="late"),
+            TableColumn(title="parameters", wraps="late", priority=1),
             TableColumn(title="time", form=align_seconds),
-            TableColumn(title="over base", short="over\nbase", form=align_percents, priority=2),
-            TableColumn(title="local", form=align_bytes, priority=1),
+            TableColumn(title="over base", short="over\nbase", form=align_percents, priority=3),
+            TableColumn(title="local", form=align_bytes, priority=2),
         )
     )
     for row in rows:

@@ -25,6 +25,7 @@ from ckptplan.report.validation import view_validation
 from ckptplan.report.view import View
 from ckptplan.report.wrapping import split_pieces
 from ckptplan.strategies.registry import all_parameters
+from ckptplan.studies.axes import all_axes
 from tests.calibration.test_verdicts import contender, made, sample
 from tests.support import small_plan
 
@@ -37,8 +38,9 @@ LEFT_OUT = re.compile(
 #: What narrow tables say in place of longer words.
 SHORT = {
     *(name.removesuffix("_size") for name in all_parameters()),
-    *["no", "fit", "none", "than", "best"],
-}  # fmt: skip
+    *(part for name in all_axes() for part in name.split("-")),
+    *("no", "fit", "none", "than", "best", "alike", "farther", "overhead", "local", "remote", "length"),
+}
 Draw = Callable[[Console], None]
 
 
