@@ -9,6 +9,7 @@ import typer
 from ckptplan.cli import options
 from ckptplan.cli.cells import Device
 from ckptplan.cli.groups import takes_groups
+from ckptplan.cli.html import Html, check_html, write_page
 from ckptplan.cli.options import OutputOptions
 from ckptplan.cli.output import note, write_view
 from ckptplan.cli.wording import as_option, named_by_option
@@ -77,6 +78,7 @@ def command(
             callback=options.named_file,
         ),
     ] = None,
+    html: Html = None,
     output: OutputOptions,
 ) -> None:
     """Run a plan and base on the same weights and data: predicted against measured, part by part.
@@ -89,7 +91,8 @@ def command(
 
     if trace == "-":
         raise InputError("standard output carries the result", field="--trace", value="-", accepted="a file")
-    options.keep_inputs({"--output": output.file, "--trace": trace}, plan)
+    check_html(html)
+    options.keep_inputs({"--output": output.file, "--trace": trace, "--html": html}, plan)
     options.check_folders({"--output": output.file, "--trace": trace})
     times = options.tolerance(tolerance, option="--tolerance")
     peaks = options.tolerance(memory_tolerance, option="--memory-tolerance")
@@ -100,6 +103,7 @@ def command(
     planned = load_plan(plan)
     options.need_torch()
     from ckptplan.calibration.validate import validate
+    from ckptplan.report.html.validation import make_validation_page
     from ckptplan.report.validation import view_validation
 
     with named_by_option(), _late_bar("running") as progress:
@@ -118,7 +122,9 @@ def command(
             progress=progress,
             tell=lambda text: note(f"ckptplan: {text}"),
         )
-    write_view(view_validation(planned, found, wording=as_option), output)
+    view = view_validation(planned, found, wording=as_option)
+    write_view(view, output)
+    write_page(html, lambda: make_validation_page(planned, found, view, command=options.command_line()))
     if trace is not None:
         with _traced(planned, trace) as chrome:
             chrome.beside(

@@ -14,6 +14,7 @@ from ckptplan.model.quantities import FirstFault, JoinedText, Name, Steps, Text
 from ckptplan.model.record import MappingRecord, Parameters
 from ckptplan.model.split import Split
 from ckptplan.model.workload import Workload
+from ckptplan.units import format_bytes, format_count, format_percent, format_seconds
 
 KIND = "ckptplan.plan"
 #: Version of the plan format; increased when a reader of the old one would misread the new one.
@@ -73,6 +74,18 @@ class Plan(CheckedModel):
     provenance: Provenance
 
     model_config = ConfigDict(arbitrary_types_allowed=True)
+
+    def __str__(self) -> str:
+        """Return the plan in two lines: what to run, and what it is predicted to cost."""
+        parameters = ", ".join(f"{name} {value}" for name, value in self.parameters.items())
+        predicted = self.predicted
+        return (
+            f"{' '.join(filter(None, (self.strategy, parameters)))}: {self.workload.name} on "
+            f"{self.profile.name}, T = {format_count(self.steps)}\n"
+            f"{format_seconds(predicted.seconds)} a batch, {format_percent(predicted.overhead)} over base; "
+            f"{format_bytes(predicted.local_peak_bytes)} local, "
+            f"{format_bytes(predicted.remote_peak_bytes)} remote"
+        )
 
     @model_validator(mode="after")
     def _steps_are_those_of_the_workload(self) -> Self:

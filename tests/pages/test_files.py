@@ -98,6 +98,29 @@ def test_files_that_cannot_be_written_are_told(tmp_path: Path) -> None:
     assert not [*tmp_path.glob("*.html"), *tmp_path.glob("x")]
 
 
+def test_validate_writes_a_page_of_what_it_measured(tmp_path: Path) -> None:
+    workload = ckptplan.load_workload("paper-snn").with_steps(8)
+    small = workload.model_copy(update={"cell": "rnn(inputs=2, neurons=2)", "network": None, "batch": 2})
+    plan = ckptplan.optimize(small, PROFILE, strategies=["standard"])
+    ckptplan.save_plan(plan, tmp_path / "plan.json")
+    command = ("validate", "plan.json", "--repeats", "1", "--cell", "rnn(inputs=2, neurons=2)")
+    [done] = run_all((*command, "--html", "page.html"), folder=tmp_path).done
+    assert done.code in (0, 4), done.err
+    page = (tmp_path / "page.html").read_text()
+    assert '<h2 id="numbers-title">Predicted and measured</h2>' in page
+    assert "recomputed steps" in page or "steps run again" in page
+    assert data_of(page)["plans"][0]["spec"] is not None
+
+
+def test_a_plan_prints_in_two_lines() -> None:
+    plan = small_plan()
+    first, second = str(plan).splitlines()
+    assert first.startswith("double chunk_size ")
+    assert first.endswith(": paper-snn on ipu-mk2, T = 64")
+    assert "over base" in second
+    assert "KiB local" in second
+
+
 def test_a_page_replaces_a_file_whole(tmp_path: Path) -> None:
     (tmp_path / "page.html").write_text("old")
     (tmp_path / "link.html").symlink_to("page.html")
