@@ -143,7 +143,9 @@ def calibrate(
             keep(make_counted(spec, sizes, once, batch=batch, steps=steps, name=name))
         rounds = measuring.time_rounds()
         times, transfers = rounds.fit_steps(), rounds.fit_transfers()
-        calibration = _make_calibration(network, times, transfers, repeats=rounds.complete, seed=seed)
+        calibration = _make_calibration(
+            network, times, transfers, repeats=rounds.complete, seed=seed, tape_bytes_once=sizes.tape_bytes_once
+        )
     if quick or measuring.fewer_chunks:
         calibration = _widen(calibration)
     workload = _make_workload(
@@ -210,6 +212,7 @@ def _make_calibration(
     *,
     repeats: int,
     seed: int,
+    tape_bytes_once: int,
 ) -> Calibration:
     return Calibration(
         machine=machine_name(network.device),
@@ -220,6 +223,7 @@ def _make_calibration(
         seed=seed,
         clock=name_clock(network.device),
         uncertainty=_round(times.uncertainty),
+        tape_bytes_once=tape_bytes_once,
         transfer_uncertainty=_round(math.hypot(transfers.misfit, max(transfers.spread.values()))),
         measured={
             field: Measured(repeats=repeats, spread=_round(spread), fit=_round_fit(times.fit.get(field)))

@@ -13,7 +13,7 @@ from ckptplan.calibration.runs import HeldObserver
 from ckptplan.calibration.validation import Row, Verdict
 from ckptplan.cost.case import Case
 from ckptplan.model.plan import Plan
-from ckptplan.schedule.actions import Transfer
+from ckptplan.schedule.actions import Backward, Record, Transfer
 from ckptplan.schedule.simulator import play
 from ckptplan.schedule.timeline import READ, WRITE, Event
 from ckptplan.torch.trees import byte_size, flatten
@@ -41,10 +41,13 @@ def byte_rows(
     trace = play(ckptplan.actions(plan), costs=costs, budget=None)
     # A unit's share of a state, or of a tape, is rounded up to whole bytes.
     slack = 0.0 if units == 1 else 1 / min(costs.state_bytes, costs.tape_bytes)
+    held_once = _count_held_once(
+        plan, held.local_bytes - (trace.local_peak_bytes - costs.resident_bytes) * units
+    )
     quantities = {
         "state": (costs.state_bytes * units, byte_size(flatten(network.state)[0])),
         "checkpoints and tapes": (
-            (trace.local_peak_bytes - costs.resident_bytes) * units,
+            (trace.local_peak_bytes - costs.resident_bytes) * units + held_once,
             held.local_bytes,
         ),
         "remote peak": (trace.remote_peak_bytes, held.remote_bytes),
@@ -57,6 +60,22 @@ def byte_rows(
         *_count_rows(plan, held.events),
         _peak_row(plan, live_peak, memory_tolerance=memory_tolerance),
     ]
+
+
+def _count_held_once(plan: Plan, beyond: int) -> int:
+    """Return what the chunks held at the peak hold once each; ``beyond`` bytes were counted over the plan's.
+
+    A constant may be one object for all chunks, or one for each. So it occurs once at least, and at most as
+    often as there are recorded chunks at a time.
+    """
+    once = 0 if plan.workload.calibration is None else plan.workload.calibration.tape_bytes_once
+    if not once:
+        return 0
+    chunks = most = 0
+    for action in ckptplan.actions(plan):
+        chunks += isinstance(action, Record) - isinstance(action, Backward)
+        most = max(most, chunks)
+    return once * min(max(1, round(beyond / once)), most)
 
 
 def _count_rows(plan: Plan, events: Sequence[Event]) -> Iterator[Row]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -61,6 +62,8 @@ class Footprint:
     resident_bytes: int
     resident_bytes_per_step: int
     workspace_bytes: int
+    #: What a recorded chunk holds once, however many steps it has; part of the workspace.
+    tape_bytes_once: int
     #: Range of the measured workspaces, as a share of the peak.
     residual: float
     #: The runs that they were counted in.
@@ -75,7 +78,8 @@ class Footprint:
         texts = {
             "state_bytes": "counted: the tensors of a state",
             "tape_bytes": "counted in real storages, in chunks of up to "
-            f"{max(self.runs.chunks)} steps: the same for each step",
+            f"{max(self.runs.chunks)} steps: the same for each step"
+            + (f", and {self.tape_bytes_once:,} B once a chunk" if self.tape_bytes_once else ""),
             "resident_bytes": "counted: parameters and buffers",
             "resident_bytes_per_step": "counted: inputs, and outputs that the cell saves (spikes as they "
             "fired)",
@@ -93,7 +97,7 @@ def measure(network: MeasuredNetwork, *, counter: RunCounter, runs: SizeRuns = A
         observed = measure_held(network, network.inputs(chunk), plan=make_schedule("base", steps=chunk))
         tapes.append(observed.local_bytes)
         counter.count()
-    tape = _fit_tape(tapes, chunks=runs.chunks)
+    tape, once = _fit_tape(tapes, chunks=runs.chunks)
     _check_state(network)
     residents: list[int] = []
     workspaces: list[int] = []
@@ -103,7 +107,7 @@ def measure(network: MeasuredNetwork, *, counter: RunCounter, runs: SizeRuns = A
         counted = measure_held(network, inputs, plan=plan)
         peaks.append(measure_live_peak(network, inputs, plan=plan))
         residents.append(-(-(byte_size(flatten(inputs)[0]) + counted.saved_bytes) // steps))
-        beside = counted.local_bytes + residents[-1] * steps + _fixed_bytes(network)
+        beside = counted.local_bytes - once + residents[-1] * steps + _fixed_bytes(network)
         workspaces.append(max(0, peaks[-1] - beside))
         counter.count()
     residual = (max(workspaces) - min(workspaces)) / max(peaks)
@@ -122,6 +126,7 @@ def measure(network: MeasuredNetwork, *, counter: RunCounter, runs: SizeRuns = A
         resident_bytes=_fixed_bytes(network),
         resident_bytes_per_step=max(residents),
         workspace_bytes=max(workspaces),
+        tape_bytes_once=once,
         residual=residual,
         runs=runs,
     )
@@ -149,16 +154,23 @@ def _check_state(network: MeasuredNetwork) -> None:
         )
 
 
-def _fit_tape(tapes: list[int], *, chunks: tuple[int, ...]) -> int:
-    """Return the bytes of one step's tape. Raises InputError unless tapes are proportional to their steps."""
-    each = tapes[-1] / chunks[-1]
-    residual = max(abs(tape - each * chunk) / tape for chunk, tape in zip(chunks, tapes, strict=True))
-    if residual > _STRAIGHT:
+def _fit_tape(tapes: list[int], *, chunks: tuple[int, ...]) -> tuple[int, int]:
+    """Return the bytes of one step's tape, and those that a chunk holds once.
+
+    The tape of a single step shows a constant, as of weights in another type. Raises InputError unless tapes
+    are linear in their steps, with a constant that is not negative.
+    """
+    each = (tapes[-1] - tapes[0]) / (chunks[-1] - chunks[0])
+    once = tapes[0] - each * chunks[0]
+    if abs(once) <= _STRAIGHT * tapes[0]:
+        each, once = tapes[-1] / chunks[-1], 0.0
+    residual = max(abs(tape - each * chunk - once) / tape for chunk, tape in zip(chunks, tapes, strict=True))
+    if residual > _STRAIGHT or once < 0:
         shown = ", ".join(f"{chunk}: {tape:,}" for chunk, tape in zip(chunks, tapes, strict=True))
         raise InputError(
             "its tape is not linear in the steps of a chunk, as every plan assumes: it is off by up to "
-            f"{format_share(residual)} (bytes by steps: {shown})",
+            f"{format_share(max(residual, -once / tapes[0]))} (bytes by steps: {shown})",
             field="cell",
             accepted="a cell whose steps all keep the same amount, and whose state keeps its size",
         )
-    return -(-tapes[-1] // chunks[-1])
+    return math.ceil(each), round(once)

@@ -106,6 +106,7 @@ def validate(
                 accepted="a plan for less memory, or for fewer steps",
             )
         notes = [] if reason is None or not regret else ["the regret was not measured, as no time was"]
+        notes += [] if reason is not None else _list_differences(plan, clock=clock)
         planned = PlanRuns(
             plan=plan,
             base=room.plan_base(plan, notes) if reason is None else None,
@@ -143,6 +144,19 @@ def validate(
         timeline=tuple(found.timeline),
         interrupted=found.interrupted,
     )
+
+
+def _list_differences(plan: Plan, *, clock: str) -> list[str]:
+    """Return how this process differs from the one that calibrated, where that may move times."""
+    calibration = plan.workload.calibration
+    if calibration is None:
+        return []
+    found = []
+    if calibration.clock != clock:
+        found.append(f"calibrated in {calibration.clock}, measured here in {clock}")
+    if calibration.torch != torch.__version__:
+        found.append(f"calibrated with PyTorch {calibration.torch}, measured here with {torch.__version__}")
+    return [f"{'; '.join(found)}: times may differ for that alone; calibrate again"] if found else []
 
 
 def _check_seconds(planned: PlanRuns, seconds: float, *, most: float | None, least: str = "") -> None:

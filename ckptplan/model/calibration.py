@@ -52,6 +52,12 @@ class Calibration(BaseModel):
         float | None,
         Field(ge=0, description="only before the costs of actions were measured: what a chunk adds"),
     ] = None
+    tape_bytes_once: Annotated[
+        int,
+        Field(
+            ge=0, description="bytes that a recorded chunk holds once, however many steps it has (workspace)"
+        ),
+    ] = 0
     measured: Annotated[
         dict[Name, Measured],
         Field(description="field, or recorded_seconds (a recorded step) -> repeats, spread and fit"),

@@ -6,6 +6,7 @@ from time import perf_counter, sleep
 from typing import Any
 
 import pytest
+import snntorch
 import torch
 
 import ckptplan
@@ -117,6 +118,37 @@ def test_a_tape_that_is_not_linear_is_refused_with_its_residual() -> None:
     )
     with pytest.raises(InputError, match=r"not linear in the steps of a chunk.*off by up to \d"):
         measured(one)
+
+
+class Leaky(torch.nn.Module):
+    """A layer and a neuron of snnTorch, which keeps the slope of its spikes once for all steps of a chunk."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = torch.nn.Linear(NEURONS, NEURONS)
+        self.neuron = snntorch.Leaky(beta=0.9)
+
+    def forward(self, state: torch.Tensor, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        spikes, state = self.neuron(self.layer(x), state)
+        return state, spikes
+
+
+def test_what_a_chunk_holds_once_is_part_of_the_workspace() -> None:
+    cell = Leaky()
+    one = MeasuredNetwork(
+        cell=cell,
+        state=torch.zeros(BATCH, NEURONS),
+        device=torch.device("cpu"),
+        make_inputs=lambda steps: torch.randn(steps, BATCH, NEURONS),
+        parameters=tuple(cell.parameters()),
+        seed=0,
+    )
+    found = measured(one)
+    assert 0 < found.tape_bytes_once < found.tape_bytes
+    assert found.tape_bytes_once < found.workspace_bytes
+    for steps in (7, 50):
+        held = runs.measure_held(one, one.inputs(steps), plan=make_schedule("base", steps=steps))
+        assert held.local_bytes == steps * found.tape_bytes + found.tape_bytes_once
 
 
 class Widening(torch.nn.Module):
