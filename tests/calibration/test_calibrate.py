@@ -6,7 +6,7 @@ from time import perf_counter, sleep
 from typing import Any
 
 import pytest
-import snntorch
+import snntorch  # type: ignore[import-untyped]
 import torch
 
 import ckptplan
