@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from ckptplan.errors import InputError
-from ckptplan.torch import Compile, CompileFallback, bptt, scan, unroll
+from ckptplan.torch import Compile, CompileFallback, bptt, scan, unroll, wrap
 from ckptplan.torch.adapters import TorchCell
 from ckptplan.torch.compiling.prepare import forget_pieces
 from tests.torch.support import assert_close, plan_of
@@ -329,6 +329,17 @@ def test_autocast_is_that_of_the_call(compiler: Compiler) -> None:
         result, ours = train(cell)
     assert result.piece == PIECE
     assert_close(ours, theirs, relative=2e-2)
+    assert compiler.graphs == 2
+
+
+def test_a_wrapped_cell_is_compiled_or_runs_as_written(compiler: Compiler) -> None:
+    inputs, found = torch.randn(STEPS, 3, 5), []
+    for kind in (torch.nn.GRUCell(5, 7), torch.nn.LSTM(5, 7)):
+        for asked in (None, PIECE):
+            outputs, _ = wrap(kind, memory="1 MB", compile=asked)(inputs)
+            found.append(torch.autograd.grad(outputs.square().sum(), list(kind.parameters())))
+    assert_close(found[1], found[0], relative=1e-5)
+    assert_close(found[3], found[2], relative=1e-5)
     assert compiler.graphs == 2
 
 

@@ -117,11 +117,11 @@ def _find(request: PieceRequest, compile_: Compile) -> _Known:
         return known
     code = _codes.setdefault((compile_.steps, compile_.mode, request.entries), _Code())
     calls = code.calls[request.settings] = code.calls.get(request.settings, 0) + 1
-    if code.built and calls <= _PATIENCE:
+    if code.built and calls <= _PATIENCE and _list_lengths(request, compile_):
         why = NotCompiled(reason="short", text="the shapes are new, and may be those of a single batch")
         return _Known(found=why, references=(), said=True)
     found = _build(request, compile_)
-    code.built = isinstance(found, Built)
+    code.built |= isinstance(found, Built)
     known = _known[key] = _Known(found=found, references=request.references)
     while len(_known) > _MOST:
         _known.popitem(last=False)

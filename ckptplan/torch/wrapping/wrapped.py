@@ -11,6 +11,7 @@ from ckptplan.errors import InputError, quote_value
 from ckptplan.model.plan import Plan
 from ckptplan.schedule.schedule import Schedule
 from ckptplan.torch.budget import make_plan, read_limit
+from ckptplan.torch.compiling.options import read_compile
 from ckptplan.torch.parameters import list_parameters
 from ckptplan.torch.planned import Result, RunOptions, bptt_planned, unroll_planned
 
@@ -63,6 +64,7 @@ class Wrapped(torch.nn.Module):
         self._memory = "auto" if memory is None and plan is None else memory
         if "parameters" in options:
             options["parameters"] = list_parameters(options["parameters"])
+        options["compile"] = read_compile(options.get("compile"))
         self._given, self._options = plan, options
         self.plan = plan
         self._parameters, self._buffers, self._modules = net._parameters, net._buffers, net._modules
