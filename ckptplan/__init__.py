@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from ckptplan.errors import CkptplanError, Infeasible, InputError, MissingExtra
+    from ckptplan.execution.execute import execute
     from ckptplan.model.plan import Plan
     from ckptplan.model.profile import HardwareProfile
     from ckptplan.model.workload import Workload
@@ -55,6 +56,7 @@ __all__ = [
     "actions",
     "compare",
     "compare_machines",
+    "execute",
     "largest",
     "load_plan",
     "load_profile",
@@ -87,6 +89,7 @@ _HOMES = {
     "Workload": "ckptplan.model.workload",
     "actions": "ckptplan.planning.playback",
     "compare": "ckptplan.planning.optimize",
+    "execute": "ckptplan.execution.execute",
     "compare_machines": "ckptplan.studies.machines",
     "largest": "ckptplan.studies.largest",
     "load_plan": "ckptplan.storage.plans",

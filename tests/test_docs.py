@@ -83,7 +83,7 @@ def test_commands_of_the_documents_run(page: str, workplace: Path) -> None:
         assert "Traceback" not in done.stderr
 
 
-@pytest.mark.parametrize("page", [*PAGES[1:], "docs/runtime.md", "docs/jax.md"])
+@pytest.mark.parametrize("page", [*PAGES[1:], "docs/runtime.md", "docs/jax.md", "docs/executor.md"])
 def test_python_of_the_documents_runs(page: str, workplace: Path) -> None:
     """The README's is run by tests/test_packaging.py, with what the README installs."""
     blocks = re.findall(r"```python\n(.*?)```", (ROOT / page).read_text(), re.DOTALL)

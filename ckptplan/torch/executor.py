@@ -13,12 +13,12 @@ from typing import Any
 import torch
 
 from ckptplan.errors import InputError
+from ckptplan.execution.lookahead import Lookahead
 from ckptplan.schedule.actions import Action, Advance, Backward, Free, Load, Record, Save, Tier, Transfer
 from ckptplan.torch.ambient import Autocast, Generators
 from ckptplan.torch.clock import Clock
 from ckptplan.torch.engine import Engine, Incoming, Tape
 from ckptplan.torch.gradients import Gradient
-from ckptplan.torch.lookahead import Lookahead
 from ckptplan.torch.losses import Outputs
 from ckptplan.torch.sequence_watch import SequenceWatch
 from ckptplan.torch.stores import Checkpoint, Store

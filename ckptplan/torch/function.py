@@ -9,13 +9,13 @@ from typing import Any
 
 import torch
 
+from ckptplan.execution.lookahead import Lookahead
 from ckptplan.model.plan import Plan
 from ckptplan.schedule.actions import Backward
 from ckptplan.schedule.schedule import Schedule
 from ckptplan.torch.executor import Executor
 from ckptplan.torch.gradients import Gradient
 from ckptplan.torch.held_graphs import explain_held_graphs
-from ckptplan.torch.lookahead import Lookahead
 from ckptplan.torch.losses import Outputs
 from ckptplan.torch.memory import explain_exhaustion
 from ckptplan.torch.modules import Fingerprint

@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 import torch
 
 from ckptplan.errors import InputError, quote_value
+from ckptplan.execution.lookahead import Lookahead
 from ckptplan.model.plan import Plan
 from ckptplan.planning.playback import schedule_of
 from ckptplan.schedule.actions import Action, Tier
@@ -32,7 +33,6 @@ from ckptplan.torch.gradients import Gradients
 from ckptplan.torch.host_store import HostStore
 from ckptplan.torch.inputs import Sequence, make_sequence
 from ckptplan.torch.kept import Situation, forget, keep, number_findings
-from ckptplan.torch.lookahead import Lookahead
 from ckptplan.torch.losses import Outputs, SummedLoss
 from ckptplan.torch.memory import explain_exhaustion
 from ckptplan.torch.parameters import Parameters

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import torch
 
-from ckptplan.schedule.actions import Action, Advance, Load, Record, Save, Tier, Transfer
-from ckptplan.schedule.timeline import COMPUTE, READ, WRITE, Event
+from ckptplan.execution.events import Frontier, track_of
+from ckptplan.schedule.actions import Action, Tier
+from ckptplan.schedule.timeline import Event
 from ckptplan.torch.clock import Clock, choose_clock
 from ckptplan.torch.executor import Executor
 
@@ -30,7 +31,7 @@ class Timeline:
         self.events: list[Event] = []
         self.clock = clock or choose_clock(device)
         self._device, self._resident, self._counts = device, resident_bytes, counts_bytes
-        self._known = 0
+        self._frontier = Frontier()
         self._elapsed = 0.0
 
     def __call__(self, action: Action, executor: Executor) -> None:
@@ -46,26 +47,11 @@ class Timeline:
             Event(
                 start=start,
                 end=self._elapsed,
-                track=_track(action),
+                track=track_of(action),
                 action=action,
                 held_at=self._elapsed,
                 local_bytes=self._resident + local,
                 remote_bytes=remote,
-                recomputed_steps=self._recomputed(action),
+                recomputed_steps=self._frontier.pass_over(action),
             )
         )
-
-    def _recomputed(self, action: Action) -> int:
-        if not isinstance(action, Advance | Record):
-            return 0
-        known, self._known = self._known, max(self._known, action.stop)
-        return max(0, min(known, action.stop) - action.start)
-
-
-def _track(action: Action) -> str:
-    match action:
-        case Load(_, Tier.REMOTE) | Transfer(_, Tier.REMOTE, _):
-            return READ
-        case Save(_, Tier.REMOTE) | Transfer():
-            return WRITE
-    return COMPUTE

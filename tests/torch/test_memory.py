@@ -11,11 +11,11 @@ import pytest
 import torch
 
 import ckptplan
+from ckptplan.execution.lookahead import Lookahead
 from ckptplan.schedule.actions import Load, Tier, Transfer
 from ckptplan.strategies.registry import all_strategies
 from ckptplan.torch.ambient import RandomState
 from ckptplan.torch.host_store import HostStore
-from ckptplan.torch.lookahead import Lookahead
 from ckptplan.torch.stores import Checkpoint
 from ckptplan.torch.trees import flatten
 from tests.torch.support import plan_of

@@ -1,0 +1,1 @@
+"""What runtimes share: the order of actions, looking ahead, and events; and the executor of callbacks."""
