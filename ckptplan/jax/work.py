@@ -9,6 +9,24 @@ from jax.extend import core
 
 #: Assumed rates of one core; only the ratio of a plan's times depends on them.
 FLOPS_PER_SECOND, BYTES_PER_SECOND = 5e10, 1e10
+#: Operations whose arguments and results are arrays in memory.
+_KERNELS = frozenset(
+    (
+        "dot_general",
+        "conv_general_dilated",
+        "sort",
+        "gather",
+        "scatter",
+        "scatter-add",
+        "fft",
+        "cumsum",
+        "scan",
+        "while",
+        "cond",
+    )
+)
+#: Operations that other ones read their arguments through.
+_VIEWS = frozenset(("transpose", "reshape", "squeeze", "expand_dims"))
 #: What an operation takes at least.
 _EACH_SECONDS = 2e-7
 
@@ -18,21 +36,33 @@ def estimate_seconds(jaxpr: core.Jaxpr) -> float:
     return sum(_seconds_of(equation) for equation in _needed(jaxpr))
 
 
-def estimate_live_bytes(jaxpr: core.Jaxpr) -> int:
-    """Return the most bytes of intermediate results held at a time, as the operations are listed."""
+def estimate_live_bytes(jaxpr: core.Jaxpr, *, with_results: bool = True) -> int:
+    """Return the most bytes of intermediate results held at a time, as the operations are listed.
+
+    Only what enters or leaves an operation with a kernel of its own is held; compilers fuse the others. The
+    results are held, too, unless they belong to the caller.
+    """
     equations = _needed(jaxpr)
-    last = {
-        one: number
-        for number, equation in enumerate(equations)
-        for one in equation.invars
-        if not isinstance(one, core.Literal)
-    }
-    results = {one for one in jaxpr.outvars if not isinstance(one, core.Literal)}
+    views: dict[Any, Any] = {}
+    last: dict[Any, int] = {}
+    held: set[Any] = set()
+    for number, equation in enumerate(equations):
+        used = [views.get(one, one) for one in equation.invars if not isinstance(one, core.Literal)]
+        last.update(dict.fromkeys(used, number))
+        if equation.primitive.name in _VIEWS and used:
+            views[equation.outvars[0]] = used[0]
+        elif equation.primitive.name in _KERNELS:
+            held.update((*used, *equation.outvars))
+    ends = [one for one in jaxpr.outvars if with_results and not isinstance(one, core.Literal)]
+    results = {views.get(one, one) for one in ends}
+    held |= results
     live: dict[Any, int] = {}
     most = 0
     for number, equation in enumerate(equations):
-        live.update({one: _bytes_of(one) for one in equation.outvars if one in last or one in results})
-        most = max(most, sum(live.values()) + max(map(estimate_live_bytes, _inner(equation)), default=0))
+        made = [one for one in equation.outvars if one in held and one not in views]
+        live.update({one: _bytes_of(one) for one in made})
+        inside = [estimate_live_bytes(inner, with_results=False) for inner in _inner(equation)]
+        most = max(most, sum(live.values()) + max(inside, default=0))
         for one in [one for one in live if last.get(one, number) <= number and one not in results]:
             del live[one]
     return most

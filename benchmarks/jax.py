@@ -1,0 +1,251 @@
+"""Plans in JAX against equinox's checkpointed scan and nested ``jax.checkpoint``, at equal or less memory.
+
+One thread, forward and backward with a loss over all outputs, T = 4,096, batch 32, 64 inputs, 256 neurons, GRU
+and LIF. The limit of ``ckptplan.jax.bptt`` is the memory of a peer's compiled program. Memory is that
+of the compiled programs: temporary arrays and results. Times are processor time, since other programs share the
+machine.
+
+Run: python -m benchmarks.jax
+"""
+
+from __future__ import annotations
+
+import os
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+os.environ["XLA_FLAGS"] = "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1"
+
+import equinox.internal as eqxi
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from benchmarks.record import write
+from ckptplan.jax import bptt, plan_for
+from ckptplan.model.plan import Plan
+
+STEPS, BATCH, INPUTS, NEURONS, ROUNDS = 4_096, 32, 64, 256, 3
+MIB = 2**20
+
+
+@jax.custom_jvp
+def spike(x: Any) -> Any:
+    """Return 1 where a membrane is over its threshold, with a surrogate gradient."""
+    return (x > 0).astype(x.dtype)
+
+
+@spike.defjvp
+def _(primals: Any, tangents: Any) -> Any:
+    return spike(primals[0]), tangents[0] / (1 + 10.0 * jnp.abs(primals[0])) ** 2
+
+
+def lif(weights: Any, state: Any, x: Any) -> Any:
+    """Run a recurrent layer of leaky neurons for a step."""
+    v, z = state
+    v = 0.9 * v + (x @ weights["wi"] + weights["b"] + z @ weights["wr"]) - lax.stop_gradient(z)
+    z = spike(v - 1.0)
+    return (v, z), z
+
+
+def gru(weights: Any, h: Any, x: Any) -> Any:
+    """Run a GRU cell for a step."""
+    ir, iz, inn = jnp.split(x @ weights["wi"] + weights["bi"], 3, -1)
+    hr, hz, hn = jnp.split(h @ weights["wh"] + weights["bh"], 3, -1)
+    r, z = jax.nn.sigmoid(ir + hr), jax.nn.sigmoid(iz + hz)
+    n = jnp.tanh(inn + r * hn)
+    h = n + z * (h - n)
+    return h, h
+
+
+@dataclass(frozen=True)
+class Case:
+    """A cell with its weights, its initial state and inputs."""
+
+    name: str
+    cell: Callable[..., Any]
+    weights: Any
+    state: Any
+    xs: Any
+
+    def step(self, weights: Any) -> Callable[..., Any]:
+        """Return a step that carries the sum of the losses."""
+
+        def step(carry: Any, x: Any) -> Any:
+            state, total = carry
+            state, output = self.cell(weights, state, x)
+            return (state, total + loss(0, output)), None
+
+        return step
+
+
+@dataclass
+class Program:
+    """A compiled program of a case, and its times."""
+
+    name: str
+    run: Any
+    memory: int
+    compile_seconds: float
+    plan: Plan | None = None
+    times: list[float] = field(default_factory=list)
+
+    @property
+    def seconds(self) -> float:
+        """Return the median of the times."""
+        return statistics.median(self.times)
+
+
+def loss(_: Any, output: Any) -> Any:
+    """Return the loss of a step."""
+    return jnp.mean(jnp.square(output)) / STEPS
+
+
+def make_cases() -> list[Case]:
+    """Return both cells; the weights are those of PyTorch's defaults."""
+    random = np.random.default_rng(0)
+
+    def uniform(*shape: int) -> Any:
+        return ((random.random(shape) * 2 - 1) / np.sqrt(NEURONS)).astype(np.float32)
+
+    xs = random.standard_normal((STEPS, BATCH, INPUTS)).astype(np.float32)
+    zero = np.zeros((BATCH, NEURONS), np.float32)
+    wide = 3 * NEURONS
+    of_gru = {
+        "wi": uniform(INPUTS, wide),
+        "wh": uniform(NEURONS, wide),
+        "bi": uniform(wide),
+        "bh": uniform(wide),
+    }
+    of_lif = {"wi": 2.3 * uniform(INPUTS, NEURONS), "wr": uniform(NEURONS, NEURONS), "b": 0 * uniform(NEURONS)}
+    return [Case("GRU", gru, of_gru, zero, xs), Case("LIF", lif, of_lif, (zero, zero), xs)]
+
+
+def nested(case: Case, *chunks: int) -> Callable[..., Any]:
+    """Return scans of checkpointed scans: one level for each chunk size, the outermost first."""
+
+    def run(weights: Any, carry: Any, xs: Any, chunks: tuple[int, ...]) -> Any:
+        if not chunks:
+            return lax.scan(case.step(weights), carry, xs)[0]
+        pieces = xs.reshape((-1, chunks[0], *xs.shape[1:]))
+        inner = jax.checkpoint(lambda carry, x: (run(weights, carry, x, chunks[1:]), None), prevent_cse=False)
+        return lax.scan(inner, carry, pieces)[0]
+
+    return lambda weights, state, xs: run(weights, (state, 0.0), xs, chunks)[1]
+
+
+def equinox(case: Case, checkpoints: int | None) -> Callable[..., Any]:
+    """Return equinox's checkpointed scan."""
+
+    def run(weights: Any, state: Any, xs: Any) -> Any:
+        scan = eqxi.scan(case.step(weights), (state, 0.0), xs, kind="checkpointed", checkpoints=checkpoints)
+        return scan[0][1]
+
+    return run
+
+
+def planned(case: Case, memory: int) -> Callable[..., Any]:
+    """Return ``bptt`` within a limit of memory."""
+    return lambda weights, state, xs: bptt(
+        lambda state, x: case.cell(weights, state, x), state, xs, loss, memory=memory
+    )[0]
+
+
+def compiled(name: str, function: Callable[..., Any], case: Case) -> Program:
+    """Return a compiled program with its gradient for the weights."""
+    start = time.perf_counter()
+    run = jax.jit(jax.value_and_grad(function)).lower(case.weights, case.state, case.xs).compile()
+    took = time.perf_counter() - start
+    analysis: Any = run.memory_analysis()
+    return Program(name, run, analysis.temp_size_in_bytes + analysis.output_size_in_bytes, took)
+
+
+def fit(case: Case, name: str, limit: int) -> Program:
+    """Return our program within a limit of compiled memory."""
+    plan = plan_for(lambda state, x: case.cell(case.weights, state, x), case.state, case.xs, loss, memory=limit)
+    program = compiled(name, planned(case, limit), case)
+    program.plan = plan
+    return program
+
+
+def measure(case: Case) -> list[dict[str, Any]]:
+    """Return a row for each peer, with ours at its memory."""
+    plain = compiled("jax.lax.scan", nested(case), case)
+    peers = [
+        compiled(f"equinox, {count or 'default'} checkpoints", equinox(case, count), case)
+        for count in (None, 32, 8)
+    ]
+    peers += [compiled("jax.checkpoint, 64", nested(case, 64), case)]
+    peers += [compiled("jax.checkpoint, 256 and 16", nested(case, 256, 16), case)]
+    ours = [fit(case, f"ckptplan at the memory of {peer.name}", peer.memory) for peer in peers]
+    results: dict[str, Any] = {}
+    for _ in range(ROUNDS):
+        for program in (plain, *peers, *ours):
+            start = time.process_time()
+            results[program.name] = jax.block_until_ready(program.run(case.weights, case.state, case.xs))
+            program.times.append(time.process_time() - start)
+    rows = [{"case": case.name, "peer": plain.name, "peer_seconds": plain.seconds, "peer_bytes": plain.memory}]
+    for peer, mine in zip(peers, ours, strict=True):
+        assert mine.plan is not None  # noqa: S101 - fit sets it
+        rows.append(
+            {
+                "case": case.name,
+                "peer": peer.name,
+                "peer_seconds": peer.seconds,
+                "peer_bytes": peer.memory,
+                "peer_compile_seconds": peer.compile_seconds,
+                "seconds": mine.seconds,
+                "bytes": mine.memory,
+                "predicted_bytes": mine.plan.predicted.local_peak_bytes,
+                "compile_seconds": mine.compile_seconds,
+                "plan": f"{mine.plan.strategy}, {mine.plan.workload.name.removeprefix('jax-')}",
+                "ratio": statistics.median(a / b for a, b in zip(mine.times, peer.times, strict=True)),
+                "gradient_difference": difference(results[mine.name], results[plain.name]),
+            }
+        )
+    return rows
+
+
+def difference(ours: Any, theirs: Any) -> float:
+    """Return the largest difference of gradients, as a share of the largest entry."""
+    pairs = zip(jax.tree.leaves(ours), jax.tree.leaves(theirs), strict=True)
+    return max(float(jnp.abs(a - b).max() / jnp.maximum(jnp.abs(b).max(), 1e-30)) for a, b in pairs)
+
+
+def document(rows: list[dict[str, Any]]) -> str:
+    """Return the table of the page docs/jax.md."""
+    lines = [
+        "| cell | peer | time | memory | our time | our memory | predicted | compiled in | plan | ratio |",
+        "|---|---|---|---|---|---|---|---|---|---|",
+    ]
+    for row in rows:
+        theirs = (
+            f"| {row['case']} | {row['peer']} | {row['peer_seconds']:.2f} s | {row['peer_bytes'] / MIB:.2f} MiB"
+        )
+        if "seconds" not in row:
+            lines.append(f"{theirs} | | | | | | |")
+            continue
+        memory = f"{row['bytes'] / MIB:.2f} MiB | {row['predicted_bytes'] / MIB:.2f} MiB"
+        lines.append(
+            f"{theirs} | {row['seconds']:.2f} s | {memory} | {row['compile_seconds']:.1f} s | {row['plan']} | "
+            f"{row['ratio']:.2f} |"
+        )
+    return "\n".join(lines)
+
+
+def main() -> None:
+    """Measure both cells, print the table and write the results."""
+    rows: list[dict[str, Any]] = []
+    for case in make_cases():
+        rows += measure(case)
+    sys.stdout.write(document(rows) + "\n")
+    write("jax", rows)
+
+
+if __name__ == "__main__":
+    main()
