@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -35,6 +36,15 @@ def test_readme_shows_what_the_program_prints() -> None:
     golden = ROOT / "tests" / "golden"
     assert stripped((golden / "optimize.txt").read_text()) in README
     assert stripped((golden / "infeasible.txt").read_text()) in README
+
+
+def test_readme_shows_which_machine_the_program_names(tmp_path: Path) -> None:
+    """The commands of that section as they stand, at the width of a plain terminal."""
+    section = README.partition("## Which machine?")[2].partition("\n## ")[0]
+    shown = re.findall(r"```text\n(.*?)\n```", section, re.DOTALL)[0]
+    commands = [shlex.split(line) for line in section.splitlines() if line.startswith(".venv/bin/ckptplan ")]
+    printed = [run(*command[1:], cwd=tmp_path, COLUMNS="80").stdout for command in commands]
+    assert stripped(shown) in stripped(printed[-1])
 
 
 def test_the_gate_runs_the_test_command_of_the_readme() -> None:

@@ -33,7 +33,7 @@ class ComparedJobOptions:
             autocompletion=options.complete_profile,
         ),
     ] = None
-    workload: options.WorkloadName = "paper-snn"
+    workload: options.WorkloadName = None
     batch: options.Batch = None
     neurons: options.Neurons = None
 
@@ -139,7 +139,7 @@ def _compare_strategies(
     results = ranked.by_strategy()
     case = ranked.request.case
     view = view_comparison(results, case, regret=regret, wording=as_option)
-    write_view(view, output)
+    write_view(view, output, workload=job.workload)
     write_page(
         html,
         lambda: make_comparison_page(results, case, view, wording=as_option, command=options.command_line()),
@@ -183,7 +183,7 @@ def _compare_machines(
                 progress=progress,
             )
     view = view_machines(comparison, wording=as_option)
-    write_view(view, output.by_name())
+    write_view(view, output.by_name(), workload=job.workload)
     write_page(html, lambda: make_machines_page(comparison, view, command=options.command_line()))
     if machines.plot:
         from ckptplan.report.machines_plot import draw_machines

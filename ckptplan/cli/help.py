@@ -28,10 +28,11 @@ EXAMPLES: Mapping[str, str] = {
     "profiles list": "ckptplan profiles list --format csv",
     "profiles show": "ckptplan profiles show nvidia-h200",
     "profiles check": "ckptplan profiles check ipu-mk2 nvidia-h200",
+    "profiles new": "ckptplan profiles new --like nvidia-h200 --price-per-hour 3.5 -o my-h200.toml",
     "workloads": "ckptplan workloads list",
     "workloads list": "ckptplan workloads list --format csv",
     "workloads show": "ckptplan workloads show paper-snn",
-    "workloads new": "ckptplan workloads new --cell lstm --batch 8 --neurons 64 -o my-lstm.toml",
+    "workloads new": "ckptplan workloads new --kind lstm --batch 8 --neurons 64 -o my-lstm.toml",
     "schema": "ckptplan schema plan -o plan.schema.json",
 }
 #: Names of several strategies.

@@ -59,7 +59,7 @@ def command(
     view = view_reaches(
         reaches, case, quantity=quantity, max_overhead=wishes["max_overhead"], wording=as_option
     )
-    write_view(view, output.by_name())
+    write_view(view, output.by_name(), workload=job.workload)
     if output.file not in (None, "-"):
         note(f"plans written to {output.file}")
     if all(reach.plan is None for reach in reaches.values()):

@@ -46,11 +46,11 @@ Profile = Annotated[
     ),
 ]
 WorkloadName = Annotated[
-    str,
+    str | None,
     typer.Option(
         "--workload",
         metavar="NAME|PATH",
-        help="Workload; see: ckptplan workloads list.",
+        help="Workload (default: paper-snn); see: ckptplan workloads list.",
         autocompletion=complete_workload,
     ),
 ]
@@ -148,7 +148,7 @@ class JobOptions:
 
     steps: Steps = None
     profile: Profile = "ipu-mk2"
-    workload: WorkloadName = "paper-snn"
+    workload: WorkloadName = None
     batch: Batch = None
     neurons: Neurons = None
 
@@ -279,11 +279,15 @@ def load_profile(name: str) -> HardwareProfile:
     return loaded
 
 
-def load_workload(name: str, *, steps: str | None, batch: str | None, neurons: str | None) -> Workload:
-    """Load the workload that an option names and change its sizes. Raises InputError."""
+#: The workload that is planned if none is named; tables then say so.
+DEFAULT_WORKLOAD = "paper-snn"
+
+
+def load_workload(name: str | None, *, steps: str | None, batch: str | None, neurons: str | None) -> Workload:
+    """Load the workload that an option names, or the default, and change its sizes. Raises InputError."""
     from ckptplan.storage import workloads
 
-    loaded: Workload = _named("--workload", workloads.load_workload, name)
+    loaded: Workload = _named("--workload", workloads.load_workload, name or DEFAULT_WORKLOAD)
     if batch is not None:
         loaded = loaded.with_batch(plain_integer(batch, option="--batch", most=10**9))
     if neurons is not None:

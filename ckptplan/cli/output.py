@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from ckptplan.cli.environment import write_error
-from ckptplan.cli.options import OutputOptions, command_line
+from ckptplan.cli.options import DEFAULT_WORKLOAD, OutputOptions, command_line
 from ckptplan.cli.wording import as_option
 from ckptplan.report.formats.registry import format_named
 from ckptplan.version import __version__
@@ -19,11 +19,14 @@ if TYPE_CHECKING:
     from ckptplan.model.plan import Plan
     from ckptplan.report.view import View
 
+#: For commands without the option --workload.
+NO_WORKLOAD = ""
 
-def write_plan(plan: Plan, view: View, output: OutputOptions) -> None:
+
+def write_plan(plan: Plan, view: View, output: OutputOptions, *, workload: str | None = NO_WORKLOAD) -> None:
     """Write a plan in the chosen format. If that is a table, it is printed, and the file is the plan as JSON.
 
-    Raises InputError if the file cannot be written.
+    ``workload`` is as in ``write_view``. Raises InputError if the file cannot be written.
     """
     from ckptplan.storage.plans import save_plan
 
@@ -33,12 +36,18 @@ def write_plan(plan: Plan, view: View, output: OutputOptions) -> None:
             return
         note(f"plan written to {output.file}")
         output = dataclasses.replace(output, file=None)
-    write_view(view, output)
+    write_view(view, output, workload=workload)
 
 
-def write_view(view: View, output: OutputOptions) -> None:
-    """Write a result in the chosen format. Raises InputError if the file cannot be written."""
+def write_view(view: View, output: OutputOptions, *, workload: str | None = NO_WORKLOAD) -> None:
+    """Write a result in the chosen format.
+
+    ``workload`` is what --workload names, for a command that has it: if it names none, the table says which one
+    was planned. Raises InputError if the file cannot be written.
+    """
     view = with_basis(view, whole=output.basis)
+    if workload is None:
+        view = _with_default_workload(view)
     kind, document = view.kind, view.document
     if kind is not None:
         view = dataclasses.replace(view, document=lambda: enveloped(kind, document()))
@@ -53,6 +62,22 @@ def with_basis(view: View, *, whole: bool) -> View:
 
         view.table(console)
         print_basis(console, view.basis(), whole=whole, wording=as_option)
+
+    return dataclasses.replace(view, table=table)
+
+
+def _with_default_workload(view: View) -> View:
+    """Return a result whose table ends in the workload that was planned for want of another."""
+
+    def table(console: Console) -> None:
+        from ckptplan.report.columns import wrap_lines
+
+        view.table(console)
+        text = (
+            f"Workload: {DEFAULT_WORKLOAD}, as none was named; --workload NAME plans another, and "
+            "ckptplan workloads list shows them."
+        )
+        console.print(wrap_lines(text, width=console.width), soft_wrap=True)
 
     return dataclasses.replace(view, table=table)
 

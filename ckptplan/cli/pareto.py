@@ -81,9 +81,9 @@ def command(
         if at is not None:
             front.best  # noqa: B018 - raises the reason, which the page gives, too
     if at is None:
-        _show(front, output.by_name())
+        _show(front, output.by_name(), job.workload)
     else:
-        _pick(front, output)
+        _pick(front, output, job.workload)
     if plot:
         _draw(front, plot, size)
     write_page(html, lambda: _make_page(front))
@@ -108,11 +108,11 @@ def _find(job: JobOptions, bounds: FrontOptions, at: str | None) -> "ParetoFront
     return front
 
 
-def _pick(front: "ParetoFront", output: OutputOptions) -> None:
+def _pick(front: "ParetoFront", output: OutputOptions, workload: str | None) -> None:
     from ckptplan.report.plan import view_plan
 
     plan = front.best
-    write_plan(plan, view_plan(plan, lambda: _rank(front), wording=as_option), output)
+    write_plan(plan, view_plan(plan, lambda: _rank(front), wording=as_option), output, workload=workload)
 
 
 def _rank(front: "ParetoFront") -> "dict[str, Plan | Infeasible]":
@@ -125,10 +125,10 @@ def _rank(front: "ParetoFront") -> "dict[str, Plan | Infeasible]":
     return {name: found[name] for name in (*ranked, *(name for name in found if name not in plans))}
 
 
-def _show(front: "ParetoFront", output: OutputOptions) -> None:
+def _show(front: "ParetoFront", output: OutputOptions, workload: str | None) -> None:
     from ckptplan.report.front import view_front
 
-    write_view(view_front(front, wording=as_option), output)
+    write_view(view_front(front, wording=as_option), output, workload=workload)
     if output.format != "table" and output.file not in (None, "-"):
         note(f"front written to {output.file}")
 

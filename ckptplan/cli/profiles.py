@@ -1,17 +1,19 @@
-"""``ckptplan profiles list|show|check``: hardware profiles."""
+"""``ckptplan profiles list|show|check|new``: hardware profiles."""
 
 from typing import Annotated
 
 import typer
 
+from ckptplan.cli import options
 from ckptplan.cli.completion import complete_profile
 from ckptplan.cli.groups import takes_groups
 from ckptplan.cli.help import HelpfulCommand, HelpfulGroup
+from ckptplan.cli.new_profile import ProfileNumbers, write_profile
 from ckptplan.cli.options import OutputOptions
 from ckptplan.cli.output import write_view
 from ckptplan.cli.wording import as_option
 
-app = typer.Typer(cls=HelpfulGroup, help="List, show and check hardware profiles.", no_args_is_help=True)
+app = typer.Typer(cls=HelpfulGroup, help="List, show, check and make hardware profiles.", no_args_is_help=True)
 
 
 @app.command("list", cls=HelpfulCommand)
@@ -67,3 +69,21 @@ def check(
 
     profiles = [load_profile(path) for path in paths or list_names("hardware_profiles")]
     write_view(view_checks(profiles), output)
+
+
+@app.command("new", cls=HelpfulCommand)
+@takes_groups
+def new(
+    *,
+    numbers: ProfileNumbers,
+    format_: options.FormatOption = "table",
+    output: Annotated[
+        str,
+        typer.Option("-o", "--output", metavar="FILE", help="The profile.", callback=options.named_file),
+    ] = "my-machine.toml",
+) -> None:
+    """Write a profile with a comment on each number, from options or from another profile (--like).
+
+    Without --local-bytes and --like, questions are asked on a terminal.
+    """
+    write_profile(numbers, output=output, format_=format_)

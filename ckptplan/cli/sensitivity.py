@@ -64,7 +64,7 @@ def command(
             progress=progress,
         )
     view = view_sensitivity(study, wording=as_option)
-    write_view(view, output)
+    write_view(view, output, workload=job.workload)
     if plot:
         from ckptplan.report.sizes import SIZES
         from ckptplan.report.style import save_picture, styled

@@ -5,12 +5,13 @@ from typing import Annotated
 import typer
 
 from ckptplan.cli import options
-from ckptplan.cli.cells import CellOptions, write_counted
+from ckptplan.cli.cells import write_counted
 from ckptplan.cli.completion import complete_workload
 from ckptplan.cli.groups import takes_groups
 from ckptplan.cli.help import HelpfulCommand, HelpfulGroup
 from ckptplan.cli.options import OutputOptions
 from ckptplan.cli.output import write_view
+from ckptplan.cli.starters import KindOptions, NewCellOptions, ask_for_network, write_network
 from ckptplan.cli.wording import as_option, option_of
 from ckptplan.errors import InputError, quote_value
 from ckptplan.units import parse_seconds
@@ -54,7 +55,8 @@ def show(
 @takes_groups
 def new(
     *,
-    cell: CellOptions,
+    cell: NewCellOptions,
+    kind: KindOptions,
     forward_seconds: Annotated[
         str | None, typer.Option("--forward-seconds", metavar="TIME", help="A forward step, as '80 us'.")
     ] = None,
@@ -75,10 +77,11 @@ def new(
         typer.Option("-o", "--output", metavar="FILE", help="The workload.", callback=options.named_file),
     ] = "my-workload.toml",
 ) -> None:
-    """Count the sizes of a cell and write a workload, to plan by memory at once.
+    """Write a workload to plan with at once: of a kind of network (--kind), or of a cell (--cell).
 
-    Times are assumed: those given, or those of a few steps that are timed once. ckptplan calibrate measures
-    them.
+    The sizes of a kind follow by formulas, and its times are estimated for --profile. The sizes of a cell are
+    counted, and its times are those of a few steps that are timed once. Times that are given replace both.
+    ckptplan calibrate measures them. Without --kind and --cell, questions are asked on a terminal.
     """
     given = {
         "forward_seconds": forward_seconds,
@@ -87,7 +90,16 @@ def new(
         "record_overhead_seconds": record_overhead_seconds,
     }
     times = {field: _read_time(field, text) for field, text in given.items() if text is not None}
-    write_counted(cell, output=output, format_=format_, times=times)
+    if cell.cell and kind.kind:
+        raise InputError(
+            "does not go together with --cell", field="--kind", value=kind.kind, accepted="one of them"
+        )
+    if cell.cell:
+        write_counted(cell, output=output, format_=format_, times=times)
+        return
+    if not kind.kind:
+        cell, kind = ask_for_network(cell, kind)
+    write_network(cell, kind, times=times, output=output, format_=format_)
 
 
 def _read_time(field: str, text: str) -> float:

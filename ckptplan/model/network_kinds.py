@@ -29,9 +29,9 @@ class Kind:
 
 
 KINDS: Mapping[str, Kind] = {
-    # State: h. Tape: the gates r, z and n, the recurrent part of n (r multiplies it), and the earlier h (it
-    # multiplies the weights, and z). Kernels: two matrix products and one fused cell. Biases: two of 3 H.
-    "gru": Kind(gates=3, biases=6, state_values=1, tape_values=5, kernels=3),
+    # State: h. Tape: the gates r, z and n, the earlier h (it multiplies the weights, and z), and the storage
+    # of 3 H values with the recurrent part of n (r multiplies it). Kernels: two matrix products and one fused cell.
+    "gru": Kind(gates=3, biases=6, state_values=1, tape_values=7, kernels=3),
     # State: h and c. Tape: the gates i, f, g and o, the earlier c and h, and tanh(c). Biases: two of 4 H.
     "lstm": Kind(gates=4, biases=8, state_values=2, tape_values=7, kernels=3),
     # State: membrane and spike. Tape: the membrane (for the surrogate gradient) and the earlier spike (it

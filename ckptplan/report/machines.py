@@ -12,6 +12,7 @@ from rich.text import Text
 from ckptplan.errors import Infeasible
 from ckptplan.model.plan import Plan
 from ckptplan.model.prediction import BasisEntry
+from ckptplan.model.workload import Workload
 from ckptplan.report.aligned import align_bytes, align_percents
 from ckptplan.report.columns import Cell, FittedTable, TableColumn
 from ckptplan.report.infeasible import format_verdict
@@ -226,7 +227,7 @@ def _list_notes(comparison: MachineComparison, *, wording: Wording) -> Iterator[
     if estimated:
         yield (
             f"{_ESTIMATED} estimated",
-            f"by a roofline of peak rates, as the times of {workload.name} belong to {workload.timed_on}; "
+            f"by a roofline of peak rates, as {_say_whose_times(workload)}; "
             "each plan has its interval. A calibration on the machine itself always wins",
         )
     for machine in machines:
@@ -249,6 +250,12 @@ def _list_notes(comparison: MachineComparison, *, wording: Wording) -> Iterator[
         )
     if any(machine.most_joules is not None for machine in machines):
         yield "energy", "an upper figure: the time at the power under load"
+
+
+def _say_whose_times(workload: Workload) -> str:
+    if workload.is_estimated:
+        return f"nobody timed {workload.name}"
+    return f"the times of {workload.name} belong to {workload.timed_on}"
 
 
 def _describe_reach(limit: float, wording: Wording) -> str:

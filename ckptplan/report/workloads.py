@@ -98,7 +98,7 @@ def _print_workload(console: Console, workload: Workload, *, wording: Wording) -
             row.get("why", ""),
         )
     if workload.network is not None:
-        for field, value in dict(workload.network).items():
+        for field, value in workload.network.model_dump().items():
             table.add_row(f"network.{field}", format_field(field, value), "", "")
     table.print_on(console, wording=wording)
 

@@ -96,7 +96,8 @@ def _wrong_files(case: Case, outcome: Outcome) -> Iterator[tuple[str, str]]:
     named = {name.removeprefix("./") for name in case.outputs} | {
         "sub/linked.json" if "link.json" in case.outputs else ""
     }
-    if case.arguments[:1] == ("calibrate",) or case.arguments[:2] == ("workloads", "new"):
+    makes = case.arguments[:2] in (("workloads", "new"), ("profiles", "new"))
+    if case.arguments[:1] == ("calibrate",) or makes:
         # Where no option names them.
         named |= {"my-workload.toml", "my-machine.toml"}
     if case.arguments[:1] == ("report",):
