@@ -113,7 +113,7 @@ def write_profile(numbers: ProfileNumbers, *, output: str, format_: options.Form
     given = numbers.given()
     start: dict[str, Any] = {}
     if numbers.like is not None:
-        other = options.load_profile(numbers.like)
+        other = options.load_profile(numbers.like, option="--like")
         start = {field: getattr(other, field) for field in type(other).model_fields}
         start["sources"] = {field: one for field, one in other.sources.items() if field not in given}
     try:

@@ -271,11 +271,11 @@ def need_torch() -> None:
         raise MissingExtra("torch", package="torch")
 
 
-def load_profile(name: str) -> HardwareProfile:
+def load_profile(name: str, *, option: str = "--profile") -> HardwareProfile:
     """Load the profile that an option names. Raises InputError."""
     from ckptplan.storage import profiles
 
-    loaded: HardwareProfile = _named("--profile", profiles.load_profile, name)
+    loaded: HardwareProfile = _named(option, profiles.load_profile, name)
     return loaded
 
 

@@ -30,7 +30,8 @@ class Kind:
 
 KINDS: Mapping[str, Kind] = {
     # State: h. Tape: the gates r, z and n, the earlier h (it multiplies the weights, and z), and the storage
-    # of 3 H values with the recurrent part of n (r multiplies it). Kernels: two matrix products and one fused cell.
+    # of 3 H values with the recurrent part of n (r multiplies it). Biases: two of 3 H. Kernels: two matrix
+    # products and one fused cell.
     "gru": Kind(gates=3, biases=6, state_values=1, tape_values=7, kernels=3),
     # State: h and c. Tape: the gates i, f, g and o, the earlier c and h, and tanh(c). Biases: two of 4 H.
     "lstm": Kind(gates=4, biases=8, state_values=2, tape_values=7, kernels=3),
