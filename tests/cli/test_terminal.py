@@ -190,7 +190,7 @@ def test_what_resembles_nothing_gets_no_hint() -> None:
     ("arguments", "hint"),
     [
         (["optimize", "--profile", "h100"], "Did you mean 'nvidia-h100-sxm'?"),
-        (["optimize", "--workload", "snn"], "Did you mean 'paper-snn'?"),
+        (["optimize", "--workload", "paper"], "Did you mean 'paper-snn'?"),
         (["optimize", "--strategies", "dubble"], "Did you mean 'double'?"),
         (["optimize", "--profil", "ipu-mk2"], "No such option: --profil. Did you mean '--profile'?"),
         (["optimize", "--t", "5"], "Did you mean '--T'?"),
