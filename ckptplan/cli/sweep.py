@@ -23,8 +23,9 @@ from ckptplan.errors import InputError
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from ckptplan.report.sweep_plot import SweepPicture
     from ckptplan.storage.rows import RowFile
-    from ckptplan.storage.tables import Lines
+    from ckptplan.storage.tables import Lines, Row
     from ckptplan.studies.sweep import Sweep
 
 
@@ -102,6 +103,16 @@ def command(
     restart: Annotated[
         bool, typer.Option("--restart", help="Start the file again, whatever it holds.")
     ] = False,
+    plot: Annotated[
+        str | None,
+        typer.Option(
+            "--plot",
+            metavar="FILE",
+            help="Draw lines over one axis, a heat map over two, as .png, .svg or .pdf.",
+            callback=options.named_file,
+        ),
+    ] = None,
+    size: options.PictureSize = "page",
     basis: options.Basis = False,
 ) -> None:
     """Find the best plan at every point of a grid over any inputs.
@@ -113,15 +124,63 @@ def command(
     chosen = _format(format_, output)
     processes = None if jobs is None else options.plain_integer(jobs, option="--jobs", most=1024)
     with named_by_option():
-        sweep = _prepare(over or [], given, wishes.read(), output)
+        sweep = _prepare(over or [], given, wishes.read(), output, plot)
+        work = Work(sweep=sweep, jobs=processes, picture=_make_picture(sweep) if plot else None)
     if chosen is None:
-        _print(sweep, processes, basis=basis)
+        _print(work, basis=basis)
     elif chosen is RowFormat.parquet:
-        _write_parquet(sweep, processes, str(output), restart=restart)
+        _write_parquet(work, str(output), restart=restart)
     elif output in (None, "-") or _is_no_file(str(output)):
-        _stream(sweep, processes, chosen, output)
+        _stream(work, chosen, output)
     else:
-        _write_rows(sweep, processes, chosen, str(output), restart=restart)
+        _write_rows(work, chosen, str(output), restart=restart)
+    if plot:
+        _draw(work, plot, size)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Work:
+    """A sweep, in how many processes it is planned, and the picture that collects its rows."""
+
+    sweep: Sweep
+    jobs: int | None
+    picture: SweepPicture | None
+
+    def rows(self, *, start: int = 0) -> Iterator[list[Row]]:
+        """Yield lists of rows, from number ``start``."""
+        from ckptplan.studies.sweep import iterate_rows
+
+        for rows in iterate_rows(self.sweep, start=start, jobs=self.jobs):
+            if self.picture is not None:
+                self.picture.add(rows, start=start)
+                start += len(rows)
+            yield rows
+
+
+def _make_picture(sweep: Sweep) -> SweepPicture:
+    from ckptplan.report.sweep_plot import SweepPicture
+
+    return SweepPicture(sweep)
+
+
+def _draw(work: Work, path: str, size: str) -> None:
+    """Draw the rows; those that a file had before are planned again."""
+    from ckptplan.report.sizes import SIZES
+    from ckptplan.report.style import save_picture, styled
+
+    picture = work.picture
+    if picture is None:
+        return
+    if picture.missing:
+        note(f"planning {picture.missing:,} rows of the file again, for the picture")
+        with _watch(work.sweep, 0) as report:
+            for rows in work.rows():
+                report(len(rows))
+                if not picture.missing:
+                    break
+    with styled(SIZES[size]):
+        save_picture(picture.draw(SIZES[size]), path, option="--plot")
+    note(f"picture written to {path}")
 
 
 def _format(asked: RowFormat | None, output: str | None) -> RowFormat | None:
@@ -144,10 +203,15 @@ def _format(asked: RowFormat | None, output: str | None) -> RowFormat | None:
     return RowFormat(suffix)
 
 
-def _prepare(over: list[str], given: JobsOptions, wishes: dict[str, Any], output: str | None) -> Sweep:
+def _prepare(
+    over: list[str], given: JobsOptions, wishes: dict[str, Any], output: str | None, plot: str | None
+) -> Sweep:
+    from ckptplan.report.style import picture_format
     from ckptplan.studies.sweep import make_sweep
 
-    options.keep_inputs({"--output": output}, *given.profiles, *given.workloads)
+    if plot:
+        picture_format(plot, option="--plot")
+    options.keep_inputs({"--output": output, "--plot": plot}, *given.profiles, *given.workloads)
     sizes = {"steps": given.steps, "batch": given.batch, "neurons": given.neurons}
     sweep = make_sweep(
         over,
@@ -178,15 +242,15 @@ def _split_names(given: list[str]) -> list[str]:
     return [name.strip() for text in given for name in text.split(",")]
 
 
-def _print(sweep: Sweep, jobs: int | None, *, basis: bool) -> None:
+def _print(work: Work, *, basis: bool) -> None:
     from ckptplan.report.basis import print_basis
     from ckptplan.report.formats.table import print_table
     from ckptplan.report.sweep import Summary
-    from ckptplan.studies.sweep import iterate_rows
 
+    sweep = work.sweep
     summary = Summary(sweep)
     with _watch(sweep, 0) as report:
-        for rows in iterate_rows(sweep, jobs=jobs):
+        for rows in work.rows():
             summary.add(rows)
             report(len(rows))
 
@@ -197,33 +261,34 @@ def _print(sweep: Sweep, jobs: int | None, *, basis: bool) -> None:
     print_table(table)
 
 
-def _stream(sweep: Sweep, jobs: int | None, chosen: RowFormat, output: str | None) -> None:
+def _stream(work: Work, chosen: RowFormat, output: str | None) -> None:
     """Write rows to standard output, a device or a pipe, which cannot be continued."""
     from ckptplan.storage.files import replace_file
-    from ckptplan.studies.sweep import iterate_rows
 
+    sweep = work.sweep
     lines = _make_lines(sweep, chosen)
     with (
         replace_file(output or "-") as file,
         _watch(sweep, 0, beside_output=file is sys.stdout) as report,
     ):
         file.write(lines.header())
-        for rows in iterate_rows(sweep, jobs=jobs):
+        for rows in work.rows():
             file.write("".join(map(lines.line, rows)))
             file.flush()
             report(len(rows))
 
 
-def _write_rows(sweep: Sweep, jobs: int | None, chosen: RowFormat, output: str, *, restart: bool) -> None:
+def _write_rows(work: Work, chosen: RowFormat, output: str, *, restart: bool) -> None:
     """Write a file of rows, or add the missing rows to it."""
+    sweep = work.sweep
     with _open_rows(output, sweep, chosen, restart=restart) as file:
         lacking = file.done < len(sweep)
         if lacking:
-            _fill(file, sweep, jobs, named=output)
+            _fill(file, work, named=output)
     note(f"{len(sweep):,} rows written to {output}" if lacking else _say_complete(output, sweep))
 
 
-def _write_parquet(sweep: Sweep, jobs: int | None, output: str, *, restart: bool) -> None:
+def _write_parquet(work: Work, output: str, *, restart: bool) -> None:
     """Collect rows in a partial file, which can be continued, and write the Parquet file when all are there.
 
     Existing rows must belong to this sweep. Rows of a sweep that --restart began are continued even if the
@@ -231,6 +296,7 @@ def _write_parquet(sweep: Sweep, jobs: int | None, output: str, *, restart: bool
     """
     from ckptplan.storage.parquet import holds_sweep, import_pyarrow, read_identity, write_parquet
 
+    sweep = work.sweep
     import_pyarrow()  # fail now if it is missing, not when all rows are there
     partial, identity = Path(f"{output}.partial.jsonl"), sweep.identity
     if not restart and not _has_content(partial):
@@ -248,7 +314,7 @@ def _write_parquet(sweep: Sweep, jobs: int | None, output: str, *, restart: bool
         # False if another process finished the sweep, or was killed before it removed the partial file.
         lacking = restart or not holds_sweep(output, identity)
         if lacking:
-            _fill(file, sweep, jobs, named=output)
+            _fill(file, work, named=output)
             write_parquet(output, lines=partial, columns=sweep.columns, identity=identity)
         file.remove()
     note(f"{len(sweep):,} rows written to {output}" if lacking else _say_complete(output, sweep))
@@ -276,14 +342,13 @@ def _open_rows(path: str, sweep: Sweep, chosen: RowFormat, *, restart: bool) -> 
     )
 
 
-def _fill(file: RowFile, sweep: Sweep, jobs: int | None, *, named: str) -> None:
+def _fill(file: RowFile, work: Work, *, named: str) -> None:
     """Add the missing rows to a file; ``named`` is the name to show for it."""
-    from ckptplan.studies.sweep import iterate_rows
-
+    sweep = work.sweep
     if file.done:
         note(f"{named} has {file.done:,} of {len(sweep):,} rows; continuing")
     with _watch(sweep, file.done, file=named) as report:
-        for rows in iterate_rows(sweep, start=file.done, jobs=jobs):
+        for rows in work.rows(start=file.done):
             file.append(rows)
             report(len(rows))
 

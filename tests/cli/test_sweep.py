@@ -434,3 +434,24 @@ def test_wrong_input_exits_2(arguments: list[str], message: str, tmp_path: Path)
     assert message in done.stderr
     assert "Traceback" not in done.stderr
     assert not list(tmp_path.iterdir())
+
+
+def test_a_picture_of_a_sweep_that_is_continued_has_all_its_points(tmp_path: Path) -> None:
+    """Rows that the file has are planned again: the picture is the same as in one go."""
+    command = ("sweep", "--over", "T=64,128,256", "-o", str(tmp_path / "rows.csv"), "--size", "column")
+    assert run(*command, "--plot", str(tmp_path / "one.png")).returncode == 0
+    lines = (tmp_path / "rows.csv").read_text().splitlines(keepends=True)
+    (tmp_path / "rows.csv").write_text("".join(lines[:3]))
+    again = run(*command, "--plot", str(tmp_path / "two.png"))
+    assert again.returncode == 0
+    assert "planning 2 rows of the file again" in again.stderr
+    assert (tmp_path / "one.png").read_bytes() == (tmp_path / "two.png").read_bytes()
+    assert "".join(lines) == (tmp_path / "rows.csv").read_text()
+
+
+def test_a_sweep_that_no_picture_shows_writes_nothing(tmp_path: Path) -> None:
+    axes = ("--over", "T=64,128", "--over", "batch=30,60", "--over", "latency=0,1us")
+    done = run("sweep", *axes, "-o", "rows.csv", "--plot", "p.png", cwd=tmp_path)
+    assert done.returncode == 2
+    assert "--plot: a picture shows one axis or two, and 3 vary" in done.stderr
+    assert not list(tmp_path.iterdir())

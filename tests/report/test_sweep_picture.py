@@ -1,0 +1,93 @@
+"""Pictures of sweeps are legible: measured on the drawn figure, over one axis and two, one job and several."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import ckptplan
+from ckptplan import InputError
+from ckptplan.report.sizes import SIZES
+from ckptplan.report.style import styled
+from ckptplan.report.sweep_plot import SweepPicture
+from ckptplan.studies.sweep import iterate_rows, make_sweep
+from tests.report.jobs import JETSON, LSTM, jobs
+from tests.report.measured import assert_legible, texts_of
+
+OURS = jobs()["ours"]
+MACHINES = [OURS.profile, ckptplan.load_profile("ipu-mk1"), ckptplan.load_profile("nvidia-a100-80gb")]
+
+
+def collected(over: list[str], **wishes: Any) -> SweepPicture:
+    given = {"workloads": OURS.workload, "profiles": OURS.profile, **wishes}
+    sweep = make_sweep(over, **given)
+    picture = SweepPicture(sweep)
+    start = 0
+    for rows in iterate_rows(sweep):
+        picture.add(rows, start=start)
+        start += len(rows)
+    return picture
+
+
+CASES: dict[str, tuple[list[str], dict[str, Any]]] = {
+    "lengths": (["T=64:65536:x2"], {}),
+    "three machines": (["local-bytes=600KiB:1MiB:n9"], {"profiles": MACHINES}),
+    "unbounded is no number": (["remote-bytes=1MiB,1GiB,unbounded"], {}),
+    "nothing fits": (["T=1000000,2000000"], {}),
+    "least memory": (["T=256:4096:x2"], {"objective": "memory"}),
+    "much time": (["local-bytes=595KiB:700KiB:n12"], {}),
+    "another job": (["T=100:20000:x3"], {"workloads": LSTM, "profiles": JETSON}),
+    "map": (["bandwidth=5GB/s:80GB/s:n5", "local-bytes=300KiB:1MiB:n12"], {}),
+    "maps of three machines": (["T=256:8192:x4", "batch=30,60,120"], {"profiles": MACHINES}),
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "size"), [*((name, "column") for name in CASES), ("three machines", "slide"), ("map", "slide")]
+)
+def test_a_sweep_is_legible_and_names_the_best_strategies(name: str, size: str) -> None:
+    over, wishes = CASES[name]
+    picture = collected(over, **wishes)
+    with styled(SIZES[size]):
+        figure = picture.draw(SIZES[size])
+        assert_legible(figure, points=SIZES[size].points)
+        words = "\n".join(text.get_text() for text in texts_of(figure))
+    for plane in picture.planes():
+        for best in np.unique(plane.best).tolist():
+            assert ("nothing fits" if best < 0 else picture.names[best]) in words
+        assert plane.name.split(" on ")[1] in words.replace("\n", "")
+    for axis in picture.sweep.grid.axes:
+        assert axis.name in words
+
+
+def test_a_map_has_the_first_axis_upwards_and_gaps_where_nothing_fits() -> None:
+    [plane] = collected(["T=4096,8192", "batch=30,60,120"]).planes()
+    assert plane.added.shape == (2, 3)
+    assert np.isnan(plane.added).tolist() == [[False, False, False], [False, False, True]]
+    assert (plane.best == -1).tolist() == np.isnan(plane.added).tolist()
+
+
+@pytest.mark.parametrize(
+    ("over", "words"),
+    [
+        (["T=64", "batch=30"], "shows one axis or two, and 0 vary"),
+        (["T=64,128", "batch=30,60", "latency=0,1us"], "shows one axis or two, and 3 vary"),
+        (["T=1:1000001:+1"], "shows up to 1,000,000 points, and the sweep has 1,000,001"),
+    ],
+)
+def test_what_no_picture_shows_is_refused_before_it_is_planned(over: list[str], words: str) -> None:
+    sweep = make_sweep(over, workloads=OURS.workload, profiles=OURS.profile)
+    with pytest.raises(InputError, match=words):
+        SweepPicture(sweep)
+
+
+def test_rows_that_a_file_had_before_are_missing_until_they_are_added() -> None:
+    sweep = make_sweep(["T=64,128,256"], workloads=OURS.workload, profiles=OURS.profile)
+    picture = SweepPicture(sweep)
+    [*rows] = [row for part in iterate_rows(sweep) for row in part]
+    picture.add(rows[2:], start=2)
+    assert picture.missing == 2
+    picture.add(rows[:2], start=0)
+    assert picture.missing == 0
