@@ -160,7 +160,10 @@ class Work:
 def _make_picture(sweep: Sweep) -> SweepPicture:
     from ckptplan.report.sweep_plot import SweepPicture
 
-    return SweepPicture(sweep)
+    try:
+        return SweepPicture(sweep)
+    except InputError as error:
+        raise InputError(error.message, field="--plot", accepted=error.accepted) from None
 
 
 def _draw(work: Work, path: str, size: str) -> None:

@@ -44,6 +44,8 @@ class Label:
     points: Any
     colour: str = BLACK
     weight: str = "normal"
+    #: Whether it rather stands upon its points, as the name of an area does.
+    centred: bool = False
 
 
 @dataclass
@@ -190,7 +192,7 @@ def _place(axes: Axes, label: Label, path: Dots, *, others: list[Dots], taken: _
     text.set_in_layout(False)
     size = text.get_window_extent().size
     anchors = path[np.unique(np.linspace(0, len(path) - 1, _ANCHORS).astype(int))]
-    boxes, whose, far = _candidates(anchors, size, dot)
+    boxes, whose, far = _candidates(anchors, size, dot, centred=label.centred)
     free = taken.free(_padded(boxes, 1.5 * dot))
     if not free.any():
         text.remove()
@@ -221,13 +223,17 @@ def _pin(axes: Axes, text: Any, corner: Dots) -> None:
     text.set_position(tuple(_shares(axes, corner)))
 
 
-def _candidates(anchors: Dots, size: Any, dot: float) -> tuple[Dots, npt.NDArray[np.int64], Dots]:
+def _candidates(
+    anchors: Dots, size: Any, dot: float, *, centred: bool
+) -> tuple[Dots, npt.NDArray[np.int64], Dots]:
     """Return the boxes to try, the number of the anchor of each, and the distance between the two."""
     angles = np.linspace(0, 2 * np.pi, _DIRECTIONS, endpoint=False)
     ways = np.column_stack([np.cos(angles), np.sin(angles)])
     # The box's nearest side is at the distance: its centre lies on an ellipse around the anchor.
     offsets = np.vstack([ways * (np.asarray(size) / 2 + distance * dot) for distance in _DISTANCES])
     far = np.repeat(np.asarray(_DISTANCES) * dot, _DIRECTIONS)
+    if centred:
+        offsets, far = np.vstack([np.zeros(2), offsets]), np.concatenate([[0.0], far])
     centres = (anchors[:, None] + offsets[None]).reshape(-1, 2)
     boxes = np.hstack([centres - np.asarray(size) / 2, centres + np.asarray(size) / 2])
     return boxes, np.repeat(np.arange(len(anchors)), len(offsets)), np.tile(far, len(anchors))

@@ -113,6 +113,6 @@ def _name(axes: Axes, picture: SweepPicture, plane: Plane) -> None:
         cells = np.argwhere(plane.best == place)[:, ::-1]
         # The cell nearest to the middle of all is within the region, whatever its shape.
         middle = cells[np.argmin(((cells - cells.mean(axis=0)) ** 2).sum(axis=1))]
-        nearest = cells[np.argsort(((cells - middle) ** 2).sum(axis=1))[:9]]
-        labels.append(Label(text="nothing fits" if place < 0 else picture.names[place], points=nearest))
+        name = "nothing fits" if place < 0 else picture.names[place]
+        labels.append(Label(text=name, points=[middle], centred=True))
     place_labels(axes, labels)
