@@ -170,6 +170,7 @@ def _draw(work: Work, path: str, size: str) -> None:
     """Draw the rows; those that a file had before are planned again."""
     from ckptplan.report.sizes import SIZES
     from ckptplan.report.style import save_picture, styled
+    from ckptplan.report.sweep_draw import draw_sweep
 
     picture = work.picture
     if picture is None:
@@ -182,7 +183,7 @@ def _draw(work: Work, path: str, size: str) -> None:
                 if not picture.missing:
                     break
     with styled(SIZES[size]):
-        save_picture(picture.draw(SIZES[size]), path, option="--plot")
+        save_picture(draw_sweep(picture, SIZES[size]), path, option="--plot")
     note(f"picture written to {path}")
 
 

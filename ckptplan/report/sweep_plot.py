@@ -1,22 +1,18 @@
-"""A sweep as a picture: lines over one axis, a heat map over two, and which strategy is best where."""
+"""Collects what a picture of a sweep shows: times or memory, and which strategy is best where."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from ckptplan.errors import InputError
-from ckptplan.report.sizes import PAGE, Size
 from ckptplan.strategies.registry import all_strategies
 from ckptplan.studies.axes import Axis, Value
 from ckptplan.studies.sweep import Sweep
 from ckptplan.units import format_count
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 #: More workloads and profiles, or points, than a picture can show.
 _MOST_JOBS, _MOST_POINTS = 6, 1_000_000
@@ -36,7 +32,7 @@ class Plane:
 
 
 class SweepPicture:
-    """Collects rows of a sweep (``add``), in their order, and draws them."""
+    """Collects rows of a sweep (``add``), in their order, for ``draw_sweep``."""
 
     def __init__(self, sweep: Sweep) -> None:
         """Raise InputError for a sweep that no picture of two dimensions shows."""
@@ -90,13 +86,6 @@ class SweepPicture:
             fixed.insert(0, f"T = {' and '.join(lengths)}")
         job = self.jobs[0] if len(self.jobs) == 1 else ", ".join(self.jobs)
         return [f"{what}, by {' and '.join(names)}", ", ".join([job, *fixed])]
-
-    def draw(self, size: Size = PAGE) -> Figure:
-        """Return the picture. Call it, and save the picture, within ``style.styled(size)``."""
-        from ckptplan.report import sweep_lines, sweep_map
-
-        draw = sweep_lines.draw if len(self.varied) == 1 else sweep_map.draw
-        return draw(self, size)
 
 
 def _check(varied: int, *, jobs: int, points: int) -> None:

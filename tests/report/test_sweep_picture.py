@@ -11,6 +11,7 @@ import ckptplan
 from ckptplan import InputError
 from ckptplan.report.sizes import SIZES
 from ckptplan.report.style import styled
+from ckptplan.report.sweep_draw import draw_sweep
 from ckptplan.report.sweep_plot import SweepPicture
 from ckptplan.studies.sweep import iterate_rows, make_sweep
 from tests.report.jobs import JETSON, LSTM, jobs
@@ -51,7 +52,7 @@ def test_a_sweep_is_legible_and_names_the_best_strategies(name: str, size: str) 
     over, wishes = CASES[name]
     picture = collected(over, **wishes)
     with styled(SIZES[size]):
-        figure = picture.draw(SIZES[size])
+        figure = draw_sweep(picture, SIZES[size])
         assert_legible(figure, points=SIZES[size].points)
         words = "\n".join(text.get_text() for text in texts_of(figure))
     for plane in picture.planes():
