@@ -93,7 +93,7 @@ def _check(varied: int, *, jobs: int, points: int) -> None:
         raise InputError(
             f"a picture shows one axis or two, and {varied} vary",
             field="plot",
-            accepted="one --over or two with several values",
+            accepted="one input or two with several values",
         )
     if jobs > _MOST_JOBS:
         raise InputError(
