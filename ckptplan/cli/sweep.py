@@ -125,7 +125,7 @@ def command(
     processes = None if jobs is None else options.plain_integer(jobs, option="--jobs", most=1024)
     with named_by_option():
         sweep = _prepare(over or [], given, wishes.read(), output, plot)
-        work = Work(sweep=sweep, jobs=processes, picture=_make_picture(sweep) if plot else None)
+        work = SweepRun(sweep=sweep, jobs=processes, picture=_make_picture(sweep) if plot else None)
     if chosen is None:
         _print(work, basis=basis)
     elif chosen is RowFormat.parquet:
@@ -139,7 +139,7 @@ def command(
 
 
 @dataclass(frozen=True, kw_only=True)
-class Work:
+class SweepRun:
     """A sweep, in how many processes it is planned, and the picture that collects its rows."""
 
     sweep: Sweep
@@ -166,7 +166,7 @@ def _make_picture(sweep: Sweep) -> SweepPicture:
         raise InputError(error.message, field="--plot", accepted=error.accepted) from None
 
 
-def _draw(work: Work, path: str, size: str) -> None:
+def _draw(work: SweepRun, path: str, size: str) -> None:
     """Draw the rows; those that a file had before are planned again."""
     from ckptplan.report.sizes import SIZES
     from ckptplan.report.style import save_picture, styled
@@ -246,7 +246,7 @@ def _split_names(given: list[str]) -> list[str]:
     return [name.strip() for text in given for name in text.split(",")]
 
 
-def _print(work: Work, *, basis: bool) -> None:
+def _print(work: SweepRun, *, basis: bool) -> None:
     from ckptplan.report.basis import print_basis
     from ckptplan.report.formats.table import print_table
     from ckptplan.report.sweep import Summary
@@ -265,7 +265,7 @@ def _print(work: Work, *, basis: bool) -> None:
     print_table(table)
 
 
-def _stream(work: Work, chosen: RowFormat, output: str | None) -> None:
+def _stream(work: SweepRun, chosen: RowFormat, output: str | None) -> None:
     """Write rows to standard output, a device or a pipe, which cannot be continued."""
     from ckptplan.storage.files import replace_file
 
@@ -282,7 +282,7 @@ def _stream(work: Work, chosen: RowFormat, output: str | None) -> None:
             report(len(rows))
 
 
-def _write_rows(work: Work, chosen: RowFormat, output: str, *, restart: bool) -> None:
+def _write_rows(work: SweepRun, chosen: RowFormat, output: str, *, restart: bool) -> None:
     """Write a file of rows, or add the missing rows to it."""
     sweep = work.sweep
     with _open_rows(output, sweep, chosen, restart=restart) as file:
@@ -292,7 +292,7 @@ def _write_rows(work: Work, chosen: RowFormat, output: str, *, restart: bool) ->
     note(f"{len(sweep):,} rows written to {output}" if lacking else _say_complete(output, sweep))
 
 
-def _write_parquet(work: Work, output: str, *, restart: bool) -> None:
+def _write_parquet(work: SweepRun, output: str, *, restart: bool) -> None:
     """Collect rows in a partial file, which can be continued, and write the Parquet file when all are there.
 
     Existing rows must belong to this sweep. Rows of a sweep that --restart began are continued even if the
@@ -346,7 +346,7 @@ def _open_rows(path: str, sweep: Sweep, chosen: RowFormat, *, restart: bool) -> 
     )
 
 
-def _fill(file: RowFile, work: Work, *, named: str) -> None:
+def _fill(file: RowFile, work: SweepRun, *, named: str) -> None:
     """Add the missing rows to a file; ``named`` is the name to show for it."""
     sweep = work.sweep
     if file.done:
