@@ -52,6 +52,7 @@ def command(
             callback=options.named_file,
         ),
     ] = None,
+    size: options.PictureSize = "page",
     output: OutputOptions,
 ) -> None:
     """Play a plan's schedule action by action: every law is checked, time and peaks are counted.
@@ -68,7 +69,7 @@ def command(
     # Trace and picture are only written if the result can be.
     with ExitStack() as stack:
         sinks = [stack.enter_context(_traced(planned, schedule, trace))] if trace else []
-        sinks += [stack.enter_context(_drawn(planned, schedule, gantt))] if gantt else []
+        sinks += [stack.enter_context(_drawn(planned, schedule, gantt, size))] if gantt else []
         with progress_bar("playing the schedule") as progress:
             seen = simulate(planned, schedule=schedule, sink=_each(sinks), progress=progress)
         view = view_simulation(planned, seen, schedule=schedule, wording=as_option)
@@ -128,10 +129,11 @@ def _traced(plan: "Plan", schedule: str | None, path: str) -> "Iterator[Sink]":
 
 
 @contextmanager
-def _drawn(plan: "Plan", schedule: str | None, path: str) -> "Iterator[Sink]":
+def _drawn(plan: "Plan", schedule: str | None, path: str, size: str) -> "Iterator[Sink]":
     """Collect events, and draw them when the schedule ends."""
     from ckptplan.cost.case import Case
     from ckptplan.report.gantt import Gantt
+    from ckptplan.report.sizes import SIZES
     from ckptplan.report.style import save_picture, styled
 
     resident = Case(workload=plan.workload, profile=plan.profile).costs.resident_bytes
@@ -146,6 +148,6 @@ def _drawn(plan: "Plan", schedule: str | None, path: str) -> "Iterator[Sink]":
             field="--gantt",
             accepted=f"{error.accepted} (a smaller --T); --trace shows any schedule",
         ) from None
-    with styled():
-        save_picture(picture.draw(), path, option="--gantt")
+    with styled(SIZES[size]):
+        save_picture(picture.draw(SIZES[size]), path, option="--gantt")
     note(f"picture written to {path}")

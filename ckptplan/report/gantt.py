@@ -10,21 +10,31 @@ from collections import defaultdict
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from ckptplan.errors import InputError
 from ckptplan.model.plan import Plan
 from ckptplan.report import style
+from ckptplan.report.labels import set_legend, set_title
 from ckptplan.report.plan_text import format_parameters
+from ckptplan.report.sizes import PAGE, Size
+from ckptplan.report.ticks import byte_steps
 from ckptplan.schedule.actions import Backward, Free, Load, Record, Save, Tier, Transfer
 from ckptplan.schedule.timeline import BARS, Event, kind_of
 from ckptplan.units import format_bytes, format_count, format_percent, format_seconds
-from ckptplan.wording import escape_controls
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-#: Upper limit on bars: more cannot be told apart.
-MOST_ACTIONS = 10_000
+#: Upper limit on actions that are drawn.
+MOST_ACTIONS = 200_000
+#: From this number on, bars are dots in files of lines and curves, which would be huge otherwise.
+_MANY = 10_000
+#: Lines of checkpoints that are drawn.
+_LINES = 5_000
+#: Dots that a curve over time may tell apart.
+_DOTS = 2_000
 #: Up to this many steps, each step is drawn as a cell.
 _CELLS = 100
 
@@ -71,7 +81,7 @@ class Gantt:
         self._actions += not event.stall
         if self._actions > MOST_ACTIONS:
             raise InputError(
-                f"the schedule has more than {MOST_ACTIONS:,} actions, too many to tell apart in a picture",
+                f"the schedule has more than {MOST_ACTIONS:,} actions, too many for a picture",
                 field="gantt",
                 accepted="a plan of a shorter sequence",
             )
@@ -124,16 +134,18 @@ class Gantt:
         since = self._stored.pop((state, tier))
         self._checkpoints[tier].append(((since, state), (max(now, since), state)))
 
-    def draw(self) -> Figure:
-        """Return the picture."""
+    def draw(self, size: Size = PAGE) -> Figure:
+        """Return the picture. Call it, and save the picture, within ``style.styled(size)``."""
         from matplotlib.figure import Figure
 
         tiers = 2 if any(remote for _, _, remote in self._memory) else 1
-        figure = Figure(figsize=(7.2, 4.6 + 0.7 * tiers), layout="constrained")
-        axes = figure.subplots(1 + tiers, 1, sharex=True, height_ratios=[5, *[1] * tiers])
+        narrow = size.width < PAGE.width
+        figure = Figure(figsize=size.inches((3.2 if narrow else 4.1) + 0.8 * tiers), layout="constrained")
+        axes = figure.subplots(1 + tiers, 1, sharex=True, height_ratios=[4, *[1] * tiers])
         scale, unit = _time_unit(self._end)
+        set_title(figure, *self._title())
         handles = self._draw_steps(axes[0], scale)
-        figure.legend(handles=handles, loc="outside upper left", ncols=4, handlelength=1.4)
+        set_legend(figure, handles)
         self._draw_memory(axes[1], scale, column=1)
         if tiers == 2:
             self._draw_memory(axes[2], scale, column=2)
@@ -149,8 +161,6 @@ class Gantt:
 
         steps = self.plan.steps
         cells = steps <= _CELLS
-        # The name of a file may hold any character, '$' of formulas included.
-        axes.set_title(escape_controls(self._title()), parse_math=False)
         axes.set_ylim(steps, 0)
         axes.set_ylabel("time step")
         axes.yaxis.set_major_locator(MaxNLocator(integer=True))
@@ -177,7 +187,9 @@ class Gantt:
             handles.append(PolyCollection(areas, facecolor=style.PALE, label="tapes held", zorder=1))
         for tier, (label, colour, dashes) in _TIERS.items():
             if self._checkpoints[tier]:
-                lines = [[(x / scale, y) for x, y in line] for line in self._checkpoints[tier]]
+                # Closer than dots, they make an area whether or not each is drawn.
+                every = -(-len(self._checkpoints[tier]) // _LINES)
+                lines = [[(x / scale, y) for x, y in line] for line in self._checkpoints[tier][::every]]
                 width = max(0.2, min(0.8, 40 / len(lines)))
                 handles.append(
                     # Snapped to dots, lines closer than those would vanish or merge at random.
@@ -192,28 +204,28 @@ class Gantt:
                     )
                 )
         for handle in handles:
+            handle.set_rasterized(self._actions > _MANY)
             axes.add_collection(handle)
         return handles
 
-    def _title(self) -> str:
+    def _title(self) -> list[str]:
         plan = self.plan
         parameters = format_parameters(plan)
         base = plan.predicted.seconds / (1 + plan.predicted.overhead)
         played = self.schedule or f"{plan.strategy}{f' ({parameters})' if parameters else ''}"
-        return (
-            f"{played}: {format_seconds(self._end)}, "
-            f"{format_percent(self._end / base - 1)} over base\n"
-            f"{plan.workload.name} on {plan.profile.name}, T = {format_count(plan.steps)}"
-        )
+        return [
+            f"{played}: {format_seconds(self._end)}, {format_percent(self._end / base - 1)} over base",
+            f"{plan.workload.name} on {plan.profile.name}, T = {format_count(plan.steps)}",
+        ]
 
     def _draw_memory(self, axes: Axes, scale: float, *, column: int) -> None:
         held = [moment[column] for moment in self._memory]
         # It starts with what is resident.
         least, most = held[0], max(held)
-        times = [moment[0] / scale for moment in self._memory]
+        times, curve = _envelope([moment[0] / scale for moment in self._memory], held)
         colour = style.BLUE if column == 1 else style.PURPLE
-        axes.fill_between(times, held, least, color=colour, alpha=0.25, linewidth=0)
-        axes.plot(times, held, color=colour, linewidth=max(0.2, min(0.9, 900 / len(times))))
+        axes.fill_between(times, curve, least, color=colour, alpha=0.25, linewidth=0)
+        axes.plot(times, curve, color=colour, linewidth=max(0.2, min(0.9, 900 / len(times))))
         budget = self.plan.goal.local_bytes if column == 1 else None
         top = most
         # Far above the curve, a line would only flatten it.
@@ -222,12 +234,27 @@ class Gantt:
             axes.axhline(budget, color=style.VERMILION, linewidth=0.9, linestyle="--")
             axes.annotate(
                 f"budget {format_bytes(budget)}",
-                (1, budget), xycoords=("axes fraction", "data"), xytext=(0, 2), textcoords="offset points",
-                ha="right", va="bottom", color=style.VERMILION, fontsize=8,
+                (1, budget), xycoords=("axes fraction", "data"), xytext=(-1, 1), textcoords="offset points",
+                ha="right", va="bottom", color=style.ink_of(style.VERMILION),
             )  # fmt: skip
-        axes.set_ylim(least, least + 1.25 * max(1, top - least))
-        axes.set_yticks([least, most], [format_bytes(least), format_bytes(most)])
-        axes.set_ylabel("local" if column == 1 else "remote")
+        axes.set_ylim(least, least + 2.2 * max(1, top - least))
+        # From what stays on, which is named; steps of a power of two.
+        sizes = byte_steps(max(1, top - least), most=2)
+        axes.set_yticks([least + size for size in sizes], [format_bytes(size) for size in sizes])
+        words = (
+            "local" + (f" beside {format_bytes(least)}" if least else "") if column == 1 else "remote memory"
+        )
+        axes.set_title(f"{words}, peak {format_bytes(most)}")
+
+
+def _envelope(times: list[float], held: list[Any]) -> tuple[Any, Any]:
+    """Return a curve with at most some points for each dot of the picture: the least and the most there."""
+    if len(times) <= 8 * _DOTS:
+        return times, held
+    moments, sizes = np.asarray(times), np.asarray(held)
+    starts = np.unique(np.searchsorted(moments, np.linspace(moments[0], moments[-1], _DOTS, endpoint=False)))
+    low, high = np.minimum.reduceat(sizes, starts), np.maximum.reduceat(sizes, starts)
+    return np.repeat(moments[starts], 2), np.column_stack([low, high]).ravel()
 
 
 def _rows(event: Event) -> list[tuple[int, int]]:

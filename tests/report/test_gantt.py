@@ -28,6 +28,7 @@ def test_a_picture_says_what_is_seen(tmp_path: Path) -> None:
     text = drawn(small_plan(), tmp_path / "p.svg")
     for words in (
         "double (chunk_size 6, remote_chunk_size 18): 924.7 us, +100.7 % over base",
+        "remote memory, peak 4.043 MiB",
         "paper-snn on ipu-mk2, T = 64",
         *("forward", "recompute", "record (keeps tapes)", "backward", "write", "read", "tapes held"),
         *("local checkpoint", "remote checkpoint", "time step", "time (us)", "budget 224.6 KiB", "4.043 MiB"),
@@ -61,7 +62,7 @@ def test_a_picture_of_another_kind_is_refused(tmp_path: Path) -> None:
 
 def test_too_many_bars_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gantt, "MOST_ACTIONS", 50)
-    with pytest.raises(InputError, match=r"more than 50 actions, too many to tell apart.*a shorter sequence"):
+    with pytest.raises(InputError, match=r"more than 50 actions, too many for a picture.*a shorter sequence"):
         ckptplan.simulate(small_plan(), sink=Gantt(small_plan(), resident_bytes=0).add)
 
 
