@@ -305,7 +305,7 @@ def test_compare_prints_a_line_for_each_strategy() -> None:
     ],
 )
 def test_compare_tells_why_not(arguments: list[str], told: str) -> None:
-    done = run("compare", *arguments)
+    done = run("compare", *arguments, COLUMNS="140")
     assert done.returncode == 0
     assert told in done.stdout
 
