@@ -67,6 +67,8 @@ def drawn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Draw]:
     monkeypatch.setattr(table_format, "print_table", found.append)
     for name in ("plan.json", "smaller.json"):
         ckptplan.save_plan(small_plan(), name)
+    # What a page writes first.
+    ckptplan.save_workload(ckptplan.load_workload("paper-snn").with_steps(64), "snn.toml")
     assert CliRunner().invoke(app, ["schedule", "plan.json", "-o", "schedule.jsonl"]).exit_code == 0
     return found
 
