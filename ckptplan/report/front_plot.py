@@ -47,9 +47,14 @@ def draw_front(front: ParetoFront, size: Size = PAGE) -> Figure:
     """
     if (reason := front.lacks(front.budget_bytes)) is not None and not len(front):
         raise reason
-    figure, lacking = _draw(front, size, legend=set())
-    # The layout leaves room for a legend only if it is there from the start.
-    return _draw(front, size, legend=lacking)[0] if lacking else figure
+    named: set[str] = set()
+    while True:
+        # The layout leaves room for a legend only if it is there from the start; a larger one may leave less
+        # room for the other names.
+        figure, lacking = _draw(front, size, legend=named)
+        if not lacking - named:
+            return figure
+        named |= lacking
 
 
 def _draw(front: ParetoFront, size: Size, *, legend: set[str]) -> tuple[Figure, set[str]]:
