@@ -143,6 +143,7 @@ def validate(
         regret=found.regret,
         timeline=tuple(found.timeline),
         interrupted=found.interrupted,
+        plan=plan,
     )
 
 

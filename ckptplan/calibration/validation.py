@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from typing import Literal, Self
 
 from ckptplan.calibration.samples import Sample
+from ckptplan.model.display import Displayed
+from ckptplan.model.plan import Plan
 from ckptplan.schedule.timeline import Event, kind_of
 
 #: A part of a run below this share of it is shown but not judged.
@@ -271,7 +273,7 @@ class Regret:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Validation:
+class Validation(Displayed):
     """The result of a validation."""
 
     cell: str
@@ -291,6 +293,8 @@ class Validation:
     timeline: tuple[Event, ...]
     #: Whether Ctrl-C ended it: the rows are those of what was measured before.
     interrupted: bool = False
+    #: What was validated.
+    plan: Plan | None = None
 
     @property
     def off(self) -> list[str]:

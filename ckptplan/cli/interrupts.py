@@ -40,7 +40,7 @@ class Interrupts:
             import threading
 
             # Not at once: the handler would raise in here, too.
-            again = threading.Timer(0.01, signal.raise_signal, (signal.SIGINT,))
+            again = threading.Timer(0.01, os.kill, (os.getpid(), signal.SIGINT))
             again.daemon = True
             again.start()
         else:

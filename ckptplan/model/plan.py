@@ -7,6 +7,7 @@ from pydantic import BeforeValidator, ConfigDict, Field, PlainSerializer, WithJs
 
 from ckptplan.errors import InputError, quote_value
 from ckptplan.model.checked import CheckedModel
+from ckptplan.model.display import Displayed
 from ckptplan.model.goal import Goal
 from ckptplan.model.prediction import BasisEntry, Bound, Predicted
 from ckptplan.model.profile import HardwareProfile
@@ -42,7 +43,7 @@ class Provenance(MappingRecord):
     date: Annotated[Text, Field(description="UTC, ISO 8601")]
 
 
-class Plan(CheckedModel):
+class Plan(Displayed, CheckedModel):
     """A chosen strategy as data: JSON of kind ``ckptplan.plan``. Raises InputError."""
 
     noun: ClassVar[str] = "plan"

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Unpack
 
-from ckptplan.errors import Infeasible
 from ckptplan.model.plan import Plan
 from ckptplan.model.profile import HardwareProfile
 from ckptplan.model.progress import Progress
 from ckptplan.model.workload import Workload
-from ckptplan.planning.ranking import rank_strategies
+from ckptplan.planning.ranking import Compared, rank_strategies
 from ckptplan.planning.request import Request, Wishes
 
 
@@ -77,8 +76,10 @@ def compare(
     command: str = "ckptplan.compare",
     progress: Progress | None = None,
     **wishes: Unpack[Wishes],
-) -> dict[str, Plan | Infeasible]:
+) -> Compared:
     """Return the best plan of each strategy, or the reason why it has none; the plan of ``optimize`` first.
+
+    The result is a dict, which a notebook shows as a table.
 
     The other plans follow by prediction. Keyword arguments are those of ``optimize``. With the objective
     'balanced', the knee of all strategies together ranks each of them. Raises InputError.

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
+from ckptplan.cost.case import Case
 from ckptplan.errors import Infeasible
+from ckptplan.model.display import Displayed
 from ckptplan.model.plan import Plan
 from ckptplan.model.prediction import BasisEntry
 from ckptplan.planning.request import Request
@@ -26,6 +30,23 @@ def rank_strategies(request: Request, *, strategies: tuple[str, ...] | None = No
     if strategies is not None:
         question = question.replace(strategies=strategies)
     return Ranking(request=request, question=question, answers=question.rank())
+
+
+class Compared(Displayed, dict[str, Plan | Infeasible]):
+    """The best plan of each strategy by its name, or why it has none; ``case`` is what was planned."""
+
+    __slots__ = ("case",)
+
+    def __init__(self, results: Mapping[str, Plan | Infeasible], *, case: Case) -> None:
+        super().__init__(results)
+        self.case = case
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _restore, (dict(self), self.case)
+
+
+def _restore(results: Mapping[str, Plan | Infeasible], case: Case) -> Compared:
+    return Compared(results, case=case)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,7 +71,7 @@ class Ranking:
             return self._plan(self.answers[0])
         raise explain_infeasible(self.request.replace(strategies=self.question.goal.strategies))
 
-    def by_strategy(self) -> dict[str, Plan | Infeasible]:
+    def by_strategy(self) -> Compared:
         """Return the best plan of each strategy, the one to run first, then why other strategies do not fit."""
         plans = {answer.strategy.name: self._plan(answer) for answer in self.answers}
         reasons = {
@@ -60,7 +81,7 @@ class Ranking:
             for strategy in self.question.strategies
             if strategy.name not in plans
         }
-        return {**plans, **reasons}
+        return Compared({**plans, **reasons}, case=self.request.case)
 
     def _plan(self, answer: Answer) -> Plan:
         notes: tuple[BasisEntry, ...] = ()

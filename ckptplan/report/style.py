@@ -170,10 +170,10 @@ def save_picture(figure: Figure, path: str, *, option: str) -> None:
     buffer = io.BytesIO()
     no_date: dict[str, Any] = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}.get(chosen, {})
     figure.savefig(buffer, format=chosen, dpi="figure", metadata=no_date)
-    write_bytes(path, _with_palette(buffer) if chosen == "png" else buffer.getvalue())
+    write_bytes(path, reduce_palette(buffer) if chosen == "png" else buffer.getvalue())
 
 
-def _with_palette(picture: io.BytesIO) -> bytes:
+def reduce_palette(picture: io.BytesIO) -> bytes:
     """Return a PNG of at most 256 colours, enough for lines and text: a third of the size."""
     from PIL import Image  # what matplotlib writes PNG with
 

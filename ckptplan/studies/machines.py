@@ -9,6 +9,7 @@ from typing import Literal, TypeAlias, Unpack
 from ckptplan.cost.roofline import belongs_elsewhere, find_missing
 from ckptplan.errors import Infeasible, InputError
 from ckptplan.model.budget import Budget
+from ckptplan.model.display import Displayed
 from ckptplan.model.plan import Plan
 from ckptplan.model.profile import HardwareProfile
 from ckptplan.model.progress import Progress, StagedProgress
@@ -83,7 +84,7 @@ class Machine:
 
 
 @dataclass(frozen=True, kw_only=True)
-class MachineComparison:
+class MachineComparison(Displayed):
     """Machines side by side: those with a time first, the quickest before all."""
 
     workload: Workload

@@ -13,6 +13,7 @@ import numpy.typing as npt
 from ckptplan.cost.arrays import Integers
 from ckptplan.cost.exact import Cost, overhead
 from ckptplan.errors import Infeasible, InputError
+from ckptplan.model.display import Displayed
 from ckptplan.model.plan import Plan
 from ckptplan.model.profile import HardwareProfile
 from ckptplan.model.progress import Progress
@@ -105,7 +106,7 @@ def _read_resolution(wanted: float | str | None, *, steps: int) -> float:
     return value
 
 
-class ParetoFront(Sequence[Plan]):
+class ParetoFront(Displayed, Sequence[Plan]):
     """Plans that no strategy beats in both local memory and time; columns as arrays, plans on demand."""
 
     def __init__(

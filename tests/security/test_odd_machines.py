@@ -165,13 +165,13 @@ def test_too_little_memory_is_no_fault(folder: Path) -> None:
 def test_an_interruption_in_a_finaliser_is_not_lost() -> None:
     """There Python prints exceptions and goes on."""
     program = (
-        "import os, signal\n"
+        "import os, signal, time\n"
         "from ckptplan.cli.interrupts import Interrupts\n"
         "interrupts = Interrupts(); interrupts.listen(); interrupts.starting = False\n"
         "class Last:\n"
         "    def __del__(self): os.kill(os.getpid(), signal.SIGINT); [0 for _ in range(10**6)]\n"
         "try:\n"
-        "    Last(); [0 for _ in range(10**6)]\n"
+        "    Last(); time.sleep(20)\n"
         "except KeyboardInterrupt:\n"
         "    print('interrupted')\n"
     )
