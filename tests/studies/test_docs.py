@@ -2,6 +2,7 @@
 
 import json
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -22,7 +23,7 @@ def test_commands_run_as_they_stand(page: str, tmp_path: Path, monkeypatch: pyte
     blocks = re.findall(r"```sh\n(.*?)```", (ROOT / f"docs/{page}.md").read_text(), re.DOTALL)
     lines = [line for block in blocks for line in block.splitlines()]
     # What installs an extra has been done here.
-    commands = [line.split() for line in lines if line.startswith(".venv/bin/ckptplan ")]
+    commands = [shlex.split(line) for line in lines if line.startswith(".venv/bin/ckptplan ")]
     assert len(commands) >= 2
     for words in commands:
         done = run(*words[1:])
