@@ -1,4 +1,7 @@
-"""Training with a plan file, made by `ckptplan calibrate --cell gru` and `ckptplan optimize -o plan.json`."""
+"""Training with a plan file, made by `ckptplan calibrate --cell gru` and `ckptplan optimize -o plan.json`.
+
+With --compile, pieces of its steps run as compiled code.
+"""
 
 import re
 import sys
@@ -10,10 +13,14 @@ import ckptplan
 from ckptplan.torch import bptt
 from ckptplan.torch.adapters import TorchCell
 
-if len(sys.argv) != 2:
-    sys.exit("usage: train_plan.py PLAN")
+compiled, files = (
+    16 if "--compile" in sys.argv else False,
+    [word for word in sys.argv[1:] if word != "--compile"],
+)
+if len(files) != 1:
+    sys.exit("usage: train_plan.py PLAN [--compile]")
 try:
-    plan = ckptplan.load_plan(sys.argv[1])
+    plan = ckptplan.load_plan(files[0])
 except ckptplan.InputError as error:
     sys.exit(f"train_plan.py: {error}")
 sizes = re.fullmatch(r"gru\(inputs=(\d+), neurons=(\d+)\)", plan.workload.cell or "")
@@ -28,7 +35,11 @@ print(f"{plan.strategy}, T = {plan.steps:,}: {plan.predicted.local_peak_bytes:,}
 for step in range(20):
     target = torch.randint(4, (batch,))
     signal = torch.randn(plan.steps, batch, inputs) + 2 * one_hot(target, inputs)
-    result = bptt(cell, signal, None, lambda t, output: cross_entropy(readout(output), target), plan=plan)
+
+    def loss(t, output):
+        return cross_entropy(readout(output), target)
+
+    result = bptt(cell, signal, None, loss, plan=plan, compile=compiled)
     optimizer.zero_grad()
     result.loss.backward()
     torch.nn.utils.clip_grad_norm_(cell.parameters(), 1.0)

@@ -102,10 +102,13 @@ def test_training_under_a_plan_file_learns(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     (training,) = losses(done.stdout)
     assert mean(training[-3:]) < 0.9 * mean(training[:3]), training
+    compiled = python(EXAMPLES / "train_plan.py", tmp_path / "plan.json", "--compile")
+    assert (compiled.returncode, compiled.stderr) == (0, "")
+    assert losses(compiled.stdout)[0] == pytest.approx(training, abs=2e-3)
     other = ckptplan.load_workload("paper-snn").with_steps(64)
     ckptplan.save_plan(ckptplan.optimize(other, ckptplan.load_profile("ipu-mk2")), tmp_path / "other.json")
     for arguments, told in (
-        ((), "usage: train_plan.py PLAN"),
+        ((), "usage: train_plan.py PLAN [--compile]"),
         ((tmp_path / "nowhere.json",), "cannot be read"),
         ((tmp_path / "other.json",), "the plan is for the cell lif"),
     ):
