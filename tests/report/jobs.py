@@ -81,7 +81,9 @@ def jobs() -> dict[str, Job]:
         "LSTM on a Jetson": Job(workload=LSTM, profile=JETSON),
         "SHD on an A100": Job(workload=SHD, profile=a100),
         "T = 64": _paper(64),
-        "T = 10^6": Job(workload=long, profile=ours.profile, wishes={"resolution": 0.02}),
+        "T = 10^6": Job(
+            workload=long, profile=ours.profile, wishes={"resolution": 0.02, "strategies": "closed"}
+        ),
         "one strategy fits": _paper(64, strategies="base,remote", max_overhead=0),
         "one point": _paper(64, strategies="base", local_bytes="1 GB"),
         "nothing resident": Job(

@@ -19,6 +19,7 @@ PAGES = ("sweep", "sensitivity")
 @pytest.mark.parametrize("page", PAGES)
 def test_commands_run_as_they_stand(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
+    (tmp_path / "docs/pictures").mkdir(parents=True)
     monkeypatch.setenv("PYTHONPATH", ":".join([str(ROOT), *sys.path]))
     blocks = re.findall(r"```sh\n(.*?)```", (ROOT / f"docs/{page}.md").read_text(), re.DOTALL)
     lines = [line for block in blocks for line in block.splitlines()]
