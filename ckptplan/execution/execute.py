@@ -183,16 +183,7 @@ def _reads(action: Action) -> bool:
 def _read(plan: object) -> tuple[StepCosts, Budget, Callable[[], Iterable[Action]]]:
     """Return the costs, the limits and the actions of a plan or a schedule."""
     if isinstance(plan, Schedule):
-        costs = StepCosts(
-            steps=plan.steps,
-            state_bytes=1,
-            tape_bytes=1,
-            remote_state_bytes=1,
-            forward_seconds=0,
-            backward_seconds=0,
-            recompute_seconds=0,
-        )
-        return costs, Budget(), lambda: plan
+        return plan.unit_costs(), Budget(), lambda: plan
     if isinstance(plan, Plan):
         budget = Budget(local_bytes=plan.goal.local_bytes, remote_bytes=plan.goal.remote_bytes)
         # A plan by the printed equations keeps its budget by these equations, not in the simulation.

@@ -38,15 +38,6 @@ _DOTS = 2_000
 #: Up to this many steps, each step is drawn as a cell.
 _CELLS = 100
 
-_COLOURS = {
-    "forward": style.BLUE,
-    "recompute": style.SKY,
-    "record": style.GREEN,
-    "backward": style.VERMILION,
-    "write": style.PURPLE,
-    "read": style.ORANGE,
-    "wait": style.BLACK,
-}
 _LEGEND = {"record": "record (keeps tapes)", "wait": "wait for a transfer"}
 _TIERS = {
     Tier.LOCAL: ("local checkpoint", style.BLACK, "-"),
@@ -174,9 +165,9 @@ class Gantt:
             handles.append(
                 PolyCollection(
                     [[(x / scale, y) for x, y in shape] for shape in shapes],
-                    facecolor=_COLOURS[kind],
+                    facecolor=style.EVENT_COLOURS[kind],
                     # A line of its own colour keeps a bar thinner than a dot in sight.
-                    edgecolor=_COLOURS[kind],
+                    edgecolor=style.EVENT_COLOURS[kind],
                     linewidth=0.4 if cells else 0.9,
                     label=_LEGEND.get(kind, kind),
                     zorder=3,

@@ -21,6 +21,16 @@ BLACK, ORANGE, SKY, GREEN, YELLOW, BLUE, VERMILION, PURPLE = (
     "#000000", "#E69F00", "#56B4E9", "#009E73", "#F0E442", "#0072B2", "#D55E00", "#CC79A7",
 )  # fmt: skip
 GREY, PALE = "#767676", "#E3E3E3"
+#: The colour of each kind of event, in timelines and pages.
+EVENT_COLOURS = {
+    "forward": BLUE,
+    "recompute": SKY,
+    "record": GREEN,
+    "backward": VERMILION,
+    "write": PURPLE,
+    "read": ORANGE,
+    "wait": BLACK,
+}
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -48,9 +48,9 @@ class Schedule:
         """Return an iterator over the actions, from the first one."""
         return iter(self.actions() if callable(self.actions) else self.actions)
 
-    def check(self) -> None:
-        """Simulate the actions. Raises IllegalAction for the first one that breaks a law."""
-        costs = StepCosts(
+    def unit_costs(self) -> StepCosts:
+        """Return costs for what has neither sizes nor times: one byte for each state and tape, no seconds."""
+        return StepCosts(
             steps=self.steps,
             state_bytes=1,
             tape_bytes=1,
@@ -59,7 +59,10 @@ class Schedule:
             backward_seconds=0,
             recompute_seconds=0,
         )
-        play(self, costs=costs)
+
+    def check(self) -> None:
+        """Simulate the actions. Raises IllegalAction for the first one that breaks a law."""
+        play(self, costs=self.unit_costs())
 
 
 def _check_count(field: str, value: object) -> None:

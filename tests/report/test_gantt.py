@@ -68,7 +68,7 @@ def test_too_many_bars_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_colours_can_be_told_apart_in_all_common_kinds_of_colour_vision() -> None:
     """Distances in CIELAB after a simulation of protanopia and deuteranopia (Machado et al. 2009)."""
-    colours = list(gantt._COLOURS.values())
+    colours = list(style.EVENT_COLOURS.values())
     for matrix in (IDENTITY, PROTANOPIA, DEUTERANOPIA):
         seen = [lab(transformed(linear(colour), matrix)) for colour in colours]
         for one, other in combinations(seen, 2):

@@ -9,15 +9,6 @@ from ckptplan.report.html.sketch import Sketch
 from ckptplan.schedule.timeline import BARS
 from ckptplan.units import format_bytes, format_count, format_seconds
 
-_COLOURS = {
-    "forward": style.BLUE,
-    "recompute": style.SKY,
-    "record": style.GREEN,
-    "backward": style.VERMILION,
-    "write": style.PURPLE,
-    "read": style.ORANGE,
-    "wait": style.BLACK,
-}
 _LABELS = {"record": "record (keeps tapes)", "wait": "wait for a transfer"}
 
 
@@ -83,7 +74,7 @@ def _chart_steps(plan: Plan, sketch: Sketch, scale: float) -> Spec:
                 "field": "k",
                 "type": "nominal",
                 "title": None,
-                "scale": {"domain": labels, "range": [themed(_COLOURS[kind]) for kind in kinds]},
+                "scale": {"domain": labels, "range": [themed(style.EVENT_COLOURS[kind]) for kind in kinds]},
             },
             "tooltip": [
                 {"field": "k", "title": "action"},
