@@ -14,6 +14,8 @@ from ckptplan.calibration.runs import measure_held, measure_live_peak
 from ckptplan.errors import InputError
 from ckptplan.model.workload import DERIVED, Basis
 from ckptplan.planning.playback import make_schedule
+from ckptplan.torch.chunk_cell import ChunkCell
+from ckptplan.torch.chunk_engine import MOST_WORKING
 from ckptplan.torch.sizes import measured_sizes
 from ckptplan.torch.trees import byte_size, flatten
 from ckptplan.units import format_share
@@ -38,6 +40,12 @@ class SizeRuns:
     #: (T, chunk) of the runs whose live peaks are compared with what was counted.
     peaks: tuple[tuple[int, int], ...]
 
+    def peaks_of(self, network: MeasuredNetwork) -> tuple[tuple[int, int], ...]:
+        """Return the runs for a network. Short chunks of a ``ChunkCell`` need less working memory."""
+        if not isinstance(network.cell, ChunkCell) or min(chunk for _, chunk in self.peaks) >= MOST_WORKING:
+            return self.peaks
+        return tuple((steps + 2 * MOST_WORKING, chunk + MOST_WORKING) for steps, chunk in self.peaks)
+
     def seconds(self, pilot: PilotTimes) -> Iterator[float]:
         """Yield the estimated seconds of each run that ``measure`` counts."""
         for chunk in self.chunks:
@@ -49,7 +57,7 @@ class SizeRuns:
 
 #: All runs, fewer, and as few as show whether sizes are linear.
 ALL_RUNS = SizeRuns(chunks=(1, 2, 3, 5, 8, 16, 32), peaks=((64, 16), (96, 32), (192, 64), (128, 16)))
-FEWER_RUNS = SizeRuns(chunks=(1, 2, 3, 5, 8, 16), peaks=((32, 8), (48, 16)))
+FEWER_RUNS = SizeRuns(chunks=(1, 2, 3, 5, 8, 16), peaks=((48, 16), (64, 32)))
 FEWEST_RUNS = SizeRuns(chunks=(1, 2, 5), peaks=((8, 2), (10, 5)))
 
 
@@ -102,7 +110,7 @@ def measure(network: MeasuredNetwork, *, counter: RunCounter, runs: SizeRuns = A
     residents: list[int] = []
     workspaces: list[int] = []
     peaks: list[int] = []
-    for steps, chunk in runs.peaks:
+    for steps, chunk in runs.peaks_of(network):
         plan, inputs = make_schedule("standard", steps=steps, chunk_size=chunk), network.inputs(steps)
         counted = measure_held(network, inputs, plan=plan)
         peaks.append(measure_live_peak(network, inputs, plan=plan))
@@ -112,7 +120,9 @@ def measure(network: MeasuredNetwork, *, counter: RunCounter, runs: SizeRuns = A
         counter.count()
     residual = (max(workspaces) - min(workspaces)) / max(peaks)
     if residual > _CONSTANT and max(workspaces) - min(workspaces) > _SMALL_BYTES:
-        shown = ", ".join(f"{one}: {size:,}" for one, size in zip(runs.peaks, workspaces, strict=True))
+        shown = ", ".join(
+            f"{one}: {size:,}" for one, size in zip(runs.peaks_of(network), workspaces, strict=True)
+        )
         raise InputError(
             "its live memory is not linear in the steps of a chunk, as every plan assumes: the memory that a "
             f"run needs besides checkpoints and tapes ranges over {format_share(residual)} of the peak (bytes "

@@ -45,6 +45,13 @@ class ChunkCell(torch.nn.Module, ABC):
     first. The tape of a chunk is ``states``: the state after each of its steps, time first.
     """
 
+    def for_sequence(self) -> ChunkCell:
+        """Return the cell that runs one sequence: itself, or a copy that keeps what parameters determine.
+
+        The copy shares the parameters. It lives from the forward pass to the end of the backward pass.
+        """
+        return self
+
     @abstractmethod
     def run(self, state: Any, inputs: Any, before: Any | None) -> tuple[Any, Any]:
         """Run steps for the first time; return the state after each step, and the outputs to save.

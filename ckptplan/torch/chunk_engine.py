@@ -22,7 +22,7 @@ from ckptplan.torch.parameters import Parameters, check_reached
 from ckptplan.torch.trees import Leaves, byte_size, flatten
 
 #: The most steps run at a time, and the most whose outputs and adjoints exist at a time.
-_MOST, _MOST_WORKING = 64, 16
+_MOST, MOST_WORKING = 64, 16
 #: One in this many of the states that a plan has room for may be used as working memory in addition.
 _SHARE = 8
 
@@ -114,12 +114,13 @@ class ChunkEngine(Engine):
         chunk: int,
         room: int | None,
     ) -> None:
-        self.cell, self.inputs, self.steps, self.outputs = cell, inputs, steps, outputs
+        self.cell = cell.for_sequence()
+        self.inputs, self.steps, self.outputs = inputs, steps, outputs
         outputs.saved = True
         self.parameters, self.gradients = parameters, gradients
         self.wants_inputs = any(input_gradients)
         self.device = device
-        self.working = _MOST_WORKING if room is None else min(max(room // _SHARE, 4), _MOST_WORKING)
+        self.working = MOST_WORKING if room is None else min(max(room // _SHARE, 4), MOST_WORKING)
         # The states of a piece become the tape or are dropped, so a piece may be as large as a chunk's tape.
         self.piece = min(max(chunk, self.working), _MOST)
         self.log = SavedLog()
@@ -178,14 +179,13 @@ class ChunkEngine(Engine):
                 return _detach(self.cell.replay(state, inputs, self.log.part(start, stop)))
             states, made = self.cell.run(state, inputs, self._before)
             states = _detach(states)
-            saved = made.moved(self._pages.keep)
-            self._before = self.cell.last(saved)
-        if self.again:
-            self.log.add(start, stop, saved)
+            self._before = self.cell.last(made)
+            if self.again:
+                self.log.add(start, stop, made.moved(self._pages.keep))
         for first in range(start, stop, self.working):
             last = min(stop, first + self.working)
             with self._plain():
-                outputs = _unstack(self.cell.dense(saved.part(first - start, last - start)))
+                outputs = _unstack(self.cell.dense(made.part(first - start, last - start)))
             with torch.no_grad():
                 self._take(first, outputs, first_time=True)
         return states

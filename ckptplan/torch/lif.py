@@ -22,6 +22,9 @@ from ckptplan.errors import InputError
 from ckptplan.torch.chunk_cell import ChunkCell, ChunkGradients
 from ckptplan.torch.spikes import Spikes
 
+#: Up to this many steps at a time, spikes are at hand as booleans, too: unpacking takes longer than such steps.
+_FEW_STEPS = 16
+
 
 @dataclass(frozen=True)
 class LIFOutputs:
@@ -29,6 +32,8 @@ class LIFOutputs:
 
     spikes: Spikes
     inputs: Spikes | None
+    #: The spikes as booleans, as long as few of them are at hand: losses need them next. They are never saved.
+    fired: torch.Tensor | None = None
 
     @property
     def bytes(self) -> int:
@@ -38,7 +43,8 @@ class LIFOutputs:
     def part(self, start: int, stop: int) -> LIFOutputs:
         """Return the outputs of steps start..stop-1, counted from the first step here."""
         inputs = None if self.inputs is None else self.inputs.part(start, stop)
-        return LIFOutputs(self.spikes.part(start, stop + 1), inputs)
+        fired = None if self.fired is None else self.fired[start : stop + 1]
+        return LIFOutputs(self.spikes.part(start, stop + 1), inputs, fired)
 
     def moved(self, keep: Callable[[torch.Tensor], torch.Tensor]) -> LIFOutputs:
         """Return the same outputs with each tensor replaced by what ``keep`` returns for it."""
@@ -62,6 +68,9 @@ class LIF(ChunkCell):
         device: the device of the parameters.
         dtype: the type of the parameters.
     """
+
+    #: What ``_feedback`` returns, in the copy that runs a sequence.
+    _kept_feedback: torch.Tensor | None = None
 
     def __init__(
         self,
@@ -103,6 +112,17 @@ class LIF(ChunkCell):
         """Return membranes at rest, shape (*batch, neurons)."""
         return self.weight.new_zeros(*batch, self.neurons)
 
+    def for_sequence(self) -> LIF:
+        """Return a copy that computes what a spike adds to the membranes once; parameters are shared."""
+        if type(self) is not LIF:
+            # Attributes that methods of a subclass set would be set on the copy.
+            return self
+        found = LIF.__new__(LIF)
+        vars(found).update(vars(self))
+        with torch.no_grad(), torch.autocast(device_type=self.weight.device.type, enabled=False):
+            found._kept_feedback = self._feedback()
+        return found
+
     def forward(self, state: torch.Tensor, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Take a step under autograd, as any cell does."""
         spikes = Spike.apply(state - self.threshold, self.slope)  # type: ignore[no-untyped-call]
@@ -113,7 +133,7 @@ class LIF(ChunkCell):
         return state, Spike.apply(state - self.threshold, self.slope)  # type: ignore[no-untyped-call]
 
     def run(
-        self, state: torch.Tensor, inputs: torch.Tensor, before: Spikes | None
+        self, state: torch.Tensor, inputs: torch.Tensor, before: torch.Tensor | None
     ) -> tuple[torch.Tensor, LIFOutputs]:
         """Run steps for the first time, with dense products, and pack the spikes."""
         self._check_weights()
@@ -124,14 +144,14 @@ class LIF(ChunkCell):
         feedback = self._feedback()
         states = torch.nn.functional.linear(inputs, self.weight, self.bias)
         fired = torch.empty(len(inputs) + 1, *state.shape, dtype=torch.bool, device=state.device)
-        fired[0] = state > self.threshold if before is None else before.dense(torch.bool)[0]
+        fired[0] = state > self.threshold if before is None else before
         spikes, membranes = self._rows(fired[0].to(state.dtype)), self._rows(state)
         for current, fires in zip(self._steps(states), self._steps(fired[1:]), strict=True):
             membranes = current.addmm_(spikes, feedback).add_(membranes, alpha=self.decay)
             torch.gt(membranes, self.threshold, out=fires)
             spikes.copy_(fires)
         came = Spikes.pack(inputs) if self.spiking_inputs else None
-        return states, LIFOutputs(Spikes.pack(fired), came)
+        return states, LIFOutputs(Spikes.pack(fired), came, fired if len(inputs) <= _FEW_STEPS else None)
 
     def replay(self, state: torch.Tensor, inputs: torch.Tensor, outputs: LIFOutputs) -> torch.Tensor:
         """Return the membranes, from one sparse product for the feedback of all steps, and the leak."""
@@ -146,12 +166,16 @@ class LIF(ChunkCell):
             membranes = current.add_(membranes, alpha=self.decay)
         return states
 
-    def last(self, outputs: LIFOutputs) -> Spikes:
-        """Return the last step's spikes."""
-        return outputs.spikes.part(outputs.spikes.steps - 1, outputs.spikes.steps)
+    def last(self, outputs: LIFOutputs) -> torch.Tensor:
+        """Return the last step's spikes as booleans."""
+        if outputs.fired is not None:
+            return outputs.fired[-1].clone()
+        return outputs.spikes.part(outputs.spikes.steps - 1, outputs.spikes.steps).dense(torch.bool)[0]
 
     def dense(self, outputs: LIFOutputs) -> torch.Tensor:
         """Return the spikes as zeros and ones."""
+        if outputs.fired is not None:
+            return outputs.fired[1:].to(self.weight.dtype)
         return outputs.spikes.part(1, outputs.spikes.steps).dense(self.weight.dtype)
 
     def reverse(
@@ -236,6 +260,8 @@ class LIF(ChunkCell):
 
     def _feedback(self) -> torch.Tensor:
         """Return what a spike adds to each membrane one step later, including its own reset."""
+        if self._kept_feedback is not None:
+            return self._kept_feedback
         found = self.weight.new_zeros(self.neurons, self.neurons)
         if self.recurrent_weight is not None:
             found.copy_(self.recurrent_weight.t())

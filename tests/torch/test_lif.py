@@ -194,3 +194,28 @@ def test_saved_spikes_are_counted_and_let_go() -> None:
 def test_bad_settings_are_refused(wrong: dict[str, Any], message: str) -> None:
     with pytest.raises(ckptplan.InputError, match=message):
         LIF(**{"inputs": 3, "neurons": 4, **wrong})
+
+
+def test_weights_may_change_between_sequences_and_subclasses_keep_what_they_count() -> None:
+    """What weights determine is computed once a sequence, never kept longer."""
+
+    class Counting(LIF):
+        runs = 0
+
+        def run(self, *given: Any) -> Any:
+            self.runs += 1
+            return super().run(*given)
+
+    torch.manual_seed(0)
+    cells = [kind(5, 7, dtype=torch.float64, threshold=0.3) for kind in (LIF, Counting)]
+    for cell in cells:
+        for _ in range(2):
+            inputs, state = job(20)
+            weights = list(cell.parameters())
+            outputs, _ = plain(cell, inputs, state, 20)
+            wanted = gradients(sum(output.square().mean() for output in outputs), weights)
+            result = bptt(cell, inputs, state, lambda _, output: output.square().mean(), plan=plan_of(20))
+            assert_close(gradients(result.loss, weights), wanted, relative=1e-9)
+            for weight in weights:
+                weight.data.mul_(1.5)
+    assert cells[1].runs
