@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ckptplan.calibration.cells import MeasuredNetwork
@@ -29,6 +29,8 @@ _SMALL_BYTES = 2**16
 #: How many times longer a run takes while graphs are inspected, and while all live tensors are counted; the
 #: seconds that counting them adds to a step, which the dispatch of its operations takes.
 _INSPECTED, _COUNTED, _COUNT_SECONDS = 1.1, 1.2, 1.5e-3
+#: (T, chunk) of short runs whose chunks are whole pieces of a ``ChunkCell``.
+_WHOLE_PIECES = ((3 * MOST_WORKING, MOST_WORKING), (4 * MOST_WORKING, 2 * MOST_WORKING))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,11 +42,10 @@ class SizeRuns:
     #: (T, chunk) of the runs whose live peaks are compared with what was counted.
     peaks: tuple[tuple[int, int], ...]
 
-    def peaks_of(self, network: MeasuredNetwork) -> tuple[tuple[int, int], ...]:
+    def of(self, network: MeasuredNetwork) -> SizeRuns:
         """Return the runs for a network. Short chunks of a ``ChunkCell`` need less working memory."""
-        if not isinstance(network.cell, ChunkCell) or min(chunk for _, chunk in self.peaks) >= MOST_WORKING:
-            return self.peaks
-        return tuple((steps + 2 * MOST_WORKING, chunk + MOST_WORKING) for steps, chunk in self.peaks)
+        short = any(chunk % MOST_WORKING for _, chunk in self.peaks)
+        return replace(self, peaks=_WHOLE_PIECES) if short and isinstance(network.cell, ChunkCell) else self
 
     def seconds(self, pilot: PilotTimes) -> Iterator[float]:
         """Yield the estimated seconds of each run that ``measure`` counts."""
@@ -57,7 +58,7 @@ class SizeRuns:
 
 #: All runs, fewer, and as few as show whether sizes are linear.
 ALL_RUNS = SizeRuns(chunks=(1, 2, 3, 5, 8, 16, 32), peaks=((64, 16), (96, 32), (192, 64), (128, 16)))
-FEWER_RUNS = SizeRuns(chunks=(1, 2, 3, 5, 8, 16), peaks=((48, 16), (64, 32)))
+FEWER_RUNS = SizeRuns(chunks=(1, 2, 3, 5, 8, 16), peaks=_WHOLE_PIECES)
 FEWEST_RUNS = SizeRuns(chunks=(1, 2, 5), peaks=((8, 2), (10, 5)))
 
 
@@ -100,6 +101,7 @@ class Footprint:
 
 def measure(network: MeasuredNetwork, *, counter: RunCounter, runs: SizeRuns = ALL_RUNS) -> Footprint:
     """Measure the bytes of a network in ``runs``, which ``counter`` counts. Raises InputError."""
+    runs = runs.of(network)
     tapes = []
     for chunk in runs.chunks:
         observed = measure_held(network, network.inputs(chunk), plan=make_schedule("base", steps=chunk))
@@ -110,7 +112,7 @@ def measure(network: MeasuredNetwork, *, counter: RunCounter, runs: SizeRuns = A
     residents: list[int] = []
     workspaces: list[int] = []
     peaks: list[int] = []
-    for steps, chunk in runs.peaks_of(network):
+    for steps, chunk in runs.peaks:
         plan, inputs = make_schedule("standard", steps=steps, chunk_size=chunk), network.inputs(steps)
         counted = measure_held(network, inputs, plan=plan)
         peaks.append(measure_live_peak(network, inputs, plan=plan))
@@ -120,9 +122,7 @@ def measure(network: MeasuredNetwork, *, counter: RunCounter, runs: SizeRuns = A
         counter.count()
     residual = (max(workspaces) - min(workspaces)) / max(peaks)
     if residual > _CONSTANT and max(workspaces) - min(workspaces) > _SMALL_BYTES:
-        shown = ", ".join(
-            f"{one}: {size:,}" for one, size in zip(runs.peaks_of(network), workspaces, strict=True)
-        )
+        shown = ", ".join(f"{one}: {size:,}" for one, size in zip(runs.peaks, workspaces, strict=True))
         raise InputError(
             "its live memory is not linear in the steps of a chunk, as every plan assumes: the memory that a "
             f"run needs besides checkpoints and tapes ranges over {format_share(residual)} of the peak (bytes "

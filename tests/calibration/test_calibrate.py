@@ -17,7 +17,7 @@ from ckptplan.calibration.cells import CellSpec, MeasuredNetwork, build_network
 from ckptplan.calibration.counted import count_sizes
 from ckptplan.calibration.counter import RunCounter
 from ckptplan.calibration.extent import fit_in, full_extent
-from ckptplan.calibration.footprint import FEWER_RUNS, FEWEST_RUNS, Footprint, SizeRuns
+from ckptplan.calibration.footprint import FEWER_RUNS, FEWEST_RUNS, Footprint
 from ckptplan.calibration.pilot import PilotTimes
 from ckptplan.model.workload import ACTION_TIMES, TIMES, Workload
 from ckptplan.planning.playback import make_schedule
@@ -307,12 +307,11 @@ def test_fewer_runs_count_the_same_bytes() -> None:
         assert found.workspace_bytes == pytest.approx(whole.workspace_bytes, rel=0.05)
 
 
-@pytest.mark.parametrize("few", [FEWER_RUNS, FEWEST_RUNS])
-def test_fewer_runs_count_the_working_memory_of_a_large_batch_of_spiking_neurons(few: SizeRuns) -> None:
+def test_the_fewest_runs_count_the_working_memory_of_a_large_batch_of_spiking_neurons() -> None:
     """Working memory of chunks shorter than a piece of a ``ChunkCell`` is less than what plans need."""
     spec = CellSpec(name="lif", inputs=8, neurons=64)
     large = build_network(spec, batch=64, device="cpu", seed=0)
-    found = footprint.measure(large, counter=RunCounter(total=footprint.RUNS), runs=few)
+    found = footprint.measure(large, counter=RunCounter(total=footprint.RUNS), runs=FEWEST_RUNS)
     assert found.workspace_bytes == pytest.approx(measured(large).workspace_bytes, rel=0.05)
 
 
