@@ -30,12 +30,11 @@ def spread(times: Sequence[float]) -> dict[str, float]:
     return {"median_seconds": statistics.median(times), "least": min(times), "most": max(times)}
 
 
-def write(name: str, results: Any) -> None:
-    """Write results with the machine, the versions and the command."""
+def make_document(name: str, results: Any, **more: Any) -> dict[str, Any]:
+    """Return results with the machine, the versions and the command; ``more`` is added to these."""
     import ckptplan
 
-    RESULTS.mkdir(exist_ok=True)
-    document = {
+    return {
         "benchmark": name,
         "command": f"python -m benchmarks.{name}",
         "date": time.strftime("%Y-%m-%d", time.gmtime()),
@@ -43,8 +42,14 @@ def write(name: str, results: Any) -> None:
         "python": platform.python_version(),
         "machine": platform.machine(),
         "processor_count": os.cpu_count(),
+        **more,
         "results": results,
     }
+
+
+def write(name: str, results: Any) -> None:
+    """Write results with the machine, the versions and the command."""
+    RESULTS.mkdir(exist_ok=True)
     path = RESULTS / f"{name}.json"
-    path.write_text(json.dumps(document, indent=2) + "\n")
+    path.write_text(json.dumps(make_document(name, results), indent=2) + "\n")
     sys.stdout.write(f"written to benchmarks/results/{path.name}\n")

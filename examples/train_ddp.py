@@ -4,7 +4,8 @@
     torchrun --nproc-per-node 2 examples/train_ddp.py --plan plan.json
 
 The first command plans for one process. Without torchrun, one process takes the whole batch; the gradients
-are the same. If each process has its own GPU, it uses that with NCCL; otherwise all use CPUs with gloo.
+are the same. If each process has its own GPU, it uses that with NCCL, which has not been
+measured; otherwise all use CPUs with gloo.
 """
 
 from __future__ import annotations

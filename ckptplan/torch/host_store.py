@@ -15,6 +15,7 @@ from functools import cache
 
 import torch
 
+from ckptplan.torch.memory import number_device
 from ckptplan.torch.stores import Checkpoint, Store
 from ckptplan.torch.trees import Leaves
 
@@ -95,7 +96,10 @@ class HostStore(Store):
         if self._free[kind]:
             return self._free[kind].pop()
         pinned = self._lanes is not None
-        made = tuple(torch.empty(leaf.shape, dtype=leaf.dtype, pin_memory=pinned) for leaf in leaves)
+        # On the host, whatever torch.set_default_device says.
+        made = tuple(
+            torch.empty(leaf.shape, dtype=leaf.dtype, device="cpu", pin_memory=pinned) for leaf in leaves
+        )
         return _Buffer(kind, made)
 
     def close(self) -> None:
@@ -110,8 +114,9 @@ class _Lanes:
     """A stream for each direction between a CUDA device and the host."""
 
     def __init__(self, device: torch.device, *, overlaps: bool) -> None:
-        self.device, self.overlaps = device, overlaps
-        self.writes, self.reads = _streams(device)
+        # "cuda" means whatever device is the present one, now and later.
+        self.device, self.overlaps = torch.device("cuda", number_device(device)), overlaps
+        self.writes, self.reads = _streams(self.device)
         self._written: torch.cuda.Event | None = None
         self._read: torch.cuda.Event | None = None
 

@@ -110,7 +110,7 @@ def measure_call(
     device = find_device((*flatten(state)[0], *pieces))
     with torch.enable_grad(), leave_as_found({"cell": cell, **losses}, device=device):
         sizes = measured_sizes(cell, first, state, **used, **options)
-        seconds = ActionSeconds()
+        seconds = ActionSeconds(device)
         run(
             (
                 *(Save(0, Tier.LOCAL), Advance(0, count), Load(0, Tier.LOCAL), Free(0, Tier.LOCAL)),
@@ -187,14 +187,20 @@ def copy_roots(leaves: Sequence[torch.Tensor]) -> list[torch.Tensor]:
 
 
 class ActionSeconds:
-    """An observer that adds up the time of each kind of action."""
+    """An observer that adds up the time of each kind of action on a device.
 
-    def __init__(self) -> None:
+    If the device is the CPU, as of a cell that moves its inputs by itself, the present CUDA device is
+    waited for.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device if device.type == "cuda" else None
         self.of: dict[type[Action], float] = {}
 
     def __call__(self, action: Action, executor: Executor) -> None:
-        if torch.cuda.is_available():
-            torch.cuda.synchronize()
+        # A process that uses no GPU must not begin to: that takes memory there, and fails if it was forked.
+        if torch.cuda.is_initialized():
+            torch.cuda.synchronize(self._device)
         spent = max(executor.clock() - executor.began, 1e-9)
         self.of[type(action)] = self.of.get(type(action), 0.0) + spent
 

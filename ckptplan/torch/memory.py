@@ -21,6 +21,13 @@ from ckptplan.wording import Argument, Phrase
 _KIB = 1024
 #: Share of free memory for a plan; the rest is for gradients, workspaces and fragmentation.
 _SHARE = 0.7
+#: What errors say that are no OutOfMemoryError: of the C library, of CUDA, and of its libraries' workspaces.
+_EXHAUSTED = (
+    "can't allocate memory",
+    "CUDA error: out of memory",
+    "CUBLAS_STATUS_ALLOC_FAILED",
+    "CUDNN_STATUS_ALLOC_FAILED",
+)
 #: The advice if there is no plan, and so no sizes.
 _SMALLER = "a smaller batch, or a schedule that keeps less at a time, needs less"
 
@@ -73,15 +80,18 @@ def _is_exhausted(error: BaseException) -> bool:
     if isinstance(error, OutOfMemory):
         return False
     return isinstance(error, MemoryError | torch.OutOfMemoryError) or any(
-        text in str(error) for text in ("can't allocate memory", "CUDA error: out of memory")
+        text in str(error) for text in _EXHAUSTED
     )
 
 
 def available_bytes(device: torch.device) -> int | None:
     """Return the bytes available for tensors on a device, None if the system does not report them."""
     if device.type == "cuda":
-        free, _ = torch.cuda.mem_get_info(device)
-        return int(free + torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device))
+        free, total = torch.cuda.mem_get_info(device)
+        reserved = torch.cuda.memory_reserved(device)
+        # The allocator refuses what torch.cuda.set_per_process_memory_fraction does not leave it.
+        allowed = int(_read_fraction(device) * total)
+        return int(max(0, min(free, allowed - reserved)) + reserved - torch.cuda.memory_allocated(device))
     if not Path("/proc/meminfo").exists():
         return None
     import resource
@@ -92,6 +102,19 @@ def available_bytes(device: torch.device) -> int | None:
         if most != resource.RLIM_INFINITY:
             free = min(free, max(0, most - _read_field("/proc/self/status", used)))
     return free + _count_freed_bytes()
+
+
+def _read_fraction(device: torch.device) -> float:
+    """Return the share of a device's memory that PyTorch's allocator may take; older versions do not tell."""
+    read = getattr(torch.cuda, "get_per_process_memory_fraction", None)
+    # It takes no device without a number.
+    return 1.0 if read is None else float(read(number_device(device)))
+
+
+def number_device(device: torch.device) -> int:
+    """Return the number of a CUDA device: the present one if it has none, as ``torch.device("cuda")``."""
+    number: int | None = device.index
+    return torch.cuda.current_device() if number is None else number
 
 
 class _Mallinfo(ctypes.Structure):

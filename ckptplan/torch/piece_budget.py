@@ -153,8 +153,8 @@ def stretch(schedule: Schedule, piece: int, steps: int) -> Schedule:
 class _TapeBytes(ActionSeconds):
     """An observer that adds up times, and notes the bytes of the tape."""
 
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(self, device: torch.device) -> None:
+        super().__init__(device)
         self.tape = 0
 
     def __call__(self, action: Action, executor: Executor) -> None:
@@ -206,7 +206,7 @@ def _measure_anew(
             # The state after some steps is of the form that was compiled.
             state = run_with_outputs(request.cell, None, SHIFT, request.state, inputs)[1]
         run(again)
-        seconds = _TapeBytes()
+        seconds = _TapeBytes(request.device)
         run(again, seconds)
         with measure_allocated(request.device) as allocated:
             parameters = run(again)

@@ -9,9 +9,11 @@ import torch
 
 import ckptplan
 from ckptplan import Plan
-from ckptplan.torch import bptt
+from ckptplan.torch import Compile, bptt, plan_for
+from ckptplan.torch.allocated import measure_allocated
 from ckptplan.torch.host_store import HostStore
 from ckptplan.torch.lif import LIF
+from ckptplan.torch.memory import available_bytes
 from ckptplan.torch.stores import Checkpoint
 from ckptplan.torch.trees import flatten
 from tests.torch.support import MACHINE, assert_close, gradients, plain, plan_of
@@ -92,3 +94,120 @@ def test_host_memory_is_pinned_and_used_again() -> None:
         store.drop(turn)
     assert store.buffers == 1
     store.close()
+
+
+class Network:
+    """A recurrent cell on the device, with inputs and a state that need gradients."""
+
+    def __init__(self, *, size: int = 7, batch: int = 3, dtype: torch.dtype = torch.float64) -> None:
+        torch.manual_seed(0)
+        self.module = torch.nn.GRUCell(5, size).to("cuda", dtype)
+        self.inputs = torch.randn(STEPS, batch, 5, dtype=dtype).cuda().requires_grad_()
+        self.state = torch.randn(batch, size, dtype=dtype).cuda().requires_grad_()
+        self.wanted = [self.state, self.inputs, *self.module.parameters()]
+
+    def cell(self, state: torch.Tensor, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        state = self.module(x, state)
+        return state, state
+
+    def plain(self) -> list[torch.Tensor]:
+        outputs, _ = plain(self.cell, self.inputs, self.state, STEPS)
+        return gradients(torch.stack(outputs).square().sum(), self.wanted)
+
+    def planned(self, plan: Plan, **options: Any) -> list[torch.Tensor]:
+        result = bptt(self.cell, self.inputs, self.state, squares, plan=plan, **options)
+        return gradients(result.loss, self.wanted)
+
+
+@pytest.mark.parametrize("strategy", ["remote", "hierarchical"])
+def test_a_run_in_a_stream_of_the_caller_is_ordered_with_it(strategy: str) -> None:
+    network, plan = Network(), on(plan_of(STEPS, strategy), beside=True)
+    theirs = network.plain()
+    torch.cuda.synchronize()
+    stream = torch.cuda.Stream()
+    with torch.cuda.stream(stream):
+        ours = network.planned(plan)
+    stream.synchronize()
+    assert_close(ours, theirs, relative=1e-11)
+
+
+def test_host_memory_is_on_the_host_whatever_the_default_device() -> None:
+    network, plan = Network(), plan_of(STEPS, "remote")
+    theirs = network.plain()
+    with torch.device("cuda"):
+        ours = network.planned(plan)
+    assert_close(ours, theirs, relative=1e-11)
+
+
+def test_a_generator_on_the_device_draws_again() -> None:
+    network = Network()
+    generator = torch.Generator("cuda")
+
+    def cell(state: torch.Tensor, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        noise = torch.rand(state.shape, generator=generator, device="cuda", dtype=state.dtype)
+        state = network.module(x, state) * (noise > 0.2)
+        return state, state
+
+    generator.manual_seed(1)
+    outputs, _ = plain(cell, network.inputs, network.state, STEPS)
+    theirs = gradients(torch.stack(outputs).square().sum(), network.wanted)
+    generator.manual_seed(1)
+    result = bptt(cell, network.inputs, network.state, squares, plan=plan_of(STEPS, "double"))
+    assert_close(gradients(result.loss, network.wanted), theirs, relative=1e-11)
+
+
+def test_autocast_of_the_forward_pass_holds_when_steps_run_again() -> None:
+    network = Network(size=64, dtype=torch.float32)
+    with torch.autocast("cuda", dtype=torch.float16):
+        outputs, _ = plain(network.cell, network.inputs, network.state, STEPS)
+        loss = torch.stack([squares(0, one.float()) for one in outputs]).sum()
+        result = bptt(
+            network.cell,
+            network.inputs,
+            network.state,
+            lambda t, output: squares(t, output.float()),
+            plan=plan_of(STEPS, "double"),
+        )
+    theirs = gradients(loss, network.wanted)
+    assert_close(gradients(result.loss, network.wanted), theirs, relative=1e-2)
+
+
+def test_a_limit_of_memory_is_kept_on_the_device() -> None:
+    """As the allocator counts it, which rounds each tensor up to 512 bytes; workspaces were made before."""
+    network = Network(size=256, batch=64, dtype=torch.float32)
+    plan = plan_for(network.cell, network.inputs, network.state, squares, memory=limit_of(network))
+    network.planned(plan)
+    with measure_allocated(torch.device("cuda")) as allocated:
+        network.planned(plan)
+    assert plan.strategy != "base"
+    assert allocated.peak <= limit_of(network)
+
+
+def limit_of(network: Network) -> int:
+    """A tenth of what the tapes of all steps take, and the gradients."""
+    weights = sum(one.nbytes for one in network.module.parameters())
+    return STEPS * 7 * network.state.nbytes // 10 + 4 * weights
+
+
+def test_available_memory_is_what_the_allocator_may_take() -> None:
+    device = torch.device("cuda")
+    total = torch.cuda.get_device_properties(device).total_memory
+    torch.cuda.empty_cache()
+    torch.cuda.set_per_process_memory_fraction(0.25)
+    try:
+        free = available_bytes(device)
+    finally:
+        torch.cuda.set_per_process_memory_fraction(1.0)
+    assert free is not None
+    assert free <= 0.25 * total - torch.cuda.memory_allocated(device)
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore:The .grad attribute of a Tensor")
+@pytest.mark.parametrize("mode", ["default", "reduce-overhead"])
+def test_compiled_pieces_give_the_gradients_of_steps(mode: str) -> None:
+    """CUDA graphs overwrite their results: checkpoints and gradients outlive them, in later calls, too."""
+    network, plan = Network(size=32, dtype=torch.float32), plan_of(STEPS, "double")
+    theirs = network.plain()
+    for _ in range(3):
+        ours = network.planned(plan, compile=Compile(steps=4, mode=mode))
+        assert_close(ours, theirs, relative=1e-4)

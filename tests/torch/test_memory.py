@@ -135,6 +135,15 @@ def test_host_memory_is_used_again() -> None:
     assert store.bytes == 24
 
 
+def test_host_memory_is_on_the_host_whatever_the_default_device() -> None:
+    """As after ``torch.set_default_device("cuda")``."""
+    store = HostStore(torch.device("cpu"), ahead=False)
+    kept = checkpoint(3.0)
+    with torch.device("meta"):
+        store.put(0, kept)
+        assert store.get(0).leaves[0].tolist() == [3.0] * 5
+
+
 def test_a_state_read_is_not_the_buffer() -> None:
     """It can be changed, or live on when the buffer is filled anew."""
     store = HostStore(torch.device("cpu"), ahead=False)

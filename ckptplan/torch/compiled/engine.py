@@ -8,11 +8,12 @@ from typing import Any
 
 import torch
 
-from ckptplan.torch.compiled.piece import CompiledPiece, prepare_leaves
+from ckptplan.torch.compiled.piece import CompiledPiece, copy_from_graph, prepare_leaves
 from ckptplan.torch.compiled.reasons import PieceError
 from ckptplan.torch.compiled.steps import SHIFT
 from ckptplan.torch.engine import Tape
 from ckptplan.torch.fit import Gauge
+from ckptplan.torch.gradients import Gradient
 from ckptplan.torch.graphs import as_graph_roots
 from ckptplan.torch.inputs import detach_inputs, iterate_steps
 from ckptplan.torch.losses import SummedLoss, Terms
@@ -87,6 +88,12 @@ class CompiledEngine(StepEngine):
             self._measure(gauge, tape)
         return tape, after.fill(tuple(leaf.detach() for leaf in end))
 
+    def _keep(self, tape: Graph, found: tuple[Gradient, ...], *, begins: int, inputs: int) -> None:
+        if self.piece.reuses_memory:
+            # The next chunk would overwrite them (pytorch#169545).
+            found = tuple(None if one is None else copy_from_graph(one) for one in found)
+        super()._keep(tape, found, begins=begins, inputs=inputs)
+
     def _record_some(
         self, state: Any, inputs: Any, cut: tuple[int, int], known: int
     ) -> tuple[Any, Terms, Terms]:
@@ -151,7 +158,9 @@ class CompiledEngine(StepEngine):
         assert isinstance(self.outputs, SummedLoss)  # noqa: S101 - others have no loss
         leaves, nest = self.inputs.piece(first, step + 1)
         state, output = begin, None
-        with torch.no_grad(), torch.random.fork_rng():
+        # Of the other GPUs, contexts would be created.
+        gpus = {leaf.device for leaf in flatten(begin)[0] if leaf.is_cuda}
+        with torch.no_grad(), torch.random.fork_rng(devices=gpus):
             for x in iterate_steps(leaves, nest, step + 1 - first):
                 state, output = self.cell(state, x)
         with torch.enable_grad():

@@ -46,6 +46,7 @@ class CompiledPiece:
         advance: runs without a tape.
         record: runs with one.
         settings: how PyTorch's compiler is set while they run: it may compile again.
+        reuses_memory: whether each run overwrites the results of the run before, as CUDA graphs do.
         why_outputs: why the loss is not part of it, if there is one.
     """
 
@@ -55,6 +56,7 @@ class CompiledPiece:
     advance: PieceFunction
     record: PieceFunction
     settings: Callable[[], AbstractContextManager[None]]
+    reuses_memory: bool = False
     why_outputs: NotCompiled | None = None
     #: Set when it turned out that it cannot run, or must not.
     broken: NotCompiled | None = None
@@ -75,6 +77,11 @@ class CompiledPiece:
             and structure.plain == form.plain
             and structure.spec == form.spec
         )
+
+
+def copy_from_graph(tensor: torch.Tensor) -> torch.Tensor:
+    """Return a tensor that the next run of a CUDA graph does not overwrite; a CPU has no such graphs."""
+    return tensor.clone() if tensor.is_cuda else tensor
 
 
 def prepare_leaves(leaves: Leaves, *, roots: bool) -> Leaves:

@@ -13,7 +13,9 @@ import torch.compiler.config
 from torch._dynamo.exc import TorchDynamoException
 from torch._inductor import list_mode_options
 from torch._inductor.compile_fx import compile_fx
+from torch.utils._pytree import tree_map_only
 
+from ckptplan.torch.compiled.piece import copy_from_graph
 from ckptplan.torch.compiled.reasons import PieceError
 from ckptplan.torch.compiled.steps import VARIABLE, PieceFunction, copy_function
 from ckptplan.torch.compiling.explain import TooManyGraphsError, explain_error
@@ -35,6 +37,8 @@ class CompiledFunction:
 
     def __init__(self, function: PieceFunction, *, mode: str) -> None:
         self.graphs = 0
+        #: Whether each run writes its results where the run before had put its own: CUDA graphs do.
+        self.reuses_memory = bool(list_mode_options(mode).get("triton.cudagraphs"))
         self._options = {
             **list_mode_options(mode),
             "post_grad_custom_pre_pass": MergeProducts(),
@@ -45,9 +49,11 @@ class CompiledFunction:
 
     def __call__(self, *args: Any) -> Any:
         try:
-            return self._run(*args)
+            made = self._run(*args)
         except TorchDynamoException as error:
             raise PieceError(explain_error(error)) from error
+        # Checkpoints live longer than until the next run, and the state is the input of that.
+        return tree_map_only(torch.Tensor, copy_from_graph, made) if self.reuses_memory else made
 
     def _compile(self, graph: Any, examples: Sequence[Any]) -> Any:
         self.graphs += 1

@@ -200,7 +200,13 @@ def _build(request: PieceRequest, steps: int, product: Product, *, mode: str) ->
             seconds = runs.measure(advance, record)
         return Built(
             piece=CompiledPiece(
-                steps=steps, product=product, form=form, advance=advance, record=record, settings=set_compiler
+                steps=steps,
+                product=product,
+                form=form,
+                advance=advance,
+                record=record,
+                settings=set_compiler,
+                reuses_memory=record.reuses_memory,
             ),
             seconds=seconds,
             eager=runs.measure(written, written),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, TypeAlias
 
 import torch
@@ -117,8 +118,10 @@ def reverse_each(sizes: Tensor) -> Tensor:
     ``sizes`` are the numbers of sequences that have each step.
     """
     batch = int(sizes[0])
-    lengths = (sizes.unsqueeze(1) > torch.arange(batch)).sum(0)
+    # On the device of the sizes, which is the CPU, whatever torch.set_default_device says.
+    count = partial(torch.arange, device=sizes.device)
+    lengths = (sizes.unsqueeze(1) > count(batch)).sum(0)
     begins = sizes.cumsum(0) - sizes
-    step = torch.repeat_interleave(torch.arange(len(sizes)), sizes)
-    sequence = torch.arange(len(step)) - begins[step]
+    step = torch.repeat_interleave(count(len(sizes)), sizes)
+    sequence = count(len(step)) - begins[step]
     return begins[lengths[sequence] - 1 - step] + sequence

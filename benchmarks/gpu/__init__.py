@@ -1,0 +1,1 @@
+"""All measurements on an NVIDIA GPU in one run: python -m benchmarks.gpu."""

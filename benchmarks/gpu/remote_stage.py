@@ -1,0 +1,162 @@
+"""Remote checkpoints in host memory: hidden transfers as planned, a trace of both streams, the longest T."""
+
+from __future__ import annotations
+
+import json
+import statistics
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import ckptplan
+from benchmarks.gpu.setting import Setting
+from ckptplan import Plan
+from ckptplan.calibration import runs
+from ckptplan.calibration.calibrate import Calibrated, calibrate
+from ckptplan.calibration.cells import CellSpec, build_network
+
+#: How much longer than standard a remote plan may take whose transfers are hidden.
+BOUND = 1.05
+TRACE = "gpu-remote-trace.json"
+Interval = tuple[float, float]
+
+
+def run(setting: Setting) -> dict[str, Any]:
+    """Measure standard and remote plans in turn, then one beyond local memory."""
+    spec = CellSpec.parse(setting.pick("gru(inputs=8, neurons=32)", "gru(inputs=64, neurons=1024)"))
+    batch, steps = setting.pick(4, 256), setting.pick(48, 1024)
+    calibrated = calibrate(spec, batch=batch, steps=steps, device=setting.device.type, quick=True)
+    network = build_network(spec, batch=batch, device=setting.device.type, seed=0)
+    budget = _find_budget(calibrated, steps, share=0.3)
+    plans = {
+        name: ckptplan.optimize(calibrated.workload, calibrated.profile, strategies=[name], local_bytes=budget)
+        for name in ("standard", "remote")
+    }
+    found: dict[str, Any] = {"compared": _compare(plans, network, setting, steps)}
+    found["hidden_as_planned"] = is_hidden(plans["remote"])
+    found["overlaps_compute"] = calibrated.profile.overlaps_compute
+    setting.save(found)
+    if setting.on_gpu:
+        found["trace"] = setting.attempt(
+            "trace", lambda: _trace(plans["remote"], network, steps, setting.folder / TRACE)
+        )
+        setting.save(found)
+    found["longest"] = setting.attempt("longest", lambda: _run_longest(calibrated, network, setting, budget))
+    return found
+
+
+def _find_budget(calibrated: Calibrated, steps: int, *, share: float) -> int:
+    """Return the resident bytes and a share of the tapes of base."""
+    workload = calibrated.workload
+    resident = workload.resident_bytes + workload.resident_bytes_per_step * steps + workload.workspace_bytes
+    return resident + int(share * steps * workload.tape_bytes)
+
+
+def is_hidden(plan: Plan) -> bool:
+    """Return whether compute is to hide the transfers: each lasts at most as long as what runs beside it."""
+    work, machine, chunk = plan.workload, plan.profile, plan.parameters["chunk_size"]
+    latency = machine.latency_seconds + machine.synchronisation_seconds
+    write = latency + work.state_bytes / machine.write_bytes_per_second
+    read = latency + work.state_bytes / machine.read_bytes_per_second
+    again = work.recompute_seconds + work.record_overhead_seconds + work.backward_seconds
+    return machine.overlaps_compute and write <= chunk * work.forward_seconds and read <= chunk * again
+
+
+def _compare(plans: dict[str, Plan], network: Any, setting: Setting, steps: int) -> list[dict[str, Any]]:
+    inputs = network.inputs(steps)
+    times: dict[str, list[float]] = {name: [] for name in plans}
+    for number in range(setting.pick(2, 6)):
+        for name, plan in plans.items():
+            seconds = runs.measure_seconds(network, inputs, plan=plan)
+            if number:
+                times[name].append(seconds)
+    return [
+        {
+            "strategy": name,
+            "steps": steps,
+            "parameters": dict(plan.parameters),
+            "predicted_seconds": plan.predicted.seconds,
+            "seconds": statistics.median(times[name]),
+            "local_peak_bytes": plan.predicted.local_peak_bytes,
+            "remote_peak_bytes": plan.predicted.remote_peak_bytes,
+        }
+        for name, plan in plans.items()
+    ]
+
+
+def _trace(plan: Plan, network: Any, steps: int, path: Path) -> dict[str, Any]:
+    """Profile a run; return how much of the copies ran beside kernels."""
+    activities = [torch.profiler.ProfilerActivity.CPU, torch.profiler.ProfilerActivity.CUDA]
+    inputs = network.inputs(steps)
+    with torch.profiler.profile(activities=activities) as profiler:
+        runs.measure_seconds(network, inputs, plan=plan)
+    profiler.export_chrome_trace(str(path))
+    events = json.loads(path.read_text())["traceEvents"]
+    kernels = [_interval(one) for one in events if one.get("cat") == "kernel"]
+    copies = {
+        way: [one for one in events if one.get("cat") == "gpu_memcpy" and way in one["name"]]
+        for way in ("DtoH", "HtoD")
+    }
+    streams = {str(one["args"].get("stream")) for some in copies.values() for one in some}
+    return {
+        "kernels": len(kernels),
+        "streams_of_copies": sorted(streams),
+        **{
+            f"{way}_{what}": value
+            for way, some in copies.items()
+            for what, value in (
+                ("copies", len(some)),
+                ("seconds", sum(one["dur"] for one in some) * 1e-6),
+                ("hidden_share", find_shared([_interval(one) for one in some], kernels)),
+            )
+        },
+    }
+
+
+def _interval(event: dict[str, Any]) -> Interval:
+    return float(event["ts"]), float(event["ts"]) + float(event["dur"])
+
+
+def find_shared(ones: Sequence[Interval], others: Sequence[Interval]) -> float | None:
+    """Return the share of the time of ``ones`` during which any of ``others`` runs; None if there is none."""
+    whole = sum(end - start for start, end in ones)
+    merged: list[list[float]] = []
+    for start, end in sorted(others):
+        if merged and start <= merged[-1][1]:
+            merged[-1][1] = max(merged[-1][1], end)
+        else:
+            merged.append([start, end])
+    shared = sum(max(0.0, min(end, last) - max(start, first)) for start, end in ones for first, last in merged)
+    return shared / whole if whole else None
+
+
+def _run_longest(calibrated: Calibrated, network: Any, setting: Setting, budget: int) -> dict[str, Any]:
+    """Return the longest T of each strategy by the model, and the run of a plan with remote states."""
+    names = ["base", "standard", "remote", "hierarchical", "optimal"]
+    longest = ckptplan.largest(
+        "T", calibrated.workload, calibrated.profile, strategies=names, local_bytes=budget
+    )
+    predicted = {name: {"steps": one.value, "bound_by": one.bound_by} for name, one in longest.items()}
+    work = calibrated.workload
+    step = work.forward_seconds + work.recompute_seconds + work.backward_seconds
+    # As long as half of the time that is left allows: a sequence of millions of steps would take hours.
+    affordable = int(min(setting.pick(2.0, 60.0), setting.seconds_left / 2) / (4 * step))
+    local = longest["standard"].value or 0
+    steps = max(1, min(affordable, setting.pick(96, 20 * max(local, 1)), longest["remote"].value or 1))
+    plan = ckptplan.optimize(
+        work.with_steps(steps), calibrated.profile, strategies=["remote"], local_bytes=budget
+    )
+    seconds = runs.measure_seconds(network, network.inputs(steps), plan=plan)
+    return {
+        "local_budget_bytes": budget,
+        "predicted": predicted,
+        "ran": {
+            "steps": steps,
+            "seconds": seconds,
+            "predicted_seconds": plan.predicted.seconds,
+            "remote_peak_bytes": plan.predicted.remote_peak_bytes,
+            "parameters": dict(plan.parameters),
+        },
+    }

@@ -1,0 +1,39 @@
+"""The tests that need a CUDA device, with their counts."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+from benchmarks.gpu.setting import NeedsCudaError, Setting
+
+FILES = ("tests/torch/test_cuda.py",)
+
+
+def run(setting: Setting) -> dict[str, Any]:
+    """Run the tests, and return how many passed, failed and were skipped."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "tests.xml"
+        command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", f"--junitxml={path}"]
+        # One process, since there is one device; what other versions of PyTorch warn of is no failure.
+        command += ["-o", "addopts=--import-mode=importlib", "-o", "filterwarnings=default", *FILES]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        if not path.exists():
+            raise RuntimeError(f"pytest wrote no report: {done.stdout[-500:]}{done.stderr[-500:]}")
+        cases = list(ElementTree.parse(path).getroot().iter("testcase"))  # noqa: S314 - pytest's own report
+    failed = {
+        f"{case.get('classname')}.{case.get('name')}": (child.get("message") or "")[:300]
+        for case in cases
+        for child in case
+        if child.tag in ("failure", "error")
+    }
+    skipped = sum(child.tag == "skipped" for case in cases for child in case)
+    if skipped == len(cases):
+        raise NeedsCudaError
+    setting.failures += [f"{name}: {message}" for name, message in failed.items()]
+    passed = len(cases) - len(failed) - skipped
+    return {"files": FILES, "passed": passed, "failed": failed, "skipped": skipped}

@@ -1,0 +1,81 @@
+"""The measurements on a GPU, executed in small on a CPU; a GPU is needed for what they are worth."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from benchmarks.gpu.__main__ import FAILED, NEEDS_GPU, choose_code
+from benchmarks.gpu.remote_stage import find_shared
+from benchmarks.gpu.report import merge
+from benchmarks.gpu.setting import find_largest
+from benchmarks.gpu.stage import STAGES
+
+ROOT = Path(__file__).parent.parent
+PAGES = ("docs/runtime.md", "docs/accuracy.md", "benchmarks/results/gpu.json")
+
+
+def run(out: Path, *options: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "benchmarks.gpu", "--device", "cpu", "--small", "--out", str(out), *options]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+
+
+def test_stages_run_on_a_processor_and_write_nothing_into_the_docs(tmp_path: Path) -> None:
+    """Those that take seconds; the test of the CUDA tests says what it needs."""
+    before = [(ROOT / page).read_bytes() for page in PAGES if (ROOT / page).exists()]
+    out = tmp_path / "gpu.json"
+    done = run(out, "--stages", "tests,headline,ddp")
+    assert done.returncode == NEEDS_GPU, done.stdout + done.stderr
+    assert "tests: needs a CUDA device" in done.stdout
+    document = json.loads(out.read_text())
+    stages = document["results"]["stages"]
+    assert {name: one["status"] for name, one in stages.items()} == {
+        "tests": "needs a CUDA device",
+        "headline": "done",
+        "ddp": "done",
+    }
+    for row in stages["headline"]["results"]["sequences"]:
+        became = {line["variant"].partition(",")[0]: line["status"] for line in row["variants"]}
+        assert became["plain"] == "out of memory"
+        assert became["ckptplan"] == "measured"
+    (case,) = stages["ddp"]["results"]["cases"]
+    assert case["gradient_difference"] < 1e-11
+    assert document["device"] is None
+    assert [(ROOT / page).read_bytes() for page in PAGES if (ROOT / page).exists()] == before
+    with pytest.raises(SystemExit, match="no measurements"):
+        merge([document])
+
+
+def test_a_stage_that_takes_too_long_is_stopped_and_the_others_go_on(tmp_path: Path) -> None:
+    done = run(tmp_path / "gpu.json", "--stages", "profile,jax", "--minutes", "0.001")
+    assert done.returncode == FAILED
+    stages = json.loads((tmp_path / "gpu.json").read_text())["results"]["stages"]
+    assert all(one["status"].startswith(("stopped after", "not begun")) for one in stages.values())
+
+
+def test_the_exit_code_says_what_is_missing() -> None:
+    done, missing, failed = {"status": "done"}, {"status": "needs a CUDA device"}, {"status": "failed"}
+    assert choose_code({"a": done}) == 0
+    assert choose_code({"a": done, "b": missing}) == NEEDS_GPU
+    assert choose_code({"a": failed, "b": missing}) == FAILED
+
+
+def test_the_stages_fit_into_25_minutes() -> None:
+    assert sum(STAGES.values()) <= 25 * 60
+
+
+def test_the_largest_number_that_fits_is_found() -> None:
+    assert find_largest(lambda number: number <= 777, start=8, most=2**20, share=0.0) == 777
+    assert find_largest(lambda number: number <= 7, start=8, most=2**20) == 0
+    assert find_largest(lambda _: True, start=8, most=100) == 100
+
+
+def test_copies_beside_kernels_are_counted_once() -> None:
+    """Kernels of two streams may overlap each other."""
+    assert find_shared([(0.0, 4.0)], [(1.0, 2.0), (1.5, 3.0)]) == pytest.approx(0.5)
+    assert find_shared([(0.0, 1.0), (5.0, 6.0)], [(0.0, 1.0)]) == pytest.approx(0.5)
+    assert find_shared([], [(0.0, 1.0)]) is None
