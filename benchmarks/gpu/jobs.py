@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -110,7 +111,10 @@ def run_checkpoint(job: Job, steps: int, chunks: tuple[int, ...], *, reentrant: 
     """Return the loss of torch.utils.checkpoint, nested if there are several chunk sizes."""
     # The reentrant mode wants an argument that requires a gradient.
     total = job.bank.new_zeros(()).requires_grad_()
-    loss: torch.Tensor = _run_cut(job, chunks, reentrant, 0, steps, total, *tree_leaves(job.state))[0]
+    with warnings.catch_warnings():
+        # Of the inner level, which the outer one runs without gradients first.
+        warnings.filterwarnings("ignore", message="None of the inputs have requires_grad=True")
+        loss: torch.Tensor = _run_cut(job, chunks, reentrant, 0, steps, total, *tree_leaves(job.state))[0]
     return loss
 
 

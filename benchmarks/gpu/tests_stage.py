@@ -16,6 +16,8 @@ FILES = ("tests/torch/test_cuda.py",)
 
 def run(setting: Setting) -> dict[str, Any]:
     """Run the tests, and return how many passed, failed and were skipped."""
+    if not setting.on_gpu:
+        raise NeedsCudaError
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "tests.xml"
         command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", f"--junitxml={path}"]
