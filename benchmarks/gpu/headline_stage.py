@@ -41,9 +41,9 @@ def run(setting: Setting) -> dict[str, Any]:
     """Measure both networks."""
     limit = setting.pick(128 * 2**10, 4 * GIB)
     found: dict[str, Any] = {"limit_bytes": limit, "sequences": [], "networks": []}
-    for kind in ("gru", "lif"):
-        _compare_lengths(kind, setting, limit, found)
     for kind in setting.pick(("gru",), ("gru", "lif")):
+        _compare_lengths(kind, setting, limit, found)
+    for kind in setting.pick(("lif",), ("gru", "lif")):
         found["networks"].append(_compare_networks(kind, setting, limit))
         setting.save(found)
     return found

@@ -135,10 +135,9 @@ def test_packed_sequences_of_unequal_length(
 
 def test_packed_sequences_reversed_twice_are_as_before() -> None:
     sizes = torch.tensor([4, 3, 3, 2, 1])
-    order = reverse_each(sizes)
-    assert (
-        order.tolist() == [10 + 2, 10 - 1, 8 - 1, 0 + 3, 12 - 2, 5, 4, 7 - 5, 8 - 0, 1, 6 - 2, 0, 0][:0] or True
-    )
+    # Sizes are on the CPU, whatever torch.set_default_device says.
+    with torch.device("meta"):
+        order = reverse_each(sizes)
     data = pack_padded_sequence(torch.arange(20.0).view(5, 4), [5, 4, 3, 1]).data
     assert data[order][order].tolist() == data.tolist()
     assert data[order][:4].tolist() == [16.0, 13.0, 10.0, 3.0]  # the last step of each
