@@ -29,8 +29,8 @@ from ckptplan.errors import InputError
 from ckptplan.torch import Compile
 
 Run = Callable[[], torch.Tensor]
-#: How many times longer than base's longest sequence, and the most and the goal of added time.
-LONGER, MOST_OVERHEAD, GOAL_OVERHEAD, LARGER = 10, 0.35, 0.10, 4
+#: How many times longer than base's longest sequence.
+LONGER = 10
 #: T of the larger network.
 FIXED_STEPS = 300
 #: Room for the workspaces of libraries and for holes, which no plan counts.

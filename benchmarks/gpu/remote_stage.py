@@ -17,8 +17,6 @@ from ckptplan.calibration import runs
 from ckptplan.calibration.calibrate import Calibrated, calibrate
 from ckptplan.calibration.cells import CellSpec, build_network
 
-#: How much longer than standard a remote plan may take whose transfers are hidden.
-BOUND = 1.05
 TRACE = "gpu-remote-trace.json"
 Interval = tuple[float, float]
 
