@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 
+from ckptplan.calibration.pieces import compute_piece_loss, join_steps
 from ckptplan.errors import CkptplanError, InputError, did_you_mean, quote_value
 from ckptplan.model.workload import Workload
 from ckptplan.torch.adapters import TorchCell
@@ -25,12 +26,12 @@ from ckptplan.units import format_bytes
 from ckptplan.wording import Argument, Phrase
 
 _TEXT = re.compile(r"(?P<name>[\w.:]+)\s*(\((?P<settings>[^()]*)\))?")
-_SETTINGS = ("inputs", "neurons")
+_SETTINGS = ("inputs", "neurons", "compile")
 #: The default number of inputs of a cell.
 INPUTS = 64
 #: The largest number of inputs or neurons.
 _MOST = 10**9
-_FORM = "NAME(inputs=N, neurons=N), where NAME is {names} or package.module:factory"
+_FORM = "NAME(inputs=N, neurons=N) or NAME(inputs=N, neurons=N, compile=K), where NAME is {names} or package.module:factory"
 _ITEM_BYTES = 4
 _FACTORY = (
     "a factory that returns (cell, state), or (cell, state, inputs) where inputs(steps) returns tensors, "
@@ -40,14 +41,19 @@ _FACTORY = (
 
 @dataclass(frozen=True, kw_only=True)
 class CellSpec:
-    """A cell and its sizes, as in the field ``cell`` of a workload: ``gru(inputs=64, neurons=256)``."""
+    """A cell and its sizes, as in the field ``cell`` of a workload: ``gru(inputs=64, neurons=256)``.
+
+    With ``compile=K``, a step is a compiled piece of K steps.
+    """
 
     name: str
     inputs: int
     neurons: int
+    compile: int | None = None
 
     def __str__(self) -> str:
-        return f"{self.name}(inputs={self.inputs}, neurons={self.neurons})"
+        compiled = "" if self.compile is None else f", compile={self.compile}"
+        return f"{self.name}(inputs={self.inputs}, neurons={self.neurons}{compiled})"
 
     @classmethod
     def parse(cls, text: str, *, neurons: int | None = None) -> CellSpec:
@@ -126,6 +132,8 @@ class MeasuredNetwork:
     make_inputs: Callable[[int], Any]
     parameters: tuple[torch.nn.Parameter, ...]
     seed: int
+    #: K, if a step is a compiled piece of K steps.
+    piece: int | None = None
 
     def inputs(self, steps: int) -> Any:
         """Return inputs for ``steps`` steps, time first. Raises InputError if the factory's function fails."""
@@ -160,11 +168,15 @@ class MeasuredNetwork:
             weights = (*self.cell.parameters(), *self.cell.buffers())
         return byte_size((*weights, *flatten(self.state)[0], *flatten(inputs)[0]))
 
-    @staticmethod
-    def loss(_: int, output: Any) -> torch.Tensor:
-        """Return the loss of a step: a mean of squares, which takes negligible time."""
-        values = flatten(output)[0][0]
-        return (values if values.is_floating_point() else values.float()).square().mean()
+    @property
+    def loss(self) -> Callable[[int, Any], torch.Tensor]:
+        """The loss of a step, or of a piece: a mean of squares, which takes negligible time."""
+        return _compute_loss if self.piece is None else compute_piece_loss
+
+
+def _compute_loss(_: int, output: Any) -> torch.Tensor:
+    values = flatten(output)[0][0]
+    return (values if values.is_floating_point() else values.float()).square().mean()
 
 
 def check_device(device: str) -> None:
@@ -204,7 +216,7 @@ def build_network(spec: CellSpec, *, batch: int, device: str, seed: int) -> Meas
         seed=seed,
     )
     _check_step(network)
-    return network
+    return network if spec.compile is None else join_steps(network, spec.compile)
 
 
 def _require_room(need: int, *, what: str, device: str) -> None:

@@ -12,6 +12,7 @@ from ckptplan.calibration.extent import Extent, fit_in
 from ckptplan.calibration.footprint import Footprint
 from ckptplan.calibration.pilot import PilotTimes, time_few_steps
 from ckptplan.calibration.rounds import LEAST_ROUNDS, TimedRounds
+from ckptplan.calibration.runs import compile_pieces
 from ckptplan.model.progress import Progress
 
 #: Receives lines about a measurement: how long it takes, and what is left out.
@@ -43,6 +44,9 @@ class Measuring:
         progress: Progress | None,
     ) -> None:
         self._network, self._max_seconds, self._announce = network, max_seconds, announce
+        if network.piece is not None:
+            self._say(f"compiling pieces of {network.piece} steps, besides the time below")
+            compile_pieces(network)
         self._began = perf_counter()
         self.pilot = time_few_steps(network)
         self._full = choose(self.pilot)

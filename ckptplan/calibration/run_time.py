@@ -87,6 +87,7 @@ def measure_step(network: MeasuredNetwork, *, steps: int) -> float:
 
     At most ``steps`` steps run.
     """
+    runs.compile_pieces(network)
     few = min(_FEW, steps)
     inputs, plan = network.inputs(few), make_schedule("base", steps=few)
     # The first run of a process takes longer than any other.

@@ -22,11 +22,14 @@ import torch
 from ckptplan.calibration.cells import MeasuredNetwork
 from ckptplan.errors import CkptplanError, InputError
 from ckptplan.model.plan import Plan
+from ckptplan.planning.playback import make_schedule
 from ckptplan.schedule.actions import Action
 from ckptplan.schedule.schedule import Schedule
 from ckptplan.schedule.timeline import Event
-from ckptplan.torch import PlanMismatch, bptt
+from ckptplan.torch import Compile, PlanMismatch, bptt
+from ckptplan.torch.allocated import measure_allocated
 from ckptplan.torch.clock import Clock, choose_clock
+from ckptplan.torch.compiled.reasons import CompileFallback
 from ckptplan.torch.executor import Executor, Observer
 from ckptplan.torch.inputs import iterate_steps, make_sequence
 from ckptplan.torch.meters import LiveBytes
@@ -34,6 +37,7 @@ from ckptplan.torch.timeline import Timeline
 
 #: Called after each action of a run that is not timed.
 Tick = Callable[[], None]
+_COMPILED = "a cell that PyTorch's compiler takes as a whole, or no compile"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,6 +47,24 @@ class TimedRun:
     events: list[Event]
     #: Seconds of the whole run, its actions and what is before, between and after them.
     seconds: float
+
+
+def compile_pieces(network: MeasuredNetwork) -> None:
+    """Compile the pieces of a network, if its steps are pieces. Raises InputError that says why it cannot be."""
+    if network.piece is None:
+        return
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        try:
+            _execute(network, network.inputs(1), plan=make_schedule("base", steps=1))
+        except InputError as error:
+            reasons = [str(one.message) for one in caught if issubclass(one.category, CompileFallback)]
+            if error.field != "compile" or not reasons:
+                raise
+            raise InputError(
+                f"is {network.piece}, but {reasons[-1]}", field="compile", value=network.piece, accepted=_COMPILED
+            ) from None
+    _prepare(network)
 
 
 def measure_seconds(network: MeasuredNetwork, inputs: Any, *, plan: Plan | Schedule) -> float:
@@ -128,7 +150,8 @@ def measure_live_peak(
 ) -> int:
     """Return the peak bytes of tensors, including those that existed before the run.
 
-    On a CPU, storages are counted one by one; on a CUDA device, PyTorch's allocator counts them.
+    On a CPU, storages are counted one by one; on a CUDA device, and of compiled pieces, PyTorch's allocators
+    count them.
     """
     _prepare(network)
     before = network.bytes_before(inputs)
@@ -137,12 +160,12 @@ def measure_live_peak(
         torch.cuda.reset_peak_memory_stats(network.device)
         _execute(network, inputs, plan=plan, observer=_ticking(tick))
         return before + torch.cuda.max_memory_allocated(network.device) - present
-    meter = LiveBytes()
     # On a CPU, remote memory would be counted as well, so remote checkpoints are kept in files.
     with (
         _interrupts_between_actions(tick) as observer,
-        meter,
         TemporaryDirectory(prefix="ckptplan-") as folder,
+        # Inside compiled graphs, no operation is dispatched.
+        LiveBytes() if network.piece is None else measure_allocated(network.device) as meter,
     ):
         _execute(network, inputs, plan=plan, observer=observer, remote_dir=folder)
     return before + meter.peak
@@ -212,6 +235,15 @@ def _execute(
                 parameters=network.parameters,
                 observer=observer,
                 remote_dir=remote_dir,
+                # A step of the plan is a piece already. That it is compiled was said before.
+                compile=None if network.piece is None else Compile(steps=1, progress=lambda *_: None),
+            )
+        if network.piece is not None and result.piece is None:
+            raise InputError(
+                f"is {network.piece}, but the steps ran as they are written",
+                field="compile",
+                value=network.piece,
+                accepted=_COMPILED,
             )
         if result.loss.requires_grad:
             result.loss.backward()

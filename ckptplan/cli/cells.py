@@ -47,6 +47,14 @@ class CellOptions:
     steps: Annotated[
         str, typer.Option("--T", "--steps", metavar="INTEGER", help="Time steps T of the workload.")
     ] = "4096"
+    compile: Annotated[
+        str | None,
+        typer.Option(
+            "--compile",
+            metavar="INTEGER",
+            help="Compile pieces of so many steps; the workload's steps are then pieces.",
+        ),
+    ] = None
     device: Annotated[Device, typer.Option("--device", help="Where to run.")] = Device.cpu
     threads: options.Threads = None
     seed: Annotated[
@@ -70,18 +78,34 @@ class CellOptions:
         steps = options.plain_integer(self.steps, option="--T", most=MAX_STEPS)
         threads = options.thread_count(self.threads)
         max_seconds = _read_max_seconds(self.max_seconds)
+        piece = None if self.compile is None else _read_piece(self.compile, steps=steps)
         options.need_torch()
         from ckptplan.calibration.cells import CellSpec
 
         return {
-            "spec": CellSpec(name=self.cell, inputs=sizes["inputs"], neurons=sizes["neurons"]),
+            "spec": CellSpec(
+                name=self.cell, inputs=sizes["inputs"], neurons=sizes["neurons"], compile=piece
+            ),
             "batch": sizes["batch"],
-            "steps": steps,
+            "steps": steps // (piece or 1),
             "device": self.device.value,
             "thread_count": threads,
             "seed": self.seed,
             "max_seconds": max_seconds,
         }
+
+
+def _read_piece(text: str, *, steps: int) -> int:
+    """Return the steps of a compiled piece. Raises InputError unless pieces make up all steps."""
+    piece: int = options.plain_integer(text, option="--compile", most=MAX_STEPS)
+    if steps % piece:
+        raise InputError(
+            f"pieces of {piece:,} steps leave {steps % piece:,} of {steps:,} over",
+            field="--compile",
+            value=text,
+            accepted="a divisor of --T, as 16",
+        )
+    return piece
 
 
 def _read_max_seconds(text: str) -> float:

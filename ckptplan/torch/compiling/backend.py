@@ -20,6 +20,7 @@ from ckptplan.torch.compiled.reasons import PieceError
 from ckptplan.torch.compiled.steps import VARIABLE, PieceFunction, copy_function
 from ckptplan.torch.compiling.explain import TooManyGraphsError, explain_error
 from ckptplan.torch.compiling.merge import MergeProducts
+from ckptplan.torch.compiling.unfuse import SplitSums
 
 # The compiler looks at the gradient of each tensor that a graph is made for, also of a state that is no leaf.
 warnings.filterwarnings(
@@ -42,6 +43,7 @@ class CompiledFunction:
         self._options = {
             **list_mode_options(mode),
             "post_grad_custom_pre_pass": MergeProducts(),
+            "post_grad_custom_post_pass": SplitSums(),
             # Random numbers as PyTorch draws them: both graphs, and steps that run uncompiled, draw the same.
             "fallback_random": True,
         }

@@ -1,0 +1,55 @@
+"""Makes a step of K steps of a cell, so that compiled pieces are measured and planned as steps are."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.utils import _pytree
+
+from ckptplan.errors import InputError
+from ckptplan.torch.chunk_cell import ChunkCell
+from ckptplan.torch.compiled.steps import run_with_outputs
+from ckptplan.torch.trees import flatten
+
+if TYPE_CHECKING:
+    from ckptplan.calibration.cells import MeasuredNetwork
+
+
+class PieceCell(torch.nn.Module):
+    """Runs K steps of a cell as a single one; inputs have the steps of the piece first, the output is a list."""
+
+    def __init__(self, inner: torch.nn.Module) -> None:
+        super().__init__()
+        self.inner = inner
+
+    def forward(self, state: Any, inputs: Any) -> tuple[Any, list[Any]]:
+        """Return the state after the last step, and the outputs of all."""
+        outputs, state = run_with_outputs(self.inner, None, 0, state, inputs)
+        return state, outputs
+
+
+def compute_piece_loss(_: int, outputs: list[Any]) -> torch.Tensor:
+    """Return the loss of a piece: the sum of those of its steps, which are means of squares."""
+    firsts = [_pytree.tree_leaves(one)[0] for one in outputs]
+    squares = [(one if one.is_floating_point() else one.float()).square().mean() for one in firsts]
+    return torch.stack(squares).sum()
+
+
+def join_steps(network: MeasuredNetwork, steps: int) -> MeasuredNetwork:
+    """Return a network whose steps are pieces of so many steps. Raises InputError for a chunk cell."""
+    if isinstance(network.cell, ChunkCell):
+        raise InputError(
+            "has kernels of its own for chunks, which compile leaves as they are",
+            field="compile",
+            value=steps,
+            accepted="a cell that takes a step at a time, as gru, or no compile",
+        )
+    make_inputs = network.make_inputs
+
+    def make_pieces(count: int) -> Any:
+        leaves, structure = flatten(make_inputs(count * steps))
+        return structure.fill([leaf.unflatten(0, (count, steps)) for leaf in leaves])
+
+    return replace(network, cell=PieceCell(network.cell), make_inputs=make_pieces, piece=steps)

@@ -1,0 +1,100 @@
+"""Law: compiled pieces of K steps are measured as steps are."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+
+from ckptplan.calibration import runs
+from ckptplan.calibration.cells import CellSpec, MeasuredNetwork, build_network
+from ckptplan.calibration.counter import RunCounter
+from ckptplan.calibration.footprint import FEWEST_RUNS, measure
+from ckptplan.calibration.pieces import PieceCell
+from ckptplan.errors import InputError
+from ckptplan.planning.playback import make_schedule
+from tests.torch.support import assert_close
+
+#: PyTorch's compiler uses what PyTorch deprecates, and looks at the gradient of each state.
+pytestmark = pytest.mark.filterwarnings(
+    "ignore::DeprecationWarning", "ignore:The .grad attribute of a Tensor that is not a leaf"
+)
+PIECE = 2
+TEXT = f"rnn(inputs=4, neurons=64, compile={PIECE})"
+
+
+def build(text: str = TEXT) -> MeasuredNetwork:
+    """Return a network."""
+    return build_network(CellSpec.parse(text), batch=16, device="cpu", seed=0)
+
+
+@pytest.fixture(scope="module")
+def network() -> MeasuredNetwork:
+    """Return a network whose pieces are compiled once for all tests here."""
+    found = build()
+    runs.compile_pieces(found)
+    return found
+
+
+def test_the_text_of_a_cell_says_how_many_steps_a_piece_has() -> None:
+    spec = CellSpec.parse(TEXT)
+    assert (spec.compile, str(spec)) == (PIECE, TEXT)
+
+
+def test_a_step_is_a_piece_of_steps(network: MeasuredNetwork) -> None:
+    alone = build(f"rnn(inputs=4, neurons=64, compile={1})")
+    assert torch.equal(network.inputs(3).flatten(0, 1), alone.inputs(3 * PIECE).flatten(0, 1))
+    pieces = runs.compute_gradients(network, network.inputs(3), steps=3, plan=None)
+    steps = runs.compute_gradients(alone, alone.inputs(3 * PIECE), steps=3 * PIECE, plan=None)
+    assert_close(pieces, steps, relative=1e-5)
+
+
+def test_gradients_of_compiled_pieces_are_those_of_plain_backpropagation(network: MeasuredNetwork) -> None:
+    inputs, plan = network.inputs(6), make_schedule("standard", steps=6, chunk_size=2)
+    expected = runs.compute_gradients(network, inputs, steps=6, plan=None)
+    assert_close(runs.compute_gradients(network, inputs, steps=6, plan=plan), expected, relative=1e-5)
+
+
+def test_live_memory_is_counted_inside_of_compiled_pieces(network: MeasuredNetwork) -> None:
+    found = measure(network, counter=RunCounter(total=0), runs=FEWEST_RUNS)
+    state = 16 * 64 * 4
+    assert found.state_bytes == state
+    # A piece keeps a hidden state a step, and little else.
+    assert found.tape_bytes == pytest.approx(PIECE * state, rel=0.2)
+    # What a run needs besides is not the tape of the whole sequence, which the allocator would have seen.
+    assert found.workspace_bytes < 40 * state
+
+
+def test_a_cell_with_kernels_of_its_own_is_refused() -> None:
+    with pytest.raises(InputError, match="kernels of its own") as caught:
+        build("lif(inputs=4, neurons=8, compile=2)")
+    assert caught.value.field == "compile"
+
+
+class Broken(torch.nn.Module):
+    """A cell that PyTorch's compiler cannot take as a whole."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = torch.nn.RNNCell(4, 8)
+
+    def forward(self, state: Any, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Take a step."""
+        torch._dynamo.graph_break()
+        state = self.inner(x, state)
+        return state, state
+
+
+def test_a_cell_that_cannot_be_compiled_is_refused_with_the_reason(network: MeasuredNetwork) -> None:
+    broken = Broken()
+    theirs = replace(
+        network,
+        cell=PieceCell(broken),
+        state=torch.zeros(3, 8),
+        make_inputs=lambda count: torch.zeros(count, PIECE, 3, 4),
+        parameters=tuple(broken.parameters()),
+    )
+    with pytest.raises(InputError, match=r"is 2, but .*graph break at test_pieces.py"):
+        runs.compile_pieces(theirs)
