@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch.utils.cpp_extension import load
 
-from benchmarks.runtime_variants import BATCH, INPUTS, NEURONS, Job
+from benchmarks.runtime_variants import BATCH, NEURONS, Job
 
 _FLAGS = ["-O3", "-march=native", "-ffast-math", "-fopenmp-simd"]
 

@@ -31,7 +31,7 @@ _SETTINGS = ("inputs", "neurons", "compile")
 INPUTS = 64
 #: The largest number of inputs or neurons.
 _MOST = 10**9
-_FORM = "NAME(inputs=N, neurons=N) or NAME(inputs=N, neurons=N, compile=K), where NAME is {names} or package.module:factory"
+_FORM = "NAME(inputs=N, neurons=N, compile=K), where NAME is {names} or package.module:factory"
 _ITEM_BYTES = 4
 _FACTORY = (
     "a factory that returns (cell, state), or (cell, state, inputs) where inputs(steps) returns tensors, "

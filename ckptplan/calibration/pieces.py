@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class PieceCell(torch.nn.Module):
-    """Runs K steps of a cell as a single one; inputs have the steps of the piece first, the output is a list."""
+    """Runs K steps of a cell as a single one; inputs have the steps first, the output is a list."""
 
     def __init__(self, inner: torch.nn.Module) -> None:
         super().__init__()

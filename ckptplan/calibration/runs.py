@@ -50,7 +50,7 @@ class TimedRun:
 
 
 def compile_pieces(network: MeasuredNetwork) -> None:
-    """Compile the pieces of a network, if its steps are pieces. Raises InputError that says why it cannot be."""
+    """Compile the pieces of a network, if its steps are pieces. Raises InputError with the reason."""
     if network.piece is None:
         return
     with warnings.catch_warnings(record=True) as caught:
@@ -62,7 +62,10 @@ def compile_pieces(network: MeasuredNetwork) -> None:
             if error.field != "compile" or not reasons:
                 raise
             raise InputError(
-                f"is {network.piece}, but {reasons[-1]}", field="compile", value=network.piece, accepted=_COMPILED
+                f"is {network.piece}, but {reasons[-1]}",
+                field="compile",
+                value=network.piece,
+                accepted=_COMPILED,
             ) from None
     _prepare(network)
 

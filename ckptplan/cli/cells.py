@@ -83,9 +83,7 @@ class CellOptions:
         from ckptplan.calibration.cells import CellSpec
 
         return {
-            "spec": CellSpec(
-                name=self.cell, inputs=sizes["inputs"], neurons=sizes["neurons"], compile=piece
-            ),
+            "spec": CellSpec(name=self.cell, inputs=sizes["inputs"], neurons=sizes["neurons"], compile=piece),
             "batch": sizes["batch"],
             "steps": steps // (piece or 1),
             "device": self.device.value,

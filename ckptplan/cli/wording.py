@@ -18,6 +18,7 @@ _GIVEN_BY_OPTIONS = (
     "device",
     "batch",
     "neurons",
+    "compile",
     "local_bytes",
     "headroom",
     "remote_bytes",

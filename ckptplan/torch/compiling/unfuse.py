@@ -1,7 +1,7 @@
 """Adds biases and states to products in the kernels that follow, not in the matrix library.
 
-On a CPU, the library adds a product to a matrix in place: PyTorch copies the matrix for it first. The kernel that
-reads the sum adds it up for nothing.
+On a CPU, the library adds a product to a matrix in place: PyTorch copies the matrix for it first. The kernel
+that reads the sum adds it up for nothing.
 """
 
 from __future__ import annotations
