@@ -90,7 +90,9 @@ def run_checkpoint(job: Job, piece: Any) -> torch.Tensor:
     return loss
 
 
-def differentiate(run: Callable[[], torch.Tensor], parameters: list[torch.Tensor]) -> Sequence[torch.Tensor]:
+def differentiate(
+    run: Callable[[], torch.Tensor], parameters: Sequence[torch.Tensor]
+) -> Sequence[torch.Tensor]:
     """Return the gradients of a loss."""
     return torch.autograd.grad(run(), parameters)
 
