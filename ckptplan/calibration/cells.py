@@ -14,10 +14,11 @@ from typing import Any
 
 import torch
 
-from ckptplan.calibration.pieces import compute_piece_loss, join_steps
+from ckptplan.calibration.pieces import PieceCell, compute_piece_loss
 from ckptplan.errors import CkptplanError, InputError, did_you_mean, quote_value
 from ckptplan.model.workload import Workload
 from ckptplan.torch.adapters import TorchCell
+from ckptplan.torch.chunk_cell import ChunkCell
 from ckptplan.torch.inputs import make_sequence
 from ckptplan.torch.lif import LIF
 from ckptplan.torch.memory import available_bytes
@@ -216,7 +217,25 @@ def build_network(spec: CellSpec, *, batch: int, device: str, seed: int) -> Meas
         seed=seed,
     )
     _check_step(network)
-    return network if spec.compile is None else join_steps(network, spec.compile)
+    return network if spec.compile is None else _join_steps(network, spec.compile)
+
+
+def _join_steps(network: MeasuredNetwork, steps: int) -> MeasuredNetwork:
+    """Return a network whose steps are pieces of so many steps. Raises InputError for a chunk cell."""
+    if isinstance(network.cell, ChunkCell):
+        raise InputError(
+            "has kernels of its own for chunks, which compile leaves as they are",
+            field="compile",
+            value=steps,
+            accepted="a cell that takes a step at a time, as gru, or no compile",
+        )
+    make_inputs = network.make_inputs
+
+    def make_pieces(count: int) -> Any:
+        leaves, structure = flatten(make_inputs(count * steps))
+        return structure.fill([leaf.unflatten(0, (count, steps)) for leaf in leaves])
+
+    return replace(network, cell=PieceCell(network.cell), make_inputs=make_pieces, piece=steps)
 
 
 def _require_room(need: int, *, what: str, device: str) -> None:

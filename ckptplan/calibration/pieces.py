@@ -2,19 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch.utils import _pytree
 
-from ckptplan.errors import InputError
-from ckptplan.torch.chunk_cell import ChunkCell
 from ckptplan.torch.compiled.steps import run_with_outputs
-from ckptplan.torch.trees import flatten
-
-if TYPE_CHECKING:
-    from ckptplan.calibration.cells import MeasuredNetwork
 
 
 class PieceCell(torch.nn.Module):
@@ -35,21 +28,3 @@ def compute_piece_loss(_: int, outputs: list[Any]) -> torch.Tensor:
     firsts = [_pytree.tree_leaves(one)[0] for one in outputs]
     squares = [(one if one.is_floating_point() else one.float()).square().mean() for one in firsts]
     return torch.stack(squares).sum()
-
-
-def join_steps(network: MeasuredNetwork, steps: int) -> MeasuredNetwork:
-    """Return a network whose steps are pieces of so many steps. Raises InputError for a chunk cell."""
-    if isinstance(network.cell, ChunkCell):
-        raise InputError(
-            "has kernels of its own for chunks, which compile leaves as they are",
-            field="compile",
-            value=steps,
-            accepted="a cell that takes a step at a time, as gru, or no compile",
-        )
-    make_inputs = network.make_inputs
-
-    def make_pieces(count: int) -> Any:
-        leaves, structure = flatten(make_inputs(count * steps))
-        return structure.fill([leaf.unflatten(0, (count, steps)) for leaf in leaves])
-
-    return replace(network, cell=PieceCell(network.cell), make_inputs=make_pieces, piece=steps)
