@@ -4,8 +4,8 @@
     torchrun --nproc-per-node 2 examples/train_ddp.py --plan plan.json
 
 The first command plans for one process. Without torchrun, one process takes the whole batch; the gradients
-are the same. If each process has its own GPU, it uses that with NCCL, which has not been
-measured; otherwise all use CPUs with gloo.
+are the same. With --compile, pieces of its steps run as compiled code. If each process has its own GPU, it uses
+that with NCCL, which has not been measured; otherwise all use CPUs with gloo.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ CHANNELS, UNITS = 3, 32
 class Finder(torch.nn.Module):
     """Finds the channel that carries a signal. The plan is executed inside ``forward``, which DDP wraps."""
 
-    def __init__(self, plan: ckptplan.Plan) -> None:
+    def __init__(self, plan: ckptplan.Plan, *, compiled: bool) -> None:
         super().__init__()
-        self.plan = plan
+        self.plan, self.compiled = plan, 16 if compiled else None
         self.cell = TorchCell(torch.nn.GRUCell(CHANNELS, UNITS))
         self.readout = torch.nn.Linear(UNITS, CHANNELS)
 
@@ -42,7 +42,7 @@ class Finder(torch.nn.Module):
         def loss(t: int, output: torch.Tensor) -> torch.Tensor:
             return cross_entropy(self.readout(output), target) / self.plan.steps
 
-        return bptt(self.cell, inputs, None, loss, plan=self.plan).loss
+        return bptt(self.cell, inputs, None, loss, plan=self.plan, compile=self.compiled).loss
 
 
 class Place(NamedTuple):
@@ -89,6 +89,7 @@ def asked(processes: int) -> tuple[argparse.Namespace, ckptplan.Plan]:
     add("--batch", type=positive, default=16, metavar="N", help="samples in all processes; 16 if not given")
     add("--dtype", choices=("float32", "float64"), default="float32")
     add("--seed", type=int, default=0, metavar="N")
+    add("--compile", action="store_true", help="compile pieces of 16 steps")
     add("--save", type=Path, metavar="FILE.pt", help="write losses, first gradients and parameters")
     options = parser.parse_args()
     if options.batch % processes:
@@ -116,7 +117,7 @@ def train(options: argparse.Namespace, plan: ckptplan.Plan, place: Place) -> dic
     dtype, share = getattr(torch, options.dtype), options.batch // place.processes
     mine = slice(place.rank * share, (place.rank + 1) * share)
     torch.manual_seed(options.seed)
-    finder = Finder(plan).to(place.device, dtype)
+    finder = Finder(plan, compiled=options.compile).to(place.device, dtype)
     model = torch.nn.parallel.DistributedDataParallel(finder) if place.processes > 1 else finder
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
     if place.rank == 0:

@@ -77,12 +77,12 @@ def spikes_of(images, generator):
     return (torch.rand(rates.shape, generator=generator) < rates).float()
 
 
-def loss_of(network, spikes, target, plan):
+def loss_of(network, spikes, target, plan, *, compiled=False):
     """Return the loss, by plain BPTT if there is no plan."""
     state = network.start(len(target))
     if plan is not None:
         last = lambda state: cross_entropy(state[1], target)  # noqa: E731
-        return bptt(network, spikes, state, final_loss=last, plan=plan).loss
+        return bptt(network, spikes, state, final_loss=last, plan=plan, compile=8 if compiled else None).loss
     for x in spikes.unbind(0):
         state, _ = network(state, x)
     return cross_entropy(state[1], target)
@@ -129,7 +129,9 @@ def train(network, plan, options, data):
         bar = progress.add_task("training", total=batches)
         for epoch in range(options.epochs):
             for some in torch.randperm(len(images), generator=generator).split(options.batch):
-                loss = loss_of(network, spikes_of(images[some], generator), target[some], plan)
+                loss = loss_of(
+                    network, spikes_of(images[some], generator), target[some], plan, compiled=options.compile
+                )
                 optimizer.zero_grad()
                 loss.backward()
                 torch.nn.utils.clip_grad_norm_(network.parameters(), 1.0)
@@ -145,6 +147,7 @@ def main():
     how = parser.add_mutually_exclusive_group()
     how.add_argument("--plan", metavar="FILE", help="execute this plan, which must have 512 steps")
     how.add_argument("--plain", action="store_true", help="plain backpropagation through time")
+    parser.add_argument("--compile", action="store_true", help="compile pieces of 8 steps of a plan")
     parser.add_argument("--local-bytes", default="4 MB", help="the budget (default: 4 MB)")
     for name, default in (("epochs", 16), ("batch", 64), ("neurons", 96), ("samples", 1437), ("seed", 0)):
         parser.add_argument(f"--{name}", type=int, default=default)

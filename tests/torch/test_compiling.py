@@ -18,6 +18,7 @@ from ckptplan.torch import Compile, CompileFallback, bptt, scan, unroll, wrap
 from ckptplan.torch.adapters import TorchCell
 from ckptplan.torch.compiling.prepare import forget_pieces
 from tests.torch.support import assert_close, plan_of
+from tests.torch.zoo import import_quietly
 
 #: PyTorch's compiler uses what PyTorch deprecates, and looks at the gradient of each state.
 pytestmark = pytest.mark.filterwarnings(
@@ -340,6 +341,24 @@ def test_a_wrapped_cell_is_compiled_or_runs_as_written(compiler: Compiler) -> No
             found.append(torch.autograd.grad(outputs.square().sum(), list(kind.parameters())))
     assert_close(found[1], found[0], relative=1e-5)
     assert_close(found[3], found[2], relative=1e-5)
+    assert compiler.graphs == 2
+
+
+def test_a_network_of_snntorch_that_keeps_its_state_is_compiled(compiler: Compiler) -> None:
+    snntorch, utils = import_quietly("snntorch"), import_quietly("snntorch.utils")
+    torch.manual_seed(0)
+    net = torch.nn.Sequential(
+        torch.nn.Linear(5, 7),
+        snntorch.Leaky(beta=0.9, init_hidden=True),
+        torch.nn.Linear(7, 7),
+        snntorch.Synaptic(alpha=0.8, beta=0.9, init_hidden=True),
+    )
+    inputs, found = 3 * torch.rand(STEPS, 3, 5), []
+    for asked in (None, PIECE):
+        outputs = wrap(net, memory="1 MB", reset=utils.reset, compile=asked)(inputs)
+        found.append(torch.autograd.grad(outputs.square().sum(), list(net.parameters())))
+    assert any(bool(one.any()) for one in found[0])
+    assert_close(found[1], found[0], relative=1e-5)
     assert compiler.graphs == 2
 
 

@@ -22,6 +22,7 @@ RIGHT = (
     "fsdp of a part, no_grad",
     "fsdp of a part, refused before",
     "ddp",
+    "ddp, compiled",
     "ddp, static",
     "ddp of the cell",
     "ddp of a part",

@@ -47,8 +47,11 @@ class Cell(torch.nn.Module):
 class Model(torch.nn.Module):
     """Computes the loss of a sequence, under a plan or in a plain loop."""
 
-    def __init__(self, strategy: str | None, *, as_method: bool = False, stacks: bool = False) -> None:
+    def __init__(
+        self, strategy: str | None, *, as_method: bool = False, stacks: bool = False, piece: int | None = None
+    ) -> None:
         super().__init__()
+        self.piece = piece
         self.plan = None if strategy is None else plan_of(STEPS, strategy, states=30, state_bytes=STATE)
         self.cell, self.head = Cell(), torch.nn.Linear(6, 2)
         self.as_method, self.stacks = as_method, stacks
@@ -73,7 +76,9 @@ class Model(torch.nn.Module):
 
         if self.plan is None:
             return sum(loss(step, one) for step, one in enumerate(plain(cell, inputs, state, STEPS)[0]))
-        return bptt(cell, inputs, state, loss, plan=self.plan).loss
+        result = bptt(cell, inputs, state, loss, plan=self.plan, compile=self.piece)
+        assert result.piece == self.piece
+        return result.loss
 
 
 class Memory(torch.nn.Module):
@@ -187,6 +192,7 @@ WRAPPERS: dict[str, Callable[[Any], Any]] = {
     "fsdp of the head and all": shard("head", ""),
     "fsdp of the cell, method": shard("cell", ""),
     "ddp": wrap_part("", DistributedDataParallel),
+    "ddp, compiled": wrap_part("", DistributedDataParallel),
     "ddp, static": wrap_part("", DistributedDataParallel, static_graph=True),
     "ddp of the cell": wrap_part("cell", DistributedDataParallel),
     "ddp of a part": wrap_part("cell.up", DistributedDataParallel),
@@ -228,7 +234,7 @@ def gradients(case: str, rank: int, strategy: str | None) -> list[torch.Tensor |
     elif "layers" in case:
         made = Layers(strategy)
     else:
-        made = Model(strategy, as_method="method" in case)
+        made = Model(strategy, as_method="method" in case, piece=3 if "compiled" in case else None)
     model = WRAPPERS[case](made.double())
     for turn in range(2):
         model.zero_grad()
@@ -295,8 +301,17 @@ SPECIAL: dict[str, Callable[[int], Any]] = {
 }
 
 
+def run_graph(graph: Any, *_: Any, **__: Any) -> Any:
+    """Run a graph of PyTorch's compiler without making machine code of it, which takes seconds."""
+    return graph.forward
+
+
 def main(rank: str, store: str, result: str, *cases: str) -> None:
     torch.set_num_threads(1)
+    if any("compiled" in case for case in cases):
+        import ckptplan.torch.compiling.backend
+
+        ckptplan.torch.compiling.backend.compile_fx = run_graph
     distributed.init_process_group("gloo", init_method=f"file://{store}", rank=int(rank), world_size=2)
     found = {case: SPECIAL[case](int(rank)) if case in SPECIAL else compare(case, int(rank)) for case in cases}
     Path(result).write_text(json.dumps(found), encoding="utf-8")
