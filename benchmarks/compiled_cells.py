@@ -138,15 +138,12 @@ def list_snntorch() -> Iterator[Subject]:
         "RSynaptic": {"alpha": 0.9, "beta": 0.8, **recurrent},
     }.items():
         yield Subject(package="snnTorch", name=name, make=partial(make, name, **options))
-    network = lambda: torch.nn.Sequential(  # noqa: E731
-        torch.nn.Linear(INPUTS, NEURONS), snn.Leaky(beta=0.9, init_hidden=True)
-    )
-    reset = import_module("snntorch.utils").reset
-    yield Subject(
-        package="snnTorch",
-        name="network with init_hidden through wrap",
-        make=lambda: train_wrapped(network(), reset=reset),
-    )
+
+    def make_network() -> Train:
+        network = torch.nn.Sequential(torch.nn.Linear(INPUTS, NEURONS), snn.Leaky(beta=0.9, init_hidden=True))
+        return train_wrapped(network, reset=import_module("snntorch.utils").reset)
+
+    yield Subject(package="snnTorch", name="network with init_hidden through wrap", make=make_network)
 
 
 def list_norse() -> Iterator[Subject]:
@@ -163,7 +160,7 @@ def list_spikingjelly() -> Iterator[Subject]:
 
     def make(name: str) -> Train:
         network = torch.nn.Sequential(torch.nn.Linear(INPUTS, NEURONS), getattr(neurons, name)())
-        cell = SpikingJellyCell(network)
+        cell: Any = SpikingJellyCell(network)
         return train_cell(cell, cell.initial_state())
 
     for name in ("IFNode", "LIFNode", "ParametricLIFNode"):

@@ -12,6 +12,7 @@ import json
 import os
 import sys
 from collections.abc import Callable
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -309,9 +310,8 @@ def run_graph(graph: Any, *_: Any, **__: Any) -> Any:
 def main(rank: str, store: str, result: str, *cases: str) -> None:
     torch.set_num_threads(1)
     if any("compiled" in case for case in cases):
-        import ckptplan.torch.compiling.backend
-
-        ckptplan.torch.compiling.backend.compile_fx = run_graph
+        backend: Any = import_module("ckptplan.torch.compiling.backend")
+        backend.compile_fx = run_graph
     distributed.init_process_group("gloo", init_method=f"file://{store}", rank=int(rank), world_size=2)
     found = {case: SPECIAL[case](int(rank)) if case in SPECIAL else compare(case, int(rank)) for case in cases}
     Path(result).write_text(json.dumps(found), encoding="utf-8")
