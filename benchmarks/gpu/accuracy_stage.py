@@ -73,7 +73,7 @@ def validate_network(name: str, setting: Setting) -> dict[str, Any]:
         device=setting.device.type,
         quick=setting.small,
         thread_count=torch.get_num_threads(),
-        max_seconds=setting.pick(None, 40),
+        max_seconds=setting.pick(None, 30),
     )
     return {
         "workload": calibrated.workload.model_dump(mode="json", exclude_none=True),
@@ -88,7 +88,7 @@ def validate_plan(calibrated: Calibrated, share: float, setting: Setting) -> dic
     resident = workload.resident_bytes + workload.resident_bytes_per_step * workload.steps
     budget = resident + workload.workspace_bytes + int(share * workload.steps * workload.tape_bytes)
     plan = ckptplan.optimize(workload, calibrated.profile, local_bytes=budget)
-    found = validate(plan, trust_cell=True, repeats=setting.pick(2, 5), regret=True)
+    found = validate(plan, trust_cell=True, repeats=setting.pick(2, 3), regret=True)
     return {
         "budget_share": share,
         "strategy": plan.strategy,

@@ -25,7 +25,8 @@ from ckptplan.planning.playback import make_schedule
 from ckptplan.torch import Compile
 
 ROUNDS = 5
-CHUNK, PIECE = 64, 16
+#: Pieces are short, since compiling takes longer than all else.
+CHUNK, PIECE = 64, 8
 
 
 def run(setting: Setting) -> dict[str, Any]:

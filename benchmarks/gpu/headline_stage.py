@@ -105,7 +105,7 @@ def list_variants(job: Job, steps: int, setting: Setting, limit: int) -> dict[st
     if setting.on_gpu:
         # Last: compiling takes longest, and nothing waits for it if time is over.
         variants["ckptplan, compiled pieces"] = lambda: _plan(
-            job, steps, setting, limit, compile_=Compile(steps=16)
+            job, steps, setting, limit, compile_=Compile(steps=8)
         )
     return variants
 

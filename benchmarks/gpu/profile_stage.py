@@ -26,7 +26,12 @@ def run(setting: Setting) -> dict[str, Any]:
         setting.save(found)
     spec = CellSpec.parse(NETWORKS["gru"].format(**setting.pick({"i": 8, "n": 32}, {"i": 64, "n": 1024})))
     calibrated = calibrate(
-        spec, batch=setting.pick(4, 256), steps=256, device=setting.device.type, quick=setting.small
+        spec,
+        batch=setting.pick(4, 256),
+        steps=256,
+        device=setting.device.type,
+        quick=setting.small,
+        max_seconds=setting.pick(None, 50),
     )
     return {**found, "profile": calibrated.profile.model_dump(mode="json", exclude_none=True)}
 

@@ -17,7 +17,7 @@ from ckptplan.calibration import runs
 from ckptplan.calibration.calibrate import Calibrated, calibrate
 from ckptplan.calibration.cells import CellSpec, build_network
 
-TRACE = "gpu-remote-trace.json"
+TRACE, TRACED_STEPS = "gpu-remote-trace.json", 192
 Interval = tuple[float, float]
 
 
@@ -37,9 +37,7 @@ def run(setting: Setting) -> dict[str, Any]:
     found["overlaps_compute"] = calibrated.profile.overlaps_compute
     setting.save(found)
     if setting.on_gpu:
-        found["trace"] = setting.attempt(
-            "trace", lambda: _trace(plans["remote"], network, steps, setting.folder / TRACE)
-        )
+        found["trace"] = setting.attempt("trace", lambda: _trace(calibrated, network, setting.folder / TRACE))
         setting.save(found)
     found["longest"] = setting.attempt("longest", lambda: _run_longest(calibrated, network, setting, budget))
     return found
@@ -84,11 +82,18 @@ def _compare(plans: dict[str, Plan], network: Any, setting: Setting, steps: int)
     ]
 
 
-def _trace(plan: Plan, network: Any, steps: int, path: Path) -> dict[str, Any]:
-    """Profile a run; return how much of the copies ran beside kernels."""
-    activities = [torch.profiler.ProfilerActivity.CPU, torch.profiler.ProfilerActivity.CUDA]
-    inputs = network.inputs(steps)
-    with torch.profiler.profile(activities=activities) as profiler:
+def _trace(calibrated: Calibrated, network: Any, path: Path) -> dict[str, Any]:
+    """Profile a short run; return how much of the copies ran beside kernels."""
+    plan = ckptplan.optimize(
+        calibrated.workload.with_steps(TRACED_STEPS),
+        calibrated.profile,
+        strategies=["remote"],
+        local_bytes=_find_budget(calibrated, TRACED_STEPS, share=0.3),
+    )
+    inputs = network.inputs(TRACED_STEPS)
+    runs.measure_seconds(network, inputs, plan=plan)
+    # Of the processor, events would make a file of a hundred megabytes.
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profiler:
         runs.measure_seconds(network, inputs, plan=plan)
     profiler.export_chrome_trace(str(path))
     events = json.loads(path.read_text())["traceEvents"]
