@@ -87,7 +87,7 @@ class ChunkCell(torch.nn.Module, ABC):
 
         Arguments:
             state: the state at the start.
-            states: the state after each step, time first.
+            states: the state after each step, time first; nobody reads it afterwards, so it may be overwritten.
             inputs: the inputs, time first.
             outputs: the saved outputs.
             output_gradients: gradients of the outputs, time first; a leaf without gradient is None.

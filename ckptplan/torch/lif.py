@@ -190,8 +190,8 @@ class LIF(ChunkCell):
         wants_inputs: bool,
     ) -> ChunkGradients:
         """Run the recurrence backwards, then compute the gradient of each weight in one product."""
-        adjoint = self._adjoint(state, states, output_gradients, state_gradients)
-        found, begin = adjoint[1:], adjoint[0]
+        begin = self._adjoint(state, states, output_gradients, state_gradients)
+        found = states
         flat = self._rows(found)
         weight = flat.t() @ inputs.reshape(-1, self.inputs) if self.weight.requires_grad else None
         bias = flat.sum(0) if self.bias.requires_grad else None
@@ -212,14 +212,14 @@ class LIF(ChunkCell):
         output_gradients: torch.Tensor | None,
         state_gradients: torch.Tensor | None,
     ) -> torch.Tensor:
-        """Return gradients of the membranes before the chunk and after each of its steps."""
-        found = states.new_empty(len(states) + 1, *state.shape)
-        self._slopes(state, out=found[0])
-        self._slopes(states, out=found[1:])
+        """Return the gradient of the membranes before a chunk; those after its steps replace ``states``."""
+        begin = state.detach().clone()
         incoming = None if output_gradients is None else self._steps(output_gradients)
         carried = None if state_gradients is None else self._rows(state_gradients)
         following: torch.Tensor | None = None
-        for step, slope in reversed(list(enumerate(self._steps(found)))):
+        self._write_slopes(states)
+        self._write_slopes(begin)
+        for step, slope in reversed(list(enumerate((self._rows(begin), *self._steps(states))))):
             through = incoming[step - 1] if step and incoming is not None else None
             if following is not None:
                 carried = following * self.decay
@@ -231,12 +231,11 @@ class LIF(ChunkCell):
             else:
                 slope.mul_(through)
             following = slope if carried is None else slope.add_(carried)
-        return found
+        return begin
 
-    def _slopes(self, states: torch.Tensor, *, out: torch.Tensor) -> None:
-        """Write the surrogate derivative of the spikes to ``out``."""
-        torch.sub(states, self.threshold, out=out)
-        out.abs_().mul_(self.slope).add_(1).pow_(-2)
+    def _write_slopes(self, states: torch.Tensor) -> None:
+        """Replace states by the surrogate derivative of the spikes."""
+        states.sub_(self.threshold).abs_().mul_(self.slope).add_(1).pow_(-2)
 
     def _rows(self, states: torch.Tensor) -> torch.Tensor:
         """Return the states with one row per sample, whatever the shape of a batch."""
