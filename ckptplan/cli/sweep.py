@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import enum
-import sys
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -15,26 +11,17 @@ import typer
 from ckptplan.cli import options
 from ckptplan.cli.completion import complete_axis, complete_profiles, complete_workloads
 from ckptplan.cli.groups import takes_groups
-from ckptplan.cli.options import WishOptions
+from ckptplan.cli.html import Html, check_html, write_page
+from ckptplan.cli.options import WishOptions, command_line
 from ckptplan.cli.output import note
+from ckptplan.cli.sweep_rows import RowFormat, SweepRun, is_no_file, run_sweep
 from ckptplan.cli.wording import as_option, named_by_option
 from ckptplan.errors import InputError
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
+    from ckptplan.report.html.sweep import SweepPage
     from ckptplan.report.sweep_plot import SweepPicture
-    from ckptplan.storage.rows import RowFile
-    from ckptplan.storage.tables import Lines, Row
     from ckptplan.studies.sweep import Sweep
-
-
-class RowFormat(enum.StrEnum):
-    """How rows are written."""
-
-    csv = "csv"
-    jsonl = "jsonl"
-    parquet = "parquet"
 
 
 Over = Annotated[
@@ -113,6 +100,7 @@ def command(
         ),
     ] = None,
     size: options.PictureSize = "page",
+    html: Html = None,
     basis: options.Basis = False,
 ) -> None:
     """Find the best plan at every point of a grid over any inputs.
@@ -123,38 +111,19 @@ def command(
     """
     chosen = _format(format_, output)
     processes = None if jobs is None else options.plain_integer(jobs, option="--jobs", most=1024)
+    check_html(html)
+    outputs = {"--output": output, "--plot": plot, "--html": html}
     with named_by_option():
-        sweep = _prepare(over or [], given, wishes.read(), output, plot)
-        work = SweepRun(sweep=sweep, jobs=processes, picture=_make_picture(sweep) if plot else None)
-    if chosen is None:
-        _print(work, basis=basis)
-    elif chosen is RowFormat.parquet:
-        _write_parquet(work, str(output), restart=restart)
-    elif output in (None, "-") or _is_no_file(str(output)):
-        _stream(work, chosen, output)
-    else:
-        _write_rows(work, chosen, str(output), restart=restart)
-    if plot:
-        _draw(work, plot, size)
-
-
-@dataclass(frozen=True, kw_only=True)
-class SweepRun:
-    """A sweep, in how many processes it is planned, and the picture that collects its rows."""
-
-    sweep: Sweep
-    jobs: int | None
-    picture: SweepPicture | None
-
-    def rows(self, *, start: int = 0) -> Iterator[list[Row]]:
-        """Yield lists of rows, from number ``start``."""
-        from ckptplan.studies.sweep import iterate_rows
-
-        for rows in iterate_rows(self.sweep, start=start, jobs=self.jobs):
-            if self.picture is not None:
-                self.picture.add(rows, start=start)
-                start += len(rows)
-            yield rows
+        sweep = _prepare(over or [], given, wishes.read(), outputs)
+        picture = _make_picture(sweep) if plot else None
+        page = _make_page(sweep) if html else None
+    collectors = tuple(one for one in (picture, page) if one is not None)
+    work = SweepRun(sweep=sweep, jobs=processes, collectors=collectors)
+    run_sweep(work, chosen, output, restart=restart, basis=basis)
+    if picture is not None and plot:
+        _draw(picture, plot, size)
+    if page is not None:
+        write_page(html, lambda: page.make(wording=as_option, command=command_line()))
 
 
 def _make_picture(sweep: Sweep) -> SweepPicture:
@@ -166,22 +135,20 @@ def _make_picture(sweep: Sweep) -> SweepPicture:
         raise InputError(error.message, field="--plot", accepted=error.accepted) from None
 
 
-def _draw(work: SweepRun, path: str, size: str) -> None:
-    """Draw the rows; those that a file had before are planned again."""
+def _make_page(sweep: Sweep) -> SweepPage:
+    from ckptplan.report.html.sweep import SweepPage
+
+    try:
+        return SweepPage(sweep)
+    except InputError as error:
+        raise InputError(error.message, field="--html", accepted=error.accepted) from None
+
+
+def _draw(picture: SweepPicture, path: str, size: str) -> None:
     from ckptplan.report.sizes import SIZES
     from ckptplan.report.style import save_picture, styled
     from ckptplan.report.sweep_draw import draw_sweep
 
-    picture = work.picture
-    if picture is None:
-        return
-    if picture.missing:
-        note(f"planning {picture.missing:,} rows of the file again, for the picture")
-        with _watch(work.sweep, 0) as report:
-            for rows in work.rows():
-                report(len(rows))
-                if not picture.missing:
-                    break
     with styled(SIZES[size]):
         save_picture(draw_sweep(picture, SIZES[size]), path, option="--plot")
     note(f"picture written to {path}")
@@ -190,7 +157,7 @@ def _draw(work: SweepRun, path: str, size: str) -> None:
 def _format(asked: RowFormat | None, output: str | None) -> RowFormat | None:
     """Return the format of the rows, None for a table. Raises InputError if it is not determined."""
     known = [one.value for one in RowFormat]
-    if asked is RowFormat.parquet and (output in (None, "-") or _is_no_file(str(output))):
+    if asked is RowFormat.parquet and (output in (None, "-") or is_no_file(str(output))):
         raise InputError(
             "cannot be streamed", field="--format", value="parquet", accepted="-o FILE, or csv or jsonl"
         )
@@ -208,14 +175,15 @@ def _format(asked: RowFormat | None, output: str | None) -> RowFormat | None:
 
 
 def _prepare(
-    over: list[str], given: JobsOptions, wishes: dict[str, Any], output: str | None, plot: str | None
+    over: list[str], given: JobsOptions, wishes: dict[str, Any], outputs: dict[str, str | None]
 ) -> Sweep:
     from ckptplan.report.style import picture_format
     from ckptplan.studies.sweep import make_sweep
 
+    plot = outputs["--plot"]
     if plot:
         picture_format(plot, option="--plot")
-    options.keep_inputs({"--output": output, "--plot": plot}, *given.profiles, *given.workloads)
+    options.keep_inputs(outputs, *given.profiles, *given.workloads)
     sizes = {"steps": given.steps, "batch": given.batch, "neurons": given.neurons}
     sweep = make_sweep(
         over,
@@ -237,160 +205,5 @@ def _prepare(
     return sweep
 
 
-def _is_no_file(path: str) -> bool:
-    """Return whether a path exists and is a pipe, a device or a folder."""
-    return Path(path).exists() and not Path(path).is_file()
-
-
 def _split_names(given: list[str]) -> list[str]:
     return [name.strip() for text in given for name in text.split(",")]
-
-
-def _print(work: SweepRun, *, basis: bool) -> None:
-    from ckptplan.report.basis import print_basis
-    from ckptplan.report.formats.table import print_table
-    from ckptplan.report.sweep import Summary
-
-    sweep = work.sweep
-    summary = Summary(sweep)
-    with _watch(sweep, 0) as report:
-        for rows in work.rows():
-            summary.add(rows)
-            report(len(rows))
-
-    def table(console: Console) -> None:
-        summary.print(console, wording=as_option)
-        print_basis(console, summary.list_basis(), whole=basis, wording=as_option)
-
-    print_table(table)
-
-
-def _stream(work: SweepRun, chosen: RowFormat, output: str | None) -> None:
-    """Write rows to standard output, a device or a pipe, which cannot be continued."""
-    from ckptplan.storage.files import replace_file
-
-    sweep = work.sweep
-    lines = _make_lines(sweep, chosen)
-    with (
-        replace_file(output or "-") as file,
-        _watch(sweep, 0, beside_output=file is sys.stdout) as report,
-    ):
-        file.write(lines.header())
-        for rows in work.rows():
-            file.write("".join(map(lines.line, rows)))
-            file.flush()
-            report(len(rows))
-
-
-def _write_rows(work: SweepRun, chosen: RowFormat, output: str, *, restart: bool) -> None:
-    """Write a file of rows, or add the missing rows to it."""
-    sweep = work.sweep
-    with _open_rows(output, sweep, chosen, restart=restart) as file:
-        lacking = file.done < len(sweep)
-        if lacking:
-            _fill(file, work, named=output)
-    note(f"{len(sweep):,} rows written to {output}" if lacking else _say_complete(output, sweep))
-
-
-def _write_parquet(work: SweepRun, output: str, *, restart: bool) -> None:
-    """Collect rows in a partial file, which can be continued, and write the Parquet file when all are there.
-
-    Existing rows must belong to this sweep. Rows of a sweep that --restart began are continued even if the
-    Parquet file still holds another sweep.
-    """
-    from ckptplan.storage.parquet import holds_sweep, import_pyarrow, read_identity, write_parquet
-
-    sweep = work.sweep
-    import_pyarrow()  # fail now if it is missing, not when all rows are there
-    partial, identity = Path(f"{output}.partial.jsonl"), sweep.identity
-    if not restart and not _has_content(partial):
-        try:
-            found = read_identity(output)
-        except InputError as error:
-            raise _offer_restart(error) from None
-        if found == identity:
-            note(_say_complete(output, sweep))
-            return
-        if found is not None:
-            raise _offer_restart(InputError("holds another sweep", source=output, accepted="a new file"))
-    # Holds the lock on both files until the partial file is removed.
-    with _open_rows(str(partial), sweep, RowFormat.jsonl, restart=restart) as file:
-        # False if another process finished the sweep, or was killed before it removed the partial file.
-        lacking = restart or not holds_sweep(output, identity)
-        if lacking:
-            _fill(file, work, named=output)
-            write_parquet(output, lines=partial, columns=sweep.columns, identity=identity)
-        file.remove()
-    note(f"{len(sweep):,} rows written to {output}" if lacking else _say_complete(output, sweep))
-
-
-def _offer_restart(error: InputError) -> InputError:
-    """Return the error with --restart as another remedy."""
-    if error.accepted is None:
-        return error
-    return InputError(error.message, source=error.source, accepted=f"{error.accepted}, or --restart")
-
-
-def _open_rows(path: str, sweep: Sweep, chosen: RowFormat, *, restart: bool) -> AbstractContextManager[RowFile]:
-    """Open a file of the sweep's rows. Raises InputError as ``row_file`` does."""
-    from ckptplan.storage.rows import open_rows
-
-    identity = sweep.identity
-    return open_rows(
-        path,
-        lines=_make_lines(sweep, chosen),
-        identity=identity,
-        total=len(sweep),
-        head=lambda index: sweep.head(index, identity=identity),
-        restart=restart,
-    )
-
-
-def _fill(file: RowFile, work: SweepRun, *, named: str) -> None:
-    """Add the missing rows to a file; ``named`` is the name to show for it."""
-    sweep = work.sweep
-    if file.done:
-        note(f"{named} has {file.done:,} of {len(sweep):,} rows; continuing")
-    with _watch(sweep, file.done, file=named) as report:
-        for rows in work.rows(start=file.done):
-            file.append(rows)
-            report(len(rows))
-
-
-def _say_complete(output: str, sweep: Sweep) -> str:
-    return f"{output} is complete: {len(sweep):,} rows"
-
-
-def _has_content(path: Path) -> bool:
-    return path.exists() and path.stat().st_size > 0
-
-
-def _make_lines(sweep: Sweep, chosen: RowFormat) -> Lines:
-    from ckptplan.storage.tables import Lines
-
-    return Lines(format="csv" if chosen is RowFormat.csv else "jsonl", columns=sweep.columns)
-
-
-@contextmanager
-def _watch(
-    sweep: Sweep, done: int, *, file: str | None = None, beside_output: bool = False
-) -> Iterator[Callable[[int], None]]:
-    """Show a progress bar; yields a callback for the number of new rows. Says on Ctrl-C how to continue."""
-    from ckptplan.cli.progress import progress_bar
-
-    start = done
-    try:
-        with progress_bar("planning", beside_output=beside_output) as progress:
-
-            def report(rows: int) -> None:
-                nonlocal done
-                done += rows
-                if progress is not None:
-                    # Rows of an earlier run would distort the estimate of the time left.
-                    progress(done - start, len(sweep) - start)
-
-            yield report
-    except KeyboardInterrupt:
-        if file is not None:
-            note(f"{done:,} of {len(sweep):,} rows are in {file}; the same command continues there")
-        raise

@@ -22,15 +22,16 @@ from ckptplan.studies.sweep import Sweep
 from ckptplan.units import format_count
 from ckptplan.wording import Argument, Wording
 
-#: Rows shown; the others are only counted.
+#: Rows shown on a console; the others are only counted.
 MOST_ROWS = 40
 
 
 class Summary:
     """Collects rows (``add``): keeps the first ones, counts all."""
 
-    def __init__(self, sweep: Sweep) -> None:
+    def __init__(self, sweep: Sweep, *, most_rows: int = MOST_ROWS) -> None:
         self.sweep = sweep
+        self.most_rows = most_rows
         self.shown: list[Mapping[str, Any]] = []
         self.best: Counter[str] = Counter()
         self.count = 0
@@ -40,7 +41,7 @@ class Summary:
         for row in rows:
             self.count += 1
             self.best[row["strategy"] or "nothing fits"] += 1
-            if len(self.shown) < MOST_ROWS:
+            if len(self.shown) < self.most_rows:
                 self.shown.append(row)
 
     def print(self, console: Console, *, wording: Wording = str) -> None:
@@ -105,12 +106,23 @@ def _shown(axis: Axis, row: Mapping[str, Any]) -> str:
     return axis.kind.show(row[axis.column])
 
 
-def _plan(row: Mapping[str, Any]) -> list[Content]:
-    parameters = ", ".join(
+def format_parameters_of(row: Mapping[str, Any]) -> str:
+    """Return the parameters of a row's plan, as 'chunk_size 64'."""
+    return ", ".join(
         f"{name} {row[name]}"
         for name in all_parameters()
         if row[name] is not None and not name.endswith("_units")
     )
+
+
+def format_reason(row: Mapping[str, Any]) -> str:
+    """Return why nothing fits at a row: the limit that binds, what is needed, and what there is."""
+    words = limit_words(row["binding"])
+    return f"{words.name}: {words.needs_in_cell} {words.short(row['need'])}, has {words.short(row['have'])}"
+
+
+def _plan(row: Mapping[str, Any]) -> list[Content]:
+    parameters = format_parameters_of(row)
     return [
         row["strategy"],
         Cell(value=parameters, short=shorten_parameters(parameters)),
@@ -123,5 +135,4 @@ def _plan(row: Mapping[str, Any]) -> list[Content]:
 def _reason(row: Mapping[str, Any]) -> list[Content]:
     words = limit_words(row["binding"])
     needs = f"{words.needs_in_cell} {words.short(row['need'])}"
-    text = f"{words.name}: {needs}, has {words.short(row['have'])}"
-    return [Cell(value="none", style="dim"), Cell(value=text, short=needs, style="dim")]
+    return [Cell(value="none", style="dim"), Cell(value=format_reason(row), short=needs, style="dim")]

@@ -15,7 +15,7 @@ from ckptplan.studies.sweep import Sweep
 from ckptplan.units import format_count
 
 #: More workloads and profiles, or points, than a picture can show.
-_MOST_JOBS, _MOST_POINTS = 6, 1_000_000
+_MOST_JOBS, MOST_POINTS = 6, 1_000_000
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,13 +34,16 @@ class Plane:
 class SweepPicture:
     """Collects rows of a sweep (``add``), in their order, for ``draw_sweep``."""
 
-    def __init__(self, sweep: Sweep) -> None:
-        """Raise InputError for a sweep that no picture of two dimensions shows."""
+    def __init__(self, sweep: Sweep, *, most_points: int = MOST_POINTS, place: str = "picture") -> None:
+        """Raise InputError for a sweep that no picture of two dimensions shows.
+
+        ``place`` is what the message calls it.
+        """
         self.sweep = sweep
         self.names = tuple(all_strategies())
         self.varied = [i for i, values in enumerate(sweep.grid.values) if len(values) > 1]
         self.jobs = [f"{one.name} on {other.name}" for one in sweep.workloads for other in sweep.profiles]
-        _check(len(self.varied), jobs=len(self.jobs), points=len(sweep))
+        _check(len(self.varied), jobs=len(self.jobs), points=len(sweep), most=most_points, place=place)
         self.quantity = "local_peak_bytes" if sweep.goal.objective == "memory" else "overhead"
         self._added = np.full(len(sweep), np.nan)
         self._best = np.full(len(sweep), -1)
@@ -84,26 +87,29 @@ class SweepPicture:
         if all(axis.name != "T" for axis in self.sweep.grid.axes):
             lengths = dict.fromkeys(format_count(one.steps) for one in self.sweep.workloads)
             fixed.insert(0, f"T = {' and '.join(lengths)}")
-        job = self.jobs[0] if len(self.jobs) == 1 else ", ".join(self.jobs)
-        return [f"{what}, by {' and '.join(names)}", ", ".join([job, *fixed])]
+        workloads, profiles = (
+            ", ".join(dict.fromkeys(one.name for one in some))
+            for some in (self.sweep.workloads, self.sweep.profiles)
+        )
+        return [f"{what}, by {' and '.join(names)}", ", ".join([f"{workloads} on {profiles}", *fixed])]
 
 
-def _check(varied: int, *, jobs: int, points: int) -> None:
+def _check(varied: int, *, jobs: int, points: int, most: int, place: str) -> None:
     if not 1 <= varied <= 2:
         raise InputError(
-            f"a picture shows one axis or two, and {varied} vary",
+            f"a {place} shows one axis or two, and {varied} vary",
             field="plot",
             accepted="one input or two with several values",
         )
     if jobs > _MOST_JOBS:
         raise InputError(
-            f"a picture shows up to {_MOST_JOBS} workloads on profiles, and the sweep has {jobs}",
+            f"a {place} shows up to {_MOST_JOBS} workloads on profiles, and the sweep has {jobs}",
             field="plot",
             accepted="fewer workloads or profiles",
         )
-    if points > _MOST_POINTS:
+    if points > most:
         raise InputError(
-            f"a picture shows up to {_MOST_POINTS:,} points, and the sweep has {points:,}",
+            f"a {place} shows up to {most:,} points, and the sweep has {points:,}",
             field="plot",
             accepted="a coarser grid",
         )

@@ -21,6 +21,8 @@ from tests.security.program import run_all
 from tests.security.test_text import TEXTS, write_inputs
 
 SHORT = ("--T", "64", "--local-bytes", "230 kB")
+#: In the process itself: starting others takes longer than a short sweep.
+ALONE = ("--jobs", "1")
 COMMANDS = {
     "report.html": ("report", "plan.json"),
     "optimize.html": ("optimize", *SHORT, "--html", "optimize.html"),
@@ -28,6 +30,17 @@ COMMANDS = {
     "front.html": ("pareto", *SHORT, "--html", "front.html"),
     "machines.html": ("compare", "--T", "64", "--profile", "ipu-mk2,nvidia-h200", "--html", "machines.html"),
     "inputs.html": ("sensitivity", *SHORT, "--html", "inputs.html"),
+    "lines.html": (
+        "sweep",
+        *ALONE,
+        "--over",
+        "T=64,4096,8192",
+        "--profile",
+        "ipu-mk2,ipu-mk1",
+        "--html",
+        "lines.html",
+    ),
+    "map.html": ("sweep", *ALONE, "--over", "T=64,8192", "--over", "batch=30,60,90", "--html", "map.html"),
 }
 #: A job that nothing fits.
 TIGHT = ("--T", "64", "--local-bytes", "100 kB")
@@ -37,6 +50,8 @@ INFEASIBLE = {
     "no-front.html": ("pareto", "--T", "64", "--at", "1 kB", "--html", "no-front.html"),
     "no-inputs.html": ("sensitivity", *TIGHT, "--html", "no-inputs.html"),
 }
+#: A sweep that nothing fits is a result, not an error.
+NOWHERE = ("sweep", *ALONE, "--over", "T=1000000,2000000", "--html", "nowhere.html")
 HOSTILE = " ".join(TEXTS.values())
 
 
@@ -60,6 +75,7 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ("report", "hostile.json", "-o", "hostile.html"),
         ("pareto", *job, "--html", "hostile-front.html"),
     )
+    hostile += (("sweep", *job, *ALONE, "--over", "T=8,16", "--html", "hostile-sweep.html"), NOWHERE)
     runs = run_all(*COMMANDS.values(), *hostile, *INFEASIBLE.values(), folder=folder)
     codes = [0] * (len(COMMANDS) + len(hostile)) + [3] * len(INFEASIBLE)
     assert [done.code for done in runs.done] == codes, [done.err for done in runs.done]
@@ -72,7 +88,10 @@ def check_quiet(browser: Browser, page: Path) -> None:
     assert {url for url in browser.requests if not url.startswith("data:")} == {page.resolve().as_uri()}
 
 
-@pytest.mark.parametrize("name", [*COMMANDS, "hostile.html", "hostile-front.html"])
+HOSTILE_PAGES = ("hostile.html", "hostile-front.html", "hostile-sweep.html")
+
+
+@pytest.mark.parametrize("name", [*COMMANDS, *HOSTILE_PAGES])
 def test_a_page_draws_its_charts_says_nothing_and_asks_nobody(name: str, pages: Path, browser: Browser) -> None:
     browser.open(pages / name)
     charts = browser.find_all(".chart")
@@ -137,6 +156,44 @@ def test_all_that_can_be_chosen_can_be_reached_by_keys(pages: Path, browser: Bro
     ActionChains(browser.driver).send_keys(Keys.ENTER).perform()
     browser.wait(lambda: browser.text("#plan-label") != before)
     assert browser.find("button[data-plan='0']").get_attribute("aria-pressed") == "true"
+
+
+def cells(browser: Browser) -> list[WebElement]:
+    """The cells of the heat map, by row from below, then by column."""
+    script = (
+        "return [...document.querySelectorAll('#chart-sweep-1 svg .role-mark path')]"
+        ".filter((cell) => cell.__data__ && cell.__data__.datum && 'steps' in cell.__data__.datum)"
+        ".sort((one, other) => one.__data__.datum.j - other.__data__.datum.j"
+        " || one.__data__.datum.i - other.__data__.datum.i)"
+    )
+    return list(browser.run(script))
+
+
+def test_a_cell_of_a_sweep_tells_its_plan_or_why_nothing_fits(pages: Path, browser: Browser) -> None:
+    browser.open(pages / "map.html")
+    found = cells(browser)
+    assert len(found) == 6
+    workload, profile = ckptplan.load_workload("paper-snn"), ckptplan.load_profile("ipu-mk2")
+    rows = list(ckptplan.sweep({"T": [64, 8192], "batch": [30, 60, 90]}, workloads=workload, profiles=profile))
+    for cell, row in zip(found, rows, strict=True):
+        browser.point_at(cell)
+        what = row["strategy"] if row["fits"] else "nothing fits"
+        told = rf"T{row['steps']:,}batch{row['batch']}.*{what}"
+        browser.wait(lambda told=told: re.search(told, browser.text("#vg-tooltip-element")))
+    assert [row["fits"] for row in rows] == [True, True, True, True, True, False]
+    check_quiet(browser, pages / "map.html")
+
+
+def test_lines_of_a_sweep_name_the_machine_that_nothing_fits(pages: Path, browser: Browser) -> None:
+    browser.open(pages / "lines.html")
+    assert "Nothing fits at any T: paper-snn on ipu-mk1." in browser.text("#sweep-caption")
+    drawn = browser.text("#chart-sweep svg")
+    for word in ("ipu-mk2", "base", "revolve", "\N{MULTIPLICATION SIGN}"):
+        assert word in drawn
+    assert "ipu-mk1" not in drawn
+    browser.open(pages / "nowhere.html")
+    assert browser.text("#chart-sweep svg").count("\N{MULTIPLICATION SIGN}") == 2
+    check_quiet(browser, pages / "nowhere.html")
 
 
 def labels(browser: Browser, chart: str) -> list[str]:
