@@ -7,6 +7,7 @@ import json
 import re
 import urllib.parse
 from collections.abc import Iterator
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 
@@ -70,7 +71,7 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ckptplan.save_plan(plan, folder / "plan.json")
     write_inputs(folder, HOSTILE)
     job = ("--profile", "./p.toml", "--workload", "./w.toml")
-    hostile = (
+    hostile: tuple[tuple[str, ...], ...] = (
         ("optimize", *job, "-o", "hostile.json"),
         ("report", "hostile.json", "-o", "hostile.html"),
         ("pareto", *job, "--html", "hostile-front.html"),
@@ -169,6 +170,10 @@ def cells(browser: Browser) -> list[WebElement]:
     return list(browser.run(script))
 
 
+def tells(browser: Browser, words: str) -> bool:
+    return re.search(words, browser.text("#vg-tooltip-element")) is not None
+
+
 def test_a_cell_of_a_sweep_tells_its_plan_or_why_nothing_fits(pages: Path, browser: Browser) -> None:
     browser.open(pages / "map.html")
     found = cells(browser)
@@ -179,7 +184,7 @@ def test_a_cell_of_a_sweep_tells_its_plan_or_why_nothing_fits(pages: Path, brows
         browser.point_at(cell)
         what = row["strategy"] if row["fits"] else "nothing fits"
         told = rf"T{row['steps']:,}batch{row['batch']}.*{what}"
-        browser.wait(lambda told=told: re.search(told, browser.text("#vg-tooltip-element")))
+        browser.wait(partial(tells, browser, told))
     assert [row["fits"] for row in rows] == [True, True, True, True, True, False]
     check_quiet(browser, pages / "map.html")
 
