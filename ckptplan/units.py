@@ -184,6 +184,11 @@ def format_flop_rate(value: float) -> str:
     return _scaled(value, base=1000, units=("FLOP/s", "kFLOP/s", "MFLOP/s", "GFLOP/s", "TFLOP/s", "PFLOP/s"))
 
 
+def format_flops(value: float) -> str:
+    """Format a number of operations: '33.6 MFLOP'."""
+    return _scaled(value, base=1000, units=("FLOP", "kFLOP", "MFLOP", "GFLOP", "TFLOP", "PFLOP"))
+
+
 def format_duration(value: float) -> str:
     """Format a time that may take hours or days: '34.42 ms', '45 min', '8.2 h'."""
     for size, unit, least in ((86400.0, "d", 172800.0), (3600.0, "h", 3600.0), (60.0, "min", 120.0)):

@@ -24,7 +24,10 @@ from ckptplan.calibration.machine import (
     prepare_machine,
 )
 from ckptplan.calibration.measuring import Announce, Measuring
+from ckptplan.calibration.peaks import Peaks, measure_peaks
 from ckptplan.calibration.transfer_times import TransferTimes
+from ckptplan.calibration.work import CountedWork, count_work
+from ckptplan.cost.roofline import find_ideal, name_peak
 from ckptplan.errors import CkptplanError
 from ckptplan.model.calibration import Calibration, Measured
 from ckptplan.model.profile import HardwareProfile, Source
@@ -141,6 +144,8 @@ def calibrate(
         if keep is not None:
             once = timed_once(measuring.pilot)
             keep(make_counted(spec, sizes, once, batch=batch, steps=steps, name=name))
+        work = count_work(network, pilot=measuring.pilot)
+        peaks = measure_peaks(network.device, dtypes=_choose_types(work))
         rounds = measuring.time_rounds()
         times, transfers = rounds.fit_steps(), rounds.fit_transfers()
         calibration = _make_calibration(
@@ -158,18 +163,37 @@ def calibrate(
         name=name,
         timed_on=profile_name,
     )
+    profile = _make_profile(network, sizes, transfers, calibration, peaks, name=profile_name)
+    if work is not None:
+        workload = _add_operations(workload, profile, work)
     left_out = (*((f"quick: {rounds.complete} rounds of few sizes",) if quick else ()), *measuring.left_out)
     return Calibrated(
         workload=_mark(workload, left_out),
-        profile=_make_profile(network, sizes, transfers, calibration, name=profile_name),
+        profile=profile,
         footprint=sizes,
         steps=times,
         transfers=transfers,
         # A quick calibration promises little, and its uncertainty says how little.
         noisy=None if quick else _judge_noise(times, tolerance=tolerance),
-        left_out=left_out,
+        left_out=(*left_out, *(() if work else ("operations were not counted, as a step takes too long",))),
         ended_by=measuring.ended_by,
     )
+
+
+def _choose_types(work: CountedWork | None) -> tuple[str, ...]:
+    """Return the types of numbers whose peak rates are measured: that of the cell, and the usual one."""
+    return tuple(dict.fromkeys((*((work.operations.dtype,) if work else ()), "float32")))
+
+
+def _add_operations(workload: Workload, profile: HardwareProfile, work: CountedWork) -> Workload:
+    """Return the workload with the work of its steps, and the share of this machine's roofline they reach."""
+    measured = workload.forward_seconds + workload.backward_seconds
+    share = min(1.0, sum(find_ideal(work.operations, profile)) / measured)
+    operations = work.operations.model_copy(
+        update={"efficiency": _round(share), "measured_on": workload.timed_on}
+    )
+    basis = {**workload.basis, "operations": Basis(kind="measured", why=work.why)}
+    return workload.model_copy(update={"operations": operations, "basis": basis})
 
 
 def _widen(calibration: Calibration) -> Calibration:
@@ -288,7 +312,13 @@ def _time_basis(calibration: Calibration, times: ActionTimes) -> dict[str, Basis
 
 
 def _make_profile(
-    network: MeasuredNetwork, sizes: Footprint, transfers: TransferTimes, calibration: Calibration, *, name: str
+    network: MeasuredNetwork,
+    sizes: Footprint,
+    transfers: TransferTimes,
+    calibration: Calibration,
+    peaks: Peaks,
+    *,
+    name: str,
 ) -> HardwareProfile:
     state = format_bytes(sizes.state_bytes)
     today = calibration.date[:10]
@@ -298,6 +328,7 @@ def _make_profile(
     def source(text: str, note: str | None = None) -> Source:
         return Source(grade="M", source=text, date=today, note=note)
 
+    rates: dict[str, Any] = {name_peak(name): _round(rate) for name, rate in peaks.flops_per_second.items()}
     memory = memory_bytes(network.device)
     host = torch.device("cpu")
     return HardwareProfile(
@@ -314,6 +345,9 @@ def _make_profile(
         latency_seconds=_round(transfers.message_seconds),
         synchronisation_seconds=0.0,
         overlaps_compute=calibration.device == "cuda",
+        **rates,
+        local_bytes_per_second=_round(peaks.local_bytes_per_second),
+        launch_seconds=_round(peaks.launch_seconds),
         sources={
             "local_bytes": source("as the system reports"),
             "headroom": Source(grade="X", assumption=HEADROOM_ASSUMPTION, date=today),
@@ -329,6 +363,9 @@ def _make_profile(
             ),
             "latency_seconds": source(measured, f"once a message, either way; fit {both}"),
             "synchronisation_seconds": source(measured, "contained in the latency"),
+            **{field: source(peaks.product) for field in rates},
+            "local_bytes_per_second": source(peaks.copied),
+            "launch_seconds": source(peaks.started),
         },
     )
 

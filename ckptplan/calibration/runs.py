@@ -101,6 +101,15 @@ def time_actions(
     return TimedRun(events=observer.events, seconds=clock() - began)
 
 
+def observe_actions(
+    network: MeasuredNetwork, inputs: Any, *, plan: Plan | Schedule, observer: Observer
+) -> None:
+    """Run a network and call ``observer`` after each action."""
+    _prepare(network)
+    _execute(network, inputs, plan=plan, observer=observer)
+    _wait(network)
+
+
 class HeldObserver:
     """An observer that records the bytes held after each action."""
 

@@ -99,6 +99,9 @@ def _describe_override(field: str, goal: Goal) -> str:
 
 def _list_workload(workload: Workload) -> Iterator[BasisEntry]:
     for field, basis in workload.basis.items():
+        if field == "operations" and not workload.is_estimated:
+            # Measured times do not depend on them.
+            continue
         yield BasisEntry(field=f"workload.{field}", kind=basis.kind, text=basis.why)
     calibration = workload.calibration
     if calibration is not None:

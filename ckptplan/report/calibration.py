@@ -11,7 +11,14 @@ from ckptplan.calibration.calibrate import Calibrated
 from ckptplan.model.calibration import Calibration
 from ckptplan.report.columns import FittedTable, TableColumn, wrap_lines
 from ckptplan.report.view import View
-from ckptplan.units import format_bytes, format_rate, format_seconds, format_share
+from ckptplan.units import (
+    format_bytes,
+    format_flop_rate,
+    format_flops,
+    format_rate,
+    format_seconds,
+    format_share,
+)
 from ckptplan.wording import Argument, Wording
 
 _SIZES = {
@@ -77,7 +84,7 @@ def _print_calibration(console: Console, found: Calibrated, *, wording: Wording)
 
 def _list_numbers(found: Calibrated) -> list[dict[str, Any]]:
     """Return a row for each number: field, SI value, and the value as text."""
-    return [*_size_rows(found), *_time_rows(found), *_transfer_rows(found)]
+    return [*_size_rows(found), *_time_rows(found), *_transfer_rows(found), *_work_rows(found)]
 
 
 def _size_rows(found: Calibrated) -> Iterator[dict[str, Any]]:
@@ -108,6 +115,27 @@ def _transfer_rows(found: Calibrated) -> Iterator[dict[str, Any]]:
         yield _row(f"{way}_bytes_per_second", name, value, format_rate(value), spread=spread)
     latency = profile.latency_seconds
     yield _row("latency_seconds", "latency of a message", latency, format_seconds(latency))
+
+
+def _work_rows(found: Calibrated) -> Iterator[dict[str, Any]]:
+    """Yield the peaks of the machine, what a step computes, and the share of the roofline that it reaches."""
+    profile, operations = found.profile, found.workload.operations
+    for field, value in profile:
+        if field.endswith("_flops_per_second") and value is not None:
+            yield _row(field, f"peak in {field.partition('_')[0]}", value, format_flop_rate(value))
+    for field, name, form in (
+        ("local_bytes_per_second", "local memory", format_rate),
+        ("launch_seconds", "starting a kernel", format_seconds),
+    ):
+        yield _row(field, name, getattr(profile, field), form(getattr(profile, field)))
+    if operations is None:
+        return
+    for way in ("forward", "backward"):
+        value = getattr(operations, f"{way}_flops")
+        yield _row(f"{way}_flops", f"a {way} step computes", value, format_flops(value))
+    if operations.efficiency is not None:
+        share = operations.efficiency
+        yield _row("efficiency", "of the roofline reached", share, format_share(share))
 
 
 def _row(
