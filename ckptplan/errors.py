@@ -23,6 +23,33 @@ class CkptplanError(Exception):
         """Return the error's data for programs, in addition to its message."""
         return {}
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle the message and all attributes, for other processes; what cannot be pickled, as its text."""
+        state = {name: _make_picklable(value) for name, value in vars(self).items()}
+        return _restore, (type(self), self.args), state
+
+
+def _restore(kind: type[CkptplanError], args: tuple[Any, ...]) -> CkptplanError:
+    """Return an error with a message; its attributes follow."""
+    # Constructors take the parts of a message, which is made already. The built-in error among the bases whose
+    # memory the object has makes it without them.
+    base: type[BaseException] = kind
+    while base.__module__ != "builtins":
+        base = base.__base__  # type: ignore[assignment]
+    error = base.__new__(kind)
+    error.args = args
+    return error
+
+
+def _make_picklable(value: object) -> object:
+    import pickle
+
+    try:
+        pickle.dumps(value)
+    except (pickle.PicklingError, AttributeError, TypeError, RecursionError):
+        return quote_value(value)
+    return value
+
 
 #: The most characters of a field in a message; paths of real fields are shorter.
 _LONGEST_FIELD = 200

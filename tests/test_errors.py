@@ -1,9 +1,21 @@
 """Errors say what was wrong, where, and what is accepted."""
 
+import ast
+import copy
+import pickle
+from pathlib import Path
+
 import pytest
 
 import ckptplan
-from ckptplan.errors import CkptplanError, Infeasible, InputError, did_you_mean, quote_value
+from ckptplan.calibration.calibrate import Noisy
+from ckptplan.errors import CkptplanError, Infeasible, InputError, MissingExtra, did_you_mean, quote_value
+from ckptplan.schedule.illegal import IllegalAction
+from ckptplan.torch.hidden import HiddenState
+from ckptplan.torch.kept import StaleFindingsError
+from ckptplan.torch.memory import OutOfMemory
+from ckptplan.torch.wrapping.stateful_cell import LateGraph
+from ckptplan.wording import Argument, Phrase
 
 
 def test_all_errors_have_one_root() -> None:
@@ -42,3 +54,58 @@ def test_the_package_has_no_other_names() -> None:
         ckptplan.optimise  # noqa: B018
     assert "optimize" in dir(ckptplan)
     assert all(hasattr(ckptplan, name) for name in ckptplan.__all__)
+
+
+ERRORS = [
+    CkptplanError("something"),
+    InputError(Phrase("give ", Argument("steps", 3)), field="steps", value=2, accepted="more", source="a.toml"),
+    MissingExtra("html", package="jinja2"),
+    Infeasible(
+        binding="local_bytes",
+        need=2.0,
+        have=1.0,
+        subject="nothing fits",
+        headroom=0.1,
+        suggestions=[{"change": "steps", "value": 1, "overhead": 0.0}],
+        stays={"resident_bytes": 1},
+    ),
+    IllegalAction(3, None, "a law", "a state", source="a.csv", line=4),
+    Noisy(field="forward_seconds", spread=0.2, most=0.05),
+    OutOfMemory(predicted=2**20, available=None, suggestion="a smaller batch", cause="no memory"),
+    LateGraph("has a gradient", field="net"),
+    HiddenState("is hidden", field="cell"),
+    StaleFindingsError("is not known"),
+]
+
+
+@pytest.mark.parametrize("error", ERRORS, ids=lambda error: type(error).__name__)
+def test_an_error_of_another_process_is_the_same(error: CkptplanError) -> None:
+    error.add_note("a note")
+    for same in (pickle.loads(pickle.dumps(error)), copy.copy(error)):  # noqa: S301 - made here
+        assert type(same) is type(error)
+        assert str(same) == str(error)
+        assert same.details() == error.details()
+        assert vars(same) == vars(error)
+        # Options stand in the place of parameters on the command line there, too.
+        assert getattr(same.args[0], "parts", None) == getattr(error.args[0], "parts", None)
+
+
+def test_every_error_of_the_package_is_among_them() -> None:
+    """All classes that derive from the root, by their source: a new one belongs into the list above."""
+    bases = {
+        node.name: {base.id for base in node.bases if isinstance(base, ast.Name)}
+        for module in Path(ckptplan.__file__).parent.rglob("*.py")
+        for node in ast.walk(ast.parse(module.read_text()))
+        if isinstance(node, ast.ClassDef)
+    }
+    found = {"CkptplanError"}
+    while more := {name for name, above in bases.items() if above & found} - found:
+        found |= more
+    assert {type(error).__name__ for error in ERRORS} == found
+
+
+def test_what_cannot_be_pickled_is_kept_as_its_text() -> None:
+    error = InputError("is no number", field="value", value=lambda: 0)
+    same = pickle.loads(pickle.dumps(error))  # noqa: S301 - made here
+    assert str(same) == str(error)
+    assert same.value.startswith("<function")

@@ -10,8 +10,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from ckptplan.errors import InputError
 from ckptplan.model.operations import Operations
 from ckptplan.model.profile import HardwareProfile
+from ckptplan.model.quantities import MAX_SECONDS
 from ckptplan.model.workload import ACTION_TIMES, TIMES, Basis, Workload
 from ckptplan.units import format_seconds, format_share
 
@@ -106,8 +108,22 @@ def estimate_times(workload: Workload, profile: HardwareProfile) -> Workload:
         if getattr(workload, name)
     }
     seconds |= {"forward_seconds": forward, "backward_seconds": backward}
+    _check_countable(seconds, workload, profile, spread=efficiency.spread)
     basis = {name: _explain(name, value, efficiency, profile) for name, value in seconds.items()}
     return workload.retimed(seconds, basis=basis, timed_on=profile.name)
+
+
+def _check_countable(
+    seconds: dict[str, float], workload: Workload, profile: HardwareProfile, *, spread: float
+) -> None:
+    """Raise InputError if a step may take longer than any time that a workload can have."""
+    longest = max(seconds.values()) * spread
+    if longest > MAX_SECONDS:
+        raise InputError(
+            f"a step of {workload.name} on {profile.name} may take {longest:.3g} s, over {MAX_SECONDS:g} s",
+            field="network" if workload.network is not None else "operations",
+            accepted="a smaller network or batch",
+        )
 
 
 def _explain(name: str, seconds: float, efficiency: Efficiency, profile: HardwareProfile) -> Basis:

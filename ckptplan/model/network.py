@@ -8,7 +8,7 @@ from pydantic import Field, SerializerFunctionWrapHandler, model_serializer, mod
 from ckptplan.errors import InputError
 from ckptplan.model.checked import CheckedModel
 from ckptplan.model.network_kinds import KINDS, VALUES_PER_WEIGHT, Kind, Shape
-from ckptplan.model.operations import ITEM_BYTES, Operations
+from ckptplan.model.operations import ITEM_BYTES, MOST_OPERATIONS, Operations
 from ckptplan.model.quantities import Bytes, Count, Share
 
 #: Bytes of one spike index (the sparse representation of Finkbeiner et al. 2024 uses uint32).
@@ -80,7 +80,7 @@ class Network(CheckedModel):
             if not given and field in needed:
                 accepted = type(self).model_fields[field].description
                 raise InputError(f"is missing: kind is {self.kind!r}", field=field, accepted=accepted)
-        if self.kind and self.neurons < self.layers:
+        if self.neurons < self.least_neurons:
             raise InputError(
                 f"{self.neurons} is less than one for each of {self.layers} layers",
                 field="neurons",
@@ -121,6 +121,7 @@ class Network(CheckedModel):
         """Return the work of a step: products count two operations, elementwise work only as bytes.
 
         The paper's network multiplies only the weights of neurons that spike; a kind multiplies all weights.
+        Raises InputError if that is more than can be counted.
         """
         item = ITEM_BYTES[self.dtype]
         if self._kind is None:
@@ -130,6 +131,13 @@ class Network(CheckedModel):
             weights, kernels, inputs = self._shape.weights(self._kind), self._kind.kernels, self._input_values
         values = self.batch * self.neurons * self._shape.places
         flops = 2 * self.batch * self._shape.places * weights
+        if _BACKWARD * flops > MOST_OPERATIONS:
+            raise InputError(
+                f"{self.neurons:,} neurons and batch {self.batch:,} compute {_BACKWARD * flops:.4g} operations "
+                f"in a backward step, more than {MOST_OPERATIONS:g}",
+                field="network",
+                accepted="a smaller network or batch",
+            )
         moved = item * (weights + inputs + values * (2 * self.state_values + self.tape_values))
         return Operations(
             dtype=self.dtype,
@@ -140,6 +148,11 @@ class Network(CheckedModel):
             forward_kernels=float(self.layers * kernels),
             backward_kernels=float(_BACKWARD * self.layers * kernels),
         )
+
+    @property
+    def least_neurons(self) -> int:
+        """The least number of neurons: one for each layer of a network with a kind."""
+        return self.layers if self.kind else 1
 
     @property
     def _kind(self) -> Kind | None:

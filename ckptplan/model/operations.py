@@ -11,7 +11,9 @@ from ckptplan.model.quantities import Text
 
 #: The types of numbers that networks compute in, and the bytes of each.
 ITEM_BYTES = {"float64": 8, "float32": 4, "float16": 2, "bfloat16": 2}
-_Amount = Annotated[float, Field(ge=0, le=1e24, strict=True)]
+#: The most operations, and bytes, of a step.
+MOST_OPERATIONS = 1e24
+_Amount = Annotated[float, Field(ge=0, le=MOST_OPERATIONS, strict=True)]
 
 
 class Operations(CheckedModel):

@@ -20,6 +20,8 @@ from ckptplan.units import (
 )
 from ckptplan.wording import escape_controls, find_control
 
+#: The longest time, 30,000 years.
+MAX_SECONDS = 1e12
 #: Characters of a text, and of one that is put together from several.
 MOST_TEXT, MOST_JOINED = 4_000, 10_000
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,99}")
@@ -68,9 +70,9 @@ def _limit(value: object) -> int | None:
 Bytes = Annotated[int, BeforeValidator(parse_bytes), Field(ge=0, le=MAX_BYTES)]
 #: Bytes of something that exists.
 PositiveBytes = Annotated[int, BeforeValidator(parse_bytes), Field(gt=0, le=MAX_BYTES)]
-Seconds = Annotated[float, BeforeValidator(parse_seconds), Field(ge=0, le=1e12)]
+Seconds = Annotated[float, BeforeValidator(parse_seconds), Field(ge=0, le=MAX_SECONDS)]
 #: An attosecond at least, so that ratios of times are finite.
-PositiveSeconds = Annotated[float, BeforeValidator(parse_seconds), Field(ge=1e-18, le=1e12)]
+PositiveSeconds = Annotated[float, BeforeValidator(parse_seconds), Field(ge=1e-18, le=MAX_SECONDS)]
 #: Bytes; None, or 'unbounded' as text, means no limit.
 Limit = Annotated[Annotated[int, Field(ge=0, le=MAX_BYTES)] | None, BeforeValidator(_limit)]
 #: At least one byte per second.

@@ -26,6 +26,7 @@ from ckptplan.model.quantities import (
     Steps,
     Text,
 )
+from ckptplan.units import MAX_BYTES
 from ckptplan.wording import Argument, Phrase
 
 #: The fields that a network description derives.
@@ -119,6 +120,7 @@ class Workload(CheckedModel):
                 accepted="a whole number from 1",
             )
         sizes = network.sizes(units=units)
+        _check_sizes(sizes, network, units=units)
         for field in (*DERIVED, "batch"):
             derived = network.batch if field == "batch" else sizes[field]
             if data.get(field) not in (None, derived):
@@ -160,6 +162,14 @@ class Workload(CheckedModel):
     def with_neurons(self, neurons: int) -> "Workload":
         """Return the same job with another number of neurons. Needs a ``network``; times do not change."""
         return self._with_network("neurons", neurons)
+
+    def with_neurons_from(self, neurons: int) -> "Workload":
+        """Return the same job with ``neurons``, or with the fewest that the network can have if that is more.
+
+        For searches: the network does not shrink further.
+        """
+        least = 1 if self.network is None else self.network.least_neurons
+        return self.with_neurons(max(neurons, least))
 
     def spread_over(self, units: int) -> "Workload":
         """Return the job with its bytes per unit of a machine that has ``units`` of them.
@@ -234,19 +244,20 @@ class Workload(CheckedModel):
         carried = Basis(kind="assumed", why=f"carried over from {field} = {before}, not rescaled")
         times = (*TIMES, *(name for name in ACTION_TIMES if getattr(self, name)))
         estimated = self.timed_on is not None and self.is_estimated
+        changed = _replace_in_network(self.network, field, value)
         return self._with(
-            network={**dict(self.network), field: value},
+            network=changed,
             # Operations that were counted are those of the network before: only their efficiency remains.
-            operations=self.operations and self._operations_of({**dict(self.network), field: value}),
+            operations=self.operations and self._operations_of(changed),
             # An estimate is made again wherever the profile has the numbers for it.
             timed_on=f"{self.timed_on} with {field} = {before}" if estimated else self.timed_on,
             basis={**self.basis, **_derived_anew(f"{field} = {value}"), **dict.fromkeys(times, carried)},
         )
 
-    def _operations_of(self, network: dict[str, Any]) -> Operations:
+    def _operations_of(self, network: Network) -> Operations:
         """Return the operations of another network, with the efficiency that was found for this one."""
         found = {name: getattr(self.operations, name) for name in ("efficiency", "measured_on")}
-        return Operations(**{**dict(_network(network).operations()), **found})
+        return Operations(**{**dict(network.operations()), **found})
 
     @property
     def is_estimated(self) -> bool:
@@ -264,6 +275,26 @@ class Workload(CheckedModel):
 def _derived_anew(change: str) -> dict[str, Basis]:
     """Return the basis of sizes that a changed network derives."""
     return dict.fromkeys(DERIVED, Basis(kind="derived", why=f"from the network, with {change}"))
+
+
+def _replace_in_network(network: Network, field: str, value: int) -> Network:
+    """Return a network with another number. Raises InputError that names the number as the caller does."""
+    try:
+        return Network(**{**dict(network), field: value})
+    except InputError as error:
+        raise InputError(error.message, field=field, value=value, accepted=error.accepted) from None
+
+
+def _check_sizes(sizes: dict[str, int], network: Network, *, units: int) -> None:
+    """Raise InputError that names what was given, if a size is more than can be counted."""
+    for name, size in sizes.items():
+        if size > MAX_BYTES:
+            raise InputError(
+                f"{network.neurons:,} neurons and batch {network.batch:,} on {units:,} "
+                f"unit{'s' if units > 1 else ''} have {name} = {size:.4g}, more than 2**62 bytes",
+                field="network",
+                accepted="a smaller network or batch",
+            )
 
 
 def _network(value: object) -> Network:

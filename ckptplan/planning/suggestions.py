@@ -212,7 +212,7 @@ def _suggest_batch(asked: _InfeasibleRequest, infeasible: Infeasible) -> _Sugges
 def _suggest_neurons(asked: _InfeasibleRequest, infeasible: Infeasible) -> _Suggestions:
     if asked.case.workload.network is not None:
         yield from _suggest_largest(
-            asked, "neurons", asked.case.workload.network.neurons, asked.case.workload.with_neurons
+            asked, "neurons", asked.case.workload.network.neurons, asked.case.workload.with_neurons_from
         )
 
 

@@ -124,7 +124,7 @@ class ReachSearch(ABC):
         workload = self.request.case.workload
         if self.quantity == "T":
             return workload.with_steps(value)
-        return workload.with_batch(value) if self.quantity == "batch" else workload.with_neurons(value)
+        return workload.with_batch(value) if self.quantity == "batch" else workload.with_neurons_from(value)
 
     def _request(self, value: int) -> Request:
         return self.request.for_workload(self._job(value))
