@@ -37,23 +37,23 @@ _OPAQUE = ("rnn", "lstm", "gru", "sparse", "spmm", "quantized")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Work:
-    """What an action does."""
+class KernelWork:
+    """What some kernels compute, read and write, and how many they are."""
 
     flops: float = 0.0
     bytes: float = 0.0
     kernels: float = 0.0
 
-    def __sub__(self, other: Work) -> Work:
-        return Work(
+    def __sub__(self, other: KernelWork) -> KernelWork:
+        return KernelWork(
             flops=self.flops - other.flops,
             bytes=self.bytes - other.bytes,
             kernels=self.kernels - other.kernels,
         )
 
-    def over(self, count: int) -> Work:
+    def over(self, count: int) -> KernelWork:
         """Return the work of each of ``count`` equal parts, none of it negative."""
-        return Work(
+        return KernelWork(
             flops=max(0.0, self.flops / count),
             bytes=max(0.0, self.bytes / count),
             kernels=max(0.0, self.kernels / count),
@@ -81,7 +81,7 @@ class WorkCounter(TorchDispatchMode):
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.work = Work()
+        self.work = KernelWork()
         self.unknown: set[str] = set()
         #: FLOPs of products by the type of their numbers.
         self.products: dict[torch.dtype, float] = defaultdict(float)
@@ -114,7 +114,7 @@ class WorkCounter(TorchDispatchMode):
             flops = float(sum(one.numel() for one in written))
             if sparse or any(part in str(func) for part in _OPAQUE):
                 self.unknown.add(str(func._overloadpacket))
-        self.work = Work(
+        self.work = KernelWork(
             flops=self.work.flops + flops,
             bytes=self.work.bytes + sum(map(_size, (*read, *written))),
             kernels=self.work.kernels + 1,
@@ -143,8 +143,8 @@ class _WorkByAction:
     """An observer that takes the work of each action, by its kind and its steps."""
 
     counter: WorkCounter
-    found: dict[type[Action], list[Work]] = field(default_factory=lambda: defaultdict(list))
-    _before: Work = field(default_factory=Work)
+    found: dict[type[Action], list[KernelWork]] = field(default_factory=lambda: defaultdict(list))
+    _before: KernelWork = field(default_factory=KernelWork)
 
     def __call__(self, action: Action, _: Executor) -> None:
         """Take the work since the action before."""
@@ -180,14 +180,14 @@ def _expect_seconds(pilot: PilotTimes, chunks: tuple[int, int]) -> float:
     return 3 * sum(chunks) * pilot.step_seconds
 
 
-def _count_chunks(network: MeasuredNetwork, counter: WorkCounter, chunk: int) -> dict[type[Action], Work]:
+def _count_chunks(network: MeasuredNetwork, counter: WorkCounter, chunk: int) -> dict[type[Action], KernelWork]:
     """Return the work of an action of ``chunk`` steps, by its kind: that of the last of each kind.
 
     The first ones also set up what later ones find.
     """
     schedule = make_schedule("standard", steps=3 * chunk, chunk_size=chunk)
     inputs = network.inputs(schedule.steps)
-    counter.work = Work()
+    counter.work = KernelWork()
     observer = _WorkByAction(counter)
     with counter:
         observe_actions(network, inputs, plan=schedule, observer=observer)

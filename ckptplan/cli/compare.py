@@ -86,6 +86,7 @@ class MachineOptions:
             callback=options.named_file,
         ),
     ] = None
+    size: options.PictureSize = "page"
 
     @property
     def given(self) -> bool:
@@ -187,10 +188,11 @@ def _compare_machines(
     write_page(html, lambda: make_machines_page(comparison, view, command=options.command_line()))
     if machines.plot:
         from ckptplan.report.machines_plot import draw_machines
+        from ckptplan.report.sizes import SIZES
         from ckptplan.report.style import save_picture, styled
 
-        with styled():
-            save_picture(draw_machines(comparison), machines.plot, option="--plot")
+        with styled(SIZES[machines.size]):
+            save_picture(draw_machines(comparison, SIZES[machines.size]), machines.plot, option="--plot")
         note(f"picture written to {machines.plot}")
     if not comparison.fits:
         if output.file is not None:

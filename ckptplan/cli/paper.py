@@ -50,6 +50,7 @@ def command(
     picture_format: Annotated[
         PictureFormat, typer.Option("--picture-format", help="File format of pictures.")
     ] = PictureFormat.png,
+    size: options.PictureSize = "page",
     markdown: Annotated[
         str | None,
         typer.Option(
@@ -71,7 +72,7 @@ def command(
     options.keep_inputs({"--output": output.file, "--markdown": markdown})
     setting = load_paper_setting()
     if pictures is not None:
-        _draw(setting, number, pictures, picture_format)
+        _draw(setting, number, pictures, picture_format, size)
     if markdown is not None:
         _write_page(setting, markdown, pictures, picture_format)
     if (pictures is None and markdown is None) or output.file is not None or output.format != "table":
@@ -115,8 +116,9 @@ def _contents(setting: "PaperSetting", number: int | None) -> "Sequence[PaperFig
     return make_figures(setting) if number is None else (make_figure(setting, number),)
 
 
-def _draw(setting: "PaperSetting", number: int | None, folder: str, format_: PictureFormat) -> None:
+def _draw(setting: "PaperSetting", number: int | None, folder: str, format_: PictureFormat, size: str) -> None:
     from ckptplan.paper.pictures import draw_figure
+    from ckptplan.report.sizes import SIZES
     from ckptplan.report.style import save_picture, styled
 
     try:
@@ -128,10 +130,10 @@ def _draw(setting: "PaperSetting", number: int | None, folder: str, format_: Pic
             value=folder,
             accepted="a folder, which need not exist",
         ) from None
-    with styled():
+    with styled(SIZES[size]):
         for content in _contents(setting, number):
             path = str(Path(folder) / _file(content.number, format_))
-            save_picture(draw_figure(content), path, option="--pictures")
+            save_picture(draw_figure(content, SIZES[size]), path, option="--pictures")
             note(f"picture written to {path}")
 
 

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from ckptplan.paper.figures.content import Panel, PaperFigure, Series
 from ckptplan.report import style
+from ckptplan.report.labels import Label, place_labels, set_legend, set_title, settle
+from ckptplan.report.sizes import PAGE, Size
 from ckptplan.report.style import Look
 from ckptplan.units import format_bytes
 
@@ -41,8 +43,8 @@ _DOUBLING = ("chunk_size", "remote_chunk_size")
 _TOP_MS, _TOP_KIB = 60, 900
 #: Curves of more points than this mark only some of them.
 _FEW = 20
-#: Five labels of this many characters fit in one row.
-_SHORT = 12
+#: Names of more characters are in the legend: they would cross other curves.
+_LONG = 16
 #: Arrangement of panels by figure; one row by default.
 _ROWS = {
     2: [["left", "left"], ["middle", "right"]],
@@ -50,33 +52,81 @@ _ROWS = {
 }
 
 
-def draw_figure(content: PaperFigure) -> Figure:
-    """Return a picture. Call it, and save the picture, within ``style.styled()``."""
+def draw_figure(content: PaperFigure, size: Size = PAGE) -> Figure:
+    """Return a picture. Call it, and save the picture, within ``style.styled(size)``.
+
+    Curves are named beside them; those with long names, or for whose names a panel has no room, in a legend.
+    """
+    labels = {series.label for panel in content.panels for series in panel.series}
+    named = {label for label in labels if len(label) > _LONG}
+    while True:
+        # The layout leaves room for a legend only if it is there from the start; a larger one may leave less
+        # room for the other names.
+        figure, lacking = _draw(content, size, legend=named)
+        if not lacking - named:
+            return figure
+        named |= lacking
+
+
+def _draw(content: PaperFigure, size: Size, *, legend: set[str]) -> tuple[Figure, set[str]]:
+    """Return the picture, and the names of the curves whose labels found no place in some panel."""
     from matplotlib.figure import Figure
 
+    narrow = size.width < PAGE.width
     rows = _ROWS.get(content.number, [[panel.name for panel in content.panels]])
-    figure = Figure(figsize=(7.2, 0.85 + 2.35 * len(rows)), layout="constrained")
-    figure.suptitle(content.title, x=0.01, ha="left", fontsize=10, fontweight="bold")
+    if narrow:
+        rows = [[panel.name] for panel in content.panels]
+    height = 0.5 + (1.9 if narrow else 2.3) * len(rows)
+    figure = Figure(figsize=size.inches(height), layout="constrained")
+    set_title(figure, content.title)
     mosaic: Any = rows  # a list of lists, which its type does not take
     grid = figure.subplot_mosaic(mosaic)
     for panel in content.panels:
-        _draw_panel(grid[panel.name], panel)
-    _add_legends(figure, grid, content)
-    return figure
+        _draw_panel(grid[panel.name], panel, size)
+    set_legend(figure, _make_handles(grid, content, legend, size), handlelength=2.8)
+    settle(figure)
+    lacking = {
+        name for panel in content.panels for name in _label(grid[panel.name], panel, size, legend=legend)
+    }
+    return figure, lacking
 
 
-def _draw_panel(axes: Axes, panel: Panel) -> None:
-    axes.set_title(panel.title, fontsize=9)
-    for number, series in enumerate(_select_variants(panel)):
-        _draw_curve(axes, panel, series, _VARIANTS[number], place=number)
-    for number, series in enumerate(panel.series):
-        if series not in _select_variants(panel):
-            _draw_curve(axes, panel, series, style.look_of(series.strategy), place=number)
+def _draw_panel(axes: Axes, panel: Panel, size: Size) -> None:
+    axes.set_title(panel.title)
+    for place, (series, look) in enumerate(_list_looks(panel)):
+        _draw_curve(axes, panel, series, look, place=place, size=size)
     _scale_axes(axes, panel)
     if panel.advised is not None:
         axes.axvspan(*panel.advised, color=style.PALE, linewidth=0, zorder=0)
     if panel.y == "local_peak_bytes":
         _draw_budget(axes, panel)
+
+
+def _list_looks(panel: Panel) -> list[tuple[Series, Look]]:
+    """Return the curves of a panel and how each is drawn: variants of one strategy first."""
+    variants = _select_variants(panel)
+    others = [series for series in panel.series if series not in variants]
+    return [
+        *zip(variants, _VARIANTS, strict=False),
+        *((series, style.look_of(series.strategy)) for series in others),
+    ]
+
+
+def _label(axes: Axes, panel: Panel, size: Size, *, legend: set[str]) -> list[str]:
+    """Write the names of the curves beside them; return those for which there is no room."""
+    shown = [(series, look) for series, look in _list_looks(panel) if series.label not in legend]
+    labels = [
+        Label(text=series.label, points=_list_points(panel, series), colour=look.colour)
+        for series, look in shown
+    ]
+    others = [_list_points(panel, series) for series in panel.series if series.label in legend]
+    marks = [
+        (x, y, 6 * size.scale)
+        for place, (series, _) in enumerate(_list_looks(panel))
+        for number, (x, y) in enumerate(_list_points(panel, series))
+        if number in _choose_marked(panel, series, place=place)
+    ]
+    return [label.text for label in place_labels(axes, labels, curves=others, marks=marks)]
 
 
 def _select_variants(panel: Panel) -> tuple[Series, ...]:
@@ -85,18 +135,26 @@ def _select_variants(panel: Panel) -> tuple[Series, ...]:
     return own if len({series.strategy for series in own}) == 1 else ()
 
 
-def _draw_curve(axes: Axes, panel: Panel, series: Series, look: Look, *, place: int) -> None:
+def _list_points(panel: Panel, series: Series) -> list[tuple[float, float]]:
+    """Return the points of a curve in the units of the axes."""
     x_scale, y_scale = _AXES[panel.x][1], _AXES[panel.y][1]
-    points = [
+    return [
         (_read_value(point, panel.x) / x_scale, _read_value(point, panel.y) / y_scale)
         for point in series.points
     ]
+
+
+def _draw_curve(axes: Axes, panel: Panel, series: Series, look: Look, *, place: int, size: Size) -> None:
+    points = _list_points(panel, series)
     fits = [point.fits for point in series.points]
-    line: dict[str, Any] = {"color": look.colour, "linewidth": 1.2, "linestyle": look.dashes, "zorder": 3}
-    marker: dict[str, Any] = {"marker": look.marker, "markersize": 4.2, "markeredgewidth": 0.9}
-    longest = max(len(other.points) for other in panel.series)
-    marked = _choose_marked(len(points), longest=longest, place=place)
-    axes.plot(*zip(*points, strict=True), **line)
+    line: dict[str, Any] = {"color": look.colour, "linewidth": 1.1 * size.scale, "linestyle": look.dashes}
+    marker: dict[str, Any] = {
+        "marker": look.marker,
+        "markersize": 4 * size.scale,
+        "markeredgewidth": 0.9 * size.scale,
+    }
+    marked = _choose_marked(panel, series, place=place)
+    axes.plot(*zip(*points, strict=True), **line, zorder=3)
     for kept, face in ((True, look.colour), (False, "white")):
         shown = [point for number, point in enumerate(points) if fits[number] is kept and number in marked]
         axes.plot(
@@ -107,8 +165,9 @@ def _draw_curve(axes: Axes, panel: Panel, series: Series, look: Look, *, place: 
     axes.plot([], [], label=series.label, **line, **marker)
 
 
-def _choose_marked(count: int, *, longest: int, place: int) -> frozenset[int]:
+def _choose_marked(panel: Panel, series: Series, *, place: int) -> frozenset[int]:
     """Return which points have a marker: all on a short curve, else some, staggered between curves."""
+    count, longest = len(series.points), max(len(other.points) for other in panel.series)
     if longest <= _FEW:
         return frozenset(range(count))
     step = longest // 6
@@ -163,36 +222,26 @@ def _draw_budget(axes: Axes, panel: Panel) -> None:
     axes.annotate(
         format_bytes(panel.budget_bytes),
         (1, limit), xycoords=("axes fraction", "data"), xytext=(0, 2), textcoords="offset points",
-        ha="right", va="bottom", color=style.GREY, fontsize=8,
+        ha="right", va="bottom", color=style.GREY,
     )  # fmt: skip
 
 
-def _add_legends(figure: Figure, grid: Mapping[str, Axes], content: PaperFigure) -> None:
-    """Add one legend below all panels if they share their curves, else one in each panel of times."""
-    labels = [[series.label for series in panel.series] for panel in content.panels]
-    if all(names == labels[0] for names in labels):
-        handles = _make_handles(grid[content.panels[0].name], content.panels[0])
-        # Long labels take two rows: five in one would not fit the width.
-        columns = 5 if max(map(len, labels[0])) <= _SHORT else 3
-        figure.legend(handles=handles, loc="outside lower left", ncols=columns, handlelength=2.8)
-        return
-    for panel in content.panels:
-        if panel.y == "seconds":
-            axes = grid[panel.name]
-            axes.set_ylim(top=2.4 * axes.get_ylim()[1])
-            axes.legend(handles=_make_handles(axes, panel), loc="upper right", handlelength=2.8, fontsize=8)
-
-
-def _make_handles(axes: Axes, panel: Panel) -> list[Any]:
-    """Return the samples of a legend, with one for hollow markers if the panel has any."""
+def _make_handles(grid: Mapping[str, Axes], content: PaperFigure, legend: set[str], size: Size) -> list[Any]:
+    """Return the samples of the legend: curves without a label, and a hollow marker if there are any."""
     from matplotlib.lines import Line2D
 
-    handles: list[Any] = list(axes.get_legend_handles_labels()[0])
-    if not all(point.fits for series in panel.series for point in series.points):
-        label = f"hollow: over {format_bytes(panel.budget_bytes)}"
+    found = {
+        str(line.get_label()): line
+        for panel in content.panels
+        for line in grid[panel.name].lines
+        if line.get_label() in legend
+    }
+    handles: list[Any] = list(found.values())
+    if not all(point.fits for panel in content.panels for series in panel.series for point in series.points):
+        label = f"hollow: over {format_bytes(content.panels[0].budget_bytes)}"
         look: dict[str, Any] = {
             "marker": "o",
-            "markersize": 4.2,
+            "markersize": 4 * size.scale,
             "markerfacecolor": "white",
             "color": style.GREY,
         }

@@ -7,7 +7,9 @@ import pytest
 from ckptplan.paper.figures import FIGURES
 from ckptplan.paper.pictures import draw_figure
 from ckptplan.paper.setting import load_paper_setting
+from ckptplan.report.sizes import SIZES
 from ckptplan.report.style import save_picture, styled
+from tests.report.measured import assert_legible, texts_of
 
 PAPER = load_paper_setting()
 
@@ -40,6 +42,18 @@ def test_a_picture_says_what_is_seen(number: int, words: list[str], tmp_path: Pa
     text = drawn(number, tmp_path / "p.svg").decode()
     for word in words:
         assert word in text
+
+
+@pytest.mark.parametrize(("number", "size"), [(2, "column"), (4, "column"), (5, "slide")])
+def test_a_picture_is_legible_at_its_size_and_names_every_curve(number: int, size: str) -> None:
+    content = FIGURES[number](PAPER)
+    with styled(SIZES[size]):
+        figure = draw_figure(content, SIZES[size])
+        assert_legible(figure, points=SIZES[size].points)
+        words = [text.get_text() for text in texts_of(figure)]
+    for panel in content.panels:
+        for series in panel.series:
+            assert series.label in words
 
 
 def test_a_png_is_small_and_the_same_twice(tmp_path: Path) -> None:
