@@ -4,8 +4,6 @@ import re
 from pathlib import Path
 from typing import Any
 
-from pygments.lexers.special import TextLexer
-
 from ckptplan.version import __version__
 
 project = "ckptplan"
@@ -45,5 +43,4 @@ def _name_files(_app: Any, page: str, text: list[str]) -> None:
 
 def setup(app: Any) -> None:
     """Take up what this project adds."""
-    app.add_lexer("mermaid", TextLexer)
     app.connect("source-read", _name_files)

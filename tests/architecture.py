@@ -23,9 +23,9 @@ def layers() -> list[list[str]]:
 
 
 def layer_picture() -> str:
-    """Return the layers as a picture in mermaid."""
-    chain = " --> ".join(" & ".join(layer) for layer in layers())
-    return f"```mermaid\nflowchart TB\n    {chain}\n```"
+    """Return the layers as text, one a line; it reads alike in a terminal, on a forge and on the site."""
+    lines = "\n".join(" | ".join(layer) for layer in layers())
+    return f"```text\n{lines}\n```"
 
 
 def modules() -> Iterator[Path]:

@@ -32,7 +32,7 @@ def test_the_picture_of_the_layers_is_the_contract() -> None:
 
 def test_the_picture_of_the_data_names_what_exists_and_where() -> None:
     """A node is a name and the file, or the folder, that it stands in."""
-    nodes = re.findall(r'\["(\w+)<br>([\w./]+)"\]', part_of(TEXT, "data"))
+    nodes = re.findall(r"(\w+) \(([\w./]+)\)", part_of(TEXT, "data"))
     assert len(nodes) >= 8
     for name, place in nodes:
         path = PACKAGE / place
