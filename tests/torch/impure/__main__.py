@@ -18,7 +18,7 @@ _HEAD = f"""# Impure cells and losses, and what becomes of each
 A cell and a loss must depend on their arguments alone, because steps run again. These do not, or seem not to. \
 Each runs for {STEPS} steps under five plans, and its gradients are compared with those of a plain loop that \
 starts from the same seeds: *right* means equal to 1e-9 in fp64, *refused* means an `InputError`, whose \
-beginning the last column shows. None is different without a word. [docs/runtime.md](runtime.md) says how this \
+beginning the last column shows. None is different without a word. [checks](checks.md) says how this \
 is checked, and what cannot be found.
 
 `python -m tests.torch.impure` writes this page; `tests/torch/test_impure.py` runs every case.
