@@ -57,9 +57,9 @@ class CellOptions:
     ] = None
     device: Annotated[Device, typer.Option("--device", help="Where to run.")] = Device.cpu
     threads: options.Threads = None
-    seed: Annotated[
-        int, typer.Option("--seed", help="Random seed of weights and data.", min=0, max=2**63 - 1)
-    ] = 0
+    seed: Annotated[str, typer.Option("--seed", metavar="INTEGER", help="Random seed of weights and data.")] = (
+        "0"
+    )
     max_seconds: Annotated[
         str,
         typer.Option(
@@ -88,7 +88,7 @@ class CellOptions:
             "steps": steps // (piece or 1),
             "device": self.device.value,
             "thread_count": threads,
-            "seed": self.seed,
+            "seed": options.plain_integer(self.seed, option="--seed", least=0, most=2**63 - 1),
             "max_seconds": max_seconds,
         }
 

@@ -1,11 +1,13 @@
-"""The help of commands: an example of each, the strategies by name, and flags without a type."""
+"""The help of commands: an example of each, the strategies by name, and types that no line breaks."""
 
 from __future__ import annotations
 
+import enum
+import inspect
 import re
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, Literal, get_args, get_origin
 
 from typer.core import TyperCommand, TyperGroup
 
@@ -35,6 +37,8 @@ EXAMPLES: Mapping[str, str] = {
     "workloads new": "ckptplan workloads new --kind lstm --batch 8 --neurons 64 -o my-lstm.toml",
     "schema": "ckptplan schema plan -o plan.schema.json",
 }
+#: Characters of choices that are shown as the type of an option.
+_WIDEST = 12
 #: Names of several strategies.
 GROUPS: Mapping[str, str] = {
     "paper": "those of the paper",
@@ -50,12 +54,13 @@ class HelpfulCommand(TyperCommand):
     """A command whose help ends in an example, and in the names of strategies if it takes any."""
 
     def get_params(self, ctx: Any) -> list[Any]:
-        """Return the parameters; flags show no type."""
-        return without_flag_types(super().get_params(ctx))
+        """Return the parameters, with types that fit their column."""
+        return shorten_types(super().get_params(ctx))
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
         """Print the help."""
         self.epilog = _make_epilog(ctx, self.params)
+        self.help = join_lines(self.help or "")
         super().format_help(ctx, formatter)
 
 
@@ -63,22 +68,47 @@ class HelpfulGroup(TyperGroup):
     """A group of commands whose help ends in an example."""
 
     def get_params(self, ctx: Any) -> list[Any]:
-        """Return the parameters; flags show no type."""
-        return without_flag_types(super().get_params(ctx))
+        """Return the parameters, with types that fit their column."""
+        return shorten_types(super().get_params(ctx))
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
         """Print the help."""
         self.epilog = _make_epilog(ctx, self.params)
+        self.help = join_lines(self.help or "")
         super().format_help(ctx, formatter)
 
 
-def without_flag_types(parameters: Iterable[Any]) -> list[Any]:
-    """Return parameters whose flags are shown without the type of their value, which nobody types."""
+def shorten_types(parameters: Iterable[Any]) -> list[Any]:
+    """Return parameters with types that a narrow terminal has room for.
+
+    Flags have no type that anybody types. Many choices, which the column of types would break within a word,
+    are part of the description, which breaks between words.
+    """
     found = list(parameters)
     for one in found:
         if getattr(one, "is_flag", False) and one.metavar is None:
             one.metavar = ""
+        choices = _list_choices(getattr(getattr(one, "type_descriptor", None), "annotation", None))
+        if one.metavar is None and len("|".join(choices)) > _WIDEST:
+            one.metavar = "NAME"
+            one.help = f"{(one.help or '').rstrip('.')}; one of {', '.join(choices[:-1])} or {choices[-1]}."
     return found
+
+
+def _list_choices(annotation: Any) -> list[str]:
+    """Return what an option accepts, if these are a few words."""
+    if isinstance(annotation, type) and issubclass(annotation, enum.Enum):
+        return [str(one.value) for one in annotation]
+    inner = get_args(annotation)
+    if get_origin(annotation) is Literal:
+        return [str(one) for one in inner]
+    return [choice for one in inner for choice in _list_choices(one)]
+
+
+def join_lines(text: str) -> str:
+    """Return a docstring whose paragraphs are lines: a terminal breaks them where it ends."""
+    paragraphs = inspect.cleandoc(text).split("\n\n")
+    return "\n\n".join(" ".join(paragraph.split("\n")) for paragraph in paragraphs)
 
 
 def describe_strategies() -> dict[str, str]:

@@ -227,15 +227,15 @@ _PARSERS: Mapping[str, Callable[[str], object]] = {
 }
 
 
-def plain_integer(text: str, *, option: str, most: int) -> int:
+def plain_integer(text: str, *, option: str, most: int, least: int = 1) -> int:
     """Return a count written without unit, sign or separators. Raises InputError."""
-    accepted = f"a whole number from 1 to {most:,}, without unit"
+    accepted = f"a whole number from {least} to {most:,}, without unit"
     if not (text.isascii() and text.removeprefix("-").isdecimal()):
         raise InputError(
             f"{quote_value(text)} is not a whole number", field=option, value=text, accepted=accepted
         )
     value = int(text) if len(text) < 20 else most + 1  # Python refuses thousands of digits
-    if not 1 <= value <= most:
+    if not least <= value <= most:
         raise InputError(f"{quote_value(text)} is out of range", field=option, value=text, accepted=accepted)
     return value
 

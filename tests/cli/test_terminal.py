@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import pty
+import re
 import shlex
 import subprocess
 import sys
@@ -22,6 +23,7 @@ from ckptplan.cli.app import app
 from ckptplan.cli.help import EXAMPLES, describe_strategies, find_example
 from ckptplan.errors import did_you_mean
 from ckptplan.strategies.registry import all_strategies
+from tests.security.program import run_all
 from tests.support import run, small_plan
 
 ROOT = Path(__file__).parent.parent.parent
@@ -241,3 +243,16 @@ def test_messages_are_wrapped_between_words_on_a_terminal() -> None:
     assert max(map(len, lines)) <= 80
     assert "'nvidia-h100-sxm'?" in shown
     assert run("optimize", "--profile", "h100").stderr.count("\n") == 1
+
+
+def test_help_breaks_no_type_at_80_columns_and_no_paragraph_before_its_end(tmp_path: Path) -> None:
+    """Choices that are too long for their column are part of the description."""
+    names = [name for name in EXAMPLES if name not in ("", "profiles", "workloads", "schema")]
+    runs = run_all(*((*name.split(), "--help") for name in names), folder=tmp_path, COLUMNS="80")
+    for name, done in zip(names, runs.done, strict=True):
+        broken = [line for line in done.out.splitlines() if ("<" in line) != (">" in line)]
+        assert (name, broken) == (name, [])
+    help_of_sweep = runs.done[names.index("sweep")].out
+    assert "one of csv, jsonl or parquet" in re.sub(r"[\s│]+", " ", help_of_sweep)
+    assert " With -o FILE rows go to a file (.csv, .jsonl or .parquet) as they come; after" in help_of_sweep
+    assert " an interruption the same command continues it." in help_of_sweep
