@@ -115,6 +115,10 @@ def write_profile(numbers: ProfileNumbers, *, output: str, format_: options.Form
     if numbers.like is not None:
         other = options.load_profile(numbers.like, option="--like")
         start = {field: getattr(other, field) for field in type(other).model_fields}
+        changed = [field for field in given if field != "description"]
+        if changed:
+            # What the other one is called no longer describes it.
+            start["description"] = f"like {other.name}, but for {', '.join(changed)}"
         start["sources"] = {field: one for field, one in other.sources.items() if field not in given}
     try:
         profile = HardwareProfile(**{**start, **given, "name": name})
