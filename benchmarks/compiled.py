@@ -1,4 +1,4 @@
-"""Compiled pieces beside steps as they are written: python -m benchmarks.compiled.
+"""Compiled pieces beside steps as they are written: python -m benchmarks.compiled [lif] [gru].
 
 T = 4,096, batch 32, 64 inputs, 256 neurons, fp32, one thread, chunks of 64 steps, pieces of 16. All variants
 run in turn, for several rounds; times are medians of processor time. Peaks are what the allocator reports
@@ -182,6 +182,8 @@ def document(results: dict[str, Any]) -> str:
     rows += ["", "| compiled standard over | at most | reached |", "|---|---|---|"]
     for kind in KINDS:
         lines = {one["variant"]: one for one in results["variants"] if one["network"] == kind}
+        if not lines:
+            continue
         ours = lines[OURS]
         for other, bounds in BOUNDS.items():
             if other in lines:
@@ -195,16 +197,17 @@ def document(results: dict[str, Any]) -> str:
     return "\n".join(rows)
 
 
-def main() -> None:
-    """Print a table, and write the numbers."""
+def main(names: list[str]) -> None:
+    """Print a table, and write the numbers if it is whole."""
     torch.set_num_threads(1)
     results = {
         "sizes": {"steps": STEPS, "chunk": CHUNK, "piece": PIECE, "rounds": ROUNDS},
-        "variants": [line for kind in KINDS for line in compare(kind)],
+        "variants": [line for kind in KINDS if not names or kind in names for line in compare(kind)],
     }
     print(document(results))
-    write("compiled", results)
+    if not names:
+        write("compiled", results)
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1:])

@@ -371,3 +371,27 @@ def test_other_values_of_compile_are_refused_by_name(value: Any) -> None:
 def test_other_modes_are_refused_by_name() -> None:
     with pytest.raises(InputError, match=r"compile\.mode: is 'fast' .accepted: default, reduce-overhead"):
         Compile(mode="fast")
+
+
+class Scripted(torch.nn.Module):
+    """A cell whose step torch.jit has compiled: what it reads cannot be looked at."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = torch.jit.script(torch.nn.RNNCell(5, 7))
+
+    def forward(self, state: torch.Tensor, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Take a step."""
+        state = self.inner(x, state)
+        return state, state
+
+
+def test_a_cell_whose_changes_cannot_be_noticed_says_so_once(compiler: Compiler) -> None:
+    cell = Scripted()
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        assert [train(cell)[0].piece for _ in range(2)] == [None, None]
+    (said,) = [one for one in caught if issubclass(one.category, CompileFallback)]
+    assert "a module of torch.jit" in str(said.message)
+    assert said.filename == __file__
+    assert compiler.graphs == 0

@@ -120,7 +120,7 @@ class CompiledEngine(StepEngine):
             return result
         except PieceError as error:
             self.piece.broken = error.why
-            error.why.warn(stacklevel=3)
+            error.why.warn()
             raise
 
     def _is_whole(self, first: int, last: int) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import warnings
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
@@ -35,10 +36,18 @@ class NotCompiled:
     #: The whole story, for people.
     text: str
 
-    def warn(self, *, what: str = "steps", stacklevel: int) -> None:
-        """Say what runs uncompiled, and why."""
+    def warn(self, *, what: str = "steps") -> None:
+        """Say what runs uncompiled, and why, where code outside of ckptplan and PyTorch called."""
         text = f"the {what} run uncompiled: {self.text}"
-        warnings.warn(text, CompileFallback, stacklevel=stacklevel + 1)
+        warnings.warn(text, CompileFallback, stacklevel=_count_frames())
+
+
+def _count_frames() -> int:
+    """Return the stack level of the caller's caller that is neither of ckptplan nor of PyTorch."""
+    frame, level = sys._getframe(1), 1
+    while frame.f_back is not None and frame.f_globals["__name__"].partition(".")[0] in ("ckptplan", "torch"):
+        frame, level = frame.f_back, level + 1
+    return level
 
 
 #: Of a piece in a sequence that was refused: it never runs compiled again.

@@ -52,6 +52,8 @@ class _Code:
 _lock = threading.RLock()
 _known: OrderedDict[Any, _Known] = OrderedDict()
 _codes: OrderedDict[Any, _Code] = OrderedDict()
+#: Kinds of cells and losses whose changes could not be noticed, which was said.
+_incomplete: OrderedDict[Any, None] = OrderedDict()
 
 
 def find_piece(request: PieceRequest, compile_: Compile) -> Built | NotCompiled:
@@ -60,7 +62,7 @@ def find_piece(request: PieceRequest, compile_: Compile) -> Built | NotCompiled:
     A reason is said once for each kind of call.
     """
     if not request.is_complete:
-        return _incomplete()
+        return _refuse_incomplete(request)
     with _lock:
         known = _find(request, compile_)
         known.uses += 1
@@ -69,7 +71,7 @@ def find_piece(request: PieceRequest, compile_: Compile) -> Built | NotCompiled:
             return found.piece.broken
         if isinstance(found, NotCompiled) and not known.said:
             known.said = True
-            found.warn(stacklevel=8)
+            found.warn()
         return found
 
 
@@ -95,14 +97,25 @@ def forget_pieces() -> None:
     with _lock:
         _known.clear()
         _codes.clear()
+        _incomplete.clear()
 
 
-def _incomplete() -> NotCompiled:
-    return NotCompiled(
+def _refuse_incomplete(request: PieceRequest) -> NotCompiled:
+    """Return that changes of a cell could not be noticed, and say so once for each kind of cell."""
+    why = NotCompiled(
         reason="cell",
         text="the cell or the loss reaches something whose changes could not be noticed (an iterator, a module "
         "of torch.jit, hooks of all modules, more than 4,000 objects)",
     )
+    kind = tuple(getattr(one, "__code__", type(one)) for one in request.things.values())
+    with _lock:
+        said = kind in _incomplete
+        _incomplete[kind] = None
+        while len(_incomplete) > _MOST:
+            _incomplete.popitem(last=False)
+    if not said:
+        why.warn()
+    return why
 
 
 def _key(request: PieceRequest, compile_: Compile) -> Any:
@@ -176,7 +189,7 @@ def _build_one(request: PieceRequest, steps: int, compile_: Compile) -> Built | 
     if isinstance(without, NotCompiled):
         return without
     without.piece.why_outputs = found
-    found.warn(what="losses", stacklevel=10)
+    found.warn(what="losses")
     return without
 
 
