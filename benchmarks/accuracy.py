@@ -28,8 +28,10 @@ from benchmarks.accuracy_report import document, put_section, summary
 from benchmarks.record import write
 from ckptplan import Plan
 from ckptplan.calibration import runs
-from ckptplan.calibration.calibrate import Calibrated, calibrate
-from ckptplan.calibration.cells import CellSpec, MeasuredNetwork, build_network
+from ckptplan.calibration.calibrate import calibrate
+from ckptplan.calibration.calibrated import Calibrated
+from ckptplan.calibration.cell_spec import CellSpec
+from ckptplan.calibration.cells import MeasuredNetwork, build_network
 from ckptplan.calibration.machine import prepare_machine
 from ckptplan.calibration.samples import Sample
 from ckptplan.planning.playback import make_schedule

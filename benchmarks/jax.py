@@ -10,6 +10,7 @@ Run: python -m benchmarks.jax
 
 from __future__ import annotations
 
+import argparse
 import os
 import statistics
 import sys
@@ -26,11 +27,18 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+import ckptplan
 from benchmarks.record import write
 from ckptplan.jax import bptt, plan_for
 from ckptplan.model.plan import Plan
+from ckptplan.strategies.registry import all_strategies
 
-STEPS, BATCH, INPUTS, NEURONS, ROUNDS = 4_096, 32, 64, 256, 3
+STEPS, BATCH, INPUTS, NEURONS = 4_096, 32, 64, 256
+#: Checkpoints of equinox: those that are compared in three rounds, None for its default, and further budgets.
+COUNTS, MORE_COUNTS = (None, 32, 8), (256, 128, 64, 48, 24, 16, 4)
+ROUNDS, FEWER_ROUNDS = 3, 2
+#: The share of the memory of base that strategies are compiled for.
+SHARE = 0.1
 MIB = 2**20
 
 
@@ -92,6 +100,7 @@ class Program:
     run: Any
     memory: int
     compile_seconds: float
+    rounds: int = ROUNDS
     plan: Plan | None = None
     times: list[float] = field(default_factory=list)
 
@@ -165,11 +174,13 @@ def compiled(name: str, function: Callable[..., Any], case: Case) -> Program:
     return Program(name, run, analysis.temp_size_in_bytes + analysis.output_size_in_bytes, took)
 
 
-def fit(case: Case, name: str, limit: int) -> Program:
-    """Return our program within a limit of compiled memory."""
+def fit(case: Case, peer: Program) -> Program:
+    """Return our program within the compiled memory of a peer."""
+    name, limit = f"ckptplan at the memory of {peer.name}", peer.memory
     plan = plan_for(lambda state, x: case.cell(case.weights, state, x), case.state, case.xs, loss, memory=limit)
     program = compiled(name, planned(case, limit), case)
     program.plan = plan
+    program.rounds = peer.rounds
     return program
 
 
@@ -178,14 +189,16 @@ def measure(case: Case) -> list[dict[str, Any]]:
     plain = compiled("jax.lax.scan", nested(case), case)
     peers = [
         compiled(f"equinox, {count or 'default'} checkpoints", equinox(case, count), case)
-        for count in (None, 32, 8)
+        for count in (*COUNTS, *MORE_COUNTS)
     ]
+    for peer in peers[len(COUNTS) :]:
+        peer.rounds = FEWER_ROUNDS
     peers += [compiled("jax.checkpoint, 64", nested(case, 64), case)]
     peers += [compiled("jax.checkpoint, 256 and 16", nested(case, 256, 16), case)]
-    ours = [fit(case, f"ckptplan at the memory of {peer.name}", peer.memory) for peer in peers]
+    ours = [fit(case, peer) for peer in peers]
     results: dict[str, Any] = {}
-    for _ in range(ROUNDS):
-        for program in (plain, *peers, *ours):
+    for number in range(ROUNDS):
+        for program in (one for one in (plain, *peers, *ours) if number < one.rounds):
             start = time.process_time()
             results[program.name] = jax.block_until_ready(program.run(case.weights, case.state, case.xs))
             program.times.append(time.process_time() - start)
@@ -209,6 +222,47 @@ def measure(case: Case) -> list[dict[str, Any]]:
             }
         )
     return rows
+
+
+def compile_strategies(case: Case) -> list[dict[str, Any]]:
+    """Return a row for each strategy: seconds to plan and to compile, predicted and compiled memory."""
+    plan = plan_for(lambda state, x: case.cell(case.weights, state, x), case.state, case.xs, loss, memory=2**40)
+    base = STEPS * plan.workload.tape_bytes
+    rows: list[dict[str, Any]] = []
+    for name in all_strategies():
+        start = time.perf_counter()
+        try:
+            found = ckptplan.optimize(
+                plan.workload,
+                ckptplan.HardwareProfile(
+                    name="host", local_bytes=2**40, write_bytes_per_second=1e9, read_bytes_per_second=1e9
+                ),
+                strategies=[name],
+                local_bytes=2**40 if name == "base" else int(SHARE * base),
+            )
+        except ckptplan.Infeasible as error:
+            rows.append({"case": case.name, "strategy": name, "reason": str(error)})
+            continue
+        took = time.perf_counter() - start
+        program = compiled(name, under(case, found), case)
+        rows.append(
+            {
+                "case": case.name,
+                "strategy": name,
+                "plan_seconds": took,
+                "compile_seconds": program.compile_seconds,
+                "bytes": program.memory,
+                "predicted_bytes": found.predicted.local_peak_bytes,
+            }
+        )
+    return rows
+
+
+def under(case: Case, plan: Plan) -> Callable[..., Any]:
+    """Return ``bptt`` under a plan."""
+    return lambda weights, state, xs: bptt(
+        lambda state, x: case.cell(weights, state, x), state, xs, loss, plan=plan
+    )[0]
 
 
 def difference(ours: Any, theirs: Any) -> float:
@@ -238,13 +292,36 @@ def document(rows: list[dict[str, Any]]) -> str:
     return "\n".join(lines)
 
 
+def document_strategies(rows: list[dict[str, Any]]) -> str:
+    """Return the table of strategies of the page docs/jax.md."""
+    lines = ["| cell | strategy | planned in | compiled in | memory | predicted |", "|---|---|---|---|---|---|"]
+    for row in rows:
+        head = f"| {row['case']} | {row['strategy']} |"
+        if "reason" in row:
+            lines.append(f"{head} | | no plan | |")
+            continue
+        lines.append(
+            f"{head} {row['plan_seconds']:.1f} s | {row['compile_seconds']:.1f} s | "
+            f"{row['bytes'] / MIB:.1f} MiB | {row['predicted_bytes'] / MIB:.1f} MiB |"
+        )
+    return "\n".join(lines)
+
+
 def main() -> None:
-    """Measure both cells, print the table and write the results."""
-    rows: list[dict[str, Any]] = []
-    for case in make_cases():
-        rows += measure(case)
+    """Measure both cells, print the tables and write the results."""
+    parser = argparse.ArgumentParser(description="Plans in JAX against other checkpointed scans.")
+    parser.add_argument("--strategies", action="store_true", help="only compile a plan of each strategy")
+    only_strategies = parser.parse_args().strategies
+    cases = make_cases()
+    strategies = [row for case in cases for row in compile_strategies(case)]
+    sys.stdout.write(document_strategies(strategies) + "\n\n")
+    if only_strategies:
+        write("jax_strategies", strategies)
+        return
+    rows = [row for case in cases for row in measure(case)]
     sys.stdout.write(document(rows) + "\n")
     write("jax", rows)
+    write("jax_strategies", strategies)
 
 
 if __name__ == "__main__":

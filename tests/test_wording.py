@@ -11,8 +11,8 @@ import torch
 from typer.main import get_command
 
 import ckptplan
-from ckptplan.calibration.calibrate import Noisy
-from ckptplan.calibration.cells import CellSpec
+from ckptplan.calibration.calibrated import Noisy
+from ckptplan.calibration.cell_spec import CellSpec
 from ckptplan.cli.app import app
 from ckptplan.cli.wording import as_option, message_of, option_of
 from ckptplan.errors import CkptplanError, Infeasible, InputError

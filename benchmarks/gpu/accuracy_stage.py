@@ -10,8 +10,9 @@ import torch
 
 import ckptplan
 from benchmarks.gpu.setting import Setting
-from ckptplan.calibration.calibrate import Calibrated, calibrate
-from ckptplan.calibration.cells import CellSpec
+from ckptplan.calibration.calibrate import calibrate
+from ckptplan.calibration.calibrated import Calibrated
+from ckptplan.calibration.cell_spec import CellSpec
 from ckptplan.calibration.validate import validate
 from ckptplan.calibration.validation import Validation
 

@@ -12,7 +12,7 @@ import torch
 from benchmarks.gpu.accuracy_stage import NETWORKS
 from benchmarks.gpu.setting import MIB, Setting
 from ckptplan.calibration.calibrate import calibrate
-from ckptplan.calibration.cells import CellSpec
+from ckptplan.calibration.cell_spec import CellSpec
 
 ROUNDS = 7
 

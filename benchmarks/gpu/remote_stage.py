@@ -14,8 +14,10 @@ import ckptplan
 from benchmarks.gpu.setting import Setting
 from ckptplan import Plan
 from ckptplan.calibration import runs
-from ckptplan.calibration.calibrate import Calibrated, calibrate
-from ckptplan.calibration.cells import CellSpec, build_network
+from ckptplan.calibration.calibrate import calibrate
+from ckptplan.calibration.calibrated import Calibrated
+from ckptplan.calibration.cell_spec import CellSpec
+from ckptplan.calibration.cells import build_network
 
 TRACE, TRACED_STEPS = "gpu-remote-trace.json", 192
 Interval = tuple[float, float]

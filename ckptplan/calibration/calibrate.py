@@ -5,30 +5,26 @@ from __future__ import annotations
 import datetime
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 
 from ckptplan.calibration.action_times import ActionTimes
-from ckptplan.calibration.cells import CellSpec, MeasuredNetwork, build_network
-from ckptplan.calibration.counted import make_counted, timed_once
+from ckptplan.calibration.assumed_times import make_counted
+from ckptplan.calibration.calibrated import Calibrated, judge_noise
+from ckptplan.calibration.cell_spec import CellSpec
+from ckptplan.calibration.cells import MeasuredNetwork, build_network
+from ckptplan.calibration.counted import timed_once
 from ckptplan.calibration.extent import full_extent, quick_extent
 from ckptplan.calibration.footprint import Footprint
-from ckptplan.calibration.machine import (
-    HEADROOM,
-    HEADROOM_ASSUMPTION,
-    machine_name,
-    memory_bytes,
-    prepare_machine,
-)
+from ckptplan.calibration.host import HEADROOM, HEADROOM_ASSUMPTION
+from ckptplan.calibration.machine import machine_name, memory_bytes, prepare_machine
 from ckptplan.calibration.measuring import Announce, Measuring
 from ckptplan.calibration.peaks import Peaks, measure_peaks
 from ckptplan.calibration.transfer_times import TransferTimes
 from ckptplan.calibration.work import CountedWork, count_work
 from ckptplan.cost.roofline import find_ideal, name_peak
-from ckptplan.errors import CkptplanError
 from ckptplan.model.calibration import Calibration, Measured
 from ckptplan.model.profile import HardwareProfile, Source
 from ckptplan.model.progress import Progress
@@ -36,55 +32,10 @@ from ckptplan.model.workload import Basis, Workload
 from ckptplan.schedule.timeline import READ, WRITE
 from ckptplan.torch.clock import name_clock
 from ckptplan.units import format_bytes, format_share
-from ckptplan.wording import Argument, Phrase
 
 _LEAST_SECONDS = 1e-9
 #: Times of a quick calibration are not known better than this, whatever its rounds say.
 QUICK_UNCERTAINTY = 0.1
-
-
-class Noisy(CkptplanError):  # noqa: N818 - what the machine is
-    """The machine was too noisy for times within the requested tolerance."""
-
-    exit_code: ClassVar[int] = 4
-    kind: ClassVar[str] = "noisy"
-
-    def __init__(self, *, field: str, spread: float, most: float) -> None:
-        self.field, self.spread, self.most = field, spread, most
-        self.text = (
-            f"the machine is noisy: rounds of {field} differ by {format_share(spread)} about their median, "
-            f"and a tolerance of {format_share(2 * most)} needs {format_share(most)} at most"
-        )
-        super().__init__(
-            Phrase(
-                f"{self.text}; close other programs, lower ",
-                Argument("thread_count"),
-                ", or raise ",
-                Argument("repeats"),
-                " or ",
-                Argument("tolerance"),
-            )
-        )
-
-    def details(self) -> dict[str, Any]:
-        """Return the quantity, its spread and the largest acceptable spread."""
-        return {"field": self.field, "spread": self.spread, "most": self.most}
-
-
-@dataclass(frozen=True, kw_only=True)
-class Calibrated:
-    """The result of a calibration; ``noisy`` is an error if the machine was too noisy."""
-
-    workload: Workload
-    profile: HardwareProfile
-    footprint: Footprint
-    steps: ActionTimes
-    transfers: TransferTimes
-    noisy: Noisy | None
-    #: What was left out of a whole calibration, and why; the basis of each time says it, too.
-    left_out: tuple[str, ...] = ()
-    #: What ended the measurement before its last round, such as KeyboardInterrupt.
-    ended_by: BaseException | None = None
 
 
 def calibrate(
@@ -170,11 +121,11 @@ def calibrate(
     return Calibrated(
         workload=_mark(workload, left_out),
         profile=profile,
-        footprint=sizes,
+        workspace_residual=sizes.residual,
         steps=times,
         transfers=transfers,
         # A quick calibration promises little, and its uncertainty says how little.
-        noisy=None if quick else _judge_noise(times, tolerance=tolerance),
+        noisy=None if quick else judge_noise(times, tolerance=tolerance),
         left_out=(*left_out, *(() if work else ("operations were not counted, as a step takes too long",))),
         ended_by=measuring.ended_by,
     )
@@ -222,11 +173,6 @@ def _mark(workload: Workload, left_out: tuple[str, ...]) -> Workload:
             "basis": {**workload.basis, **marked},
         }
     )
-
-
-def _judge_noise(times: ActionTimes, *, tolerance: float) -> Noisy | None:
-    field, spread = times.widest
-    return Noisy(field=field, spread=spread, most=tolerance / 2) if spread > tolerance / 2 else None
 
 
 def _make_calibration(
@@ -333,7 +279,7 @@ def _make_profile(
     host = torch.device("cpu")
     return HardwareProfile(
         name=name,
-        description=f"{calibration.machine}, {calibration.threads_text}, PyTorch {calibration.torch}; "
+        description=f"{calibration.machine}, {calibration.threads_text}, {calibration.framework}; "
         + (
             "remote memory is pinned host memory" if calibration.device == "cuda" else "remote memory is a copy"
         ),

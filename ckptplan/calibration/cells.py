@@ -4,19 +4,15 @@ from __future__ import annotations
 
 import copy
 import inspect
-import os
-import re
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from importlib import import_module
 from typing import Any
 
 import torch
 
+from ckptplan.calibration.cell_spec import CellSpec, import_factory
 from ckptplan.calibration.pieces import PieceCell, compute_piece_loss
-from ckptplan.errors import CkptplanError, InputError, did_you_mean, quote_value
-from ckptplan.model.workload import Workload
+from ckptplan.errors import CkptplanError, InputError, quote_value
 from ckptplan.torch.adapters import TorchCell
 from ckptplan.torch.chunk_cell import ChunkCell
 from ckptplan.torch.inputs import make_sequence
@@ -24,103 +20,12 @@ from ckptplan.torch.lif import LIF
 from ckptplan.torch.memory import available_bytes
 from ckptplan.torch.trees import byte_size, flatten
 from ckptplan.units import format_bytes
-from ckptplan.wording import Argument, Phrase
 
-_TEXT = re.compile(r"(?P<name>[\w.:]+)\s*(\((?P<settings>[^()]*)\))?")
-_SETTINGS = ("inputs", "neurons", "compile")
-#: The default number of inputs of a cell.
-INPUTS = 64
-#: The largest number of inputs or neurons.
-_MOST = 10**9
-_FORM = "NAME(inputs=N, neurons=N, compile=K), where NAME is {names} or package.module:factory"
 _ITEM_BYTES = 4
 _FACTORY = (
     "a factory that returns (cell, state), or (cell, state, inputs) where inputs(steps) returns tensors, "
     "time first; it is called with those of batch, inputs, neurons and device that it takes"
 )
-
-
-@dataclass(frozen=True, kw_only=True)
-class CellSpec:
-    """A cell and its sizes, as in the field ``cell`` of a workload: ``gru(inputs=64, neurons=256)``.
-
-    With ``compile=K``, a step is a compiled piece of K steps.
-    """
-
-    name: str
-    inputs: int
-    neurons: int
-    compile: int | None = None
-
-    def __str__(self) -> str:
-        compiled = "" if self.compile is None else f", compile={self.compile}"
-        return f"{self.name}(inputs={self.inputs}, neurons={self.neurons}{compiled})"
-
-    @classmethod
-    def parse(cls, text: str, *, neurons: int | None = None) -> CellSpec:
-        """Parse the text form; ``neurons`` is the default for a name without sizes. Raises InputError."""
-        accepted = _FORM.format(names=", ".join(_BUILT_IN))
-        match = _TEXT.fullmatch(text.strip())
-        if match is None:
-            raise InputError(f"{quote_value(text)} is not a cell", field="cell", value=text, accepted=accepted)
-        given: dict[str, int] = {} if neurons is None else {"neurons": neurons}
-        for part in filter(None, (match["settings"] or "").replace(" ", "").split(",")):
-            name, _, value = part.partition("=")
-            if name not in _SETTINGS or not _is_count(value):
-                raise InputError(
-                    f"{quote_value(part)} is not a setting of a cell",
-                    field="cell",
-                    value=text,
-                    accepted=accepted,
-                )
-            given[name] = int(value)
-        if "neurons" not in given:
-            raise InputError(
-                f"{quote_value(text)} does not say how many neurons",
-                field="cell",
-                value=text,
-                accepted=accepted,
-            )
-        return cls(name=match["name"], **{"inputs": INPUTS, **given})
-
-    @classmethod
-    def of(cls, workload: Workload, *, trust: bool = False) -> CellSpec:
-        """Return the cell that a workload names.
-
-        A workload can come from anybody's file, so a factory that it names is only accepted with ``trust``.
-        Raises InputError.
-        """
-        if workload.cell is None:
-            raise InputError(
-                f"workload {workload.name!r} names no cell to run",
-                field="workload.cell",
-                accepted=Phrase("a workload that `calibrate` measured, or ", Argument("cell")),
-            )
-        try:
-            spec = cls.parse(
-                workload.cell, neurons=None if workload.network is None else workload.network.neurons
-            )
-        except InputError as error:
-            raise error.inside(prefix="workload") from None
-        if not trust and ":" in spec.name:
-            raise InputError(
-                f"workload {workload.name!r} asks to import and call {quote_value(spec.name, limit=200)}; "
-                "code that a file names only runs if you say so",
-                field="workload.cell",
-                value=workload.cell,
-                accepted=Phrase(
-                    f"{', '.join(_BUILT_IN)}; or, if you trust that code, ",
-                    Argument("trust_cell", True),
-                    ", or ",
-                    Argument("cell", str(spec)),
-                ),
-            )
-        return spec
-
-
-def _is_count(text: str) -> bool:
-    """Return whether a text is a whole number from 1 to 10^9."""
-    return text.isascii() and text.isdecimal() and len(text) < 20 and 1 <= int(text) <= _MOST
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -194,7 +99,7 @@ def _to_double(tensors: Any) -> Any:
 def build_network(spec: CellSpec, *, batch: int, device: str, seed: int) -> MeasuredNetwork:
     """Return the network of a spec; the seed determines weights and data. Raises InputError."""
     check_device(device)
-    make = _BUILT_IN.get(spec.name) or _import_factory(spec.name)
+    make = _BUILT_IN.get(spec.name) or import_factory(spec.name, factory=_FACTORY)
     if spec.name in _BUILT_IN:
         # Its numbers may be those of anybody's file: the system ends a process that takes too much.
         gates = spec.neurons * (spec.inputs + spec.neurons)
@@ -336,35 +241,3 @@ _BUILT_IN: dict[str, Callable[..., Any]] = {
     "lstm": _make_torch_factory(torch.nn.LSTMCell, 2),
     "rnn": _make_torch_factory(torch.nn.RNNCell, 1),
 }
-
-
-def _import_factory(name: str) -> Callable[..., Any]:
-    """Return the factory ``package.module:factory``, also from the current folder. Raises InputError.
-
-    The name is the caller's own, or one that the caller trusts (``CellSpec.of``): importing runs code.
-    """
-    module, _, attribute = name.partition(":")
-    accepted = f"{', '.join(_BUILT_IN)}, or package.module:factory"
-    if not attribute:
-        raise InputError(
-            f"there is no cell {quote_value(name)}.{did_you_mean(name, _BUILT_IN)}",
-            field="cell",
-            value=name,
-            accepted=accepted,
-        )
-    if os.getcwd() not in sys.path:  # noqa: PTH109 - as Python itself puts it there
-        # An installed program does not search the current folder.
-        sys.path.insert(0, os.getcwd())  # noqa: PTH109
-    try:
-        factory = getattr(import_module(module), attribute)
-    except Exception as error:
-        # An import may raise anything.
-        raise InputError(
-            f"{quote_value(name)} cannot be imported: {type(error).__name__}: {error}",
-            field="cell",
-            value=name,
-            accepted=accepted,
-        ) from error
-    if not callable(factory):
-        raise InputError(f"{quote_value(name)} cannot be called", field="cell", value=name, accepted=_FACTORY)
-    return factory  # type: ignore[no-any-return]

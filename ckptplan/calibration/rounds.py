@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from itertools import chain
 from time import perf_counter
+from typing import Any
 
 from ckptplan.calibration.action_times import ActionTimes, TimedActions, fit_action_times
 from ckptplan.calibration.cells import MeasuredNetwork
 from ckptplan.calibration.counter import RunCounter
 from ckptplan.calibration.runs import record_timeline
-from ckptplan.calibration.timed_schedules import make_schedules, take_first_steps
+from ckptplan.calibration.timed_schedules import make_schedules
 from ckptplan.calibration.transfer_times import (
     TimedMessages,
     TransferTimes,
@@ -18,6 +19,7 @@ from ckptplan.calibration.transfer_times import (
 )
 from ckptplan.schedule.schedule import Schedule
 from ckptplan.schedule.timeline import Event
+from ckptplan.torch.trees import flatten
 
 #: Quartiles need at least this many rounds.
 LEAST_ROUNDS = 3
@@ -76,4 +78,10 @@ class TimedRounds:
         return fit_transfer_times(self._transfers)
 
     def _run(self, schedule: Schedule) -> list[Event]:
-        return record_timeline(self.network, take_first_steps(self._inputs, schedule.steps), plan=schedule)
+        return record_timeline(self.network, _take_first_steps(self._inputs, schedule.steps), plan=schedule)
+
+
+def _take_first_steps(inputs: Any, steps: int) -> Any:
+    """Return the inputs of the first steps."""
+    leaves, structure = flatten(inputs)
+    return structure.fill([leaf[:steps] for leaf in leaves])

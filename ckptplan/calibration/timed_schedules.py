@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from ckptplan.planning.playback import make_schedule
 from ckptplan.schedule.schedule import Schedule
-from ckptplan.torch.trees import flatten
 
 #: The least number of steps of a schedule: single steps are timed several times in each round.
 _LEAST_STEPS = 32
@@ -23,9 +20,3 @@ def make_schedules(chunks: tuple[int, ...]) -> list[Schedule]:
         segment = chunk * max(4, _LEAST_STEPS // 2 // chunk)
         nested.append(make_schedule("nested", steps=2 * segment, chunk_size=chunk, segment_size=segment))
     return [*nested, make_schedule("base", steps=3 * chunks[-1])]
-
-
-def take_first_steps(inputs: Any, steps: int) -> Any:
-    """Return the inputs of the first steps."""
-    leaves, structure = flatten(inputs)
-    return structure.fill([leaf[:steps] for leaf in leaves])

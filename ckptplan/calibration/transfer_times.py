@@ -8,15 +8,17 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import accumulate, pairwise
+from typing import TYPE_CHECKING
 
-from ckptplan.calibration.cells import MeasuredNetwork
 from ckptplan.calibration.counter import RunCounter
-from ckptplan.calibration.runs import record_timeline
 from ckptplan.calibration.samples import Sample, relative_least_squares
 from ckptplan.planning.playback import make_schedule
 from ckptplan.schedule.actions import Action, Advance, Backward, Free, Load, Record, Save, Tier, Transfer
 from ckptplan.schedule.schedule import Schedule
 from ckptplan.schedule.timeline import READ, WRITE, Event
+
+if TYPE_CHECKING:
+    from ckptplan.calibration.cells import MeasuredNetwork
 
 #: States of the messages that are timed; a saved or loaded state is a message of one state.
 _GROUPS = (8, 4, 2, 1)
@@ -64,6 +66,8 @@ class TimedMessages:
 
 def measure(network: MeasuredNetwork, *, repeats: int, counter: RunCounter) -> TransferTimes:
     """Measure the times of messages; ``counter`` counts the rounds."""
+    from ckptplan.calibration.runs import record_timeline
+
     schedules, timed = make_message_schedules(CHUNK), TimedMessages()
     inputs = network.inputs(schedules[0].steps)
     record_timeline(network, inputs, plan=schedules[0])

@@ -9,16 +9,17 @@ from dataclasses import dataclass
 import torch
 
 import ckptplan
-from ckptplan.calibration.cells import CellSpec, MeasuredNetwork, build_network, check_device
+from ckptplan.calibration.cell_spec import CellSpec
+from ckptplan.calibration.cells import MeasuredNetwork, build_network, check_device
+from ckptplan.calibration.comparable import check_numbers, choose_cell, why_not_comparable
 from ckptplan.calibration.comparison import Measurements, PlanRuns, RunSeconds
 from ckptplan.calibration.machine import machine_name, prepare_machine
 from ckptplan.calibration.regret import find_rivals, list_others
 from ckptplan.calibration.run_time import format_estimate, measure_pace, measure_step, round_down
 from ckptplan.calibration.validation import Tolerances, Validation
-from ckptplan.errors import InputError, quote_value
+from ckptplan.errors import InputError
 from ckptplan.model.plan import Plan
 from ckptplan.model.progress import Progress
-from ckptplan.model.workload import Workload
 from ckptplan.torch.chunk_cell import ChunkCell
 from ckptplan.torch.clock import name_clock
 from ckptplan.torch.memory import available_bytes
@@ -38,6 +39,7 @@ def validate(
     *,
     cell: str | None = None,
     trust_cell: bool = False,
+    spec: CellSpec | None = None,
     device: str | None = None,
     thread_count: int | None = None,
     repeats: int = 5,
@@ -59,6 +61,7 @@ def validate(
         plan: the plan to validate.
         cell: replaces the cell that the workload names.
         trust_cell: whether to import and call the factory that the workload names. Built-in cells run anyway.
+        spec: the cell itself, in place of ``cell`` and ``trust_cell``.
         device: replaces the device of the calibration.
         thread_count: replaces the number of threads of the calibration.
         repeats: the number of rounds, in which all variants run in turn; times are medians of rounds.
@@ -74,7 +77,7 @@ def validate(
 
     Raises InputError.
     """
-    _check_numbers(
+    check_numbers(
         repeats=repeats,
         thread_count=thread_count,
         max_seconds=max_seconds,
@@ -82,7 +85,7 @@ def validate(
         overhead_tolerance=overhead_tolerance,
         memory_tolerance=memory_tolerance,
     )
-    spec = _choose_cell(plan.workload, cell=cell, trust=trust_cell)
+    spec = spec or choose_cell(plan.workload, cell=cell, trust=trust_cell)
     job = _Validation.of(plan, spec=spec, device=device, thread_count=thread_count)
     tolerances = Tolerances(time=tolerance, overhead=overhead_tolerance, memory=memory_tolerance)
     tell = tell or (lambda _: None)
@@ -181,40 +184,6 @@ def _check_seconds(planned: PlanRuns, seconds: float, *, most: float | None, lea
     )
 
 
-def _check_numbers(*, repeats: object, thread_count: object, max_seconds: object, **tolerances: object) -> None:
-    """Raise InputError for numbers that would leave nothing to compare."""
-    for field, count in (("repeats", repeats), ("thread_count", thread_count)):
-        if count is not None and (not isinstance(count, int) or count < 1):
-            raise InputError(
-                f"{quote_value(count)} is no such number",
-                field=field,
-                value=count,
-                accepted="a whole number from 1",
-            )
-    for field, share in tolerances.items():
-        if not isinstance(share, int | float) or not 0 <= share < math.inf:
-            raise InputError(
-                f"{quote_value(share)} is not a share", field=field, value=share, accepted="a number, as 0.1"
-            )
-    if max_seconds is not None and (not isinstance(max_seconds, int | float) or not max_seconds > 0):
-        raise InputError(
-            f"{quote_value(max_seconds)} is out of range",
-            field="max_seconds",
-            value=max_seconds,
-            accepted="a number above 0, in seconds",
-        )
-
-
-def _choose_cell(workload: Workload, *, cell: str | None, trust: bool) -> CellSpec:
-    """Return the caller's cell, or that of the workload. Raises InputError."""
-    if cell is None:
-        return CellSpec.of(workload, trust=trust)
-    if workload.cell is not None and workload.cell.partition("(")[0] == cell:
-        # The caller names the factory, so it is trusted; the sizes are the workload's.
-        return CellSpec.of(workload, trust=True)
-    return CellSpec.parse(cell, neurons=None if workload.network is None else workload.network.neurons)
-
-
 @dataclass(frozen=True, kw_only=True)
 class _Validation:
     """What to run, and where."""
@@ -246,16 +215,7 @@ class _Validation:
 
     def not_comparable(self, machine: str) -> str | None:
         """Return why the plan's times cannot be compared with measurements here, None if they can."""
-        workload, calibration = self.plan.workload, self.plan.workload.calibration
-        if calibration is None:
-            return "its times were not measured by `ckptplan calibrate`"
-        if workload.timed_on != self.plan.profile.name:
-            return f"its times belong to {workload.timed_on}, its transfers to {self.plan.profile.name}"
-        if calibration.machine != machine:
-            return f"it was calibrated on another machine ({calibration.machine}; this is {machine})"
-        if calibration.threads != self.threads:
-            return f"it was calibrated with {calibration.threads_text}, and runs with {self.threads}"
-        return None
+        return why_not_comparable(self.plan, machine=machine, threads=self.threads)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -18,11 +18,12 @@ from ckptplan.errors import InputError, quote_value
 from ckptplan.units import MAX_STEPS, parse_seconds
 
 if TYPE_CHECKING:
+    from ckptplan.calibration.cell_spec import CellSpec
     from ckptplan.model.workload import Workload
 
 
 class Device(enum.StrEnum):
-    """Where PyTorch runs."""
+    """Where a cell runs."""
 
     cpu = "cpu"
     cuda = "cuda"
@@ -37,7 +38,7 @@ class CellOptions:
         typer.Option(
             "--cell",
             metavar="NAME|MODULE:FACTORY",
-            help="lif, gru, lstm, rnn, or a factory of your own (docs/accuracy.md).",
+            help="lif, gru, lstm, rnn, or a factory of your own (docs/accuracy.md); jax:lif and so on in JAX.",
             autocompletion=complete_cell,
         ),
     ]
@@ -60,6 +61,12 @@ class CellOptions:
     seed: Annotated[str, typer.Option("--seed", metavar="INTEGER", help="Random seed of weights and data.")] = (
         "0"
     )
+    tape: Annotated[
+        str | None,
+        typer.Option(
+            "--tape", metavar="KIND", help="Of a cell of JAX: residuals, products or states (docs/jax.md)."
+        ),
+    ] = None
     max_seconds: Annotated[
         str,
         typer.Option(
@@ -70,7 +77,7 @@ class CellOptions:
     ] = "120"
 
     def read(self) -> dict[str, Any]:
-        """Return the arguments of `calibrate` and `count_sizes`. Raises InputError that names the option."""
+        """Return the arguments of what measures or counts a cell. Raises InputError that names the option."""
         sizes = {
             name: options.plain_integer(getattr(self, name), option=f"--{name}", most=10**9)
             for name in ("batch", "inputs", "neurons")
@@ -79,18 +86,34 @@ class CellOptions:
         threads = options.thread_count(self.threads)
         max_seconds = _read_max_seconds(self.max_seconds)
         piece = None if self.compile is None else _read_piece(self.compile, steps=steps)
-        options.need_torch()
-        from ckptplan.calibration.cells import CellSpec
+        from ckptplan.calibration.cell_spec import CellSpec
 
+        spec = CellSpec.named(self.cell, inputs=sizes["inputs"], neurons=sizes["neurons"], compile=piece)
+        options.need_runtime(spec)
         return {
-            "spec": CellSpec(name=self.cell, inputs=sizes["inputs"], neurons=sizes["neurons"], compile=piece),
+            "spec": spec,
             "batch": sizes["batch"],
             "steps": steps // (piece or 1),
-            "device": self.device.value,
-            "thread_count": threads,
             "seed": options.plain_integer(self.seed, option="--seed", least=0, most=2**63 - 1),
             "max_seconds": max_seconds,
+            **self._read_runtime(spec, threads=threads),
         }
+
+    def _read_runtime(self, spec: CellSpec, *, threads: int | None) -> dict[str, Any]:
+        """Return the arguments that differ between PyTorch and JAX."""
+        if spec.runtime == "jax":
+            from ckptplan.calibration.in_jax.threads import set_threads
+
+            if spec.compile is not None:
+                raise InputError("is for cells of PyTorch", field="--compile", value=self.compile)
+            options.check_jax_device(self.device.value)
+            with named_by_option():
+                return {"threads": set_threads(threads), "tape": self.tape or "residuals"}
+        if self.tape is not None:
+            raise InputError(
+                "is for cells of JAX", field="--tape", value=self.tape, accepted=f"--cell jax:{spec.name}"
+            )
+        return {"device": self.device.value, "thread_count": threads}
 
 
 def _read_piece(text: str, *, steps: int) -> int:
@@ -143,18 +166,28 @@ def write_counted(
     """Count the sizes of a cell, write the workload and show it. Raises InputError."""
     options.check_folders({"--output": output})
     name, arguments = name_content(output, "--output"), cell.read()
-    from ckptplan.calibration.counted import count_sizes
     from ckptplan.cli.progress import progress_bar
     from ckptplan.report.workloads import view_workload
     from ckptplan.storage.toml_files import save_workload
 
     with named_by_option(), progress_bar("counting") as progress:
-        workload = count_sizes(
+        workload = _choose_counter(arguments["spec"])(
             **arguments, name=name, times=times, announce=progress.say if progress else None, progress=progress
         )
     save_workload(workload, output)
     note(f"workload written to {output}; {describe_times(workload)}")
     write_view(view_workload(workload), options.OutputOptions(format=format_))
+
+
+def _choose_counter(spec: CellSpec) -> Callable[..., Workload]:
+    """Return what counts the sizes of a cell."""
+    if spec.runtime == "jax":
+        from ckptplan.calibration.in_jax.counted import count_jax
+
+        return count_jax
+    from ckptplan.calibration.counted import count_sizes
+
+    return count_sizes
 
 
 def describe_times(workload: Workload) -> str:

@@ -18,6 +18,7 @@ from ckptplan.report.formats.registry import all_formats, format_of_file
 from ckptplan.units import MAX_STEPS, parse_bytes, parse_fraction, parse_headroom
 
 if TYPE_CHECKING:
+    from ckptplan.calibration.cell_spec import CellSpec
     from ckptplan.cost.case import Case
     from ckptplan.model.profile import HardwareProfile
     from ckptplan.model.progress import Progress
@@ -263,12 +264,20 @@ def tolerance(text: str, *, option: str) -> float:
     return share
 
 
-def need_torch() -> None:
-    """Raise MissingExtra if PyTorch is not installed."""
+def need_runtime(spec: CellSpec) -> None:
+    """Raise MissingExtra if what runs a cell is not installed."""
     from importlib.util import find_spec
 
-    if find_spec("torch") is None:
-        raise MissingExtra("torch", package="torch")
+    if find_spec(spec.runtime) is None:
+        raise MissingExtra(spec.runtime, package=spec.runtime)
+
+
+def check_jax_device(device: str | None) -> None:
+    """Raise InputError for a device on which cells of JAX are not measured."""
+    if device not in (None, "cpu"):
+        raise InputError(
+            "cells of JAX are measured on processors only", field="--device", value=device, accepted="cpu"
+        )
 
 
 def load_profile(name: str, *, option: str = "--profile") -> HardwareProfile:

@@ -1,8 +1,8 @@
 """``ckptplan validate``: execute a plan and compare its predictions with measurements."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -17,6 +17,8 @@ from ckptplan.errors import InputError, quote_value
 from ckptplan.units import parse_seconds
 
 if TYPE_CHECKING:
+    from ckptplan.calibration.cell_spec import CellSpec
+    from ckptplan.calibration.validation import Validation
     from ckptplan.model.plan import Plan
     from ckptplan.model.progress import Progress
     from ckptplan.report.chrome_trace import ChromeTrace
@@ -101,23 +103,24 @@ def command(
     rounds = options.plain_integer(repeats, option="--repeats", most=1000)
     thread_count = options.thread_count(threads)
     planned = load_plan(plan)
-    options.need_torch()
-    from ckptplan.calibration.validate import validate
+    from ckptplan.calibration.comparable import choose_cell
     from ckptplan.report.html.validation import make_validation_page
     from ckptplan.report.validation import view_validation
 
+    with named_by_option():
+        spec = choose_cell(planned.workload, cell=cell, trust=trust_cell)
+        options.need_runtime(spec)
+        where = _choose_place(planned, spec, device=device, thread_count=thread_count, trace=trace)
     with named_by_option(), _late_bar("running") as progress:
-        found = validate(
+        found = _choose_validation(spec)(
             planned,
-            cell=cell,
-            trust_cell=trust_cell,
-            device=None if device is None else device.value,
+            spec=spec,
+            **where,
             regret=regret,
             tolerance=times,
             overhead_tolerance=points,
             memory_tolerance=peaks,
             repeats=rounds,
-            thread_count=thread_count,
             max_seconds=most,
             progress=progress,
             tell=lambda text: note(f"ckptplan: {text}"),
@@ -144,6 +147,38 @@ def command(
         raise KeyboardInterrupt
     if found.off or found.noisy:
         raise typer.Exit(OUTSIDE)
+
+
+def _choose_validation(spec: "CellSpec") -> "Callable[..., Validation]":
+    """Return what validates a plan with a cell."""
+    if spec.runtime == "jax":
+        from ckptplan.calibration.in_jax.validate import validate_jax
+
+        return validate_jax
+    from ckptplan.calibration.validate import validate
+
+    return validate
+
+
+def _choose_place(
+    plan: "Plan", spec: "CellSpec", *, device: Device | None, thread_count: int | None, trace: str | None
+) -> dict[str, Any]:
+    """Return where a cell runs, as arguments of what validates. Raises InputError."""
+    name = None if device is None else device.value
+    if spec.runtime != "jax":
+        return {"device": name, "thread_count": thread_count}
+    from ckptplan.calibration.in_jax.threads import set_threads
+
+    options.check_jax_device(name)
+    if trace is not None:
+        raise InputError(
+            "a compiled program of JAX has no times of its actions",
+            field="--trace",
+            value=trace,
+            accepted="`ckptplan simulate` with --trace, for the simulated timeline alone",
+        )
+    calibration = plan.workload.calibration
+    return {"threads": set_threads(thread_count or (calibration.threads if calibration else None))}
 
 
 def _read_seconds(text: str | None) -> float | None:

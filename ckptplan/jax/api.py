@@ -21,6 +21,7 @@ from ckptplan.jax.step import Step, differentiable, trace_step
 from ckptplan.jax.table import make_table
 from ckptplan.jax.tapes import Tape, Wanted, check_tape
 from ckptplan.model.plan import Plan
+from ckptplan.model.workload import Workload
 from ckptplan.schedule.schedule import Schedule
 
 
@@ -34,6 +35,7 @@ def scan(  # noqa: PLR0917 - the signature of jax.lax.scan
     *,
     plan: Plan | Schedule | None = None,
     memory: int | str | None = None,
+    workload: Workload | None = None,
     tape: Tape | None = None,
     remote_dir: str | os.PathLike[str] | None = None,
 ) -> tuple[Any, Any]:
@@ -50,6 +52,7 @@ def scan(  # noqa: PLR0917 - the signature of jax.lax.scan
         memory: in place of a plan, the bytes that the call may take, or text as "64 MiB". A plan is made from
             shapes alone while the program is traced. The outputs of all steps and the gradients that are
             wanted are part of it.
+        workload: of a calibration of this cell in JAX; a plan for ``memory`` is then chosen by its times.
         tape: how the backward of a step is fed: 'residuals' of the step, the results of its matrix 'products',
             or its 'states'. By default it is the kind whose bytes the plan was made for.
         remote_dir: a folder for remote checkpoints; without it, they are kept in host memory.
@@ -68,7 +71,16 @@ def scan(  # noqa: PLR0917 - the signature of jax.lax.scan
         state, outputs = lax.scan(f, init, xs, length=length, reverse=reverse)
         return state, outputs
     state, outputs, _ = _run(
-        step, init, xs, steps=steps, reverse=reverse, plan=plan, memory=memory, tape=tape, remote_dir=remote_dir
+        step,
+        init,
+        xs,
+        steps=steps,
+        reverse=reverse,
+        plan=plan,
+        memory=memory,
+        workload=workload,
+        tape=tape,
+        remote_dir=remote_dir,
     )
     return state, outputs
 
@@ -82,6 +94,7 @@ def bptt(
     *,
     plan: Plan | Schedule | None = None,
     memory: int | str | None = None,
+    workload: Workload | None = None,
     tape: Tape | None = None,
     remote_dir: str | os.PathLike[str] | None = None,
 ) -> tuple[jax.Array, Any]:
@@ -93,7 +106,7 @@ def bptt(
     """
     _check_function(f, field="f")
     _check_function(loss, field="loss")
-    step = _with_loss(f, loss)
+    step = with_loss(f, loss)
     state, _, (total,) = _run(
         step,
         init,
@@ -102,6 +115,7 @@ def bptt(
         reverse=False,
         plan=plan,
         memory=memory,
+        workload=workload,
         tape=tape,
         remote_dir=remote_dir,
     )
@@ -116,18 +130,20 @@ def plan_for(
     length: int | None = None,
     *,
     memory: int | str,
+    workload: Workload | None = None,
     input_gradients: bool = False,
 ) -> Plan:
     """Return the plan that ``bptt`` makes for ``memory``; without a loss, the one of ``scan``.
 
     Arrays may be given as ``jax.ShapeDtypeStruct``: sizes come from shapes, and nothing runs. The plan's
     ``tape_bytes`` say which kind of tape was chosen. Gradients of ``xs`` are part of the limit with
-    ``input_gradients``. Raises InputError, also if no plan fits.
+    ``input_gradients``. Times are those of ``workload``, if it is given. Raises InputError, also if no plan
+    fits.
     """
     _check_function(f, field="f")
     if loss is not None:
         _check_function(loss, field="loss")
-    step = _with_loss(f, loss) if loss is not None else lambda _, state, x: (*_pair(f(state, x)), ())
+    step = with_loss(f, loss) if loss is not None else lambda _, state, x: (*_pair(f(state, x)), ())
     steps = _count_steps(xs, length)
     plans: list[Plan] = []
 
@@ -135,7 +151,7 @@ def plan_for(
         traced = trace_step(step, init, xs)
         inputs = differentiable(traced.inputs) if input_gradients else ()
         wanted = Wanted(constants=differentiable(traced.constants), inputs=inputs)
-        plans.append(make_plan(traced, steps=steps, memory=memory, wanted=wanted))
+        plans.append(make_plan(traced, steps=steps, memory=memory, wanted=wanted, timed=workload))
 
     jax.eval_shape(trace, init, xs)
     return plans[0]
@@ -150,12 +166,17 @@ def _run(
     reverse: bool,
     plan: Plan | Schedule | None,
     memory: int | str | None,
+    workload: Workload | None,
     tape: Tape | None,
     remote_dir: str | os.PathLike[str] | None,
 ) -> tuple[Any, Any, Any]:
     if (plan is None) == (memory is None):
         problem = "is missing" if plan is None else "is given together with memory"
         raise InputError(problem, field="plan", accepted="a plan, or memory='64 MiB' in its place")
+    if workload is not None and memory is None:
+        raise InputError(
+            "is given without memory, and a plan has its own", field="workload", accepted="memory='64 MiB'"
+        )
     traced = trace_step(step, init, xs)
     check_collectives(traced.closed.jaxpr)
     if tape is not None:
@@ -164,7 +185,7 @@ def _run(
     remote = _open_remote(0 if given is None else given.remote_slots, remote_dir)
 
     def loop_of(wanted: Wanted) -> Loop:
-        chosen = make_plan(traced, steps=steps, memory=memory, wanted=wanted) if plan is None else plan
+        chosen = plan or make_plan(traced, steps=steps, memory=memory, wanted=wanted, timed=workload)
         return Loop(
             step=traced,
             table=given or make_table(read_schedule(chosen, steps=steps), steps=steps),
@@ -184,7 +205,9 @@ def _open_remote(slots: int, folder: str | os.PathLike[str] | None) -> HostRemot
     return HostRemote() if folder is None else FileRemote(folder)
 
 
-def _with_loss(f: Callable[[Any, Any], tuple[Any, Any]], loss: Callable[[Any, Any], Any]) -> Step:
+def with_loss(f: Callable[[Any, Any], tuple[Any, Any]], loss: Callable[[Any, Any], Any]) -> Step:
+    """Return a step whose term is ``loss(t, output)``, and whose outputs are not kept."""
+
     def step(t: Any, state: Any, x: Any) -> tuple[Any, Any, Any]:
         after, output = _pair(f(state, x))
         term = jnp.asarray(loss(t, output))

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from ckptplan.errors import InputError, PlanMismatch, quote_value
-from ckptplan.jax.footprint import StepFootprint, measure_step
+from ckptplan.jax.footprint import measure_step
 from ckptplan.jax.step import TracedStep
 from ckptplan.jax.tapes import Tape, Wanted
 from ckptplan.model.plan import Plan
@@ -46,20 +46,22 @@ def choose_tape(plan: Plan | Schedule, step: TracedStep, wanted: Wanted) -> Tape
         return "residuals"
     footprints = measure_step(step, wanted)
     units = plan.workload.units or 1
-    planned = plan.workload.tape_bytes * units * (1 + _TOLERANCE)
-    fitting = [one for one in footprints if one.tape_bytes <= planned]
-    chosen = max(fitting, key=_bytes) if fitting else min(footprints, key=_bytes)
+    sizes = {one.tape: one.tape_bytes for one in footprints}
+    chosen = pick_tape(sizes, planned=plan.workload.tape_bytes * units)
+    fits = sizes[chosen] <= plan.workload.tape_bytes * units * (1 + _TOLERANCE)
     state, known = footprints[0].state_bytes, plan.workload.state_bytes * units
-    if not fitting or state > known * (1 + _TOLERANCE):
+    if not fits or state > known * (1 + _TOLERANCE):
         tape = format_bytes(plan.workload.tape_bytes * units)
         warnings.warn(
             f"the plan is for a state of {format_bytes(known)} and tapes of {tape}; this step has a state of "
-            f"{format_bytes(state)} and tapes of at least {format_bytes(chosen.tape_bytes)}",
+            f"{format_bytes(state)} and tapes of at least {format_bytes(sizes[chosen])}",
             PlanMismatch,
             stacklevel=4,
         )
-    return chosen.tape
+    return chosen
 
 
-def _bytes(footprint: StepFootprint) -> int:
-    return footprint.tape_bytes
+def pick_tape(sizes: Mapping[Tape, int], *, planned: int) -> Tape:
+    """Return the kind of tape that is largest within the planned bytes; the smallest if none is."""
+    fitting = [kind for kind, size in sizes.items() if size <= planned * (1 + _TOLERANCE)]
+    return max(fitting, key=sizes.__getitem__) if fitting else min(sizes, key=sizes.__getitem__)

@@ -10,9 +10,10 @@ from ckptplan.errors import Infeasible, InputError
 from ckptplan.jax.footprint import StepFootprint, measure_step
 from ckptplan.jax.leaves import byte_size
 from ckptplan.jax.step import TracedStep
+from ckptplan.jax.step_times import StepTimes, assume_times, take_times
 from ckptplan.jax.tapes import Wanted
 from ckptplan.model.plan import Plan
-from ckptplan.model.workload import Basis
+from ckptplan.model.workload import TIMES, Basis, Workload
 from ckptplan.planning.ranking import rank_strategies
 from ckptplan.planning.request import Request
 from ckptplan.units import format_bytes, parse_bytes
@@ -20,28 +21,28 @@ from ckptplan.units import format_bytes, parse_bytes
 #: Closed forms that keep nothing remote.
 _STRATEGIES = ("base", "standard", "nested", "revolve")
 _COUNTED = ("state_bytes", "tape_bytes", "resident_bytes_per_step", "resident_bytes", "workspace_bytes")
-_TIMED = ("forward_seconds", "backward_seconds", "recompute_seconds", "record_overhead_seconds")
 #: One in this many bytes of a limit is left for what the compiler arranges in another way.
 _MARGIN = 50
-#: What a row of the table takes in addition to its steps.
-_ROW_SECONDS = 2e-6
-#: A step that computes nothing.
-_LEAST_SECONDS = 1e-9
 
 
-def make_plan(step: TracedStep, *, steps: int, memory: object, wanted: Wanted) -> Plan:
+def make_plan(
+    step: TracedStep, *, steps: int, memory: object, wanted: Wanted, timed: Workload | None = None
+) -> Plan:
     """Return the quickest plan for a loop within a limit; its tape bytes are those of the chosen kind of tape.
 
     Outputs of all steps and their gradients are part of the limit, as are the wanted gradients of parameters
-    and inputs. Raises InputError if no plan fits.
+    and inputs. Times are those of a ``timed`` workload. Raises InputError if no plan fits, or if that is of
+    another step.
     """
     limit = read_limit(memory)
     kept = 2 * byte_size(step.outputs) + byte_size([step.inputs[place] for place in wanted.inputs])
     found: list[Plan] = []
     least: list[Infeasible] = []
-    for footprint in measure_step(step, wanted):
+    footprints = measure_step(step, wanted)
+    for footprint in footprints:
+        times = assume_times(footprint) if timed is None else take_times(footprint, timed, among=footprints)
         try:
-            found.append(_plan(footprint, steps, limit, kept))
+            found.append(_plan(footprint, times, steps, limit, kept))
         except Infeasible as error:
             least.append(error)
     if found:
@@ -71,10 +72,8 @@ def read_limit(memory: object) -> int:
 
 
 @lru_cache(maxsize=256)
-def _plan(footprint: StepFootprint, steps: int, limit: int, kept: int) -> Plan:
+def _plan(footprint: StepFootprint, times: StepTimes, steps: int, limit: int, kept: int) -> Plan:
     counted = Basis(kind="derived", why="from the shapes of the traced step")
-    timed = Basis(kind="assumed", why="operations of the traced step, at assumed rates")
-    forward = max(footprint.forward_seconds, _LEAST_SECONDS)
     workload = ckptplan.Workload(
         name=f"jax-{footprint.tape}",
         steps=steps,
@@ -83,13 +82,8 @@ def _plan(footprint: StepFootprint, steps: int, limit: int, kept: int) -> Plan:
         tape_bytes=footprint.tape_bytes,
         resident_bytes_per_step=kept,
         workspace_bytes=footprint.workspace_bytes,
-        forward_seconds=forward,
-        recompute_seconds=forward,
-        record_overhead_seconds=max(0.0, footprint.record_seconds - forward),
-        backward_seconds=max(footprint.backward_seconds, _LEAST_SECONDS),
-        advance_seconds=_ROW_SECONDS,
-        chunk_seconds=_ROW_SECONDS,
-        basis={**dict.fromkeys(_COUNTED, counted), **dict.fromkeys(_TIMED, timed)},
+        **times.fields(),
+        basis={**dict.fromkeys(_COUNTED, counted), **dict.fromkeys(TIMES, times.basis)},
     )
     profile = ckptplan.HardwareProfile(name="memory-limit", local_bytes=limit, remote_bytes=0)
     request = Request.of(

@@ -1,8 +1,8 @@
 """Defines the record of a calibration: its machine, its repeats, and the accuracy of its times."""
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, SerializerFunctionWrapHandler, model_serializer
 
 from ckptplan.model.quantities import Name, Text
 from ckptplan.units import format_threads
@@ -30,8 +30,11 @@ class Calibration(BaseModel):
 
     machine: Annotated[Text, Field(min_length=1, description="processor, or accelerator, that was measured")]
     device: Literal["cpu", "cuda"]
-    threads: Annotated[int, Field(ge=1, le=MOST_THREADS, description="threads of PyTorch on the processor")]
-    torch: Annotated[Text, Field(description="version of PyTorch")]
+    threads: Annotated[
+        int, Field(ge=1, le=MOST_THREADS, description="threads that ran the cell on the processor")
+    ]
+    torch: Annotated[Text | None, Field(description="version of PyTorch, if it ran the cell")] = None
+    jax: Annotated[Text | None, Field(description="version of JAX, if it ran the cell")] = None
     date: Annotated[Text, Field(description="UTC, ISO 8601")]
     seed: Annotated[int, Field(ge=-(2**63), lt=2**63)]
     clock: Annotated[
@@ -62,6 +65,17 @@ class Calibration(BaseModel):
         dict[Name, Measured],
         Field(description="field, or recorded_seconds (a recorded step) -> repeats, spread and fit"),
     ] = Field(default_factory=dict)
+
+    @model_serializer(mode="wrap")
+    def _leave_out_the_other_framework(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Return the fields, without the version of what did not run the cell."""
+        document: dict[str, Any] = serialize(self)
+        return {name: value for name, value in document.items() if name not in ("torch", "jax") or value}
+
+    @property
+    def framework(self) -> str:
+        """What ran the cell, with its version."""
+        return f"PyTorch {self.torch}" if self.jax is None else f"JAX {self.jax}"
 
     @property
     def times_actions(self) -> bool:

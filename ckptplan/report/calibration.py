@@ -7,7 +7,7 @@ from typing import Any
 
 from rich.console import Console
 
-from ckptplan.calibration.calibrate import Calibrated
+from ckptplan.calibration.calibrated import Calibrated
 from ckptplan.model.calibration import Calibration
 from ckptplan.report.columns import FittedTable, TableColumn, wrap_lines
 from ckptplan.report.view import View
@@ -54,7 +54,7 @@ def _print_calibration(console: Console, found: Calibrated, *, wording: Wording)
     """Print sizes, times with their spread and fit, transfers, and how far to trust them."""
     calibration = _of(found)
     console.print(f"{found.workload.cell}, batch {found.workload.batch}", style="bold", soft_wrap=True)
-    where = f"on {calibration.machine}, {calibration.threads_text}, PyTorch {calibration.torch}"
+    where = f"on {calibration.machine}, {calibration.threads_text}, {calibration.framework}"
     console.print(wrap_lines(f"{where}, {calibration.clock}", width=console.width), soft_wrap=True)
     console.print()
     table = FittedTable(
@@ -155,7 +155,7 @@ def _make_document(found: Calibrated) -> dict[str, Any]:
         "workload": {"hash": found.workload.hash, **found.workload.model_dump(mode="json")},
         "profile": {"hash": found.profile.hash, **found.profile.model_dump(mode="json")},
         "noisy": found.noisy is not None,
-        "workspace_residual": found.footprint.residual,
+        "workspace_residual": found.workspace_residual,
         "transfer_misfit": found.transfers.misfit,
     }
 

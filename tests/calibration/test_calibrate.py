@@ -12,8 +12,10 @@ import torch
 import ckptplan
 from ckptplan import InputError
 from ckptplan.calibration import footprint, runs
-from ckptplan.calibration.calibrate import Calibrated, calibrate
-from ckptplan.calibration.cells import CellSpec, MeasuredNetwork, build_network
+from ckptplan.calibration.calibrate import calibrate
+from ckptplan.calibration.calibrated import Calibrated
+from ckptplan.calibration.cell_spec import CellSpec
+from ckptplan.calibration.cells import MeasuredNetwork, build_network
 from ckptplan.calibration.counted import count_sizes
 from ckptplan.calibration.counter import RunCounter
 from ckptplan.calibration.extent import fit_in, full_extent

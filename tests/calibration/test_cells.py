@@ -7,7 +7,8 @@ import torch
 
 import ckptplan
 from ckptplan import InputError
-from ckptplan.calibration.cells import CellSpec, build_network
+from ckptplan.calibration.cell_spec import CellSpec
+from ckptplan.calibration.cells import build_network
 from ckptplan.torch.trees import byte_size, flatten
 
 FACTORIES = """

@@ -9,7 +9,8 @@ import pytest
 import torch
 
 from ckptplan.calibration import runs
-from ckptplan.calibration.cells import CellSpec, MeasuredNetwork, build_network
+from ckptplan.calibration.cell_spec import CellSpec
+from ckptplan.calibration.cells import MeasuredNetwork, build_network
 from ckptplan.calibration.counter import RunCounter
 from ckptplan.calibration.footprint import FEWEST_RUNS, measure
 from ckptplan.calibration.pieces import PieceCell

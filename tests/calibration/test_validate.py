@@ -9,8 +9,10 @@ import torch
 import ckptplan
 from ckptplan import HardwareProfile, InputError, Plan, Workload
 from ckptplan.calibration import runs
-from ckptplan.calibration.calibrate import Calibrated, calibrate
-from ckptplan.calibration.cells import CellSpec, MeasuredNetwork, build_network
+from ckptplan.calibration.calibrate import calibrate
+from ckptplan.calibration.calibrated import Calibrated
+from ckptplan.calibration.cell_spec import CellSpec
+from ckptplan.calibration.cells import MeasuredNetwork, build_network
 from ckptplan.calibration.compared_bytes import gradient_row
 from ckptplan.calibration.validate import validate
 from ckptplan.calibration.validation import Row, Validation, Verdict

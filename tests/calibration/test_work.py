@@ -6,8 +6,10 @@ import pytest
 import torch
 
 import ckptplan
-from ckptplan.calibration.calibrate import Calibrated, calibrate
-from ckptplan.calibration.cells import CellSpec, MeasuredNetwork, build_network
+from ckptplan.calibration.calibrate import calibrate
+from ckptplan.calibration.calibrated import Calibrated
+from ckptplan.calibration.cell_spec import CellSpec
+from ckptplan.calibration.cells import MeasuredNetwork, build_network
 from ckptplan.calibration.pilot import PilotTimes
 from ckptplan.calibration.work import WorkCounter, count_work
 from ckptplan.cost.case import Case

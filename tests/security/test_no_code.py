@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import ckptplan
-from ckptplan.calibration.cells import CellSpec
+from ckptplan.calibration.cell_spec import CellSpec
 from ckptplan.calibration.validate import validate
 from tests.security.program import run_all
 from tests.support import small_plan

@@ -55,7 +55,8 @@ except OutOfMemory as error:
 CALIBRATION = """
 import resource, torch
 from ckptplan.calibration import footprint
-from ckptplan.calibration.cells import CellSpec, build_network
+from ckptplan.calibration.cell_spec import CellSpec
+from ckptplan.calibration.cells import build_network
 from ckptplan.calibration.counter import RunCounter
 from ckptplan.torch.memory import OutOfMemory
 

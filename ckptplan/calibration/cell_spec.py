@@ -1,0 +1,161 @@
+"""Reads the names of cells: built-in ones, and factories of the user's own modules, for PyTorch or for JAX."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any, Literal
+
+from ckptplan.errors import InputError, did_you_mean, quote_value
+from ckptplan.model.workload import Workload
+from ckptplan.wording import Argument, Phrase
+
+#: What runs a cell. A name without a prefix is of PyTorch.
+Runtime = Literal["torch", "jax"]
+_PREFIX = "jax:"
+#: Cells that every runtime has.
+BUILT_IN = ("gru", "lif", "lstm", "rnn")
+_TEXT = re.compile(r"(?P<name>[\w.:]+)\s*(\((?P<settings>[^()]*)\))?")
+_SETTINGS = ("inputs", "neurons", "compile")
+#: The default number of inputs of a cell.
+INPUTS = 64
+#: The largest number of inputs or neurons.
+_MOST = 10**9
+_FORM = (
+    f"NAME(inputs=N, neurons=N, compile=K), where NAME is {', '.join(BUILT_IN)} or package.module:factory, "
+    "with jax: before it for a cell of JAX"
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class CellSpec:
+    """A cell and its sizes, as in the field ``cell`` of a workload: ``gru(inputs=64, neurons=256)``.
+
+    With ``compile=K``, a step is a compiled piece of K steps.
+    """
+
+    name: str
+    inputs: int
+    neurons: int
+    compile: int | None = None
+    runtime: Runtime = "torch"
+
+    def __str__(self) -> str:
+        compiled = "" if self.compile is None else f", compile={self.compile}"
+        return f"{self.full_name}(inputs={self.inputs}, neurons={self.neurons}{compiled})"
+
+    @property
+    def full_name(self) -> str:
+        """The name with its runtime, as it is written."""
+        return f"{_PREFIX}{self.name}" if self.runtime == "jax" else self.name
+
+    @classmethod
+    def named(cls, name: str, *, inputs: int, neurons: int, compile: int | None = None) -> CellSpec:  # noqa: A002 - as the setting
+        """Return the spec of a name, whose prefix says what runs it."""
+        runtime: Runtime = "jax" if name.startswith(_PREFIX) else "torch"
+        return cls(
+            name=name.removeprefix(_PREFIX), inputs=inputs, neurons=neurons, compile=compile, runtime=runtime
+        )
+
+    @classmethod
+    def parse(cls, text: str, *, neurons: int | None = None) -> CellSpec:
+        """Parse the text form; ``neurons`` is the default for a name without sizes. Raises InputError."""
+        accepted = _FORM
+        match = _TEXT.fullmatch(text.strip())
+        if match is None:
+            raise InputError(f"{quote_value(text)} is not a cell", field="cell", value=text, accepted=accepted)
+        given: dict[str, int] = {} if neurons is None else {"neurons": neurons}
+        for part in filter(None, (match["settings"] or "").replace(" ", "").split(",")):
+            name, _, value = part.partition("=")
+            if name not in _SETTINGS or not _is_count(value):
+                raise InputError(
+                    f"{quote_value(part)} is not a setting of a cell",
+                    field="cell",
+                    value=text,
+                    accepted=accepted,
+                )
+            given[name] = int(value)
+        if "neurons" not in given:
+            raise InputError(
+                f"{quote_value(text)} does not say how many neurons",
+                field="cell",
+                value=text,
+                accepted=accepted,
+            )
+        return cls.named(match["name"], **{"inputs": INPUTS, **given})
+
+    @classmethod
+    def of(cls, workload: Workload, *, trust: bool = False) -> CellSpec:
+        """Return the cell that a workload names.
+
+        A workload can come from anybody's file, so a factory that it names is only accepted with ``trust``.
+        Raises InputError.
+        """
+        if workload.cell is None:
+            raise InputError(
+                f"workload {workload.name!r} names no cell to run",
+                field="workload.cell",
+                accepted=Phrase("a workload that `calibrate` measured, or ", Argument("cell")),
+            )
+        try:
+            spec = cls.parse(
+                workload.cell, neurons=None if workload.network is None else workload.network.neurons
+            )
+        except InputError as error:
+            raise error.inside(prefix="workload") from None
+        if not trust and ":" in spec.name:
+            raise InputError(
+                f"workload {workload.name!r} asks to import and call {quote_value(spec.name, limit=200)}; "
+                "code that a file names only runs if you say so",
+                field="workload.cell",
+                value=workload.cell,
+                accepted=Phrase(
+                    f"{', '.join(BUILT_IN)}; or, if you trust that code, ",
+                    Argument("trust_cell", True),
+                    ", or ",
+                    Argument("cell", str(spec)),
+                ),
+            )
+        return spec
+
+
+def _is_count(text: str) -> bool:
+    """Return whether a text is a whole number from 1 to 10^9."""
+    return text.isascii() and text.isdecimal() and len(text) < 20 and 1 <= int(text) <= _MOST
+
+
+def import_factory(name: str, *, factory: str) -> Callable[..., Any]:
+    """Return the factory ``package.module:factory``, also from the current folder. Raises InputError.
+
+    The name is the caller's own, or one that the caller trusts (``CellSpec.of``): importing runs code.
+    ``factory`` says what a factory is.
+    """
+    module, _, attribute = name.partition(":")
+    accepted = f"{', '.join(BUILT_IN)}, or package.module:factory"
+    if not attribute:
+        raise InputError(
+            f"there is no cell {quote_value(name)}.{did_you_mean(name, BUILT_IN)}",
+            field="cell",
+            value=name,
+            accepted=accepted,
+        )
+    if os.getcwd() not in sys.path:  # noqa: PTH109 - as Python itself puts it there
+        # An installed program does not search the current folder.
+        sys.path.insert(0, os.getcwd())  # noqa: PTH109
+    try:
+        found = getattr(import_module(module), attribute)
+    except Exception as error:
+        # An import may raise anything.
+        raise InputError(
+            f"{quote_value(name)} cannot be imported: {type(error).__name__}: {error}",
+            field="cell",
+            value=name,
+            accepted=accepted,
+        ) from error
+    if not callable(found):
+        raise InputError(f"{quote_value(name)} cannot be called", field="cell", value=name, accepted=factory)
+    return found  # type: ignore[no-any-return]

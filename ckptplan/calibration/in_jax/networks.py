@@ -1,0 +1,202 @@
+"""Builds cells of JAX: built-in ones, and those of the user's own modules."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from ckptplan.calibration.cell_spec import CellSpec, import_factory
+from ckptplan.calibration.in_jax.built_in import BUILT_IN_CELLS
+from ckptplan.errors import CkptplanError, InputError, quote_value
+from ckptplan.jax import bptt
+from ckptplan.jax.leaves import byte_size, has_gradient
+from ckptplan.jax.tapes import Tape
+from ckptplan.model.plan import Plan
+from ckptplan.schedule.schedule import Schedule
+
+_FACTORY = (
+    "a factory that returns (step, parameters, state), or (step, parameters, state, inputs), where "
+    "step(parameters, state, x) returns (state, output) and inputs(steps) returns arrays, time first; it is "
+    "called with those of batch, inputs, neurons and seed that it takes"
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class JaxNetwork:
+    """A step with its parameters and its initial state, and inputs of any length."""
+
+    step: Callable[[Any, Any, Any], tuple[Any, Any]]
+    #: Leaves that have a gradient; what else the parameters hold is part of ``step``.
+    parameters: tuple[jax.Array, ...]
+    state: Any
+    make_inputs: Callable[[int], Any]
+
+    def inputs(self, steps: int) -> Any:
+        """Return inputs for ``steps`` steps, time first. Raises InputError if the factory's function fails."""
+        try:
+            return self.make_inputs(steps)
+        except CkptplanError:
+            raise
+        except Exception as error:
+            raise InputError(
+                f"its inputs for {steps} steps raised {type(error).__name__}: {error}",
+                field="cell",
+                accepted=_FACTORY,
+            ) from error
+
+    def arguments(self, steps: int) -> tuple[Any, Any, Any]:
+        """Return what a program of so many steps takes."""
+        return self.parameters, self.state, self.inputs(steps)
+
+    @staticmethod
+    def loss(_: Any, output: Any) -> Any:
+        """Return the loss of a step: a mean of squares of the first array of its output."""
+        values = jax.tree.leaves(output)[0]
+        real = values if has_gradient(values) else values.astype(jnp.float32)
+        return jnp.mean(jnp.square(jnp.abs(real)))
+
+    def under(self, plan: Plan | Schedule, *, tape: Tape | None = None) -> Callable[..., Any]:
+        """Return the loss of a sequence under a plan, as a function of a program's arguments."""
+
+        def run(parameters: Any, state: Any, xs: Any) -> Any:
+            total, _ = bptt(
+                lambda state, x: self.step(parameters, state, x), state, xs, self.loss, plan=plan, tape=tape
+            )
+            return total
+
+        return run
+
+    def plain(self) -> Callable[..., Any]:
+        """Return the loss of a sequence by ``jax.lax.scan``, which keeps what every step leaves."""
+
+        def run(parameters: Any, state: Any, xs: Any) -> Any:
+            def body(carry: Any, x: Any) -> Any:
+                state, total = carry
+                state, output = self.step(parameters, state, x)
+                term = self.loss(0, output)
+                return (state, total + term.astype(total.dtype)), None
+
+            return jax.lax.scan(body, (state, jnp.zeros(())), xs)[0][1]
+
+        return run
+
+    def in_double(self) -> JaxNetwork:
+        """Return a copy whose parameters, state and inputs are of double precision."""
+        return replace(
+            self,
+            parameters=_to_double(self.parameters),
+            state=_to_double(self.state),
+            make_inputs=lambda steps: _to_double(self.make_inputs(steps)),
+        )
+
+    @property
+    def resident_bytes(self) -> int:
+        """The bytes of the parameters."""
+        return byte_size(self.parameters)
+
+
+def _to_double(tree: Any) -> Any:
+    def change(leaf: Any) -> Any:
+        return leaf.astype(jnp.promote_types(leaf.dtype, jnp.float64)) if has_gradient(leaf) else leaf
+
+    return jax.tree.map(change, tree)
+
+
+def build_jax_network(spec: CellSpec, *, batch: int, seed: int) -> JaxNetwork:
+    """Return the network of a spec; the seed determines weights and data. Raises InputError."""
+    if spec.compile is not None:
+        raise InputError(
+            f"{spec} has compiled pieces, which are of PyTorch",
+            field="cell",
+            value=str(spec),
+            accepted="a cell of JAX without compile: its programs are compiled as a whole",
+        )
+    make = BUILT_IN_CELLS.get(spec.name) or import_factory(spec.name, factory=_FACTORY)
+
+    def make_normal(steps: int) -> Any:
+        random = np.random.default_rng(seed + 1)
+        return jnp.asarray(random.standard_normal((steps, batch, spec.inputs), np.float32))
+
+    step, parameters, state, make_inputs = _call_factory(spec, make, batch=batch, seed=seed)
+    leaves, tree = jax.tree.flatten(parameters)
+    places = [place for place, leaf in enumerate(leaves) if hasattr(leaf, "dtype") and has_gradient(leaf)]
+    if not places:
+        raise InputError(
+            f"{spec.full_name} returned parameters without a gradient, so there is nothing to plan",
+            field="cell",
+            accepted="arrays of real or complex numbers among the parameters",
+        )
+
+    def filled(given: Any, state: Any, x: Any) -> Any:
+        whole = list(leaves)
+        for place, leaf in zip(places, given, strict=True):
+            whole[place] = leaf
+        return step(jax.tree.unflatten(tree, whole), state, x)
+
+    network = JaxNetwork(
+        step=filled,
+        parameters=tuple(jnp.asarray(leaves[place]) for place in places),
+        state=jax.tree.map(jnp.asarray, state),
+        make_inputs=make_inputs or make_normal,
+    )
+    _check_step(network)
+    return network
+
+
+def _check_step(network: JaxNetwork) -> None:
+    """Trace a step and its loss. Raises InputError if the cell fails."""
+
+    def run(parameters: Any, state: Any, xs: Any) -> Any:
+        _, output = network.step(parameters, state, jax.tree.map(lambda leaf: leaf[0], xs))
+        return network.loss(0, output)
+
+    try:
+        jax.eval_shape(run, *network.arguments(1))
+    except CkptplanError:
+        raise
+    except Exception as error:
+        shapes = ", ".join(f"{leaf.dtype}{list(leaf.shape[1:])}" for leaf in jax.tree.leaves(network.inputs(1)))
+        raise InputError(
+            f"its first step, or the mean square of its first output, raised {type(error).__name__}: {error} "
+            f"(inputs of a step: {shapes})",
+            field="cell",
+            accepted=_FACTORY,
+        ) from error
+
+
+def _call_factory(
+    spec: CellSpec, make: Callable[..., Any], *, batch: int, seed: int
+) -> tuple[Any, Any, Any, Any]:
+    """Call a factory with the settings that it takes. Raises InputError."""
+    settings = {"batch": batch, "inputs": spec.inputs, "neurons": spec.neurons, "seed": seed}
+    takes = inspect.signature(make).parameters
+    if not any(one.kind is inspect.Parameter.VAR_KEYWORD for one in takes.values()):
+        settings = {name: value for name, value in settings.items() if name in takes}
+    try:
+        made = make(**settings)
+    except Exception as error:
+        raise InputError(
+            f"{spec.full_name} raised {type(error).__name__}: {error}", field="cell", accepted=_FACTORY
+        ) from error
+    if not isinstance(made, tuple) or len(made) not in (3, 4) or not callable(made[0]):
+        raise InputError(
+            f"{spec.full_name} returned {quote_value(type(made).__name__)}", field="cell", accepted=_FACTORY
+        )
+    step, parameters, state, *rest = made
+    if not jax.tree.leaves(state):
+        raise InputError(
+            f"{spec.full_name} returned a state without arrays", field="cell", accepted="zeros of its shapes"
+        )
+    if rest and not callable(rest[0]):
+        raise InputError(
+            f"{spec.full_name} returned {quote_value(type(rest[0]).__name__)} as its inputs",
+            field="cell",
+            accepted=_FACTORY,
+        )
+    return step, parameters, state, rest[0] if rest else None

@@ -1,0 +1,74 @@
+"""Compiles programs of a cell, and measures their time and what the compiler says of their memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from time import perf_counter
+from typing import Any
+
+import jax
+
+from ckptplan.calibration.in_jax.networks import JaxNetwork
+from ckptplan.jax.tapes import Tape
+from ckptplan.model.plan import Plan
+from ckptplan.schedule.schedule import Schedule
+
+
+@dataclass(frozen=True, kw_only=True)
+class CompiledLoop:
+    """A compiled program of a cell, with its arguments."""
+
+    run: Callable[..., Any]
+    arguments: tuple[Any, ...]
+    #: Arguments, results and temporary arrays, by the compiler's analysis.
+    memory_bytes: int
+    compile_seconds: float
+
+    def call(self) -> Any:
+        """Run the program and return its results."""
+        return jax.block_until_ready(self.run(*self.arguments))
+
+    def measure_seconds(self, clock: Callable[[], float]) -> float:
+        """Return the seconds of a run."""
+        began = clock()
+        self.call()
+        return clock() - began
+
+
+def compile_gradient(
+    network: JaxNetwork, plan: Plan | Schedule | None, *, steps: int, tape: Tape | None = None
+) -> CompiledLoop:
+    """Return the program of a loss and its gradient under a plan; without one, by ``jax.lax.scan``."""
+    function = network.plain() if plan is None else network.under(plan, tape=tape)
+    return compile_loop(jax.value_and_grad(function), network.arguments(steps))
+
+
+def compile_forward(network: JaxNetwork, plan: Schedule, *, tape: Tape | None = None) -> CompiledLoop:
+    """Return the program of a forward pass alone, without gradients."""
+    return compile_loop(network.under(plan, tape=tape), network.arguments(plan.steps))
+
+
+def compile_sweep(network: JaxNetwork, plan: Schedule, *, tape: Tape | None = None) -> CompiledLoop:
+    """Return the program of what a plan does before its first Backward."""
+
+    def sweep(parameters: Any, state: Any, xs: Any) -> Any:
+        function = network.under(plan, tape=tape)
+        return jax.vjp(lambda some: function(some, state, xs), parameters)
+
+    return compile_loop(sweep, network.arguments(plan.steps))
+
+
+def compile_loop(function: Callable[..., Any], arguments: tuple[Any, ...]) -> CompiledLoop:
+    """Compile a function for its arguments."""
+    began = perf_counter()
+    run = jax.jit(function).lower(*arguments).compile()
+    took = perf_counter() - began
+    found: Any = run.memory_analysis()
+    memory = (
+        found.argument_size_in_bytes
+        + found.output_size_in_bytes
+        + found.temp_size_in_bytes
+        - found.alias_size_in_bytes
+    )
+    return CompiledLoop(run=run, arguments=arguments, memory_bytes=int(memory), compile_seconds=took)

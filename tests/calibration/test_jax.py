@@ -1,0 +1,195 @@
+"""Cells of JAX are measured as compiled programs, and plans for them are validated the same way."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import jax.numpy as jnp
+import pytest
+
+import ckptplan
+from ckptplan import InputError
+from ckptplan.calibration.calibrated import Calibrated
+from ckptplan.calibration.cell_spec import CellSpec
+from ckptplan.calibration.comparable import why_not_comparable
+from ckptplan.calibration.in_jax.calibrate import calibrate_jax
+from ckptplan.calibration.in_jax.compared import compare_sizes
+from ckptplan.calibration.in_jax.counted import count_jax
+from ckptplan.calibration.in_jax.networks import build_jax_network
+from ckptplan.calibration.in_jax.sizes import count_jax_sizes
+from ckptplan.calibration.in_jax.threads import set_threads
+from ckptplan.calibration.in_jax.validate import validate_jax
+from ckptplan.calibration.in_jax.whole_times import ProgramWork, TimedPrograms
+from ckptplan.calibration.validation import Verdict
+from ckptplan.jax import plan_for
+from ckptplan.planning.playback import make_schedule
+from ckptplan.report.calibration import view_calibration
+from tests.support import run
+
+BATCH, INPUTS, NEURONS, STEPS = 16, 3, 64, 60
+SPEC = CellSpec.parse(f"jax:rnn(inputs={INPUTS}, neurons={NEURONS})")
+THREADS = set_threads(None)
+
+
+@pytest.fixture(scope="module")
+def calibrated() -> Calibrated:
+    return calibrate_jax(SPEC, batch=BATCH, steps=STEPS, threads=THREADS, quick=True)
+
+
+def test_sizes_are_those_of_the_shapes_and_times_are_measured(calibrated: Calibrated, tmp_path: Path) -> None:
+    found = calibrated.workload
+    assert found.cell == str(SPEC) == f"jax:rnn(inputs={INPUTS}, neurons={NEURONS})"
+    assert found.state_bytes == 4 * BATCH * NEURONS
+    assert found.resident_bytes == 4 * NEURONS * (INPUTS + NEURONS + 1)
+    assert found.resident_bytes_per_step == 4 * BATCH * INPUTS
+    assert found.calibration is not None
+    assert (found.calibration.torch, found.calibration.uncertainty >= 0.1) == (None, True)
+    assert found.basis["forward_seconds"].kind == found.basis["workspace_bytes"].kind == "measured"
+    ckptplan.save_workload(found, tmp_path / "my.toml")
+    assert ckptplan.load_workload(tmp_path / "my.toml").hash == found.hash
+    assert view_calibration(calibrated).document()["profile"]["hash"] == calibrated.profile.hash
+
+
+def test_a_plan_is_confirmed_by_its_program(calibrated: Calibrated) -> None:
+    """Counts, bytes and gradients are exact; times of so small a cell on a busy machine are not judged here."""
+    base = ckptplan.optimize(calibrated.workload, calibrated.profile, strategies=["base"])
+    plan = ckptplan.optimize(
+        calibrated.workload,
+        calibrated.profile,
+        strategies=["revolve"],
+        local_bytes=int(0.7 * base.predicted.local_peak_bytes),
+    )
+    found = validate_jax(plan, spec=SPEC, threads=THREADS, repeats=1, regret=False)
+    rows = {row.quantity: row for row in found.rows}
+    exact = ("state", "checkpoints and tapes", "remote peak", "steps run again", "gradient difference")
+    assert {name: rows[name].verdict for name in (*exact, "local peak")} == dict.fromkeys(
+        (*exact, "local peak"), Verdict.OK
+    )
+    assert rows["steps run again"].measured > 0
+    assert {"total", "base", "overhead"} <= rows.keys()
+
+
+def test_another_cell_is_detected(calibrated: Calibrated) -> None:
+    plan = ckptplan.optimize(calibrated.workload, calibrated.profile, strategies=["standard"])
+    other = CellSpec.parse(f"jax:rnn(inputs={INPUTS}, neurons={2 * NEURONS})")
+    sizes = count_jax_sizes(build_jax_network(other, batch=BATCH, seed=0))["residuals"]
+    peak = 2 * plan.predicted.local_peak_bytes
+    rows = compare_sizes(plan, sizes, memory_bytes=peak, tolerance=0.05)
+    verdicts = {row.quantity: row.verdict for row in rows}
+    assert verdicts.pop("remote peak") is Verdict.OK
+    assert verdicts == dict.fromkeys(("state", "checkpoints and tapes", "local peak"), Verdict.OFF)
+    assert why_not_comparable(plan, machine="another one", threads=THREADS) is not None
+
+
+def test_times_of_programs_are_separated() -> None:
+    """Programs that take exactly what the model says have the times of the model."""
+    seconds = (3.0, 2.5, 1.0, 5.0, 0.5, 0.25, 0.125, 0.0625, 7.0)
+    schedules = [make_schedule("base", steps=64)]
+    for chunk in (1, 4, 16):
+        schedules.append(make_schedule("standard", steps=64, chunk_size=chunk))
+        schedules.append(make_schedule("nested", steps=64, chunk_size=chunk, segment_size=32))
+        schedules.append(make_schedule("revolve", steps=64, chunk_size=chunk, nb_local=3))
+    works = [
+        ProgramWork.forward(64),
+        ProgramWork.of(schedules[0], sweep=True),
+        *map(ProgramWork.of, schedules),
+    ]
+    taken = [sum(count * one for count, one in zip(work.counts, seconds, strict=True)) for work in works]
+    timed = TimedPrograms(works=works, rounds=[taken] * 3)
+    found = timed.fit(chunks=(1, 4, 16), shown_by={"forward_seconds": 0})
+    assert found.misfit == pytest.approx(0, abs=1e-9)
+    assert found.recompute_seconds == pytest.approx(2.5)
+    # A call takes some time, too, which one length of a forward pass does not tell from its steps.
+    assert found.forward_seconds == pytest.approx(3.0 + 7.0 / 64, rel=0.01)
+
+
+def test_a_limit_of_memory_takes_calibrated_times(calibrated: Calibrated) -> None:
+    """The loop of the calibrated cell: its times are in the plan, and a slow forward pass moves the choice."""
+    network = build_jax_network(SPEC, batch=BATCH, seed=0)
+
+    def planned(timed: ckptplan.Workload | None) -> ckptplan.Plan:
+        def cell(state: Any, x: Any) -> Any:
+            return network.step(network.parameters, state, x)
+
+        return plan_for(
+            cell, network.state, network.inputs(STEPS), network.loss, memory="200 kB", workload=timed
+        )
+
+    found = planned(calibrated.workload).workload
+    assert found.recompute_seconds == calibrated.workload.recompute_seconds
+    assert found.basis["forward_seconds"].why.startswith("calibrated: workload my-workload")
+    slow = calibrated.workload.retimed({"recompute_seconds": 1.0}, basis={}, timed_on="my-machine")
+    quick = slow.retimed({"recompute_seconds": 1e-9}, basis={}, timed_on="my-machine")
+    assert planned(slow).predicted.recomputed_steps <= planned(quick).predicted.recomputed_steps
+    wider = count_jax(CellSpec.parse("jax:rnn(neurons=9)"), batch=BATCH, steps=STEPS, threads=1)
+    with pytest.raises(InputError, match=r"workload: .* has a state of 576 B .* this step has 4 KiB"):
+        planned(wider)
+
+
+def make_pairs() -> Any:
+    return lambda _, state, x: (state, x), {"w": jnp.ones(3)}
+
+
+def make_frozen() -> Any:
+    return lambda _, state, x: (state, x), {"w": 3}, jnp.ones(3)
+
+
+def make_broken(batch: int) -> Any:
+    return lambda weights, state, x: (state @ weights, x), jnp.ones((7, 7)), jnp.ones((batch, 3))
+
+
+def make_stateless() -> Any:
+    return lambda _, state, x: (state, x), jnp.ones(3), ()
+
+
+@pytest.mark.parametrize(
+    ("factory", "message"),
+    [
+        ("make_pairs", "returned 'tuple' .*step, parameters, state"),
+        ("make_frozen", "returned parameters without a gradient"),
+        ("make_broken", "its first step, .* raised TypeError"),
+        ("make_stateless", "returned a state without arrays"),
+        ("make_nothing", "cannot be imported"),
+    ],
+)
+def test_factories_that_are_not_accepted(factory: str, message: str) -> None:
+    with pytest.raises(InputError, match=f"cell: .*{message}"):
+        build_jax_network(CellSpec.parse(f"jax:{__name__}:{factory}(neurons=3)"), batch=2, seed=0)
+
+
+def test_kinds_of_tapes_have_their_sizes() -> None:
+    sizes = {
+        tape: count_jax(SPEC, batch=BATCH, steps=STEPS, threads=1, tape=tape).tape_bytes
+        for tape in ("residuals", "products", "states")
+    }
+    assert sizes["states"] == 4 * BATCH * NEURONS
+    with pytest.raises(InputError, match=r"tape: 'all' .*residuals, products, states"):
+        count_jax(SPEC, batch=BATCH, steps=STEPS, threads=1, tape="all")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--cell", "jax:gru", "--device", "cuda"), "cells of JAX are measured on processors only"),
+        (("--cell", "gru", "--tape", "states"), "--tape: is for cells of JAX"),
+        (("--cell", "jax:grux"), "there is no cell 'grux'"),
+    ],
+)
+def test_options_that_do_not_go_together(arguments: tuple[str, ...], message: str, tmp_path: Path) -> None:
+    done = run("calibrate", *arguments, "--bytes-only", cwd=tmp_path)
+    assert (done.returncode, message in done.stderr) == (2, True), done.stderr
+
+
+def test_pytorch_is_not_needed(tmp_path: Path) -> None:
+    program = (
+        "import sys; sys.modules['torch'] = None; sys.argv = ['ckptplan', 'calibrate', '--cell', 'jax:lif', "
+        "'--neurons', '4', '--T', '9', '--bytes-only']; from ckptplan.__main__ import main; main()"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, cwd=tmp_path, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert ckptplan.load_workload(tmp_path / "my-workload.toml").state_bytes == 2 * 4 * 32 * 4
