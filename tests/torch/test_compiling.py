@@ -373,6 +373,16 @@ def test_other_modes_are_refused_by_name() -> None:
         Compile(mode="fast")
 
 
+def test_a_cell_may_refer_to_classes_of_iterators(compiler: Compiler) -> None:
+    class Zipping(Cell):
+        def finish(self, state: torch.Tensor, pairs: Any = zip) -> torch.Tensor:
+            del pairs
+            return state
+
+    assert train(Zipping())[0].piece == PIECE
+    assert compiler.graphs == 2
+
+
 class Scripted(torch.nn.Module):
     """A cell whose step torch.jit has compiled: what it reads cannot be looked at."""
 

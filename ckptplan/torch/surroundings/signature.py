@@ -134,7 +134,7 @@ class Signature:
             return thing.name
         if isinstance(thing, _METHODS):
             return thing.__name__
-        if isinstance(thing, GeneratorType) or hasattr(thing, "__next__"):
+        if isinstance(thing, GeneratorType) or (hasattr(thing, "__next__") and not isinstance(thing, type)):
             # What it will give cannot be told.
             self.complete = False
             return None
