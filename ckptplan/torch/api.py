@@ -18,7 +18,7 @@ from ckptplan.torch.compiling.options import Compile, read_compile
 from ckptplan.torch.engine import Cell
 from ckptplan.torch.executor import Observer
 from ckptplan.torch.parameters import list_parameters
-from ckptplan.torch.piece_budget import PlanChoice, choose_plan
+from ckptplan.torch.piece_budget import PlanChoice, choose_plan, place_plan
 from ckptplan.torch.planned import Result, bptt_planned, check_losses, unroll_planned
 
 
@@ -236,7 +236,7 @@ def _choose_plan(
     if memory is None:
         if plan is None:
             raise InputError("is missing", field="plan", accepted="a plan, or memory='2 GiB' in its place")
-        return PlanChoice(plan=plan, executed=plan, compile=compile_)
+        return place_plan(plan, inputs, compile_)
     if plan is not None:
         raise InputError("is given together with plan", field="memory", accepted="one of the two")
     if not callable(cell):

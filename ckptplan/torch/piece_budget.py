@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -43,6 +44,8 @@ from ckptplan.torch.trees import byte_size, flatten
 _log = logging.getLogger("ckptplan.torch")
 #: Measurements that are kept: they live as long as the pieces.
 _MOST = 64
+#: How a workload of ``calibrate --compile K`` names its cell.
+_PIECES = re.compile(r"\bcompile=(\d+)\)$")
 _measured: OrderedDict[int, tuple[Built, Measurement]] = OrderedDict()
 
 
@@ -121,6 +124,30 @@ def choose_plan(
     plan, choice = min(plans, key=lambda one: one[0].predicted.seconds)
     _log.info("%s", describe_choice(plan, limit))
     return choice
+
+
+def place_plan(plan: Plan | Schedule, inputs: Any, compile_: Compile | None) -> PlanChoice:
+    """Return what executes a given plan: the actions of time steps, if it counts pieces.
+
+    Plans of workloads that ``calibrate --compile`` measured do. Raises InputError if the plan counts pieces of
+    another size than ``compile_`` has.
+    """
+    found = _PIECES.search(plan.workload.cell or "") if isinstance(plan, Plan) else None
+    as_it_is = PlanChoice(plan=plan, executed=plan, compile=compile_)
+    if isinstance(plan, Schedule) or found is None:
+        return as_it_is
+    piece = int(found[1])
+    count = piece * plan.steps if callable(inputs) else count_steps(inputs, None)
+    if count == plan.steps or -(-count // piece) != plan.steps:
+        return as_it_is
+    if compile_ is None or compile_.steps not in (None, piece):
+        raise InputError(
+            f"counts compiled pieces of {piece} steps, as {plan.workload.cell} was calibrated",
+            field="plan",
+            accepted=f"compile={piece} with it, or a plan of single steps",
+        )
+    stretched = stretch(schedule_of(plan), piece, count)
+    return PlanChoice(plan=plan, executed=stretched, compile=replace(compile_, steps=piece))
 
 
 def stretch(schedule: Schedule, piece: int, steps: int) -> Schedule:

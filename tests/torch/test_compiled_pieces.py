@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch.nn.functional import cross_entropy
 
+from ckptplan.errors import InputError
 from ckptplan.torch import Compile, Result, bptt
 from ckptplan.torch.compiling.prepare import forget_pieces
 from tests.torch.support import assert_close, plan_of
@@ -92,6 +93,22 @@ def test_each_piece_is_compiled_once_and_its_seconds_are_told(subject: Subject) 
     assert none is None
     assert seconds is not None
     assert seconds > 0.0
+
+
+def test_a_plan_that_counts_pieces_runs_on_time_steps(subject: Subject) -> None:
+    """``calibrate --compile 4`` names the cell so; 22 steps are six pieces, the last one shorter."""
+    plan = plan_of(-(-STEPS // PIECE), "standard", states=10)
+    workload = plan.workload.model_copy(update={"cell": f"mine:noisy(inputs=5, neurons=7, compile={PIECE})"})
+    plan = plan.model_copy(update={"workload": workload})
+    inputs, state = make_job()
+    torch.manual_seed(5)
+    result = bptt(subject.cell, inputs, state, classify, plan=plan, compile=subject.compile)
+    assert (result.plan, result.piece) == (plan, PIECE)
+    ours = torch.autograd.grad(result.loss, [inputs, state, *subject.cell.parameters()])
+    assert_close(ours, subject.train("standard", compiled=False)[1], relative=ROUNDING)
+    for other in (None, 8):
+        with pytest.raises(InputError, match=r"counts compiled pieces of 4 steps.*compile=4 with it"):
+            bptt(subject.cell, inputs, state, classify, plan=plan, compile=other)
 
 
 def test_a_sequence_shorter_than_a_piece_runs_as_it_is_written(subject: Subject) -> None:
