@@ -108,7 +108,7 @@ def test_the_name_of_a_file_asks_for_a_new_format(command: tuple[str, ...], prog
 
 
 def test_help_and_mistakes_name_a_new_format(program: Path) -> None:
-    assert "table|json|csv|markdown" in start(program, "optimize", "--help").stdout
+    assert "table, json, csv, markdown" in " ".join(start(program, "optimize", "--help").stdout.split())
     done = start(program, "compare", "--format", "markdwn")
     assert done.returncode == 2
     assert "'table', 'json', 'csv', 'markdown'" in done.stderr
