@@ -197,10 +197,15 @@ def _fill(file: RowFile, work: SweepRun, *, named: str) -> None:
     sweep = work.sweep
     if file.done:
         note(f"{named} has {file.done:,} of {len(sweep):,} rows; continuing")
-    with _watch(sweep, file.done, file=named) as report:
-        for rows in work.rows(start=file.done):
-            file.append(rows)
-            report(len(rows))
+    try:
+        with _watch(sweep, file.done) as report:
+            for rows in work.rows(start=file.done):
+                file.append(rows)
+                report(len(rows))
+    except KeyboardInterrupt:
+        # Counted in the file: the interruption may have come between a row and its report.
+        note(f"{file.count():,} of {len(sweep):,} rows are in {named}; the same command continues there")
+        raise
 
 
 def _say_complete(output: str, sweep: Sweep) -> str:
@@ -218,25 +223,18 @@ def _make_lines(sweep: Sweep, chosen: RowFormat) -> Lines:
 
 
 @contextmanager
-def _watch(
-    sweep: Sweep, done: int, *, file: str | None = None, beside_output: bool = False
-) -> Iterator[Callable[[int], None]]:
-    """Show a progress bar; yields a callback for the number of new rows. Says on Ctrl-C how to continue."""
+def _watch(sweep: Sweep, done: int, *, beside_output: bool = False) -> Iterator[Callable[[int], None]]:
+    """Show a progress bar; yields a callback for the number of new rows."""
     from ckptplan.cli.progress import progress_bar
 
     start = done
-    try:
-        with progress_bar("planning", beside_output=beside_output) as progress:
+    with progress_bar("planning", beside_output=beside_output) as progress:
 
-            def report(rows: int) -> None:
-                nonlocal done
-                done += rows
-                if progress is not None:
-                    # Rows of an earlier run would distort the estimate of the time left.
-                    progress(done - start, len(sweep) - start)
+        def report(rows: int) -> None:
+            nonlocal done
+            done += rows
+            if progress is not None:
+                # Rows of an earlier run would distort the estimate of the time left.
+                progress(done - start, len(sweep) - start)
 
-            yield report
-    except KeyboardInterrupt:
-        if file is not None:
-            note(f"{done:,} of {len(sweep):,} rows are in {file}; the same command continues there")
-        raise
+        yield report

@@ -38,6 +38,12 @@ class RowFile:
         self.file.write("".join(map(self.lines.line, rows)).encode())
         self.file.flush()
 
+    def count(self) -> int:
+        """Return the number of complete rows that the file holds now, at the end of which it continues."""
+        self.file.seek(0)
+        ends = sum(line.endswith(b"\n") for line in self.file)
+        return ends - self.lines.header().count("\n")
+
     def remove(self) -> None:
         """Delete the file while other processes are locked out."""
         if sys.platform == "win32":

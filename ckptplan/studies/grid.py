@@ -136,7 +136,11 @@ def _read_range(axis: Axis, text: str) -> Sequence[Value]:
         raise InputError(f"{quote_value(text)} starts above its end", value=text, accepted="START up to STOP")
     how, number = parts[2][0], parts[2][1:]
     if how == "+":
-        found = _list_sums(start, stop, _require_bound(_read(axis, number), text), text)
+        each = _require_bound(_read(axis, number), text)
+        found = _list_sums(start, stop, each, text)
+        if isinstance(start, int) and isinstance(stop, int) and isinstance(each, int):
+            # Nothing to round, and a grid with too many points is refused before its values are made.
+            return range(start, stop + 1, each)
     else:
         found = (_list_multiples if how == "x" else _list_spaced)(start, stop, number, text)
     return _drop_repeats(map(round, found) if axis.kind.whole else found)
