@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib import import_module
 from typing import Any, Literal
@@ -159,3 +160,42 @@ def import_factory(name: str, *, factory: str) -> Callable[..., Any]:
     if not callable(found):
         raise InputError(f"{quote_value(name)} cannot be called", field="cell", value=name, accepted=factory)
     return found  # type: ignore[no-any-return]
+
+
+def call_factory(
+    spec: CellSpec, make: Callable[..., Any], *, settings: Mapping[str, Any], parts: int, factory: str
+) -> tuple[Any, ...]:
+    """Call a factory with those of the settings that it takes. Raises InputError.
+
+    Returns its first ``parts`` results, of which the first can be called, and its function of inputs, or None.
+    ``factory`` says what a factory is.
+    """
+    try:
+        made = make(**_choose_settings(make, settings))
+    except Exception as error:
+        raise InputError(
+            f"{spec.full_name} raised {type(error).__name__}: {error}", field="cell", accepted=factory
+        ) from error
+    if not isinstance(made, tuple) or len(made) not in (parts, parts + 1) or not callable(made[0]):
+        raise InputError(
+            f"{spec.full_name} returned {quote_value(type(made).__name__)}", field="cell", accepted=factory
+        )
+    make_inputs = made[parts] if len(made) > parts else None
+    if make_inputs is not None and not callable(make_inputs):
+        raise InputError(
+            f"{spec.full_name} returned {quote_value(type(make_inputs).__name__)} as its inputs",
+            field="cell",
+            accepted=factory,
+        )
+    return (*made[:parts], make_inputs)
+
+
+def _choose_settings(make: Callable[..., Any], settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings that a factory takes: none, if it does not say."""
+    try:
+        takes = inspect.signature(make).parameters
+    except (TypeError, ValueError):  # as for some builtins
+        return {}
+    if any(one.kind is inspect.Parameter.VAR_KEYWORD for one in takes.values()):
+        return dict(settings)
+    return {name: value for name, value in settings.items() if name in takes}

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import copy
-import inspect
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 
-from ckptplan.calibration.cell_spec import CellSpec, import_factory
+from ckptplan.calibration.cell_spec import CellSpec, call_factory, import_factory
 from ckptplan.calibration.pieces import PieceCell, compute_piece_loss
 from ckptplan.errors import CkptplanError, InputError, quote_value
 from ckptplan.torch.adapters import TorchCell
@@ -177,25 +176,9 @@ def _check_step(network: MeasuredNetwork) -> None:
 
 
 def _call_factory(spec: CellSpec, make: Callable[..., Any], *, batch: int, device: str) -> tuple[Any, Any, Any]:
-    """Call a factory with the settings that it takes. Raises InputError."""
+    """Return the cell, the state and the function of inputs of a factory. Raises InputError."""
     settings = {"batch": batch, "inputs": spec.inputs, "neurons": spec.neurons, "device": device}
-    try:
-        takes = inspect.signature(make).parameters
-    except (TypeError, ValueError):
-        takes = inspect.signature(lambda **_: None).parameters
-    if not any(one.kind is inspect.Parameter.VAR_KEYWORD for one in takes.values()):
-        settings = {name: value for name, value in settings.items() if name in takes}
-    try:
-        made = make(**settings)
-    except Exception as error:
-        raise InputError(
-            f"{spec.name} raised {type(error).__name__}: {error}", field="cell", accepted=_FACTORY
-        ) from error
-    if not isinstance(made, tuple) or len(made) not in (2, 3) or not callable(made[0]):
-        raise InputError(
-            f"{spec.name} returned {quote_value(type(made).__name__)}", field="cell", accepted=_FACTORY
-        )
-    cell, state, *rest = made
+    cell, state, make_inputs = call_factory(spec, make, settings=settings, parts=2, factory=_FACTORY)
     if not flatten(state)[0]:
         raise InputError(
             f"{spec.name} returned a state without tensors, {quote_value(state)}, whose size is unknown",
@@ -209,13 +192,7 @@ def _call_factory(spec: CellSpec, make: Callable[..., Any], *, batch: int, devic
             field="cell",
             accepted="a torch.nn.Module; move a function into the forward of one",
         )
-    if rest and rest[0] is not None and not callable(rest[0]):
-        raise InputError(
-            f"{spec.name} returned {quote_value(type(rest[0]).__name__)} as its inputs",
-            field="cell",
-            accepted=_FACTORY,
-        )
-    return cell, state, rest[0] if rest else None
+    return cell, state, make_inputs
 
 
 def _make_lif(*, batch: int, inputs: int, neurons: int, device: str) -> tuple[Any, Any]:

@@ -23,7 +23,7 @@ import numpy.typing as npt
 
 from ckptplan.cost.arrays import Integers
 from ckptplan.cost.exact import Counts, price
-from ckptplan.cost.overlap import least_overlapped_seconds
+from ckptplan.cost.overlap import TransferBounds, least_overlapped_seconds
 from ckptplan.model.goal import Model
 from ckptplan.model.step_costs import StepCosts
 from ckptplan.search.box import Limits
@@ -43,8 +43,8 @@ _SHORT = 32
 _ROWS = 64
 _CHUNK = "chunk_size"
 _ROUNDING = 1e-11
-#: With more boxes at a time than this, the search falls back to a coarse resolution.
-_MOST_BOXES, COARSE = 400_000, 0.001
+#: With more boxes at a time than this, the search begins again with a coarse resolution, or a coarser one.
+_MOST_BOXES, COARSE, _COARSER = 400_000, 0.001, 4
 #: The counts besides the recomputed steps that the time depends on.
 _TIMED_COUNTS = (
     "remote_writes",
@@ -54,6 +54,7 @@ _TIMED_COUNTS = (
     "chunks",
     "local_saves",
     "local_loads",
+    "largest_message",
 )
 #: Points are evaluated in lots of this size, which fit the cache.
 _LOT = 2**20
@@ -93,19 +94,21 @@ def trace_front(
     with equal memory and time, the front holds the one with the least remote memory, then with the smallest
     parameters. With a ``resolution`` above 0, the front holds fewer points: each setting of the exact front
     needs more than (1 - resolution) of the memory and of the time of a listed point. A front that is too fine
-    is returned with a resolution of 0.001. Raises InputError if the strategy lacks the cost model.
+    is returned with a resolution of 0.001, or of 4, 16, 64 times as much if that is too fine, too. Raises
+    InputError if the strategy lacks the cost model.
     """
     names = strategy.parameter_names
     start = strategy.candidates(costs=costs, budget=limits.budget)
     problem = _FrontProblem(strategy=strategy, costs=costs, model=model, limits=limits, resolution=resolution)
     if start is None:
         return _make_front(names, _empty_key(len(names)))
-    seen = _SeenPoints(costs=costs)
-    try:
-        _search(Boxes.whole(start), problem, seen)
-    except _TooFine:
-        problem, seen = replace(problem, resolution=COARSE), _SeenPoints(costs=costs)
-        _search(Boxes.whole(start), problem, seen)
+    while True:
+        seen = _SeenPoints(costs=costs)
+        try:
+            _search(Boxes.whole(start), problem, seen)
+            break
+        except _TooFine:
+            problem = replace(problem, resolution=max(COARSE, _COARSER * problem.resolution))
     return _make_front(names, seen.front() or _empty_key(len(names)), resolution=problem.resolution)
 
 
@@ -162,11 +165,19 @@ class _FrontProblem:
         """Whether each chunk size of a box can be bounded separately (``_bound_gains_by_row``)."""
         return self.model == "exact" and _CHUNK in self.strategy.parameter_names
 
-    def least_seconds(self, counts: Counts) -> npt.NDArray[np.float64]:
-        """Return the least time of boxes with at least these counts."""
-        if self.costs.overlaps_compute:
-            return np.asarray(least_overlapped_seconds(counts, self.costs), dtype=np.float64)
-        return price(counts, self.costs).seconds
+    def least_seconds(
+        self, counts: Counts, boxes: Boxes, rows: npt.NDArray[np.intp]
+    ) -> npt.NDArray[np.float64]:
+        """Return the least time of rows with at least these counts, each of which lies in one of the boxes."""
+        if not self.costs.overlaps_compute or not self.strategy.moves_states:
+            return price(counts, self.costs).seconds
+        bounds = self.strategy.bound_transfers(low=boxes.low, high=boxes.high, steps=self.costs.steps)
+        each = TransferBounds(
+            last_states=np.broadcast_to(bounds.last_states, boxes.count())[rows],
+            steps_before=bounds.steps_before[rows],
+            steps_after=bounds.steps_after[rows],
+        )
+        return np.asarray(least_overlapped_seconds(counts, each, self.costs), dtype=np.float64)
 
     def bound(self, boxes: Boxes) -> tuple[_Key, _Mask]:
         """Return the bounds of boxes, which end in their low ends, and a mask of those that may be useful."""
@@ -281,7 +292,7 @@ def _search(boxes: Boxes, problem: _FrontProblem, seen: _SeenPoints) -> None:
         small = boxes.volumes() <= _LEAF
         _evaluate(boxes.take(small), problem, seen)
         boxes = boxes.take(~small)
-        if boxes.count() > _MOST_BOXES and problem.resolution < COARSE:
+        if boxes.count() > _MOST_BOXES:
             raise _TooFine
         if boxes.count():
             seen.add(_keep_legal(list_corners(boxes), problem))
@@ -371,7 +382,7 @@ def _bound_gains_by_row(
         for name in _TIMED_COUNTS
     }
     recomputed = (counts.recomputed_steps + lengths - 1)[box] - longer
-    seconds = problem.least_seconds(replace(counts, recomputed_steps=recomputed, **moved))
+    seconds = problem.least_seconds(replace(counts, recomputed_steps=recomputed, **moved), boxes, box)
     gains = seen.gain(problem.relax((local[box] + longer * costs.tape_bytes, seconds)))
     most: npt.NDArray[np.float64] = np.maximum.reduceat(gains, starts) if len(starts) else gains
     return most

@@ -16,7 +16,12 @@ import numpy as np
 import numpy.typing as npt
 
 from ckptplan.cost.exact import Cost, Counts, price
-from ckptplan.cost.overlap import TransferTiming, least_overlapped_seconds, overlapped_seconds
+from ckptplan.cost.overlap import (
+    TransferBounds,
+    TransferTiming,
+    least_overlapped_seconds,
+    overlapped_seconds,
+)
 from ckptplan.model.budget import Budget
 from ckptplan.model.goal import Model
 from ckptplan.model.record import Parameters
@@ -37,7 +42,8 @@ class ClosedForm(Strategy):
     """A strategy whose cost is a formula of a few integers.
 
     ``printed`` takes ``low``, ``high`` and ``costs`` and evaluates the paper's equations. ``transfers`` takes
-    a point and ``costs`` and returns when transfers are due there.
+    a point and ``costs`` and returns when transfers are due there; a strategy that has it has
+    ``bound_transfers``, too.
     """
 
     is_closed_form = True
@@ -64,6 +70,10 @@ class ClosedForm(Strategy):
         the counts.
         """
 
+    def bound_transfers(self, *, low: Columns, high: Columns, steps: int) -> TransferBounds:
+        """Return what is known of the transfers of every setting in each box."""
+        raise NotImplementedError(f"{self.name} has transfers without bounds")
+
     def regular(self, parameters: Parameters, *, steps: int) -> bool:
         """Return whether loops with fixed strides, or a static graph, can run the schedule."""
         return True
@@ -89,7 +99,9 @@ class ClosedForm(Strategy):
         seconds = np.where(
             is_point,
             overlapped_seconds(self.transfers(low, costs=costs), counts=counts, costs=costs),
-            least_overlapped_seconds(counts, costs),
+            least_overlapped_seconds(
+                counts, self.bound_transfers(low=low, high=high, steps=costs.steps), costs
+            ),
         )
         return replace(cost, seconds=seconds)
 

@@ -10,6 +10,7 @@ import numpy.typing as npt
 from ckptplan.cost import paper
 from ckptplan.cost.arrays import ceil_div
 from ckptplan.cost.exact import Cost, Counts
+from ckptplan.cost.overlap import TransferBounds
 from ckptplan.model.budget import Budget
 from ckptplan.model.record import Parameters
 from ckptplan.model.split import Split
@@ -83,6 +84,9 @@ class Double(ClosedForm):
 
     def admits(self, *, low: Columns, high: Columns, steps: int) -> npt.NDArray[np.bool_]:
         return _LEVELS.chunk_within_segment(low=low, high=high)
+
+    def bound_transfers(self, *, low: Columns, high: Columns, steps: int) -> TransferBounds:
+        return _LEVELS.bound_transfers(low=low, high=high, steps=steps)
 
     def clamp(self, parameters: Parameters, *, steps: int) -> Parameters:
         return _LEVELS.clamp(parameters, steps=steps)

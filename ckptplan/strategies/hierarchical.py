@@ -10,7 +10,7 @@ import numpy.typing as npt
 from ckptplan.cost import paper
 from ckptplan.cost.arrays import ceil_div
 from ckptplan.cost.exact import Cost, Counts
-from ckptplan.cost.overlap import TransferTiming
+from ckptplan.cost.overlap import TransferBounds, TransferTiming
 from ckptplan.model.budget import Budget
 from ckptplan.model.record import Parameters
 from ckptplan.model.split import Split
@@ -114,6 +114,17 @@ class Hierarchical(ClosedForm):
             tapes=low["chunk_size"],
             local_checkpoints=np.minimum(low["nb_local"], checkpoints),
             remote_checkpoints=moved,
+        )
+
+    def bound_transfers(self, *, low: Columns, high: Columns, steps: int) -> TransferBounds:
+        # The last write moves a whole batch, or the only one. It starts where a chunk does that nb_local + 1
+        # chunks follow. In a wide box the product can exceed 2**63.
+        most = np.minimum(high["nb_local"] + 2, steps // high["chunk_size"] + 1) * high["chunk_size"]
+        least = np.minimum(low["nb_local"] + 2, steps // low["chunk_size"] + 1) * low["chunk_size"]
+        return TransferBounds(
+            last_states=high["nb_local"],
+            steps_before=np.maximum(0, steps - most),
+            steps_after=np.minimum(steps, least),
         )
 
     def admits(self, *, low: Columns, high: Columns, steps: int) -> npt.NDArray[np.bool_]:

@@ -9,7 +9,7 @@ import numpy as np
 from ckptplan.cost import paper
 from ckptplan.cost.arrays import ceil_div
 from ckptplan.cost.exact import Cost, Counts
-from ckptplan.cost.overlap import TransferTiming
+from ckptplan.cost.overlap import TransferBounds, TransferTiming
 from ckptplan.model.budget import Budget
 from ckptplan.model.record import Parameters
 from ckptplan.model.split import Split
@@ -92,6 +92,14 @@ class Remote(ClosedForm):
             tapes=low["chunk_size"],
             local_checkpoints=np.zeros_like(fewest_checkpoints),
             remote_checkpoints=fewest_checkpoints,
+        )
+
+    def bound_transfers(self, *, low: Columns, high: Columns, steps: int) -> TransferBounds:
+        # The last write starts where the chunk before the last one does.
+        return TransferBounds(
+            last_states=1,
+            steps_before=np.maximum(0, steps - 2 * high["chunk_size"]),
+            steps_after=np.minimum(steps, 2 * low["chunk_size"]),
         )
 
     def clamp(self, parameters: Parameters, *, steps: int) -> Parameters:

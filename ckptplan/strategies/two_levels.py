@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ckptplan.cost.arrays import Integers, ceil_div
-from ckptplan.cost.overlap import TransferTiming
+from ckptplan.cost.overlap import TransferBounds, TransferTiming
 from ckptplan.model.record import Parameters
 from ckptplan.model.step_costs import StepCosts
 from ckptplan.strategies.protocol import Columns
@@ -152,6 +152,14 @@ class TwoLevels:
             after_reads=first * reverse_seconds
             + count_segment_recomputed(first, chunk) * costs.recompute_seconds
             + first_actions,
+        )
+
+    def bound_transfers(self, *, low: Columns, high: Columns, steps: int) -> TransferBounds:
+        """Return bounds for each box: the last write starts where the segment before the last one does."""
+        return TransferBounds(
+            last_states=1,
+            steps_before=np.maximum(0, steps - 2 * high[self.segment]),
+            steps_after=np.minimum(steps, 2 * low[self.segment]),
         )
 
 

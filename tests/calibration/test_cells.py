@@ -143,6 +143,7 @@ def test_weights_that_are_not_trained_take_memory_all_the_same() -> None:
         ("factories:number", "cannot be called"),
         ("factories:broken", "KeyError: 'no such layer'"),
         ("factories:other", "returned 'Linear'"),
+        ("builtins:dict", "returned 'dict'"),  # has no signature
         ("factories:stateless", "a state without tensors, None"),
         ("factories:function", "'function' as its cell: no parameters can be found"),
         ("factories:narrow", "first step, or the mean square of its first output, raised RuntimeError"),

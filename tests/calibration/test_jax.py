@@ -160,6 +160,11 @@ def test_factories_that_are_not_accepted(factory: str, message: str) -> None:
         build_jax_network(CellSpec.parse(f"jax:{__name__}:{factory}(neurons=3)"), batch=2, seed=0)
 
 
+def test_a_factory_without_a_signature_is_called_with_nothing() -> None:
+    with pytest.raises(InputError, match="jax:builtins:dict returned 'dict'"):
+        build_jax_network(CellSpec.parse("jax:builtins:dict(neurons=3)"), batch=2, seed=0)
+
+
 def test_kinds_of_tapes_have_their_sizes() -> None:
     sizes = {
         tape: count_jax(SPEC, batch=BATCH, steps=STEPS, threads=1, tape=tape).tape_bytes

@@ -155,8 +155,33 @@ def test_a_front_that_is_too_fine_for_memory_is_coarse() -> None:
         patch.setattr(searched, "_MOST_BOXES", 50)
         coarse = trace_front(CLOSED["double"], costs=costs, limits=FREE)
     exact = trace_front(CLOSED["double"], costs=costs, limits=FREE)
-    assert (coarse.resolution, exact.resolution) == (0.001, 0.0)
+    assert (coarse.resolution, exact.resolution) == (0.001 * 4**2, 0.0)
     assert 0 < len(coarse) < len(exact)
+
+
+@pytest.mark.parametrize("slow", ["write_seconds", "read_seconds"])
+def test_bounds_are_close_if_only_writes_or_only_reads_are_hidden(slow: str) -> None:
+    """Transfers beside compute, most of which is behind the last write: few boxes are left at any time."""
+    times = {
+        "forward_seconds": 0.0,
+        "backward_seconds": 0.15,
+        "recompute_seconds": 0.0006,
+        "message_seconds": 5.0,
+    }
+    if slow == "read_seconds":
+        times |= {"forward_seconds": 0.15, "backward_seconds": 0.0006}
+    costs = plain_costs(
+        4_133_655,
+        state_bytes=678,
+        tape_bytes=2034,
+        **{**times, "write_seconds": 5.0, "read_seconds": 5.0, slow: 579.0},
+        overlaps_compute=True,
+    )
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(searched, "_MOST_BOXES", 10_000)
+        front = trace_front(CLOSED["double"], costs=costs, limits=FREE, resolution=0.01)
+    assert front.resolution == 0.01
+    assert len(front) > 100
 
 
 def test_of_equal_points_the_one_with_less_remote_memory_stays() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
@@ -11,9 +10,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ckptplan.calibration.cell_spec import CellSpec, import_factory
+from ckptplan.calibration.cell_spec import CellSpec, call_factory, import_factory
 from ckptplan.calibration.in_jax.built_in import BUILT_IN_CELLS
-from ckptplan.errors import CkptplanError, InputError, quote_value
+from ckptplan.errors import CkptplanError, InputError
 from ckptplan.jax import bptt
 from ckptplan.jax.leaves import byte_size, has_gradient
 from ckptplan.jax.tapes import Tape
@@ -123,7 +122,14 @@ def build_jax_network(spec: CellSpec, *, batch: int, seed: int) -> JaxNetwork:
         random = np.random.default_rng(seed + 1)
         return jnp.asarray(random.standard_normal((steps, batch, spec.inputs), np.float32))
 
-    step, parameters, state, make_inputs = _call_factory(spec, make, batch=batch, seed=seed)
+    settings = {"batch": batch, "inputs": spec.inputs, "neurons": spec.neurons, "seed": seed}
+    step, parameters, state, make_inputs = call_factory(
+        spec, make, settings=settings, parts=3, factory=_FACTORY
+    )
+    if not jax.tree.leaves(state):
+        raise InputError(
+            f"{spec.full_name} returned a state without arrays", field="cell", accepted="zeros of its shapes"
+        )
     leaves, tree = jax.tree.flatten(parameters)
     places = [place for place, leaf in enumerate(leaves) if hasattr(leaf, "dtype") and has_gradient(leaf)]
     if not places:
@@ -168,35 +174,3 @@ def _check_step(network: JaxNetwork) -> None:
             field="cell",
             accepted=_FACTORY,
         ) from error
-
-
-def _call_factory(
-    spec: CellSpec, make: Callable[..., Any], *, batch: int, seed: int
-) -> tuple[Any, Any, Any, Any]:
-    """Call a factory with the settings that it takes. Raises InputError."""
-    settings = {"batch": batch, "inputs": spec.inputs, "neurons": spec.neurons, "seed": seed}
-    takes = inspect.signature(make).parameters
-    if not any(one.kind is inspect.Parameter.VAR_KEYWORD for one in takes.values()):
-        settings = {name: value for name, value in settings.items() if name in takes}
-    try:
-        made = make(**settings)
-    except Exception as error:
-        raise InputError(
-            f"{spec.full_name} raised {type(error).__name__}: {error}", field="cell", accepted=_FACTORY
-        ) from error
-    if not isinstance(made, tuple) or len(made) not in (3, 4) or not callable(made[0]):
-        raise InputError(
-            f"{spec.full_name} returned {quote_value(type(made).__name__)}", field="cell", accepted=_FACTORY
-        )
-    step, parameters, state, *rest = made
-    if not jax.tree.leaves(state):
-        raise InputError(
-            f"{spec.full_name} returned a state without arrays", field="cell", accepted="zeros of its shapes"
-        )
-    if rest and not callable(rest[0]):
-        raise InputError(
-            f"{spec.full_name} returned {quote_value(type(rest[0]).__name__)} as its inputs",
-            field="cell",
-            accepted=_FACTORY,
-        )
-    return step, parameters, state, rest[0] if rest else None
