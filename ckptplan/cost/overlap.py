@@ -86,12 +86,15 @@ class TransferBounds:
     """What is known of the transfers of every setting in a box; arrays of shape (n,), or numbers.
 
     ``last_states`` is the most states that the last write moves. At least ``steps_before`` steps run before
-    the last write starts, and at least ``steps_after`` steps run for the first time after that.
+    the last write starts, and at least ``steps_after`` steps run for the first time after that. At most
+    ``advances_before`` advances and ``saves_before`` local saves come before that.
     """
 
     last_states: Integers | int
     steps_before: Integers
     steps_after: Integers
+    advances_before: Integers
+    saves_before: Integers | int
 
 
 def least_overlapped_seconds(counts: Counts, bounds: TransferBounds, costs: StepCosts) -> Seconds:
@@ -120,6 +123,8 @@ def least_overlapped_seconds(counts: Counts, bounds: TransferBounds, costs: Step
         + counts.recomputed_steps * costs.recompute_seconds
         + counts.chunks * costs.chunk_seconds
         + counts.local_loads * costs.load_seconds
+        + np.maximum(0, counts.advances - bounds.advances_before) * costs.advance_seconds
+        + np.maximum(0, counts.local_saves - bounds.saves_before) * costs.save_seconds
     )
     if_writes_are_hidden = np.maximum(
         bounds.steps_before * costs.forward_seconds + write + reads,

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from itertools import pairwise
 from typing import Any, TypeAlias
 
@@ -173,9 +173,10 @@ class _FrontProblem:
             return price(counts, self.costs).seconds
         bounds = self.strategy.bound_transfers(low=boxes.low, high=boxes.high, steps=self.costs.steps)
         each = TransferBounds(
-            last_states=np.broadcast_to(bounds.last_states, boxes.count())[rows],
-            steps_before=bounds.steps_before[rows],
-            steps_after=bounds.steps_after[rows],
+            **{
+                field.name: np.broadcast_to(getattr(bounds, field.name), boxes.count())[rows]
+                for field in fields(bounds)
+            }
         )
         return np.asarray(least_overlapped_seconds(counts, each, self.costs), dtype=np.float64)
 

@@ -121,10 +121,14 @@ class Hierarchical(ClosedForm):
         # chunks follow. In a wide box the product can exceed 2**63.
         most = np.minimum(high["nb_local"] + 2, steps // high["chunk_size"] + 1) * high["chunk_size"]
         least = np.minimum(low["nb_local"] + 2, steps // low["chunk_size"] + 1) * low["chunk_size"]
+        # Every state that moves is saved before it does.
+        moved = np.maximum(0, ceil_div(steps, low["chunk_size"]) - 1 - low["nb_local"])
         return TransferBounds(
             last_states=high["nb_local"],
             steps_before=np.maximum(0, steps - most),
             steps_after=np.minimum(steps, least),
+            advances_before=np.maximum(0, moved - 1),
+            saves_before=moved,
         )
 
     def admits(self, *, low: Columns, high: Columns, steps: int) -> npt.NDArray[np.bool_]:

@@ -100,6 +100,8 @@ class Remote(ClosedForm):
             last_states=1,
             steps_before=np.maximum(0, steps - 2 * high["chunk_size"]),
             steps_after=np.minimum(steps, 2 * low["chunk_size"]),
+            advances_before=np.maximum(0, ceil_div(steps, low["chunk_size"]) - 2),
+            saves_before=0,
         )
 
     def clamp(self, parameters: Parameters, *, steps: int) -> Parameters:

@@ -160,6 +160,8 @@ class TwoLevels:
             last_states=1,
             steps_before=np.maximum(0, steps - 2 * high[self.segment]),
             steps_after=np.minimum(steps, 2 * low[self.segment]),
+            advances_before=np.maximum(0, ceil_div(steps, low[self.segment]) - 2),
+            saves_before=0,
         )
 
 
