@@ -12,7 +12,6 @@ from ckptplan.cli.options import JobOptions, OutputOptions, WishOptions
 from ckptplan.cli.output import note, write_view
 from ckptplan.cli.wording import as_option, named_by_option
 from ckptplan.errors import Infeasible, InputError, quote_value
-from ckptplan.units import parse_duration
 
 if TYPE_CHECKING:
     from ckptplan.model.profile import HardwareProfile
@@ -171,14 +170,14 @@ def _compare_machines(
     profiles = [options.load_profile(name) for name in named]
     with named_by_option():
         workload = options.load_workload(job.workload, steps=job.steps, batch=job.batch, neurons=job.neurons)
-        prices, deadline = _read_prices(machines.price_per_hour, profiles), _read_deadline(machines.deadline)
+        prices = _read_prices(machines.price_per_hour, profiles)
         batches = options.plain_integer(machines.batches or "1", option="--batches", most=10**12)
         with progress_bar("looking for the best plan on each machine") as progress:
             comparison = compare_machines(
                 workload,
                 profiles,
                 prices=prices,
-                deadline=deadline,
+                deadline=machines.deadline,
                 batches=batches,
                 **wishes.read(),
                 progress=progress,
@@ -198,18 +197,6 @@ def _compare_machines(
         if output.file is not None:
             note(f"ckptplan: it fits on no machine: the reasons are in {output.file}")
         raise typer.Exit(Infeasible.exit_code)
-
-
-def _read_deadline(text: str | None) -> float | None:
-    seconds: float | None = options.parsed("--deadline", parse_duration, text)
-    if seconds is not None and seconds <= 0:
-        raise InputError(
-            f"{quote_value(text)} is out of range",
-            field="--deadline",
-            value=text,
-            accepted="more than 0 s, as '45 min' or '8 h'",
-        )
-    return seconds
 
 
 def _read_prices(texts: list[str] | None, profiles: "list[HardwareProfile]") -> dict[str, float] | None:
@@ -237,11 +224,13 @@ def _read_prices(texts: list[str] | None, profiles: "list[HardwareProfile]") -> 
 
 
 def _read_price(text: str) -> float:
+    from ckptplan.studies.machines import MOST_PRICE
+
     try:
         price = float(text)
     except ValueError:
         price = -1.0
-    if not 0 <= price <= 1e12:
+    if not 0 <= price <= MOST_PRICE:
         raise InputError(
             f"{quote_value(text)} is not a price",
             field="--price-per-hour",

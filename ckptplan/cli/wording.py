@@ -32,7 +32,7 @@ _GIVEN_BY_OPTIONS = (
     "regret",
     "max_seconds",
     "gantt",
-    "max_seconds",
+    "deadline",
     "forward_seconds",
     "backward_seconds",
     "recompute_seconds",

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Literal, TypeAlias, Unpack
 
 from ckptplan.cost.roofline import belongs_elsewhere, find_missing
-from ckptplan.errors import Infeasible, InputError
+from ckptplan.errors import Infeasible, InputError, quote_value
 from ckptplan.model.budget import Budget
 from ckptplan.model.display import Displayed
 from ckptplan.model.plan import Plan
@@ -18,13 +18,15 @@ from ckptplan.planning.ranking import Ranking, rank_strategies
 from ckptplan.planning.request import Request, Wishes
 from ckptplan.studies.fixed_plan import FixedPlan
 from ckptplan.studies.largest import largest
-from ckptplan.units import parse_fraction
+from ckptplan.units import parse_duration, parse_fraction
 
 #: Where the step times of a workload on a machine come from: they are this machine's own; the workload names
 #: no machine; a roofline; or another machine, so that they say nothing about this one.
 Times: TypeAlias = Literal["own", "given", "estimated", "carried over"]
 #: The overhead up to which the largest T is sought where no limit is named: twice base's time.
 REACH_OVERHEAD = 1.0
+#: The largest price of an hour.
+MOST_PRICE = 1e12
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -122,7 +124,7 @@ def compare_machines(
     *,
     batches: int = 1,
     prices: Mapping[str, float] | float | None = None,
-    deadline: float | None = None,
+    deadline: float | str | None = None,
     command: str = "ckptplan.compare_machines",
     progress: Progress | None = None,
     **wishes: Unpack[Wishes],
@@ -132,9 +134,9 @@ def compare_machines(
     Arguments:
         workload: the training job.
         profiles: the machines, each with a name of its own.
-        batches: batches of the run, whose time, price and energy are given.
+        batches: batches of the run, whose time, price and energy are given; at least 1.
         prices: price of an hour, one for all or by name; replaces that of a profile.
-        deadline: seconds that the run may take.
+        deadline: time that the run may take, in seconds or with a unit, as '8 h'.
         command: recorded in the provenance of the plans.
         progress: called with the work done and the total work.
         wishes: those of ``optimize``.
@@ -144,6 +146,8 @@ def compare_machines(
     """
     machines = tuple(profiles)
     _check_names(machines, prices)
+    _check_numbers(batches, prices)
+    within = _read_deadline(deadline)
     limit = wishes.get("max_overhead")
     stages = StagedProgress(progress, stages=max(1, len(machines)))
     found: list[Machine] = []
@@ -173,7 +177,7 @@ def compare_machines(
         workload=workload,
         machines=tuple(sorted(found, key=_rank)),
         batches=batches,
-        deadline=deadline,
+        deadline=within,
         reach_overhead=REACH_OVERHEAD if limit is None else parse_fraction(limit),
     )
 
@@ -193,6 +197,43 @@ def _check_names(profiles: tuple[HardwareProfile, ...], prices: Mapping[str, flo
                 raise InputError(
                     f"{name!r} is not among the machines", field="prices", value=name, accepted=", ".join(names)
                 )
+
+
+def _check_numbers(batches: object, prices: Mapping[str, float] | float | None) -> None:
+    if isinstance(batches, bool) or not isinstance(batches, int) or batches < 1:
+        raise InputError(
+            f"{quote_value(batches)} is out of range",
+            field="batches",
+            value=batches,
+            accepted="a whole number from 1",
+        )
+    given = prices.values() if isinstance(prices, Mapping) else () if prices is None else (prices,)
+    for price in given:
+        # False for what is not a number, too.
+        if not isinstance(price, (int, float)) or not 0 <= price <= MOST_PRICE:
+            raise InputError(
+                f"{quote_value(price)} is not a price",
+                field="prices",
+                value=price,
+                accepted=f"a number from 0 to {MOST_PRICE:g}",
+            )
+
+
+def _read_deadline(given: float | str | None) -> float | None:
+    if given is None:
+        return None
+    try:
+        seconds = parse_duration(given)
+    except InputError as error:
+        raise error.inside(prefix="deadline") from None
+    if seconds <= 0:
+        raise InputError(
+            f"{quote_value(given)} is out of range",
+            field="deadline",
+            value=given,
+            accepted="more than 0 s, as '45 min' or '8 h'",
+        )
+    return seconds
 
 
 def _best(ranking: Ranking) -> Plan | Infeasible:

@@ -80,6 +80,27 @@ def test_the_cheapest_meets_the_deadline() -> None:
     assert compared(quick, slow, deadline=10).cheapest is None
 
 
+@pytest.mark.parametrize("deadline", [7200, 7200.0, "7200", "2 h", "120 min"])
+def test_a_deadline_is_a_number_of_seconds_or_has_a_unit(deadline: float | str) -> None:
+    assert compared(own("old"), deadline=deadline).deadline == 7200.0
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"deadline": "12 parsecs"}, "deadline: .*'8 h'"),
+        ({"deadline": 0}, "deadline: 0 is out of range .*more than 0 s"),
+        ({"batches": 0}, "batches: 0 is out of range"),
+        ({"prices": -1.0}, "prices: -1.0 is not a price"),
+        ({"prices": {"old": float("nan")}}, "prices: nan is not a price"),
+        ({"prices": {"older": 1.0}}, "prices: 'older' is not among the machines"),
+    ],
+)
+def test_wrong_numbers_are_named(wrong: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        compared(own("old"), **wrong)
+
+
 def test_a_price_by_name_replaces_that_of_the_profile() -> None:
     found = compared(own("a", price_per_hour=5.0), own("b", price_per_hour=5.0), prices={"b": 0.0})
     assert {one.profile.name: one.price_per_hour for one in found.machines} == {"a": 5.0, "b": 0.0}
