@@ -37,6 +37,8 @@ _LINES = 5_000
 _DOTS = 2_000
 #: Up to this many steps, each step is drawn as a cell.
 _CELLS = 100
+#: What tells kinds apart that have nearly the same grey in print; of more bars, hatches would make a blur.
+_HATCHES, _HATCHED = {"record": "////", "backward": "...."}, 2_000
 
 _LEGEND = {"record": "record (keeps tapes)", "wait": "wait for a transfer"}
 _TIERS = {
@@ -157,22 +159,16 @@ class Gantt:
         axes.yaxis.set_major_locator(MaxNLocator(integer=True))
         axes.yaxis.set_major_formatter(lambda value, _: format_count(int(value)))
         handles: list[Any] = []
+        drawn: list[Any] = []
         for kind in BARS:
             bars = self._bars[kind]
             if not bars:
                 continue
-            shapes = [shape for bar in bars for shape in _shapes(kind, bar, cells=cells)]
-            handles.append(
-                PolyCollection(
-                    [[(x / scale, y) for x, y in shape] for shape in shapes],
-                    facecolor=style.EVENT_COLOURS[kind],
-                    # A line of its own colour keeps a bar thinner than a dot in sight.
-                    edgecolor=style.EVENT_COLOURS[kind],
-                    linewidth=0.4 if cells else 0.9,
-                    label=_LEGEND.get(kind, kind),
-                    zorder=3,
-                )
-            )
+            shapes = [
+                [(x / scale, y) for x, y in shape] for bar in bars for shape in _shapes(kind, bar, cells=cells)
+            ]
+            drawn += _make_bars(kind, shapes, edge=0.4 if cells else 0.9)
+            handles.append(drawn[-1])
         if self._held_tapes:
             areas = [[(x / scale, y) for x, y in area] for area in self._held_tapes]
             handles.append(PolyCollection(areas, facecolor=style.PALE, label="tapes held", zorder=1))
@@ -194,7 +190,7 @@ class Gantt:
                         snap=False,
                     )
                 )
-        for handle in handles:
+        for handle in dict.fromkeys([*drawn, *handles]):
             handle.set_rasterized(self._actions > _MANY)
             axes.add_collection(handle)
         return handles
@@ -282,6 +278,28 @@ def _when(kind: str, bar: tuple[float, float, int, int], step: int, each: float)
     start, _, first, last = bar
     before = last - 1 - step if kind == "backward" else step - first
     return start + before * each, start + (before + 1) * each
+
+
+def _make_bars(kind: str, shapes: Sequence[Sequence[Point]], *, edge: float) -> list[Any]:
+    """Return the bars of a kind as collections, of which the last is for the legend."""
+    from matplotlib.collections import PolyCollection
+
+    colour, label = style.EVENT_COLOURS[kind], _LEGEND.get(kind, kind)
+    # A line of its own colour keeps a bar thinner than a dot in sight.
+    plain = PolyCollection(shapes, facecolor=colour, edgecolor=colour, linewidth=edge, label=label, zorder=3)
+    if kind not in _HATCHES or len(shapes) > _HATCHED:
+        return [plain]
+    # Hatches have the colour of edges, so the bars are drawn once more without a line.
+    hatched = PolyCollection(
+        shapes,
+        facecolor=colour,
+        edgecolor=(1, 1, 1, 0.8),
+        linewidth=0,
+        hatch=_HATCHES[kind],
+        label=label,
+        zorder=3,
+    )
+    return [plain, hatched]
 
 
 def _time_unit(seconds: float) -> tuple[float, str]:
