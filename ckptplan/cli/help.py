@@ -91,6 +91,9 @@ def shorten_types(parameters: Iterable[Any]) -> list[Any]:
         choices = _list_choices(getattr(getattr(one, "type_descriptor", None), "annotation", None))
         if one.metavar is None and len("|".join(choices)) > _WIDEST:
             one.metavar = "NAME"
+            if one.param_type_name == "argument":
+                # Its type has a column of its own, whatever its name.
+                one.display_type_rich = lambda **_: None
             one.help = f"{(one.help or '').rstrip('.')}; one of {', '.join(choices[:-1])} or {choices[-1]}."
     return found
 

@@ -25,7 +25,7 @@ class SchemaFormat(enum.StrEnum):
 
 
 def command(
-    kind: Annotated[SchemaKind, typer.Argument(metavar="|".join(SchemaKind), help="Which format.")],
+    kind: Annotated[SchemaKind, typer.Argument(help="Which file format.")],
     format_: Annotated[SchemaFormat, typer.Option("--format", help="Schemas are JSON.")] = SchemaFormat.json,  # noqa: ARG001
     output: options.OutputFile = None,
 ) -> None:
