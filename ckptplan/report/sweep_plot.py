@@ -42,12 +42,19 @@ class SweepPicture:
         self.sweep = sweep
         self.names = tuple(all_strategies())
         self.varied = [i for i, values in enumerate(sweep.grid.values) if len(values) > 1]
-        self.jobs = [f"{one.name} on {other.name}" for one in sweep.workloads for other in sweep.profiles]
+        self.jobs = [self.name_job(one.name, other.name) for one in sweep.workloads for other in sweep.profiles]
         _check(len(self.varied), jobs=len(self.jobs), points=len(sweep), most=most_points, place=place)
         self.quantity = "local_peak_bytes" if sweep.goal.objective == "memory" else "overhead"
         self._added = np.full(len(sweep), np.nan)
         self._best = np.full(len(sweep), -1)
         self._seen = np.zeros(len(sweep), dtype=bool)
+
+    def name_job(self, workload: str, profile: str) -> str:
+        """Return the name of a workload on a machine: what differs, as the title names what all share."""
+        workloads, profiles = len(self.sweep.workloads), len(self.sweep.profiles)
+        if workloads > 1 and profiles > 1:
+            return f"{workload} on {profile}"
+        return workload if workloads > 1 else profile
 
     @property
     def missing(self) -> int:

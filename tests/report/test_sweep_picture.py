@@ -58,9 +58,19 @@ def test_a_sweep_is_legible_and_names_the_best_strategies(name: str, size: str) 
     for plane in picture.planes():
         for best in np.unique(plane.best).tolist():
             assert ("nothing fits" if best < 0 else picture.names[best]) in words
-        assert plane.name.split(" on ")[1] in words.replace("\n", "")
+        assert plane.name in words.replace("\n", "")
     for axis in picture.sweep.grid.axes:
         assert axis.name in words
+
+
+def test_jobs_have_the_names_of_what_differs() -> None:
+    over = ["T=64,128"]
+    machines = [ckptplan.load_profile(name) for name in ("ipu-mk2", "ipu-bow")]
+    workloads = [ckptplan.load_workload(name) for name in ("paper-snn", "gru")]
+    assert collected(over, profiles=machines).jobs == ["ipu-mk2", "ipu-bow"]
+    assert collected(over, workloads=workloads).jobs == ["paper-snn", "gru"]
+    both = collected(over, workloads=workloads, profiles=machines).jobs
+    assert both == ["paper-snn on ipu-mk2", "paper-snn on ipu-bow", "gru on ipu-mk2", "gru on ipu-bow"]
 
 
 def test_a_map_has_the_first_axis_upwards_and_gaps_where_nothing_fits() -> None:

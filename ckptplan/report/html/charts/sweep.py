@@ -51,7 +51,7 @@ def _describe(picture: SweepPicture, row: Mapping[str, Any]) -> Spec:
     """Return what is shown of a row when it is pointed at."""
     shown = {axis.column: axis.kind.show(row[axis.column]) for axis in picture.sweep.grid.axes}
     if len(picture.jobs) > 1:
-        shown["job"] = f"{row['workload']} on {row['profile']}"
+        shown["job"] = picture.name_job(row["workload"], row["profile"])
     if not row["fits"]:
         return {**shown, "why": format_reason(row)}
     return {
