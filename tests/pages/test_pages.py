@@ -191,7 +191,7 @@ def test_a_cell_of_a_sweep_tells_its_plan_or_why_nothing_fits(pages: Path, brows
 
 def test_lines_of_a_sweep_name_the_machine_that_nothing_fits(pages: Path, browser: Browser) -> None:
     browser.open(pages / "lines.html")
-    assert "Nothing fits at any T: paper-snn on ipu-mk1." in browser.text("#sweep-caption")
+    assert "Nothing fits at any T: ipu-mk1." in browser.text("#sweep-caption")
     drawn = browser.text("#chart-sweep svg")
     for word in ("ipu-mk2", "base", "revolve", "\N{MULTIPLICATION SIGN}"):
         assert word in drawn
