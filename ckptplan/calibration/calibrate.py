@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime
 import math
 from collections.abc import Callable
 from functools import partial
@@ -11,7 +10,6 @@ from typing import Any
 import torch
 
 from ckptplan.calibration.action_times import ActionTimes
-from ckptplan.calibration.assumed_times import make_counted
 from ckptplan.calibration.calibrated import Calibrated, judge_noise
 from ckptplan.calibration.cell_spec import CellSpec
 from ckptplan.calibration.cells import MeasuredNetwork, build_network
@@ -24,8 +22,9 @@ from ckptplan.calibration.measuring import Announce, Measuring
 from ckptplan.calibration.peaks import Peaks, measure_peaks
 from ckptplan.calibration.transfer_times import TransferTimes
 from ckptplan.calibration.work import CountedWork, count_work
+from ckptplan.calibration.workloads import make_calibration, make_counted, make_measured, round_digits
 from ckptplan.cost.roofline import find_ideal, name_peak
-from ckptplan.model.calibration import Calibration, Measured
+from ckptplan.model.calibration import Calibration
 from ckptplan.model.profile import HardwareProfile, Source
 from ckptplan.model.progress import Progress
 from ckptplan.model.workload import Basis, Workload
@@ -33,7 +32,6 @@ from ckptplan.schedule.timeline import READ, WRITE
 from ckptplan.torch.clock import name_clock
 from ckptplan.units import format_bytes, format_share
 
-_LEAST_SECONDS = 1e-9
 #: Times of a quick calibration are not known better than this, whatever its rounds say.
 QUICK_UNCERTAINTY = 0.1
 
@@ -99,16 +97,25 @@ def calibrate(
         peaks = measure_peaks(network.device, dtypes=_choose_types(work))
         rounds = measuring.time_rounds()
         times, transfers = rounds.fit_steps(), rounds.fit_transfers()
-        calibration = _make_calibration(
-            network, times, transfers, repeats=rounds.complete, seed=seed, tape_bytes_once=sizes.tape_bytes_once
+        calibration = make_calibration(
+            times,
+            transfer_uncertainty=math.hypot(transfers.misfit, max(transfers.spread.values())),
+            machine=machine_name(network.device),
+            device="cuda" if network.device.type == "cuda" else "cpu",
+            repeats=rounds.complete,
+            least=QUICK_UNCERTAINTY if quick or measuring.fewer_chunks else 0.0,
+            threads=torch.get_num_threads(),
+            torch=torch.__version__,
+            seed=seed,
+            clock=name_clock(network.device),
+            tape_bytes_once=sizes.tape_bytes_once,
         )
-    if quick or measuring.fewer_chunks:
-        calibration = _widen(calibration)
-    workload = _make_workload(
+    workload = make_measured(
         spec,
         sizes,
         times,
         calibration,
+        basis=_time_basis(calibration, times),
         batch=batch,
         steps=steps,
         name=name,
@@ -141,20 +148,10 @@ def _add_operations(workload: Workload, profile: HardwareProfile, work: CountedW
     measured = workload.forward_seconds + workload.backward_seconds
     share = min(1.0, sum(find_ideal(work.operations, profile)) / measured)
     operations = work.operations.model_copy(
-        update={"efficiency": _round(share), "measured_on": workload.timed_on}
+        update={"efficiency": round_digits(share), "measured_on": workload.timed_on}
     )
     basis = {**workload.basis, "operations": Basis(kind="measured", why=work.why)}
     return workload.model_copy(update={"operations": operations, "basis": basis})
-
-
-def _widen(calibration: Calibration) -> Calibration:
-    """Return the calibration with the least uncertainty of a quick one."""
-    return calibration.model_copy(
-        update={
-            field: max(QUICK_UNCERTAINTY, getattr(calibration, field))
-            for field in ("uncertainty", "transfer_uncertainty")
-        }
-    )
 
 
 def _mark(workload: Workload, left_out: tuple[str, ...]) -> Workload:
@@ -172,67 +169,6 @@ def _mark(workload: Workload, left_out: tuple[str, ...]) -> Workload:
             "description": f"{workload.description} ({text})",
             "basis": {**workload.basis, **marked},
         }
-    )
-
-
-def _make_calibration(
-    network: MeasuredNetwork,
-    times: ActionTimes,
-    transfers: TransferTimes,
-    *,
-    repeats: int,
-    seed: int,
-    tape_bytes_once: int,
-) -> Calibration:
-    return Calibration(
-        machine=machine_name(network.device),
-        device="cuda" if network.device.type == "cuda" else "cpu",
-        threads=torch.get_num_threads(),
-        torch=torch.__version__,
-        date=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-        seed=seed,
-        clock=name_clock(network.device),
-        uncertainty=_round(times.uncertainty),
-        tape_bytes_once=tape_bytes_once,
-        transfer_uncertainty=_round(math.hypot(transfers.misfit, max(transfers.spread.values()))),
-        measured={
-            field: Measured(repeats=repeats, spread=_round(spread), fit=_round_fit(times.fit.get(field)))
-            for field, spread in times.spread.items()
-        },
-    )
-
-
-def _make_workload(
-    spec: CellSpec,
-    sizes: Footprint,
-    times: ActionTimes,
-    calibration: Calibration,
-    *,
-    batch: int,
-    steps: int,
-    name: str,
-    timed_on: str,
-) -> Workload:
-    return Workload(
-        name=name,
-        description=f"{spec}, batch {batch}, measured on {calibration.machine}",
-        steps=steps,
-        batch=batch,
-        units=1,
-        **sizes.fields(),
-        # Times must be above zero: a step takes at least a nanosecond.
-        forward_seconds=_round(max(times.forward_seconds, _LEAST_SECONDS)),
-        recompute_seconds=_round(max(times.recompute_seconds, _LEAST_SECONDS)),
-        record_overhead_seconds=_round(times.record_overhead_seconds),
-        backward_seconds=_round(max(times.backward_seconds, _LEAST_SECONDS)),
-        advance_seconds=_round(times.advance_seconds),
-        chunk_seconds=_round(times.chunk_seconds),
-        save_seconds=_round(times.save_seconds),
-        load_seconds=_round(times.load_seconds),
-        timed_on=timed_on,
-        cell=str(spec),
-        calibration=calibration,
-        basis={**sizes.basis(), **_time_basis(calibration, times)},
     )
 
 
@@ -274,7 +210,9 @@ def _make_profile(
     def source(text: str, note: str | None = None) -> Source:
         return Source(grade="M", source=text, date=today, note=note)
 
-    rates: dict[str, Any] = {name_peak(name): _round(rate) for name, rate in peaks.flops_per_second.items()}
+    rates: dict[str, Any] = {
+        name_peak(name): round_digits(rate) for name, rate in peaks.flops_per_second.items()
+    }
     memory = memory_bytes(network.device)
     host = torch.device("cpu")
     return HardwareProfile(
@@ -286,14 +224,14 @@ def _make_profile(
         local_bytes=memory,
         headroom=HEADROOM,
         remote_bytes=memory_bytes(host),
-        write_bytes_per_second=_round(transfers.rate(WRITE, state_bytes=sizes.state_bytes)),
-        read_bytes_per_second=_round(transfers.rate(READ, state_bytes=sizes.state_bytes)),
-        latency_seconds=_round(transfers.message_seconds),
+        write_bytes_per_second=round_digits(transfers.rate(WRITE, state_bytes=sizes.state_bytes)),
+        read_bytes_per_second=round_digits(transfers.rate(READ, state_bytes=sizes.state_bytes)),
+        latency_seconds=round_digits(transfers.message_seconds),
         synchronisation_seconds=0.0,
         overlaps_compute=calibration.device == "cuda",
         **rates,
-        local_bytes_per_second=_round(peaks.local_bytes_per_second),
-        launch_seconds=_round(peaks.launch_seconds),
+        local_bytes_per_second=round_digits(peaks.local_bytes_per_second),
+        launch_seconds=round_digits(peaks.launch_seconds),
         sources={
             "local_bytes": source("as the system reports"),
             "headroom": Source(grade="X", assumption=HEADROOM_ASSUMPTION, date=today),
@@ -314,12 +252,3 @@ def _make_profile(
             "launch_seconds": source(peaks.started),
         },
     )
-
-
-def _round_fit(value: float | None) -> float | None:
-    return None if value is None else _round(value, digits=5)
-
-
-def _round(value: float, *, digits: int = 4) -> float:
-    """Return a number rounded to significant digits."""
-    return float(f"{value:.{digits}g}")

@@ -207,7 +207,9 @@ def _check_numbers(batches: object, prices: Mapping[str, float] | float | None) 
             value=batches,
             accepted="a whole number from 1",
         )
-    given = prices.values() if isinstance(prices, Mapping) else () if prices is None else (prices,)
+    given: Iterable[object] = (
+        prices.values() if isinstance(prices, Mapping) else () if prices is None else (prices,)
+    )
     for price in given:
         # False for what is not a number, too.
         if not isinstance(price, (int, float)) or not 0 <= price <= MOST_PRICE:

@@ -13,6 +13,9 @@ from tests.fuzz.campaign import make_case, reduce_failures, run_cases, try_case
 from tests.fuzz.execute import prepare
 from tests.fuzz.report import format_failures, format_summary, save_failures, summarise
 
+#: Off a terminal, a line for so many cases.
+_BETWEEN_LINES = 2000
+
 
 def main() -> int:
     """Run the cases that are asked for; 1 if any of them failed."""
@@ -40,10 +43,17 @@ def _show(name: str) -> int:
 def _campaign(asked: argparse.Namespace) -> int:
     began = time.monotonic()
     verdicts = []
+    failing, told = 0, 0
     for chunk in run_cases(asked.seed, asked.cases, jobs=asked.jobs, seconds=asked.seconds):
         verdicts += chunk
+        failing += sum(1 for one in chunk if one.problems)
+        line = f"{len(verdicts):,} of {asked.cases:,} cases, {failing} failing"
         if sys.stderr.isatty():
-            sys.stderr.write(f"\r{len(verdicts):,} of {asked.cases:,} cases")
+            sys.stderr.write(f"\r{line}")
+        elif len(verdicts) - told >= _BETWEEN_LINES:
+            told = len(verdicts)
+            sys.stderr.write(f"{line}\n")
+            sys.stderr.flush()
     summary = summarise(verdicts, seed=asked.seed, seconds=time.monotonic() - began)
     sys.stdout.write(f"{format_summary(summary)}\n\n")
     sys.stdout.flush()

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import datetime
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from time import perf_counter
-from typing import Any
 
 import jax
 
 from ckptplan.calibration.action_times import ActionTimes
-from ckptplan.calibration.assumed_times import make_counted
 from ckptplan.calibration.calibrated import Calibrated, judge_noise
 from ckptplan.calibration.cell_spec import CellSpec
 from ckptplan.calibration.counter import RunCounter
@@ -31,9 +28,10 @@ from ckptplan.calibration.in_jax.threads import choose_jax_clock
 from ckptplan.calibration.in_jax.whole_times import ProgramWork, TimedPrograms
 from ckptplan.calibration.samples import Sample
 from ckptplan.calibration.transfer_times import TransferTimes
+from ckptplan.calibration.workloads import make_calibration, make_counted, make_measured, round_digits
 from ckptplan.errors import InputError
 from ckptplan.jax.tapes import Tape
-from ckptplan.model.calibration import Calibration, Measured
+from ckptplan.model.calibration import Calibration
 from ckptplan.model.profile import HardwareProfile, Source
 from ckptplan.model.progress import Progress
 from ckptplan.model.workload import ACTION_TIMES, TIMES, Basis, Workload
@@ -53,8 +51,6 @@ _SEGMENTS, _STEPS_BETWEEN = 4, 1
 #: The steps of the first program; the share of the limit that estimates may take.
 _PILOT_STEPS, _SHARE = 32, 0.8
 _LEAST_SECONDS = 1e-9
-#: Times that are never zero.
-_POSITIVE = ("forward_seconds", "recompute_seconds", "backward_seconds")
 #: States that leave a program whose messages are timed.
 _STATES = 96
 
@@ -125,18 +121,31 @@ def calibrate_jax(
     measuring.prepare(max_seconds=max_seconds, announce=announce)
     measuring.run(progress)
     times, transfers = measuring.fit(), measuring.time_messages()
-    calibration = _make_calibration(measuring, times, transfers, seed=seed, quick=quick)
+    calibration = make_calibration(
+        times,
+        transfer_uncertainty=max(transfers.spread.values()),
+        machine=processor_name(),
+        device="cpu",
+        repeats=measuring.rounds,
+        least=_QUICK_UNCERTAINTY if quick else 0.0,
+        threads=threads,
+        jax=jax.__version__,
+        seed=seed,
+        clock=choose_jax_clock(threads)[1],
+    )
     left_out = (f"quick: {_QUICK_ROUNDS} rounds of few programs",) if quick else ()
     return Calibrated(
-        workload=_make_workload(
+        workload=make_measured(
             spec,
             measuring.sizes,
             times,
             calibration,
+            basis=_time_basis(calibration, times),
             batch=batch,
             steps=steps,
             name=name,
             timed_on=profile_name,
+            remark=f"tapes of {measuring.tape}",
         ),
         profile=_make_profile(measuring.sizes, transfers, calibration, name=profile_name),
         workspace_residual=measuring.sizes.residual,
@@ -289,61 +298,14 @@ class _Measuring:
         )
 
 
-def _make_calibration(
-    measuring: _Measuring, times: ActionTimes, transfers: TransferTimes, *, seed: int, quick: bool
-) -> Calibration:
-    least = _QUICK_UNCERTAINTY if quick else 0.0
-    return Calibration(
-        machine=processor_name(),
-        device="cpu",
-        threads=measuring.threads,
-        jax=jax.__version__,
-        date=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-        seed=seed,
-        clock=choose_jax_clock(measuring.threads)[1],
-        uncertainty=_round(max(least, times.uncertainty)),
-        transfer_uncertainty=_round(max(least, *transfers.spread.values())),
-        measured={
-            field: Measured(repeats=measuring.rounds, spread=_round(spread))
-            for field, spread in times.spread.items()
-        },
-    )
-
-
-def _make_workload(
-    spec: CellSpec,
-    sizes: CompiledSizes,
-    times: ActionTimes,
-    calibration: Calibration,
-    *,
-    batch: int,
-    steps: int,
-    name: str,
-    timed_on: str,
-) -> Workload:
-    seconds = {name: getattr(times, name) for name in (*TIMES, *ACTION_TIMES)}
-    # A step takes at least a nanosecond.
-    seconds |= {name: max(value, _LEAST_SECONDS) for name, value in seconds.items() if name in _POSITIVE}
-    rounded: dict[str, Any] = {name: _round(value) for name, value in seconds.items()}
+def _time_basis(calibration: Calibration, times: ActionTimes) -> dict[str, Basis]:
     chunks = ", ".join(map(str, times.chunks))
-    timed = Basis(
+    fitted = Basis(
         kind="measured",
         why=f"fit over compiled programs in chunks of {chunks} steps, off by {format_share(times.misfit)} "
         f"(root mean square), {calibration.clock} on {calibration.threads_text}, medians of rounds",
     )
-    return Workload(
-        name=name,
-        description=f"{spec}, batch {batch}, tapes of {sizes.tape}, measured on {calibration.machine}",
-        steps=steps,
-        batch=batch,
-        units=1,
-        **sizes.fields(),
-        **rounded,
-        timed_on=timed_on,
-        cell=str(spec),
-        calibration=calibration,
-        basis={**sizes.basis(), **dict.fromkeys(seconds, timed)},
-    )
+    return dict.fromkeys((*TIMES, *ACTION_TIMES), fitted)
 
 
 def _make_profile(
@@ -358,7 +320,7 @@ def _make_profile(
 
     def rate(way: str) -> tuple[float, Source]:
         spread = format_share(transfers.spread[way])
-        value = _round(transfers.rate(way, state_bytes=sizes.state_bytes))
+        value = round_digits(transfers.rate(way, state_bytes=sizes.state_bytes))
         return value, source(moved, f"effective at this size; spread {spread}")
 
     (write, from_write), (read, from_read) = rate(WRITE), rate(READ)
@@ -384,8 +346,3 @@ def _make_profile(
             "synchronisation_seconds": source(moved, "contained in the rates"),
         },
     )
-
-
-def _round(value: float) -> float:
-    """Return a number rounded to four significant digits."""
-    return float(f"{value:.4g}")
