@@ -77,14 +77,14 @@ def try_case(case: Case) -> Verdict:
     return judge(case, execute(case, folder))
 
 
-def run_cases(seed: int, count: int, *, jobs: int, seconds: float | None) -> Iterator[list[Verdict]]:
-    """Yield verdicts on cases 0 to count - 1 in order, a chunk at a time; fewer if the time ends before."""
+def run_cases(seed: int, first: int, stop: int, *, jobs: int, seconds: float | None) -> Iterator[list[Verdict]]:
+    """Yield verdicts on cases first to stop - 1 in order, a chunk at a time; fewer if the time ends before."""
     deadline = None if seconds is None else time.monotonic() + seconds
     with _pool(jobs) as pool:
         waiting: list[Future[list[Verdict]]] = []
-        places = iter(range(0, count, _CHUNK))
+        places = iter(range(first, stop, _CHUNK))
         for place in places:
-            waiting.append(pool.submit(_try_several, seed, place, min(count, place + _CHUNK)))
+            waiting.append(pool.submit(_try_several, seed, place, min(stop, place + _CHUNK)))
             if len(waiting) > 2 * jobs:
                 yield waiting.pop(0).result()
             if deadline is not None and time.monotonic() > deadline:
