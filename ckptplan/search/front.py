@@ -12,11 +12,10 @@ the front; nothing was rounded or sampled. Tests compare it with brute force (te
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from itertools import pairwise
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -28,12 +27,11 @@ from ckptplan.model.goal import Model
 from ckptplan.model.step_costs import StepCosts
 from ckptplan.search.box import Limits
 from ckptplan.search.boxes import Boxes, cut_in_halves, cut_into_singles, join_boxes, list_corners, list_points
+from ckptplan.search.dominance import Key, SeenPoints, drop_dominated
 from ckptplan.strategies.closed_form import ClosedForm
 from ckptplan.strategies.protocol import Columns
 
 _Mask: TypeAlias = npt.NDArray[np.bool_]
-#: Columns in the order of comparison: local bytes, seconds, remote bytes, then the parameters.
-_Key: TypeAlias = tuple[npt.NDArray[Any], ...]
 
 #: Up to this many points of a strategy, and of a box, are evaluated instead of cut.
 _FEW_POINTS, _LEAF = 65_536, 48
@@ -42,7 +40,6 @@ _SHORT = 32
 #: A box of up to this many chunk sizes is bounded for each of them.
 _ROWS = 64
 _CHUNK = "chunk_size"
-_ROUNDING = 1e-11
 #: With more boxes at a time than this, the search begins again with a coarse resolution, or a coarser one.
 _MOST_BOXES, COARSE, _COARSER = 400_000, 0.001, 4
 #: The counts besides the recomputed steps that the time depends on.
@@ -58,8 +55,6 @@ _TIMED_COUNTS = (
 )
 #: Points are evaluated in lots of this size, which fit the cache.
 _LOT = 2**20
-#: The most levels of memory that the search distinguishes.
-_LEVELS = 2**22
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,7 +98,7 @@ def trace_front(
     if start is None:
         return _make_front(names, _empty_key(len(names)))
     while True:
-        seen = _SeenPoints(costs=costs)
+        seen = SeenPoints(costs=costs)
         try:
             _search(Boxes.whole(start), problem, seen)
             break
@@ -116,12 +111,12 @@ class _TooFine(Exception):  # noqa: N818 - a signal, not an error
     """The search needs too many boxes at once."""
 
 
-def _empty_key(parameters: int) -> _Key:
+def _empty_key(parameters: int) -> Key:
     integers = np.zeros(0, dtype=np.int64)
     return (integers, np.zeros(0), integers, *(integers,) * parameters)
 
 
-def _make_front(names: Sequence[str], keys: _Key, *, resolution: float = 0.0) -> Front:
+def _make_front(names: Sequence[str], keys: Key, *, resolution: float = 0.0) -> Front:
     local, seconds, remote, *parameters = keys
     return Front(
         local_peak_bytes=local,
@@ -180,7 +175,7 @@ class _FrontProblem:
         )
         return np.asarray(least_overlapped_seconds(counts, each, self.costs), dtype=np.float64)
 
-    def bound(self, boxes: Boxes) -> tuple[_Key, _Mask]:
+    def bound(self, boxes: Boxes) -> tuple[Key, _Mask]:
         """Return the bounds of boxes, which end in their low ends, and a mask of those that may be useful."""
         cost = self.strategy.evaluate(low=boxes.low, high=boxes.high, costs=self.costs, model=self.model)
         useful = self.limits.keeps(cost)
@@ -189,7 +184,7 @@ class _FrontProblem:
             useful &= admitted
         return (cost.local_peak_bytes, cost.seconds, cost.remote_peak_bytes, *boxes.low.values()), useful
 
-    def relax(self, keys: _Key) -> _Key:
+    def relax(self, keys: Key) -> Key:
         """Return bounds raised by the resolution: a point above them need not be listed."""
         if not self.resolution:
             return keys
@@ -198,85 +193,7 @@ class _FrontProblem:
         return (larger, seconds * (1 + self.resolution), *rest)
 
 
-class _SeenPoints:
-    """The points seen so far that may be on the front, and the least time within each amount of memory.
-
-    Memory is counted in levels of a unit that divides states and tapes or, if that makes too many levels, of a
-    larger unit. The memory of points is rounded up and that of bounds down, so that no box is dropped wrongly.
-    """
-
-    def __init__(self, *, costs: StepCosts) -> None:
-        most = costs.steps * costs.tape_bytes
-        self.resident_bytes = costs.resident_bytes
-        # Overlapped times are summed in several orders: a difference by rounding alone is not a gain.
-        self.share = 1 - _ROUNDING if costs.overlaps_compute else 1.0
-        self.unit = max(math.gcd(costs.state_bytes, costs.tape_bytes), -(-most // _LEVELS))
-        #: least(m): the least time seen with at most m levels of memory.
-        self.least = np.full(most // self.unit + 2, np.inf)
-        self._points: list[_Key] = []
-
-    def add(self, keys: _Key) -> None:
-        """Add the points that no point seen so far beats."""
-        gaining = self.gain(keys) > 0
-        if not gaining.any():
-            return
-        keys = tuple(column[gaining] for column in keys)
-        level = -(-(keys[0] - self.resident_bytes) // self.unit)
-        # Points that need more memory than plain BPTT have no level.
-        within = level < len(self.least)
-        np.minimum.at(self.least, level[within], keys[1][within])
-        above = self.least[level.min() :]
-        np.minimum.accumulate(above, out=above)
-        self._points.append(self._best_of(keys))
-
-    def gain(self, keys: _Key) -> npt.NDArray[np.float64]:
-        """Return max(0, least(M) - S): how much faster bounds are than all points within their memory."""
-        level = np.minimum((keys[0] - self.resident_bytes) // self.unit, len(self.least) - 1)
-        result: npt.NDArray[np.float64] = np.maximum(0.0, self.share * self.least[level] - keys[1])
-        return result
-
-    def front(self) -> _Key:
-        """Return the front of the points seen."""
-        if not self._points:
-            return ()
-        return drop_dominated(
-            self._best_of(tuple(np.concatenate(columns) for columns in zip(*self._points, strict=True)))
-        )
-
-    def _best_of(self, keys: _Key) -> _Key:
-        """Drop points that a faster one on the same or a lower level beats."""
-        level = np.minimum((keys[0] - self.resident_bytes) // self.unit, len(self.least) - 1)
-        unbeaten = keys[1] <= self.least[level]
-        return tuple(column[unbeaten] for column in keys)
-
-
-def drop_dominated(keys: _Key) -> _Key:
-    """Return the points of the front in order of memory; of equal points, the first by the key."""
-    if not len(keys[0]):
-        return keys
-    # A stable sort is fast on concatenated fronts, since each is already sorted.
-    order = np.argsort(keys[0], kind="stable")
-    local, seconds = keys[0][order], keys[1][order]
-    new = np.concatenate([[True], local[1:] != local[:-1]])
-    least = np.minimum.reduceat(seconds, np.flatnonzero(new))
-    front = least < np.concatenate([[np.inf], np.minimum.accumulate(least)[:-1]])
-    group = np.cumsum(new) - 1
-    best = np.flatnonzero(front[group] & (seconds == least[group]))
-    chosen = order[best]
-    if len(best) > np.count_nonzero(front):
-        chosen = _choose_first_of_each(keys, chosen, group[best])
-    return tuple(column[chosen] for column in keys)
-
-
-def _choose_first_of_each(keys: _Key, places: npt.NDArray[np.intp], group: Integers) -> npt.NDArray[np.intp]:
-    """Return the first point of each group, by the columns after memory and time."""
-    order = np.lexsort((*(column[places] for column in keys[:1:-1]), group))
-    places, group = places[order], group[order]
-    first: npt.NDArray[np.intp] = places[np.concatenate([[True], group[1:] != group[:-1]])]
-    return first
-
-
-def _search(boxes: Boxes, problem: _FrontProblem, seen: _SeenPoints) -> None:
+def _search(boxes: Boxes, problem: _FrontProblem, seen: SeenPoints) -> None:
     """Cut, prune and evaluate until no box is left."""
     if (len(boxes.low) == 1 and problem.resolution == 0) or boxes.volume() <= _FEW_POINTS:
         _evaluate(boxes, problem, seen)
@@ -299,13 +216,13 @@ def _search(boxes: Boxes, problem: _FrontProblem, seen: _SeenPoints) -> None:
             seen.add(_keep_legal(list_corners(boxes), problem))
 
 
-def _keep_legal(points: Boxes, problem: _FrontProblem) -> _Key:
+def _keep_legal(points: Boxes, problem: _FrontProblem) -> Key:
     """Return the keys of the points that keep the limits."""
     keys, useful = problem.bound(points)
     return tuple(column[useful] for column in keys)
 
 
-def _evaluate(boxes: Boxes, problem: _FrontProblem, seen: _SeenPoints) -> None:
+def _evaluate(boxes: Boxes, problem: _FrontProblem, seen: SeenPoints) -> None:
     """Evaluate every point of the boxes, a lot at a time."""
     if boxes.low and not boxes.count():
         return
@@ -322,7 +239,7 @@ def _split_into_lots(boxes: Boxes) -> list[Boxes]:
     return [boxes.take(slice(first, last)) for first, last in pairwise(edges)]
 
 
-def _cut(boxes: Boxes, problem: _FrontProblem, seen: _SeenPoints) -> Boxes:
+def _cut(boxes: Boxes, problem: _FrontProblem, seen: SeenPoints) -> Boxes:
     """Cut each box; return the parts that may contain a point of the front.
 
     In some wide boxes all settings just miss the front, which shows only for single values of one parameter.
@@ -343,11 +260,11 @@ def _cut(boxes: Boxes, problem: _FrontProblem, seen: _SeenPoints) -> Boxes:
     return join_boxes(parts)
 
 
-def _drop_gainless(boxes: Boxes, problem: _FrontProblem, seen: _SeenPoints) -> Boxes:
+def _drop_gainless(boxes: Boxes, problem: _FrontProblem, seen: SeenPoints) -> Boxes:
     return boxes.take(_bound_gains(boxes, problem, seen) > 0)
 
 
-def _bound_gains(boxes: Boxes, problem: _FrontProblem, seen: _SeenPoints) -> npt.NDArray[np.float64]:
+def _bound_gains(boxes: Boxes, problem: _FrontProblem, seen: SeenPoints) -> npt.NDArray[np.float64]:
     """Return by how much a setting of each box may be faster than the points seen; 0 if none may be."""
     keys, useful = problem.bound(boxes)
     gains = np.where(useful, seen.gain(problem.relax(keys)), 0.0)
@@ -359,7 +276,7 @@ def _bound_gains(boxes: Boxes, problem: _FrontProblem, seen: _SeenPoints) -> npt
 
 
 def _bound_gains_by_row(
-    boxes: Boxes, local: Integers, problem: _FrontProblem, seen: _SeenPoints
+    boxes: Boxes, local: Integers, problem: _FrontProblem, seen: SeenPoints
 ) -> npt.NDArray[np.float64]:
     """Return the largest gain of any chunk size in each box, from a bound for each chunk size.
 
@@ -389,7 +306,7 @@ def _bound_gains_by_row(
     return most
 
 
-def _halve(boxes: Boxes, names: Sequence[str], problem: _FrontProblem, seen: _SeenPoints) -> Boxes:
+def _halve(boxes: Boxes, names: Sequence[str], problem: _FrontProblem, seen: SeenPoints) -> Boxes:
     """Cut each box across the side that leaves the least gain; of equal sides, the proportionally longer."""
     if not boxes.count():
         return boxes

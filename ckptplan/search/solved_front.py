@@ -22,7 +22,8 @@ from ckptplan.cost.arrays import Integers
 from ckptplan.model.budget import Budget
 from ckptplan.model.step_costs import StepCosts
 from ckptplan.search.answer import Answer
-from ckptplan.search.front import Front, drop_dominated
+from ckptplan.search.dominance import drop_dominated
+from ckptplan.search.front import Front
 from ckptplan.search.question import Question
 from ckptplan.strategies.solved import Solved
 
