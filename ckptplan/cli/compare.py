@@ -130,7 +130,6 @@ def _compare_strategies(
     from ckptplan.cli.progress import progress_bar
     from ckptplan.planning.ranking import rank_strategies
     from ckptplan.report.comparison import view_comparison
-    from ckptplan.report.html.pages import make_comparison_page
 
     with named_by_option(), progress_bar("looking for the optimum") as progress:
         ranked = rank_strategies(options.make_request(job, wishes, progress=progress))
@@ -140,10 +139,15 @@ def _compare_strategies(
     case = ranked.request.case
     view = view_comparison(results, case, regret=regret, wording=as_option)
     write_view(view, output, workload=job.workload)
-    write_page(
-        html,
-        lambda: make_comparison_page(results, case, view, wording=as_option, command=options.command_line()),
-    )
+    if html:
+        from ckptplan.report.html.pages import make_comparison_page
+
+        write_page(
+            html,
+            lambda: make_comparison_page(
+                results, case, view, wording=as_option, command=options.command_line()
+            ),
+        )
     if all(isinstance(result, Infeasible) for result in results.values()):
         if output.file is not None:
             note(f"ckptplan: no strategy fits: the reasons are in {output.file}")
@@ -160,7 +164,6 @@ def _compare_machines(
     html: str | None,
 ) -> None:
     from ckptplan.cli.progress import progress_bar
-    from ckptplan.report.html.pages import make_machines_page
     from ckptplan.report.machines import view_machines
     from ckptplan.report.style import picture_format
     from ckptplan.studies.machines import compare_machines
@@ -184,7 +187,10 @@ def _compare_machines(
             )
     view = view_machines(comparison, wording=as_option)
     write_view(view, output.by_name(), workload=job.workload)
-    write_page(html, lambda: make_machines_page(comparison, view, command=options.command_line()))
+    if html:
+        from ckptplan.report.html.pages import make_machines_page
+
+        write_page(html, lambda: make_machines_page(comparison, view, command=options.command_line()))
     if machines.plot:
         from ckptplan.report.machines_plot import draw_machines
         from ckptplan.report.sizes import SIZES

@@ -104,7 +104,6 @@ def command(
     thread_count = options.thread_count(threads)
     planned = load_plan(plan)
     from ckptplan.calibration.comparable import choose_cell
-    from ckptplan.report.html.validation import make_validation_page
     from ckptplan.report.validation import view_validation
 
     with named_by_option():
@@ -127,7 +126,10 @@ def command(
         )
     view = view_validation(planned, found, wording=as_option)
     write_view(view, output)
-    write_page(html, lambda: make_validation_page(planned, found, view, command=options.command_line()))
+    if html:
+        from ckptplan.report.html.validation import make_validation_page
+
+        write_page(html, lambda: make_validation_page(planned, found, view, command=options.command_line()))
     if trace is not None:
         with _traced(planned, trace) as chrome:
             chrome.beside(

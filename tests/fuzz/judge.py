@@ -86,7 +86,7 @@ def _wrong_code(case: Case, outcome: Outcome) -> str:
     allowed = case.codes if _may_disagree(case) else case.codes - {4}
     # Asked for its completion script, the program prints that, and reads no file.
     asked = case.environment.get("_CKPTPLAN_COMPLETE", "").startswith("source_")
-    expected = {outcome.loaded} if outcome.loaded and not asked else allowed
+    expected = {0, *allowed} if asked else {outcome.loaded} if outcome.loaded else allowed
     return "" if outcome.code in expected else f"{outcome.code}, not {' or '.join(map(str, sorted(expected)))}"
 
 
