@@ -75,6 +75,7 @@ def command(
     rounds, before them the sizes.
     """
     _check_together(quick=quick, bytes_only=bytes_only, repeats=repeats, profile_out=profile_out)
+    share = options.tolerance(tolerance, option="--tolerance")
     if bytes_only:
         write_counted(cell, output=output, format_=format_)
         return
@@ -83,7 +84,6 @@ def command(
     options.check_folders({"--output": output, "--profile-out": profile_out})
     name, profile_name = name_content(output, "--output"), name_content(profile_out, "--profile-out")
     rounds = _read_repeats(repeats, force=force)
-    share = options.tolerance(tolerance, option="--tolerance")
     arguments = cell.read()
     from ckptplan.cli.progress import progress_bar
     from ckptplan.report.calibration import view_calibration

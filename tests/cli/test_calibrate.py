@@ -99,6 +99,7 @@ def make(batch, neurons):
         (("--cell", "cells:make"), "not linear in the steps of a chunk"),
         (("--cell", "gru", "--batch", "0"), "--batch"),
         (("--cell", "gru", "--tolerance", "0"), "--tolerance"),
+        (("--cell", "gru", "--bytes-only", "--tolerance", "0"), "--tolerance"),
         (("--cell", "gru", "--threads", "none"), "--threads"),
         (("--cell", "gru", "-o", "same.toml", "--profile-out", "same.toml"), "--profile-out"),
         (("--cell", "gru", "-o", "nowhere/w.toml"), "the folder of 'nowhere/w.toml' does not exist"),
