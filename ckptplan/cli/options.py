@@ -337,6 +337,8 @@ def _locate(name: str) -> Path:
 def check_folders(outputs: Mapping[str, str | None]) -> None:
     """Raise InputError if a file cannot be written, before anything is measured."""
     for option, name in outputs.items():
+        if name and name != "-" and Path(name).is_dir():
+            raise InputError(f"{quote_value(name)} cannot be written: it is a folder", field=option, value=name)
         if name and name != "-" and not (Path(name).parent.is_dir() and os.access(Path(name).parent, os.W_OK)):
             raise InputError(
                 f"cannot be written: the folder of {quote_value(name)} does not exist or is not writable",

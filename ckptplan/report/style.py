@@ -171,6 +171,8 @@ def picture_format(path: str, *, option: str) -> str:
         raise InputError(
             f"{path!r} cannot be written: there is no folder {str(folder)!r}", field=option, value=path
         )
+    if Path(path).is_dir():
+        raise InputError(f"{path!r} cannot be written: it is a folder", field=option, value=path)
     return suffix
 
 

@@ -84,12 +84,15 @@ def test_the_picture_names_inputs_and_units(written: dict[str, str]) -> None:
             2,
             "--plot: 'no/t.png' cannot be written: there is no folder 'no'",
         ),
+        # Before the answer is printed: JSON would be followed by that of the error.
+        (["--plot", "{tmp}/t.png", "--T", "64"], 2, "cannot be written: it is a folder"),
         (["--strategies", "doubel"], 2, "--strategies: there is no strategy 'doubel'."),
         (["--local-bytes", "200 KiB"], 3, "the local memory of one unit is too small"),
     ],
 )
-def test_what_cannot_be_done_is_told(arguments: list[str], code: int, message: str) -> None:
-    done = run("sensitivity", *arguments)
+def test_what_cannot_be_done_is_told(arguments: list[str], code: int, message: str, tmp_path: Path) -> None:
+    (tmp_path / "t.png").mkdir()
+    done = run("sensitivity", *(argument.format(tmp=tmp_path) for argument in arguments))
     assert done.returncode == code
     assert message in done.stderr
     assert "Traceback" not in done.stderr

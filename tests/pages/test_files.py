@@ -82,7 +82,7 @@ REFUSED = {
     ("optimize", "--T", "64", "--html", "missing/x.html"): "--html: cannot be written: the folder of",
     ("optimize", "--T", "64", "--html", "-"): "--html: standard output carries the result",
     ("compare", "--T", "64", "--html", ""): "--html: an empty name is no file",
-    ("pareto", "--T", "64", "--html", "."): "it is a folder",
+    ("pareto", "--T", "64", "--html", "."): "--html: '.' cannot be written: it is a folder",
     ("pareto", "--T", "64", "--html", "x", "-o", "x"): "--html: is also what --output writes",
     ("report", "plan.json", "-o", "plan.json"): "--output: is read by this command and would be lost",
     ("report", "plan.json", "-o", "missing/x.html"): "--output: cannot be written: the folder of",
