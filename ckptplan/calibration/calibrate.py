@@ -93,7 +93,8 @@ def calibrate(
         if keep is not None:
             once = timed_once(measuring.pilot)
             keep(make_counted(spec, sizes, once, batch=batch, steps=steps, name=name))
-        work = count_work(network, pilot=measuring.pilot)
+        counted = count_work(network, pilot=measuring.pilot)
+        work = None if isinstance(counted, str) else counted
         peaks = measure_peaks(network.device, dtypes=_choose_types(work))
         rounds = measuring.time_rounds()
         times, transfers = rounds.fit_steps(), rounds.fit_transfers()
@@ -133,7 +134,7 @@ def calibrate(
         transfers=transfers,
         # A quick calibration promises little, and its uncertainty says how little.
         noisy=None if quick else judge_noise(times, tolerance=tolerance),
-        left_out=(*left_out, *(() if work else ("operations were not counted, as a step takes too long",))),
+        left_out=(*left_out, *((counted,) if isinstance(counted, str) else ())),
         ended_by=measuring.ended_by,
     )
 

@@ -153,11 +153,13 @@ class _WorkByAction:
         self._before = now
 
 
-def count_work(network: MeasuredNetwork, *, pilot: PilotTimes) -> CountedWork | None:
-    """Count the work of a forward and of a backward step; None if that would take long."""
+def count_work(network: MeasuredNetwork, *, pilot: PilotTimes) -> CountedWork | str:
+    """Count the work of a forward and of a backward step; return why not if it is not counted."""
+    if network.piece is not None:
+        return "operations were not counted, as compiled pieces do not show theirs"
     chunks = _CHUNKS if _expect_seconds(pilot, _CHUNKS) < _LONG_SECONDS else _SHORT_CHUNKS
     if _expect_seconds(pilot, chunks) > _MOST_SECONDS:
-        return None
+        return "operations were not counted, as a step takes too long"
     counter = WorkCounter()
     short, long = (_count_chunks(network, counter, chunk) for chunk in chunks)
     more = chunks[1] - chunks[0]

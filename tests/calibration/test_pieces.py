@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from ckptplan.calibration import runs
+from ckptplan.calibration.calibrate import calibrate
 from ckptplan.calibration.cell_spec import CellSpec
 from ckptplan.calibration.cells import MeasuredNetwork, build_network
 from ckptplan.calibration.counter import RunCounter
@@ -72,6 +73,14 @@ def test_a_cell_with_kernels_of_its_own_is_refused() -> None:
     with pytest.raises(InputError, match="kernels of its own") as caught:
         build("lif(inputs=4, neurons=8, compile=2)")
     assert caught.value.field == "compile"
+
+
+def test_a_compiled_cell_is_calibrated() -> None:
+    """By the whole of what ``calibrate --compile`` does; compiled code shows no operations to count."""
+    found = calibrate(CellSpec.parse(TEXT), batch=16, steps=6, quick=True)
+    assert found.workload.cell == TEXT
+    assert found.workload.operations is None
+    assert any("compiled pieces do not show" in text for text in found.left_out)
 
 
 class Broken(torch.nn.Module):

@@ -11,7 +11,7 @@ from ckptplan.calibration.calibrated import Calibrated
 from ckptplan.calibration.cell_spec import CellSpec
 from ckptplan.calibration.cells import MeasuredNetwork, build_network
 from ckptplan.calibration.pilot import PilotTimes
-from ckptplan.calibration.work import WorkCounter, count_work
+from ckptplan.calibration.work import CountedWork, WorkCounter, count_work
 from ckptplan.cost.case import Case
 from ckptplan.cost.roofline import find_ideal
 
@@ -57,7 +57,7 @@ def test_a_kernel_counts_its_operations_and_the_bytes_that_it_reads_and_writes()
 def test_products_are_those_of_the_layer(name: str, gates: int) -> None:
     """Forward: 2 B N (I + N) a gate; backward: that for the weights, and 2 B N N for the state."""
     counted = count_work(network(name), pilot=pilot(1e-4))
-    assert counted is not None
+    assert isinstance(counted, CountedWork)
     found, each = counted.operations, 2 * gates * BATCH * NEURONS
     forward, backward = each * (INPUTS + NEURONS), each * (INPUTS + 2 * NEURONS)
     # Besides products, there are the numbers that other kernels write: the loss is of a few kernels, too.
@@ -74,7 +74,7 @@ def test_products_are_those_of_the_layer(name: str, gates: int) -> None:
 def test_a_cell_with_kernels_of_its_own_is_counted_as_it_runs() -> None:
     """Spikes are summed where they fired: fewer operations than the dense product, and more than none."""
     counted = count_work(network("lif"), pilot=pilot(1e-4))
-    assert counted is not None
+    assert isinstance(counted, CountedWork)
     found = counted.operations
     dense = 2 * BATCH * NEURONS * INPUTS
     assert dense < found.forward_flops < dense + 2 * BATCH * NEURONS * NEURONS + 20 * BATCH * NEURONS
@@ -103,7 +103,9 @@ def test_products_that_nobody_counts_are_named() -> None:
 
 
 def test_nothing_is_counted_of_a_cell_whose_steps_take_seconds() -> None:
-    assert count_work(network("rnn"), pilot=pilot(1.0)) is None
+    assert (
+        count_work(network("rnn"), pilot=pilot(1.0)) == "operations were not counted, as a step takes too long"
+    )
 
 
 def test_the_efficiency_is_what_makes_the_roofline_true_on_the_machine_itself(calibrated: Calibrated) -> None:
