@@ -13,7 +13,6 @@ from ckptplan.calibration.cell_spec import CellSpec, call_factory, import_factor
 from ckptplan.calibration.pieces import PieceCell, compute_piece_loss
 from ckptplan.errors import CkptplanError, InputError, quote_value
 from ckptplan.torch.adapters import TorchCell
-from ckptplan.torch.chunk_cell import ChunkCell
 from ckptplan.torch.inputs import make_sequence
 from ckptplan.torch.lif import LIF
 from ckptplan.torch.memory import available_bytes
@@ -125,14 +124,7 @@ def build_network(spec: CellSpec, *, batch: int, device: str, seed: int) -> Meas
 
 
 def _join_steps(network: MeasuredNetwork, steps: int) -> MeasuredNetwork:
-    """Return a network whose steps are pieces of so many steps. Raises InputError for a chunk cell."""
-    if isinstance(network.cell, ChunkCell):
-        raise InputError(
-            "has kernels of its own for chunks, which compile leaves as they are",
-            field="compile",
-            value=steps,
-            accepted="a cell that takes a step at a time, as gru, or no compile",
-        )
+    """Return a network whose steps are pieces of so many steps; a chunk cell runs its steps one by one."""
     make_inputs = network.make_inputs
 
     def make_pieces(count: int) -> Any:

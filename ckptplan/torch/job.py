@@ -310,13 +310,13 @@ class Job:
             "gradients": Gradients(parameters=len(probed.parameters), inputs=inputs.leaves, wanted=wanted),
             "input_gradients": wanted,
         }
-        if isinstance(self.cell, ChunkCell):
+        piece = self._find_piece(probed)
+        if isinstance(self.cell, ChunkCell) and piece is None:
             planned = self._planned
             return ChunkEngine(
                 **shared, device=probed.device, chunk=planned.chunk_size, room=planned.local_states
             )
         shared["temporary"] = probed.temporary
-        piece = self._find_piece(probed)
         if piece is None:
             return StepEngine(**shared)
         return CompiledEngine(**shared, piece=piece, loss=self.losses.get(piece.product))

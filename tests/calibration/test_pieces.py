@@ -69,10 +69,11 @@ def test_live_memory_is_counted_inside_of_compiled_pieces(network: MeasuredNetwo
     assert found.workspace_bytes < 40 * state
 
 
-def test_a_cell_with_kernels_of_its_own_is_refused() -> None:
-    with pytest.raises(InputError, match="kernels of its own") as caught:
-        build("lif(inputs=4, neurons=8, compile=2)")
-    assert caught.value.field == "compile"
+def test_steps_of_a_cell_with_kernels_of_its_own_are_pieces_like_others() -> None:
+    network = build("lif(inputs=4, neurons=8, compile=2)")
+    inputs, plan = network.inputs(3), make_schedule("standard", steps=3, chunk_size=2)
+    ours = runs.compute_gradients(network, inputs, steps=3, plan=plan)
+    assert_close(ours, runs.compute_gradients(network, inputs, steps=3, plan=None), relative=1e-5)
 
 
 def test_a_compiled_cell_is_calibrated() -> None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from torch.nn.functional import cross_entropy
 
 from ckptplan.errors import InputError
-from ckptplan.torch import Compile, Result, bptt
+from ckptplan.torch import LIF, Compile, CompileFallback, Result, bptt
 from ckptplan.torch.compiling.prepare import forget_pieces
 from tests.torch.support import assert_close, plan_of
 
@@ -116,3 +118,30 @@ def test_a_sequence_shorter_than_a_piece_runs_as_it_is_written(subject: Subject)
         result, ours = subject.train("standard", steps=3, compiled=True)
     assert result.piece is None
     assert_close(ours, subject.train("standard", steps=3, compiled=False)[1], relative=0.0)
+
+
+def differentiate_lif(cell: LIF, **options: Any) -> tuple[Result, list[torch.Tensor]]:
+    """Return the result and the gradients of a layer with kernels of its own."""
+    inputs, state = torch.randn(STEPS, 3, 5, generator=torch.Generator().manual_seed(3)), cell.initial_state(3)
+    plan = plan_of(STEPS, "standard", states=16)
+    result = bptt(cell, inputs, state, classify, plan=plan, **options)
+    return result, list(torch.autograd.grad(result.loss, list(cell.parameters())))
+
+
+def test_steps_of_a_layer_with_kernels_are_compiled_if_that_is_asked_for() -> None:
+    cell = LIF(5, 7, slope=5.0)
+    with torch.no_grad():
+        cell.weight.mul_(3)
+    _, expected = differentiate_lif(cell)
+    result, found = differentiate_lif(cell, compile=Compile(steps=PIECE))
+    assert result.piece == PIECE
+    assert_close(found, expected, relative=ROUNDING)
+
+
+def test_under_autocast_the_kernels_of_a_layer_stay() -> None:
+    """They keep the precision of the parameters."""
+    forget_pieces()
+    with torch.autocast("cpu", dtype=torch.bfloat16), pytest.warns(CompileFallback, match="kernels"):
+        result, found = differentiate_lif(LIF(5, 7), compile=Compile(steps=PIECE))
+    assert result.piece is None
+    assert all(one.dtype == torch.float32 for one in found)

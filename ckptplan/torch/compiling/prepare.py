@@ -9,6 +9,9 @@ from collections import OrderedDict
 from dataclasses import dataclass, field
 from typing import Any
 
+import torch
+
+from ckptplan.torch.chunk_cell import ChunkCell
 from ckptplan.torch.compiled.piece import CompiledPiece
 from ckptplan.torch.compiled.reasons import NotCompiled
 from ckptplan.torch.compiling.build import Built, build_piece
@@ -151,6 +154,12 @@ def _build(request: PieceRequest, compile_: Compile) -> Built | NotCompiled:
             reason="short",
             text=f"a sequence of {request.steps} steps is too short for pieces of "
             f"{compile_.steps or _LENGTHS[0]}",
+        )
+    if isinstance(request.cell, ChunkCell) and torch.is_autocast_enabled(request.device.type):
+        return NotCompiled(
+            reason="cell",
+            text="under autocast, the kernels of a ChunkCell keep the precision of its parameters, which "
+            "compiled steps would not",
         )
     if compile_.steps is not None:
         return _build_one(request, compile_.steps, compile_)
