@@ -33,6 +33,7 @@ KINDS = ("lif", "gru")
 #: Bytes of a state and of a tape.
 SIZES = {"lif": (2**16, 2**16), "gru": (2**15, 7 * 2**15), "LIF": (2**15, 2**15)}
 OURS, LAYER, FLOOR = "ckptplan, standard, compiled", "ckptplan, standard, LIF layer", "floor in C++"
+LAYER_COMPILED = f"{LAYER}, compiled"
 #: Runs forwards and backwards; returns the gradients of the parameters.
 Variant = Callable[[], Sequence[torch.Tensor]]
 #: What times and peaks of ours are compared with, and the most that was aimed at.
@@ -42,7 +43,7 @@ BOUNDS = {
     "torch.utils.checkpoint, compiled": {"lif": 0.85, "gru": 0.85},
     FLOOR: {"lif": 1.7, "gru": 1.7},
 }
-#: Of the LIF layer, which has kernels of its own, over compiled pieces of the same neurons.
+#: Of the LIF layer, whose kernels compiled pieces replace, over compiled pieces of the same neurons.
 LAYER_BOUND = 1.0
 PEAK_BOUND = 1.05
 
@@ -124,7 +125,10 @@ def list_all(kind: str) -> dict[str, Variant]:
     }
     if kind == "lif":
         layer, plan = lif_job(STEPS), make_plan("LIF", "standard")
-        found[LAYER] = partial(differentiate, partial(run_ours, layer, plan, compiled=False), layer.parameters)
+        for name, compiled in {LAYER: False, LAYER_COMPILED: True}.items():
+            found[name] = partial(
+                differentiate, partial(run_ours, layer, plan, compiled=compiled), layer.parameters
+            )
     library = build_floor()
     if isinstance(library, str):
         sys.stdout.write(f"{library}\n")
@@ -189,9 +193,11 @@ def document(results: dict[str, Any]) -> str:
             if other in lines:
                 ratio = ours["median_seconds"] / lines[other]["median_seconds"]
                 rows.append(f"| {kind}, time of {other} | {bounds[kind]:.2f} | {ratio:.2f} |")
-        if LAYER in lines:
-            ratio = lines[LAYER]["median_seconds"] / ours["median_seconds"]
-            rows.append(f"| {kind}, time of the LIF layer over it | {LAYER_BOUND:.2f} | {ratio:.2f} |")
+        if LAYER_COMPILED in lines:
+            ratio = lines[LAYER_COMPILED]["median_seconds"] / ours["median_seconds"]
+            rows.append(
+                f"| {kind}, time of the LIF layer, compiled, over it | {LAYER_BOUND:.2f} | {ratio:.2f} |"
+            )
         ratio = ours["peak_bytes"] / lines["ckptplan, standard"]["peak_bytes"]
         rows.append(f"| {kind}, peak of ckptplan, standard | {PEAK_BOUND:.2f} | {ratio:.2f} |")
     return "\n".join(rows)
