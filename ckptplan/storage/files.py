@@ -39,7 +39,8 @@ def read_text(path: str | Path, *, most: int = MOST_CHARACTERS) -> str:
     """
     try:
         if str(path) == "-":
-            text = require_stdin().read(most + 1)
+            # As of a file, a byte order mark is no part of the text.
+            text = require_stdin().read(most + 2).removeprefix("\ufeff")
         else:
             with Path(check_file_name(path)).open(encoding="utf-8-sig") as file:
                 text = file.read(most + 1)

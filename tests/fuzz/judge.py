@@ -84,10 +84,14 @@ def _wrong_code(case: Case, outcome: Outcome) -> str:
         # Ended by the limits of a case, which is judged as too slow; or by a crash.
         return "" if outcome.code in (-14, -24, -9) else f"ended by signal {-outcome.code}"
     allowed = case.codes if _may_disagree(case) else case.codes - {4}
-    # Asked for its completion script, the program prints that, and reads no file.
-    asked = case.environment.get("_CKPTPLAN_COMPLETE", "").startswith("source_")
-    expected = {0, *allowed} if asked else {outcome.loaded} if outcome.loaded else allowed
+    # The script is printed, and no file is read.
+    expected = {0, *allowed} if _asks_for_completion(case) else {outcome.loaded} if outcome.loaded else allowed
     return "" if outcome.code in expected else f"{outcome.code}, not {' or '.join(map(str, sorted(expected)))}"
+
+
+def _asks_for_completion(case: Case) -> bool:
+    """Return whether the program is asked for the script that completes its command line."""
+    return case.environment.get("_CKPTPLAN_COMPLETE", "").startswith("source_")
 
 
 def _may_disagree(case: Case) -> bool:
@@ -98,6 +102,8 @@ def _wrong_files(case: Case, outcome: Outcome) -> Iterator[tuple[str, str]]:
     named = {name.removeprefix("./") for name in case.outputs} | {
         "sub/linked.json" if "link.json" in case.outputs else ""
     }
+    # A short option and its value may be one word.
+    named |= {text.removeprefix("-o") for text in case.arguments if text.startswith("-o")}
     makes = case.arguments[:2] in (("workloads", "new"), ("profiles", "new"))
     if case.arguments[:1] == ("calibrate",) or makes:
         # Where no option names them.
@@ -141,8 +147,8 @@ def _wrong_json(case: Case, outcome: Outcome, printed: str) -> Iterator[tuple[st
     )
     if texts != ["json"] or plain or outcome.code not in (0, 2, 3, 4) or case.streams or not printed:
         return
-    if "PYTHONIOENCODING" in case.environment:
-        # In the encoding that was asked for.
+    if "PYTHONIOENCODING" in case.environment or _asks_for_completion(case):
+        # In the encoding that was asked for, or a script.
         return
     try:
         json.loads(printed, parse_constant=_refuse)

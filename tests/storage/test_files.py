@@ -1,5 +1,6 @@
 """Hostile input is refused in one clear sentence; a file is the old one or the new one at any moment."""
 
+import io
 import json
 import os
 import signal
@@ -256,3 +257,11 @@ def test_a_killed_writer_leaves_the_old_plan_or_the_new_one(tmp_path: Path) -> N
         text = path.read_text()
         assert len(text) == 200_000
         assert len(set(text)) == 1
+
+
+def test_a_byte_order_mark_is_no_part_of_a_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Editors of other systems write one; a file has it, and what is piped from it."""
+    (tmp_path / "plan.json").write_bytes(b"\xef\xbb\xbf{}")
+    assert read_text(tmp_path / "plan.json") == "{}"
+    monkeypatch.setattr("sys.stdin", io.StringIO("\ufeff{}"))
+    assert read_text("-") == "{}"
