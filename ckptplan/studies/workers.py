@@ -116,15 +116,24 @@ def _safe_path() -> Iterator[None]:
 
 @contextmanager
 def _hold_interrupts() -> Iterator[None]:
-    """Block Ctrl-C while processes start, so that they inherit the mask and only the parent handles it."""
+    """Block signals that end the program while processes start.
+
+    A worker whose parent left it before it got its task would print a traceback. Workers inherit the mask;
+    Ctrl-C, which a terminal sends to all of them, is for the parent alone.
+    """
     if not hasattr(signal, "pthread_sigmask"):
         yield
         return
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, *_list_requests()})
     try:
         yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _list_requests() -> set[signal.Signals]:
+    """Return the signals that request one process to end."""
+    return {signal.SIGTERM, signal.SIGHUP} if hasattr(signal, "SIGHUP") else {signal.SIGTERM}
 
 
 #: In a worker: the task, the data that its calls share, and what watches the parent.
@@ -149,6 +158,8 @@ class _Watch:
 
 def _begin(watch: _Watch, task: Task[Any], shared: Any) -> None:
     _job[:] = [task, shared, watch]
+    if hasattr(signal, "pthread_sigmask"):
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, _list_requests())
     # Exclude the objects loaded so far from garbage collection.
     gc.freeze()
 
