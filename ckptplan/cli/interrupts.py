@@ -22,6 +22,8 @@ class Interrupts:
         self.starting = True
         #: Whether there was one.
         self.seen = False
+        #: Whether one is being passed on, which must not raise.
+        self._passing = False
 
     def listen(self) -> None:
         """Handle SIGINT, unless the process ignores it, as one in the background does, SIGTERM and SIGHUP."""
@@ -37,23 +39,35 @@ class Interrupts:
     def _pass_on(self, lost: sys.UnraisableHookArgs) -> None:
         """Interrupt again where Ctrl-C came in a callback that cannot raise, as a finaliser."""
         if issubclass(lost.exc_type, KeyboardInterrupt):
-            import threading
-
-            # Not at once: the handler would raise in here, too.
-            again = threading.Timer(0.01, os.kill, (os.getpid(), signal.SIGINT))
-            again.daemon = True
-            again.start()
+            self._passing = True
+            try:
+                _interrupt_again()
+            finally:
+                self._passing = False
         else:
             sys.__unraisablehook__(lost)
 
-    def _interrupt(self, *_: object) -> NoReturn:
+    def _interrupt(self, *_: object) -> None:
         if self.starting:
             os.write(2, b"interrupted\n")
             os._exit(INTERRUPTED)
         self.seen = True
-        raise KeyboardInterrupt
+        if self._passing:
+            # A busy machine: the next one is here before the last one was passed on.
+            _interrupt_again()
+        else:
+            raise KeyboardInterrupt
 
     def _terminate(self, *_: object) -> NoReturn:
         if self.starting:
             os._exit(TERMINATED)
         raise Terminated
+
+
+def _interrupt_again() -> None:
+    """Send this process Ctrl-C. Not at once: the handler would raise where this was called from."""
+    import threading
+
+    again = threading.Timer(0.1, os.kill, (os.getpid(), signal.SIGINT))
+    again.daemon = True
+    again.start()
