@@ -5,13 +5,15 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.faults import SUBJECTS, count_findings, format_counts, run_faults
 from tests.fuzz.arguments import commands
 from tests.fuzz.campaign import KINDS, make_case
-from tests.fuzz.case import Case, Outcome
+from tests.fuzz.case import Case, Outcome, Verdict
+from tests.fuzz.journal import append_verdicts, read_journal
 from tests.fuzz.judge import judge
 from tests.fuzz.shrink import shrink
 from tests.robustness import PAGE, tables
@@ -43,6 +45,27 @@ def test_two_thousand_hostile_cases_do_no_harm(tmp_path: Path) -> None:
         env=uncovered,
     )
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_a_journal_that_was_cut_off_is_continued_where_its_last_whole_line_ends(tmp_path: Path) -> None:
+    journal = tmp_path / "journal.jsonl"
+    common: dict[str, Any] = {
+        "kind": "plan",
+        "command": "c",
+        "code": 2,
+        "seconds": 0.5,
+        "cpu_seconds": 0.25,
+        "memory": 7,
+    }
+    first, second = (Verdict(name=f"3:{i}", problems=(("too slow", "9 s"),) * i, **common) for i in range(2))
+    append_verdicts(journal, [first, second])
+    assert read_journal(journal, seed=3) == [first, second]
+    journal.write_text(journal.read_text()[:-9])
+    assert read_journal(journal, seed=3) == [first]
+    append_verdicts(journal, [second])
+    assert read_journal(journal, seed=3) == [first, second]
+    with pytest.raises(SystemExit, match="first cases of seed 4"):
+        read_journal(journal, seed=4)
 
 
 def test_a_case_is_made_again_from_its_name() -> None:

@@ -148,7 +148,7 @@ class _Runs:
                 request.cell,
                 self.fill(tuple(leaf.detach() for leaf in self.leaves)),
                 nest.fill([leaf.detach() for leaf in pieces]),
-                lose=lambda outputs: run(_return_input, request.loss, self.start, (), outputs)[0],
+                loss=lambda outputs: run(_return_input, request.loss, self.start, (), outputs)[0],
                 clock=self._read_clock,
             )
             for _ in range(_ROUNDS)

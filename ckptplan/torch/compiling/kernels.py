@@ -18,7 +18,7 @@ def time_kernels(
     state: Any,
     inputs: Any,
     *,
-    lose: Callable[[Any], Any],
+    loss: Callable[[Any], Any],
     clock: Callable[[], float],
 ) -> tuple[float, float, float]:
     """Return the seconds of a chunk: run for the first time, replayed with its loss, and reversed.
@@ -27,7 +27,7 @@ def time_kernels(
         cell: the cell.
         state: a state to start from.
         inputs: those of the chunk, time first.
-        lose: returns the losses of the outputs of the chunk, or what gradients begin with.
+        loss: returns the losses of the outputs of the chunk, or what gradients begin with.
         clock: returns seconds, once the device has finished.
     """
     cell = cell.for_sequence()
@@ -36,7 +36,7 @@ def time_kernels(
         _, saved = cell.run(state, inputs, None)
         times.append(clock())
         states = cell.replay(state, inputs, saved)
-        gradients = _differentiate(cell.dense(saved), lose)
+        gradients = _differentiate(cell.dense(saved), loss)
         leaves, structure = flatten(states)
         last = structure.fill([torch.ones_like(leaf[-1]) for leaf in leaves])
         times.append(clock())
@@ -54,14 +54,14 @@ def time_kernels(
     return run, replayed, reversed_
 
 
-def _differentiate(outputs: Any, lose: Callable[[Any], Any]) -> Any:
+def _differentiate(outputs: Any, loss: Callable[[Any], Any]) -> Any:
     """Return the gradients of outputs; None for those without."""
     leaves, structure = flatten(outputs)
     with torch.enable_grad():
         roots = [
             leaf.detach().requires_grad_() if is_differentiable(leaf) else leaf.detach() for leaf in leaves
         ]
-        ends = [one for one in flatten(lose(structure.fill(roots)))[0] if one.requires_grad]
+        ends = [one for one in flatten(loss(structure.fill(roots)))[0] if one.requires_grad]
         wanted = [root for root in roots if root.requires_grad]
         given = [torch.ones_like(one) for one in ends]
         found = compute_gradients(ends, given, wanted, parameters=())
