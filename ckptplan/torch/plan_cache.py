@@ -11,8 +11,6 @@ import hashlib
 import json
 import logging
 import math
-import os
-import sys
 from pathlib import Path
 
 from ckptplan.errors import InputError
@@ -21,14 +19,12 @@ from ckptplan.model.workload import Workload
 from ckptplan.planning.ranking import rank_strategies
 from ckptplan.planning.request import Request
 from ckptplan.search.answer import ClosedFormAnswer
+from ckptplan.storage.cache import find_cache
 from ckptplan.storage.plans import load_plan, save_plan
 from ckptplan.strategies.closed_form import ClosedForm
 from ckptplan.strategies.registry import strategy_of
 from ckptplan.version import __version__
 
-#: The folder, or one of ``_OFF`` for none.
-VARIABLE = "CKPTPLAN_CACHE"
-_OFF = ("", "0", "off", "no", "false")
 #: Files that are kept, and the bytes of the largest that is read.
 _MOST_FILES, _MOST_BYTES = 512, 2**18
 #: Times are measured anew by each process: those within the same step of so much are taken for equal.
@@ -40,7 +36,7 @@ _log = logging.getLogger("ckptplan.torch")
 
 def search_plan(request: Request) -> Plan:
     """Return the best plan for a request of closed forms, from a file if one fits. Raises Infeasible."""
-    folder = find_folder()
+    folder = find_cache("plans")
     path = None if folder is None else folder / f"{_name_problem(request)}.json"
     plan = None if path is None else _read(path, request)
     if plan is None:
@@ -48,28 +44,6 @@ def search_plan(request: Request) -> Plan:
         if path is not None:
             _write(path, plan)
     return plan
-
-
-def find_folder() -> Path | None:
-    """Return the folder of the plans: in the user's folder for caches, unless CKPTPLAN_CACHE names another."""
-    chosen = os.environ.get(VARIABLE)
-    if chosen is not None:
-        return None if chosen.strip().lower() in _OFF else _expand(chosen, "plans")
-    if sys.platform == "win32":
-        base = os.environ.get("LOCALAPPDATA") or "~/AppData/Local"
-    elif sys.platform == "darwin":
-        base = "~/Library/Caches"
-    else:
-        base = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
-    return _expand(base, "ckptplan/plans")
-
-
-def _expand(base: str, below: str) -> Path | None:
-    try:
-        return Path(base).expanduser() / below
-    except RuntimeError:
-        # There is no home, or no user of that name.
-        return None
 
 
 def _name_problem(request: Request) -> str:

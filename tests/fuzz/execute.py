@@ -26,13 +26,13 @@ CPU_LIMIT, CLOCK_LIMIT = 20, 60
 #: Bytes of addresses beyond what this process has, and of a file that is written.
 _ADDRESSES, _FILE = 4 * 2**30, 2**28
 _HOME = Path(__file__).parent.parent.parent
-#: The environment of every case: as wide as by default, and no plans of another case.
+#: The environment of every case: as wide as by default.
+_KEPT = ("PATH", "VIRTUAL_ENV", "LD_LIBRARY_PATH", "CKPTPLAN_CACHE")
 _PLAIN = {
-    **{name: value for name, value in os.environ.items() if name in ("PATH", "VIRTUAL_ENV", "LD_LIBRARY_PATH")},
+    **{name: value for name, value in os.environ.items() if name in _KEPT},
     "PYTHONPATH": str(_HOME),
     "OMP_NUM_THREADS": "1",
     "OPENBLAS_NUM_THREADS": "1",
-    "CKPTPLAN_CACHE": "0",
 }
 
 

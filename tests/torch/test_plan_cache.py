@@ -11,6 +11,7 @@ import pytest
 
 from ckptplan import Infeasible, Plan, load_plan
 from ckptplan.model.record import Parameters
+from ckptplan.storage import cache
 from ckptplan.storage.plans import save_plan
 from ckptplan.torch import budget, plan_cache
 from ckptplan.torch.measurement import Measurement
@@ -36,7 +37,7 @@ def make_plan(measurement: Measurement | None = None, *, limit: int = LIMIT, ste
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv(plan_cache.VARIABLE, str(tmp_path))
+    monkeypatch.setenv(cache.VARIABLE, str(tmp_path))
     return tmp_path / "plans"
 
 
@@ -69,7 +70,7 @@ def test_what_a_plan_costs_is_what_this_process_has_measured(
     again = make_plan(measure(forward_seconds=1.02e-4, backward_seconds=2.1e-4))
     assert len(list(folder.glob("*.json"))) == 1
     assert again.workload.forward_seconds == 1.02e-4
-    monkeypatch.setenv(plan_cache.VARIABLE, "0")
+    monkeypatch.setenv(cache.VARIABLE, "0")
     assert again.predicted == make_plan(measure(forward_seconds=1.02e-4, backward_seconds=2.1e-4)).predicted
 
 
@@ -139,14 +140,14 @@ def test_an_edited_file_is_replaced(folder: Path) -> None:
 
 def test_a_folder_that_cannot_be_written_is_no_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "file").write_text("in the way")
-    monkeypatch.setenv(plan_cache.VARIABLE, str(tmp_path / "file"))
+    monkeypatch.setenv(cache.VARIABLE, str(tmp_path / "file"))
     assert make_plan().steps == STEPS
     assert (tmp_path / "file").read_text() == "in the way"
 
 
 def test_a_folder_of_a_user_that_does_not_exist_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(plan_cache.VARIABLE, "~nosuchuser/x")
-    assert plan_cache.find_folder() is None
+    monkeypatch.setenv(cache.VARIABLE, "~nosuchuser/x")
+    assert cache.find_cache("plans") is None
     assert make_plan().steps == STEPS
 
 
@@ -171,9 +172,9 @@ def test_the_folder_is_the_users_unless_a_variable_says_otherwise(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for off in ("0", "off", ""):
-        monkeypatch.setenv(plan_cache.VARIABLE, off)
-        assert plan_cache.find_folder() is None
-    monkeypatch.delenv(plan_cache.VARIABLE)
+        monkeypatch.setenv(cache.VARIABLE, off)
+        assert cache.find_cache("plans") is None
+    monkeypatch.delenv(cache.VARIABLE)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     monkeypatch.setenv("LOCALAPPDATA", str(tmp_path / "local"))
@@ -183,7 +184,7 @@ def test_the_folder_is_the_users_unless_a_variable_says_otherwise(
         "win32": tmp_path / "local",
     }.items():
         monkeypatch.setattr("sys.platform", platform)
-        assert plan_cache.find_folder() == base / "ckptplan" / "plans"
+        assert cache.find_cache("plans") == base / "ckptplan" / "plans"
     monkeypatch.setattr("sys.platform", "linux")
     monkeypatch.delenv("XDG_CACHE_HOME")
-    assert plan_cache.find_folder() == tmp_path / "home" / ".cache" / "ckptplan" / "plans"
+    assert cache.find_cache("plans") == tmp_path / "home" / ".cache" / "ckptplan" / "plans"

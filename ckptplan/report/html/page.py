@@ -13,11 +13,9 @@ from typing import Any, ClassVar
 from ckptplan.errors import MissingExtra
 from ckptplan.report.html.blocks import Block
 from ckptplan.report.html.charts.look import Chart
+from ckptplan.report.html.library import load_library
 from ckptplan.version import __version__
 from ckptplan.wording import escape_controls
-
-#: The versions of Vega-Lite that charts are written for.
-_VEGA_LITE = "6.1"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -124,7 +122,7 @@ class Page:
             if isinstance(block, PlanPanel)
             for plan in block.plans
         ]
-        library = _bundle() if charts or plans else ""
+        library = load_library() if charts or plans else ""
         return str(
             _template().render(
                 page=self,
@@ -172,16 +170,6 @@ def _make_policy(*scripts: str) -> str:
         if script
     )
     return f"default-src 'none'; script-src {hashes}; style-src 'unsafe-inline'; img-src data:"
-
-
-@cache
-def _bundle() -> str:
-    """Return Vega, Vega-Lite and vega-embed as one script. Raises MissingExtra."""
-    try:
-        import vl_convert
-    except ImportError:
-        raise MissingExtra("html", package="vl-convert-python") from None
-    return str(vl_convert.javascript_bundle("window.drawChart = vegaEmbed;", vl_version=_VEGA_LITE))
 
 
 @cache
