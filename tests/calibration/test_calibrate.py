@@ -438,10 +438,10 @@ def test_a_cell_that_gets_slower_with_its_steps_ends_in_time_and_says_what_it_le
     """Its first steps are quick; its two hundredth takes 10 ms, so that all of it would take minutes."""
     began = perf_counter()
     found = calibrate(
-        CellSpec(name=f"{__name__}:make_slowing", inputs=1, neurons=1), batch=256, steps=10, max_seconds=12
+        CellSpec(name=f"{__name__}:make_slowing", inputs=1, neurons=1), batch=256, steps=10, max_seconds=30
     )
     # Other programs take their share of the machine; without a limit it would be minutes.
-    assert perf_counter() - began < 30
+    assert perf_counter() - began < 75
     assert any("chunks of" in text for text in found.left_out)
 
 
