@@ -57,12 +57,16 @@ class SeenPoints:
         return result
 
     def front(self) -> Key:
-        """Return the front of the points seen."""
+        """Return the front of the points seen, which are given up."""
         if not self._points:
             return ()
-        return drop_dominated(
-            self._best_of(tuple(np.concatenate(columns) for columns in zip(*self._points, strict=True)))
-        )
+        # There may be millions: no part is held twice.
+        parts = [list(columns) for columns in zip(*self._points, strict=True)]
+        self._points.clear()
+        columns: list[npt.NDArray[Any]] = []
+        while parts:
+            columns.append(np.concatenate(parts.pop(0)))
+        return drop_dominated(self._best_of(tuple(columns)))
 
     def _best_of(self, keys: Key) -> Key:
         """Drop points that a faster one on the same or a lower level beats."""

@@ -54,7 +54,7 @@ _TIMED_COUNTS = (
     "largest_message",
 )
 #: Points are evaluated in lots of this size, which fit the cache.
-_LOT = 2**20
+_LOT = 2**17
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -133,17 +133,20 @@ def merge_fronts(fronts: Sequence[Front]) -> tuple[Front, Integers]:
     The second result has shape (2, n): the index of the front, and of the point in it. Of points with equal
     memory and time, the one with less remote memory is kept, then that of the earlier front.
     """
-    lots = [
-        (
+    keys = _empty_key(2)
+    for place, front in enumerate(fronts):
+        more = (
             front.local_peak_bytes,
             front.seconds,
             front.remote_peak_bytes,
             np.full(len(front), place, dtype=np.int64),
             np.arange(len(front)),
         )
-        for place, front in enumerate(fronts)
-    ]
-    keys = drop_dominated(tuple(np.concatenate(columns) for columns in zip(_empty_key(2), *lots, strict=True)))
+        # One after the other: fronts may have a million points, and all at once need several times the memory.
+        if not len(keys[0]):
+            keys = more
+        elif len(front):
+            keys = drop_dominated(tuple(np.concatenate(columns) for columns in zip(keys, more, strict=True)))
     return _make_front((), keys[:3]), np.stack(keys[3:])
 
 
@@ -231,12 +234,25 @@ def _evaluate(boxes: Boxes, problem: _FrontProblem, seen: SeenPoints) -> None:
 
 
 def _split_into_lots(boxes: Boxes) -> list[Boxes]:
-    """Split boxes into lots of about ``_LOT`` points."""
+    """Split boxes into lots of about ``_LOT`` points, and a long line into as many boxes."""
+    if len(boxes.low) == 1 and boxes.count() == 1 and boxes.volume() > _LOT:
+        return _split_line(boxes)
     if boxes.count() < 2:
         return [boxes]
     lot = (np.cumsum(boxes.volumes()) // _LOT).astype(np.int64)
     edges = [0, *(np.flatnonzero(np.diff(lot)) + 1).tolist(), boxes.count()]
     return [boxes.take(slice(first, last)) for first, last in pairwise(edges)]
+
+
+def _split_line(boxes: Boxes) -> list[Boxes]:
+    """Split the box of a strategy of one parameter."""
+    [(name, low)], [high] = boxes.low.items(), boxes.high.values()
+    starts = np.arange(low[0], high[0] + 1, _LOT)
+    ends = np.minimum(starts + _LOT - 1, high[0])
+    return [
+        Boxes(low={name: starts[place : place + 1]}, high={name: ends[place : place + 1]})
+        for place in range(len(starts))
+    ]
 
 
 def _cut(boxes: Boxes, problem: _FrontProblem, seen: SeenPoints) -> Boxes:
