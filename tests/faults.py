@@ -132,7 +132,7 @@ class Laboratory:
         _send(process, sent)
         told = process.communicate(timeout=120)[1]
         wrong = []
-        if not (sent is signal.SIGINT and _met_python(told)):
+        if not (sent is signal.SIGINT and met_python(told)):
             wrong = [] if process.returncode in {0, *_ENDS[sent]} else [f"exit code {process.returncode}"]
             wrong += _judge_words(told)
         return self._finish(subject, sent.name, folder, wrong, cleans=sent is not signal.SIGKILL, whole=whole)
@@ -246,7 +246,7 @@ def _send(process: subprocess.Popen[str], sent: signal.Signals) -> None:
         process.send_signal(sent)
 
 
-def _met_python(told: str) -> bool:
+def met_python(told: str) -> bool:
     """Return whether Ctrl-C met Python itself, before it ran a line of the program."""
     return told.rstrip().endswith("KeyboardInterrupt") and str(Path(ckptplan.__file__).parent) not in told
 

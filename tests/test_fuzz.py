@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from tests.faults import SUBJECTS, count_findings, format_counts, run_faults
+import ckptplan
+from tests.faults import SUBJECTS, count_findings, format_counts, met_python, run_faults
 from tests.fuzz.arguments import commands
 from tests.fuzz.campaign import KINDS, make_case
 from tests.fuzz.case import Case, Outcome, Verdict
@@ -110,6 +111,24 @@ def test_json_is_read_where_it_is_asked_for() -> None:
     assert judge(case, replace(HARMLESS, stdout=b'{"a": NaN}')).problems[0][0] == "not JSON"
 
 
+@pytest.mark.parametrize(
+    ("case", "outcome"),
+    [
+        ({"arguments": ("workloads", "--", "new", "--kind", "gru")}, {"written": {"my-workload.toml": b""}}),
+        ({"environment": {"CKPTPLAN_CACHE": "kept"}}, {"written": {"kept/charts/0.js": b""}}),
+        ({"environment": {"_CKPTPLAN_COMPLETE": "complete_bash"}, "codes": frozenset({2})}, {"code": 0}),
+    ],
+    ids=["a group's end of options", "what is kept for other processes", "a shell that completes"],
+)
+def test_what_a_command_does_unasked_is_no_harm(case: dict[str, Any], outcome: dict[str, Any]) -> None:
+    assert not judge(replace(CASE, **case), replace(HARMLESS, **outcome)).problems
+    # Without the reason, it would be.
+    if "written" in outcome:
+        assert judge(CASE, replace(HARMLESS, **outcome)).problems
+    else:
+        assert judge(replace(CASE, codes=case["codes"]), replace(HARMLESS, **outcome)).problems
+
+
 def test_a_refused_document_must_be_refused_with_the_librarys_code() -> None:
     refused = replace(HARMLESS, code=2, loaded=2, stderr=b"ckptplan: given.json: no")
     assert judge(CASE, refused).problems == ()
@@ -136,6 +155,15 @@ def test_interrupted_commands_leave_the_old_file_or_the_new_one(tmp_path: Path) 
     quick = tuple(one for one in SUBJECTS if one.name in {"optimize -o", "schedule -o"})
     findings = list(run_faults(4, 1, seed=1, folder=tmp_path, subjects=quick))
     assert [one for one in findings if one.wrong] == [], format_counts(count_findings(findings))
+
+
+def test_ctrl_c_before_the_first_line_of_the_program_is_pythons() -> None:
+    """A traceback with a frame of the program is not: it would be a fault."""
+    site = 'Traceback (most recent call last):\n  File "<frozen site>", line 599, in main\nKeyboardInterrupt\n'
+    ours = site.replace("<frozen site>", str(Path(ckptplan.__file__).parent / "cli/main.py"))
+    assert met_python(site)
+    assert not met_python(ours)
+    assert not met_python(site.replace("KeyboardInterrupt", "OSError"))
 
 
 def test_the_page_has_the_counts_that_were_found() -> None:
