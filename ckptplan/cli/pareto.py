@@ -29,7 +29,7 @@ class FrontOptions(BudgetOptions):
         typer.Option(
             "--resolution",
             metavar="SHARE",
-            help="Leave out plans that differ by less, as '1%' (default: none, up to 250,000 steps).",
+            help="Leave out plans that differ by less, as '1%' (default: none, up to 2,000,000 steps).",
         ),
     ] = None
     effort: options.Effort = "quick"

@@ -19,7 +19,7 @@ from ckptplan.report.plan_text import format_parameters, make_parameters_cell, p
 from ckptplan.report.view import Column, View
 from ckptplan.storage.tables import Blocks, Columns
 from ckptplan.strategies.registry import all_parameters
-from ckptplan.studies.pareto import ParetoFront
+from ckptplan.studies.pareto import MOST_EXACT, ParetoFront
 from ckptplan.studies.rows import JOB_COLUMNS, parameter_columns
 from ckptplan.units import format_bytes, format_count, format_share
 from ckptplan.wording import Argument, Wording
@@ -70,7 +70,11 @@ def _list_notes(front: ParetoFront, *, wording: Wording = str) -> Iterator[str]:
         more = wording(Argument("strategies", "all"))
         yield f"only closed forms are compared, which answer at once; {more} adds optimal and others, slowly"
     if front.resolution:
-        yield f"points within {front.resolution:g} of a listed one in memory and time are left out"
+        share = format_share(front.resolution)
+        every = (
+            f"; {wording(Argument('resolution', 0))} lists all" if front.workload.steps <= MOST_EXACT else ""
+        )
+        yield f"plans within {share} of a listed one, in memory and in time, are left out{every}"
     yield from _list_gaps(front)
 
 
@@ -189,9 +193,13 @@ def _make_strategies_table(front: ParetoFront) -> FittedTable:
 def _find_best_within(front: ParetoFront, budget: int) -> tuple[str | float, float | None]:
     """Return the least time within a budget, and its overhead; or that nothing fits."""
     place = front.place_within(budget)
-    if place is None:
-        return "does not fit", None
-    return float(front.seconds[place]), float(front.overhead[place])
+    if place is not None:
+        return float(front.seconds[place]), float(front.overhead[place])
+    if front.resolution and front.lacks(budget) is None:
+        # The plans that fit stand for themselves in no listed one.
+        plan = front.at(budget)
+        return plan.predicted.seconds, plan.predicted.overhead
+    return "does not fit", None
 
 
 def _make_document(front: ParetoFront) -> dict[str, Any]:

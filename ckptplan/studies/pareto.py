@@ -28,10 +28,7 @@ from ckptplan.strategies.protocol import Strategy
 from ckptplan.studies.fronts import StrategyFront, trace_fronts
 from ckptplan.units import parse_bytes, parse_fraction
 
-#: Up to this many steps, every point of the front is listed unless a resolution is given: a million points of
-#: each of nine strategies need a gigabyte.
-MOST_LISTED = 250_000
-#: Up to this many, every point is listed if that is asked for.
+#: Up to this many steps, every point of the front is listed unless a resolution is given.
 MOST_EXACT = 2_000_000
 #: The finest resolution of long sequences; a finer one would need too much memory.
 _FINEST = 0.0001
@@ -67,7 +64,7 @@ def pareto(
         remote_bytes: limit on remote memory in total; replaces the profile's.
         max_overhead: limit on the time over base's, as 0.1 or '10%'.
         resolution: 0 lists every point, 0.01 those that differ by 1 % in memory or time; None means 0 up to
-            250,000 steps, else 0.001. Beyond 2,000,000 steps, 0 is refused.
+            2,000,000 steps, else 0.001.
         effort: 'quick' or 'thorough', as in ``optimize``.
         progress: called with the work done and the total work.
         command: recorded in the provenance of the plans.
@@ -93,7 +90,7 @@ def pareto(
 
 def _read_resolution(wanted: float | str | None, *, steps: int) -> float:
     if wanted is None:
-        return 0.0 if steps <= MOST_LISTED else COARSE
+        return 0.0 if steps <= MOST_EXACT else COARSE
     try:
         value = parse_fraction(wanted)
     except InputError as error:

@@ -34,6 +34,17 @@ def test_the_table_shows_ends_budget_and_knee() -> None:
         assert words in done.stdout
 
 
+def test_what_fits_fits_also_where_a_coarse_front_lists_no_plan_of_it() -> None:
+    """The plan with the least memory may be one of those that another one stands for."""
+    asked = ("--T", "200000", "--strategies", "double", "--local-bytes", "19419840 B")
+    coarse = run("pareto", *asked, "--resolution", "0.1%")
+    assert "does not fit" not in coarse.stdout
+    assert "plans within 0.1 % of a listed one" in coarse.stdout
+    assert "--resolution 0 lists all" in " ".join(coarse.stdout.split())
+    predicted = json.loads(run("optimize", *asked, "--format", "json").stdout)["predicted"]
+    assert f"+{100 * predicted['overhead']:.1f} %" in coarse.stdout
+
+
 def test_json_and_csv_hold_the_same_columns() -> None:
     """The front of each strategy; in CSV a column says which points no strategy beats."""
     asked = ("pareto", *SHORT, "--strategies", "closed")

@@ -244,15 +244,6 @@ def test_a_very_long_sequence_has_points_that_stand_for_others() -> None:
     assert 100 < len(front) < 200_000
 
 
-def test_every_point_of_a_long_sequence_is_listed_if_that_is_asked_for() -> None:
-    """A million points of each strategy need a gigabyte, and nobody reads them."""
-    workload = WORKLOAD.with_steps(300_000)
-    coarse = ckptplan.pareto(workload, IPU, strategies="remote")
-    assert coarse.resolution == 0.001
-    assert len(coarse) < 3_000
-    assert len(ckptplan.pareto(workload, IPU, strategies="remote", resolution=0)) > 250_000
-
-
 @pytest.mark.parametrize(
     ("steps", "resolution", "message"),
     [
