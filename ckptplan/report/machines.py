@@ -163,10 +163,7 @@ def summarise(comparison: MachineComparison) -> Iterator[str]:
     quickest, cheapest, deadline = comparison.quickest, comparison.cheapest, comparison.deadline
     if quickest is not None:
         yield f"Quickest: {quickest.profile.name}, {_tell_time(quickest)}"
-        rivals = _find_rivals(comparison)
-        if rivals:
-            some = ", ".join(rivals[:_SOME]) + (", ..." if len(rivals) > _SOME else "")
-            yield f"  not told apart within the estimates: {some}"
+        yield from _tell("not told apart within the estimates", _find_rivals(comparison))
     within = "" if deadline is None else f" within {format_duration(deadline)}"
     if cheapest is not None:
         sure = deadline is None or cheapest.surely_meets(deadline)
@@ -174,9 +171,17 @@ def summarise(comparison: MachineComparison) -> Iterator[str]:
             f"Cheapest{within}: {cheapest.profile.name}, {_price(cheapest)}"
             f"{'' if sure else ' (the estimate also allows for more time than that)'}"
         )
+        yield from _tell("not told apart within the estimates", _find_price_rivals(comparison, cheapest))
+        yield from _tell("not compared, as they have no price", _find_unpriced(comparison))
     elif deadline is not None:
         meeting = [machine.profile.name for machine in comparison.machines if machine.meets(deadline)]
         yield f"{_within_words(deadline)}: {', '.join(meeting) or 'none of them'}"
+
+
+def _tell(what: str, names: Sequence[str]) -> Iterator[str]:
+    """Yield a line about machines, if there are any."""
+    if names:
+        yield f"  {what}: {', '.join(names[:_SOME])}{', ...' if len(names) > _SOME else ''}"
 
 
 def _within_words(deadline: float) -> str:
@@ -194,6 +199,33 @@ def _find_rivals(comparison: MachineComparison) -> list[str]:
     first, *others = [one for one in comparison.machines if one.seconds is not None]
     most = _ends(first)[1]
     return [one.profile.name for one in others if _ends(one)[0] < most]
+
+
+def _find_price_rivals(comparison: MachineComparison, cheapest: Machine) -> list[str]:
+    """Return the machines that may be cheaper: the intervals of prices are those of times."""
+    most = _price_ends(cheapest)[1]
+    return [
+        one.profile.name
+        for one in _list_meeting(comparison)
+        if one is not cheapest and one.run_price is not None and _price_ends(one)[0] < most
+    ]
+
+
+def _find_unpriced(comparison: MachineComparison) -> list[str]:
+    return [one.profile.name for one in _list_meeting(comparison) if one.run_price is None]
+
+
+def _list_meeting(comparison: MachineComparison) -> list[Machine]:
+    """Return the machines with a time, which meets the deadline if there is one."""
+    deadline = comparison.deadline
+    timed = [one for one in comparison.machines if one.seconds is not None]
+    return [one for one in timed if deadline is None or one.meets(deadline)]
+
+
+def _price_ends(machine: Machine) -> tuple[float, float]:
+    low, high = _ends(machine)
+    each = (machine.run_price or 0.0) / (machine.seconds or 1.0)
+    return low * each, high * each
 
 
 def _ends(machine: Machine) -> tuple[float, float]:

@@ -34,6 +34,20 @@ def test_the_table_answers_which_machine_how_long_and_for_how_much() -> None:
     assert "not known" in line
 
 
+def test_the_cheapest_machine_is_told_with_those_that_may_be_cheaper_and_those_without_a_price() -> None:
+    """Prices follow from times: estimates within a factor of three cannot tell 1 from 2 an hour."""
+    three = ("--profile", "nvidia-h200,nvidia-a100-80gb,raspberry-pi-5")
+    done = run(*QUICK, *three, "--price-per-hour", "nvidia-h200=1,nvidia-a100-80gb=1.1")
+    assert done.returncode == 0
+    _, cheapest = " ".join(done.stdout.split()).split("Cheapest: ")
+    name, other = re.findall("nvidia-h200|nvidia-a100-80gb", cheapest)[:2]
+    assert name != other
+    assert f"not told apart within the estimates: {other} " in cheapest
+    assert "not compared, as they have no price: raspberry-pi-5" in cheapest
+    alone = run(*QUICK, *three, "--price-per-hour", "0.0001,nvidia-h200=100,nvidia-a100-80gb=100").stdout
+    assert "told apart" not in alone.partition("Cheapest")[2]
+
+
 def test_no_word_and_no_number_is_broken_at_80_columns() -> None:
     names = "ipu-mk2,tenstorrent-wormhole-n300,nvidia-jetson-orin-nano"
     done = run(*QUICK, "--profile", names, "--price-per-hour", "2.5", COLUMNS="80")
