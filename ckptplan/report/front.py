@@ -196,7 +196,7 @@ def _find_best_within(front: ParetoFront, budget: int) -> tuple[str | float, flo
     if place is not None:
         return float(front.seconds[place]), float(front.overhead[place])
     if front.resolution and front.lacks(budget) is None:
-        # The plans that fit stand for themselves in no listed one.
+        # Plans that fit may be left out for a listed one that needs a little more memory.
         plan = front.at(budget)
         return plan.predicted.seconds, plan.predicted.overhead
     return "does not fit", None

@@ -35,7 +35,7 @@ def test_the_table_shows_ends_budget_and_knee() -> None:
 
 
 def test_what_fits_fits_also_where_a_coarse_front_lists_no_plan_of_it() -> None:
-    """The plan with the least memory may be one of those that another one stands for."""
+    """The plan with the least memory may be left out for one that needs a little more."""
     asked = ("--T", "200000", "--strategies", "double", "--local-bytes", "19419840 B")
     coarse = run("pareto", *asked, "--resolution", "0.1%")
     assert "does not fit" not in coarse.stdout
