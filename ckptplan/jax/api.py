@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from ckptplan.errors import InputError, quote_value
-from ckptplan.jax.chosen import choose_tape, read_schedule
+from ckptplan.jax.chosen import check_plan, choose_tape, keeps_remote, read_schedule
 from ckptplan.jax.collectives import check_collectives
 from ckptplan.jax.leaves import lower_keys
 from ckptplan.jax.planning import make_plan
@@ -19,7 +19,7 @@ from ckptplan.jax.program import Loop, run_loop
 from ckptplan.jax.remote import FileRemote, HostRemote
 from ckptplan.jax.step import Step, differentiable, trace_step
 from ckptplan.jax.table import make_table
-from ckptplan.jax.tapes import Tape, Wanted, check_tape
+from ckptplan.jax.tapes import Tape, Wanted, check_tape, make_recording, shapes_of
 from ckptplan.model.plan import Plan
 from ckptplan.model.workload import Workload
 from ckptplan.schedule.schedule import Schedule
@@ -181,17 +181,18 @@ def _run(
     check_collectives(traced.closed.jaxpr)
     if tape is not None:
         check_tape(tape, traced)
-    given = None if plan is None else make_table(read_schedule(plan, steps=steps), steps=steps)
-    remote = _open_remote(0 if given is None else given.remote_slots, remote_dir)
+    if plan is not None:
+        check_plan(plan, steps=steps)
+    remote = _open_remote(plan, remote_dir)
 
     def loop_of(wanted: Wanted) -> Loop:
         chosen = plan or make_plan(traced, steps=steps, memory=memory, wanted=wanted, timed=workload)
+        recording = make_recording(traced, tape or choose_tape(chosen, traced, wanted), wanted)
+        table = make_table(
+            lambda: read_schedule(chosen), steps=steps, state=shapes_of(traced.state), tape=recording.tape
+        )
         return Loop(
-            step=traced,
-            table=given or make_table(read_schedule(chosen, steps=steps), steps=steps),
-            tape=tape or choose_tape(chosen, traced, wanted),
-            reverse=reverse,
-            remote=remote,
+            step=traced, wanted=wanted, recording=recording, table=table, reverse=reverse, remote=remote
         )
 
     leaves = tuple(lower_keys(leaf) for leaf in jax.tree.leaves(xs))
@@ -199,8 +200,10 @@ def _run(
     return traced.raise_state(state), traced.raise_outputs(outputs), sums
 
 
-def _open_remote(slots: int, folder: str | os.PathLike[str] | None) -> HostRemote | FileRemote | None:
-    if not slots:
+def _open_remote(
+    plan: Plan | Schedule | None, folder: str | os.PathLike[str] | None
+) -> HostRemote | FileRemote | None:
+    if plan is None or not keeps_remote(plan):
         return None
     return HostRemote() if folder is None else FileRemote(folder)
 

@@ -11,7 +11,7 @@ from ckptplan.jax.step import TracedStep
 from ckptplan.jax.tapes import Tape, Wanted
 from ckptplan.model.plan import Plan
 from ckptplan.planning.playback import schedule_of
-from ckptplan.schedule.actions import Action
+from ckptplan.schedule.actions import Action, Save, Tier, Transfer
 from ckptplan.schedule.schedule import Schedule
 from ckptplan.units import format_bytes
 
@@ -19,8 +19,8 @@ from ckptplan.units import format_bytes
 _TOLERANCE = 0.05
 
 
-def read_schedule(plan: object, *, steps: int) -> Iterable[Action]:
-    """Return the actions of a plan or a legal schedule for so many steps. Raises InputError."""
+def check_plan(plan: object, *, steps: int) -> None:
+    """Raise InputError unless this is a plan, or a legal schedule, for so many steps."""
     if not isinstance(plan, Plan | Schedule):
         raise InputError(
             f"{quote_value(plan)} is not a plan", field="plan", accepted="a plan, or a ckptplan.Schedule"
@@ -31,10 +31,24 @@ def read_schedule(plan: object, *, steps: int) -> Iterable[Action]:
             field="plan",
             accepted=f"a plan for {steps:,} steps",
         )
-    if isinstance(plan, Plan):
-        return schedule_of(plan)
-    plan.check()
-    return plan
+    if isinstance(plan, Schedule):
+        plan.check()
+
+
+def read_schedule(plan: Plan | Schedule) -> Iterable[Action]:
+    """Return the actions of a plan, or of a schedule."""
+    return schedule_of(plan) if isinstance(plan, Plan) else plan
+
+
+def keeps_remote(plan: Plan | Schedule) -> bool:
+    """Return whether a schedule keeps states in remote memory."""
+    return any(_is_remote(action) for action in read_schedule(plan))
+
+
+def _is_remote(action: Action) -> bool:
+    if isinstance(action, Transfer):
+        return True
+    return isinstance(action, Save) and action.tier is Tier.REMOTE
 
 
 def choose_tape(plan: Plan | Schedule, step: TracedStep, wanted: Wanted) -> Tape:

@@ -8,6 +8,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from ckptplan.jax.layout import Leaves
 from ckptplan.jax.leaves import byte_size
 from ckptplan.jax.step import TracedStep, differentiable
 from ckptplan.jax.tapes import Recording, Tape, Wanted, make_recording, shapes_of, tapes_of
@@ -19,6 +20,9 @@ class StepFootprint:
     """Bytes and estimated seconds of a step with one kind of tape."""
 
     tape: Tape
+    #: Shapes and types of the leaves of a state and of the tape of a step.
+    state_leaves: Leaves
+    tape_leaves: Leaves
     state_bytes: int
     tape_bytes: int
     #: Gradients of the constants, and what a step holds while it runs.
@@ -44,6 +48,8 @@ def _measure(step: TracedStep, kind: Tape, wanted: Wanted) -> StepFootprint:
     total = byte_size([constants[place] for place in wanted.constants])
     return StepFootprint(
         tape=kind,
+        state_leaves=state,
+        tape_leaves=recording.tape,
         state_bytes=max(1, byte_size(state)),
         tape_bytes=max(1, recording.tape_bytes),
         # The sum of gradients with those of a step; the state and its gradient before and after a step.

@@ -1,6 +1,6 @@
 """Runs a table of rows as one program with a reverse-mode rule: a loop over rows, loops over steps inside.
 
-Slots and tapes are allocated once and written in place. The first sweep is the forward pass; the rows from the
+Buffers are allocated once and written in place. The first sweep is the forward pass; the rows from the
 first Backward run when gradients are asked for.
 """
 
@@ -19,8 +19,9 @@ from ckptplan.errors import InputError
 from ckptplan.jax.leaves import Arrays, choose, make_room, put, take
 from ckptplan.jax.remote import RemoteStates, refuse_batches
 from ckptplan.jax.step import TracedStep, differentiable
+from ckptplan.jax.store import Store
 from ckptplan.jax.table import COLUMNS, SLOT_COLUMNS, RowTable
-from ckptplan.jax.tapes import Recording, Tape, Wanted, make_recording
+from ckptplan.jax.tapes import Recording, Wanted
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,8 +29,9 @@ class Loop:
     """A traced step with the schedule that it runs under."""
 
     step: TracedStep
+    wanted: Wanted
+    recording: Recording
     table: RowTable
-    tape: Tape
     #: Whether the sequence is run from its end.
     reverse: bool
     #: None if the schedule keeps nothing in remote memory.
@@ -47,12 +49,8 @@ def run_loop(
 
     ``loop_of`` chooses how to run the steps once it is known which gradients are wanted.
     """
-    loop = loop_of(Wanted(constants=differentiable(step.constants), inputs=()))
-
-    @lru_cache
-    def prepare(wanted: Wanted) -> tuple[Loop, Recording]:
-        chosen = loop_of(wanted)
-        return chosen, make_recording(step, chosen.tape, wanted)
+    loop_for = lru_cache(loop_of)
+    loop = loop_for(Wanted(constants=differentiable(step.constants), inputs=()))
 
     @jax.custom_vjp
     def call(constants: Arrays, state: Arrays, xs: Arrays) -> tuple[Arrays, Arrays, Arrays]:
@@ -61,14 +59,14 @@ def run_loop(
     def forward(constants: Any, state: Any, xs: Any) -> Any:
         values = tuple(tuple(jnp.asarray(one.value) for one in part) for part in (constants, state, xs))
         wanted = Wanted(constants=_perturbed(constants, step.constants), inputs=_perturbed(xs, step.inputs))
-        results, kept = _once(partial(_sweep, *prepare(wanted)))(*values)
+        results, kept = _once(partial(_sweep, loop_for(wanted)))(*values)
         return results, (_Static(wanted), *values, kept)
 
     def backward(held: Any, gradients: Any) -> Any:
         static, constants, state, xs, kept = held
         wanted = static.value
         incoming = _materialise(step, gradients)
-        found = _once(partial(_reverse, *prepare(wanted), wanted))(constants, xs, kept, incoming)
+        found = _once(partial(_reverse, loop_for(wanted)))(constants, xs, kept, incoming)
         return (
             _spread(constants, wanted.constants, found[0]),
             _spread(state, differentiable(step.state), found[1]),
@@ -172,30 +170,30 @@ def _rows_of(rows: Any) -> Callable[[Any], dict[str, Any]]:
 class _Mover:
     """Moves states between the working state, slots and remote memory, as a row says."""
 
-    def __init__(self, table: RowTable, remote: RemoteStates | None, run: Any) -> None:
-        self._remote, self._run = remote, run
+    def __init__(self, table: RowTable, store: Store, remote: RemoteStates | None, run: Any) -> None:
+        self._store, self._remote, self._run = store, remote, run
         self._uses = {name: table.uses(name) for name in SLOT_COLUMNS}
 
-    def load(self, row: dict[str, Any], state: Arrays, slots: Arrays) -> tuple[Arrays, Arrays]:
-        """Return the working state and the slots; without a load, the state is carried over."""
+    def load(self, row: dict[str, Any], state: Arrays, buffers: Arrays) -> tuple[Arrays, Arrays]:
+        """Return the working state and the buffers; without a load, the state is carried over."""
         if self._uses["pull_from"]:
-            slots = self._pull(row, slots)
+            buffers = self._pull(row, buffers)
         if self._uses["load"]:
-            state = choose(row["load"] >= 0, take(slots, jnp.maximum(row["load"], 0)), state)
+            kept = self._store.load(buffers, jnp.maximum(row["load"], 0))
+            state = choose(row["load"] >= 0, kept, state)
         if self._uses["remote_load"]:
             state = self._read(row["remote_load"], state)
-        return state, slots
+        return state, buffers
 
-    def save(self, row: dict[str, Any], state: Arrays, slots: Arrays) -> Arrays:
-        """Return the slots, with the working state in one of them."""
+    def save(self, row: dict[str, Any], state: Arrays, buffers: Arrays) -> Arrays:
+        """Return the buffers, with the working state in a slot."""
         if self._uses["save"]:
-            place = jnp.maximum(row["save"], 0)
-            slots = put(slots, choose(row["save"] >= 0, state, take(slots, place)), place)
+            buffers = self._store.save(buffers, state, row["save"])
         if self._uses["remote_save"]:
             self._write(row["remote_save"], lambda: state)
         if self._uses["push_from"]:
-            self._write(row["push_to"], lambda: take(slots, row["push_from"]))
-        return slots
+            self._write(row["push_to"], lambda: self._store.load(buffers, row["push_from"]))
+        return buffers
 
     def _read(self, place: Any, state: Arrays) -> Arrays:
         def body(_: Any, some: Arrays) -> Arrays:
@@ -205,12 +203,12 @@ class _Mover:
         found: Arrays = lax.fori_loop(0, jnp.where(place >= 0, 1, 0), body, state)
         return found
 
-    def _pull(self, row: dict[str, Any], slots: Arrays) -> Arrays:
-        def body(_: Any, slots: Arrays) -> Arrays:
-            like = take(slots, row["pull_to"])
-            return put(slots, self._far.read(self._run, row["pull_from"], like), row["pull_to"])
+    def _pull(self, row: dict[str, Any], buffers: Arrays) -> Arrays:
+        def body(_: Any, buffers: Arrays) -> Arrays:
+            like = self._store.load(buffers, row["pull_to"])
+            return self._store.put(buffers, self._far.read(self._run, row["pull_from"], like), row["pull_to"])
 
-        found: Arrays = lax.fori_loop(0, jnp.where(row["pull_from"] >= 0, 1, 0), body, slots)
+        found: Arrays = lax.fori_loop(0, jnp.where(row["pull_from"] >= 0, 1, 0), body, buffers)
         return found
 
     def _write(self, place: Any, state: Callable[[], Arrays]) -> None:
@@ -226,12 +224,12 @@ class _Mover:
         return self._remote
 
 
-def _sweep(loop: Loop, recording: Recording, constants: Arrays, state: Arrays, xs: Arrays) -> Any:
-    """Run the rows before the first Backward: return the results, and slots, tapes and what was prepared."""
-    step, table = loop.step, loop.table
+def _sweep(loop: Loop, constants: Arrays, state: Arrays, xs: Arrays) -> Any:
+    """Run the rows before the first Backward: return the results, and buffers and what was prepared."""
+    step, table, recording = loop.step, loop.table, loop.recording
     run = jnp.int32(0) if loop.remote is None else loop.remote.open()
-    store = _Mover(loop.table, loop.remote, run)
-    tape_of = jnp.asarray(table.tape_of)
+    store = Store(table)
+    mover = _Mover(table, store, loop.remote, run)
     row_of = _rows_of(table.forward)
 
     def count(t: Any, known: Any, sums: Arrays, terms: Arrays) -> tuple[Any, Arrays]:
@@ -249,52 +247,48 @@ def _sweep(loop: Loop, recording: Recording, constants: Arrays, state: Arrays, x
         return state, put(outputs, some, place), sums, known
 
     def record(t: Any, carry: Any) -> Any:
-        state, outputs, sums, known, tapes = carry
+        state, outputs, sums, known, buffers = carry
         place = loop.input_place(t)
         state, some, terms, tape = recording.record(constants, state, take(xs, place), t)
         known, sums = count(t, known, sums, terms)
-        return state, put(outputs, some, place), sums, known, put(tapes, tape, tape_of[t])
+        return state, put(outputs, some, place), sums, known, store.record(buffers, tape, t)
 
     def body(number: Any, carry: Any) -> Any:
-        state, outputs, sums, known, slots, tapes = carry
+        state, outputs, sums, known, buffers = carry
         row = row_of(number)
-        state, slots = store.load(row, state, slots)
+        state, buffers = mover.load(row, state, buffers)
         state, outputs, sums, known = lax.fori_loop(
             row["start"], row["stop"], advance, (state, outputs, sums, known)
         )
-        slots = store.save(row, state, slots)
-        state, outputs, sums, known, tapes = lax.fori_loop(
-            row["record_start"], row["record_stop"], record, (state, outputs, sums, known, tapes)
+        buffers = mover.save(row, state, buffers)
+        return lax.fori_loop(
+            row["record_start"], row["record_stop"], record, (state, outputs, sums, known, buffers)
         )
-        return state, outputs, sums, known, slots, tapes
 
     start = (
         state,
         make_room(table.steps, step.outputs),
         _zeros(step.terms),
         jnp.int32(0),
-        make_room(table.slots, step.state),
-        make_room(table.tapes, recording.tape),
+        store.make(),
     )
-    state, outputs, sums, _, slots, tapes = lax.fori_loop(0, len(table.forward), body, start)
-    return (state, outputs, sums), (run, slots, tapes, recording.prepare(constants))
+    state, outputs, sums, _, buffers = lax.fori_loop(0, len(table.forward), body, start)
+    return (state, outputs, sums), (run, buffers, recording.prepare(constants))
 
 
-def _reverse(  # noqa: PLR0917 - the last four are given by the backward pass
+def _reverse(
     loop: Loop,
-    recording: Recording,
-    wanted: Wanted,
     constants: Arrays,
     xs: Arrays,
     kept: Any,
     gradients: tuple[Arrays, Arrays | None, Arrays],
 ) -> tuple[Arrays, Arrays, Arrays]:
     """Run the rows from the first Backward: return gradients of constants, the initial state and inputs."""
-    step, table = loop.step, loop.table
-    run, slots, tapes, prepared = kept
+    step, table, recording, wanted = loop.step, loop.table, loop.recording, loop.wanted
+    run, buffers, prepared = kept
     final, stacked, sums = gradients
-    store = _Mover(loop.table, loop.remote, run)
-    tape_of = jnp.asarray(table.tape_of)
+    store = Store(table)
+    mover = _Mover(table, store, loop.remote, run)
     row_of = _rows_of(table.backward)
     none = _zeros([step.outputs[place] for place in differentiable(step.outputs)])
 
@@ -302,35 +296,34 @@ def _reverse(  # noqa: PLR0917 - the last four are given by the backward pass
         return step.run(constants, state, take(xs, loop.input_place(t)), t)[0]
 
     def record(t: Any, carry: Any) -> Any:
-        state, tapes = carry
+        state, buffers = carry
         state, _, _, tape = recording.record(constants, state, take(xs, loop.input_place(t)), t)
-        return state, put(tapes, tape, tape_of[t])
+        return state, store.record(buffers, tape, t)
 
-    def reverse(row: dict[str, Any], tapes: Arrays, back: Any, carry: Any) -> Any:
+    def reverse(row: dict[str, Any], buffers: Arrays, back: Any, carry: Any) -> Any:
         gradient, total, of_inputs = carry
         t = row["reverse_stop"] - 1 - back
         place = loop.input_place(t)
         incoming = gradient, none if stacked is None else take(stacked, place), sums
         found, gradient, of_input = recording.reverse(
-            constants, prepared, take(tapes, tape_of[t]), (t, take(xs, place)), incoming
+            constants, prepared, store.tape(buffers, t), (t, take(xs, place)), incoming
         )
         return gradient, _add(total, found), put(of_inputs, of_input, place)
 
     def body(number: Any, carry: Any) -> Any:
-        state, slots, tapes, *gradients = carry
+        state, buffers, *gradients = carry
         row = row_of(number)
-        state, slots = store.load(row, state, slots)
+        state, buffers = mover.load(row, state, buffers)
         state = lax.fori_loop(row["start"], row["stop"], advance, state)
-        slots = store.save(row, state, slots)
-        state, tapes = lax.fori_loop(row["record_start"], row["record_stop"], record, (state, tapes))
+        buffers = mover.save(row, state, buffers)
+        state, buffers = lax.fori_loop(row["record_start"], row["record_stop"], record, (state, buffers))
         length = row["reverse_stop"] - row["reverse_start"]
-        gradients = lax.fori_loop(0, length, partial(reverse, row, tapes), tuple(gradients))
-        return state, slots, tapes, *gradients
+        gradients = lax.fori_loop(0, length, partial(reverse, row, buffers), tuple(gradients))
+        return state, buffers, *gradients
 
     start = (
         _zeros(step.state),
-        slots,
-        tapes,
+        buffers,
         final,
         _zeros([constants[place] for place in wanted.constants]),
         _zeros([xs[place] for place in wanted.inputs]),

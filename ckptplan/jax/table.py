@@ -1,18 +1,20 @@
 """Turns a schedule into a table of rows, so that one loop over the rows executes any schedule.
 
 A row does, in this order: pull a remote state into a slot, load, advance, save, push a slot to remote memory,
-record, reverse. What a row leaves out costs next to nothing. Slots and tapes are numbered here, so that the
-program only indexes arrays.
+record, reverse. What a row leaves out costs next to nothing. Slots and tapes get their places here, so that
+the program only indexes arrays.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
+from ckptplan.jax.layout import Layout, Leaves, Pool, Rows
+from ckptplan.jax.leaves import byte_size
 from ckptplan.schedule.actions import Action, Advance, Backward, Free, Load, Record, Save, Tier, Transfer
 
 #: The columns of a row, in the order of its work; -1 stands for no slot.
@@ -38,7 +40,10 @@ SLOT_COLUMNS = ("pull_from", "pull_to", "load", "remote_load", "save", "remote_s
 #: The stages of a row; an action whose stage is not after the last one begins a new row.
 _PULL, _LOAD, _ADVANCE, _SAVE, _PUSH, _RECORD, _REVERSE = range(7)
 
-Rows = npt.NDArray[np.int32]
+#: Buffers are shared if separate ones take more than what is held at one time by this share.
+_SHARING = 0.02
+
+Numbers = npt.NDArray[np.int32]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,15 +51,26 @@ class RowTable:
     """A schedule as two tables of rows: up to the first Backward, and from it."""
 
     steps: int
-    forward: Rows
-    backward: Rows
-    #: The place of each step's tape.
-    tape_of: Rows
-    slots: int
-    tapes: int
+    forward: Numbers
+    backward: Numbers
+    layout: Layout
+    #: The leaves that each buffer has room for.
+    rooms: tuple[int, ...]
+    #: The places of the leaves of a slot and of a tape, a row for each; and the tape of each step.
+    state_places: Numbers
+    tape_places: Numbers
+    tape_of: Numbers
     remote_slots: int
+    #: The most bytes of checkpoints and tapes that are held at one time.
+    held_bytes: int
     #: Whether a step runs twice before the first Backward.
     repeats: bool
+
+    @property
+    def buffer_bytes(self) -> int:
+        """The bytes of all buffers."""
+        sizes = zip(self.rooms, self.layout.buffers, strict=True)
+        return sum(room * byte_size([leaf]) for room, leaf in sizes)
 
     def uses(self, column: str) -> bool:
         """Return whether any row has a slot in a column."""
@@ -62,43 +78,53 @@ class RowTable:
         return bool((self.forward[:, place] >= 0).any() or (self.backward[:, place] >= 0).any())
 
 
-def make_table(actions: Iterable[Action], *, steps: int) -> RowTable:
-    """Return the rows of a legal schedule."""
-    writer = _Writer(steps=steps)
+def make_table(
+    schedule: Callable[[], Iterable[Action]], *, steps: int, state: Leaves, tape: Leaves
+) -> RowTable:
+    """Return the rows of a legal schedule for states and tapes with these leaves.
+
+    Buffers are separate, or shared if that saves memory.
+    """
+    table = _write(schedule(), steps=steps, layout=Layout.separate(state, tape))
+    if table.buffer_bytes <= (1 + _SHARING) * table.held_bytes:
+        return table
+    shared = _write(schedule(), steps=steps, layout=Layout.shared(state, tape))
+    return min(table, shared, key=lambda one: one.buffer_bytes)
+
+
+def _write(actions: Iterable[Action], *, steps: int, layout: Layout) -> RowTable:
+    writer = _Writer(steps=steps, layout=layout)
     for action in actions:
         writer.write(action)
     return writer.table()
 
 
-@dataclass
-class _Pool:
-    """Numbers of slots: the last that became free is used first."""
-
-    free: list[int] = field(default_factory=list)
-    count: int = 0
-
-    def take(self) -> int:
-        if self.free:
-            return self.free.pop()
-        self.count += 1
-        return self.count - 1
-
-
 class _Writer:
     """Writes rows, action by action."""
 
-    def __init__(self, *, steps: int) -> None:
+    def __init__(self, *, steps: int, layout: Layout) -> None:
         self.steps = steps
+        self._layout = layout
         self.forward: list[list[int]] = []
         self.backward: list[list[int]] = []
         self._rows = self.forward
         self._stage = _REVERSE
         self._live: dict[tuple[int, Tier], int] = {}
-        self._pools = {Tier.LOCAL: _Pool(), Tier.REMOTE: _Pool()}
-        self._tapes = _Pool()
-        self.tape_of = np.zeros(steps, np.int32)
+        self._pools = [Pool() for _ in range(layout.pool_count)]
+        self._remote = Pool()
+        self._slots = {
+            Tier.LOCAL: Rows([self._pools[pool] for pool in layout.state_columns]),
+            Tier.REMOTE: Rows([self._remote]),
+        }
+        self._tapes = Rows([self._pools[pool] for pool in layout.tape_columns])
+        self._tape_of = np.zeros(steps, np.int32)
+        self._state_bytes, self._tape_bytes = (
+            byte_size([layout.buffers[buffer] for buffer, _ in positions])
+            for positions in (layout.state, layout.tape)
+        )
+        self._held = self._most = 0
         self._frontier = 0
-        self.repeats = False
+        self._repeats = False
 
     def write(self, action: Action) -> None:
         match action:
@@ -109,36 +135,52 @@ class _Writer:
                 self._run(start, stop)
                 self._put(_ADVANCE, start=start, stop=stop)
             case Save(state, tier):
-                slot = self._live[state, tier] = self._pools[tier].take()
+                slot = self._live[state, tier] = self._take(tier)
                 self._put(_SAVE, **{"save" if tier is Tier.LOCAL else "remote_save": slot})
             case Record(start, stop):
                 self._run(start, stop)
                 for step in range(start, stop):
-                    self.tape_of[step] = self._tapes.take()
+                    self._tape_of[step] = self._tapes.take()
+                self._hold((stop - start) * self._tape_bytes)
                 self._put(_RECORD, record_start=start, record_stop=stop)
             case Backward(start, stop):
                 if self._rows is self.forward:
                     self._rows, self._stage = self.backward, _REVERSE
                 for step in range(start, stop):
-                    self._tapes.free.append(int(self.tape_of[step]))
+                    self._tapes.give(self._tape_of[step])
+                self._hold((start - stop) * self._tape_bytes)
                 self._put(_REVERSE, reverse_start=start, reverse_stop=stop)
             case Free(state, tier):
-                self._pools[tier].free.append(self._live.pop((state, tier)))
+                self._give(tier, self._live.pop((state, tier)))
             case Transfer(states, source, target):
                 for state in states:
                     self._move(state, source, target)
 
+    def _take(self, tier: Tier) -> int:
+        if tier is Tier.LOCAL:
+            self._hold(self._state_bytes)
+        return self._slots[tier].take()
+
+    def _give(self, tier: Tier, slot: int) -> None:
+        if tier is Tier.LOCAL:
+            self._hold(-self._state_bytes)
+        self._slots[tier].give(slot)
+
+    def _hold(self, more: int) -> None:
+        self._held += more
+        self._most = max(self._most, self._held)
+
     def _move(self, state: int, source: Tier, target: Tier) -> None:
-        slot = self._live[state, target] = self._pools[target].take()
+        slot = self._live[state, target] = self._take(target)
         given = self._live.pop((state, source))
-        self._pools[source].free.append(given)
+        self._give(source, given)
         if target is Tier.REMOTE:
             self._put(_PUSH, push_from=given, push_to=slot)
         else:
             self._put(_PULL, pull_from=given, pull_to=slot)
 
     def _run(self, start: int, stop: int) -> None:
-        self.repeats |= self._rows is self.forward and start < self._frontier
+        self._repeats |= self._rows is self.forward and start < self._frontier
         self._frontier = max(self._frontier, stop)
 
     def _put(self, stage: int, **values: int) -> None:
@@ -154,9 +196,12 @@ class _Writer:
             steps=self.steps,
             forward=np.array(self.forward, np.int32) if self.forward else np.zeros(width, np.int32),
             backward=np.array(self.backward, np.int32) if self.backward else np.zeros(width, np.int32),
-            tape_of=self.tape_of,
-            slots=self._pools[Tier.LOCAL].count,
-            tapes=self._tapes.count,
-            remote_slots=self._pools[Tier.REMOTE].count,
-            repeats=self.repeats,
+            layout=self._layout,
+            rooms=tuple(self._pools[pool].count for pool in self._layout.pools),
+            state_places=self._slots[Tier.LOCAL].table(),
+            tape_places=self._tapes.table(),
+            tape_of=self._tape_of,
+            remote_slots=self._remote.count,
+            held_bytes=self._most,
+            repeats=self._repeats,
         )

@@ -16,6 +16,7 @@ import jax.numpy as jnp
 from jax.extend import core
 
 from ckptplan.errors import InputError, quote_value
+from ckptplan.jax.layout import Leaves
 from ckptplan.jax.leaves import Arrays, byte_size
 from ckptplan.jax.step import TracedStep, differentiable, unnamed
 
@@ -39,8 +40,8 @@ class Recording:
     of wanted constants, of the state and of wanted inputs.
     """
 
-    #: Shapes of a tape.
-    tape: tuple[Any, ...]
+    #: Shapes and types of the leaves of a tape.
+    tape: Leaves
     #: What is computed once: the part of residuals that depends on constants only.
     prepare: Callable[[Arrays], Arrays]
     record: Callable[[Arrays, Arrays, Arrays, Any], tuple[Arrays, Arrays, Arrays, Arrays]]
@@ -122,7 +123,7 @@ def _record_states(step: TracedStep, wanted: Wanted) -> Recording:
         found: tuple[Arrays, Arrays, Arrays] = backward(gradients)
         return found
 
-    return Recording(tape=step.state, prepare=lambda _: (), record=record, reverse=reverse)
+    return Recording(tape=shapes_of(step.state), prepare=lambda _: (), record=record, reverse=reverse)
 
 
 class _Linear:

@@ -17,7 +17,6 @@ from ckptplan.calibration.in_jax.programs import CompiledLoop, compile_gradient
 from ckptplan.calibration.in_jax.sizes import CompiledSizes
 from ckptplan.calibration.validation import Row, Verdict
 from ckptplan.cost.case import Case
-from ckptplan.jax.table import make_table
 from ckptplan.jax.tapes import Tape
 from ckptplan.model.plan import Plan
 from ckptplan.schedule.schedule import Schedule
@@ -31,14 +30,14 @@ def compare_sizes(plan: Plan, sizes: CompiledSizes, *, memory_bytes: int, tolera
     trace = play(
         ckptplan.actions(plan), costs=costs.model_copy(update={"overlaps_compute": False}), budget=None
     )
-    table = make_table(ckptplan.actions(plan), steps=plan.steps)
+    table = sizes.table(lambda: ckptplan.actions(plan), steps=plan.steps)
     # A unit's share of a state, or of a tape, is rounded up to whole bytes.
     slack = 0.0 if units == 1 else 1 / min(costs.state_bytes, costs.tape_bytes)
     quantities = {
         "state": (costs.state_bytes * units, sizes.state_bytes),
         "checkpoints and tapes": (
             (trace.local_peak_bytes - costs.resident_bytes) * units,
-            sizes.buffers(table),
+            table.buffer_bytes,
         ),
         "remote peak": (trace.remote_peak_bytes, table.remote_slots * sizes.state_bytes),
     }

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -13,11 +13,13 @@ from ckptplan.calibration.in_jax.networks import JaxNetwork
 from ckptplan.errors import InputError, quote_value
 from ckptplan.jax.api import with_loss
 from ckptplan.jax.footprint import StepFootprint, measure_step
+from ckptplan.jax.layout import Leaves
 from ckptplan.jax.leaves import byte_size
 from ckptplan.jax.step import differentiable, trace_step
 from ckptplan.jax.table import RowTable, make_table
 from ckptplan.jax.tapes import Tape, Wanted
 from ckptplan.model.workload import Basis
+from ckptplan.schedule.actions import Action
 from ckptplan.schedule.schedule import Schedule
 from ckptplan.units import format_share
 
@@ -27,6 +29,9 @@ class CompiledSizes:
     """Bytes as the fields of a workload of one unit."""
 
     tape: Tape
+    #: Shapes and types of the leaves of a state and of the tape of a step.
+    state_leaves: Leaves
+    tape_leaves: Leaves
     state_bytes: int
     tape_bytes: int
     resident_bytes: int
@@ -41,12 +46,12 @@ class CompiledSizes:
 
     def held(self, schedule: Schedule) -> int:
         """Return the bytes that a schedule needs besides the workspace."""
-        table = make_table(schedule, steps=schedule.steps)
-        return self.buffers(table) + schedule.steps * self.resident_bytes_per_step + self.resident_bytes
+        kept = schedule.steps * self.resident_bytes_per_step + self.resident_bytes
+        return self.table(lambda: schedule, steps=schedule.steps).buffer_bytes + kept
 
-    def buffers(self, table: RowTable) -> int:
-        """Return the bytes of the slots and tapes that a program allocates."""
-        return table.slots * self.state_bytes + table.tapes * self.tape_bytes
+    def table(self, schedule: Callable[[], Iterable[Action]], *, steps: int) -> RowTable:
+        """Return the table that a program runs, which has the buffers that it allocates."""
+        return make_table(schedule, steps=steps, state=self.state_leaves, tape=self.tape_leaves)
 
     def with_programs(self, memory: Sequence[tuple[Schedule, int]]) -> CompiledSizes:
         """Return the sizes with the workspace that compiled programs show; the largest counts."""
@@ -102,6 +107,8 @@ def count_jax_sizes(network: JaxNetwork) -> dict[Tape, CompiledSizes]:
     return {
         found.tape: CompiledSizes(
             tape=found.tape,
+            state_leaves=found.state_leaves,
+            tape_leaves=found.tape_leaves,
             state_bytes=found.state_bytes,
             tape_bytes=found.tape_bytes,
             resident_bytes=network.resident_bytes,
