@@ -12,7 +12,7 @@ import numpy.typing as npt
 from jax import lax
 
 from ckptplan.jax.layout import Position
-from ckptplan.jax.leaves import Arrays, choose
+from ckptplan.jax.leaves import Arrays
 from ckptplan.jax.table import RowTable
 
 
@@ -36,9 +36,7 @@ class Store:
 
     def save(self, buffers: Arrays, state: Arrays, slot: Any) -> Arrays:
         """Return the buffers with a state in a slot; a negative slot leaves them as they are."""
-        place = jnp.maximum(slot, 0)
-        kept = choose(slot >= 0, state, self._states.read(buffers, place))
-        return self._states.write(buffers, kept, place)
+        return self._states.write(buffers, state, jnp.maximum(slot, 0), only_if=slot >= 0)
 
     def put(self, buffers: Arrays, state: Arrays, slot: Any) -> Arrays:
         """Return the buffers with a state in a slot."""
@@ -65,14 +63,18 @@ class _Rows:
     def read(self, buffers: Arrays, number: Any) -> Arrays:
         places = self._places_of(number)
         return tuple(
-            lax.dynamic_index_in_dim(buffers[buffer], place, keepdims=False)
-            for (buffer, _), place in zip(self._positions, places, strict=True)
+            _at(buffers[buffer], place) for (buffer, _), place in zip(self._positions, places, strict=True)
         )
 
-    def write(self, buffers: Arrays, leaves: Sequence[jax.Array], number: Any) -> Arrays:
+    def write(
+        self, buffers: Arrays, leaves: Sequence[jax.Array], number: Any, *, only_if: Any = None
+    ) -> Arrays:
         changed = list(buffers)
         places = self._places_of(number)
         for (buffer, _), place, leaf in zip(self._positions, places, leaves, strict=True):
+            if only_if is not None:
+                # What is there is read after the writes before: of unordered ones, the compiler makes a copy.
+                leaf = jnp.where(only_if, leaf, _at(changed[buffer], place))  # noqa: PLW2901
             changed[buffer] = lax.dynamic_update_index_in_dim(changed[buffer], leaf, place, 0)
         return tuple(changed)
 
@@ -81,3 +83,8 @@ class _Rows:
             return [number] * len(self._positions)
         row = self._places[number]
         return [row[column] for _, column in self._positions]
+
+
+def _at(buffer: jax.Array, place: Any) -> jax.Array:
+    found: jax.Array = lax.dynamic_index_in_dim(buffer, place, keepdims=False)
+    return found
