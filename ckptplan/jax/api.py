@@ -180,7 +180,7 @@ def _run(
     traced = trace_step(step, init, xs)
     check_collectives(traced.closed.jaxpr)
     if tape is not None:
-        check_tape(tape, traced)
+        check_tape(tape)
     if plan is not None:
         check_plan(plan, steps=steps)
     remote = _open_remote(plan, remote_dir)

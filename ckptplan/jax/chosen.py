@@ -10,6 +10,7 @@ from ckptplan.jax.footprint import measure_step
 from ckptplan.jax.step import TracedStep
 from ckptplan.jax.tapes import Tape, Wanted
 from ckptplan.model.plan import Plan
+from ckptplan.model.workload import Workload
 from ckptplan.planning.playback import schedule_of
 from ckptplan.schedule.actions import Action, Save, Tier, Transfer
 from ckptplan.schedule.schedule import Schedule
@@ -52,7 +53,7 @@ def _is_remote(action: Action) -> bool:
 
 
 def choose_tape(plan: Plan | Schedule, step: TracedStep, wanted: Wanted) -> Tape:
-    """Return the kind of tape that a plan was made for: the largest that is within its bytes.
+    """Return the kind of tape that a plan was made for.
 
     Warns of PlanMismatch if the state or every kind of tape is larger than planned.
     """
@@ -61,7 +62,7 @@ def choose_tape(plan: Plan | Schedule, step: TracedStep, wanted: Wanted) -> Tape
     footprints = measure_step(step, wanted)
     units = plan.workload.units or 1
     sizes = {one.tape: one.tape_bytes for one in footprints}
-    chosen = pick_tape(sizes, planned=plan.workload.tape_bytes * units)
+    chosen = pick_tape(sizes, plan.workload)
     fits = sizes[chosen] <= plan.workload.tape_bytes * units * (1 + _TOLERANCE)
     state, known = footprints[0].state_bytes, plan.workload.state_bytes * units
     if not fits or state > known * (1 + _TOLERANCE):
@@ -75,7 +76,16 @@ def choose_tape(plan: Plan | Schedule, step: TracedStep, wanted: Wanted) -> Tape
     return chosen
 
 
-def pick_tape(sizes: Mapping[Tape, int], *, planned: int) -> Tape:
-    """Return the kind of tape that is largest within the planned bytes; the smallest if none is."""
+def pick_tape(sizes: Mapping[Tape, int], workload: Workload) -> Tape:
+    """Return the kind of tape that a workload is of: the largest within its bytes; the smallest if none is.
+
+    Of kinds of one size it is the calibrated one, else the one that computes the least again.
+    """
+    planned = workload.tape_bytes * (workload.units or 1)
     fitting = [kind for kind, size in sizes.items() if size <= planned * (1 + _TOLERANCE)]
-    return max(fitting, key=sizes.__getitem__) if fitting else min(sizes, key=sizes.__getitem__)
+    if not fitting:
+        return min(sizes, key=sizes.__getitem__)
+    most = max(sizes[kind] for kind in fitting)
+    equal = [kind for kind in fitting if sizes[kind] == most]
+    calibrated = None if workload.calibration is None else workload.calibration.tape
+    return next((kind for kind in equal if kind == calibrated), equal[0])

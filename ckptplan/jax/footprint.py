@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from ckptplan.jax.layout import Leaves
 from ckptplan.jax.leaves import byte_size
 from ckptplan.jax.step import TracedStep, differentiable
-from ckptplan.jax.tapes import Recording, Tape, Wanted, make_recording, shapes_of, tapes_of
+from ckptplan.jax.tapes import TAPES, Recording, Tape, Wanted, make_recording, shapes_of
 from ckptplan.jax.work import estimate_live_bytes, estimate_seconds
 
 
@@ -33,8 +33,8 @@ class StepFootprint:
 
 
 def measure_step(step: TracedStep, wanted: Wanted) -> tuple[StepFootprint, ...]:
-    """Return the footprint of a step for each kind of tape, in the order of ``tapes_of``."""
-    return tuple(_measure(step, kind, wanted) for kind in tapes_of(step))
+    """Return the footprint of a step for each kind of tape, in the order of ``TAPES``."""
+    return tuple(_measure(step, kind, wanted) for kind in TAPES)
 
 
 def _measure(step: TracedStep, kind: Tape, wanted: Wanted) -> StepFootprint:

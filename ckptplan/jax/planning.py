@@ -7,10 +7,12 @@ from functools import lru_cache
 
 import ckptplan
 from ckptplan.errors import Infeasible, InputError
+from ckptplan.jax.chosen import read_schedule
 from ckptplan.jax.footprint import StepFootprint, measure_step
 from ckptplan.jax.leaves import byte_size
 from ckptplan.jax.step import TracedStep
 from ckptplan.jax.step_times import StepTimes, assume_times, take_times
+from ckptplan.jax.table import make_table
 from ckptplan.jax.tapes import Wanted
 from ckptplan.model.plan import Plan
 from ckptplan.model.workload import TIMES, Basis, Workload
@@ -18,8 +20,8 @@ from ckptplan.planning.ranking import rank_strategies
 from ckptplan.planning.request import Request
 from ckptplan.units import format_bytes, parse_bytes
 
-#: Closed forms that keep nothing remote.
-_STRATEGIES = ("base", "standard", "nested", "revolve")
+#: Closed forms whose programs take what was predicted, whatever the shapes of states and tapes.
+_EXACT = ("base", "standard", "nested", "revolve")
 _COUNTED = ("state_bytes", "tape_bytes", "resident_bytes_per_step", "resident_bytes", "workspace_bytes")
 #: One in this many bytes of a limit is left for what the compiler arranges in another way.
 _MARGIN = 50
@@ -87,10 +89,20 @@ def _plan(footprint: StepFootprint, times: StepTimes, steps: int, limit: int, ke
     )
     profile = ckptplan.HardwareProfile(name="memory-limit", local_bytes=limit, remote_bytes=0)
     request = Request.of(
-        workload,
-        profile,
-        local_bytes=limit - limit // _MARGIN,
-        strategies=_STRATEGIES,
-        command="ckptplan.jax.plan_for",
+        workload, profile, local_bytes=limit - limit // _MARGIN, command="ckptplan.jax.plan_for"
     )
-    return rank_strategies(request).best()
+    found = rank_strategies(request).best()
+    if found.strategy in _EXACT or _program_bytes(found, footprint) <= limit:
+        return found
+    return rank_strategies(request, strategies=_EXACT).best()
+
+
+def _program_bytes(plan: Plan, footprint: StepFootprint) -> int:
+    """Return what a program of a plan needs: buffers can hold more than what is kept at one time."""
+    table = make_table(
+        lambda: read_schedule(plan),
+        steps=plan.steps,
+        state=footprint.state_leaves,
+        tape=footprint.tape_leaves,
+    )
+    return plan.predicted.local_peak_bytes + table.buffer_bytes - table.held_bytes

@@ -54,7 +54,9 @@ def take_times(footprint: StepFootprint, timed: Workload, *, among: Sequence[Ste
     """
     units = timed.units or 1
     state, tape = timed.state_bytes * units, timed.tape_bytes * units
-    measured = next((one for one in among if (one.state_bytes, one.tape_bytes) == (state, tape)), None)
+    equal = [one for one in among if (one.state_bytes, one.tape_bytes) == (state, tape)]
+    kind = None if timed.calibration is None else timed.calibration.tape
+    measured = next((one for one in equal if one.tape == kind), equal[0] if equal else None)
     if measured is None:
         tapes = ", ".join(format_bytes(one.tape_bytes) for one in among)
         raise InputError(

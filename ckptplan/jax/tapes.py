@@ -1,8 +1,8 @@
 """Tapes of a step: what its backward needs, kept in one of three ways.
 
 ``residuals`` keeps what JAX's reverse mode keeps of a step, less what depends on constants and inputs only.
-``products`` keeps the results of matrix products, and computes the rest of the step again from them. ``states``
-keeps the state alone, and runs the step again before it is reversed.
+``products`` keeps the fewest bytes that spare every matrix product of the step, and computes the rest again.
+``states`` keeps the state alone, and runs the step again before it is reversed.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import jax.numpy as jnp
 from jax.extend import core
 
 from ckptplan.errors import InputError, quote_value
+from ckptplan.jax.cut import find_smallest_cut, is_costly
 from ckptplan.jax.layout import Leaves
 from ckptplan.jax.leaves import Arrays, byte_size
 from ckptplan.jax.step import TracedStep, differentiable, unnamed
@@ -53,30 +54,12 @@ class Recording:
         return byte_size(self.tape)
 
 
-def tapes_of(step: TracedStep) -> tuple[Tape, ...]:
-    """Return the kinds of tapes of a step: JAX cannot compute complex numbers again from products."""
-    is_complex = _has_complex(step.closed.jaxpr)
-    return tuple(kind for kind in TAPES if not (is_complex and kind == "products"))
-
-
-def check_tape(tape: object, step: TracedStep) -> None:
-    """Raise InputError unless a step can have this kind of tape."""
-    accepted = tapes_of(step)
-    if tape not in accepted:
-        reason = "is not for complex numbers" if tape in TAPES else "is not a kind of tape"
+def check_tape(tape: object) -> None:
+    """Raise InputError unless this is a kind of tape."""
+    if tape not in TAPES:
         raise InputError(
-            f"{quote_value(tape)} {reason}", field="tape", value=tape, accepted=", ".join(accepted)
+            f"{quote_value(tape)} is not a kind of tape", field="tape", value=tape, accepted=", ".join(TAPES)
         )
-
-
-def _has_complex(jaxpr: core.Jaxpr) -> bool:
-    variables: list[Any] = [*jaxpr.invars, *(one for equation in jaxpr.eqns for one in equation.outvars)]
-    own = any(
-        jnp.issubdtype(one.aval.dtype, jnp.complexfloating) for one in variables if hasattr(one.aval, "dtype")
-    )
-    return own or any(
-        map(_has_complex, (inner for one in jaxpr.eqns for inner in core.jaxprs_in_params(one.params)))
-    )
 
 
 def make_recording(step: TracedStep, kind: Tape, wanted: Wanted) -> Recording:
@@ -94,7 +77,6 @@ def _differentiate(
     state: Sequence[Any],
     x: Sequence[Any],
     t: Any,
-    products: bool = False,
 ) -> tuple[Arrays, Any, Arrays]:
     """Return the differentiable results of a step, its backward, and its other results."""
     states, outputs = differentiable(step.state), differentiable(step.outputs)
@@ -104,8 +86,6 @@ def _differentiate(
         after, stacked, terms = step.run(*filled, _fill(x, wanted.inputs, seen), t)
         return (_pick(after, states), _pick(stacked, outputs), terms), (after, stacked)
 
-    if products:
-        run = jax.checkpoint(run, policy=jax.checkpoint_policies.dots_saveable, prevent_cse=False)
     given = _pick(constants, wanted.constants), _pick(state, states), _pick(x, wanted.inputs)
     results, backward, whole = jax.vjp(run, *given, has_aux=True)
     return results, backward, whole
@@ -134,9 +114,7 @@ class _Linear:
         notes: dict[str, Any] = {}
 
         def run(constants: Arrays, state: Arrays, x: Arrays, t: Any) -> tuple[Any, Any, Any, Any]:
-            results, backward, whole = _differentiate(
-                step, wanted, constants=constants, state=state, x=x, t=t, products=products
-            )
+            results, backward, whole = _differentiate(step, wanted, constants=constants, state=state, x=x, t=t)
             leaves, notes["tree"] = jax.tree.flatten(backward)
             return whole[0], whole[1], results[2], tuple(leaves)
 
@@ -144,9 +122,9 @@ class _Linear:
         closed = jax.make_jaxpr(run)(*shapes, jax.ShapeDtypeStruct((), jnp.int32))
         self.tree = notes["tree"]
         self.jaxpr, self.inner = closed.jaxpr, tuple(closed.consts)
-        self._sort()
+        self._sort(products=products)
 
-    def _sort(self) -> None:
+    def _sort(self, *, products: bool) -> None:
         """Find the source of each residual: constants, what is computed from them, inputs, t, or a step."""
         jaxpr, step = self.jaxpr, self.step
         count, states, inputs = len(step.constants), len(step.state), len(step.inputs)
@@ -170,7 +148,13 @@ class _Linear:
             elif residual in known:
                 self.origins.append(("once", _place(once, residual)))
             else:
-                self.origins.append(("tape", _place(each, residual)))
+                self.origins.append(("step", _place(each, residual)))
+        self.again: _Again | None = None
+        if products:
+            state = jaxpr.invars[count : count + states]
+            cut = find_smallest_cut(jaxpr, state=state, residuals=each, known={*known, *xs, jaxpr.invars[-1]})
+            self.again = _Again(jaxpr, each, cut=cut, constants=constants, inputs=xs, known=known, once=once)
+            each = cut
         self.once = _slice(jaxpr, once, (*jaxpr.constvars, *constants), effects=False)
         results = (*jaxpr.outvars[:kept], *each)
         self.each = _slice(jaxpr, results, (*jaxpr.constvars, *jaxpr.invars), effects=True)
@@ -205,10 +189,42 @@ class _Linear:
         gradients: Any,
     ) -> tuple[Arrays, Arrays, Arrays]:
         t, x = given
-        sources = {"constants": constants, "once": prepared, "tape": tape, "inputs": x, "t": (t,)}
+        if self.again is not None:
+            tape = self.again.compute((*self.inner, *constants), prepared, (*tape, *x, t))
+        sources = {"constants": constants, "once": prepared, "step": tape, "inputs": x, "t": (t,)}
         backward = jax.tree.unflatten(self.tree, [sources[name][place] for name, place in self.origins])
         found: tuple[Arrays, Arrays, Arrays] = backward(gradients)
         return found
+
+
+class _Again:
+    """Computes residuals of a step again from a cut, by the operations after it."""
+
+    def __init__(
+        self,
+        jaxpr: core.Jaxpr,
+        residuals: Sequence[Any],
+        *,
+        cut: Sequence[Any],
+        constants: Sequence[Any],
+        inputs: Sequence[Any],
+        known: set[Any],
+        once: list[Any],
+    ) -> None:
+        """``once`` gets what costly operations make of ``known`` constants."""
+        before, after = (*jaxpr.constvars, *constants), (*cut, *inputs, jaxpr.invars[-1])
+        costly = [
+            one for equation in jaxpr.eqns if is_costly(equation) for one in equation.outvars if one in known
+        ]
+        whole = _slice(jaxpr, residuals, (*before, *costly, *after), effects=False)
+        used = {id(one) for equation in whole.eqns for one in equation.invars}
+        hoisted = [one for one in costly if id(one) in used]
+        self._places = [_place(once, one) for one in hoisted]
+        self._jaxpr = _slice(jaxpr, residuals, (*before, *hoisted, *after), effects=False)
+
+    def compute(self, constants: Arrays, prepared: Arrays, given: Arrays) -> Arrays:
+        """Return the residuals."""
+        return _evaluate(self._jaxpr, (*constants, *_pick(prepared, self._places), *given))
 
 
 def _place(variables: list[Any], one: Any) -> int:
@@ -231,13 +247,15 @@ def _depends_only_on(jaxpr: core.Jaxpr, known: set[Any]) -> set[Any]:
 
 
 def _slice(jaxpr: core.Jaxpr, outputs: Sequence[Any], inputs: Sequence[Any], *, effects: bool) -> core.Jaxpr:
-    """Return the part of a jaxpr that computes some of its variables, with or without what has effects."""
-    needed = {one for one in outputs if not isinstance(one, core.Literal)}
+    """Return the part of a jaxpr that computes variables from others, with or without what has effects."""
+    given = set(inputs)
+    needed = {one for one in outputs if not isinstance(one, core.Literal)} - given
     kept: list[Any] = []
     for equation in reversed(jaxpr.eqns):
         if (effects and equation.effects) or not needed.isdisjoint(equation.outvars):
             kept.append(equation)
-            needed.update(one for one in equation.invars if not isinstance(one, core.Literal))
+            used = {one for one in equation.invars if not isinstance(one, core.Literal)}
+            needed |= used - given
     seen = jaxpr.effects if effects else frozenset()
     return core.Jaxpr((), tuple(inputs), tuple(outputs), tuple(reversed(kept)), seen, unnamed(jaxpr.debug_info))
 

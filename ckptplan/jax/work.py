@@ -9,8 +9,8 @@ from jax.extend import core
 
 #: Assumed rates of one core; only the ratio of a plan's times depends on them.
 FLOPS_PER_SECOND, BYTES_PER_SECOND = 5e10, 1e10
-#: Operations whose arguments and results are arrays in memory.
-_KERNELS = frozenset(
+#: Operations with a kernel of their own, whose arguments and results are arrays in memory.
+KERNELS = frozenset(
     (
         "dot_general",
         "conv_general_dilated",
@@ -51,7 +51,7 @@ def estimate_live_bytes(jaxpr: core.Jaxpr, *, with_results: bool = True) -> int:
         last.update(dict.fromkeys(used, number))
         if equation.primitive.name in _VIEWS and used:
             views[equation.outvars[0]] = used[0]
-        elif equation.primitive.name in _KERNELS:
+        elif equation.primitive.name in KERNELS:
             held.update((*used, *equation.outvars))
     ends = [one for one in jaxpr.outvars if with_results and not isinstance(one, core.Literal)]
     results = {views.get(one, one) for one in ends}
@@ -60,8 +60,8 @@ def estimate_live_bytes(jaxpr: core.Jaxpr, *, with_results: bool = True) -> int:
     most = 0
     for number, equation in enumerate(equations):
         made = [one for one in equation.outvars if one in held and one not in views]
-        live.update({one: _bytes_of(one) for one in made})
-        inside = [estimate_live_bytes(inner, with_results=False) for inner in _inner(equation)]
+        live.update({one: bytes_of(one) for one in made})
+        inside = [estimate_live_bytes(inner, with_results=False) for inner in inner_jaxprs(equation)]
         most = max(most, sum(live.values()) + max(inside, default=0))
         for one in [one for one in live if last.get(one, number) <= number and one not in results]:
             del live[one]
@@ -80,12 +80,12 @@ def _needed(jaxpr: core.Jaxpr) -> list[Any]:
 
 
 def _seconds_of(equation: Any) -> float:
-    inner = list(_inner(equation))
+    inner = list(inner_jaxprs(equation))
     if inner:
         # A loop inside a step runs a number of times that only a scan says.
         rounds = equation.params.get("length", 1) if equation.primitive.name == "scan" else 1
         return float(rounds * sum(map(estimate_seconds, inner)))
-    moved = sum(map(_bytes_of, equation.outvars))
+    moved = sum(map(bytes_of, equation.outvars))
     seconds = _EACH_SECONDS + moved / BYTES_PER_SECOND
     if equation.primitive.name == "dot_general":
         (contracted, _), _ = equation.params["dimension_numbers"]
@@ -99,7 +99,7 @@ def _seconds_of(equation: Any) -> float:
     return seconds
 
 
-def _inner(equation: Any) -> Iterable[core.Jaxpr]:
+def inner_jaxprs(equation: Any) -> Iterable[core.Jaxpr]:
     """Return the jaxprs that an operation runs, without those of its derivatives."""
     for value in equation.params.values():
         for one in value if isinstance(value, tuple | list) else (value,):
@@ -109,6 +109,7 @@ def _inner(equation: Any) -> Iterable[core.Jaxpr]:
                 yield one
 
 
-def _bytes_of(variable: Any) -> int:
+def bytes_of(variable: Any) -> int:
+    """Return the bytes of a variable of a jaxpr."""
     aval = variable.aval
     return int(aval.size * aval.dtype.itemsize) if hasattr(aval, "dtype") else 0

@@ -35,6 +35,7 @@ class Calibration(BaseModel):
     ]
     torch: Annotated[Text | None, Field(description="version of PyTorch, if it ran the cell")] = None
     jax: Annotated[Text | None, Field(description="version of JAX, if it ran the cell")] = None
+    tape: Annotated[Text | None, Field(description="kind of tapes, if JAX ran the cell")] = None
     date: Annotated[Text, Field(description="UTC, ISO 8601")]
     seed: Annotated[int, Field(ge=-(2**63), lt=2**63)]
     clock: Annotated[
@@ -68,9 +69,11 @@ class Calibration(BaseModel):
 
     @model_serializer(mode="wrap")
     def _leave_out_the_other_framework(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Return the fields, without the version of what did not run the cell."""
+        """Return the fields, without what is only of the framework that did not run the cell."""
         document: dict[str, Any] = serialize(self)
-        return {name: value for name, value in document.items() if name not in ("torch", "jax") or value}
+        return {
+            name: value for name, value in document.items() if name not in ("torch", "jax", "tape") or value
+        }
 
     @property
     def framework(self) -> str:

@@ -130,6 +130,7 @@ def calibrate_jax(
         least=_QUICK_UNCERTAINTY if quick else 0.0,
         threads=threads,
         jax=jax.__version__,
+        tape=tape,
         seed=seed,
         clock=choose_jax_clock(threads)[1],
     )

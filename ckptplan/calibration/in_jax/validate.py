@@ -258,8 +258,7 @@ class _JaxComparison:
     def _choose_sizes(self) -> CompiledSizes:
         """Return the sizes with the kind of tape that the program chooses for the plan."""
         kinds = count_jax_sizes(self.network)
-        planned = self.plan.workload.tape_bytes * (self.plan.workload.units or 1)
-        return kinds[pick_tape({kind: one.tape_bytes for kind, one in kinds.items()}, planned=planned)]
+        return kinds[pick_tape({kind: one.tape_bytes for kind, one in kinds.items()}, self.plan.workload)]
 
     def _compare_times(self, program: CompiledLoop, tick: Callable[[int], None]) -> None:
         clock, _ = choose_jax_clock(self.threads)
