@@ -13,13 +13,13 @@ from jax import lax
 from ckptplan.errors import InputError, quote_value
 from ckptplan.jax.chosen import check_plan, choose_tape, keeps_remote, read_schedule
 from ckptplan.jax.collectives import check_collectives
-from ckptplan.jax.leaves import lower_keys
+from ckptplan.jax.leaves import lower_keys, shapes_of
 from ckptplan.jax.planning import make_plan
 from ckptplan.jax.program import Loop, run_loop
 from ckptplan.jax.remote import FileRemote, HostRemote
 from ckptplan.jax.step import Step, differentiable, trace_step
 from ckptplan.jax.table import make_table
-from ckptplan.jax.tapes import Tape, Wanted, check_tape, make_recording, shapes_of
+from ckptplan.jax.tapes import Tape, Wanted, check_tape, make_recording
 from ckptplan.model.plan import Plan
 from ckptplan.model.workload import Workload
 from ckptplan.schedule.schedule import Schedule

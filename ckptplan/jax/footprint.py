@@ -9,9 +9,9 @@ import jax
 import jax.numpy as jnp
 
 from ckptplan.jax.layout import Leaves
-from ckptplan.jax.leaves import byte_size
+from ckptplan.jax.leaves import byte_size, shapes_of
 from ckptplan.jax.step import TracedStep, differentiable
-from ckptplan.jax.tapes import TAPES, Recording, Tape, Wanted, make_recording, shapes_of
+from ckptplan.jax.tapes import TAPES, Recording, Tape, Wanted, make_recording
 from ckptplan.jax.work import estimate_live_bytes, estimate_seconds
 
 

@@ -52,12 +52,10 @@ class Layout:
     @classmethod
     def shared(cls, state: Leaves, tape: Leaves) -> Layout:
         """Return a buffer for each shape and type: a column for each leaf."""
-        kinds = list(dict.fromkeys((leaf.shape, leaf.dtype) for leaf in (*state, *tape)))
-        of_state, of_tape = (
-            tuple(kinds.index((leaf.shape, leaf.dtype)) for leaf in leaves) for leaves in (state, tape)
-        )
+        kinds = list(dict.fromkeys((*state, *tape)))
+        of_state, of_tape = (tuple(map(kinds.index, leaves)) for leaves in (state, tape))
         return cls(
-            buffers=tuple(jax.ShapeDtypeStruct(*kind) for kind in kinds),
+            buffers=tuple(kinds),
             pools=tuple(range(len(kinds))),
             state=tuple((kind, column) for column, kind in enumerate(of_state)),
             tape=tuple((kind, column) for column, kind in enumerate(of_tape)),

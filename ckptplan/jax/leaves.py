@@ -45,9 +45,44 @@ def byte_size(leaves: Sequence[Any]) -> int:
     return sum(leaf.size * leaf.dtype.itemsize for leaf in leaves)
 
 
-def make_room(count: int, leaves: Sequence[Any]) -> Arrays:
-    """Return arrays of zeros with room for ``count`` of each leaf."""
-    return tuple(jnp.zeros((count, *leaf.shape), leaf.dtype) for leaf in leaves)
+def shape_of(leaf: Any, *, skip: int = 0) -> jax.ShapeDtypeStruct:
+    """Return the shape and type of an array, and within ``shard_map`` the axes of devices it varies over.
+
+    ``skip`` axes are left out.
+    """
+    axes = _axes_of(leaf)
+    if axes is None:
+        return jax.ShapeDtypeStruct(leaf.shape[skip:], leaf.dtype)
+    everywhere = jax.sharding.NamedSharding(jax.sharding.get_abstract_mesh(), jax.sharding.PartitionSpec())
+    return jax.ShapeDtypeStruct(
+        leaf.shape[skip:], leaf.dtype, sharding=everywhere, manual_axis_type=axes
+    )
+
+
+def shapes_of(leaves: Sequence[Any]) -> tuple[jax.ShapeDtypeStruct, ...]:
+    """Return the shapes and types of arrays."""
+    return tuple(map(shape_of, leaves))
+
+
+def _axes_of(leaf: Any) -> Any:
+    """Return what ``shard_map`` knows of an array, of its abstract value or of its shape; None for no axes."""
+    if isinstance(leaf, jax.ShapeDtypeStruct):
+        axes = leaf.manual_axis_type
+    else:
+        axes = leaf.mat if hasattr(leaf, "mat") else jax.typeof(leaf).mat
+    return axes if axes is not None and axes.varying else None
+
+
+def zeros_of(leaf: Any, *room: int) -> jax.Array:
+    """Return an array of zeros with room for a number of leaves, varying over devices as the leaf does."""
+    axes = _axes_of(leaf)
+    zeros = jnp.zeros((*room, *leaf.shape), leaf.dtype)
+    return zeros if axes is None else lax.pcast(zeros, tuple(axes.varying), to="varying")
+
+
+def make_zeros(leaves: Sequence[Any], *room: int) -> Arrays:
+    """Return arrays of zeros, each with room for a number of leaves."""
+    return tuple(zeros_of(leaf, *room) for leaf in leaves)
 
 
 def take(arrays: Sequence[jax.Array], place: Any) -> Arrays:

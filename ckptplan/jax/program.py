@@ -16,7 +16,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from ckptplan.errors import InputError
-from ckptplan.jax.leaves import Arrays, choose, make_room, put, take
+from ckptplan.jax.leaves import Arrays, choose, make_zeros, put, take, zeros_of
 from ckptplan.jax.remote import RemoteStates, refuse_batches
 from ckptplan.jax.step import TracedStep, differentiable
 from ckptplan.jax.store import Store
@@ -132,7 +132,7 @@ def _materialise(step: TracedStep, gradients: Any) -> tuple[Arrays, Arrays | Non
 
 def _zero_or(gradient: Any) -> jax.Array:
     if isinstance(gradient, jax.custom_derivatives.SymbolicZero):
-        return jnp.zeros(gradient.shape, gradient.dtype)
+        return zeros_of(gradient)
     return jnp.asarray(gradient)
 
 
@@ -149,12 +149,9 @@ def _run_forward(loop: Loop, constants: Arrays, state: Arrays, xs: Arrays) -> tu
     ts = jnp.arange(steps, dtype=jnp.int32)
     if loop.reverse:
         ts = ts[::-1]
-    (state, sums), outputs = lax.scan(body, (state, _zeros(loop.step.terms)), (ts, xs), reverse=loop.reverse)
+    start = state, make_zeros(loop.step.terms)
+    (state, sums), outputs = lax.scan(body, start, (ts, xs), reverse=loop.reverse)
     return state, tuple(outputs), sums
-
-
-def _zeros(shapes: Sequence[Any]) -> Arrays:
-    return tuple(jnp.zeros(one.shape, one.dtype) for one in shapes)
 
 
 def _add(sums: Sequence[Any], terms: Sequence[Any]) -> Arrays:
@@ -267,8 +264,8 @@ def _sweep(loop: Loop, constants: Arrays, state: Arrays, xs: Arrays) -> Any:
 
     start = (
         state,
-        make_room(table.steps, step.outputs),
-        _zeros(step.terms),
+        make_zeros(step.outputs, table.steps),
+        make_zeros(step.terms),
         jnp.int32(0),
         store.make(),
     )
@@ -290,7 +287,7 @@ def _reverse(
     store = Store(table)
     mover = _Mover(table, store, loop.remote, run)
     row_of = _rows_of(table.backward)
-    none = _zeros([step.outputs[place] for place in differentiable(step.outputs)])
+    none = make_zeros([step.outputs[place] for place in differentiable(step.outputs)])
 
     def advance(t: Any, state: Arrays) -> Arrays:
         return step.run(constants, state, take(xs, loop.input_place(t)), t)[0]
@@ -322,11 +319,11 @@ def _reverse(
         return state, buffers, *gradients
 
     start = (
-        _zeros(step.state),
+        make_zeros(step.state),
         buffers,
         final,
-        _zeros([constants[place] for place in wanted.constants]),
-        _zeros([xs[place] for place in wanted.inputs]),
+        make_zeros([constants[place] for place in wanted.constants]),
+        make_zeros([xs[place] for place in wanted.inputs]),
     )
     *_, gradient, total, of_inputs = lax.fori_loop(0, len(table.backward), body, start)
     if loop.remote is not None:

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from jax.extend import core
 
 from ckptplan.errors import InputError
-from ckptplan.jax.leaves import Arrays, Kinds, has_gradient, lower_keys
+from ckptplan.jax.leaves import Arrays, Kinds, has_gradient, lower_keys, shape_of, shapes_of
 
 #: ``step(t, state, x)`` returns the next state, outputs to stack over time, and terms to sum over time.
 Step = Callable[[Any, Any, Any], tuple[Any, Any, Any]]
@@ -63,9 +63,7 @@ def trace_step(step: Step, init: Any, xs: Any) -> TracedStep:
     inputs, input_tree = jax.tree.flatten(xs)
     state_kinds, input_kinds = Kinds(given), Kinds(inputs)
     state = tuple(lower_keys(leaf) for leaf in given)
-    slices = tuple(
-        jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype) for leaf in jax.eval_shape(_lower_all, inputs)
-    )
+    slices = tuple(shape_of(leaf, skip=1) for leaf in jax.eval_shape(_lower_all, inputs))
     notes: dict[str, Any] = {}
 
     def flat_step(state: Arrays, x: Arrays, t: jax.Array) -> tuple[Arrays, Arrays, Arrays]:
@@ -94,8 +92,8 @@ def trace_step(step: Step, init: Any, xs: Any) -> TracedStep:
         constants=tuple(closed.consts),
         state=state,
         inputs=slices,
-        outputs=tuple(shapes[1]),
-        terms=tuple(shapes[2]),
+        outputs=shapes_of(shapes[1]),
+        terms=shapes_of(shapes[2]),
         state_tree=state_tree,
         output_tree=notes["output_tree"],
         state_kinds=state_kinds,

@@ -12,7 +12,7 @@ import numpy.typing as npt
 from jax import lax
 
 from ckptplan.jax.layout import Position
-from ckptplan.jax.leaves import Arrays
+from ckptplan.jax.leaves import Arrays, zeros_of
 from ckptplan.jax.table import RowTable
 
 
@@ -28,7 +28,7 @@ class Store:
     def make(self) -> Arrays:
         """Return buffers of zeros."""
         sizes = zip(self._table.rooms, self._table.layout.buffers, strict=True)
-        return tuple(jnp.zeros((room, *leaf.shape), leaf.dtype) for room, leaf in sizes)
+        return tuple(zeros_of(leaf, room) for room, leaf in sizes)
 
     def load(self, buffers: Arrays, slot: Any) -> Arrays:
         """Return the checkpoint in a slot."""

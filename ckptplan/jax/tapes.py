@@ -18,7 +18,7 @@ from jax.extend import core
 from ckptplan.errors import InputError, quote_value
 from ckptplan.jax.cut import find_smallest_cut, is_costly
 from ckptplan.jax.layout import Leaves
-from ckptplan.jax.leaves import Arrays, byte_size
+from ckptplan.jax.leaves import Arrays, byte_size, shapes_of
 from ckptplan.jax.step import TracedStep, differentiable, unnamed
 
 Tape = Literal["residuals", "products", "states"]
@@ -163,7 +163,7 @@ class _Linear:
     def recording(self) -> Recording:
         tape: tuple[Any, ...] = tuple(variable.aval for variable in self.each.outvars[self.kept :])
         return Recording(
-            tape=tuple(jax.ShapeDtypeStruct(aval.shape, aval.dtype) for aval in tape),
+            tape=shapes_of(tape),
             prepare=self.prepare,
             record=self.record,
             reverse=self.reverse,
@@ -262,11 +262,6 @@ def _slice(jaxpr: core.Jaxpr, outputs: Sequence[Any], inputs: Sequence[Any], *, 
 
 def _evaluate(jaxpr: core.Jaxpr, arguments: Sequence[Any]) -> Arrays:
     return tuple(core.jaxpr_as_fun(core.ClosedJaxpr(jaxpr, ()))(*arguments))
-
-
-def shapes_of(leaves: Sequence[Any]) -> tuple[jax.ShapeDtypeStruct, ...]:
-    """Return the shapes and types of arrays."""
-    return tuple(jax.ShapeDtypeStruct(leaf.shape, leaf.dtype) for leaf in leaves)
 
 
 def _pick(leaves: Sequence[Any], places: Sequence[int]) -> Arrays:
