@@ -11,13 +11,14 @@ import jax.numpy as jnp
 from jax import lax
 
 from ckptplan.errors import InputError, quote_value
-from ckptplan.jax.chosen import check_plan, choose_tape, keeps_remote, read_schedule
+from ckptplan.jax.chosen import check_plan, choose_footprint, keeps_remote, read_schedule
 from ckptplan.jax.collectives import check_collectives
-from ckptplan.jax.leaves import lower_keys, shapes_of
+from ckptplan.jax.leaves import lower_keys
 from ckptplan.jax.planning import make_plan
 from ckptplan.jax.program import Loop, run_loop
 from ckptplan.jax.remote import FileRemote, HostRemote
 from ckptplan.jax.step import Step, differentiable, trace_step
+from ckptplan.jax.sums import GradientSums
 from ckptplan.jax.table import make_table
 from ckptplan.jax.tapes import Tape, Wanted, check_tape, make_recording
 from ckptplan.model.plan import Plan
@@ -186,13 +187,19 @@ def _run(
     remote = _open_remote(plan, remote_dir)
 
     def loop_of(wanted: Wanted) -> Loop:
-        chosen = plan or make_plan(traced, steps=steps, memory=memory, wanted=wanted, timed=workload)
-        recording = make_recording(traced, tape or choose_tape(chosen, traced, wanted), wanted)
-        table = make_table(
-            lambda: read_schedule(chosen), steps=steps, state=shapes_of(traced.state), tape=recording.tape
-        )
+        chosen = plan or make_plan(traced, steps=steps, memory=memory, wanted=wanted, timed=workload, tape=tape)
+        found = choose_footprint(chosen, traced, wanted, tape=tape)
+        recording = make_recording(traced, found.tape, wanted)
         return Loop(
-            step=traced, wanted=wanted, recording=recording, table=table, reverse=reverse, remote=remote
+            step=traced,
+            wanted=wanted,
+            recording=recording,
+            sums=GradientSums(traced, recording, count=len(wanted.constants), together=found.together),
+            table=make_table(
+                lambda: read_schedule(chosen), steps=steps, state=found.state_leaves, tape=found.tape_leaves
+            ),
+            reverse=reverse,
+            remote=remote,
         )
 
     leaves = tuple(lower_keys(leaf) for leaf in jax.tree.leaves(xs))

@@ -6,7 +6,7 @@ import warnings
 from collections.abc import Iterable, Mapping
 
 from ckptplan.errors import InputError, PlanMismatch, quote_value
-from ckptplan.jax.footprint import measure_step
+from ckptplan.jax.footprint import StepFootprint, measure_step
 from ckptplan.jax.step import TracedStep
 from ckptplan.jax.tapes import Tape, Wanted
 from ckptplan.model.plan import Plan
@@ -52,28 +52,38 @@ def _is_remote(action: Action) -> bool:
     return isinstance(action, Save) and action.tier is Tier.REMOTE
 
 
-def choose_tape(plan: Plan | Schedule, step: TracedStep, wanted: Wanted) -> Tape:
-    """Return the kind of tape that a plan was made for.
+def choose_footprint(
+    plan: Plan | Schedule, step: TracedStep, wanted: Wanted, *, tape: Tape | None = None
+) -> StepFootprint:
+    """Return the kind of tape that a plan was made for, unless it is given, and what it takes.
 
     Warns of PlanMismatch if the state or every kind of tape is larger than planned.
     """
-    if isinstance(plan, Schedule):
-        return "residuals"
     footprints = measure_step(step, wanted)
-    units = plan.workload.units or 1
+    if isinstance(plan, Schedule):
+        return next(one for one in footprints if one.tape == (tape or "residuals"))
+    workload, units = plan.workload, plan.workload.units or 1
     sizes = {one.tape: one.tape_bytes for one in footprints}
-    chosen = pick_tape(sizes, plan.workload)
-    fits = sizes[chosen] <= plan.workload.tape_bytes * units * (1 + _TOLERANCE)
-    state, known = footprints[0].state_bytes, plan.workload.state_bytes * units
-    if not fits or state > known * (1 + _TOLERANCE):
-        tape = format_bytes(plan.workload.tape_bytes * units)
+    chosen = tape or pick_tape(sizes, workload)
+    fits = sizes[chosen] <= workload.tape_bytes * units * (1 + _TOLERANCE)
+    state, known = footprints[0].state_bytes, workload.state_bytes * units
+    if tape is None and (not fits or state > known * (1 + _TOLERANCE)):
+        planned = format_bytes(workload.tape_bytes * units)
         warnings.warn(
-            f"the plan is for a state of {format_bytes(known)} and tapes of {tape}; this step has a state of "
-            f"{format_bytes(state)} and tapes of at least {format_bytes(sizes[chosen])}",
+            f"the plan is for a state of {format_bytes(known)} and tapes of {planned}; this step has a state "
+            f"of {format_bytes(state)} and tapes of at least {format_bytes(sizes[chosen])}",
             PlanMismatch,
             stacklevel=4,
         )
-    return chosen
+    alone, *together = (one for one in footprints if one.tape == chosen)
+    # Products of several steps at once need the workspace that they were planned with.
+    roomy = [one for one in together if _has_room(workload.workspace_bytes * units, alone, one)]
+    return roomy[0] if roomy else alone
+
+
+def _has_room(planned: int, alone: StepFootprint, together: StepFootprint) -> bool:
+    """Return whether a planned workspace is nearer to the larger one of two."""
+    return 2 * planned >= alone.workspace_bytes + together.workspace_bytes
 
 
 def pick_tape(sizes: Mapping[Tape, int], workload: Workload) -> Tape:

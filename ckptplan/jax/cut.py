@@ -16,21 +16,18 @@ from jax.extend import core
 from scipy.sparse import csr_array
 from scipy.sparse.csgraph import breadth_first_order, maximum_flow
 
-from ckptplan.jax.work import KERNELS, bytes_of, inner_jaxprs
+from ckptplan.jax.work import KERNELS, bytes_of, inner_jaxprs, is_random
 
-#: Parts of the names of operations that draw random numbers.
-_RANDOM = ("random", "threefry", "rng")
 #: Capacities are 32-bit integers: those of all variables together, and one that no cut takes.
 _ALL, _NEVER = 2**29, 2**30
 
 
 def is_costly(equation: Any) -> bool:
     """Return whether an operation should not run again: a product, a loop, random numbers, an effect."""
-    name = equation.primitive.name
     return (
         bool(equation.effects)
-        or name in KERNELS
-        or any(part in name for part in _RANDOM)
+        or equation.primitive.name in KERNELS
+        or is_random(equation)
         or any(is_costly(one) for inner in inner_jaxprs(equation) for one in inner.eqns)
     )
 

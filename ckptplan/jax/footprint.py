@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 
 from ckptplan.jax.layout import Leaves
 from ckptplan.jax.leaves import byte_size, shapes_of
-from ckptplan.jax.step import TracedStep, differentiable
-from ckptplan.jax.tapes import TAPES, Recording, Tape, Wanted, make_recording
-from ckptplan.jax.work import estimate_live_bytes, estimate_seconds
+from ckptplan.jax.step import TracedStep
+from ckptplan.jax.sums import TOGETHER, GradientSums
+from ckptplan.jax.tapes import TAPES, Tape, Wanted, make_recording
+from ckptplan.jax.work import estimate_live_bytes, estimate_product_seconds, estimate_seconds
+
+#: Numbers of rows and steps, and what their alignment takes.
+_SMALL_BYTES = 2048
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,6 +24,8 @@ class StepFootprint:
     """Bytes and estimated seconds of a step with one kind of tape."""
 
     tape: Tape
+    #: The steps whose products of gradients are formed at once.
+    together: int
     #: Shapes and types of the leaves of a state and of the tape of a step.
     state_leaves: Leaves
     tape_leaves: Leaves
@@ -33,38 +39,44 @@ class StepFootprint:
 
 
 def measure_step(step: TracedStep, wanted: Wanted) -> tuple[StepFootprint, ...]:
-    """Return the footprint of a step for each kind of tape, in the order of ``TAPES``."""
-    return tuple(_measure(step, kind, wanted) for kind in TAPES)
+    """Return the footprint of a step for each kind of tape, in the order of ``TAPES``.
+
+    Each kind comes alone, and with products of several steps at once if there are any.
+    """
+    return tuple(one for kind in TAPES for one in _measure(step, kind, wanted))
 
 
-def _measure(step: TracedStep, kind: Tape, wanted: Wanted) -> StepFootprint:
+def _measure(step: TracedStep, kind: Tape, wanted: Wanted) -> Iterator[StepFootprint]:
     recording = make_recording(step, kind, wanted)
     constants, state, x = shapes_of(step.constants), shapes_of(step.state), step.inputs
     t = jax.ShapeDtypeStruct((), jnp.int32)
     record = jax.make_jaxpr(recording.record)(constants, state, x, t).jaxpr
-    reverse = _trace_reverse(step, recording)
     forward = step.closed.jaxpr
-    live = max(map(estimate_live_bytes, (forward, record, reverse)))
     total = byte_size([constants[place] for place in wanted.constants])
-    return StepFootprint(
-        tape=kind,
-        state_leaves=state,
-        tape_leaves=recording.tape,
-        state_bytes=max(1, byte_size(state)),
-        tape_bytes=max(1, recording.tape_bytes),
-        # The sum of gradients with those of a step; the state and its gradient before and after a step.
-        workspace_bytes=total + 2 * byte_size(state) + live,
-        forward_seconds=estimate_seconds(forward),
-        record_seconds=estimate_seconds(record),
-        backward_seconds=estimate_seconds(reverse),
-    )
-
-
-def _trace_reverse(step: TracedStep, recording: Recording) -> Any:
-    constants, x = shapes_of(step.constants), step.inputs
-    prepared = jax.eval_shape(recording.prepare, constants)
-    states = tuple(shapes_of(step.state)[place] for place in differentiable(step.state))
-    outputs = tuple(step.outputs[place] for place in differentiable(step.outputs))
-    t = jax.ShapeDtypeStruct((), jnp.int32)
-    gradients = states, outputs, step.terms
-    return jax.make_jaxpr(recording.reverse)(constants, prepared, recording.tape, (t, x), gradients).jaxpr
+    groups = GradientSums(step, recording, count=len(wanted.constants), together=TOGETHER)
+    formed = sum(byte_size([one.outvars[0].aval]) for one in groups.products)
+    factors = groups.kept_bytes // TOGETHER
+    running = max(estimate_live_bytes(forward), estimate_live_bytes(record))
+    for together in (1, TOGETHER) if groups.products else (1,):
+        sums = GradientSums(step, recording, count=len(wanted.constants), together=together)
+        reversing = estimate_live_bytes(sums.each)
+        if together > 1:
+            # Factors are written in place. What else a step leaves may be held while products are formed.
+            live = formed + max(running, reversing - factors)
+        else:
+            # Compilers may form the products of a step last, beside all of their factors.
+            live = max(running, reversing, formed + factors + groups.added_bytes)
+        products = sum(estimate_product_seconds(one, together=together) for one in sums.products)
+        yield StepFootprint(
+            tape=kind,
+            together=together,
+            state_leaves=state,
+            tape_leaves=recording.tape,
+            state_bytes=max(1, byte_size(state)),
+            tape_bytes=max(1, recording.tape_bytes),
+            # The sum of gradients with those of a step; the state and its gradient before and after a step.
+            workspace_bytes=total + 2 * byte_size(state) + live + sums.kept_bytes + _SMALL_BYTES,
+            forward_seconds=estimate_seconds(forward),
+            record_seconds=estimate_seconds(record),
+            backward_seconds=estimate_seconds(sums.each) + products,
+        )

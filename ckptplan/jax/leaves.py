@@ -54,9 +54,7 @@ def shape_of(leaf: Any, *, skip: int = 0) -> jax.ShapeDtypeStruct:
     if axes is None:
         return jax.ShapeDtypeStruct(leaf.shape[skip:], leaf.dtype)
     everywhere = jax.sharding.NamedSharding(jax.sharding.get_abstract_mesh(), jax.sharding.PartitionSpec())
-    return jax.ShapeDtypeStruct(
-        leaf.shape[skip:], leaf.dtype, sharding=everywhere, manual_axis_type=axes
-    )
+    return jax.ShapeDtypeStruct(leaf.shape[skip:], leaf.dtype, sharding=everywhere, manual_axis_type=axes)
 
 
 def shapes_of(leaves: Sequence[Any]) -> tuple[jax.ShapeDtypeStruct, ...]:

@@ -13,7 +13,7 @@ from ckptplan.jax.leaves import byte_size
 from ckptplan.jax.step import TracedStep
 from ckptplan.jax.step_times import StepTimes, assume_times, take_times
 from ckptplan.jax.table import make_table
-from ckptplan.jax.tapes import Wanted
+from ckptplan.jax.tapes import Tape, Wanted
 from ckptplan.model.plan import Plan
 from ckptplan.model.workload import TIMES, Basis, Workload
 from ckptplan.planning.ranking import rank_strategies
@@ -28,20 +28,26 @@ _MARGIN = 50
 
 
 def make_plan(
-    step: TracedStep, *, steps: int, memory: object, wanted: Wanted, timed: Workload | None = None
+    step: TracedStep,
+    *,
+    steps: int,
+    memory: object,
+    wanted: Wanted,
+    timed: Workload | None = None,
+    tape: Tape | None = None,
 ) -> Plan:
     """Return the quickest plan for a loop within a limit; its tape bytes are those of the chosen kind of tape.
 
     Outputs of all steps and their gradients are part of the limit, as are the wanted gradients of parameters
-    and inputs. Times are those of a ``timed`` workload. Raises InputError if no plan fits, or if that is of
-    another step.
+    and inputs. Times are those of a ``timed`` workload; a given ``tape`` is not chosen. Raises InputError if no
+    plan fits, or if the workload is of another step.
     """
     limit = read_limit(memory)
     kept = 2 * byte_size(step.outputs) + byte_size([step.inputs[place] for place in wanted.inputs])
     found: list[Plan] = []
     least: list[Infeasible] = []
     footprints = measure_step(step, wanted)
-    for footprint in footprints:
+    for footprint in (one for one in footprints if tape in {None, one.tape}):
         times = assume_times(footprint) if timed is None else take_times(footprint, timed, among=footprints)
         try:
             found.append(_plan(footprint, times, steps, limit, kept))

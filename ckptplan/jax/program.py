@@ -20,6 +20,7 @@ from ckptplan.jax.leaves import Arrays, choose, make_zeros, put, take, zeros_of
 from ckptplan.jax.remote import RemoteStates, refuse_batches
 from ckptplan.jax.step import TracedStep, differentiable
 from ckptplan.jax.store import Store
+from ckptplan.jax.sums import GradientSums
 from ckptplan.jax.table import COLUMNS, SLOT_COLUMNS, RowTable
 from ckptplan.jax.tapes import Recording, Wanted
 
@@ -31,6 +32,7 @@ class Loop:
     step: TracedStep
     wanted: Wanted
     recording: Recording
+    sums: GradientSums
     table: RowTable
     #: Whether the sequence is run from its end.
     reverse: bool
@@ -297,15 +299,13 @@ def _reverse(
         state, _, _, tape = recording.record(constants, state, take(xs, loop.input_place(t)), t)
         return state, store.record(buffers, tape, t)
 
-    def reverse(row: dict[str, Any], buffers: Arrays, back: Any, carry: Any) -> Any:
-        gradient, total, of_inputs = carry
-        t = row["reverse_stop"] - 1 - back
+    def reverse(buffers: Arrays, t: Any, carry: Any) -> Any:
+        gradient, totals, of_inputs = carry
         place = loop.input_place(t)
         incoming = gradient, none if stacked is None else take(stacked, place), sums
-        found, gradient, of_input = recording.reverse(
-            constants, prepared, store.tape(buffers, t), (t, take(xs, place)), incoming
-        )
-        return gradient, _add(total, found), put(of_inputs, of_input, place)
+        given = constants, prepared, store.tape(buffers, t), (t, take(xs, place)), incoming
+        totals, gradient, of_input = loop.sums.reverse(totals, given, t)
+        return gradient, totals, put(of_inputs, of_input, place)
 
     def body(number: Any, carry: Any) -> Any:
         state, buffers, *gradients = carry
@@ -314,18 +314,19 @@ def _reverse(
         state = lax.fori_loop(row["start"], row["stop"], advance, state)
         buffers = mover.save(row, state, buffers)
         state, buffers = lax.fori_loop(row["record_start"], row["record_stop"], record, (state, buffers))
-        length = row["reverse_stop"] - row["reverse_start"]
-        gradients = lax.fori_loop(0, length, partial(reverse, row, buffers), tuple(gradients))
+        gradients = loop.sums.reverse_all(
+            row["reverse_start"], row["reverse_stop"], partial(reverse, buffers), tuple(gradients), sums_at=1
+        )
         return state, buffers, *gradients
 
     start = (
         make_zeros(step.state),
         buffers,
         final,
-        make_zeros([constants[place] for place in wanted.constants]),
+        loop.sums.start(),
         make_zeros([xs[place] for place in wanted.inputs]),
     )
-    *_, gradient, total, of_inputs = lax.fori_loop(0, len(table.backward), body, start)
+    *_, gradient, totals, of_inputs = lax.fori_loop(0, len(table.backward), body, start)
     if loop.remote is not None:
         loop.remote.close(run)
-    return total, gradient, of_inputs
+    return loop.sums.finish(totals), gradient, of_inputs

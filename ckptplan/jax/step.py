@@ -11,6 +11,7 @@ import jax.numpy as jnp
 from jax.extend import core
 
 from ckptplan.errors import InputError
+from ckptplan.jax.jaxprs import unnamed
 from ckptplan.jax.leaves import Arrays, Kinds, has_gradient, lower_keys, shape_of, shapes_of
 
 #: ``step(t, state, x)`` returns the next state, outputs to stack over time, and terms to sum over time.
@@ -107,11 +108,6 @@ def _close(jaxpr: core.Jaxpr) -> core.ClosedJaxpr:
     return core.ClosedJaxpr(
         core.Jaxpr((), inputs, jaxpr.outvars, jaxpr.eqns, jaxpr.effects, unnamed(jaxpr.debug_info)), ()
     )
-
-
-def unnamed(info: core.DebugInfo) -> core.DebugInfo:
-    """Return where a jaxpr comes from, without the names of its arguments and results, which have changed."""
-    return info._replace(arg_names=None, result_paths=None)
 
 
 def _as_array(leaf: Any) -> Any:

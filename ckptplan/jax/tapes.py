@@ -17,9 +17,10 @@ from jax.extend import core
 
 from ckptplan.errors import InputError, quote_value
 from ckptplan.jax.cut import find_smallest_cut, is_costly
+from ckptplan.jax.jaxprs import evaluate, find_known, slice_jaxpr
 from ckptplan.jax.layout import Leaves
 from ckptplan.jax.leaves import Arrays, byte_size, shapes_of
-from ckptplan.jax.step import TracedStep, differentiable, unnamed
+from ckptplan.jax.step import TracedStep, differentiable
 
 Tape = Literal["residuals", "products", "states"]
 TAPES: tuple[Tape, ...] = get_args(Tape)
@@ -43,8 +44,9 @@ class Recording:
 
     #: Shapes and types of the leaves of a tape.
     tape: Leaves
-    #: What is computed once: the part of residuals that depends on constants only.
+    #: What is computed once: the part of residuals that depends on constants only, with its shapes.
     prepare: Callable[[Arrays], Arrays]
+    prepared: Leaves
     record: Callable[[Arrays, Arrays, Arrays, Any], tuple[Arrays, Arrays, Arrays, Arrays]]
     reverse: Callable[..., tuple[Arrays, Arrays, Arrays]]
 
@@ -103,7 +105,9 @@ def _record_states(step: TracedStep, wanted: Wanted) -> Recording:
         found: tuple[Arrays, Arrays, Arrays] = backward(gradients)
         return found
 
-    return Recording(tape=shapes_of(step.state), prepare=lambda _: (), record=record, reverse=reverse)
+    return Recording(
+        tape=shapes_of(step.state), prepare=lambda _: (), prepared=(), record=record, reverse=reverse
+    )
 
 
 class _Linear:
@@ -131,7 +135,7 @@ class _Linear:
         kept = states + len(step.outputs) + len(step.terms)
         residuals = jaxpr.outvars[kept:]
         constants, xs = jaxpr.invars[:count], jaxpr.invars[count + states : count + states + inputs]
-        known = _depends_only_on(jaxpr, {*jaxpr.constvars, *constants})
+        known = find_known(jaxpr, {*jaxpr.constvars, *constants})
         #: For each residual, the source and the place in it.
         self.origins: list[tuple[str, int]] = []
         once: list[Any] = []
@@ -155,9 +159,9 @@ class _Linear:
             cut = find_smallest_cut(jaxpr, state=state, residuals=each, known={*known, *xs, jaxpr.invars[-1]})
             self.again = _Again(jaxpr, each, cut=cut, constants=constants, inputs=xs, known=known, once=once)
             each = cut
-        self.once = _slice(jaxpr, once, (*jaxpr.constvars, *constants), effects=False)
+        self.once = slice_jaxpr(jaxpr, once, (*jaxpr.constvars, *constants), effects=False)
         results = (*jaxpr.outvars[:kept], *each)
-        self.each = _slice(jaxpr, results, (*jaxpr.constvars, *jaxpr.invars), effects=True)
+        self.each = slice_jaxpr(jaxpr, results, (*jaxpr.constvars, *jaxpr.invars), effects=True)
         self.kept = kept
 
     def recording(self) -> Recording:
@@ -165,17 +169,18 @@ class _Linear:
         return Recording(
             tape=shapes_of(tape),
             prepare=self.prepare,
+            prepared=shapes_of(jax.eval_shape(self.prepare, shapes_of(self.step.constants))),
             record=self.record,
             reverse=self.reverse,
         )
 
     def prepare(self, constants: Arrays) -> Arrays:
-        return _evaluate(self.once, (*self.inner, *constants))
+        return evaluate(self.once, (*self.inner, *constants))
 
     def record(
         self, constants: Arrays, state: Arrays, x: Arrays, t: Any
     ) -> tuple[Arrays, Arrays, Arrays, Arrays]:
-        flat = _evaluate(self.each, (*self.inner, *constants, *state, *x, t))
+        flat = evaluate(self.each, (*self.inner, *constants, *state, *x, t))
         states = len(self.step.state)
         outputs = states + len(self.step.outputs)
         return flat[:states], flat[states:outputs], flat[outputs : self.kept], flat[self.kept :]
@@ -216,15 +221,15 @@ class _Again:
         costly = [
             one for equation in jaxpr.eqns if is_costly(equation) for one in equation.outvars if one in known
         ]
-        whole = _slice(jaxpr, residuals, (*before, *costly, *after), effects=False)
+        whole = slice_jaxpr(jaxpr, residuals, (*before, *costly, *after), effects=False)
         used = {id(one) for equation in whole.eqns for one in equation.invars}
         hoisted = [one for one in costly if id(one) in used]
         self._places = [_place(once, one) for one in hoisted]
-        self._jaxpr = _slice(jaxpr, residuals, (*before, *hoisted, *after), effects=False)
+        self._jaxpr = slice_jaxpr(jaxpr, residuals, (*before, *hoisted, *after), effects=False)
 
     def compute(self, constants: Arrays, prepared: Arrays, given: Arrays) -> Arrays:
         """Return the residuals."""
-        return _evaluate(self._jaxpr, (*constants, *_pick(prepared, self._places), *given))
+        return evaluate(self._jaxpr, (*constants, *_pick(prepared, self._places), *given))
 
 
 def _place(variables: list[Any], one: Any) -> int:
@@ -233,35 +238,6 @@ def _place(variables: list[Any], one: Any) -> int:
             return place
     variables.append(one)
     return len(variables) - 1
-
-
-def _depends_only_on(jaxpr: core.Jaxpr, known: set[Any]) -> set[Any]:
-    """Return the variables that can be computed from the known ones."""
-    found = set(known)
-    for equation in jaxpr.eqns:
-        if not equation.effects and all(
-            isinstance(one, core.Literal) or one in found for one in equation.invars
-        ):
-            found.update(equation.outvars)
-    return found
-
-
-def _slice(jaxpr: core.Jaxpr, outputs: Sequence[Any], inputs: Sequence[Any], *, effects: bool) -> core.Jaxpr:
-    """Return the part of a jaxpr that computes variables from others, with or without what has effects."""
-    given = set(inputs)
-    needed = {one for one in outputs if not isinstance(one, core.Literal)} - given
-    kept: list[Any] = []
-    for equation in reversed(jaxpr.eqns):
-        if (effects and equation.effects) or not needed.isdisjoint(equation.outvars):
-            kept.append(equation)
-            used = {one for one in equation.invars if not isinstance(one, core.Literal)}
-            needed |= used - given
-    seen = jaxpr.effects if effects else frozenset()
-    return core.Jaxpr((), tuple(inputs), tuple(outputs), tuple(reversed(kept)), seen, unnamed(jaxpr.debug_info))
-
-
-def _evaluate(jaxpr: core.Jaxpr, arguments: Sequence[Any]) -> Arrays:
-    return tuple(core.jaxpr_as_fun(core.ClosedJaxpr(jaxpr, ()))(*arguments))
 
 
 def _pick(leaves: Sequence[Any], places: Sequence[int]) -> Arrays:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 from typing import Any
 
@@ -27,6 +28,34 @@ KERNELS = frozenset(
 )
 #: Operations that other ones read their arguments through.
 _VIEWS = frozenset(("transpose", "reshape", "squeeze", "expand_dims"))
+#: Operations that compilers do not repeat in each of several kernels: their results are arrays in memory.
+_SLOW = frozenset(
+    (
+        "atan2",
+        "cbrt",
+        "cos",
+        "cosh",
+        "erf",
+        "erf_inv",
+        "erfc",
+        "exp",
+        "exp2",
+        "expm1",
+        "lgamma",
+        "log",
+        "log1p",
+        "logistic",
+        "pow",
+        "rsqrt",
+        "sin",
+        "sinh",
+        "sqrt",
+        "tan",
+        "tanh",
+    )
+)
+#: Parts of the names of operations that draw random numbers, and how many arrays of them they work in.
+_RANDOM, _RANDOM_ARRAYS = ("random_bits", "threefry", "rng"), 4
 #: What an operation takes at least.
 _EACH_SECONDS = 2e-7
 
@@ -39,20 +68,25 @@ def estimate_seconds(jaxpr: core.Jaxpr) -> float:
 def estimate_live_bytes(jaxpr: core.Jaxpr, *, with_results: bool = True) -> int:
     """Return the most bytes of intermediate results held at a time, as the operations are listed.
 
-    Only what enters or leaves an operation with a kernel of its own is held; compilers fuse the others. The
-    results are held, too, unless they belong to the caller.
+    What enters or leaves an operation with a kernel of its own is held, and results of slow operations that
+    several others need; compilers fuse the rest. The results are held, too, unless they belong to the caller.
     """
     equations = _needed(jaxpr)
     views: dict[Any, Any] = {}
     last: dict[Any, int] = {}
+    uses: Counter[Any] = Counter()
     held: set[Any] = set()
     for number, equation in enumerate(equations):
         used = [views.get(one, one) for one in equation.invars if not isinstance(one, core.Literal)]
         last.update(dict.fromkeys(used, number))
+        uses.update(set(used))
         if equation.primitive.name in _VIEWS and used:
             views[equation.outvars[0]] = used[0]
-        elif equation.primitive.name in KERNELS:
+        elif equation.primitive.name in KERNELS or is_random(equation):
             held.update((*used, *equation.outvars))
+    held.update(
+        one for equation in equations if _is_slow(equation) for one in equation.outvars if uses[one] > 1
+    )
     ends = [one for one in jaxpr.outvars if with_results and not isinstance(one, core.Literal)]
     results = {views.get(one, one) for one in ends}
     held |= results
@@ -62,10 +96,18 @@ def estimate_live_bytes(jaxpr: core.Jaxpr, *, with_results: bool = True) -> int:
         made = [one for one in equation.outvars if one in held and one not in views]
         live.update({one: bytes_of(one) for one in made})
         inside = [estimate_live_bytes(inner, with_results=False) for inner in inner_jaxprs(equation)]
+        if is_random(equation):
+            inside.append(_RANDOM_ARRAYS * sum(map(bytes_of, equation.outvars)))
         most = max(most, sum(live.values()) + max(inside, default=0))
         for one in [one for one in live if last.get(one, number) <= number and one not in results]:
             del live[one]
     return most
+
+
+def estimate_product_seconds(equation: Any, *, together: int) -> float:
+    """Return what a product takes for each step if it is formed for some steps at once."""
+    moved = sum(map(bytes_of, equation.outvars)) / BYTES_PER_SECOND
+    return _seconds_of(equation) - moved * (1 - 1 / together)
 
 
 def _needed(jaxpr: core.Jaxpr) -> list[Any]:
@@ -77,6 +119,16 @@ def _needed(jaxpr: core.Jaxpr) -> list[Any]:
             kept.append(equation)
             wanted.update(one for one in equation.invars if not isinstance(one, core.Literal))
     return kept[::-1]
+
+
+def is_random(equation: Any) -> bool:
+    """Return whether an operation draws random numbers."""
+    return any(part in equation.primitive.name for part in _RANDOM)
+
+
+def _is_slow(equation: Any) -> bool:
+    inner = (one for jaxpr in inner_jaxprs(equation) for one in jaxpr.eqns)
+    return equation.primitive.name in _SLOW or any(map(_is_slow, inner))
 
 
 def _seconds_of(equation: Any) -> float:

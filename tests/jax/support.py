@@ -52,6 +52,11 @@ def under(plan: Any, **more: Any) -> Callable[..., Any]:
     return lambda f, init, xs=None, **given: ckptplan.jax.scan(f, init, xs, plan=plan, **given, **more)
 
 
+def limited(memory: int | str, **more: Any) -> Callable[..., Any]:
+    """``ckptplan.jax.scan`` within a limit of memory, in place of ``jax.lax.scan``."""
+    return lambda f, init, xs=None, **given: ckptplan.jax.scan(f, init, xs, memory=memory, **given, **more)
+
+
 def difference(ours: Any, theirs: Any) -> float:
     """The largest difference, as a share of the largest entry of each leaf."""
     pairs = zip(jax.tree.leaves(ours), jax.tree.leaves(theirs), strict=True)

@@ -42,7 +42,6 @@ def keep(state: Any, x: Any) -> Any:
             {"plan": standard(), "tape": "all"},
             "tape: 'all' is not a kind of tape .*residuals, products, states",
         ),
-        ({"plan": standard(), "tape": "products", "init": 1j}, "tape: 'products' is not for complex numbers"),
         ({"plan": standard(), "unroll": "no"}, "unroll: 'no' is not accepted"),
         ({"plan": standard(), "f": 3}, "f: 3 cannot be called"),
         ({"plan": standard(), "f": lambda state, _: state}, "f: returns .* not a pair"),

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from typing import Any
 
 import jax
@@ -49,26 +52,20 @@ def test_batches_of_losses_and_of_gradients() -> None:
     assert difference(batch(under(standard())), batch(jax.lax.scan)) <= 1e-13
 
 
-def test_devices_that_add_up_within_a_step() -> None:
-    """``shard_map`` and its collectives, here on a mesh of one device."""
-    weights, state, xs = data()
-    mesh = jax.make_mesh((1,), ("devices",), axis_types=(jax.sharding.AxisType.Auto,))
-    spec: Any = jax.sharding.PartitionSpec
-
-    def loss(scan: Any, weights: Any) -> Any:
-        def shard(state: Any, xs: Any, weights: Any) -> Any:
-            def cell(h: Any, x: Any) -> Any:
-                h = jnp.tanh(h @ weights + x - jax.lax.pmean(h, "devices"))
-                return h, h
-
-            return jax.lax.psum(jnp.sum(scan(cell, state, xs)[1] ** 2), "devices")
-
-        parts = (spec("devices"), spec(None, "devices"), spec())
-        run: Any = jax.shard_map(shard, mesh=mesh, in_specs=parts, out_specs=spec(), check_vma=False)
-        return run(state, xs, weights)
-
-    ours = jax.jit(jax.grad(lambda one: loss(under(standard()), one)))(weights)
-    assert difference(ours, jax.grad(lambda one: loss(jax.lax.scan, one))(weights)) <= 1e-13
+@pytest.mark.parametrize("checked", ["checked", "unchecked"])
+def test_devices_that_add_up_within_a_step(checked: str) -> None:
+    """``shard_map`` and its collectives on two devices, with and without its check of what varies over them."""
+    environment = {**os.environ, "XLA_FLAGS": "--xla_force_host_platform_device_count=2"}
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.jax.shards", checked],
+        capture_output=True,
+        text=True,
+        env=environment,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert float(done.stdout) <= 1e-12
 
 
 def test_a_cell_may_checkpoint_inside_and_the_call_outside() -> None:
@@ -101,7 +98,7 @@ def test_arguments_are_those_of_scan() -> None:
     assert (final, none.shape) == (1.0, (0,))
 
 
-@pytest.mark.parametrize("tape", ["residuals", "states"])
+@pytest.mark.parametrize("tape", TAPES)
 def test_complex_states_have_the_gradients_of_scan(tape: str) -> None:
     weights, state, xs = data()
 

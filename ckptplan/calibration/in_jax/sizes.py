@@ -122,6 +122,7 @@ def count_jax_sizes(network: JaxNetwork) -> dict[Tape, CompiledSizes]:
             },
         )
         for found in footprints
+        if found.together == 1
     }
 
 

@@ -1,0 +1,226 @@
+"""Sums of the gradients of constants over steps: products of several steps are formed at once.
+
+The gradient of a weight is a sum of products over steps. With the factors of K steps side by side, one product
+has K times the rows, A_1^T B_1 + ... + A_K^T B_K = [A_1; ...; A_K]^T [B_1; ...; B_K], and the sum is read and
+written once instead of K times. What follows a product and is linear, as a transposition or a sum over devices,
+is applied to the sum at the end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jax.extend import core
+
+from ckptplan.jax.jaxprs import evaluate, find_known, slice_jaxpr
+from ckptplan.jax.leaves import Arrays, byte_size, make_zeros, put, shapes_of
+from ckptplan.jax.step import TracedStep, differentiable
+from ckptplan.jax.tapes import Recording
+
+#: Linear operations of one argument, which sums may pass through.
+_LINEAR = frozenset(("transpose", "reshape", "squeeze", "neg", "psum", "psum_invariant"))
+#: The steps whose products are formed at once, where memory allows it.
+TOGETHER = 8
+
+
+#: Totals before their linear ends, and the factors of a group of steps.
+Sums = tuple[Arrays, Arrays]
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Product:
+    """A product whose factors are kept: the sum that it belongs to, and the places of the factors."""
+
+    place: int
+    left: int
+    right: int
+    equation: Any
+
+
+class GradientSums:
+    """How the gradients of constants are added up while steps are reversed.
+
+    Steps come in turn, from the last to the first, in rows of any length.
+    """
+
+    def __init__(self, step: TracedStep, recording: Recording, *, count: int, together: int = 1) -> None:
+        """Gradients of ``count`` constants are added up, with products of ``together`` steps at once."""
+        closed = trace_reverse(step, recording)
+        jaxpr, self._consts = closed.jaxpr, tuple(closed.consts)
+        self.together = together
+        made = {one: equation for equation in jaxpr.eqns for one in equation.outvars}
+        inner = [_pass_linear(one, made) for one in jaxpr.outvars[:count]]
+        self._ends = [
+            slice_jaxpr(jaxpr, [outer], [one], effects=False)
+            for outer, one in zip(jaxpr.outvars[:count], inner, strict=True)
+        ]
+        fixed = len(step.constants) + len(recording.prepared)
+        known = find_known(jaxpr, (*jaxpr.constvars, *jaxpr.invars[:fixed]))
+        kept: list[Any] = []
+        self._products = [
+            _Product(place=place, left=_place(kept, left), right=_place(kept, right), equation=made[one])
+            for place, one in enumerate(inner)
+            if together > 1 and (pair := _factors(made.get(one), known)) is not None
+            for left, right in [pair]
+        ]
+        waiting = {one.place for one in self._products}
+        self._added = [place for place in range(count) if place not in waiting]
+        self._inner = tuple(one.aval for one in inner)
+        self._kept = shapes_of([one.aval for one in kept])
+        outputs = [*(inner[place] for place in self._added), *kept, *jaxpr.outvars[count:]]
+        self.each = slice_jaxpr(jaxpr, outputs, (*jaxpr.constvars, *jaxpr.invars), effects=True)
+        self._moved = len(differentiable(step.state))
+
+    @property
+    def products(self) -> tuple[Any, ...]:
+        """The operations that are formed for several steps at once."""
+        return tuple(one.equation for one in self._products)
+
+    @property
+    def kept_bytes(self) -> int:
+        """The bytes of the factors of a group."""
+        return self.together * byte_size(self._kept)
+
+    @property
+    def added_bytes(self) -> int:
+        """The bytes of what each step adds to sums."""
+        return byte_size([self._inner[place] for place in self._added])
+
+    def start(self) -> Sums:
+        """Return sums of nothing."""
+        return make_zeros(self._inner), make_zeros(self._kept, self.together)
+
+    def reverse(self, sums: Sums, arguments: tuple[Any, ...], t: Any) -> tuple[Sums, Arrays, Arrays]:
+        """Reverse step t: return the sums that follow, and the gradients of the state and of the input.
+
+        ``arguments`` are those of ``Recording.reverse``.
+        """
+        found = evaluate(self.each, (*self._consts, *jax.tree.leaves(arguments)))
+        added, factors, rest = _split(found, len(self._added), len(self._kept))
+        totals = list(sums[0])
+        for place, one in zip(self._added, added, strict=True):
+            totals[place] = totals[place] + one
+        kept = put(sums[1], factors, t % self.together)
+        return (tuple(totals), kept), rest[: self._moved], rest[self._moved :]
+
+    def reverse_all(
+        self, start: Any, stop: Any, step: Callable[[Any, Any], Any], carry: Any, *, sums_at: int
+    ) -> Any:
+        """Reverse the steps from ``stop`` - 1 down to ``start`` by ``step(t, carry)``, in groups.
+
+        ``sums_at`` is the place of the sums in the carry. A group ends at a multiple of its length, and the
+        last one at step 0; the first group of a sequence may have zeros in place of steps.
+        """
+
+        def down(low: Any, high: Any, carry: Any) -> Any:
+            return lax.fori_loop(0, high - low, lambda back, some: step(high - 1 - back, some), carry)
+
+        if not self._products:
+            return down(start, stop, carry)
+        size = self.together
+        last = (stop - 1) // size
+
+        def group(number: Any, carry: Any) -> Any:
+            first = (last - number) * size
+            carry = list(down(jnp.maximum(start, first), jnp.minimum(stop, first + size), carry))
+            # A loop of no or one round: a condition would copy what passes through it.
+            totals, kept = carry[sums_at]
+            rounds = jnp.where(first >= start, 1, 0)
+            totals = lax.fori_loop(0, rounds, lambda _, some: self._form(some, kept), totals)
+            carry[sums_at] = totals, kept
+            return tuple(carry)
+
+        groups = jnp.where(stop > start, last - start // size + 1, 0)
+        return lax.fori_loop(0, groups, group, carry)
+
+    def finish(self, sums: Sums) -> Arrays:
+        """Return the gradients of the constants."""
+        ends = zip(self._ends, sums[0], strict=True)
+        return tuple(evaluate(end, (total,))[0] for end, total in ends)
+
+    def _form(self, totals: Arrays, kept: Arrays) -> Arrays:
+        """Add the products of a group."""
+        changed = list(totals)
+        for one in self._products:
+            product = form_together(one.equation, kept[one.left], kept[one.right])
+            changed[one.place] = changed[one.place] + product
+        return tuple(changed)
+
+
+def form_together(equation: Any, left: Any, right: Any) -> jax.Array:
+    """Return the sum of a product over the first axis of its factors."""
+    (of_left, of_right), (batch_left, batch_right) = equation.params["dimension_numbers"]
+    if (tuple(of_left), tuple(of_right), tuple(batch_left)) == ((0,), (0,), ()):
+        # One axis of rows: the compiler would transpose factors with two.
+        left, right = (one.reshape((-1, *one.shape[2:])) for one in (left, right))
+        numbers: Any = ((0,), (0,)), ((), ())
+    else:
+        contracted = (0, *_later(of_left)), (0, *_later(of_right))
+        numbers = contracted, (_later(batch_left), _later(batch_right))
+    found: jax.Array = lax.dot_general(
+        left,
+        right,
+        numbers,
+        precision=equation.params["precision"],
+        preferred_element_type=equation.params["preferred_element_type"],
+    )
+    return found
+
+
+def _later(axes: Sequence[int]) -> tuple[int, ...]:
+    return tuple(axis + 1 for axis in axes)
+
+
+def trace_reverse(step: TracedStep, recording: Recording) -> core.ClosedJaxpr:
+    """Return the reverse of a step as a function of flat arrays."""
+    states = tuple(shapes_of(step.state)[place] for place in differentiable(step.state))
+    outputs = tuple(step.outputs[place] for place in differentiable(step.outputs))
+    given = jax.ShapeDtypeStruct((), jnp.int32), step.inputs
+    gradients = states, outputs, step.terms
+    constants = shapes_of(step.constants)
+    closed: core.ClosedJaxpr = jax.make_jaxpr(recording.reverse)(
+        constants, recording.prepared, recording.tape, given, gradients
+    )
+    return closed
+
+
+def _pass_linear(variable: Any, made: dict[Any, Any]) -> Any:
+    """Return the variable that linear operations of one argument make another one of."""
+    while not isinstance(variable, core.Literal) and variable in made:
+        equation = made[variable]
+        if equation.primitive.name not in _LINEAR or len(equation.outvars) != 1:
+            break
+        if isinstance(equation.invars[0], core.Literal):
+            break
+        variable = equation.invars[0]
+    return variable
+
+
+def _factors(equation: Any, known: set[Any]) -> tuple[Any, Any] | None:
+    """Return the factors of a product if both are of a step."""
+    if equation is None or equation.primitive.name != "dot_general":
+        return None
+    left, right = equation.invars
+    if any(isinstance(one, core.Literal) or one in known for one in (left, right)):
+        return None
+    return left, right
+
+
+def _place(variables: list[Any], one: Any) -> int:
+    if one not in variables:
+        variables.append(one)
+    return variables.index(one)
+
+
+def _split(found: Arrays, *counts: int) -> tuple[Arrays, ...]:
+    """Return parts of so many arrays, and the rest."""
+    parts: list[Arrays] = []
+    for count in counts:
+        parts.append(found[:count])
+        found = found[count:]
+    return (*parts, found)

@@ -1,0 +1,119 @@
+"""Gradients of constants are sums over steps, whose products are formed for several steps at once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from ckptplan.jax import bptt, plan_for
+from ckptplan.jax.footprint import measure_step
+from ckptplan.jax.step import differentiable, trace_step
+from ckptplan.jax.sums import TOGETHER
+from ckptplan.jax.tapes import Wanted
+from tests.jax.support import difference
+
+BATCH, NEURONS = 3, 5
+
+
+def plain(weights: Any, h: Any, x: Any) -> Any:
+    return jnp.tanh(h @ weights["h"] + x @ weights["x"] + weights["b"])
+
+
+def transposed(weights: Any, h: Any, x: Any) -> Any:
+    """Ends of sums: a transposition, a new shape and a sign."""
+    return jnp.tanh(h @ -weights["h"].T + x @ weights["x"].reshape(NEURONS, NEURONS))
+
+
+def used_twice(weights: Any, h: Any, x: Any) -> Any:
+    return jnp.tanh(jnp.tanh(h @ weights["h"] + x) @ weights["h"])
+
+
+def in_batches(weights: Any, h: Any, x: Any) -> Any:
+    """A product with an axis of a batch, and one that contracts another axis than the first."""
+    parts = jnp.einsum("bn,nm->mb", h, weights["h"])
+    each = jnp.einsum("bn,bm->bnm", x, h)
+    return jnp.tanh(parts.T + jnp.einsum("bnm,bm->bn", each, weights["each"]) + x * weights["b"])
+
+
+def of_constants(weights: Any, h: Any, x: Any) -> Any:
+    """A product whose one factor is of no step."""
+    return jnp.tanh(h * (jnp.ones((1, NEURONS)) @ weights["h"]) + x @ weights["x"])
+
+
+def unused(weights: Any, h: Any, x: Any) -> Any:
+    return jnp.tanh(h + x @ jax.lax.stop_gradient(weights["x"])) * weights["b"]
+
+
+CELLS = (plain, transposed, used_twice, in_batches, of_constants, unused)
+
+
+def arrays(steps: int) -> tuple[Any, Any, Any]:
+    random = np.random.default_rng(steps)
+    shapes = {"h": (NEURONS, NEURONS), "x": (NEURONS, NEURONS), "b": (NEURONS,), "each": (BATCH, NEURONS)}
+    weights = {name: jnp.asarray(random.standard_normal(shape) / 2) for name, shape in shapes.items()}
+    return weights, jnp.zeros((BATCH, NEURONS)), jnp.asarray(random.standard_normal((steps, BATCH, NEURONS)))
+
+
+def gradient(cell: Callable[..., Any], given: Any, **how: Any) -> Any:
+    def loss(weights: Any, state: Any, xs: Any) -> Any:
+        if how:
+            step = lambda h, x: (cell(weights, h, x),) * 2  # noqa: E731
+            return bptt(step, state, xs, lambda _, h: jnp.sum(h**2), **how)[0]
+        return jnp.sum(jax.lax.scan(lambda h, x: (cell(weights, h, x),) * 2, state, xs)[1] ** 2)
+
+    return jax.jit(jax.grad(loss, (0, 1, 2)))(*given)
+
+
+@pytest.mark.parametrize("steps", [1, TOGETHER - 1, TOGETHER, 3 * TOGETHER + 5])
+@pytest.mark.parametrize("cell", CELLS)
+def test_sums_are_those_of_scan(cell: Any, steps: int) -> None:
+    """Whatever the number of steps in the first group, and the lengths of the rows of a schedule."""
+    given = arrays(steps)
+    theirs = gradient(cell, given)
+    for memory in ("10 kB", "1 MB"):
+        assert difference(gradient(cell, given, memory=memory), theirs) <= 1e-12
+
+
+def products_of(cell: Any) -> dict[int, Any]:
+    weights, state, xs = arrays(20)
+    step = trace_step(lambda _, h, x: (cell(weights, h, x), (), ()), state, xs)
+    wanted = Wanted(constants=differentiable(step.constants), inputs=())
+    return {one.together: one for one in measure_step(step, wanted) if one.tape == "residuals"}
+
+
+@pytest.mark.parametrize("cell", [plain, transposed, in_batches])
+def test_products_of_a_group_cost_memory_and_save_time(cell: Any) -> None:
+    alone, together = products_of(cell)[1], products_of(cell)[TOGETHER]
+    assert together.workspace_bytes > alone.workspace_bytes
+    assert together.backward_seconds < alone.backward_seconds
+
+
+@pytest.mark.parametrize("cell", [unused, used_twice])
+def test_without_such_products_there_are_no_groups(cell: Any) -> None:
+    """Of the sum of two uses of a weight, neither is the end."""
+    assert list(products_of(cell)) == [1]
+
+
+def test_groups_are_planned_where_memory_allows_them() -> None:
+    """A plan's workspace says whether its steps are in groups, and the program keeps to it."""
+    weights, state, xs = arrays(200)
+
+    def plan(memory: Any) -> Any:
+        return plan_for(
+            lambda h, x: (plain(weights, h, x),) * 2, state, xs, lambda _, h: jnp.sum(h), memory=memory
+        )
+
+    small, large = plan("8 kB"), plan("1 MB")
+    assert small.workload.workspace_bytes < large.workload.workspace_bytes
+    text = {
+        name: str(jax.make_jaxpr(lambda *given, how=how: gradient(plain, given, plan=how))(weights, state, xs))
+        for name, how in (("small", small), ("large", large))
+    }
+    factors = f"f64[{TOGETHER},{BATCH},{NEURONS}]"
+    assert factors in text["large"]
+    assert factors not in text["small"]

@@ -1,0 +1,135 @@
+"""Kinds of tapes: what each keeps of a step, and which kind runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+import ckptplan
+from ckptplan.jax import plan_for
+from ckptplan.jax.chosen import pick_tape
+from ckptplan.jax.footprint import StepFootprint, measure_step
+from ckptplan.jax.step import differentiable, trace_step
+from ckptplan.jax.tapes import Wanted, make_recording
+from tests.support import calibration
+
+BATCH, NEURONS = 4, 8
+LEAF = BATCH * NEURONS * 8
+Cell = Callable[[Any, Any], tuple[Any, Any]]
+
+
+def weights_of(*columns: int) -> list[Any]:
+    return [jax.random.normal(jax.random.key(one), (NEURONS, one)) for one in columns]
+
+
+def gru() -> Cell:
+    of_x, of_h = weights_of(3 * NEURONS, 3 * NEURONS)
+
+    def cell(h: Any, x: Any) -> Any:
+        (ir, iz, inn), (hr, hz, hn) = jnp.split(x @ of_x, 3, -1), jnp.split(h @ of_h, 3, -1)
+        r, z = jax.nn.sigmoid(ir + hr), jax.nn.sigmoid(iz + hz)
+        h = (1 - z) * jnp.tanh(inn + r * hn) + z * h
+        return h, h
+
+    return cell
+
+
+def leaky() -> Cell:
+    of_x, of_z = weights_of(NEURONS, NEURONS)
+
+    def cell(state: Any, x: Any) -> Any:
+        v, z = state
+        v = 0.9 * v + x @ of_x + z @ of_z - jax.lax.stop_gradient(z)
+        z = jax.nn.sigmoid(4 * (v - 1))
+        return (v, z), z
+
+    return cell
+
+
+def noisy() -> Cell:
+    (of_h,) = weights_of(NEURONS)
+
+    def cell(h: Any, x: Any) -> Any:
+        seed = jnp.sum(h > 0).astype(jnp.uint32)
+        key = jax.random.wrap_key_data(jnp.zeros(2, jnp.uint32).at[0].set(seed))
+        h = jnp.tanh(h @ of_h + x) * jax.random.normal(key, h.shape)
+        return h, h
+
+    return cell
+
+
+def zeros() -> Any:
+    return jnp.zeros((BATCH, NEURONS))
+
+
+def footprints(cell: Callable[..., Any], state: Any) -> dict[str, StepFootprint]:
+    step = trace_step(lambda _, state, x: (*cell(state, x), ()), state, jnp.zeros((3, BATCH, NEURONS)))
+    wanted = Wanted(constants=differentiable(step.constants), inputs=())
+    return {one.tape: one for one in measure_step(step, wanted) if one.together == 1}
+
+
+@pytest.mark.parametrize(
+    ("cell", "state", "leaves"),
+    [
+        # The sums before both gates, the two summands of the new state, and the old state.
+        (gru, zeros, 5),
+        # The membrane and the old spikes: the derivative of the spike comes from the membrane.
+        (leaky, lambda: (zeros(), zeros()), 2),
+    ],
+)
+def test_a_tape_of_products_keeps_the_smallest_cut(cell: Any, state: Any, leaves: int) -> None:
+    found = footprints(cell(), state())
+    assert found["products"].tape_bytes == leaves * LEAF
+    assert found["products"].tape_bytes <= found["residuals"].tape_bytes
+
+
+@pytest.mark.parametrize(("cell", "state"), [(gru, zeros), (leaky, lambda: (zeros(), zeros())), (noisy, zeros)])
+def test_products_and_random_numbers_are_not_computed_again(cell: Any, state: Any) -> None:
+    """The reverse of a step from its cut has the products of the reverse from residuals."""
+    run = cell()
+    step = trace_step(lambda _, state, x: (*run(state, x), ()), state(), jnp.zeros((3, BATCH, NEURONS)))
+    wanted = Wanted(constants=differentiable(step.constants), inputs=())
+
+    def operations(kind: Any) -> list[str]:
+        recording = make_recording(step, kind, wanted)
+        states = tuple(jax.ShapeDtypeStruct(one.shape, one.dtype) for one in step.state)
+        given = jax.ShapeDtypeStruct((), jnp.int32), step.inputs
+        jaxpr = jax.make_jaxpr(recording.reverse)(
+            step.constants, recording.prepared, recording.tape, given, (states, step.outputs, ())
+        )
+        text = str(jaxpr)
+        return [f"{name} {text.count(name)}" for name in ("dot_general[", "random_bits", "threefry")]
+
+    assert operations("products") == operations("residuals")
+
+
+def test_of_kinds_of_one_size_the_calibrated_one_runs() -> None:
+    plan = plan_for(leaky(), (zeros(), zeros()), jnp.zeros((30, BATCH, NEURONS)), memory="1 MB")
+    sizes = {"residuals": 3 * LEAF, "products": 2 * LEAF, "states": 2 * LEAF}
+    workload = plan.workload.model_copy(update={"tape_bytes": 2 * LEAF})
+    assert pick_tape(sizes, workload) == "products"  # type: ignore[arg-type]
+    measured = calibration(0.01).model_copy(update={"jax": "0.10", "tape": "states"})
+    calibrated = workload.model_copy(update={"calibration": measured})
+    assert pick_tape(sizes, calibrated) == "states"  # type: ignore[arg-type]
+    assert ckptplan.Workload.model_validate_json(calibrated.model_dump_json()).calibration == measured
+
+
+def test_a_kind_that_is_named_is_the_one_that_is_planned() -> None:
+    """Its tapes count for the limit, not those of the quickest kind."""
+    xs, cell = jnp.zeros((400, BATCH, NEURONS)), gru()
+
+    def loss(weights: Any, xs: Any, tape: Any) -> Any:
+        step = lambda h, x: (cell(h @ weights, x)[0], None)  # noqa: E731
+        return jnp.sum(ckptplan.jax.scan(step, zeros(), xs, memory="60 kB", tape=tape)[0])
+
+    def run(tape: Any) -> Any:
+        compiled = jax.jit(jax.grad(loss), static_argnums=2).lower(jnp.eye(NEURONS), xs, tape).compile()
+        found: Any = compiled.memory_analysis()
+        return found.temp_size_in_bytes + found.output_size_in_bytes
+
+    for tape in ("residuals", "products", "states"):
+        assert run(tape) <= 60_000, tape
