@@ -24,7 +24,8 @@ import torch
 
 import ckptplan
 from benchmarks.accuracy_peers import peers
-from benchmarks.accuracy_report import document, put_section, summary
+from benchmarks.accuracy_report import document, summary
+from benchmarks.accuracy_tables import put_section
 from benchmarks.record import write
 from ckptplan import Plan
 from ckptplan.calibration import runs

@@ -13,7 +13,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from benchmarks.accuracy_report import put_section, table
+from benchmarks.accuracy_tables import put_section, table
 from benchmarks.record import write
 
 #: Cell -> local budget of its plan.

@@ -6,7 +6,7 @@ import json
 import sys
 from pathlib import Path
 
-from benchmarks.accuracy_report import END, table
+from benchmarks.accuracy_tables import END, table
 from benchmarks.gpu.tables import TABLES, Line
 from benchmarks.record import RESULTS
 

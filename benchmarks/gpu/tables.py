@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from benchmarks.accuracy_report import table
+from benchmarks.accuracy_tables import table
 
 Line = dict[str, Any]
 MIB = 2**20
