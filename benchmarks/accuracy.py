@@ -17,13 +17,25 @@ import argparse
 import statistics
 import sys
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
+from functools import partial
 from typing import Any
 
 import torch
 
-import ckptplan
 from benchmarks.accuracy_peers import peers
+from benchmarks.accuracy_plans import (
+    BATCH,
+    BUDGETS,
+    CALIBRATION_ROUNDS,
+    LENGTHS,
+    REFERENCE_STEPS,
+    ROUNDS,
+    Point,
+    find_candidates,
+    list_parameters,
+    run_in_turn,
+)
 from benchmarks.accuracy_report import document, summary
 from benchmarks.accuracy_tables import put_section
 from benchmarks.record import write
@@ -36,40 +48,10 @@ from ckptplan.calibration.cells import MeasuredNetwork, build_network
 from ckptplan.calibration.machine import prepare_machine
 from ckptplan.calibration.samples import Sample
 from ckptplan.planning.playback import make_schedule
-from ckptplan.planning.same_schedules import group_same_schedules
 
-#: Networks and how they are calibrated; batch 32 and 64 inputs, as in docs/runtime.md.
+#: Networks, with 64 inputs as in docs/runtime.md.
 CELLS = ("gru(inputs=64, neurons=256)", "lif(inputs=64, neurons=256)", "lstm(inputs=64, neurons=128)")
-BATCH, LENGTHS = 32, (512, 1280)
-#: Budgets as shares of the checkpoints and tapes of base, without the resident bytes.
-BUDGETS = (0.1, 0.3)
-CALIBRATION_ROUNDS, ROUNDS, RUNS = 7, 5, 2
-#: Steps of the reference.
-REFERENCE_STEPS = 64
-
-
-@dataclass(frozen=True, kw_only=True)
-class Point:
-    """A plan, predicted and measured."""
-
-    cell: str
-    steps: int
-    budget_bytes: int
-    strategy: str
-    #: Strategies whose best plan has the same schedule.
-    same: tuple[str, ...]
-    parameters: dict[str, int]
-    chosen: bool
-    predicted_seconds: float
-    #: At the pace of the calibration.
-    measured_seconds: float
-    #: Half the range between the quartiles of the rounds, as a share.
-    spread: float
-    #: At the pace that the machine had.
-    raw_seconds: float
-    predicted_bytes: int
-    measured_bytes: int
-    counted_equal: bool
+RUNS = 2
 
 
 class Reference:
@@ -133,50 +115,30 @@ class Decision:
         strategies: str | None,
     ) -> None:
         self.network, self.reference, self.steps = network, reference, steps
-        workload = found.workload.with_steps(steps)
-        resident = workload.resident_bytes + workload.resident_bytes_per_step * steps + workload.workspace_bytes
-        self.budget = resident + int(share * steps * workload.tape_bytes)
-        compared = ckptplan.compare(
-            workload, found.profile, strategies=strategies, local_bytes=self.budget
-        ).values()
-        candidates = [one for one in compared if isinstance(one, Plan)]
-        self.chosen = candidates[0]
-        # Base fits none of the budgets: one run is enough.
-        bases = [ckptplan.optimize(workload, found.profile, strategies=["base"])] if share == BUDGETS[0] else []
-        self.plans = group_same_schedules([*candidates, *bases])
+        self.candidates = find_candidates(found, steps=steps, share=share, strategies=strategies)
         self.inputs = network.inputs(steps)
 
     def points(self, counted: Counted) -> Iterator[Point]:
         """Run all plans in turn, and yield each; ``counted`` keeps what was counted of earlier plans."""
-        raw: list[list[float]] = [[] for _ in self.plans]
-        paced: list[list[float]] = [[] for _ in self.plans]
-        for number in range(ROUNDS + 1):
-            before = self.reference.measure()
-            for (plan, *_), times, others in zip(self.plans, raw, paced, strict=True):
-                seconds = runs.measure_seconds(self.network, self.inputs, plan=plan)
-                after = self.reference.measure()
-                if number:
-                    # The first round warms up.
-                    times.append(seconds)
-                    others.append(seconds / self.reference.pace(before, after))
-                before = after
-        for (plan, *same), times, others in zip(self.plans, raw, paced, strict=True):
-            sample = Sample(values=tuple(others))
+        groups = self.candidates.groups
+        jobs = [partial(runs.measure_seconds, self.network, self.inputs, plan=plan) for plan, *_ in groups]
+        taken = run_in_turn(jobs, reference=self.reference.measure, rounds=ROUNDS)
+        for (plan, *same), times in zip(groups, taken, strict=True):
+            paced = (seconds / self.reference.pace(before, after) for before, seconds, after in times)
+            sample = Sample(values=tuple(paced))
             size, equal = counted.count(plan, self.network, self.inputs)
             yield Point(
                 cell=str(plan.workload.cell),
                 steps=self.steps,
-                budget_bytes=self.budget,
+                budget_bytes=self.candidates.budget,
                 strategy=plan.strategy,
                 same=tuple(one.strategy for one in same),
-                parameters={
-                    name: value for name, value in plan.parameters.items() if not name.endswith("units")
-                },
-                chosen=plan is self.chosen,
+                parameters=list_parameters(plan),
+                chosen=plan is self.candidates.chosen,
                 predicted_seconds=plan.predicted.seconds,
                 measured_seconds=sample.median,
                 spread=sample.spread,
-                raw_seconds=statistics.median(times),
+                raw_seconds=statistics.median(seconds for _, seconds, _ in times),
                 predicted_bytes=plan.predicted.local_peak_bytes,
                 measured_bytes=size,
                 counted_equal=equal,

@@ -69,7 +69,9 @@ def raw_errors(points: list[Line]) -> list[float]:
 def error_lines(
     name: str, lines: list[Line], what: str, shown: str, *, median: float, worst: float
 ) -> Iterable[Line]:
-    """Yield the median and the worst error with their bounds, and the mean bias."""
+    """Yield the median and the worst error with their bounds, and the mean bias; nothing without lines."""
+    if not lines:
+        return
     shares = errors_of(lines, what)
     yield share_line(f"{name}, {shown}, median of {len(lines)}", statistics.median(shares), bound=median)
     yield share_line(f"{name}, {shown}, worst of {len(lines)}", max(shares), bound=worst)
