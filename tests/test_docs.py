@@ -11,7 +11,14 @@ from pathlib import Path
 import pytest
 
 import ckptplan
-from benchmarks import accuracy_report, fused, networks_report, wrong_profiles
+from benchmarks import (
+    accuracy_jax_clocks,
+    accuracy_jax_report,
+    accuracy_report,
+    fused,
+    networks_report,
+    wrong_profiles,
+)
 from benchmarks.runtime_report import document
 from ckptplan.cost import paper
 from ckptplan.strategies.registry import all_strategies
@@ -246,6 +253,20 @@ def test_the_page_on_accuracy_is_what_was_measured() -> None:
         assert line["exit_code"] == (4 if named else 0), line
         assert set(NAMED[line["wrong"]]) <= set(named), line
         assert bool(named) == (line["wrong"] != "nothing"), line
+
+
+def test_the_page_on_accuracy_in_jax_is_what_was_measured() -> None:
+    page = (ROOT / "docs/accuracy.md").read_text()
+    clocks = json.loads((ROOT / "benchmarks/results/accuracy_jax_clocks.json").read_text())["results"]
+    assert accuracy_jax_clocks.document(clocks) in page
+    file = ROOT / "benchmarks/results/accuracy_jax.json"
+    section = page.partition("<!-- benchmarks.accuracy_jax -->\n")[2].partition("<!-- end -->")[0]
+    if not file.exists():
+        assert section == "Not measured yet.\n"
+        return
+    results = json.loads(file.read_text())["results"]
+    assert results["summary"] == accuracy_jax_report.summary(results)
+    assert section == accuracy_jax_report.document(results)
 
 
 #: What is wrong -> what a validation must name.

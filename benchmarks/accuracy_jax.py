@@ -1,0 +1,44 @@
+"""Predicted against measured, on plans in JAX that calibration did not see: python -m benchmarks.accuracy_jax.
+
+As benchmarks/accuracy.py does it for PyTorch: for each cell a fresh calibration, then the best plan of every
+strategy that is searched by default and fits within several budgets and for several lengths; none is left out,
+those with remote states included (``--strategies all`` adds the others). All programs of a budget run in turn,
+for several rounds, on one thread; times are medians. A reference, plain backpropagation of 64 steps, runs
+throughout the calibration, and before and after each program, and corrects for the pace of the machine.
+
+Both processor time and wall time are taken. docs/accuracy.md says what they are worth here.
+"""
+
+from __future__ import annotations
+
+import argparse
+
+from ckptplan.calibration.in_jax.threads import set_threads
+
+
+def main() -> None:
+    """Measure, print the tables and write them into docs/accuracy.md."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--strategies", help="'all' for those that are not searched by default, too")
+    parser.add_argument(
+        "--small", action="store_true", help="few short runs of one cell, which are only printed"
+    )
+    wanted = parser.parse_args()
+    # Threads are fixed when JAX is imported.
+    set_threads(1)
+    from benchmarks.accuracy_jax_cells import Setting, measure_all
+    from benchmarks.accuracy_jax_report import document, summary
+    from benchmarks.accuracy_tables import put_section
+    from benchmarks.record import write
+
+    few = Setting.small(strategies=wanted.strategies)
+    results = measure_all(few if wanted.small else Setting(strategies=wanted.strategies))
+    results["summary"] = summary(results)
+    print(document(results))
+    if not wanted.small:
+        write("accuracy_jax", results)
+        put_section("accuracy_jax", document(results))
+
+
+if __name__ == "__main__":
+    main()
