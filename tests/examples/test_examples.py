@@ -10,11 +10,12 @@ from statistics import mean
 import pytest
 
 import ckptplan
-from tests.examples.support import EXAMPLES, ROOT, losses, python
+from tests.examples.support import EXAMPLES, JAX_CELLS, ROOT, losses, python
 
 HERE = Path(__file__).parent
 SHORTEST = [EXAMPLES / "train_gru.py", EXAMPLES / "train_snntorch.py"]
-ADAPTERS = sorted((EXAMPLES / "adapters").glob("*.py"))
+#: Of ckptplan.torch; those of ckptplan.jax are in test_jax_cells.py.
+ADAPTERS = sorted(file for file in (EXAMPLES / "adapters").glob("*.py") if file not in JAX_CELLS)
 #: What packages are known to say on the error stream, and no fault of an example.
 KNOWN = re.compile(r"W\d.*torch/_library/triton\.py:.* Triton not available")
 
