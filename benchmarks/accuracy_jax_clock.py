@@ -10,10 +10,8 @@ from dataclasses import dataclass
 from benchmarks.accuracy_plans import REFERENCE_STEPS
 from ckptplan.calibration.in_jax.networks import JaxNetwork
 from ckptplan.calibration.in_jax.programs import CompiledLoop, compile_gradient
+from ckptplan.calibration.in_jax.rest import settle
 from ckptplan.planning.playback import make_schedule
-
-#: Seconds of a pause, the share of it in which a process at rest may compute, and the most pauses.
-_PAUSE, _REST, _MOST_PAUSES = 0.01, 0.2, 50
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,19 +24,6 @@ class Taken:
     def over(self, other: Taken) -> Taken:
         """Return this as a multiple of another one."""
         return Taken(processor=self.processor / other.processor, wall=self.wall / other.wall)
-
-
-def settle() -> None:
-    """Wait until no thread of this process computes.
-
-    When a program has returned its results, another thread still gives its buffers back to the system. What
-    runs meanwhile takes longer by either clock.
-    """
-    for _ in range(_MOST_PAUSES):
-        began = time.process_time()
-        time.sleep(_PAUSE)
-        if time.process_time() - began < _REST * _PAUSE:
-            return
 
 
 def measure(program: CompiledLoop) -> Taken:

@@ -97,8 +97,13 @@ def test_times_of_programs_are_separated() -> None:
         ProgramWork.of(schedules[0], sweep=True),
         *map(ProgramWork.of, schedules),
     ]
-    taken = [sum(count * one for count, one in zip(work.counts, seconds, strict=True)) for work in works]
-    timed = TimedPrograms(works=works, rounds=[taken] * 3)
+    # Those with the most memory touch new pages, each of which takes some time.
+    pages = [0, 800, 1000, *(10 * chunk for chunk in (1, 4, 16) for _ in range(3))]
+    taken = [
+        sum(count * one for count, one in zip(work.counts, seconds, strict=True)) + 0.1 * new
+        for work, new in zip(works, pages, strict=True)
+    ]
+    timed = TimedPrograms(works=works, rounds=[taken] * 3, pages=[pages] * 3)
     found = timed.fit(chunks=(1, 4, 16), shown_by={"forward_seconds": 0})
     assert found.misfit == pytest.approx(0, abs=1e-9)
     assert found.recompute_seconds == pytest.approx(2.5)

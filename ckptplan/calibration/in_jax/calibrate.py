@@ -51,6 +51,9 @@ _SEGMENTS, _STEPS_BETWEEN = 4, 1
 #: The steps of the first program; the share of the limit that estimates may take.
 _PILOT_STEPS, _SHARE = 32, 0.8
 _LEAST_SECONDS = 1e-9
+#: Bytes that C libraries give to one run after another. Larger buffers are new in each run, and the time to
+#: touch them is long and varies.
+_REUSED_BYTES = 24 * 2**20
 #: States that leave a program whose messages are timed.
 _STATES = 96
 
@@ -204,14 +207,24 @@ class _Measuring:
             announce(f"{format_wait(total)}: {self.rounds} rounds of {len(self.jobs)} compiled programs")
 
     def _list_jobs(self, length: int) -> list[_Job]:
-        base = make_schedule("base", steps=length)
+        within = _REUSED_BYTES // self.sizes.tape_bytes // _PILOT_STEPS * _PILOT_STEPS
+        kept = min(length, max(_PILOT_STEPS, within))
+        base = make_schedule("base", steps=kept)
         schedules = [base]
         for chunk in self.chunks:
             segment = max(2 * chunk, length // _SEGMENTS // chunk * chunk)
             schedules.append(make_schedule("standard", steps=length, chunk_size=chunk))
             schedules.append(make_schedule("nested", steps=length, chunk_size=chunk, segment_size=segment))
+        # Two lengths tell the time of a step from that of a call.
+        forward, longer = (
+            _Job(
+                compile=partial(compile_forward, self.network, make_schedule("base", steps=steps)),
+                work=ProgramWork.forward(steps),
+            )
+            for steps in (length // _SEGMENTS, length)
+        )
         parts = [
-            _Job(compile=partial(compile_forward, self.network, base), work=ProgramWork.forward(length)),
+            longer,
             _Job(
                 compile=partial(compile_sweep, self.network, base, tape=self.tape),
                 work=ProgramWork.of(base, sweep=True),
@@ -219,13 +232,13 @@ class _Measuring:
         ]
         wholes = [
             _Job(
-                compile=partial(compile_gradient, self.network, one, steps=length, tape=self.tape),
+                compile=partial(compile_gradient, self.network, one, steps=one.steps, tape=self.tape),
                 work=ProgramWork.of(one),
                 whole=one,
             )
             for one in schedules
         ]
-        return [*parts, *wholes]
+        return [*parts, *wholes, forward]
 
     def run(self, progress: Progress | None) -> None:
         """Compile the programs, look at their memory, and time them in rounds, the first of which warms up."""
@@ -238,10 +251,11 @@ class _Measuring:
         for number in range(self.rounds + 1):
             taken = []
             for program in programs:
-                taken.append(program.measure_seconds(self.clock))
+                taken.append(program.measure(self.clock))
                 counter.count()
             if number:
-                self.timed.rounds.append(taken)
+                self.timed.rounds.append([seconds for seconds, _ in taken])
+                self.timed.pages.append([pages for _, pages in taken])
         counter.end()
         memory = [
             (job.whole, one.memory_bytes)
@@ -257,8 +271,8 @@ class _Measuring:
 
     def fit(self) -> ActionTimes:
         """Return the times of steps and actions."""
-        # Parts, base, then the schedules of each chunk: standard and nested.
-        shown_by = {"forward_seconds": 0, "recorded_seconds": 1, "backward_seconds": 2, "recompute_seconds": -1}
+        # Parts, base, the schedules of each chunk, standard and nested, and a shorter forward pass.
+        shown_by = {"forward_seconds": 0, "recorded_seconds": 1, "backward_seconds": 2, "recompute_seconds": -2}
         return self.timed.fit(chunks=self.chunks, shown_by=shown_by)
 
     def time_messages(self) -> TransferTimes:

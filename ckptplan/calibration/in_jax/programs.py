@@ -10,6 +10,7 @@ from typing import Any
 import jax
 
 from ckptplan.calibration.in_jax.networks import JaxNetwork
+from ckptplan.calibration.in_jax.rest import count_new_pages, settle
 from ckptplan.jax.tapes import Tape
 from ckptplan.model.plan import Plan
 from ckptplan.schedule.schedule import Schedule
@@ -30,10 +31,15 @@ class CompiledLoop:
         return jax.block_until_ready(self.run(*self.arguments))
 
     def measure_seconds(self, clock: Callable[[], float]) -> float:
-        """Return the seconds of a run."""
-        began = clock()
+        """Return the seconds of a run that begins with the process at rest."""
+        return self.measure(clock)[0]
+
+    def measure(self, clock: Callable[[], float]) -> tuple[float, int]:
+        """Return the seconds of a run that begins with the process at rest, and the pages that it was given."""
+        settle()
+        pages, began = count_new_pages(), clock()
         self.call()
-        return clock() - began
+        return clock() - began, count_new_pages() - pages
 
 
 def compile_gradient(

@@ -3,11 +3,12 @@
 A compiled program shows no times of its parts. With f, r, o, b the seconds of a step, a, k, s, l those of an
 action (docs/equations.md) and c those of a call, a program takes
 
-    F f + R r + N o + B b + A a + K k + S s + L l + c
+    F f + R r + N o + B b + A a + K k + S s + L l + P p + c
 
-where F, R, N, B are the numbers of its steps that run first, run again, are recorded and are reversed, and A,
-K, S, L those of its advances, chunks, saves and loads. The nine unknowns have the least squares of relative
-errors.
+where F, R, N, B are the numbers of its steps that run first, run again, are recorded and are reversed, A, K, S,
+L those of its advances, chunks, saves and loads, and P that of the pages of memory that it is given: large
+buffers are new in each run, and touching them first takes time that is of no step. The ten unknowns have the
+least squares of relative errors.
 """
 
 from __future__ import annotations
@@ -15,12 +16,14 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from statistics import median
 
 from ckptplan.calibration.action_times import ActionTimes
 from ckptplan.calibration.samples import Sample, relative_least_squares
 from ckptplan.schedule.actions import Action, Advance, Backward, Load, Record, Save, Tier
 
 _NAMES = ("forward", "recompute", "overhead", "backward", "advance", "chunk", "save", "load", "call")
+_PAGES = "pages"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,10 +72,12 @@ class ProgramWork:
 
 @dataclass
 class TimedPrograms:
-    """Seconds of programs, one value a round."""
+    """Seconds of programs, one value a round, and the pages that they were given."""
 
     works: Sequence[ProgramWork]
     rounds: list[list[float]] = field(default_factory=list)
+    #: The pages that each program was given, in each round.
+    pages: list[list[int]] = field(default_factory=list)
 
     def fit(self, *, chunks: tuple[int, ...], shown_by: dict[str, int]) -> ActionTimes:
         """Return the times of steps and actions by the rounds.
@@ -81,9 +86,11 @@ class TimedPrograms:
         field best: parts are known through differences, whose spread says little.
         """
         samples = [Sample(values=values) for values in zip(*self.rounds, strict=True)]
-        rows = [work.counts for work in self.works]
-        found = dict(zip(_NAMES, relative_least_squares(rows, [one.median for one in samples]), strict=True))
-        modelled = [sum(count * found[name] for name, count in zip(_NAMES, row, strict=True)) for row in rows]
+        names = (*_NAMES, _PAGES)
+        given = [median(pages) for pages in zip(*self.pages, strict=True)]
+        rows = [(*work.counts, pages) for work, pages in zip(self.works, given, strict=True)]
+        found = dict(zip(names, relative_least_squares(rows, [one.median for one in samples]), strict=True))
+        modelled = [sum(count * found[name] for name, count in zip(names, row, strict=True)) for row in rows]
         misses = [one.median / model - 1 for one, model in zip(samples, modelled, strict=True)]
         return ActionTimes(
             forward_seconds=found["forward"],
