@@ -56,7 +56,7 @@ class TracedStep:
 def trace_step(step: Step, init: Any, xs: Any) -> TracedStep:
     """Trace a step at its initial state and at the shapes of its inputs, which have time as the first axis.
 
-    Raises InputError if the step changes the structure, the shapes or the types of its state.
+    Raises InputError if the step changes the structure, shapes or types of its state, or mutable arrays.
     """
     given: list[Any]
     state_tree: Any
@@ -88,6 +88,7 @@ def trace_step(step: Step, init: Any, xs: Any) -> TracedStep:
         state = promoted
         closed, shapes = jax.make_jaxpr(flat_step, return_shape=True)(state, slices, t)
     _check_state(init, state, shapes[0])
+    _check_references(closed)
     return TracedStep(
         closed=_close(closed.jaxpr),
         constants=tuple(closed.consts),
@@ -130,6 +131,16 @@ def _promote(state: Arrays, after: Sequence[jax.ShapeDtypeStruct]) -> Arrays | N
         leaf.astype(shape.dtype) if change else leaf
         for leaf, shape, change in zip(state, after, changed, strict=True)
     )
+
+
+def _check_references(closed: core.ClosedJaxpr) -> None:
+    """Raise InputError if a step reads or writes a mutable array from outside: a step may run again."""
+    if any(isinstance(one, jax.Ref) for one in closed.consts):
+        raise InputError(
+            "reads or writes a jax.Ref from outside, and a step may run more than once",
+            field="f",
+            accepted="a step whose changing arrays are part of its state",
+        )
 
 
 def _check_state(init: Any, state: Arrays, after: Sequence[jax.ShapeDtypeStruct]) -> None:

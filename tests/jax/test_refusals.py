@@ -54,6 +54,17 @@ def test_arguments_that_are_not_accepted(given: dict[str, Any], message: str) ->
         ckptplan.jax.scan(**{"f": keep, "init": jnp.float64(0), "xs": XS, **given})
 
 
+def test_a_mutable_array_from_outside() -> None:
+    count = jax.new_ref(0.0)
+
+    def cell(state: Any, x: Any) -> Any:
+        count[...] += 1.0
+        return state, x
+
+    with pytest.raises(InputError, match=r"f: reads or writes a jax.Ref from outside"):
+        ckptplan.jax.scan(cell, jnp.float64(0), XS, plan=standard())
+
+
 def test_a_loss_is_a_single_real_number() -> None:
     for loss in (lambda _, y: y, lambda t, _: t):
         with pytest.raises(InputError, match=r"loss: returns .*accepted: a single real number"):
