@@ -54,8 +54,8 @@ def scan(  # noqa: PLR0917 - the signature of jax.lax.scan
             shapes alone while the program is traced. The outputs of all steps and the gradients that are
             wanted are part of it.
         workload: of a calibration of this cell in JAX; a plan for ``memory`` is then chosen by its times.
-        tape: how the backward of a step is fed: 'residuals' of the step, the results of its matrix 'products',
-            or its 'states'. By default it is the kind whose bytes the plan was made for.
+        tape: how the backward of a step is fed: 'residuals' of the step, the fewest bytes that spare its matrix
+            'products', or its 'states'. By default it is the kind whose bytes the plan was made for.
         remote_dir: a folder for remote checkpoints; without it, they are kept in host memory.
 
     Works under ``jit``, ``grad``, ``vmap`` and ``shard_map``. First derivatives in reverse mode only. Raises
