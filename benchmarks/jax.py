@@ -3,7 +3,7 @@
 One thread, forward and backward with a loss over all outputs, T = 4,096, batch 32, 64 inputs, 256 neurons, GRU
 and LIF. The limit of ``ckptplan.jax.bptt`` is the memory of a peer's compiled program. Memory is that
 of the compiled programs: temporary arrays and results. Times are processor time, since other programs share the
-machine.
+machine, of runs that begin with the process at rest.
 
 Run: python -m benchmarks.jax
 """
@@ -29,6 +29,7 @@ from jax import lax
 
 import ckptplan
 from benchmarks.record import write
+from ckptplan.calibration.in_jax.rest import settle
 from ckptplan.jax import bptt, plan_for
 from ckptplan.model.plan import Plan
 from ckptplan.strategies.registry import all_strategies
@@ -199,6 +200,7 @@ def measure(case: Case) -> list[dict[str, Any]]:
     results: dict[str, Any] = {}
     for number in range(ROUNDS):
         for program in (one for one in (plain, *peers, *ours) if number < one.rounds):
+            settle()
             start = time.process_time()
             results[program.name] = jax.block_until_ready(program.run(case.weights, case.state, case.xs))
             program.times.append(time.process_time() - start)

@@ -40,9 +40,6 @@ SLOT_COLUMNS = ("pull_from", "pull_to", "load", "remote_load", "save", "remote_s
 #: The stages of a row; an action whose stage is not after the last one begins a new row.
 _PULL, _LOAD, _ADVANCE, _SAVE, _PUSH, _RECORD, _REVERSE = range(7)
 
-#: Buffers are shared if separate ones take more than what is held at one time by this share.
-_SHARING = 0.02
-
 Numbers = npt.NDArray[np.int32]
 
 
@@ -86,7 +83,7 @@ def make_table(
     Buffers are separate, or shared if that saves memory.
     """
     table = _write(schedule(), steps=steps, layout=Layout.separate(state, tape))
-    if table.buffer_bytes <= (1 + _SHARING) * table.held_bytes:
+    if table.buffer_bytes <= table.held_bytes:
         return table
     shared = _write(schedule(), steps=steps, layout=Layout.shared(state, tape))
     return min(table, shared, key=lambda one: one.buffer_bytes)
