@@ -55,7 +55,7 @@ def _is_remote(action: Action) -> bool:
 def choose_footprint(
     plan: Plan | Schedule, step: TracedStep, wanted: Wanted, *, tape: Tape | None = None
 ) -> StepFootprint:
-    """Return the kind of tape that a plan was made for, unless it is given, and what it takes.
+    """Return what a step takes as a plan runs it: the kind of tape, unless it is given, and the groups.
 
     Warns of PlanMismatch if the state or every kind of tape is larger than planned.
     """
@@ -77,13 +77,8 @@ def choose_footprint(
         )
     alone, *together = (one for one in footprints if one.tape == chosen)
     # Products of several steps at once need the workspace that they were planned with.
-    roomy = [one for one in together if _has_room(workload.workspace_bytes * units, alone, one)]
+    roomy = [one for one in together if one.workspace_bytes <= workload.workspace_bytes * units]
     return roomy[0] if roomy else alone
-
-
-def _has_room(planned: int, alone: StepFootprint, together: StepFootprint) -> bool:
-    """Return whether a planned workspace is nearer to the larger one of two."""
-    return 2 * planned >= alone.workspace_bytes + together.workspace_bytes
 
 
 def pick_tape(sizes: Mapping[Tape, int], workload: Workload) -> Tape:

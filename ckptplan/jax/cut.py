@@ -16,20 +16,121 @@ from jax.extend import core
 from scipy.sparse import csr_array
 from scipy.sparse.csgraph import breadth_first_order, maximum_flow
 
-from ckptplan.jax.work import KERNELS, bytes_of, inner_jaxprs, is_random
+from ckptplan.jax.work import bytes_of, inner_jaxprs
 
+#: Operations that may run again: elementwise ones, changes of shape, and reductions.
+_CHEAP = frozenset(
+    [
+        "abs",
+        "acos",
+        "acosh",
+        "add",
+        "add_any",
+        "and",
+        "argmax",
+        "argmin",
+        "asin",
+        "asinh",
+        "atan",
+        "atan2",
+        "atanh",
+        "bitcast_convert_type",
+        "broadcast_in_dim",
+        "cbrt",
+        "ceil",
+        "clamp",
+        "complex",
+        "concatenate",
+        "conj",
+        "convert_element_type",
+        "copy",
+        "copy_p",
+        "cos",
+        "cosh",
+        "digamma",
+        "div",
+        "dynamic_slice",
+        "dynamic_update_slice",
+        "eq",
+        "erf",
+        "erf_inv",
+        "erfc",
+        "exp",
+        "exp2",
+        "expand_dims",
+        "expm1",
+        "floor",
+        "ge",
+        "gt",
+        "imag",
+        "integer_pow",
+        "iota",
+        "is_finite",
+        "le",
+        "lgamma",
+        "log",
+        "log1p",
+        "logistic",
+        "lt",
+        "max",
+        "min",
+        "mul",
+        "ne",
+        "neg",
+        "nextafter",
+        "not",
+        "or",
+        "pad",
+        "population_count",
+        "pow",
+        "pvary",
+        "random_unwrap",
+        "random_wrap",
+        "real",
+        "reduce_and",
+        "reduce_max",
+        "reduce_min",
+        "reduce_or",
+        "reduce_precision",
+        "reduce_prod",
+        "reduce_sum",
+        "rem",
+        "reshape",
+        "rev",
+        "round",
+        "rsqrt",
+        "select_n",
+        "shift_left",
+        "shift_right_arithmetic",
+        "shift_right_logical",
+        "sign",
+        "sin",
+        "sinh",
+        "slice",
+        "split",
+        "sqrt",
+        "square",
+        "squeeze",
+        "stop_gradient",
+        "sub",
+        "tan",
+        "tanh",
+        "transpose",
+        "xor",
+    ]
+)
+#: Operations that run others.
+_CALLS = frozenset(("checkpoint", "closed_call", "custom_jvp_call", "custom_vjp_call", "jit", "pjit", "remat2"))
 #: Capacities are 32-bit integers: those of all variables together, and one that no cut takes.
 _ALL, _NEVER = 2**29, 2**30
 
 
 def is_costly(equation: Any) -> bool:
-    """Return whether an operation should not run again: a product, a loop, random numbers, an effect."""
-    return (
-        bool(equation.effects)
-        or equation.primitive.name in KERNELS
-        or is_random(equation)
-        or any(is_costly(one) for inner in inner_jaxprs(equation) for one in inner.eqns)
-    )
+    """Return whether an operation should not run again: whatever is not known to be cheap."""
+    inner = [one for jaxpr in inner_jaxprs(equation) for one in jaxpr.eqns]
+    if equation.effects or any(map(is_costly, inner)):
+        return True
+    return equation.primitive.name not in (_CALLS if inner else _CHEAP)
 
 
 def find_smallest_cut(

@@ -9,11 +9,16 @@ import jax
 import jax.numpy as jnp
 
 from ckptplan.jax.layout import Leaves
-from ckptplan.jax.leaves import byte_size, shapes_of
+from ckptplan.jax.leaves import byte_size
 from ckptplan.jax.step import TracedStep
 from ckptplan.jax.sums import TOGETHER, GradientSums
 from ckptplan.jax.tapes import TAPES, Tape, Wanted, make_recording
-from ckptplan.jax.work import estimate_live_bytes, estimate_product_seconds, estimate_seconds
+from ckptplan.jax.work import (
+    estimate_hoisted_bytes,
+    estimate_live_bytes,
+    estimate_product_seconds,
+    estimate_seconds,
+)
 
 #: Numbers of rows and steps, and what their alignment takes.
 _SMALL_BYTES = 2048
@@ -48,7 +53,7 @@ def measure_step(step: TracedStep, wanted: Wanted) -> tuple[StepFootprint, ...]:
 
 def _measure(step: TracedStep, kind: Tape, wanted: Wanted) -> Iterator[StepFootprint]:
     recording = make_recording(step, kind, wanted)
-    constants, state, x = shapes_of(step.constants), shapes_of(step.state), step.inputs
+    constants, state, x = step.constant_shapes, step.state_shapes, step.inputs
     t = jax.ShapeDtypeStruct((), jnp.int32)
     record = jax.make_jaxpr(recording.record)(constants, state, x, t).jaxpr
     forward = step.closed.jaxpr
@@ -57,8 +62,9 @@ def _measure(step: TracedStep, kind: Tape, wanted: Wanted) -> Iterator[StepFootp
     formed = sum(byte_size([one.outvars[0].aval]) for one in groups.products)
     factors = groups.kept_bytes // TOGETHER
     running = max(estimate_live_bytes(forward), estimate_live_bytes(record))
-    for together in (1, TOGETHER) if groups.products else (1,):
-        sums = GradientSums(step, recording, count=len(wanted.constants), together=together)
+    alone = GradientSums(step, recording, count=len(wanted.constants))
+    for sums in (alone, groups) if groups.products else (alone,):
+        together = sums.together
         reversing = estimate_live_bytes(sums.each)
         if together > 1:
             # Factors are written in place. What else a step leaves may be held while products are formed.
@@ -74,8 +80,15 @@ def _measure(step: TracedStep, kind: Tape, wanted: Wanted) -> Iterator[StepFootp
             tape_leaves=recording.tape,
             state_bytes=max(1, byte_size(state)),
             tape_bytes=max(1, recording.tape_bytes),
-            # The sum of gradients with those of a step; the state and its gradient before and after a step.
-            workspace_bytes=total + 2 * byte_size(state) + live + sums.kept_bytes + _SMALL_BYTES,
+            # The sums of gradients, with the factors of a group; the state and its gradient; what a step holds;
+            # what depends on constants only, which is computed before the steps.
+            workspace_bytes=total
+            + sums.kept_bytes
+            + 2 * byte_size(state)
+            + live
+            + byte_size(recording.prepared)
+            + max(estimate_hoisted_bytes(forward, forward.invars[: len(constants)]), sums.hoisted_bytes)
+            + _SMALL_BYTES,
             forward_seconds=estimate_seconds(forward),
             record_seconds=estimate_seconds(record),
             backward_seconds=estimate_seconds(sums.each) + products,

@@ -71,6 +71,12 @@ def _axes_of(leaf: Any) -> Any:
     return axes if axes is not None and axes.varying else None
 
 
+def axes_of(leaf: Any) -> tuple[str, ...]:
+    """Return the axes of devices that an array varies over within ``shard_map``."""
+    axes = _axes_of(leaf)
+    return () if axes is None else tuple(sorted(axes.varying))
+
+
 def zeros_of(leaf: Any, *room: int) -> jax.Array:
     """Return an array of zeros with room for a number of leaves, varying over devices as the leaf does."""
     axes = _axes_of(leaf)

@@ -126,15 +126,18 @@ def _refused(what: str) -> InputError:
 def _materialise(step: TracedStep, gradients: Any) -> tuple[Arrays, Arrays | None, Arrays]:
     """Return the incoming gradients of what is differentiable; None if none of the outputs has one."""
     final, stacked, sums = gradients
-    states = tuple(_zero_or(final[place]) for place in differentiable(step.state))
-    some = tuple(stacked[place] for place in differentiable(step.outputs))
-    unused = all(isinstance(one, jax.custom_derivatives.SymbolicZero) for one in some)
-    return states, None if unused else tuple(map(_zero_or, some)), tuple(map(_zero_or, sums))
+    states = tuple(_zero_or(final[place], step.state_shapes[place]) for place in differentiable(step.state))
+    places = differentiable(step.outputs)
+    unused = all(isinstance(stacked[place], jax.custom_derivatives.SymbolicZero) for place in places)
+    some = tuple(_zero_or(stacked[place], step.outputs[place], *stacked[place].shape[:1]) for place in places)
+    terms = tuple(_zero_or(one, leaf) for one, leaf in zip(sums, step.terms, strict=True))
+    return states, None if unused else some, terms
 
 
-def _zero_or(gradient: Any) -> jax.Array:
+def _zero_or(gradient: Any, leaf: jax.ShapeDtypeStruct, *room: int) -> jax.Array:
+    """Return a gradient, or that of nothing: zeros with room for a number of leaves."""
     if isinstance(gradient, jax.custom_derivatives.SymbolicZero):
-        return zeros_of(gradient)
+        return zeros_of(leaf, *room)
     return jnp.asarray(gradient)
 
 
@@ -320,11 +323,11 @@ def _reverse(
         return state, buffers, *gradients
 
     start = (
-        make_zeros(step.state),
+        make_zeros(step.state_shapes),
         buffers,
         final,
         loop.sums.start(),
-        make_zeros([xs[place] for place in wanted.inputs]),
+        make_zeros([step.inputs[place] for place in wanted.inputs], table.steps),
     )
     *_, gradient, totals, of_inputs = lax.fori_loop(0, len(table.backward), body, start)
     if loop.remote is not None:

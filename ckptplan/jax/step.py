@@ -11,8 +11,8 @@ import jax.numpy as jnp
 from jax.extend import core
 
 from ckptplan.errors import InputError
-from ckptplan.jax.jaxprs import unnamed
-from ckptplan.jax.leaves import Arrays, Kinds, has_gradient, lower_keys, shape_of, shapes_of
+from ckptplan.jax.jaxprs import inline_calls, unnamed
+from ckptplan.jax.leaves import Arrays, Kinds, axes_of, has_gradient, lower_keys, shape_of, shapes_of
 
 #: ``step(t, state, x)`` returns the next state, outputs to stack over time, and terms to sum over time.
 Step = Callable[[Any, Any, Any], tuple[Any, Any, Any]]
@@ -27,7 +27,10 @@ class TracedStep:
     constants: Arrays
     #: The initial state, with the types of the states that follow.
     state: Arrays
-    #: Shapes of what a step takes and returns.
+    #: Shapes of what a step takes and returns, as they were traced: in eager code, ``shard_map`` tells other
+    #: axes of the arrays themselves.
+    constant_shapes: tuple[jax.ShapeDtypeStruct, ...]
+    state_shapes: tuple[jax.ShapeDtypeStruct, ...]
     inputs: tuple[jax.ShapeDtypeStruct, ...]
     outputs: tuple[jax.ShapeDtypeStruct, ...]
     terms: tuple[jax.ShapeDtypeStruct, ...]
@@ -87,13 +90,16 @@ def trace_step(step: Step, init: Any, xs: Any) -> TracedStep:
     if promoted is not None:
         state = promoted
         closed, shapes = jax.make_jaxpr(flat_step, return_shape=True)(state, slices, t)
-    _check_state(init, state, shapes[0])
+    _check_state(init, closed.in_avals[: len(state)], shapes[0])
     _check_references(closed)
+    closed = inline_calls(closed)
     return TracedStep(
         closed=_close(closed.jaxpr),
         constants=tuple(closed.consts),
         state=state,
-        inputs=slices,
+        constant_shapes=shapes_of([one.aval for one in closed.jaxpr.constvars]),
+        state_shapes=shapes_of(closed.in_avals[: len(state)]),
+        inputs=shapes_of(closed.in_avals[len(state) : -1]),
         outputs=shapes_of(shapes[1]),
         terms=shapes_of(shapes[2]),
         state_tree=state_tree,
@@ -143,7 +149,7 @@ def _check_references(closed: core.ClosedJaxpr) -> None:
         )
 
 
-def _check_state(init: Any, state: Arrays, after: Sequence[jax.ShapeDtypeStruct]) -> None:
+def _check_state(init: Any, state: Sequence[Any], after: Sequence[jax.ShapeDtypeStruct]) -> None:
     paths = [jax.tree_util.keystr(path) for path, _ in jax.tree_util.tree_flatten_with_path(init)[0]]
     for path, leaf, shape in zip(paths, state, after, strict=True):
         if leaf.shape != shape.shape or leaf.dtype != shape.dtype:
@@ -152,6 +158,14 @@ def _check_state(init: Any, state: Arrays, after: Sequence[jax.ShapeDtypeStruct]
                 f"changes its state{path} from {before} to {shape.dtype}{list(shape.shape)}",
                 field="f",
                 accepted="a state of the same shapes and types after each step",
+            )
+        first, later = axes_of(leaf), axes_of(shape)
+        if first != later:
+            raise InputError(
+                f"changes the devices that its state{path} varies over from {first or 'none'} to "
+                f"{later or 'none'}",
+                field="f",
+                accepted="a first state that varies as later ones do: jax.lax.pcast(init, axes, to='varying')",
             )
 
 

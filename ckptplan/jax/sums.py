@@ -21,13 +21,12 @@ from ckptplan.jax.jaxprs import evaluate, find_known, slice_jaxpr
 from ckptplan.jax.leaves import Arrays, byte_size, make_zeros, put, shapes_of
 from ckptplan.jax.step import TracedStep, differentiable
 from ckptplan.jax.tapes import Recording
+from ckptplan.jax.work import estimate_hoisted_bytes
 
 #: Linear operations of one argument, which sums may pass through.
 _LINEAR = frozenset(("transpose", "reshape", "squeeze", "neg", "psum", "psum_invariant"))
 #: The steps whose products are formed at once, where memory allows it.
 TOGETHER = 8
-
-
 #: Totals before their linear ends, and the factors of a group of steps.
 Sums = tuple[Arrays, Arrays]
 
@@ -55,8 +54,9 @@ class GradientSums:
         self.together = together
         made = {one: equation for equation in jaxpr.eqns for one in equation.outvars}
         inner = [_pass_linear(one, made) for one in jaxpr.outvars[:count]]
+        #: What follows the sums; None if they are the gradients. A gradient of zero is a literal.
         self._ends = [
-            slice_jaxpr(jaxpr, [outer], [one], effects=False)
+            None if outer is one else slice_jaxpr(jaxpr, [outer], [one], effects=False)
             for outer, one in zip(jaxpr.outvars[:count], inner, strict=True)
         ]
         fixed = len(step.constants) + len(recording.prepared)
@@ -65,7 +65,7 @@ class GradientSums:
         self._products = [
             _Product(place=place, left=_place(kept, left), right=_place(kept, right), equation=made[one])
             for place, one in enumerate(inner)
-            if together > 1 and (pair := _factors(made.get(one), known)) is not None
+            if together > 1 and (pair := _factors(one, made, known)) is not None
             for left, right in [pair]
         ]
         waiting = {one.place for one in self._products}
@@ -74,6 +74,7 @@ class GradientSums:
         self._kept = shapes_of([one.aval for one in kept])
         outputs = [*(inner[place] for place in self._added), *kept, *jaxpr.outvars[count:]]
         self.each = slice_jaxpr(jaxpr, outputs, (*jaxpr.constvars, *jaxpr.invars), effects=True)
+        self.hoisted_bytes = estimate_hoisted_bytes(self.each, self.each.invars[: len(jaxpr.constvars) + fixed])
         self._moved = len(differentiable(step.state))
 
     @property
@@ -141,7 +142,7 @@ class GradientSums:
     def finish(self, sums: Sums) -> Arrays:
         """Return the gradients of the constants."""
         ends = zip(self._ends, sums[0], strict=True)
-        return tuple(evaluate(end, (total,))[0] for end, total in ends)
+        return tuple(total if end is None else evaluate(end, (total,))[0] for end, total in ends)
 
     def _form(self, totals: Arrays, kept: Arrays) -> Arrays:
         """Add the products of a group."""
@@ -157,7 +158,7 @@ def form_together(equation: Any, left: Any, right: Any) -> jax.Array:
     (of_left, of_right), (batch_left, batch_right) = equation.params["dimension_numbers"]
     if (tuple(of_left), tuple(of_right), tuple(batch_left)) == ((0,), (0,), ()):
         # One axis of rows: the compiler would transpose factors with two.
-        left, right = (one.reshape((-1, *one.shape[2:])) for one in (left, right))
+        left, right = (one.reshape((one.shape[0] * one.shape[1], *one.shape[2:])) for one in (left, right))
         numbers: Any = ((0,), (0,)), ((), ())
     else:
         contracted = (0, *_later(of_left)), (0, *_later(of_right))
@@ -178,13 +179,12 @@ def _later(axes: Sequence[int]) -> tuple[int, ...]:
 
 def trace_reverse(step: TracedStep, recording: Recording) -> core.ClosedJaxpr:
     """Return the reverse of a step as a function of flat arrays."""
-    states = tuple(shapes_of(step.state)[place] for place in differentiable(step.state))
+    states = tuple(step.state_shapes[place] for place in differentiable(step.state))
     outputs = tuple(step.outputs[place] for place in differentiable(step.outputs))
     given = jax.ShapeDtypeStruct((), jnp.int32), step.inputs
     gradients = states, outputs, step.terms
-    constants = shapes_of(step.constants)
     closed: core.ClosedJaxpr = jax.make_jaxpr(recording.reverse)(
-        constants, recording.prepared, recording.tape, given, gradients
+        step.constant_shapes, recording.prepared, recording.tape, given, gradients
     )
     return closed
 
@@ -201,9 +201,12 @@ def _pass_linear(variable: Any, made: dict[Any, Any]) -> Any:
     return variable
 
 
-def _factors(equation: Any, known: set[Any]) -> tuple[Any, Any] | None:
-    """Return the factors of a product if both are of a step."""
-    if equation is None or equation.primitive.name != "dot_general":
+def _factors(variable: Any, made: dict[Any, Any], known: set[Any]) -> tuple[Any, Any] | None:
+    """Return the factors of which a variable is the product, if both are of a step."""
+    if isinstance(variable, core.Literal) or variable not in made:
+        return None
+    equation = made[variable]
+    if equation.primitive.name != "dot_general":
         return None
     left, right = equation.invars
     if any(isinstance(one, core.Literal) or one in known for one in (left, right)):

@@ -105,9 +105,7 @@ def _record_states(step: TracedStep, wanted: Wanted) -> Recording:
         found: tuple[Arrays, Arrays, Arrays] = backward(gradients)
         return found
 
-    return Recording(
-        tape=shapes_of(step.state), prepare=lambda _: (), prepared=(), record=record, reverse=reverse
-    )
+    return Recording(tape=step.state_shapes, prepare=lambda _: (), prepared=(), record=record, reverse=reverse)
 
 
 class _Linear:
@@ -122,7 +120,7 @@ class _Linear:
             leaves, notes["tree"] = jax.tree.flatten(backward)
             return whole[0], whole[1], results[2], tuple(leaves)
 
-        shapes = tuple(shapes_of(part) for part in (step.constants, step.state, step.inputs))
+        shapes = step.constant_shapes, step.state_shapes, step.inputs
         closed = jax.make_jaxpr(run)(*shapes, jax.ShapeDtypeStruct((), jnp.int32))
         self.tree = notes["tree"]
         self.jaxpr, self.inner = closed.jaxpr, tuple(closed.consts)
@@ -169,7 +167,7 @@ class _Linear:
         return Recording(
             tape=shapes_of(tape),
             prepare=self.prepare,
-            prepared=shapes_of(jax.eval_shape(self.prepare, shapes_of(self.step.constants))),
+            prepared=shapes_of(jax.eval_shape(self.prepare, self.step.constant_shapes)),
             record=self.record,
             reverse=self.reverse,
         )

@@ -8,6 +8,8 @@ from typing import Any
 
 from jax.extend import core
 
+from ckptplan.jax.jaxprs import find_known
+
 #: Assumed rates of one core; only the ratio of a plan's times depends on them.
 FLOPS_PER_SECOND, BYTES_PER_SECOND = 5e10, 1e10
 #: Operations with a kernel of their own, whose arguments and results are arrays in memory.
@@ -108,6 +110,29 @@ def estimate_product_seconds(equation: Any, *, together: int) -> float:
     """Return what a product takes for each step if it is formed for some steps at once."""
     moved = sum(map(bytes_of, equation.outvars)) / BYTES_PER_SECOND
     return _seconds_of(equation) - moved * (1 - 1 / together)
+
+
+def estimate_hoisted_bytes(jaxpr: core.Jaxpr, constants: Iterable[Any]) -> int:
+    """Return the bytes of what depends on constants only, and is needed by what does not.
+
+    Compilers compute it once, before a loop over steps. What is spread from something smaller stays inside.
+    """
+    given = set(constants)
+    known = find_known(jaxpr, given)
+    spread = {
+        one
+        for equation in jaxpr.eqns
+        if equation.primitive.name in {"broadcast_in_dim", "iota"}
+        for one in equation.outvars
+    }
+    ends = {
+        one
+        for equation in jaxpr.eqns
+        if not known.issuperset(equation.outvars)
+        for one in equation.invars
+        if not isinstance(one, core.Literal)
+    }
+    return sum(map(bytes_of, (ends & known) - given - spread))
 
 
 def _needed(jaxpr: core.Jaxpr) -> list[Any]:

@@ -48,6 +48,13 @@ def two_layers(weights: Any, state: Any, x: Any) -> tuple[Any, Any]:
     return (wide, narrow, count + 1), narrow
 
 
+def normed(weights: Any, h: Any, x: Any) -> tuple[Any, Any]:
+    """Weights that are computed from the parameters, the same for each step."""
+    norm = jnp.linalg.norm(weights["z"], axis=0)
+    h = jnp.tanh(h @ (weights["z"] / norm) + x @ jnp.tanh(weights["x"]))
+    return h, h
+
+
 def make_case(name: str) -> Case:
     random = np.random.default_rng(0)
 
@@ -59,6 +66,8 @@ def make_case(name: str) -> Case:
     if name == "gru":
         return Case(gru, {"x": normal(5, 3 * NEURONS), **recurrent}, wide)
     weights = {"x": normal(5, NEURONS), "z": recurrent["z"], "d": normal(7)}
+    if name == "normed":
+        return Case(normed, {name: weights[name] for name in "xz"}, wide)
     return Case(two_layers, weights, (wide, jnp.zeros((BATCH, 7), jnp.float32), jnp.int32(0)))
 
 
@@ -105,7 +114,7 @@ def test_a_plan_of_any_strategy_takes_what_was_predicted(strategy: str, share: f
 
 
 @pytest.mark.parametrize("memory", [400_000, 700_000, "3 MB"])
-@pytest.mark.parametrize("name", ["gru", "two layers"])
+@pytest.mark.parametrize("name", ["gru", "normed", "two layers"])
 def test_a_limit_holds_whatever_the_shapes(name: str, memory: int | str) -> None:
     """Leaves of other shapes cannot share buffers; a plan that needs them to is not chosen."""
     case = make_case(name)

@@ -65,6 +65,18 @@ def test_a_mutable_array_from_outside() -> None:
         ckptplan.jax.scan(cell, jnp.float64(0), XS, plan=standard())
 
 
+def test_a_first_state_that_does_not_vary_over_devices_as_later_ones_do() -> None:
+    spec: Any = jax.sharding.PartitionSpec
+    mesh = jax.make_mesh((1,), ("devices",), axis_types=(jax.sharding.AxisType.Auto,))
+
+    def shard(xs: Any) -> Any:
+        return under(standard())(lambda h, x: (h + x, x), jnp.zeros(3), xs)[1]
+
+    run = jax.shard_map(shard, mesh=mesh, in_specs=spec(None, "devices"), out_specs=spec(None, "devices"))
+    with pytest.raises(InputError, match=r"f: changes the devices that its state varies over .*pcast"):
+        run(XS)
+
+
 def test_a_loss_is_a_single_real_number() -> None:
     for loss in (lambda _, y: y, lambda t, _: t):
         with pytest.raises(InputError, match=r"loss: returns .*accepted: a single real number"):

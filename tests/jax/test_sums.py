@@ -10,12 +10,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+import ckptplan.jax
 from ckptplan.jax import bptt, plan_for
 from ckptplan.jax.footprint import measure_step
 from ckptplan.jax.step import differentiable, trace_step
 from ckptplan.jax.sums import TOGETHER
 from ckptplan.jax.tapes import Wanted
-from tests.jax.support import difference
+from tests.jax.support import difference, standard
 
 BATCH, NEURONS = 3, 5
 
@@ -49,7 +50,13 @@ def unused(weights: Any, h: Any, x: Any) -> Any:
     return jnp.tanh(h + x @ jax.lax.stop_gradient(weights["x"])) * weights["b"]
 
 
-CELLS = (plain, transposed, used_twice, in_batches, of_constants, unused)
+def compared_only(weights: Any, h: Any, x: Any) -> Any:
+    """A threshold, whose gradient is zero, and factors without numbers."""
+    spikes = (h > weights["b"][0]).astype(h.dtype)
+    return jnp.tanh(h @ weights["h"] + spikes * x + x[:, :0] @ weights["x"][:0])
+
+
+CELLS = (plain, transposed, used_twice, in_batches, of_constants, unused, compared_only)
 
 
 def arrays(steps: int) -> tuple[Any, Any, Any]:
@@ -97,6 +104,39 @@ def test_products_of_a_group_cost_memory_and_save_time(cell: Any) -> None:
 def test_without_such_products_there_are_no_groups(cell: Any) -> None:
     """Of the sum of two uses of a weight, neither is the end."""
     assert list(products_of(cell)) == [1]
+
+
+def test_a_number_that_is_only_compared_has_no_gradient() -> None:
+    """A constant of a cell that has no gradient at all, as the threshold of a neuron."""
+    weights, state, xs = arrays(20)
+    threshold = jnp.asarray(0.5)
+
+    def cell(h: Any, x: Any) -> Any:
+        return plain(weights, h, x) * (x > threshold), None
+
+    for how in ({"memory": "1 MB"}, {"plan": standard()}):
+        found = jax.jit(lambda given, how=how: ckptplan.jax.scan(cell, state, given, **how)[0])(xs)
+        assert difference(found, jax.lax.scan(cell, state, xs)[0]) == 0
+
+
+def test_a_plan_is_kept_to_if_fewer_gradients_are_wanted() -> None:
+    """Groups need the workspace that was planned for them, not what other gradients leave of it."""
+    state, xs = jnp.zeros((256, 16)), jax.ShapeDtypeStruct((40, 256, 16), jnp.float64)
+    wide = jnp.eye(16), jnp.ones((160, 160))
+
+    def loss(weights: Any, other: Any, xs: Any, how: Any) -> Any:
+        step = lambda h, x: (jnp.tanh(h @ weights + x) * other[0, 0],) * 2  # noqa: E731
+        return bptt(step, state, xs, lambda _, h: jnp.sum(h), **how)[0]
+
+    def step(h: Any, x: Any) -> Any:
+        return (jnp.tanh(h @ wide[0] + x) * wide[1][0, 0],) * 2
+
+    for memory in range(900_000, 1_500_000, 100_000):
+        plan = plan_for(step, state, xs, lambda _, h: jnp.sum(h), memory=memory)
+        for wanted in (0, (0, 1)):
+            run = jax.jit(jax.grad(lambda w, c, xs: loss(w, c, xs, {"plan": plan}), wanted))  # noqa: B023
+            found: Any = run.lower(*wide, xs).compile().memory_analysis()
+            assert found.temp_size_in_bytes + found.output_size_in_bytes <= memory
 
 
 def test_groups_are_planned_where_memory_allows_them() -> None:
