@@ -83,7 +83,7 @@ class Pool:
         self.free.append(place)
 
 
-class Rows:
+class PlaceRows:
     """Rows of places, one place for each column; equal rows have one number."""
 
     def __init__(self, pools: Sequence[Pool]) -> None:

@@ -19,7 +19,7 @@ from ckptplan.errors import InputError
 from ckptplan.jax.leaves import Arrays, choose, make_zeros, put, take, zeros_of
 from ckptplan.jax.remote import RemoteStates, refuse_batches
 from ckptplan.jax.step import TracedStep, differentiable
-from ckptplan.jax.store import Store
+from ckptplan.jax.store import BufferStore
 from ckptplan.jax.sums import GradientSums
 from ckptplan.jax.table import COLUMNS, SLOT_COLUMNS, RowTable
 from ckptplan.jax.tapes import Recording, Wanted
@@ -172,7 +172,7 @@ def _rows_of(rows: Any) -> Callable[[Any], dict[str, Any]]:
 class _Mover:
     """Moves states between the working state, slots and remote memory, as a row says."""
 
-    def __init__(self, table: RowTable, store: Store, remote: RemoteStates | None, run: Any) -> None:
+    def __init__(self, table: RowTable, store: BufferStore, remote: RemoteStates | None, run: Any) -> None:
         self._store, self._remote, self._run = store, remote, run
         self._uses = {name: table.uses(name) for name in SLOT_COLUMNS}
 
@@ -230,7 +230,7 @@ def _sweep(loop: Loop, constants: Arrays, state: Arrays, xs: Arrays) -> Any:
     """Run the rows before the first Backward: return the results, and buffers and what was prepared."""
     step, table, recording = loop.step, loop.table, loop.recording
     run = jnp.int32(0) if loop.remote is None else loop.remote.open()
-    store = Store(table)
+    store = BufferStore(table)
     mover = _Mover(table, store, loop.remote, run)
     row_of = _rows_of(table.forward)
 
@@ -289,7 +289,7 @@ def _reverse(
     step, table, recording, wanted = loop.step, loop.table, loop.recording, loop.wanted
     run, buffers, prepared = kept
     final, stacked, sums = gradients
-    store = Store(table)
+    store = BufferStore(table)
     mover = _Mover(table, store, loop.remote, run)
     row_of = _rows_of(table.backward)
     none = make_zeros([step.outputs[place] for place in differentiable(step.outputs)])

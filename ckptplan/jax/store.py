@@ -16,14 +16,14 @@ from ckptplan.jax.leaves import Arrays, zeros_of
 from ckptplan.jax.table import RowTable
 
 
-class Store:
+class BufferStore:
     """The buffers of a program as a functional store: each write returns the buffers that follow."""
 
     def __init__(self, table: RowTable) -> None:
         self._table = table
         self._tape_of = jnp.asarray(table.tape_of)
-        self._states = _Rows(table.layout.state, table.state_places)
-        self._tapes = _Rows(table.layout.tape, table.tape_places)
+        self._states = _Leaves(table.layout.state, table.state_places)
+        self._tapes = _Leaves(table.layout.tape, table.tape_places)
 
     def make(self) -> Arrays:
         """Return buffers of zeros."""
@@ -51,7 +51,7 @@ class Store:
         return self._tapes.read(buffers, self._tape_of[t])
 
 
-class _Rows:
+class _Leaves:
     """Leaves at the places of a row, which is given by its number."""
 
     def __init__(self, positions: Sequence[Position], places: npt.NDArray[np.int32]) -> None:

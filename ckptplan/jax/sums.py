@@ -8,8 +8,10 @@ is applied to the sum at the end.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import jax
@@ -18,7 +20,7 @@ from jax import lax
 from jax.extend import core
 
 from ckptplan.jax.jaxprs import evaluate, find_known, slice_jaxpr
-from ckptplan.jax.leaves import Arrays, byte_size, make_zeros, put, shapes_of
+from ckptplan.jax.leaves import Arrays, byte_size, make_zeros, put, shape_of
 from ckptplan.jax.step import TracedStep, differentiable
 from ckptplan.jax.tapes import Recording
 from ckptplan.jax.work import estimate_hoisted_bytes
@@ -27,6 +29,8 @@ from ckptplan.jax.work import estimate_hoisted_bytes
 _LINEAR = frozenset(("transpose", "reshape", "squeeze", "neg", "psum", "psum_invariant"))
 #: The steps whose products are formed at once, where memory allows it.
 TOGETHER = 8
+#: A variable, and the order of its axes in which it is kept.
+_Factor = tuple[Any, tuple[int, ...]]
 #: Totals before their linear ends, and the factors of a group of steps.
 Sums = tuple[Arrays, Arrays]
 
@@ -61,7 +65,7 @@ class GradientSums:
         ]
         fixed = len(step.constants) + len(recording.prepared)
         known = find_known(jaxpr, (*jaxpr.constvars, *jaxpr.invars[:fixed]))
-        kept: list[Any] = []
+        kept: list[_Factor] = []
         self._products = [
             _Product(place=place, left=_place(kept, left), right=_place(kept, right), equation=made[one])
             for place, one in enumerate(inner)
@@ -71,8 +75,13 @@ class GradientSums:
         waiting = {one.place for one in self._products}
         self._added = [place for place in range(count) if place not in waiting]
         self._inner = tuple(one.aval for one in inner)
-        self._kept = shapes_of([one.aval for one in kept])
-        outputs = [*(inner[place] for place in self._added), *kept, *jaxpr.outvars[count:]]
+        self._orders = [order for _, order in kept]
+        self._kept = tuple(
+            shape_of(jax.eval_shape(partial(lax.transpose, permutation=order), shape_of(one.aval)))
+            for one, order in kept
+        )
+        factors = (one for one, _ in kept)
+        outputs = [*(inner[place] for place in self._added), *factors, *jaxpr.outvars[count:]]
         self.each = slice_jaxpr(jaxpr, outputs, (*jaxpr.constvars, *jaxpr.invars), effects=True)
         self.hoisted_bytes = estimate_hoisted_bytes(self.each, self.each.invars[: len(jaxpr.constvars) + fixed])
         self._moved = len(differentiable(step.state))
@@ -106,7 +115,8 @@ class GradientSums:
         totals = list(sums[0])
         for place, one in zip(self._added, added, strict=True):
             totals[place] = totals[place] + one
-        kept = put(sums[1], factors, t % self.together)
+        turned = [lax.transpose(one, order) for one, order in zip(factors, self._orders, strict=True)]
+        kept = put(sums[1], turned, t % self.together)
         return (tuple(totals), kept), rest[: self._moved], rest[self._moved :]
 
     def reverse_all(
@@ -154,15 +164,15 @@ class GradientSums:
 
 
 def form_together(equation: Any, left: Any, right: Any) -> jax.Array:
-    """Return the sum of a product over the first axis of its factors."""
+    """Return the sum of a product over the first axis of its factors, which are in the order of ``_order``."""
     (of_left, of_right), (batch_left, batch_right) = equation.params["dimension_numbers"]
-    if (tuple(of_left), tuple(of_right), tuple(batch_left)) == ((0,), (0,), ()):
-        # One axis of rows: the compiler would transpose factors with two.
-        left, right = (one.reshape((one.shape[0] * one.shape[1], *one.shape[2:])) for one in (left, right))
-        numbers: Any = ((0,), (0,)), ((), ())
-    else:
+    if batch_left:
         contracted = (0, *_later(of_left)), (0, *_later(of_right))
-        numbers = contracted, (_later(batch_left), _later(batch_right))
+        numbers: Any = contracted, (_later(batch_left), _later(batch_right))
+    else:
+        # One axis of rows: the compiler would copy factors with two.
+        left, right = (_merge_axes(one, 1 + len(of_left)) for one in (left, right))
+        numbers = ((0,), (0,)), ((), ())
     found: jax.Array = lax.dot_general(
         left,
         right,
@@ -175,6 +185,17 @@ def form_together(equation: Any, left: Any, right: Any) -> jax.Array:
 
 def _later(axes: Sequence[int]) -> tuple[int, ...]:
     return tuple(axis + 1 for axis in axes)
+
+
+def _merge_axes(array: Any, count: int) -> Any:
+    return array.reshape((math.prod(array.shape[:count]), *array.shape[count:]))
+
+
+def _order(axes: int, contracted: Sequence[int], batch: Sequence[int]) -> tuple[int, ...]:
+    """Return the order of axes in which a factor is kept: those that are summed over first, without a batch."""
+    if batch:
+        return tuple(range(axes))
+    return (*contracted, *(axis for axis in range(axes) if axis not in contracted))
 
 
 def trace_reverse(step: TracedStep, recording: Recording) -> core.ClosedJaxpr:
@@ -201,7 +222,7 @@ def _pass_linear(variable: Any, made: dict[Any, Any]) -> Any:
     return variable
 
 
-def _factors(variable: Any, made: dict[Any, Any], known: set[Any]) -> tuple[Any, Any] | None:
+def _factors(variable: Any, made: dict[Any, Any], known: set[Any]) -> tuple[_Factor, _Factor] | None:
     """Return the factors of which a variable is the product, if both are of a step."""
     if isinstance(variable, core.Literal) or variable not in made:
         return None
@@ -211,13 +232,18 @@ def _factors(variable: Any, made: dict[Any, Any], known: set[Any]) -> tuple[Any,
     left, right = equation.invars
     if any(isinstance(one, core.Literal) or one in known for one in (left, right)):
         return None
-    return left, right
+    contracted, batches = equation.params["dimension_numbers"]
+    first, second = (
+        (one, _order(one.aval.ndim, axes, batch))
+        for one, axes, batch in zip((left, right), contracted, batches, strict=True)
+    )
+    return first, second
 
 
-def _place(variables: list[Any], one: Any) -> int:
-    if one not in variables:
-        variables.append(one)
-    return variables.index(one)
+def _place(factors: list[_Factor], one: _Factor) -> int:
+    if one not in factors:
+        factors.append(one)
+    return factors.index(one)
 
 
 def _split(found: Arrays, *counts: int) -> tuple[Arrays, ...]:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from ckptplan.jax.layout import Layout, Leaves, Pool, Rows
+from ckptplan.jax.layout import Layout, Leaves, PlaceRows, Pool
 from ckptplan.jax.leaves import byte_size
 from ckptplan.schedule.actions import Action, Advance, Backward, Free, Load, Record, Save, Tier, Transfer
 
@@ -110,10 +110,10 @@ class _Writer:
         self._pools = [Pool() for _ in range(layout.pool_count)]
         self._remote = Pool()
         self._slots = {
-            Tier.LOCAL: Rows([self._pools[pool] for pool in layout.state_columns]),
-            Tier.REMOTE: Rows([self._remote]),
+            Tier.LOCAL: PlaceRows([self._pools[pool] for pool in layout.state_columns]),
+            Tier.REMOTE: PlaceRows([self._remote]),
         }
-        self._tapes = Rows([self._pools[pool] for pool in layout.tape_columns])
+        self._tapes = PlaceRows([self._pools[pool] for pool in layout.tape_columns])
         self._tape_of = np.zeros(steps, np.int32)
         self._state_bytes, self._tape_bytes = (
             byte_size([layout.buffers[buffer] for buffer, _ in positions])

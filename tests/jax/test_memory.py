@@ -55,6 +55,12 @@ def normed(weights: Any, h: Any, x: Any) -> tuple[Any, Any]:
     return h, h
 
 
+def of_samples(weights: Any, h: Any, x: Any) -> tuple[Any, Any]:
+    """Layers of single samples under ``vmap``: their products sum over another axis than the first."""
+    h = jax.vmap(lambda h, x: jnp.tanh(weights["z"] @ h + weights["x"].T @ x))(h, x)
+    return h, h
+
+
 def make_case(name: str) -> Case:
     random = np.random.default_rng(0)
 
@@ -66,8 +72,9 @@ def make_case(name: str) -> Case:
     if name == "gru":
         return Case(gru, {"x": normal(5, 3 * NEURONS), **recurrent}, wide)
     weights = {"x": normal(5, NEURONS), "z": recurrent["z"], "d": normal(7)}
-    if name == "normed":
-        return Case(normed, {name: weights[name] for name in "xz"}, wide)
+    if name in {"normed", "of samples"}:
+        cell = normed if name == "normed" else of_samples
+        return Case(cell, {name: weights[name] for name in "xz"}, wide)
     return Case(two_layers, weights, (wide, jnp.zeros((BATCH, 7), jnp.float32), jnp.int32(0)))
 
 
@@ -114,7 +121,7 @@ def test_a_plan_of_any_strategy_takes_what_was_predicted(strategy: str, share: f
 
 
 @pytest.mark.parametrize("memory", [400_000, 700_000, "3 MB"])
-@pytest.mark.parametrize("name", ["gru", "normed", "two layers"])
+@pytest.mark.parametrize("name", ["gru", "normed", "of samples", "two layers"])
 def test_a_limit_holds_whatever_the_shapes(name: str, memory: int | str) -> None:
     """Leaves of other shapes cannot share buffers; a plan that needs them to is not chosen."""
     case = make_case(name)
