@@ -76,6 +76,9 @@ def choose_footprint(
             stacklevel=4,
         )
     alone, *together = (one for one in footprints if one.tape == chosen)
+    if workload.calibration is not None:
+        # Calibration measures steps alone.
+        return alone
     # Products of several steps at once need the workspace that they were planned with.
     roomy = [one for one in together if one.workspace_bytes <= workload.workspace_bytes * units]
     return roomy[0] if roomy else alone
