@@ -127,7 +127,10 @@ def _work_rows(found: Calibrated) -> Iterator[dict[str, Any]]:
         ("local_bytes_per_second", "local memory", format_rate),
         ("launch_seconds", "starting a kernel", format_seconds),
     ):
-        yield _row(field, name, getattr(profile, field), form(getattr(profile, field)))
+        value = getattr(profile, field)
+        # Calibration in JAX measures no peaks.
+        if value is not None:
+            yield _row(field, name, value, form(value))
     if operations is None:
         return
     for way in ("forward", "backward"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import subprocess
 import sys
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import Any
 
 import jax.numpy as jnp
 import pytest
+from rich.console import Console
 
 import ckptplan
 from ckptplan import InputError
@@ -203,3 +205,13 @@ def test_pytorch_is_not_needed(tmp_path: Path) -> None:
     )
     assert done.returncode == 0, done.stderr
     assert ckptplan.load_workload(tmp_path / "my-workload.toml").state_bytes == 2 * 4 * 32 * 4
+
+
+def test_a_calibration_is_shown_without_the_peaks_that_it_lacks(calibrated: Calibrated) -> None:
+    """The rows that ``ckptplan calibrate`` prints: JAX measures no peaks of the machine."""
+    console = Console(width=80, file=io.StringIO(), record=True)
+    view = view_calibration(calibrated)
+    view.table(console)
+    shown = console.export_text()
+    assert "recompute" in shown
+    assert "starting a kernel" not in shown
