@@ -36,9 +36,9 @@ from benchmarks.accuracy_plans import (
     list_parameters,
     run_in_turn,
 )
-from benchmarks.accuracy_report import document, summary
+from benchmarks.accuracy_report import document, section, summary
 from benchmarks.accuracy_tables import put_section
-from benchmarks.record import write
+from benchmarks.record import read, write
 from ckptplan import Plan
 from ckptplan.calibration import runs
 from ckptplan.calibration.calibrate import calibrate
@@ -187,17 +187,23 @@ def measure_once(strategies: str | None, counted: Counted) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Measure, print the tables and write them into docs/accuracy.md."""
+    """Measure, print all tables and write the section of docs/accuracy.md."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--runs", type=int, default=RUNS, help="how often all is measured")
     parser.add_argument("--strategies", help="'all' for those that are not searched by default, too")
+    parser.add_argument(
+        "--show", action="store_true", help="print the tables of the last runs, measure nothing"
+    )
     wanted = parser.parse_args()
+    if wanted.show:
+        print(document(read("accuracy")))
+        return
     torch.set_num_threads(1)
     counted = Counted()
     results = [measure_once(wanted.strategies, counted) for _ in range(wanted.runs)]
     print(document(results))
     write("accuracy", results)
-    put_section("accuracy", document(results))
+    put_section("accuracy", section(results))
 
 
 if __name__ == "__main__":

@@ -7,8 +7,12 @@ from collections import defaultdict
 from collections.abc import Iterable
 from typing import Any
 
-#: Rounds that spread by this share or more say little about a prediction.
+#: A plan is noisy if its rounds spread by this share or more, and calm otherwise.
 NOISY = 0.05
+#: The bounds of the project: the median and the worst error of a time and of a peak, the share of noisy plans.
+TIME, PEAK, MOST_NOISY = (0.03, 0.10), (0.02, 0.05), 0.1
+#: How much longer than the quickest plan measured the chosen one may take.
+MOST_REGRET = 1.03
 Line = dict[str, Any]
 
 
@@ -28,11 +32,9 @@ def plan_lines(points: list[Line], *, counted: str) -> list[Line]:
             "reached": equal,
             "met": equal == len(points),
         },
-        *error_lines("plans", points, "bytes", "peak", median=0.02, worst=0.05),
-        *error_lines(
-            "plans whose rounds spread by less than 5%", calm, "seconds", "time", median=0.03, worst=0.10
-        ),
-        share_line("plans whose rounds spread by 5% or more", 1 - len(calm) / len(points), bound=0.1),
+        *error_lines("plans", points, "bytes", "peak", bounds=PEAK),
+        *error_lines("calm plans", calm, "seconds", "time", bounds=TIME),
+        share_line("share of noisy plans", 1 - len(calm) / len(points), bound=MOST_NOISY),
         share_line(f"all {len(points)} plans, time, median", statistics.median(errors_of(points, "seconds"))),
         share_line(f"all {len(points)} plans, time, worst", max(errors_of(points, "seconds"))),
         share_line("the same at the machine's own pace, median", statistics.median(raw_errors(points))),
@@ -45,9 +47,9 @@ def regret_line(points: list[Line]) -> Line:
     regrets = [one["regret"] for one in decisions(points)]
     return {
         "what": f"decision regret, the worst of {len(regrets)} decisions",
-        "bound": 1.03,
+        "bound": MOST_REGRET,
         "reached": max(regrets),
-        "met": max(regrets) <= 1.03,
+        "met": max(regrets) <= MOST_REGRET,
     }
 
 
@@ -67,14 +69,14 @@ def raw_errors(points: list[Line]) -> list[float]:
 
 
 def error_lines(
-    name: str, lines: list[Line], what: str, shown: str, *, median: float, worst: float
+    name: str, lines: list[Line], what: str, shown: str, *, bounds: tuple[float, float]
 ) -> Iterable[Line]:
     """Yield the median and the worst error with their bounds, and the mean bias; nothing without lines."""
     if not lines:
         return
     shares = errors_of(lines, what)
-    yield share_line(f"{name}, {shown}, median of {len(lines)}", statistics.median(shares), bound=median)
-    yield share_line(f"{name}, {shown}, worst of {len(lines)}", max(shares), bound=worst)
+    yield share_line(f"{name}, {shown}, median of {len(lines)}", statistics.median(shares), bound=bounds[0])
+    yield share_line(f"{name}, {shown}, worst of {len(lines)}", max(shares), bound=bounds[1])
     yield share_line(f"{name}, {shown}, mean signed bias", statistics.mean(bias(line, what) for line in lines))
 
 

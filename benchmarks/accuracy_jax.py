@@ -17,27 +17,31 @@ from ckptplan.calibration.in_jax.threads import set_threads
 
 
 def main() -> None:
-    """Measure, print the tables and write them into docs/accuracy.md."""
+    """Measure, print all tables and write the section of docs/accuracy.md."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--strategies", help="'all' for those that are not searched by default, too")
     parser.add_argument(
         "--small", action="store_true", help="few short runs of one cell, which are only printed"
     )
+    parser.add_argument("--show", action="store_true", help="print the tables of the last run, measure nothing")
     wanted = parser.parse_args()
     # Threads are fixed when JAX is imported.
     set_threads(1)
     from benchmarks.accuracy_jax_cells import Setting, measure_all
-    from benchmarks.accuracy_jax_report import document, summary
+    from benchmarks.accuracy_jax_report import document, section, summary
     from benchmarks.accuracy_tables import put_section
-    from benchmarks.record import write
+    from benchmarks.record import read, write
 
+    if wanted.show:
+        print(document(read("accuracy_jax")))
+        return
     few = Setting.small(strategies=wanted.strategies)
     results = measure_all(few if wanted.small else Setting(strategies=wanted.strategies))
     results["summary"] = summary(results)
     print(document(results))
     if not wanted.small:
         write("accuracy_jax", results)
-        put_section("accuracy_jax", document(results))
+        put_section("accuracy_jax", section(results))
 
 
 if __name__ == "__main__":

@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import gc
+import statistics
 import sys
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from functools import partial
-from statistics import median
 from typing import Any
 
-from benchmarks.accuracy_jax_clock import Reference, Taken, measure
 from benchmarks.accuracy_plans import (
     BATCH,
     BUDGETS,
     CALIBRATION_ROUNDS,
     LENGTHS,
+    REFERENCE_STEPS,
     ROUNDS,
     Candidates,
     Point,
@@ -31,8 +32,10 @@ from ckptplan.calibration.in_jax.calibrate import calibrate_jax
 from ckptplan.calibration.in_jax.compared import compare_sizes
 from ckptplan.calibration.in_jax.networks import JaxNetwork, build_jax_network
 from ckptplan.calibration.in_jax.programs import CompiledLoop, compile_gradient
+from ckptplan.calibration.in_jax.rest import settle
 from ckptplan.calibration.in_jax.sizes import CompiledSizes, choose_sizes, count_jax_sizes
 from ckptplan.calibration.samples import Sample
+from ckptplan.planning.playback import make_schedule
 
 #: Cells and the kinds of their tapes; inputs and neurons are those of benchmarks/accuracy.py.
 CELLS = (
@@ -41,6 +44,56 @@ CELLS = (
     ("jax:lstm(inputs=64, neurons=128)", "residuals"),
     ("jax:lstm(inputs=64, neurons=128)", "products"),
 )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Taken:
+    """What a run took, in seconds; or how many times as long as another one."""
+
+    processor: float
+    wall: float
+
+    def over(self, other: Taken) -> Taken:
+        """Return this as a multiple of another one."""
+        return Taken(processor=self.processor / other.processor, wall=self.wall / other.wall)
+
+
+def measure(program: CompiledLoop) -> Taken:
+    """Run a program, and return what it took.
+
+    The process is at rest before: a thread of JAX gives the buffers of the program before back, and what starts
+    at once takes longer for it (64 steps of a GRU after a program with 423 MiB: 62 ms, at rest 39 ms).
+    """
+    settle()
+    wall, processor = time.perf_counter(), time.process_time()
+    program.call()
+    return Taken(processor=time.process_time() - processor, wall=time.perf_counter() - wall)
+
+
+class Reference:
+    """Measures the pace of the machine by runs of a fixed program, plain backpropagation of a few steps."""
+
+    def __init__(self, network: JaxNetwork) -> None:
+        plan = make_schedule("base", steps=REFERENCE_STEPS)
+        self._program = compile_gradient(network, plan, steps=REFERENCE_STEPS)
+        self._program.call()
+        self._calibrated: list[Taken] = []
+
+    def measure(self) -> Taken:
+        """Return what a run takes."""
+        return measure(self._program)
+
+    def add(self, *_: object) -> None:
+        """Measure during the calibration."""
+        self._calibrated.append(self.measure())
+
+    def pace(self, *taken: Taken) -> Taken:
+        """Return how many times as long as during the calibration the reference took."""
+        return _middle(statistics.mean, taken).over(_middle(statistics.median, self._calibrated))
+
+
+def _middle(kind: Callable[[Iterable[float]], float], taken: Sequence[Taken]) -> Taken:
+    return Taken(processor=kind(one.processor for one in taken), wall=kind(one.wall for one in taken))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -164,9 +217,9 @@ def _point(
         predicted_seconds=plan.predicted.seconds,
         measured_seconds=sample.median,
         spread=sample.spread,
-        raw_seconds=median(taken.processor for _, taken, _ in times),
-        wall_seconds=median(one.wall for one in paced),
-        raw_wall_seconds=median(taken.wall for _, taken, _ in times),
+        raw_seconds=statistics.median(taken.processor for _, taken, _ in times),
+        wall_seconds=statistics.median(one.wall for one in paced),
+        raw_wall_seconds=statistics.median(taken.wall for _, taken, _ in times),
         predicted_bytes=plan.predicted.local_peak_bytes,
         measured_bytes=program.memory_bytes,
         sizes=sizes,

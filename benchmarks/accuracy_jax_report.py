@@ -1,4 +1,4 @@
-"""The results of benchmarks/accuracy_jax.py as a section of docs/accuracy.md, with the targets."""
+"""The results of benchmarks/accuracy_jax.py: the targets, all tables, and the section of docs/accuracy.md."""
 
 from __future__ import annotations
 
@@ -6,19 +6,14 @@ import statistics
 from collections.abc import Iterable
 
 from benchmarks.accuracy_errors import (
-    NOISY,
     Line,
-    bias,
     decisions,
-    errors_of,
     plan_lines,
     regret_line,
     share_line,
 )
-from benchmarks.accuracy_tables import MIB, decisions_table, points_table, summary_table, table
+from benchmarks.accuracy_tables import MIB, decisions_table, digest, points_table, summary_table, table
 
-#: The bounds of the project: the largest error of a peak, the median and the worst one of a time.
-_PEAK, _MEDIAN, _WORST = 0.05, 0.03, 0.10
 _TIMES = ("forward", "recompute", "record_overhead", "backward", "advance", "chunk", "save", "load")
 
 
@@ -34,13 +29,22 @@ def summary(results: Line) -> list[Line]:
     ]
 
 
+def section(results: Line) -> str:
+    """Return the section of docs/accuracy.md."""
+    points = results["points"]
+    parts = [
+        f"{_conditions(results)} Bytes of states, tapes, buffers and remote states are equal in "
+        f"{_equal_text(points)}. {_without_text(results['without'])}",
+        digest([points], [results["summary"]]),
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
 def document(results: Line) -> str:
-    """Return the section: the conditions, what was reached, and the tables."""
+    """Return the conditions and all tables."""
     points = results["points"]
     parts = [
         _conditions(results),
-        _sentence(points),
-        _missed_text(points),
         _without_text(results["without"]),
         summary_table(results["summary"]),
         "Calibrations, times in us:",
@@ -57,24 +61,8 @@ def _conditions(results: Line) -> str:
     first = results["calibrations"][0]["calibration"]
     return (
         f"`python -m benchmarks.accuracy_jax` on {first['machine']}, one thread, JAX {first['jax']}, "
-        f"{first['date'][:10]}; batch 32, the loss inside the chunk. Each cell was calibrated, then its "
-        "programs ran in turn: the best plan of every strategy that fits the budget, and base. The peak is "
-        f"that of the compiled program. Times are processor time, medians of {results['rounds']} rounds, at "
-        "the pace of the calibration."
-    )
-
-
-def _sentence(points: list[Line]) -> str:
-    """Return what was reached, in a few lines."""
-    noisy = sum(one["spread"] >= NOISY for one in points)
-    times = errors_of(points, "seconds")
-    return (
-        f"**{len(points)} plans.** Bytes of states, tapes, buffers and remote states are equal in "
-        f"{_equal_text(points)}. The largest error of the peak is {max(errors_of(points, 'bytes')):.1%}. The "
-        f"error of the time is {statistics.median(times):.1%} in the median and {max(times):.1%} at worst. "
-        f"{noisy / len(points):.0%} of the plans are noisy: their rounds spread by {NOISY:.0%} or more. The "
-        f"chosen plan takes at most {regret_line(points)['reached']:.3f} times as long as the quickest one "
-        "measured."
+        f"{first['date'][:10]}; batch 32, processor time, medians of {results['rounds']} rounds, at the pace "
+        "of the calibration. The peak is that of the compiled program."
     )
 
 
@@ -87,28 +75,6 @@ def _equal_text(points: list[Line]) -> str:
     # A prediction can be 0 where something was counted.
     most = max(abs(counted - predicted) / max(predicted, counted) for _, predicted, counted in pairs)
     return f"all but {len(unequal)} of them ({names}; the largest difference is {most:.2%})"
-
-
-def _missed_text(points: list[Line]) -> str:
-    """Return which plans miss the bounds of the project, noisy ones included."""
-    median = statistics.median(errors_of(points, "seconds"))
-    found = [
-        f"the median error of the time is {median:.1%} instead of {_MEDIAN:.0%}" if median > _MEDIAN else "",
-        _list_missed(points, "bytes", f"peaks off by more than {_PEAK:.0%}", bound=_PEAK),
-        _list_missed(points, "seconds", f"times off by more than {_WORST:.0%}", bound=_WORST),
-    ]
-    missed = "; ".join(one for one in found if one)
-    if missed:
-        return f"Missed: {missed}."
-    return (
-        f"No bound is missed: {_PEAK:.0%} for a peak, {_MEDIAN:.0%} for the median time, {_WORST:.0%} for any."
-    )
-
-
-def _list_missed(points: list[Line], what: str, name: str, *, bound: float) -> str:
-    off = [one for one in points if abs(bias(one, what)) > bound]
-    texts = (f"{one['cell']}, T = {one['steps']:,}, {one['strategy']} {bias(one, what):+.1%}" for one in off)
-    return f"{name}: {len(off)} ({'; '.join(texts)})" if off else ""
 
 
 def _without_text(without: list[Line]) -> str:

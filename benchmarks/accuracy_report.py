@@ -1,11 +1,12 @@
-"""The results of benchmarks/accuracy.py as a section of docs/accuracy.md, with the targets."""
+"""The results of benchmarks/accuracy.py: the targets, all tables, and the section of docs/accuracy.md."""
 
 from __future__ import annotations
 
-from benchmarks.accuracy_errors import Line, decisions, error_lines, plan_lines, regret_line
+from benchmarks.accuracy_errors import PEAK, TIME, Line, decisions, error_lines, plan_lines, regret_line
 from benchmarks.accuracy_tables import (
     NUMBER_COLUMNS,
     decisions_table,
+    digest,
     number_cells,
     points_table,
     summary_table,
@@ -20,15 +21,25 @@ def summary(results: Line) -> list[Line]:
     points, peers = results["points"], results["peers"]
     return [
         *plan_lines(points, counted="counted checkpoints and tapes"),
-        *error_lines("torch.utils.checkpoint", peers, "bytes", "peak", median=0.02, worst=0.05),
-        *error_lines("torch.utils.checkpoint", peers, "seconds", "time", median=0.03, worst=0.10),
+        *error_lines("torch.utils.checkpoint", peers, "bytes", "peak", bounds=PEAK),
+        *error_lines("torch.utils.checkpoint", peers, "seconds", "time", bounds=TIME),
         regret_line(points),
     ]
 
 
+def section(results: list[Line]) -> str:
+    """Return the section of docs/accuracy.md."""
+    found = digest(
+        [one["points"] for one in results],
+        [one["summary"] for one in results],
+        {"torch.utils.checkpoint": [one["peers"] for one in results]},
+    )
+    return f"{_conditions(results)}\n\n{found}\n"
+
+
 def document(results: list[Line]) -> str:
     """Return the tables of all runs."""
-    parts = [_conditions(results), _calibrations_table(results)]
+    parts = [_conditions(results), "Calibrations:", _calibrations_table(results)]
     for number, one in enumerate(results, 1):
         parts += [f"### Run {number}: summary", summary_table(one["summary"])]
     for number, one in enumerate(results, 1):
@@ -53,11 +64,9 @@ def _conditions(results: list[Line]) -> str:
     first = results[0]["calibrations"][0]["calibration"]
     return (
         f"`python -m benchmarks.accuracy` on {first['machine']}, one thread, PyTorch {first['torch']}, "
-        f"{first['date'][:10]}; batch 32, the loss inside the chunk. In each run, each network was calibrated, "
-        "then its plans ran in turn: the best of every strategy that fits the budget, and base. Times are "
-        "processor time, medians of 5 rounds, at the pace of the calibration: the pace of this machine, which "
-        "others use as well, changed by tens of percent within minutes, so a reference of 64 steps ran all the "
-        "time. The summary also has the errors without this correction. Calibrations:"
+        f"{first['date'][:10]}; batch 32. {len(results)} runs, each of which calibrated the networks and then "
+        "ran in turn the best plan of every strategy that fits the budget, and base. Processor time, medians "
+        "of 5 rounds, at the pace of the calibration, which a reference of 64 steps tells."
     )
 
 

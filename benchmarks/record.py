@@ -53,3 +53,8 @@ def write(name: str, results: Any) -> None:
     path = RESULTS / f"{name}.json"
     path.write_text(json.dumps(make_document(name, results), indent=2) + "\n")
     sys.stdout.write(f"written to benchmarks/results/{path.name}\n")
+
+
+def read(name: str) -> Any:
+    """Return the results of the last run of a benchmark."""
+    return json.loads((RESULTS / f"{name}.json").read_text())["results"]

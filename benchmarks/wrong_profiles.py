@@ -96,14 +96,18 @@ def _changed(found: re.Match[str], factor: float) -> str:
 
 
 def section(results: list[dict[str, Any]]) -> str:
-    """Return the table."""
-    return (
-        table(
-            ["cell", "what is wrong", "exit code", "what `ckptplan validate` names"],
-            ([line["cell"], line["wrong"], str(line["exit_code"]), line["named"]] for line in results),
-        )
-        + "\n"
-    )
+    """Return the table: a row for each thing that is wrong, with exit codes and what is named."""
+    rows = []
+    for wrong in dict.fromkeys(line["wrong"] for line in results):
+        told = {line["cell"]: _told(line) for line in results if line["wrong"] == wrong}
+        differ = len(set(told.values())) > 1
+        texts = [f"{cell}: {text}" for cell, text in told.items()] if differ else [*told.values()][:1]
+        rows.append([wrong, "; ".join(texts)])
+    return table(["what is wrong", "exit code, and what is named"], rows) + "\n"
+
+
+def _told(line: dict[str, Any]) -> str:
+    return f"{line['exit_code']}: {line['named'] or 'nothing'}"
 
 
 def main() -> None:

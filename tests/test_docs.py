@@ -12,13 +12,14 @@ import pytest
 
 import ckptplan
 from benchmarks import (
-    accuracy_jax_clocks,
     accuracy_jax_report,
     accuracy_report,
+    accuracy_tables,
     fused,
     networks_report,
     wrong_profiles,
 )
+from benchmarks.accuracy_errors import bias
 from benchmarks.runtime_report import document
 from ckptplan.cost import paper
 from ckptplan.strategies.registry import all_strategies
@@ -30,7 +31,7 @@ README = (ROOT / "README.md").read_text()
 #: Pages whose commands are run.
 PAGES = (
     "README.md", "docs/schedule-format.md", "docs/trade-offs.md", "docs/accuracy.md", "docs/out-of-memory.md",
-    "docs/machines.md",
+    "docs/machines.md", "docs/calibrate.md",
 )  # fmt: skip
 
 
@@ -76,7 +77,9 @@ def test_commands_of_the_documents_run(page: str, workplace: Path) -> None:
     commands = [
         line for block in blocks for line in block.splitlines() if line.startswith(".venv/bin/ckptplan ")
     ]
-    assert len(commands) >= (1 if page in {"docs/out-of-memory.md", "docs/machines.md"} else 5)
+    assert len(commands) >= (
+        1 if page in {"docs/out-of-memory.md", "docs/machines.md", "docs/calibrate.md"} else 5
+    )
     program = f"{sys.executable} -m ckptplan"
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     for command in commands:
@@ -100,7 +103,9 @@ def test_commands_of_the_documents_run(page: str, workplace: Path) -> None:
         assert "Traceback" not in done.stderr
 
 
-@pytest.mark.parametrize("page", [*PAGES[1:], "docs/runtime.md", "docs/jax.md", "docs/executor.md"])
+@pytest.mark.parametrize(
+    "page", [*sorted({*PAGES[1:]} - {"docs/accuracy.md"}), "docs/runtime.md", "docs/jax.md", "docs/executor.md"]
+)
 def test_python_of_the_documents_runs(page: str, workplace: Path) -> None:
     """The README's is run by tests/test_packaging.py, with what the README installs."""
     blocks = re.findall(r"```python\n(.*?)```", (ROOT / page).read_text(), re.DOTALL)
@@ -245,9 +250,9 @@ def test_the_page_on_accuracy_is_what_was_measured() -> None:
     results = json.loads((ROOT / "benchmarks/results/accuracy.json").read_text())["results"]
     assert all(one["summary"] == accuracy_report.summary(one) for one in results)
     page = (ROOT / "docs/accuracy.md").read_text()
-    assert accuracy_report.document(results) in page
+    assert section_of(page, "accuracy") == accuracy_report.section(results)
     results = json.loads((ROOT / "benchmarks/results/wrong_profiles.json").read_text())["results"]
-    assert wrong_profiles.section(results) in page
+    assert section_of(page, "wrong_profiles") == wrong_profiles.section(results)
     for line in results:
         named = line["named"].split(", ") if line["named"] else []
         assert line["exit_code"] == (4 if named else 0), line
@@ -257,16 +262,48 @@ def test_the_page_on_accuracy_is_what_was_measured() -> None:
 
 def test_the_page_on_accuracy_in_jax_is_what_was_measured() -> None:
     page = (ROOT / "docs/accuracy.md").read_text()
-    clocks = json.loads((ROOT / "benchmarks/results/accuracy_jax_clocks.json").read_text())["results"]
-    assert accuracy_jax_clocks.document(clocks) in page
-    file = ROOT / "benchmarks/results/accuracy_jax.json"
-    section = page.partition("<!-- benchmarks.accuracy_jax -->\n")[2].partition("<!-- end -->")[0]
-    if not file.exists():
-        assert section == "Not measured yet.\n"
-        return
-    results = json.loads(file.read_text())["results"]
+    results = json.loads((ROOT / "benchmarks/results/accuracy_jax.json").read_text())["results"]
     assert results["summary"] == accuracy_jax_report.summary(results)
-    assert section == accuracy_jax_report.document(results)
+    assert section_of(page, "accuracy_jax") == accuracy_jax_report.section(results)
+
+
+def section_of(page: str, benchmark: str) -> str:
+    """Return what a benchmark wrote into a page."""
+    return page.partition(f"<!-- benchmarks.{benchmark} -->\n")[2].partition("<!-- end -->")[0]
+
+
+@pytest.mark.parametrize("bound", [0.0, 0.02, 0.1])
+def test_the_page_on_accuracy_hides_no_plan_that_is_off(bound: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All that is off by more than the bounds is listed, noisy or not, and the families have every plan."""
+    monkeypatch.setattr(accuracy_tables, "TIME", (0.0, bound))
+    monkeypatch.setattr(accuracy_tables, "PEAK", (0.0, bound))
+    runs = json.loads((ROOT / "benchmarks/results/accuracy.json").read_text())["results"]
+    points = [{**one, "run": f"run {n} "} for n, run in enumerate(runs, 1) for one in run["points"]]
+    off = {what: [one for one in points if abs(bias(one, what)) > bound] for what in ("seconds", "bytes")}
+    listed = accuracy_tables.beyond_list(points)
+    assert len(re.findall(r"(?:run \d|,) [+-][\d.]+%", listed)) == len(off["seconds"])
+    assert len(re.findall(r"peak [+-][\d.]+%", listed)) == len(off["bytes"])
+    rows = re.findall(r"\| (\S+) \| (\d+)/(\d+) \|", accuracy_tables.families_table(points))
+    for kind in (1, -1):
+        of_kind = [row for row in rows if row[0].startswith("`") == (kind < 0)]
+        assert sum(int(row[2]) for row in of_kind) == len(points)
+
+
+@pytest.mark.parametrize("benchmark", ["accuracy", "accuracy_jax"])
+def test_every_row_behind_the_page_on_accuracy_can_be_printed(benchmark: str) -> None:
+    """By the command that the page names."""
+    assert f"`python -m benchmarks.{benchmark} --show`" in (ROOT / "docs/accuracy.md").read_text()
+    done = subprocess.run(
+        [sys.executable, "-m", f"benchmarks.{benchmark}", "--show"],
+        check=True,
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+    )
+    results = json.loads((ROOT / f"benchmarks/results/{benchmark}.json").read_text())["results"]
+    for each in results if isinstance(results, list) else [results]:
+        for one in each["points"]:
+            assert f"| {one['measured_seconds']:.3f} s | {bias(one, 'seconds'):+.1%} |" in done.stdout
 
 
 #: What is wrong -> what a validation must name.

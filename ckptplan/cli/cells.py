@@ -38,7 +38,7 @@ class CellOptions:
         typer.Option(
             "--cell",
             metavar="NAME|MODULE:FACTORY",
-            help="lif, gru, lstm, rnn, or a factory of your own (docs/accuracy.md); jax:lif and so on in JAX.",
+            help="lif, gru, lstm, rnn, or a factory of your own (docs/calibrate.md); jax:lif and so on in JAX.",
             autocompletion=complete_cell,
         ),
     ]

@@ -37,7 +37,7 @@ class NewCellOptions(CellOptions):
         typer.Option(
             "--cell",
             metavar="NAME|MODULE:FACTORY",
-            help="Count a cell: lif, gru, lstm, rnn, or a factory of your own (docs/accuracy.md).",
+            help="Count a cell: lif, gru, lstm, rnn, or a factory of your own (docs/calibrate.md).",
         ),
     ] = ""
 
