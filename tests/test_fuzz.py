@@ -1,5 +1,6 @@
 """Hostile files, arguments and surroundings do no harm (docs/robustness.md); the fuzzer itself finds harm."""
 
+import json
 import os
 import subprocess
 import sys
@@ -17,7 +18,7 @@ from tests.fuzz.case import Case, Outcome, Verdict
 from tests.fuzz.journal import append_verdicts, read_journal
 from tests.fuzz.judge import judge
 from tests.fuzz.shrink import shrink
-from tests.robustness import PAGE, tables
+from tests.robustness import PAGE, RESULTS, format_commands, tables
 
 HARMLESS = Outcome(
     code=0,
@@ -169,3 +170,12 @@ def test_ctrl_c_before_the_first_line_of_the_program_is_pythons() -> None:
 def test_the_page_has_the_counts_that_were_found() -> None:
     for name, table in tables().items():
         assert f"<!-- {name} -->\n{table}\n<!-- end -->" in PAGE.read_text()
+
+
+def test_the_page_counts_every_run_and_hides_nothing_wrong() -> None:
+    counts = json.loads((RESULTS / "faults.json").read_text())
+    *rows, total = [line.strip("| ").split(" | ") for line in format_commands(counts).splitlines()[2:]]
+    for column in range(1, 7):
+        assert sum(int(row[column]) for row in rows) == int(total[column])
+    wrong = {(line["command"], f"{line['wrong']} {line['fault']}") for line in counts[:-1] if line["wrong"]}
+    assert {(row[0], one) for row in rows for one in row[7].split(", ") if one != "0"} == wrong
