@@ -36,8 +36,8 @@ def format_commands(counts: Sequence[Mapping[str, Any]]) -> str:
         sums = [sum(line[name] for line in lines) for name in ("runs", "absent", "old", "new", "rows", "left")]
         wrong = ", ".join(f"{line['wrong']} {line['fault']}".strip() for line in lines if line["wrong"])
         rows.append([command, *map(str, sums), wrong or "0"])
-    head, *lines = (f"| {' | '.join(row)} |" for row in [columns, *rows])
-    return "\n".join([head, f"{'|---' * len(columns)}|", *lines])
+    head, *body = (f"| {' | '.join(row)} |" for row in [columns, *rows])
+    return "\n".join([head, f"{'|---' * len(columns)}|", *body])
 
 
 def _read(name: str) -> Any:
