@@ -158,6 +158,7 @@ def test_every_strategy_is_in_the_readme() -> None:
 def test_links_between_documents_lead_somewhere() -> None:
     for page in (
         ROOT / "README.md",
+        ROOT / "CHANGELOG.md",
         *(ROOT / "examples").rglob("README.md"),
         *sorted((ROOT / "docs").rglob("*.md")),
     ):
