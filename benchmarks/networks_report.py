@@ -12,9 +12,15 @@ SUMMARISED = 256
 BEGIN, END = "<!-- benchmarks.networks -->\n", "<!-- end -->\n"
 MIB = 2**20
 COLUMNS = (
-    "T", "method", "lines + and -", "first step", "later", "live, first step", "later", "growth of the process",
+    "T",
+    "method",
+    "first step, s",
+    "later",
+    "live, first, MiB",
+    "later",
+    "growth, MiB",
     "gradients",
-)  # fmt: skip
+)
 LINES, GRADIENTS, GROWTH = 6, 1e-5, 0.25
 
 
@@ -23,17 +29,21 @@ def document(results: dict[str, Any]) -> str:
     rows = results["rows"]
     parts = []
     for name in dict.fromkeys(row["network"] for row in rows):
-        lines = [_line(row, _plain(rows, row)) for row in rows if row["network"] == name]
+        of_network = [row for row in rows if row["network"] == name]
+        lines = [_line(row, _plain(rows, row)) for row in of_network]
         head = ["| " + " | ".join(COLUMNS) + " |", "|---" * len(COLUMNS) + "|"]
-        parts.append("\n".join([f"**{name}**\n", *head, *lines]))
+        parts.append("\n".join([f"**{name}** ({_changes(of_network)})\n", *head, *lines]))
     missed = [one for one in results["bounds"] if not one["kept"]]
     count = len(results["bounds"])
     told = f"ckptplan keeps {count - len(missed)} of {count} bounds ({BOUNDS})"
-    parts.append(told + (". It misses:\n" if missed else "."))
-    parts[-1] += "".join(
-        f"\n- {one['what']}: {one['reached']:.3g}, at most {one['at_most']:g}" for one in missed
-    )
+    parts.append(told + (". What it misses is bold." if missed else "."))
     return "\n\n".join(parts) + "\n"
+
+
+def _changes(rows: list[dict[str, Any]]) -> str:
+    """Return the changed lines of each method; they do not depend on T."""
+    changed = {row["method"]: f"+{row['lines_written']} -{row['lines_gone']}" for row in rows}
+    return "; ".join(f"{method} {lines}" for method, lines in changed.items() if method != "plain")
 
 
 BOUNDS = (
@@ -88,24 +98,21 @@ def _plain(rows: list[dict[str, Any]], row: dict[str, Any]) -> dict[str, Any]:
 
 
 def _line(row: dict[str, Any], plain: dict[str, Any]) -> str:
-    is_plain = row is plain
-    lines = "" if is_plain else f"+{row['lines_written']} -{row['lines_gone']}"
     method = row["method"]
     if row["asked_bytes"] != row["limit_bytes"]:
         # The limit asked for is too small for any plan.
-        method += f", least possible: {row['limit_bytes'] / plain['live_bytes']:.0%}"
-    elif row["limit_bytes"] is not None:
-        method += f", limit {row['limit_bytes'] / plain['live_bytes']:.0%}"
+        method += f", least: {row['limit_bytes'] / plain['live_bytes']:.0%}"
+    missed = [one["what"].rpartition(", ")[2] for one in bounds([row, plain]) if not one["kept"]]
+    growth, compared = _share(row, plain, "growth_bytes", MIB), _compared(row)
     cells = [
         f"{row['steps']:,}",
-        method,
-        lines,
-        f"{row['first_seconds']:.2f} s",
-        _share(row, plain, "median_seconds", 1, "s"),
-        _share(row, plain, "first_live_bytes", MIB, "MiB"),
-        _share(row, plain, "live_bytes", MIB, "MiB"),
-        _share(row, plain, "growth_bytes", MIB, "MiB"),
-        _compared(row),
+        f"**{method}**" if "lines" in missed else method,
+        f"{row['first_seconds']:.2f}",
+        _share(row, plain, "median_seconds", 1),
+        f"{row['first_live_bytes'] / MIB:.1f}",
+        _share(row, plain, "live_bytes", MIB),
+        f"**{growth}**" if "growth" in missed else growth,
+        f"**{compared}**" if "gradients" in missed else compared,
     ]
     return "| " + " | ".join(cells) + " |"
 
@@ -116,7 +123,7 @@ def _compared(row: dict[str, Any]) -> str:
     return text if finite == 1 else f"{text} ({finite:.0%} finite)".strip()
 
 
-def _share(row: dict[str, Any], plain: dict[str, Any], key: str, unit: int, name: str) -> str:
+def _share(row: dict[str, Any], plain: dict[str, Any], key: str, unit: int) -> str:
     digits = 2 if unit == 1 else 1
-    told = f"{row[key] / unit:.{digits}f} {name}"
+    told = f"{row[key] / unit:.{digits}f}"
     return told if row is plain else f"{told} ({row[key] / plain[key]:.2f})"

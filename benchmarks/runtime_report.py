@@ -1,26 +1,41 @@
-"""The results of benchmarks/runtime.py as a section of docs/runtime.md, with the targets."""
+"""The results of benchmarks/runtime.py as a section of docs/measured.md, with the targets."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
 
-PAGE = Path(__file__).parent.parent / "docs/runtime.md"
+PAGE = Path(__file__).parent.parent / "docs/measured.md"
 BEGIN, END = "<!-- benchmarks.runtime -->\n", "<!-- end -->\n"
 FIRST_STEP = "plain, one step"
 MIB = 2**20
+REPLAY = "replay over forward, inputs "
 COLUMNS = {
-    "live_peak_bytes": "live tensors",
+    "live_peak_bytes": "live tensors, MiB",
     "predicted_peak_bytes": "predicted",
     "process_peak_bytes": "process",
     "process_added_bytes": "its growth",
 }
+#: Columns of the table of ratios: a title, what is compared, and what it is compared with.
+RATIOS = (
+    ("time over checkpoint's", "time", "torch.utils.checkpoint"),
+    ("over plain's", "time", "plain"),
+    ("over base's", "time", "ckptplan"),
+    ("live over checkpoint's", "live peak", "torch.utils.checkpoint"),
+    ("process over predicted", "process", "predicted"),
+    ("its growth over predicted", "growth of the process", "predicted"),
+)
 ABOUT = (
     "`python -m benchmarks.runtime`, on one thread of a shared machine: T = 4,096, batch 32, 64 inputs, 256 "
     "neurons, fp32, the loss inside the chunk, all in one run; medians of 5 rounds. Live tensors do not "
     "include parameters and inputs. The prediction covers checkpoints, tapes and saved spikes, but no "
     "gradients and workspaces. A fresh process is measured at its peak, with the growth that the run caused. "
     "`torch.utils.checkpoint` is non-reentrant."
+)
+ABOUT_RATIOS = (
+    "Ratios, with the bound that was set where there is one (≤). `torch.utils.checkpoint` has the same chunks; "
+    "beside `optimal` it is nested. The memory of the process is compared with the prediction and that of one "
+    "plain step."
 )
 NAMES = {"lif": "Spiking neurons (LIF)", "gru": "GRU"}
 
@@ -30,19 +45,10 @@ def document(results: dict[str, Any]) -> str:
     parts = [ABOUT]
     for kind, name in NAMES.items():
         rows = [_row(line) for line in results["variants"] if line["network"] == kind]
-        head = ["| " + " | ".join([name, "time", *COLUMNS.values()]) + " |", "|" + "---|" * (2 + len(COLUMNS))]
+        head = [f"| {' | '.join([name, 'time, s', *COLUMNS.values()])} |", "|" + "---|" * (2 + len(COLUMNS))]
         parts.append("\n".join([*head, *rows]))
-    parts.append(
-        "\n".join(
-            f"Replay of a chunk of 64 steps, inputs {one['inputs']}, {one['activity']:.1%} of neurons active: "
-            f"{one['replay_seconds'] * 1e3:.2f} ms, or {one['replay_after_forward_seconds'] * 1e3:.2f} ms "
-            "after a forward pass, which leaves other data in the caches; the forward pass takes "
-            f"{one['forward_seconds'] * 1e3:.2f} ms."
-            for one in results["replay"]
-        )
-    )
-    head = ["| what | at most | reached |", "|---|---|---|"]
-    parts.append("\n".join([*head, *(_bound(one) for one in results["bounds"])]))
+    parts.append(" ".join(_replay(one, results["bounds"]) for one in results["replay"]))
+    parts += [ABOUT_RATIOS, _ratios(results["bounds"])]
     return "\n\n".join(parts) + "\n"
 
 
@@ -53,15 +59,44 @@ def write_document(results: dict[str, Any]) -> None:
 
 
 def _row(line: dict[str, Any]) -> str:
-    seconds = f"{line['median_seconds']:.2f} s" if "median_seconds" in line else ""
-    sizes = [f"{line[key] / MIB:.2f} MiB" if line.get(key) else "" for key in COLUMNS]
+    seconds = f"{line['median_seconds']:.2f}" if "median_seconds" in line else ""
+    sizes = [f"{line[key] / MIB:.2f}" if line.get(key) else "" for key in COLUMNS]
     return "| " + " | ".join([line["variant"], seconds, *sizes]) + " |"
 
 
+def _replay(one: dict[str, Any], limits: list[dict[str, Any]]) -> str:
+    limit = next(each for each in limits if each["what"] == f"{REPLAY}{one['inputs']}")
+    return (
+        f"Replay of a chunk of 64 steps, inputs {one['inputs']}, {one['activity']:.1%} of neurons active: "
+        f"{one['replay_seconds'] * 1e3:.2f} ms, or {one['replay_after_forward_seconds'] * 1e3:.2f} ms "
+        "after a forward pass, which leaves other data in the caches; the forward pass takes "
+        f"{one['forward_seconds'] * 1e3:.2f} ms (ratio {_bound(limit)})."
+    )
+
+
+def _ratios(limits: list[dict[str, Any]]) -> str:
+    """Return the bounds with what was reached, a row for each plan and a column for each comparison."""
+    cells: dict[tuple[str, str], dict[tuple[str, str], str]] = {}
+    for one in limits:
+        kind, _, rest = one["what"].partition(", ")
+        noun, _, names = rest.partition(": ")
+        ours, _, theirs = names.partition(" over ")
+        if ours:
+            other = theirs.partition(",")[0].partition(" and ")[0]
+            cells.setdefault((kind, ours), {})[noun, other] = _bound(one)
+    rows = [
+        " | ".join([f"{kind}, {ours}", *(row.get(column[1:], "") for column in RATIOS)])
+        for (kind, ours), row in cells.items()
+    ]
+    head = " | ".join(["plan", *(column[0] for column in RATIOS)])
+    return "\n".join([f"| {head} |", "|---" * (1 + len(RATIOS)) + "|", *(f"| {row} |" for row in rows)])
+
+
 def _bound(one: dict[str, Any]) -> str:
-    limit = "" if one["at_most"] is None else f"{one['at_most']:.2f}"
-    missed = one["at_most"] is not None and one["reached"] > one["at_most"]
-    return f"| {one['what']} | {limit} | {one['reached']:.2f}{' (missed)' if missed else ''} |"
+    if one["at_most"] is None:
+        return f"{one['reached']:.2f}"
+    missed = ", missed" if one["reached"] > one["at_most"] else ""
+    return f"{one['reached']:.2f} (≤ {one['at_most']:.2f}{missed})"
 
 
 def bounds(lines: list[dict[str, Any]], replays: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -86,7 +121,7 @@ def bounds(lines: list[dict[str, Any]], replays: list[dict[str, Any]]) -> list[d
         found.append(_ratio(lines, kind, optimal, nested_, at_most=0.80))
         found.append(_ratio(lines, kind, optimal, nested_, of=live, at_most=1.0))
     for one, limit in zip(replays, (0.25, 0.15), strict=True):
-        what = f"replay over forward, inputs {one['inputs']}"
+        what = f"{REPLAY}{one['inputs']}"
         found.append({"what": what, "at_most": limit, "reached": one["ratio"]})
     planned = [line for line in lines if line.get("predicted_peak_bytes")]
     found += [_process(lines, line, of="process_peak_bytes", at_most=1.2) for line in planned]
