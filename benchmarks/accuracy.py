@@ -49,7 +49,7 @@ from ckptplan.calibration.machine import prepare_machine
 from ckptplan.calibration.samples import Sample
 from ckptplan.planning.playback import make_schedule
 
-#: Networks, with 64 inputs as in docs/runtime.md.
+#: Networks, with 64 inputs as in docs/measured.md.
 CELLS = ("gru(inputs=64, neurons=256)", "lif(inputs=64, neurons=256)", "lstm(inputs=64, neurons=128)")
 RUNS = 2
 

@@ -184,7 +184,7 @@ def timed(action: Callable[[], object]) -> float:
 
 
 def main() -> None:
-    """Measure, print the tables and write them into docs/runtime.md."""
+    """Measure, print the tables and write them into docs/measured.md."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--one", help="run one variant and print the memory of the process")
     arguments = parser.parse_args()

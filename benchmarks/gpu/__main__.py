@@ -3,7 +3,7 @@
 Stages run one after the other, the most valuable first, each in a process of its own with a time limit of its
 own. After each, all results so far are written. A stage that fails or takes too long keeps what it measured;
 the others go on. ``--small --device cpu`` runs everything that needs no GPU with small sizes, to see that it
-runs; nothing of it is written into the docs. ``--report FILE...`` writes tables into docs/runtime.md and
+runs; nothing of it is written into the docs. ``--report FILE...`` writes tables into docs/gpu.md and
 docs/accuracy.md; several files may each have some of the stages.
 
 Exit codes: 0 all stages were measured, 1 a stage failed or was stopped, 3 a stage needs a CUDA device.

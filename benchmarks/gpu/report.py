@@ -1,4 +1,4 @@
-"""The results of benchmarks.gpu as tables: sections of docs/runtime.md and docs/accuracy.md, and a picture."""
+"""The results of benchmarks.gpu as tables: sections of docs/gpu.md and docs/accuracy.md, and a picture."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ DOCS = Path(__file__).parent.parent.parent / "docs"
 BEGIN = "<!-- benchmarks.gpu -->\n"
 #: The stages of each page, in the order of its section.
 PAGES = {
-    "runtime.md": ("tests", "profile", "headline", "remote", "compiled", "ddp", "jax"),
+    "gpu.md": ("tests", "profile", "headline", "remote", "compiled", "ddp", "jax"),
     "accuracy.md": ("accuracy",),
 }
 PICTURE = "pictures/gpu-headline.png"
@@ -76,7 +76,7 @@ def write_pages(document: Line) -> None:
         path = DOCS / page
         before, rest = path.read_text().split(BEGIN)
         section = make_section(document, names)
-        if page == "runtime.md" and draw(document, DOCS / PICTURE):
+        if page == "gpu.md" and draw(document, DOCS / PICTURE):
             section += f"\n![Time and memory of every way to train a sequence ten times longer]({PICTURE})\n"
         path.write_text(before + BEGIN + section + END + rest.split(END, 1)[1])
     sys.stdout.write(f"written into {', '.join(f'docs/{page}' for page in PAGES)}\n")

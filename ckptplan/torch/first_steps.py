@@ -1,4 +1,11 @@
-"""Compares the first steps of a sequence: repeated, without a graph, and after what they changed."""
+"""Compares the first steps of a sequence: repeated, without a graph, and after what they changed.
+
+The first step and its loss run, then the second step, the first one again, and the first one without a graph.
+The first step must return the same each time: if not, it depends on something that could not be found. What the
+second step changed, and what holds a graph after the first, is given other values, and the second step runs
+again: it reads them if it returns something else, has another graph or other gradients, or fails. What only the
+first step changes, without a graph, is a cache.
+"""
 
 from __future__ import annotations
 
