@@ -5,8 +5,8 @@ can run again. This holds for a later call if the walk meets the same things, an
 depends on is as it was. Findings refer to what is met by numbers, so they keep nothing alive, and another
 object in the same place takes the place of the first.
 
-The same must be: objects, attributes, numbers, texts, lists, dicts, classes, hooks and code that the walk meets;
-modes and frozen parameters; shapes, types and devices of the state and the inputs; autocast, grad mode,
+The same must be: objects, attributes, numbers, texts, lists, dicts, classes, hooks and code that the walk
+meets; modes and frozen parameters; shapes, types and devices of the state and the inputs; autocast, grad mode,
 deterministic algorithms and options. Weights may have other numbers. Those of single-element tensors count, and
 those of tensors up to 64 KiB that modules hold; those of tensors in closures and lists (targets, masks) do not.
 Counters and running statistics must be as the sequence before left them, and that sequence must have shown that

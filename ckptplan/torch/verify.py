@@ -7,9 +7,9 @@ synchronisations.
 The number of a leaf is its product with a fixed random direction, so a difference in any element and another
 order of the elements show. NaN and infinities equal themselves. Loss terms are compared step by step for
 ``loss``, and as sums over runs of steps that begin and end at the same steps for ``chunk_loss``, which may be
-cut elsewhere the second time. The scale of a loss term is the largest of the term, the mean of all terms and, on
-a CPU, how far it moves if each element of the output changes by its own size; ``loss`` is called once more for
-a step in doubt.
+cut elsewhere the second time. The scale of a loss term is the largest of the term, the mean of all terms and,
+on a CPU, how far it moves if each element of the output changes by its own size; ``loss`` is called once more
+for a step in doubt.
 """
 
 from __future__ import annotations

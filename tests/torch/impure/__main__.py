@@ -8,7 +8,7 @@ from pathlib import Path
 
 from tests.torch.impure import functions, gradients, losses, modules, randomness, spiking, statistics
 from tests.torch.impure.cases import CASES, STEPS, Case
-from tests.torch.impure.outcome import STRATEGIES, run
+from tests.torch.impure.outcome import STRATEGIES, Outcome, run
 
 PAGE = Path(__file__).parents[3] / "docs/impure-cells.md"
 #: The families register their cases when they are imported, in this order.
@@ -16,10 +16,10 @@ FAMILIES = (modules, functions, spiking, gradients, randomness, statistics, loss
 _HEAD = f"""# Impure cells and losses, and what becomes of each
 
 A cell and a loss must depend on their arguments alone, because steps run again. These do not, or seem not to. \
-Each runs for {STEPS} steps under five plans, and its gradients are compared with those of a plain loop that \
-starts from the same seeds: *right* means equal to 1e-9 in fp64, *refused* means an `InputError`, whose \
-beginning the last column shows. None is different without a word. [checks](checks.md) says how this \
-is checked, and what cannot be found.
+Each runs for {STEPS} steps under five plans ({", ".join(STRATEGIES)}), and its gradients are compared with those \
+of a plain loop that starts from the same seeds: *right* means equal to 1e-9 in fp64, *refused* means an \
+`InputError`, whose beginning the last column shows. Strategies are named where they differ. None is different \
+without a word. [What is checked](checks.md) says how, and what cannot be found.
 
 `python -m tests.torch.impure` writes this page; `tests/torch/test_impure.py` runs every case.
 """
@@ -31,7 +31,7 @@ def page() -> str:
 
 
 def _rows() -> Iterator[str]:
-    heads = ("case", "what it does", *STRATEGIES, "refusal")
+    heads = ("case", "what it does", "outcome", "refusal")
     for family in dict.fromkeys(one.family for one in CASES.values()):
         yield from ("", f"## {family[0].upper()}{family[1:]}", "")
         yield from (f"| {' | '.join(heads)} |", "|---" * len(heads) + "|")
@@ -41,8 +41,23 @@ def _rows() -> Iterator[str]:
 def _row(name: str, case: Case) -> str:
     outcomes = [run(case, strategy) for strategy in STRATEGIES]
     message = next((one.message for one in reversed(outcomes) if one.message), "")
-    kinds = " | ".join(one.kind for one in outcomes)
-    return f"| `{name}` | {case.what} | {kinds} | {_shorten(message)} |"
+    return f"| `{name}` | {case.what} | {_merge(outcomes)} | {_shorten(message)} |"
+
+
+def _merge(outcomes: list[Outcome]) -> str:
+    """Return what became of a case: a word, or the strategies behind each word if they differ."""
+    of: dict[str, list[str]] = {}
+    for strategy, one in zip(STRATEGIES, outcomes, strict=True):
+        of.setdefault(one.kind, []).append(strategy)
+    return next(iter(of)) if len(of) == 1 else "; ".join(f"{kind}: {', '.join(of[kind])}" for kind in of)
+
+
+def read_outcome(name: str, strategy: str) -> str:
+    """Return what the page says of a case under a strategy."""
+    row = next(line for line in PAGE.read_text().splitlines() if line.startswith(f"| `{name}` |"))
+    told = row.split(" | ")[2]
+    groups = [group.partition(": ") for group in told.split("; ")]
+    return next(kind for kind, _, names in groups if not names or strategy in names.split(", "))
 
 
 def _shorten(message: str) -> str:
