@@ -274,28 +274,28 @@ def difference(ours: Any, theirs: Any) -> float:
 
 
 def document(rows: list[dict[str, Any]]) -> str:
-    """Return the table of the page docs/jax.md."""
-    lines = [
-        "| cell | peer | time | memory | our time | our memory | predicted | compiled in | plan | ratio |",
-        "|---|---|---|---|---|---|---|---|---|---|",
-    ]
-    for row in rows:
-        theirs = (
-            f"| {row['case']} | {row['peer']} | {row['peer_seconds']:.2f} s | {row['peer_bytes'] / MIB:.2f} MiB"
-        )
-        if "seconds" not in row:
-            lines.append(f"{theirs} | | | | | | |")
-            continue
-        memory = f"{row['bytes'] / MIB:.2f} MiB | {row['predicted_bytes'] / MIB:.2f} MiB"
-        lines.append(
-            f"{theirs} | {row['seconds']:.2f} s | {memory} | {row['compile_seconds']:.1f} s | {row['plan']} | "
-            f"{row['ratio']:.2f} |"
-        )
-    return "\n".join(lines)
+    """Return the tables of the page docs/measured-jax.md, one for each cell."""
+    tables = []
+    for case in dict.fromkeys(row["case"] for row in rows):
+        lines = [
+            f"| {case}, beside | time, s | memory, MiB | our time | our memory | predicted | plan | ratio |",
+            "|---|---|---|---|---|---|---|---|",
+        ]
+        lines += [_line(row) for row in rows if row["case"] == case]
+        tables.append("\n".join(lines))
+    return "\n\n".join(tables)
+
+
+def _line(row: dict[str, Any]) -> str:
+    theirs = f"| {row['peer']} | {row['peer_seconds']:.2f} | {row['peer_bytes'] / MIB:.2f}"
+    if "seconds" not in row:
+        return f"{theirs} | | | | | |"
+    memory = f"{row['bytes'] / MIB:.2f} | {row['predicted_bytes'] / MIB:.2f}"
+    return f"{theirs} | {row['seconds']:.2f} | {memory} | {row['plan']} | {row['ratio']:.2f} |"
 
 
 def document_strategies(rows: list[dict[str, Any]]) -> str:
-    """Return the table of strategies of the page docs/jax.md."""
+    """Return the table of strategies; docs/measured-jax.md has its extremes."""
     lines = ["| cell | strategy | planned in | compiled in | memory | predicted |", "|---|---|---|---|---|---|"]
     for row in rows:
         head = f"| {row['case']} | {row['strategy']} |"

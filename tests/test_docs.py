@@ -103,9 +103,23 @@ def test_commands_of_the_documents_run(page: str, workplace: Path) -> None:
         assert "Traceback" not in done.stderr
 
 
-@pytest.mark.parametrize(
-    "page", [*sorted({*PAGES[1:]} - {"docs/accuracy.md"}), "docs/runtime.md", "docs/jax.md", "docs/executor.md"]
-)
+#: Further pages whose Python is run. A compiler of C++ takes its time.
+PYTHON_PAGES = (
+    *sorted({*PAGES[1:]} - {"docs/accuracy.md"}), "docs/runtime.md", "docs/cells.md", "docs/torch-plans.md", "docs/checks.md",
+    "docs/start/pytorch.md", "docs/jax.md", "docs/executor.md",
+    pytest.param("docs/compiled.md", marks=pytest.mark.slow),
+)  # fmt: skip
+#: Pages whose Python other tests run: tests/studies/test_docs.py and tests/examples/test_examples.py.
+RUN_ELSEWHERE = {"docs/sweep.md", "docs/sensitivity.md", "docs/lightning.md"}
+
+
+def test_every_page_with_python_is_run() -> None:
+    pages = [page for page in (ROOT / "docs").rglob("*.md") if "```python\n" in page.read_text()]
+    listed = {page if isinstance(page, str) else page.values[0] for page in PYTHON_PAGES}
+    assert {page.relative_to(ROOT).as_posix() for page in pages} <= listed | RUN_ELSEWHERE
+
+
+@pytest.mark.parametrize("page", PYTHON_PAGES)
 def test_python_of_the_documents_runs(page: str, workplace: Path) -> None:
     """The README's is run by tests/test_packaging.py, with what the README installs."""
     blocks = re.findall(r"```python\n(.*?)```", (ROOT / page).read_text(), re.DOTALL)
@@ -162,8 +176,15 @@ def test_links_between_documents_lead_somewhere() -> None:
         *(ROOT / "examples").rglob("README.md"),
         *sorted((ROOT / "docs").rglob("*.md")),
     ):
-        for target in re.findall(r"\]\((?!https?:)([^)#]+)", page.read_text()):
+        for target, anchor in re.findall(r"\]\((?!https?:)([^)#]+)(?:#([^)]*))?", page.read_text()):
             assert (page.parent / target).exists(), f"{page.name}: {target}"
+            if anchor and target.endswith(".md"):
+                assert anchor in _anchors(page.parent / target), f"{page.name}: {target}#{anchor}"
+
+
+def _anchors(page: Path) -> list[str]:
+    heads = re.findall(r"^#+ (.*)$", page.read_text(), re.M)
+    return [re.sub(r"[^\w -]", "", head.lower()).replace(" ", "-") for head in heads]
 
 
 def test_timings_in_the_documents_are_those_measured() -> None:

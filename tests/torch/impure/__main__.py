@@ -16,8 +16,8 @@ FAMILIES = (modules, functions, spiking, gradients, randomness, statistics, loss
 _HEAD = f"""# Impure cells and losses, and what becomes of each
 
 A cell and a loss must depend on their arguments alone, because steps run again. These do not, or seem not to. \
-Each runs for {STEPS} steps under five plans ({", ".join(STRATEGIES)}), and its gradients are compared with those \
-of a plain loop that starts from the same seeds: *right* means equal to 1e-9 in fp64, *refused* means an \
+Each runs for {STEPS} steps under five plans ({", ".join(STRATEGIES)}), and its gradients are compared with \
+those of a plain loop that starts from the same seeds: *right* means equal to 1e-9 in fp64, *refused* means an \
 `InputError`, whose beginning the last column shows. Strategies are named where they differ. None is different \
 without a word. [What is checked](checks.md) says how, and what cannot be found.
 
