@@ -105,8 +105,8 @@ def test_commands_of_the_documents_run(page: str, workplace: Path) -> None:
 
 #: Further pages whose Python is run. A compiler of C++ takes its time.
 PYTHON_PAGES = (
-    *sorted({*PAGES[1:]} - {"docs/accuracy.md"}), "docs/runtime.md", "docs/cells.md", "docs/torch-plans.md", "docs/checks.md",
-    "docs/start/pytorch.md", "docs/jax.md", "docs/executor.md",
+    *sorted({*PAGES[1:]} - {"docs/accuracy.md"}), "docs/runtime.md", "docs/cells.md", "docs/torch-plans.md",
+    "docs/checks.md", "docs/start/pytorch.md", "docs/jax.md", "docs/executor.md",
     pytest.param("docs/compiled.md", marks=pytest.mark.slow),
 )  # fmt: skip
 #: Pages whose Python other tests run: tests/studies/test_docs.py and tests/examples/test_examples.py.
