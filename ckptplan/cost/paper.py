@@ -2,7 +2,7 @@
 
 Names are the paper's. Arguments and results are scalars or numpy arrays; bytes are per unit, times are in
 seconds. If a chunk does not divide T, quotients are rounded up. Where the paper leaves something open, the
-decision is documented at the equation concerned; D0 to D3 are the numbers of docs/equations.md. Plans are
+decision is documented at the equation concerned; D0 to D5 are the numbers of docs/equations.md. Plans are
 chosen by the exact model (``cost/exact.py``) by default.
 
 All functions rise with every size and count, so that lower bounds of the arguments give lower bounds of the
@@ -18,7 +18,11 @@ from ckptplan.model.step_costs import StepCosts
 
 
 def nb_checkpoints(*, T: Quantity, chunk_size: Quantity) -> Any:
-    """Eq. (1): the number of checkpoints, rounded up where chunk_size does not divide T."""
+    """Eq. (1): the number of checkpoints, rounded up where chunk_size does not divide T.
+
+    D5: the paper counts one for each chunk. A schedule needs none for the last chunk, which it records in the
+    first sweep: the exact model has one fewer, and recomputes T - chunk_size steps instead of T.
+    """
     return ceil_div(T, chunk_size)
 
 
@@ -56,7 +60,11 @@ def time_standard(*, T_fwd: Quantity, T_bwd: Quantity, T_refwd: Quantity) -> Any
 
 
 def memory_remote(*, chunk_size: Quantity, M_s: Quantity, M_a: Quantity, M_others: Quantity) -> Any:
-    """Eq. (6): M_s (chunk_size + 1) + M_others. D0 as in (4)."""
+    """Eq. (6): M_s (chunk_size + 1) + M_others. D0 as in (4).
+
+    D4: the paper does not name the one state more; it is read as the checkpoint that is being moved. The exact
+    model has none: saves and loads of remote states pass through the working state, part of the workspace.
+    """
     return chunk_size * M_a + 1 * M_s + M_others
 
 
@@ -82,8 +90,9 @@ def time_hierarchical(
 ) -> Any:
     """Eq. (9): T_standard + (T_c nb_local + T_s) N_c.
 
-    D1: with (10) mended, not every message is full, so T_c is charged for the ``states`` that move
-    (``states_hierarchical``) and not for nb_local N_c of them.
+    D1: with (10) mended, not every message is full: if nb_local does not divide nb_checkpoints, the first
+    batch is short. So T_c is charged for the ``states`` that move (``states_hierarchical``) and not for
+    nb_local N_c of them, and T_s for each message, the short one included.
     """
     return T_standard + T_c * states + T_s * N_c
 

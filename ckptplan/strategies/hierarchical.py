@@ -44,6 +44,9 @@ def _printed(*, low: Columns, high: Columns, costs: StepCosts) -> Cost:
 
 
 def _transfers(point: Columns, *, costs: StepCosts) -> TransferTiming:
+    # With q = nb_local, e = r + o + b, z = f + o + b, and y = c1 (the first chunk) for one state, else c:
+    #   gap = q c f + q (s + a);  between = q c e + q (l + k)
+    #   turn = (y + q c) f + a + q (s + a) + c z + k + between
     chunk, batch = point["chunk_size"], point["nb_local"]
     checkpoints = ceil_div(costs.steps, chunk) - 1
     first = costs.steps - checkpoints * chunk

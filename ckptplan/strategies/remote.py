@@ -40,6 +40,8 @@ def _printed(*, low: Columns, high: Columns, costs: StepCosts) -> Cost:
 
 
 def _transfers(point: Columns, *, costs: StepCosts) -> TransferTiming:
+    # With e = r + o + b, z = f + o + b, and y = c1 (the first chunk) for one message, else c:
+    #   gap = c f + a;  turn = y f + a + c z + k;  between = c e + k;  last = c1 e + k
     chunk = point["chunk_size"]
     checkpoints = ceil_div(costs.steps, chunk) - 1
     first = costs.steps - checkpoints * chunk

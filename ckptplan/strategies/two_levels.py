@@ -39,9 +39,10 @@ class TwoLevels:
     def levels(self, *, low: Columns, high: Columns, steps: int) -> Levels:
         """Return the counts for segments of rc steps, cut into chunks of c = chunk_size.
 
-        With s = ceil(T/rc) segments, the first of L0 = T - (s-1) rc steps, docs/equations.md derives the
-        recomputed steps as (rc-c) + (s-2) g(rc) + g(L0), where g(L) = 2L - c if L > c, else L. In both cases
-        g(L) = 2L - min(c, L), so that the sum is
+        There are s = ceil(T/rc) segments, the first of L0 = T - (s-1) rc steps. A segment is swept once
+        without tapes and then reversed as in Standard, which runs g(L) = 2L - c steps again if L > c, else L:
+        in both cases g(L) = 2L - min(c, L). The last one is part of the first sweep and recomputes rc - c
+        steps. So (rc-c) + (s-2) g(rc) + g(L0) steps run again, which is
 
             2T - rc - (s-1) c - min(c, L0).
 
@@ -124,7 +125,16 @@ class TwoLevels:
         return Parameters({"chunk_size": chunk, self.segment: segment})
 
     def transfers(self, point: Columns, *, costs: StepCosts) -> TransferTiming:
-        """Return when transfers are due if each segment's first state is written once and read once."""
+        """Return when transfers are due if each segment's first state is written once and read once.
+
+        With z = f + o + b, y = L0 for one message, else rc, and u(L) = (N - 1) (s + a + l + k) + k for the
+        actions that reverse L steps in N chunks:
+
+            gap     = rc f + a
+            turn    = y f + a + rc z + (rc - c) r + u(rc)
+            between = rc (o + b) + g(rc) r + u(rc)
+            last    = L0 (o + b) + g(L0) r + u(L0)
+        """
         chunk, segment = point["chunk_size"], point[self.segment]
         checkpoints = ceil_div(costs.steps, segment) - 1
         first = costs.steps - checkpoints * segment

@@ -1,11 +1,24 @@
 """Equations (1) to (13): each by a case that can be checked by hand, and each decision on its gaps."""
 
+import re
+from pathlib import Path
+
 import numpy as np
+import pytest
 
 from ckptplan.cost import paper
+from ckptplan.model.record import Parameters
+from ckptplan.strategies.closed_form import ClosedForm
+from ckptplan.strategies.registry import all_strategies
 from tests.support import plain_costs
 
 SIZES = {"M_s": 10, "M_a": 10, "M_others": 7}
+
+
+def closed_form(name: str) -> ClosedForm:
+    strategy = all_strategies()[name]
+    assert isinstance(strategy, ClosedForm)
+    return strategy
 
 
 def test_eq_1_number_of_checkpoints_rounds_up() -> None:
@@ -76,6 +89,48 @@ def test_tapes_larger_than_states_are_charged_as_tapes() -> None:
     assert paper.memory_remote(chunk_size=8, **sizes) == 8 * 30 + 10
     assert paper.memory_hierarchical(chunk_size=8, nb_local=3, **sizes) == 8 * 30 + 3 * 10
     assert paper.memory_double(chunk_size=8, inner_checkpoints=4, **sizes) == 8 * 30 + 4 * 10
+
+
+def test_a_short_batch_costs_a_whole_message() -> None:
+    """Decision D1 where nb_local does not divide: batches of 1, 16, 16 and 16 of 65 checkpoints."""
+    assert paper.communications_hierarchical(nb_checkpoints=65, nb_local=16) == 2 * 4
+    assert paper.states_hierarchical(nb_checkpoints=65, nb_local=16) == 2 * (1 + 16 + 16 + 16)
+
+
+def test_the_printed_peak_of_remote_has_one_state_more() -> None:
+    """Decision D4: a schedule moves a checkpoint by way of the working state."""
+    costs, setting = plain_costs(64), Parameters(chunk_size=8)
+    remote = closed_form("remote")
+    printed = remote.cost(setting, costs=costs, model="paper")
+    exact = remote.cost(setting, costs=costs)
+    assert printed.local_peak_bytes[0] - exact.local_peak_bytes[0] == costs.state_bytes
+
+
+@pytest.mark.parametrize(
+    ("name", "setting", "recomputed"),
+    [
+        ("standard", Parameters(chunk_size=8), 8),
+        ("remote", Parameters(chunk_size=8), 8),
+        # Equation (12) runs every step again twice: 2 T, where the schedule runs 2 T - rc - (s - 1) c - c.
+        ("double", Parameters(chunk_size=4, remote_chunk_size=16), 16 + 3 * 4 + 4),
+    ],
+)
+def test_the_last_chunk_needs_no_checkpoint(name: str, setting: Parameters, recomputed: int) -> None:
+    """Decision D5: the paper counts n checkpoints and T steps, a schedule has n - 1 and T - c."""
+    costs = plain_costs(64)
+    printed = closed_form(name).cost(setting, costs=costs, model="paper")
+    exact = closed_form(name).totals(setting, costs=costs)
+    kept = printed.local_peak_bytes[0] - exact.local_peak_bytes
+    assert kept == costs.state_bytes
+    moved = 0 if name == "standard" else 2 * (paper.transfer_seconds(costs) + costs.message_seconds)
+    assert printed.seconds[0] - exact.seconds == pytest.approx(recomputed * costs.recompute_seconds + moved)
+
+
+def test_each_decision_is_on_the_page_and_at_its_equation() -> None:
+    page = (Path(__file__).parents[2] / "docs/equations.md").read_text()
+    named = set(re.findall(r"^- \*\*(D\d),", page, re.M))
+    assert named == set(re.findall(r"D\d(?=[:,])", Path(str(paper.__file__)).read_text()))
+    assert named == {f"D{number}" for number in range(6)}
 
 
 def test_arrays_give_what_scalars_give() -> None:
