@@ -4,19 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from ckptplan.paper.claims.claim import COMPUTE, TRANSFERS, Claim
+from ckptplan.paper.claims.claim import COMPUTE, FITTED_MEMORY, TRANSFERS, Claim
 from ckptplan.paper.figures.content import PaperFigure
 from ckptplan.paper.setting import PaperSetting
-from ckptplan.paper.text import format_model, format_reading, format_value, summarize
+from ckptplan.paper.text import format_model, format_reading, format_value, name_judged, summarize
 from ckptplan.wording import Argument, Wording
 
 _HEAD = """\
 # The paper's figures and claims, from the model
 
 The paper is Bencheikh, Finkbeiner, Neftci 2024, [arXiv 2412.11810](https://arxiv.org/abs/2412.11810). \
-This page compares what it says with what the model computes for `{workload}` on `{profile}`. The figures \
-show the model's results for the content of the paper's Figures 2 to 5; the paper's own were measured. Every \
-number below is computed, and this page is written by
+This page compares what it says with what the model computes for `{workload}` on `{profile}`. Every number is \
+computed, and the page is written by
 
 ```sh
 {page_command}
@@ -26,16 +25,26 @@ The claims as data: `{claims_command}` (or `csv`); the points of a figure: `{poi
 
 ## Claims
 
-{summary}. A verdict is computed: it says whether the model's number is in the range that the statement is \
-read as. **Agrees by fit** means that an input was chosen so that the claim holds, because the value that \
-would settle it is not published: such an agreement tests nothing. An asterisk marks numbers that depend on \
-inputs that are assumed, not published. Words without a number, such as "not significant" and "almost", are \
-read as up to 10 %, "unaffected" as up to 1 %. A largest T is read as: it fits, and twice as many steps do \
-not, because the paper reports few lengths (400, 2,000 and 4,000). The model is the exact one of \
-[equations](equations.md); where the paper prints an equation for the same quantity, its value is in the \
-column "equations". The step times are `forward_seconds`, `backward_seconds` and `recompute_seconds` of the \
-[workload](workloads.md); all inputs with their origins: `ckptplan workloads show {workload}`, `ckptplan \
-profiles show {profile}`.
+{summary}. The verdict says whether the model's number is in the range that the statement is read as:
+
+- **Agrees by fit**: an input that is not published was chosen so that the claim holds. Such an agreement \
+tests nothing.
+- **An input**: {judged} compare the paper's words with a number that the workload assumes, not with a result. \
+The verdict tests the paper against itself, not the model.
+- An asterisk marks numbers that depend on inputs that are assumed, not published. Below, "transfers" are the \
+rates, the latency and T_s.
+- "Not significant", "almost" and the like are read as up to 10 %, "unaffected" as up to 1 %. A largest T is \
+read as: it fits, and twice as many steps do not.
+- The model is the exact one of [equations](equations.md); the column "equations" has the value of the printed \
+equation, if there is one.
+
+All inputs with their origins: `ckptplan workloads show {workload}`, `ckptplan profiles show {profile}`.
+"""
+
+_FIGURES = """\
+## The content of the paper's figures
+
+These show the model's results; the paper's own were measured.
 """
 
 
@@ -59,6 +68,7 @@ def render_page(
         workload=setting.workload.name,
         profile=setting.profile.name,
         summary=summarize(claims),
+        judged=name_judged(claims),
         page_command=command(markdown="docs/paper.md", pictures="docs/pictures"),
         claims_command=command(format="json"),
         points_command=command(figure=4, format="csv"),
@@ -70,6 +80,7 @@ def render_page(
         "\n".join(_render_notes(claims, agreeing=False)) + "\n",
         "## What the agreements are worth\n",
         "\n".join(_render_notes(claims, agreeing=True)) + "\n",
+        _FIGURES,
         *(
             _render_figure(figure, picture, command=command(figure=figure.number, format="csv"))
             for figure, picture in zip(figures, pictures, strict=True)
@@ -99,23 +110,26 @@ def _render_notes(claims: Sequence[Claim], *, agreeing: bool) -> Iterator[str]:
     for number, claim in enumerate(claims, start=1):
         if claim.agrees is not agreeing:
             continue
-        place = claim.section if claim.section == "abstract" else f"section {claim.section}"
         # Not a Markdown list, which would renumber the claims.
-        yield f'**{number}.** *"{claim.quote}"* ({place}). {claim.why}{_render_inputs(claim)}\n'
+        yield f'**{number}.** *"{claim.quote}"* {claim.why}{_render_inputs(claim)}\n'
 
 
 def _render_inputs(claim: Claim) -> str:
     parts = []
     if claim.fitted:
-        parts.append(f"chosen so that it holds: {_name_inputs(claim.fitted)}")
+        parts.append(f"Chosen so that it holds: {_name_inputs(claim.fitted)}.")
     others = [field for field in claim.assumed if field not in claim.fitted]
     if others:
-        parts.append(f"assumed, not published: {_name_inputs(others)}")
-    return f" Inputs {'; '.join(parts)}." if parts else ""
+        parts.append(f"Assumed: {_name_inputs(others)}.")
+    return "".join(f" {part}" for part in parts)
 
 
 #: Inputs that are usually named together.
-_GROUPS = {"the step times": COMPUTE, "transfer rates, latency and T_s": TRANSFERS}
+_GROUPS = {
+    "step times": COMPUTE,
+    "transfers": TRANSFERS,
+    "resident bytes": FITTED_MEMORY,
+}
 
 
 def _name_inputs(names: Sequence[str]) -> str:
@@ -127,6 +141,6 @@ def _name_inputs(names: Sequence[str]) -> str:
 
 def _render_figure(figure: PaperFigure, picture: str, *, command: str) -> str:
     return (
-        f"## Content of Figure {figure.number}. "
-        f"{figure.title}\n\n![{figure.title}]({picture})\n\n{figure.caption} Data: `{command}`.\n"
+        f"### Figure {figure.number}. {figure.title}\n\n![{figure.title}]({picture})\n\n"
+        f"{figure.caption} Data: `{command}`.\n"
     )

@@ -12,7 +12,7 @@ from rich.text import Text
 from ckptplan.paper.claims.claim import Claim
 from ckptplan.paper.figures.content import PaperFigure, point_row
 from ckptplan.paper.setting import PaperSetting
-from ckptplan.paper.text import ASSUMED, format_model, summarize
+from ckptplan.paper.text import ASSUMED, format_model, name_judged, summarize
 from ckptplan.report.aligned import align_counts
 from ckptplan.report.columns import Cell, FittedTable, TableColumn, wrap_lines
 from ckptplan.report.view import View
@@ -70,7 +70,7 @@ def _print_claims(
     table.print_on(console, wording=wording)
     console.print()
     console.print(wrap_lines(summarize(claims), width=console.width), soft_wrap=True)
-    _print_paragraphs(console, _legend(wording))
+    _print_paragraphs(console, _legend(wording, judged=name_judged(claims)))
     console.print()
     console.print(Text("Why claims disagree", style="bold"))
     _print_paragraphs(
@@ -92,11 +92,12 @@ def _format_title(setting: PaperSetting) -> str:
     return f"Claims of arXiv 2412.11810 and the model's numbers for {job}"
 
 
-def _legend(wording: Wording) -> Iterator[str]:
+def _legend(wording: Wording, *, judged: str) -> Iterator[str]:
     """Yield what the terms of the table mean."""
     names = wording(Argument("format", "json"))
     yield f"{ASSUMED} depends on inputs that are assumed, not published; {names} names them"
     yield "agrees by fit: an input was chosen so that the claim holds; the agreement tests nothing"
+    yield f"{judged}: an input is judged, not a result; the verdict tests the paper against itself"
     yield (
         "words without a number ('not significant', 'almost') are read as up to 10 %, 'unaffected' as up to 1 %"
     )
@@ -122,6 +123,7 @@ def _make_claim_row(claim: Claim) -> dict[str, Any]:
         "verdict": claim.verdict,
         "assumed": list(claim.assumed),
         "fitted": list(claim.fitted),
+        "judges_input": claim.judges_input,
         "why": claim.why,
     }
 

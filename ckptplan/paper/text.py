@@ -22,6 +22,11 @@ def summarize(claims: Sequence[Claim]) -> str:
     )
 
 
+def name_judged(claims: Sequence[Claim]) -> str:
+    """Return the numbers of the claims that judge an input: '2 and 3'."""
+    return " and ".join(str(number) for number, claim in enumerate(claims, start=1) if claim.judges_input)
+
+
 def format_model(claim: Claim) -> str:
     """Return the model's number, marked if it depends on assumptions."""
     return f"{format_value(claim.model, claim.unit)}{ASSUMED if claim.assumed else ''}"

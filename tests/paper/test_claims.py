@@ -18,6 +18,7 @@ from ckptplan.paper.claims import (
 )
 from ckptplan.paper.claims.claim import Claim
 from ckptplan.paper.setting import PaperSetting, find_largest, load_paper_setting, nearest_root
+from tests.support import run
 
 PAPER = load_paper_setting()
 CLAIMS = {claim.name: claim for claim in make_claims(PAPER)}
@@ -185,6 +186,16 @@ def test_a_claim_is_quoted_and_explained(claim: Claim) -> None:
         "V",
         "VI",
     )
+
+
+def test_claims_that_judge_an_input_are_named() -> None:
+    """Their number is an input of the workload: the verdict tests the paper against itself."""
+    judged = [number for number, claim in enumerate(CLAIMS.values(), start=1) if claim.judges_input]
+    assert judged == [2, 3]
+    share = PAPER.workload.recompute_seconds / PAPER.workload.forward_seconds
+    assert all(claim.model == share for claim in CLAIMS.values() if claim.judges_input)
+    assert "2 and 3: an input is judged, not a result" in run("paper").stdout
+    assert "**An input**: 2 and 3 " in run("paper", "--markdown", "-").stdout
 
 
 def test_what_is_assumed_is_said() -> None:

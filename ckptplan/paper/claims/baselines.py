@@ -8,7 +8,7 @@ from ckptplan.paper.claims.readings import UNAFFECTED, at_most, exactly
 from ckptplan.paper.claims.study import count_states, describe_point
 from ckptplan.paper.figures.study import CHUNK_SIZES, STUDY_STEPS
 from ckptplan.paper.setting import PaperSetting, nearest_root
-from ckptplan.units import format_bytes, format_percent
+from ckptplan.units import format_percent
 
 #: The paper's strategies, except plain backpropagation.
 _CHECKPOINTING = ("standard", "remote", "hierarchical", "double")
@@ -66,7 +66,7 @@ def standard_chunk(setting: PaperSetting) -> Claim:
         setting,
         name="standard-chunk",
         section="V",
-        quote="chunk_size = sqrt(T) = 64, for the given T = 4096, optimally reduces memory usage",
+        quote="chunk_size = sqrt(T) = 64 ... optimally reduces memory usage",
         subject=f"chunk_size of Standard's least memory at T = {STUDY_STEPS:,}",
         unit="count",
         paper="64",
@@ -96,8 +96,7 @@ def standard_chunk_and_time(setting: PaperSetting) -> Claim:
         model=max(times) / min(times) - 1,
         equations=0.0,
         inputs=COMPUTE,
-        why="Equation (5) has no chunk_size. A schedule does not recompute its last chunk, so longer chunks "
-        "are slightly faster.",
+        why="A schedule does not recompute its last chunk, so longer chunks are slightly faster.",
     )
 
 
@@ -116,13 +115,12 @@ def remote_chunk(setting: PaperSetting) -> Claim:
         setting,
         name="remote-chunk",
         section="V",
-        quote="the optimal chunk_size is the largest size that can fit in local memory",
+        quote="the largest size that can fit in local memory",
         subject=f"fastest chunk_size of Remote at T = {STUDY_STEPS:,}",
         unit="count",
         paper="the largest that fits",
         reading=exactly(max(fitting)),
         model=best.parameters["chunk_size"],
         inputs=MEMORY,
-        why=f"A longer chunk never needs more checkpoints, and recomputes less. {max(fitting)} is the largest "
-        f"that fits {format_bytes(there.profile.local_bytes)}.",
+        why="A longer chunk never needs more checkpoints, and recomputes less.",
     )

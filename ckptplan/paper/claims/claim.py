@@ -36,6 +36,8 @@ class Claim:
     fitted: tuple[str, ...]
     #: Why the two differ, or what the agreement is worth.
     why: str
+    #: Whether ``model`` is an input of the workload, so that the verdict says nothing of the model.
+    judges_input: bool = False
 
     @property
     def agrees(self) -> bool:
@@ -80,6 +82,7 @@ def make_claim(
     inputs: Iterable[str] = (),
     fitted: Iterable[str] = (),
     why: str,
+    judges_input: bool = False,
 ) -> Claim:
     """Return a claim; ``assumed`` are those of ``inputs`` that ``setting`` gives no published source for.
 
@@ -99,6 +102,7 @@ def make_claim(
         assumed=tuple(field for field in inputs if _is_assumed(setting, field)),
         fitted=tuple(fitted),
         why=why,
+        judges_input=judges_input,
     )
 
 

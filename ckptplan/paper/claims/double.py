@@ -27,8 +27,7 @@ def double_gains_from_local_checkpoints(setting: PaperSetting) -> Claim:
         setting,
         name="double-gains",
         section="V",
-        quote="while the training time for Hierachical Checkpointing did not improve for increasing number "
-        "of local checkpoints, it does for Double Checkpointing",
+        quote="did not improve for increasing number of local checkpoints, it does for Double Checkpointing",
         subject=f"time that {_CHUNK} chunks a segment save over 1, chunk_size {_CHUNK}, T = {STUDY_STEPS:,}",
         unit="overhead",
         paper="improves",
@@ -75,17 +74,17 @@ def remote_chunk_of_double(setting: PaperSetting) -> Claim:
         setting,
         name="double-remote-chunk",
         section="V",
-        quote="the optimal configuration was found to be remote_chunk_size between 64 and 256",
+        quote="found to be remote_chunk_size between 64 and 256",
         subject=f"remote_chunk_size of the fastest Double within the tile, T = {STUDY_STEPS:,}",
         unit="count",
         paper="64 to 256",
         reading=between(64, 256),
         model=double.parameters["remote_chunk_size"],
         inputs=MEMORY,
-        why=f"Memory decides: {free:.0f} states are free, as many as {describe_point(double)} takes; "
-        "the resident bytes behind that were chosen to match the largest T. The paper does not define the best "
-        "trade-off: the knee of time and memory (objective balanced) is at remote_chunk_size "
-        f"{knee.parameters['remote_chunk_size']}, {format_percent(there.overhead(knee))} time.",
+        why=f"Memory decides: {free:.0f} states are free, as many as {describe_point(double)} takes. The "
+        "paper does not define the best trade-off: the knee of time and memory (objective balanced) is at "
+        f"remote_chunk_size {knee.parameters['remote_chunk_size']}, {format_percent(there.overhead(knee))} "
+        "time.",
     )
 
 
@@ -128,8 +127,7 @@ def larger_remote_chunks(setting: PaperSetting) -> Claim:
         setting,
         name="larger-remote-chunks",
         section="V",
-        quote="Larger remote chunk sizes minimize synchronization overhead, resulting in faster training "
-        "times but higher memory usage",
+        quote="resulting in faster training times but higher memory usage",
         subject=f"doublings of remote_chunk_size, {segments[0]} to {segments[-1]:,}, that are faster and "
         "need more memory",
         unit="count",
@@ -137,8 +135,7 @@ def larger_remote_chunks(setting: PaperSetting) -> Claim:
         reading=exactly(len(points) - 1),
         model=confirmed,
         inputs=(*COMPUTE, *TRANSFERS),
-        why=f"There are {len(points) - 1} doublings. They save time of transfers, of which synchronisation "
-        "is the smaller part.",
+        why="They save time of transfers, of which synchronisation is the smaller part.",
     )
 
 
@@ -158,8 +155,7 @@ def memory_growth(setting: PaperSetting) -> Claim:
         setting,
         name="memory-growth",
         section="VI",
-        quote="even for purely on-chip memory scenarios due to it's drastically reduced memory requirement, "
-        "O(T^(1/4))",
+        quote="purely on-chip memory scenarios due to it's drastically reduced memory requirement, O(T^(1/4))",
         subject=f"exponent of T in the least states of Double all on chip, T = {STUDY_STEPS:,} to {long:,}",
         unit="exponent",
         paper="1/4",
@@ -168,7 +164,7 @@ def memory_growth(setting: PaperSetting) -> Claim:
         why=f"Double holds {double:.0f} states on chip at T = {STUDY_STEPS:,} because {remote} more are "
         "remote. With all on chip (the strategy nested) chunk_size + segment_size / chunk_size + T "
         f"/ segment_size is least at 3 T^(1/3) = {least:.0f}; counted exactly, "
-        f"{states[STUDY_STEPS]:.0f} states. The spikes of all steps add to that; they grow linearly with T.",
+        f"{states[STUDY_STEPS]:.0f} states. The spikes of all steps add to that, linearly in T.",
     )
 
 

