@@ -1,4 +1,4 @@
-"""Computes lower bounds on what any schedule adds to the first sweep (proofs: docs/optimality.md)."""
+"""Computes lower bounds on what any schedule adds to the first sweep (docs/optimality.md says when each holds)."""
 
 from __future__ import annotations
 
