@@ -1,4 +1,4 @@
-"""Computes lower bounds on what any schedule adds to the first sweep (docs/optimality.md says when each holds)."""
+"""Computes lower bounds on what any schedule adds to the first sweep (when each holds: docs/optimality.md)."""
 
 from __future__ import annotations
 
