@@ -1,4 +1,4 @@
-"""Settings of all tests."""
+"""Settings of all tests, and their two kinds: quick ones, which run by default, and slow ones."""
 
 import atexit
 import os
@@ -7,6 +7,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+import pytest
 from hypothesis import HealthCheck, settings
 
 # Tests run on all cores already; threads that wait for each other on busy cores take many times as long.
@@ -18,10 +19,47 @@ if "PYTEST_XDIST_WORKER" not in os.environ:
     atexit.register(shutil.rmtree, os.environ["CKPTPLAN_CACHE"], ignore_errors=True)
     (Path(os.environ["CKPTPLAN_CACHE"]) / "plans").touch()
 
+#: What `python -m pytest` selects (pyproject.toml); slow modules are then not even imported.
+QUICK_ONLY = "not slow"
+#: The kind of each folder and module of tests. A quick one may mark single tests with `pytest.mark.slow`.
+QUICK = frozenset({
+    "cli", "cost", "golden", "laws", "model", "paper", "planning", "recursion", "report", "schedule", "search",
+    "storage", "strategies", "studies", "test_errors.py", "test_house.py", "test_smoke_jax.py",
+    "test_smoke_torch.py", "test_units.py", "test_wording.py",
+})  # fmt: skip
+SLOW = frozenset({
+    "calibration", "examples", "execution", "interop", "jax", "pages", "security", "torch", "test_contracts.py",
+    "test_docs.py", "test_fuzz.py", "test_gpu_benchmark.py", "test_packaging.py", "test_site.py",
+})  # fmt: skip
+HERE = Path(__file__).parent
+
+
+def room_of(path: Path) -> str:
+    """The folder or module of this folder that a path is, or lies in."""
+    return path.relative_to(HERE).parts[0]
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Leave slow modules out where only quick tests are selected: they import what README does not install."""
+    if config.option.markexpr != QUICK_ONLY or collection_path == HERE or HERE not in collection_path.parents:
+        return None
+    return room_of(collection_path) in SLOW or None
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark what is slow by its place; a place of neither kind is an error."""
+    for item in items:
+        room = room_of(item.path)
+        if room in SLOW:
+            item.add_marker(pytest.mark.slow)
+        elif room not in QUICK:
+            raise pytest.UsageError(f"tests/{room}: say in tests/conftest.py whether it is quick or slow")
+
+
 # The deadline is off: machines are shared, and a slow example is no failure.
 _common: Any = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}
 # Tests of a change see the same examples each time; "thorough" draws new ones.
-settings.register_profile("quick", max_examples=60, derandomize=True, **_common)
+settings.register_profile("quick", max_examples=12, derandomize=True, **_common)
 settings.register_profile("gate", max_examples=120, derandomize=True, **_common)
 settings.register_profile("thorough", max_examples=1000, **_common)
 settings.load_profile(os.environ.get("CKPTPLAN_HYPOTHESIS", "quick"))

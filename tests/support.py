@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import os
 import signal
 import subprocess
@@ -10,11 +12,14 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 from hypothesis import strategies as st
 
 import ckptplan
+from ckptplan.cli import main
+from ckptplan.cli.interrupts import Interrupts
 from ckptplan.cost.exact import Cost
 from ckptplan.model.budget import Budget
 from ckptplan.model.calibration import Calibration
@@ -181,6 +186,27 @@ def one_cost(strategy: ClosedForm, costs: StepCosts, parameters: Mapping[str, in
 
 
 def run(
+    *arguments: str, stdin: str | None = None, cwd: Path | None = None, **environment: str
+) -> subprocess.CompletedProcess[str]:
+    """Run a command of the program in this process, with streams, folder and variables of its own.
+
+    It parses, computes and prints as a process would, without the second that imports take.
+    """
+    out, err = io.StringIO(), io.StringIO()
+    variables = {name: value for name, value in os.environ.items() if name != "COLUMNS"} | environment
+    with (
+        patch.dict(os.environ, variables, clear=True),
+        patch.object(sys, "argv", ["ckptplan", *arguments]),
+        patch.object(sys, "stdin", io.StringIO(stdin or "")),
+        contextlib.chdir(cwd or Path.cwd()),
+        contextlib.redirect_stdout(out),
+        contextlib.redirect_stderr(err),
+    ):
+        code = main.run(list(arguments), Interrupts())
+    return subprocess.CompletedProcess(["ckptplan", *arguments], code, out.getvalue(), err.getvalue())
+
+
+def run_process(
     *arguments: str,
     stdin: str | None = None,
     cwd: Path | None = None,

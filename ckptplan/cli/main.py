@@ -45,7 +45,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     interrupts.listen()
     settle()
     try:
-        code = _run(arguments, interrupts)
+        code = run(arguments, interrupts)
         sys.stdout.flush()
     except Terminated:
         code = TERMINATED
@@ -65,7 +65,11 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     sys.exit(code)
 
 
-def _run(arguments: list[str], interrupts: Interrupts) -> int:
+def run(arguments: list[str], interrupts: Interrupts) -> int:
+    """Run one command within this process, report its error if it has one, and return its exit code.
+
+    Raises Terminated, KeyboardInterrupt, BrokenPipeError and OSError of standard output, which ``main`` handles.
+    """
     # The imports below stay in use. Collecting garbage during them, and searching every installed package for
     # pydantic plugins, takes a tenth of a command's time.
     gc.set_threshold(100_000)

@@ -15,7 +15,10 @@ from pathlib import Path
 import pytest
 
 import ckptplan
-from tests.support import run, started
+from tests.support import run, run_process, started
+
+#: It measures.
+pytestmark = pytest.mark.slow
 
 SMALL = ("--cell", "gru", "--batch", "4", "--neurons", "16", "--inputs", "8", "--T", "100", "--threads", "1")
 #: Machines that run tests are busy: what is measured is written all the same.
@@ -198,7 +201,9 @@ def test_an_interrupted_calibration_keeps_what_it_measured(
     """After three rounds both files, before them the sizes, before those nothing."""
     (tmp_path / "cells.py").write_text(INTERRUPTING)
     job = ("calibrate", "--cell", "cells:make", "--threads", "1", "--repeats", "50", "--force")
-    done = run(*job, "--max-seconds", "3600", cwd=tmp_path, heeds_interrupts=True, CALLS=calls, SIGNAL=name)
+    done = run_process(
+        *job, "--max-seconds", "3600", cwd=tmp_path, heeds_interrupts=True, CALLS=calls, SIGNAL=name
+    )
     assert done.returncode == code, done.stderr
     assert sorted(path.name for path in tmp_path.glob("*.toml")) == files
     if len(files) == 2:
@@ -209,7 +214,7 @@ def test_an_interrupted_calibration_keeps_what_it_measured(
     elif files:
         assert "sizes written to my-workload.toml, as with --bytes-only" in done.stderr
         (tmp_path / "my-workload.toml").write_text("kept")
-        done = run(*job, cwd=tmp_path, heeds_interrupts=True, CALLS=calls, SIGNAL=name)
+        done = run_process(*job, cwd=tmp_path, heeds_interrupts=True, CALLS=calls, SIGNAL=name)
         assert "my-workload.toml exists: it was left as it was" in done.stderr
         assert (tmp_path / "my-workload.toml").read_text() == "kept"
 

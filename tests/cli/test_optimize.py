@@ -16,7 +16,7 @@ import pytest
 
 import ckptplan
 from ckptplan.storage.schemas import file_schema
-from tests.support import run, started
+from tests.support import run, run_process, started
 
 GOLDEN = Path(__file__).parent.parent / "golden"
 MAIN_JOB = ("optimize", "--T", "4096", "--profile", "ipu-mk2")
@@ -45,7 +45,7 @@ def test_no_colour_codes_off_a_terminal() -> None:
 
 
 def test_a_terminal_that_cannot_show_blocks_gets_ascii() -> None:
-    done = run(*MAIN_JOB, PYTHONIOENCODING="latin-1")
+    done = run_process(*MAIN_JOB, PYTHONIOENCODING="latin-1")
     assert done.returncode == 0
     assert "########" in done.stdout
 
@@ -367,10 +367,10 @@ def test_a_closed_pipe_ends_quietly() -> None:
 def test_an_internal_fault_exits_1_and_says_how_to_see_more(tmp_path: Path) -> None:
     """A fault is provoked from outside: a numpy that cannot be imported."""
     (tmp_path / "numpy.py").write_text("raise RuntimeError('broken numpy')")
-    done = run("optimize", PYTHONPATH=str(tmp_path))
+    done = run_process("optimize", PYTHONPATH=str(tmp_path))
     assert done.returncode == 1
     assert done.stderr.startswith("ckptplan: RuntimeError: broken numpy (a fault in ckptplan")
-    assert "Traceback" in run("optimize", PYTHONPATH=str(tmp_path), CKPTPLAN_DEBUG="1").stderr
+    assert "Traceback" in run_process("optimize", PYTHONPATH=str(tmp_path), CKPTPLAN_DEBUG="1").stderr
 
 
 INVENTED_PROFILE = """

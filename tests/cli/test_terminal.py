@@ -24,7 +24,7 @@ from ckptplan.cli.help import EXAMPLES, describe_strategies, find_example
 from ckptplan.errors import did_you_mean
 from ckptplan.strategies.registry import all_strategies
 from tests.security.program import run_all
-from tests.support import run, small_plan
+from tests.support import run, run_process, small_plan
 
 ROOT = Path(__file__).parent.parent.parent
 README = (ROOT / "README.md").read_text()
@@ -98,7 +98,7 @@ def test_bash_completes_files_where_nothing_is_offered(home: Path) -> None:
 
 @pytest.mark.parametrize("value", ["complete_bash", "bash_complete", "source_tcsh", "x"])
 def test_a_request_for_completion_that_says_nothing_is_ignored(value: str) -> None:
-    done = run("-V", _CKPTPLAN_COMPLETE=value)
+    done = run_process("-V", _CKPTPLAN_COMPLETE=value)
     assert (done.returncode, done.stdout) == (0, f"ckptplan {ckptplan.__version__}\n")
 
 

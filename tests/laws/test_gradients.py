@@ -25,6 +25,9 @@ from ckptplan.jax.tapes import TAPES
 from ckptplan.strategies.registry import all_strategies
 from tests.torch.support import plan_of
 
+#: It needs both runtimes.
+pytestmark = pytest.mark.slow
+
 Numbers = npt.NDArray[Any]
 STRATEGIES = sorted(all_strategies())
 #: Functions that both libraries have under the same name.
