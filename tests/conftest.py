@@ -28,7 +28,7 @@ QUICK = frozenset({
     "test_smoke_torch.py", "test_units.py", "test_wording.py",
 })  # fmt: skip
 SLOW = frozenset({
-    "calibration", "examples", "execution", "interop", "jax", "pages", "security", "torch", "test_contracts.py",
+    "calibration", "examples", "execution", "interop", "jax", "pages", "security", "torch", "test_architecture.py", "test_contracts.py",
     "test_docs.py", "test_fuzz.py", "test_gpu_benchmark.py", "test_packaging.py", "test_site.py",
 })  # fmt: skip
 HERE = Path(__file__).parent
@@ -46,14 +46,18 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     return room_of(collection_path) in SLOW or None
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    """Refuse tests of neither kind."""
+    holding = {room_of(path) for path in HERE.rglob("test_*.py")}
+    if unknown := holding - QUICK - SLOW:
+        raise pytest.UsageError(f"say in tests/conftest.py whether these are quick or slow: {sorted(unknown)}")
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark what is slow by its place; a place of neither kind is an error."""
+    """Mark what is slow by its place."""
     for item in items:
-        room = room_of(item.path)
-        if room in SLOW:
+        if room_of(item.path) in SLOW:
             item.add_marker(pytest.mark.slow)
-        elif room not in QUICK:
-            raise pytest.UsageError(f"tests/{room}: say in tests/conftest.py whether it is quick or slow")
 
 
 # The deadline is off: machines are shared, and a slow example is no failure.
