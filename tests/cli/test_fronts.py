@@ -197,6 +197,7 @@ def test_largest_of_nothing_exits_3() -> None:
     assert "does not fit" in done.stdout
 
 
+@pytest.mark.slow
 def test_a_file_is_what_its_name_says(tmp_path: Path) -> None:
     """JSON or CSV by the end of the name, where no format is asked for; a table otherwise."""
     for command in (("pareto", *SHORT), ("largest", "T")):

@@ -23,6 +23,7 @@ def test_the_table_says_what_is_proved_and_what_a_regular_schedule_costs() -> No
     assert "double  chunk_size 16, remote_chunk_size 256: 34.42 ms, +6.4 % time" in text
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("objective", ["memory", "balanced"])
 def test_a_bound_of_times_is_no_proof_of_anything_else(objective: str) -> None:
     """The bound stays in the data, where it says of what it is one."""

@@ -81,6 +81,7 @@ def test_one_process_writes_what_several_write(whole: dict[str, Path], tmp_path:
     assert (tmp_path / "a.csv").read_bytes() == whole["csv"].read_bytes()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["csv", "jsonl", "parquet"])
 def test_a_sweep_killed_again_and_again_ends_as_one_that_never_was(
     name: str, whole: dict[str, Path], tmp_path: Path
@@ -110,6 +111,7 @@ def test_a_sweep_killed_again_and_again_ends_as_one_that_never_was(
         assert file.read_bytes() == whole[name].read_bytes()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["csv", "jsonl"])
 def test_a_file_that_ends_anywhere_is_continued(name: str, whole: dict[str, Path], tmp_path: Path) -> None:
     """Cut at the end of the beginning, at a line's end, within a number, within the first cell."""
@@ -282,6 +284,7 @@ def test_rows_beside_a_parquet_file_are_looked_at_before_anything_goes(
     assert folder_of(tmp_path) == before
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("finished", [b"no Parquet", "other"])
 def test_a_killed_restart_is_continued_though_the_file_holds_another_sweep(
     finished: bytes | str, whole: dict[str, Path], tmp_path: Path

@@ -143,6 +143,7 @@ def tiny_plan() -> ckptplan.Plan:
 RUN_ELSEWHERE = ("calibrate", *(path for path, line in EXAMPLES.items() if f"/{line}\n" in README))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", [path for path in EXAMPLES if path not in RUN_ELSEWHERE])
 def test_examples_run(path: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As they stand, with a plan of few steps."""

@@ -29,6 +29,9 @@ from ckptplan.studies.axes import all_axes
 from tests.calibration.test_verdicts import contender, made, sample
 from tests.support import small_plan
 
+#: It runs every documented command.
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parent.parent.parent
 PAGES = (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")))
 #: Commands that measure, or need what only they write; and those that print no table.

@@ -195,6 +195,7 @@ def test_fronts_and_sweeps_name_the_plan_of_optimize(job: Any, names: list[str],
         assert told(front.at(budget)) == told(smaller)
 
 
+@pytest.mark.slow
 @settings(max_examples=10)
 @given(job=jobs(), name=st.sampled_from(sorted(CLOSED)), more=st.floats(0, 1))
 def test_the_plan_of_the_longest_job_is_that_of_optimize(job: Any, name: str, more: float) -> None:
@@ -209,6 +210,7 @@ def test_the_plan_of_the_longest_job_is_that_of_optimize(job: Any, name: str, mo
 MACHINES = ("ipu-mk2", "ipu-bow", "nvidia-a100-80gb", "raspberry-pi-5", "cpu-nvme", "ipu-mk1")
 
 
+@pytest.mark.slow
 @settings(max_examples=8)
 @given(
     names=st.lists(st.sampled_from(MACHINES), min_size=1, max_size=3, unique=True),

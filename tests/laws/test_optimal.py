@@ -207,6 +207,7 @@ def test_with_little_remote_memory_the_optimum_uses_what_there_is() -> None:
     assert winner.least_seconds == pytest.approx(6447)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("steps", "remote"), [(100_000, 0), (10**6, 0), (100_000, 3)])
 def test_long_sequences_in_local_memory_are_revolve(steps: int, remote: int) -> None:
     """Room for one tape and nine states: binomial checkpointing has no end at 30,000 steps."""
@@ -306,6 +307,7 @@ def test_what_has_no_schedule_has_a_reason(
         assert enough.best() is not None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", sorted(SOLVED))
 def test_short_sequences_of_many_bytes_take_little_memory_to_plan(name: str) -> None:
     """Tables grow with steps times units: five steps whose sizes share no unit had tables of 40 GiB."""
@@ -321,6 +323,7 @@ def test_short_sequences_of_many_bytes_take_little_memory_to_plan(name: str) -> 
         assert found is not None or find_reason(question, subject=name).binding == "steps"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["disk-revolve", "optimal", "periodic"])
 @pytest.mark.parametrize(("steps", "local"), [(3 * 10**7, 60), (2 * 10**7, 10**7)])
 def test_long_sequences_beside_compute_are_counted_and_not_played(

@@ -63,6 +63,7 @@ def test_a_schedule_is_said_to_be_there_exactly_where_one_is_found(
         assert strategy.least_local_bytes(costs) <= local
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SOLVED)
 @settings(max_examples=25)
 @given(

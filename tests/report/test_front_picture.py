@@ -12,6 +12,9 @@ from ckptplan.report.style import styled
 from tests.report.jobs import front_of, jobs
 from tests.report.measured import assert_legible, texts_of
 
+#: It draws every picture, and measures where each text stands.
+pytestmark = pytest.mark.slow
+
 #: Every job in the narrowest size; some in the others.
 CASES = [
     *((name, "column") for name in jobs()),

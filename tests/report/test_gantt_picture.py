@@ -15,6 +15,9 @@ from ckptplan.report.style import styled
 from tests.report.jobs import plan_of
 from tests.report.measured import assert_legible, texts_of
 
+#: It draws every picture, and measures where each text stands.
+pytestmark = pytest.mark.slow
+
 CASES = [
     ("ours", None, "column"),
     ("LSTM on a Jetson", None, "column"),

@@ -11,6 +11,9 @@ from ckptplan.report.style import styled
 from ckptplan.studies.machines import MachineComparison
 from tests.report.measured import assert_legible, texts_of
 
+#: It draws every picture, and measures where each text stands.
+pytestmark = pytest.mark.slow
+
 NAMES = ("ipu-mk2", "ipu-mk1", "nvidia-h200", "raspberry-pi-5", "nvidia-jetson-orin-nano", "cpu-nvme")
 
 

@@ -17,6 +17,9 @@ from ckptplan.studies.sweep import iterate_rows, make_sweep
 from tests.report.jobs import JETSON, LSTM, jobs
 from tests.report.measured import assert_legible, texts_of
 
+#: It draws every picture, and measures where each text stands.
+pytestmark = pytest.mark.slow
+
 OURS = jobs()["ours"]
 MACHINES = [OURS.profile, ckptplan.load_profile("ipu-mk1"), ckptplan.load_profile("nvidia-a100-80gb")]
 

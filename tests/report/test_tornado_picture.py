@@ -12,6 +12,9 @@ from ckptplan.report.tornado import draw_tornado
 from tests.report.jobs import jobs, study_of
 from tests.report.measured import assert_legible, texts_of
 
+#: It draws every picture, and measures where each text stands.
+pytestmark = pytest.mark.slow
+
 CASES = [
     *((name, "column") for name in ("ours", "LSTM on a Jetson", "SHD on an A100", "T = 64", "a long name")),
     *((name, "page") for name in ("ours", "a trifle beside what stays")),

@@ -65,8 +65,7 @@ def test_wrong_decisions_are_refused(tmp_path: Path, change: Any, told: str) -> 
     assert told in str(caught.value)
 
 
-@settings(max_examples=25)
-@given(steps=st.integers(1, 3000), objective=st.sampled_from(["time", "memory", "balanced"]))
+@given(steps=st.integers(1, 300), objective=st.sampled_from(["time", "memory", "balanced"]))
 def test_every_plan_survives(tmp_path_factory: pytest.TempPathFactory, steps: int, objective: str) -> None:
     workload = ckptplan.load_workload("paper-snn").with_steps(steps)
     plan = ckptplan.optimize(workload, ckptplan.load_profile("ipu-mk2"), objective=objective)

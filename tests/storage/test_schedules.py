@@ -241,6 +241,7 @@ def test_every_action_has_a_name_in_files() -> None:
     assert list(ACTIONS) == ["advance", "record", "backward", "save", "load", "free", "transfer"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["s.jsonl", "s.csv"])
 def test_long_messages_go_out_and_come_back(name: str, tmp_path: Path) -> None:
     """Far more characters than Python's own reader of CSV takes in one cell."""

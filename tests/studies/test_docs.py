@@ -12,6 +12,9 @@ import pytest
 from ckptplan.studies.axes import all_axes
 from tests.support import run
 
+#: It runs every documented command.
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[2]
 PAGES = ("sweep", "sensitivity")
 

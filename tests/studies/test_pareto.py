@@ -184,6 +184,7 @@ def test_a_long_sequence_is_solved_for_some_budgets_the_wanted_one_among_them(
 SIZES = [(40, 800, 2400, 0.0), (3000, 800, 800, 0.0), (900, 700, 2300, 0.001), (60, 1000, 999, 0.0)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("steps", "state", "tape", "latency"), SIZES)
 def test_no_plan_is_faster_than_the_bound_within_its_memory(
     steps: int, state: int, tape: int, latency: float
