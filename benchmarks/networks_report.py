@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 PAGE = Path(__file__).parent.parent / "docs/networks.md"
+README = PAGE.parents[1] / "README.md"
 CONVERTED = PAGE.parents[1] / "examples/convert/README.md"
 #: The length that the page of the converted programs shows.
 SUMMARISED = 256
@@ -69,9 +70,25 @@ def summary(results: dict[str, Any]) -> str:
     return "\n".join(lines) + "\n"
 
 
+def in_short(results: dict[str, Any]) -> str:
+    """Return a table of the plain loops beside ckptplan at the greatest T: live tensors, process, time."""
+    lines = ["| network | live tensors | growth of the process | a training step |", "|---|---|---|---|"]
+    most = max(row["steps"] for row in results["rows"])
+    for row in results["rows"]:
+        if row["steps"] == most and row["method"].startswith("ckptplan"):
+            plain = _plain(results["rows"], row)
+            sizes = " | ".join(
+                f"{plain[key] / MIB:,.0f} to {row[key] / MIB:,.0f} MiB" for key in ("live_bytes", "growth_bytes")
+            )
+            network = f"{row['network']}{row['method'].removeprefix('ckptplan')}"
+            times = f"{plain['median_seconds']:.1f} to {row['median_seconds']:.1f} s"
+            lines.append(f"| {network} | {sizes} | {times} |")
+    return "\n".join(lines) + "\n"
+
+
 def write_document(results: dict[str, Any]) -> None:
     """Write the tables into the pages."""
-    for page, text in ((PAGE, document(results)), (CONVERTED, summary(results))):
+    for page, text in ((PAGE, document(results)), (CONVERTED, summary(results)), (README, in_short(results))):
         before, rest = page.read_text().split(BEGIN)
         page.write_text(before + BEGIN + text + END + rest.split(END)[1])
 
