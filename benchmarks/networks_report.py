@@ -78,7 +78,8 @@ def in_short(results: dict[str, Any]) -> str:
         if row["steps"] == most and row["method"].startswith("ckptplan"):
             plain = _plain(results["rows"], row)
             sizes = " | ".join(
-                f"{plain[key] / MIB:,.0f} to {row[key] / MIB:,.0f} MiB" for key in ("live_bytes", "growth_bytes")
+                f"{plain[key] / MIB:,.0f} to {row[key] / MIB:,.0f} MiB"
+                for key in ("live_bytes", "growth_bytes")
             )
             network = f"{row['network']}{row['method'].removeprefix('ckptplan')}"
             times = f"{plain['median_seconds']:.1f} to {row['median_seconds']:.1f} s"

@@ -28,8 +28,9 @@ QUICK = frozenset({
     "test_smoke_torch.py", "test_units.py", "test_wording.py",
 })  # fmt: skip
 SLOW = frozenset({
-    "calibration", "examples", "execution", "interop", "jax", "pages", "security", "torch", "test_architecture.py", "test_contracts.py",
-    "test_docs.py", "test_fuzz.py", "test_gpu_benchmark.py", "test_packaging.py", "test_site.py",
+    "calibration", "examples", "execution", "interop", "jax", "pages", "security", "torch",
+    "test_architecture.py", "test_contracts.py", "test_docs.py", "test_fuzz.py", "test_gpu_benchmark.py",
+    "test_packaging.py", "test_site.py",
 })  # fmt: skip
 HERE = Path(__file__).parent
 
@@ -46,7 +47,7 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     return room_of(collection_path) in SLOW or None
 
 
-def pytest_configure(config: pytest.Config) -> None:
+def pytest_configure() -> None:
     """Refuse tests of neither kind."""
     holding = {room_of(path) for path in HERE.rglob("test_*.py")}
     if unknown := holding - QUICK - SLOW:

@@ -28,10 +28,10 @@ from tests.support import run
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()
-#: Pages whose commands are run.
+#: Pages whose commands are run. The first lines of README are compared with what its command prints.
 PAGES = (
-    "README.md", "docs/schedule-format.md", "docs/trade-offs.md", "docs/accuracy.md", "docs/out-of-memory.md",
-    "docs/machines.md", "docs/calibrate.md",
+    "docs/strategies.md", "docs/schedule-format.md", "docs/trade-offs.md", "docs/accuracy.md",
+    "docs/out-of-memory.md", "docs/machines.md", "docs/calibrate.md",
 )  # fmt: skip
 
 
@@ -40,15 +40,28 @@ def stripped(text: str) -> str:
     return "\n".join(line.rstrip() for line in text.splitlines())
 
 
-def test_readme_shows_what_the_program_prints() -> None:
-    golden = ROOT / "tests" / "golden"
-    assert stripped((golden / "optimize.txt").read_text()) in README
-    assert stripped((golden / "infeasible.txt").read_text()) in README
+def test_readme_shows_the_first_lines_that_the_program_prints_at_80_columns() -> None:
+    shown = re.findall(r"```text\n(.*?)```", README, re.DOTALL)[0]
+    printed = stripped(run("optimize", "--T", "4096", "--profile", "ipu-mk2", COLUMNS="80").stdout)
+    assert printed.startswith(shown)
+    assert 10 <= shown.count("\n") <= 14
 
 
-def test_readme_shows_which_machine_the_program_names(tmp_path: Path) -> None:
+def test_readme_is_one_page() -> None:
+    assert len(README.splitlines()) <= 120
+    assert len(README.split()) <= 900
+
+
+def test_the_page_on_strategies_shows_what_the_program_prints() -> None:
+    golden, page = ROOT / "tests" / "golden", (ROOT / "docs/strategies.md").read_text()
+    assert stripped((golden / "optimize.txt").read_text()) in page
+    assert stripped((golden / "infeasible.txt").read_text()) in page
+
+
+def test_the_page_on_machines_shows_which_machine_the_program_names(tmp_path: Path) -> None:
     """The commands of that section as they stand, at the width of a plain terminal."""
-    section = README.partition("## Which machine?")[2].partition("\n## ")[0]
+    page = (ROOT / "docs/machines.md").read_text()
+    section = page.partition("## A network like yours")[2].partition("\n## ")[0]
     shown = re.findall(r"```text\n(.*?)\n```", section, re.DOTALL)[0]
     commands = [shlex.split(line) for line in section.splitlines() if line.startswith(".venv/bin/ckptplan ")]
     printed = [run(*command[1:], cwd=tmp_path, COLUMNS="80").stdout for command in commands]
@@ -78,7 +91,7 @@ def test_commands_of_the_documents_run(page: str, workplace: Path) -> None:
         line for block in blocks for line in block.splitlines() if line.startswith(".venv/bin/ckptplan ")
     ]
     assert len(commands) >= (
-        1 if page in {"docs/out-of-memory.md", "docs/machines.md", "docs/calibrate.md"} else 5
+        5 if page in {"docs/schedule-format.md", "docs/trade-offs.md", "docs/accuracy.md"} else 1
     )
     program = f"{sys.executable} -m ckptplan"
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
@@ -105,7 +118,7 @@ def test_commands_of_the_documents_run(page: str, workplace: Path) -> None:
 
 #: Further pages whose Python is run. A compiler of C++ takes its time.
 PYTHON_PAGES = (
-    *sorted({*PAGES[1:]} - {"docs/accuracy.md"}), "docs/runtime.md", "docs/cells.md", "docs/torch-plans.md",
+    *sorted({*PAGES} - {"docs/accuracy.md"}), "docs/runtime.md", "docs/cells.md", "docs/torch-plans.md",
     "docs/checks.md", "docs/start/pytorch.md", "docs/jax.md", "docs/executor.md",
     pytest.param("docs/compiled.md", marks=pytest.mark.slow),
 )  # fmt: skip
@@ -164,9 +177,10 @@ REST = {
 }
 
 
-def test_every_strategy_is_in_the_readme() -> None:
+def test_every_strategy_has_its_row() -> None:
+    page = (ROOT / "docs/strategies.md").read_text()
     for name in all_strategies():
-        assert f"| `{name}` |" in README
+        assert f"| `{name}` |" in page
 
 
 def test_links_between_documents_lead_somewhere() -> None:
@@ -242,6 +256,7 @@ def test_figures_for_networks_are_those_measured() -> None:
     """The tables, as the benchmark writes them."""
     results = json.loads((ROOT / "benchmarks/results/networks.json").read_text())["results"]
     assert networks_report.document(results) in (ROOT / "docs/networks.md").read_text()
+    assert networks_report.in_short(results) in README
     assert networks_report.summary(results) in (ROOT / "examples/convert/README.md").read_text()
     assert networks_report.bounds(results["rows"]) == results["bounds"]
 

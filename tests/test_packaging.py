@@ -84,7 +84,7 @@ def test_extras_refer_to_the_distribution_by_its_name() -> None:
 def test_python_blocks_of_the_readme_run_with_what_it_installs_above_them(tmp_path: Path) -> None:
     """Each as a program of its own, with the extras named so far."""
     blocks = list(re.finditer(r"```python\n(.*?)```", README, re.DOTALL))
-    assert len(blocks) == 4
+    assert len(blocks) == 2
     for block in blocks:
         extras = extras_named(README[: block.start()])
         done = run_installed(block[1], extras=extras, cwd=tmp_path)

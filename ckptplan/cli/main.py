@@ -68,7 +68,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
 def run(arguments: list[str], interrupts: Interrupts) -> int:
     """Run one command within this process, report its error if it has one, and return its exit code.
 
-    Raises Terminated, KeyboardInterrupt, BrokenPipeError and OSError of standard output, which ``main`` handles.
+    Raises Terminated, KeyboardInterrupt, and BrokenPipeError or OSError of standard output.
     """
     # The imports below stay in use. Collecting garbage during them, and searching every installed package for
     # pydantic plugins, takes a tenth of a command's time.

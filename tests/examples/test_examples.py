@@ -55,12 +55,6 @@ def test_adapters_are_shown_in_less_than_35_lines_and_say_what_to_install(file: 
     assert re.search(r'Install: pip install "\.\[(torch|snntorch)\]"', text.splitlines()[0])
 
 
-def test_the_readme_shows_the_shortest_loops_as_they_are() -> None:
-    readme = (ROOT / "README.md").read_text()
-    for file in SHORTEST:
-        assert f"```python\n{file.read_text()}```" in readme
-
-
 def test_every_example_has_its_row_with_its_command() -> None:
     rows = [line for line in (EXAMPLES / "README.md").read_text().splitlines() if line.startswith("| `")]
     for file in EXAMPLES.rglob("*.py"):

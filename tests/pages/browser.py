@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import time
 from collections.abc import Callable, Iterator
@@ -83,10 +84,11 @@ class Browser:
 
 @contextmanager
 def start_browser() -> Iterator[Browser]:
-    """Start Chromium; the test fails, with what to do, where there is none."""
+    """Start Chromium. Where there is none, the test is skipped and says what to do; in the gate it fails."""
     chromium, chromedriver = shutil.which("chromium"), shutil.which("chromedriver")
     if chromium is None or chromedriver is None:
-        pytest.fail("pages need a real browser: apt-get install chromium chromium-driver (README, Test)")
+        missing = "pages need a real browser: apt-get install chromium chromium-driver"
+        (pytest.fail if os.environ.get("CKPTPLAN_BROWSER") == "required" else pytest.skip)(missing)
     options = webdriver.ChromeOptions()
     options.binary_location = chromium
     for argument in (

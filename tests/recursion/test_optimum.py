@@ -32,7 +32,9 @@ actions = st.just(FREE) | st.builds(ActionCosts, *[st.sampled_from([0.0, 0.1, 1.
 CASES = [(seed, 4) for seed in range(140)] + [(seed, 5) for seed in range(140, 160)]
 
 
-@pytest.mark.parametrize("block", [*range(14), *(pytest.param(one, marks=pytest.mark.slow) for one in (14, 15))])
+@pytest.mark.parametrize(
+    "block", [*range(14), *(pytest.param(one, marks=pytest.mark.slow) for one in (14, 15))]
+)
 def test_it_equals_an_exhaustive_search(block: int) -> None:
     """Random problems: alpha from 1/3 to 4, all prices different among them, actions and remote included."""
     covered = [check_recursion(seed, most=most) for seed, most in CASES[block * 10 : block * 10 + 10]]

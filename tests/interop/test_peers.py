@@ -11,9 +11,6 @@ from ckptplan.recursion.disk_revolve import choose_segments
 from ckptplan.recursion.single_tape import SingleTape
 from ckptplan.recursion.tree import UnitSizes
 
-#: It runs the packages of others, which README does not install.
-pytestmark = pytest.mark.slow
-
 DISK = peer.StorageType.DISK
 PROBLEMS = [
     (steps, slots, *transfer)
