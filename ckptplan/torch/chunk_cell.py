@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, Self
 
 import torch
+
+from ckptplan.errors import InputError
+from ckptplan.torch.gradients import Gradient
+from ckptplan.torch.trees import Leaves, Structure, flatten
 
 
 class SavedOutputs(Protocol):
@@ -43,6 +47,9 @@ class ChunkCell(torch.nn.Module, ABC):
     replayed from them, without computing them again (Bencheikh et al. 2024, section III-B). The methods run
     without autograd, on states and inputs outside any graph, for a few steps at a time. ``inputs`` have time
     first. The tape of a chunk is ``states``: the state after each of its steps, time first.
+
+    What ``run`` and ``reverse`` return is compared with a few steps of ``forward`` under autograd, once for
+    each kind of call; a difference beyond rounding raises InputError.
     """
 
     def for_sequence(self) -> ChunkCell:
@@ -94,3 +101,79 @@ class ChunkCell(torch.nn.Module, ABC):
             state_gradients: gradients of the state after the last step; a leaf without gradient is None.
             wants_inputs: whether gradients of the inputs are needed.
         """
+
+
+@dataclass(frozen=True, kw_only=True)
+class LeafGradients:
+    """Gradients of a chunk, one for each leaf; None where there is none."""
+
+    state: list[Gradient]
+    inputs: list[Gradient]
+    parameters: list[Gradient]
+
+
+def reverse_chunk(
+    cell: ChunkCell,
+    state: Any,
+    states: Any,
+    inputs: tuple[Leaves, Structure],
+    outputs: Any,
+    *,
+    output_gradients: Any | None,
+    state_gradients: Sequence[Gradient],
+    wants_inputs: bool,
+) -> LeafGradients:
+    """Return the gradients of a chunk, leaf by leaf.
+
+    Arguments are those of ``ChunkCell.reverse``; inputs come as their leaves and how these nest, gradients of
+    the state as a list. Raises InputError if there are too few or too many gradients, or of other shapes.
+    """
+    begins, nest = flatten(state)
+    leaves, structure = inputs
+    found = cell.reverse(
+        state,
+        states,
+        structure.fill(tuple(leaf.detach() for leaf in leaves)),
+        outputs,
+        output_gradients=output_gradients,
+        state_gradients=nest.fill(state_gradients),  # type: ignore[arg-type]
+        wants_inputs=wants_inputs,
+    )
+    if not isinstance(found, ChunkGradients):
+        raise _make_error(cell, f"returned {type(found).__name__}")
+    named = dict(cell.named_parameters())
+    return LeafGradients(
+        state=_read(cell, nest.pick, found.state, begins, "the state"),
+        inputs=_read(cell, structure.pick, found.inputs, leaves, "the inputs") if wants_inputs else [],
+        parameters=_read(
+            cell, list, found.parameters, tuple(named.values()), f"the parameters ({', '.join(named)})"
+        ),
+    )
+
+
+def _read(
+    cell: ChunkCell, pick: Callable[[Any], list[Any]], given: Any, of: Leaves, name: str
+) -> list[Gradient]:
+    """Return the gradients of some tensors. Raises InputError if they are not as many, or of other shapes."""
+    try:
+        gradients = pick(given)
+    except (TypeError, ValueError):
+        raise _make_error(cell, f"returned {type(given).__name__} as gradients of {name}") from None
+    if len(gradients) != len(of):
+        raise _make_error(cell, f"returned {len(gradients)} gradients of {name}, which are {len(of)}")
+    for gradient, tensor in zip(gradients, of, strict=True):
+        if gradient is not None and getattr(gradient, "shape", None) != tensor.shape:
+            shape = tuple(getattr(gradient, "shape", ()))
+            raise _make_error(
+                cell, f"returned a gradient of shape {shape} for {tuple(tensor.shape)}, one of {name}"
+            )
+    return gradients
+
+
+def _make_error(cell: ChunkCell, problem: str) -> InputError:
+    return InputError(
+        f"{type(cell).__name__}.reverse {problem}",
+        field="cell",
+        accepted="ChunkGradients, nested as the state and the inputs, and in the order of parameters(); None "
+        "for a tensor without a gradient",
+    )

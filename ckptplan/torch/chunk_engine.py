@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from ckptplan.torch.backward import compute_gradients
-from ckptplan.torch.chunk_cell import ChunkCell, SavedOutputs
+from ckptplan.torch.chunk_cell import ChunkCell, SavedOutputs, reverse_chunk
 from ckptplan.torch.engine import Engine, Incoming, Tape
 from ckptplan.torch.gradients import Gradient, Gradients
 from ckptplan.torch.graphs import as_graph_roots
@@ -208,27 +208,27 @@ class ChunkEngine(Engine):
         self.gradients.state = [_add(one, other) for one, other in zip(given, found, strict=True)]
 
     def _reverse_piece(self, piece: _Piece, incoming: Incoming) -> None:
-        leaves, structure = self.inputs.piece(piece.start, piece.stop)
         saved = self.log.part(piece.start, piece.stop)
-        begin_leaves, nest = flatten(piece.begin)
-        gradients = self.gradients.state or [None] * len(begin_leaves)
+        gradients = self.gradients.state or [None] * len(flatten(piece.begin)[0])
         output_gradients = self._output_gradients(piece, saved, incoming)
+        inputs = self.inputs.piece(piece.start, piece.stop)
         with self._plain():
-            found = self.cell.reverse(
+            found = reverse_chunk(
+                self.cell,
                 piece.begin,
                 piece.states,
-                structure.fill(tuple(leaf.detach() for leaf in leaves)),
+                inputs,
                 saved,
                 output_gradients=output_gradients,
-                state_gradients=nest.fill(gradients),  # type: ignore[arg-type]
+                state_gradients=gradients,
                 wants_inputs=self.wants_inputs,
             )
-        self.gradients.state = list(flatten(found.state)[0])
+        self.gradients.state = found.state
         for place, gradient in zip(self._places, found.parameters, strict=True):
             if place is not None:
                 self.gradients.add([gradient], first=place)
         if self.wants_inputs:
-            self.gradients.put(piece.start, piece.stop, flatten(found.inputs)[0])
+            self.gradients.put(piece.start, piece.stop, found.inputs)
 
     def _output_gradients(self, piece: _Piece, saved: Any, incoming: Incoming) -> Any | None:
         """Return the gradients of the outputs, by computing the loss of the saved outputs again."""

@@ -18,18 +18,17 @@ import torch
 from ckptplan.errors import InputError
 from ckptplan.torch.ambient import Autocast, RandomState
 from ckptplan.torch.chunk_cell import ChunkCell
+from ckptplan.torch.chunk_check import check_chunk, check_reverse
 from ckptplan.torch.constants import are_equal_constants
 from ckptplan.torch.graphs import find_graph_leaves, find_outer_node
 from ckptplan.torch.held_graphs import describe_holders
 from ckptplan.torch.hidden import refuse_hidden_state, refuse_lost_changes
-from ckptplan.torch.inputs import Sequence as Inputs
-from ckptplan.torch.inputs import iterate_steps
 from ckptplan.torch.parameters import Parameters
 from ckptplan.torch.surroundings.graphs import name_graphs
 from ckptplan.torch.surroundings.snapshot import Place, Snapshot, Surroundings
 from ckptplan.torch.surroundings.values import holds_graph
 from ckptplan.torch.trees import flatten
-from ckptplan.torch.trial import ROUNDING, StepResult, Trial, are_equal, are_equal_terms, copy_leaves
+from ckptplan.torch.trial import ROUNDING, StepResult, Trial, are_equal, are_equal_terms
 
 #: Tensors by their ids.
 Uses: TypeAlias = dict[int, torch.Tensor]
@@ -61,7 +60,8 @@ class FirstSteps:
         world: what they find there.
         autocast: the settings in force.
         named: the parameters named by the caller.
-        last: the number of the last step, at most 1.
+        steps: T.
+        reverses: whether there may be a backward pass.
         replays_randomness: whether steps that run again draw the same random numbers.
     """
 
@@ -71,7 +71,8 @@ class FirstSteps:
     world: Snapshot
     autocast: Autocast
     named: Parameters
-    last: int
+    steps: int
+    reverses: bool
     replays_randomness: bool
 
     def run(self, state: Any) -> Observations:
@@ -86,7 +87,7 @@ class FirstSteps:
         then, between = surroundings.take_since(self.world), generators.state()
 
         def take_second() -> StepResult:
-            return self._take(first.result.after, self.last, between)
+            return self._take(first.result.after, min(1, self.steps - 1), between)
 
         second = self._examine(take_second())
         end = surroundings.take_since(then)
@@ -131,7 +132,9 @@ class FirstSteps:
             raise _loss_draws_error(trial)
         surroundings.put_back(self.world)
         if isinstance(trial.cell, ChunkCell):
-            _check_chunk(trial.cell, state, trial.inputs)
+            check_chunk(trial.cell, state, trial.inputs)
+            if self.reverses:
+                check_reverse(trial.cell, state, trial.inputs, steps=self.steps)
         return again
 
     def _take(self, state: Any, step: int, drawn: RandomState) -> StepResult:
@@ -238,20 +241,3 @@ def _loss_draws_error(trial: Trial) -> InputError:
         accepted="a loss without dropout or noise; within the cell, whose output may be that of a readout, "
         "the same is drawn again",
     )
-
-
-def _check_chunk(cell: ChunkCell, state: Any, inputs: Inputs) -> None:
-    """Raise InputError if a chunk differs from a step, e.g. because a subclass changes only the step."""
-    given, nest = inputs.piece(0, 1)
-    leaves, structure = flatten(state)
-    state, pieces = structure.fill(copy_leaves(leaves)), copy_leaves(given)
-    with torch.no_grad(), torch.autocast(device_type=pieces[0].device.type, enabled=False):
-        states, saved = cell.run(state, nest.fill(pieces), None)
-        after, output = cell(state, next(iterate_steps(pieces, nest, 1)))
-        chunk = tuple(leaf[0] for leaf in flatten((states, cell.dense(saved)))[0])
-    if not are_equal(flatten((after, output))[0], chunk):
-        raise InputError(
-            f"{type(cell).__name__}: a chunk of one step, by run, is not what its step returns, by forward",
-            field="cell",
-            accepted="a ChunkCell whose methods say the same; wrap a cell in a function to change its outputs",
-        )

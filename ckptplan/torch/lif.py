@@ -160,7 +160,8 @@ class LIF(ChunkCell):
             self._rows(states).addmm_(inputs.reshape(-1, self.inputs), self.weight.t())
         else:
             states += outputs.inputs.product(self.weight.t().contiguous())
-        states += self.bias
+        if self.bias is not None:
+            states += self.bias
         membranes = self._rows(state)
         for current in self._steps(states):
             membranes = current.add_(membranes, alpha=self.decay)
@@ -193,12 +194,19 @@ class LIF(ChunkCell):
         begin = self._adjoint(state, states, output_gradients, state_gradients)
         found = states
         flat = self._rows(found)
-        weight = flat.t() @ inputs.reshape(-1, self.inputs) if self.weight.requires_grad else None
-        bias = flat.sum(0) if self.bias.requires_grad else None
-        gradients: dict[int, torch.Tensor | None] = {id(self.weight): weight, id(self.bias): bias}
+        parts: list[tuple[torch.Tensor, torch.Tensor]] = []
+        if self.weight.requires_grad:
+            parts.append((self.weight, flat.t() @ inputs.reshape(-1, self.inputs)))
+        bias = self._parameters["bias"]
+        if bias is not None and bias.requires_grad:
+            parts.append((bias, flat.sum(0)))
         if self.recurrent_weight is not None and self.recurrent_weight.requires_grad:
             read = outputs.spikes.part(0, outputs.spikes.steps - 1).dense(states.dtype)
-            gradients[id(self.recurrent_weight)] = flat.t() @ self._rows(read)
+            parts.append((self.recurrent_weight, flat.t() @ self._rows(read)))
+        gradients: dict[int, torch.Tensor] = {}
+        for one, part in parts:
+            # One parameter may have several roles.
+            gradients[id(one)] = gradients[id(one)] + part if id(one) in gradients else part
         return ChunkGradients(
             state=begin,
             inputs=found @ self.weight if wants_inputs else None,
@@ -246,13 +254,13 @@ class LIF(ChunkCell):
         return states.view(len(states), -1, self.neurons).unbind(0)
 
     def _check_weights(self) -> None:
-        """Raise InputError if a weight is computed from others, which would get no gradient."""
+        """Raise InputError if a weight is no parameter: what it is computed from would get no gradient."""
         for name in ("weight", "bias", "recurrent_weight"):
             value = getattr(self, name)
             if value is not None and value is not self._parameters.get(name):
                 raise InputError(
-                    f"{name} is computed from other tensors (a parametrization, pruning), whose gradients a "
-                    "backward pass of its own does not reach",
+                    f"{name} is computed from other tensors (a parametrization, pruning), or is a buffer: a "
+                    "backward pass of its own does not reach their gradients",
                     field="cell",
                     accepted="plain parameters; or cell=lambda state, x: lif(state, x), step by step",
                 )

@@ -120,6 +120,7 @@ def probe(
     inputs.piece(0, 1)
     called = CalledModules([module for _, module in reached.modules], given=things.values())
     autocast = Autocast.present(device)
+    reverses = torch.is_grad_enabled()
     with ExitStack() as stack:
         stack.enter_context(generators.aside())
         stack.enter_context(torch.enable_grad())
@@ -138,7 +139,8 @@ def probe(
             world=world,
             autocast=autocast,
             named=named,
-            last=last,
+            steps=steps,
+            reverses=reverses,
             replays_randomness=replays_randomness,
         ).run(state)
     # What the steps made is gone: the sequence makes it anew.

@@ -33,7 +33,7 @@ def measure_slopes(results: Sequence[torch.Tensor], roots: Sequence[torch.Tensor
     found = torch.autograd.grad(
         ends,
         list(begins.values()),
-        [_make_direction(one, place) for place, one in enumerate(ends)],
+        [make_direction(one, place) for place, one in enumerate(ends)],
         allow_unused=True,
         materialize_grads=True,
         # A graph from outside belongs to the caller.
@@ -42,6 +42,7 @@ def measure_slopes(results: Sequence[torch.Tensor], roots: Sequence[torch.Tensor
     return dict(zip(begins, found, strict=True))
 
 
-def _make_direction(tensor: torch.Tensor, place: int) -> torch.Tensor:
+def make_direction(tensor: torch.Tensor, place: int) -> torch.Tensor:
+    """Return fixed numbers from 0.5 to 1.5, of the shape and the type of a tensor."""
     numbers = torch.arange(tensor.numel(), device=tensor.device, dtype=torch.float32)
     return (1 + 0.5 * torch.cos(numbers + place)).reshape(tensor.shape).to(tensor.dtype)

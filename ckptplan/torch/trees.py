@@ -32,6 +32,18 @@ class Structure:
         tensors, plain = iter(leaves), iter(self.plain)
         return _pytree.tree_unflatten([next(tensors if one else plain) for one in self.is_tensor], self.spec)
 
+    def pick(self, tree: Any) -> list[Any]:
+        """Return what a tree that nests in the same way has in the places of the tensors, None included.
+
+        None in place of the tree stands for None in all places. Raises ValueError if it nests otherwise.
+        """
+        if self.single:
+            return [tree]
+        if tree is None:
+            return [None] * sum(self.is_tensor)
+        values = _pytree.tree_leaves(open_records(tree))
+        return [value for value, one in zip(values, self.is_tensor, strict=True) if one]
+
 
 _SINGLE = Structure(spec=_pytree.tree_flatten(torch.empty(0))[1], plain=(), is_tensor=(True,), single=True)
 

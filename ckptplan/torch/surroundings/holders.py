@@ -223,8 +223,8 @@ class ClassHolder(NamedValues):
 
 
 def is_class_data(key: str, value: Any) -> bool:
-    """Return whether an attribute of a class is data, which steps may change."""
-    return not (key.startswith("__") or callable(value) or hasattr(value, "__get__"))
+    """Return whether an attribute of a class is data, which steps may change; what ``abc`` keeps is none."""
+    return not (key.startswith(("__", "_abc_")) or callable(value) or hasattr(value, "__get__"))
 
 
 class CellHolder(NamedValues):
