@@ -56,7 +56,7 @@ def scan(  # noqa: PLR0917 - the signature of jax.lax.scan
         workload: of a calibration of this cell in JAX; a plan for ``memory`` is then chosen by its times.
         tape: how the backward of a step is fed: 'residuals' of the step, the fewest bytes that spare its matrix
             'products', or its 'states'. By default it is the kind whose bytes the plan was made for.
-        remote_dir: a folder for remote checkpoints; without it, they are kept in host memory.
+        remote_dir: a folder for remote checkpoints of ``plan``; without it, they are kept in host memory.
 
     Works under ``jit``, ``grad``, ``vmap`` and ``shard_map``. First derivatives in reverse mode only. Raises
     InputError, also if no plan fits ``memory``.
@@ -174,6 +174,12 @@ def _run(
     if (plan is None) == (memory is None):
         problem = "is missing" if plan is None else "is given together with memory"
         raise InputError(problem, field="plan", accepted="a plan, or memory='64 MiB' in its place")
+    if remote_dir is not None and memory is not None:
+        raise InputError(
+            "is given together with memory: plans for a limit of memory keep nothing remote",
+            field="remote_dir",
+            accepted="plan=... with remote_dir, or memory",
+        )
     if workload is not None and memory is None:
         raise InputError(
             "is given without memory, and a plan has its own", field="workload", accepted="memory='64 MiB'"

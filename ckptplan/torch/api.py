@@ -19,7 +19,7 @@ from ckptplan.torch.engine import Cell
 from ckptplan.torch.executor import Observer
 from ckptplan.torch.parameters import list_parameters
 from ckptplan.torch.piece_budget import PlanChoice, choose_plan, place_plan
-from ckptplan.torch.planned import Result, bptt_planned, check_losses, unroll_planned
+from ckptplan.torch.planned import Result, bptt_planned, check_losses, refuse_ignored, unroll_planned
 
 
 def unroll(
@@ -51,12 +51,12 @@ def unroll(
             outputs of all steps and their gradients are part of it, those of parameters, too.
         parameters: tensors that need gradients but that only later steps use. Gradients reach the inputs, the
             initial state, the parameters of ``cell``, and whatever its first step uses, without being named.
-        remote_dir: a folder for remote checkpoints; without it, they are kept in host memory.
+        remote_dir: a folder for remote checkpoints of ``plan``; without it, they are kept in host memory.
         replay_randomness: whether steps that run again draw the same random numbers again.
         verify: whether states, outputs and loss terms of steps that run again are compared with what they
             were; a difference beyond rounding raises InputError. Nothing is compared if randomness is not
             replayed.
-        schedule: actions to execute instead of the plan's, e.g. from ``ckptplan.load_schedule``;
+        schedule: actions to execute instead of those of ``plan``, e.g. from ``ckptplan.load_schedule``;
             ``ckptplan.simulate`` checks whether they are legal.
         observer: called with each action when it is done.
         strict: whether a plan that was made for other sizes than the cell's is an error, instead of the warning
@@ -74,19 +74,17 @@ def unroll(
         "replay_randomness": replay_randomness,
         "verify": verify,
     }
+    execution: dict[str, Any] = {
+        "remote_dir": remote_dir,
+        "schedule": schedule,
+        "observer": observer,
+        "strict": strict,
+    }
+    refuse_ignored(plan, memory, execution)
     wanted = read_compile(compile)
     chosen = _choose_plan(plan, memory, cell, inputs, state, losses={}, compile_=wanted, **options)
     return unroll_planned(
-        cell,
-        inputs,
-        state,
-        plan=chosen.executed,
-        compile=chosen.compile,
-        remote_dir=remote_dir,
-        schedule=schedule,
-        observer=observer,
-        strict=strict,
-        **options,
+        cell, inputs, state, plan=chosen.executed, compile=chosen.compile, **execution, **options
     )
 
 
@@ -142,20 +140,17 @@ def bptt(
         "replay_randomness": replay_randomness,
         "verify": verify,
     }
+    execution: dict[str, Any] = {
+        "remote_dir": remote_dir,
+        "schedule": schedule,
+        "observer": observer,
+        "strict": strict,
+    }
+    refuse_ignored(plan, memory, execution)
     wanted = read_compile(compile)
     chosen = _choose_plan(plan, memory, cell, inputs, state, losses=losses, compile_=wanted, **options)
     result = bptt_planned(
-        cell,
-        inputs,
-        state,
-        plan=chosen.executed,
-        compile=chosen.compile,
-        remote_dir=remote_dir,
-        schedule=schedule,
-        observer=observer,
-        strict=strict,
-        **losses,
-        **options,
+        cell, inputs, state, plan=chosen.executed, compile=chosen.compile, **losses, **execution, **options
     )
     return replace(result, plan=chosen.plan)
 
@@ -200,7 +195,7 @@ def plan_for(
         state: the initial state.
         loss: as for ``bptt``.
         memory: as for ``unroll``.
-        steps: T, if ``inputs`` is a callable.
+        steps: T, if ``inputs`` is a callable; tensors say it themselves.
         chunk_loss: as for ``bptt``.
         final_loss: as for ``bptt``.
         parameters: as for ``unroll``.
@@ -237,8 +232,6 @@ def _choose_plan(
         if plan is None:
             raise InputError("is missing", field="plan", accepted="a plan, or memory='2 GiB' in its place")
         return place_plan(plan, inputs, compile_)
-    if plan is not None:
-        raise InputError("is given together with plan", field="memory", accepted="one of the two")
     if not callable(cell):
         raise InputError("cannot be called", field="cell", accepted="cell(state, x)")
     if compile_ is not None and torch.is_grad_enabled():

@@ -135,6 +135,13 @@ def count_steps(inputs: Any, steps: int | None) -> int:
         raise InputError(
             f"{quote_value(type(inputs).__name__)} holds no tensor with time as the first axis", field="inputs"
         )
+    if steps is not None and steps != len(leaves[0]):
+        raise InputError(
+            f"is {steps}, and inputs have {len(leaves[0])} time steps",
+            field="steps",
+            value=steps,
+            accepted="steps only with inputs that are made by a function",
+        )
     return len(leaves[0])
 
 

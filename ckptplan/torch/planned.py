@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypedDict, Unpack
 
@@ -88,6 +88,34 @@ def bptt_planned(
 def _read_once(options: RunOptions) -> dict[str, Any]:
     """Return the options, with the parameters as a tuple. Raises InputError."""
     return {**options, "parameters": list_parameters(options.get("parameters", ()))}
+
+
+def refuse_ignored(plan: object, memory: object, options: Mapping[str, Any]) -> None:
+    """Raise InputError for arguments that contradict each other, or that would have no effect.
+
+    ``options`` are arguments of ``unroll`` by their names; others than those that are looked at may be missing.
+    """
+    if memory is not None and plan is not None:
+        raise InputError("is given together with plan", field="memory", accepted="one of the two")
+    for field, why in (
+        (
+            "remote_dir",
+            "plans for a limit of memory keep nothing remote, so that nothing would be written there",
+        ),
+        ("schedule", "other actions than those that are planned need not keep the limit"),
+    ):
+        if memory is not None and options.get(field) is not None:
+            raise InputError(
+                f"is given together with memory: {why}",
+                field=field,
+                accepted=f"plan=... with {field}, or memory",
+            )
+    if isinstance(plan, Schedule) and options.get("strict"):
+        raise InputError(
+            "has no effect: a Schedule has no sizes to compare with those of the cell",
+            field="strict",
+            accepted="strict=False, or a Plan",
+        )
 
 
 def check_losses(*, loss: object, chunk_loss: object, final_loss: object) -> dict[str, Any]:

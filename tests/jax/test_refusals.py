@@ -35,6 +35,7 @@ def keep(state: Any, x: Any) -> Any:
         ({}, "plan: is missing .*memory='64 MiB'"),
         ({"plan": standard(), "memory": "1 MB"}, "plan: is given together with memory"),
         ({"plan": "standard"}, "plan: 'standard' is not a plan"),
+        ({"memory": "1 MB", "remote_dir": "here"}, "remote_dir: is given together with memory.*nothing remote"),
         ({"memory": "much"}, "memory: .*much"),
         ({"memory": 0}, "memory: is not positive"),
         ({"memory": 10}, r"memory: 10 B are too little .*at least .* bytes\)"),

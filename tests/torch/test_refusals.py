@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 import torch
 
-from ckptplan import InputError
-from ckptplan.torch import LIF, bptt, unroll
+from ckptplan import InputError, Schedule
+from ckptplan.schedule.actions import Backward, Record
+from ckptplan.torch import LIF, bptt, plan_for, unroll, wrap
 from ckptplan.torch.adapters import SnnTorchCell, TorchCell
 from tests.torch.support import assert_close, gradients, gru, job, plain, plan_of
 
@@ -349,6 +350,43 @@ def test_bad_arguments_are_named(change: dict[str, Any], field: str) -> None:
     arguments: dict[str, Any] = {"inputs": inputs, "state": state, "loss": squares, "plan": plan(), **change}
     with pytest.raises(InputError, match=field):
         bptt(gru()[0], **arguments)
+
+
+_ACTIONS = [Record(0, STEPS), Backward(0, STEPS)]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"memory": "1 MB", "plan": plan()}, "memory: is given together with plan"),
+        ({"memory": "1 MB", "remote_dir": "here"}, "remote_dir: is given together with memory.*nothing remote"),
+        ({"memory": "1 MB", "schedule": _ACTIONS}, "schedule: is given together with memory.*keep the limit"),
+        (
+            {"plan": Schedule(steps=STEPS, actions=_ACTIONS), "strict": True},
+            "strict: has no effect: a Schedule has no sizes",
+        ),
+    ],
+)
+def test_options_that_would_have_no_effect_are_refused(options: dict[str, Any], message: str) -> None:
+    inputs, state = job(STEPS)
+    cell, _ = gru()
+    with pytest.raises(InputError, match=message):
+        bptt(cell, inputs, state, squares, **options)
+    with pytest.raises(InputError, match=message):
+        unroll(cell, inputs, state, **options)
+    with pytest.raises(InputError, match=message):
+        wrap(torch.nn.GRUCell(5, 7), **options)
+
+
+def test_wrap_without_a_plan_has_a_limit() -> None:
+    with pytest.raises(InputError, match="remote_dir: is given together with memory"):
+        wrap(torch.nn.GRUCell(5, 7), remote_dir="here")
+
+
+def test_steps_are_those_of_the_inputs() -> None:
+    inputs, state = job(STEPS)
+    with pytest.raises(InputError, match="steps: is 7, and inputs have 24 time steps"):
+        plan_for(gru()[0], inputs, state, squares, memory="1 MB", steps=7)
 
 
 def test_parameters_may_be_a_module_and_frozen_ones_are_left_out() -> None:

@@ -13,7 +13,7 @@ from ckptplan.schedule.schedule import Schedule
 from ckptplan.torch.budget import make_plan, read_limit
 from ckptplan.torch.compiling.options import read_compile
 from ckptplan.torch.parameters import list_parameters
-from ckptplan.torch.planned import Result, RunOptions, bptt_planned, unroll_planned
+from ckptplan.torch.planned import Result, RunOptions, bptt_planned, refuse_ignored, unroll_planned
 
 #: Options of ``unroll`` that a measurement depends on, too.
 _MEASURED = ("parameters", "replay_randomness", "verify")
@@ -47,8 +47,6 @@ class Wrapped(torch.nn.Module):
         **options: Any,
     ) -> None:
         super().__init__()
-        if memory is not None and plan is not None:
-            raise InputError("is given together with plan", field="memory", accepted="one of the two")
         if memory is not None and memory != "auto":
             read_limit(memory, torch.device("cpu"))
         if plan is not None and not isinstance(plan, Plan | Schedule):
@@ -62,6 +60,7 @@ class Wrapped(torch.nn.Module):
             if name not in _OPTIONS:
                 raise InputError("is not an argument of wrap", field=name, accepted=", ".join(sorted(_OPTIONS)))
         self._memory = "auto" if memory is None and plan is None else memory
+        refuse_ignored(plan, self._memory, options)
         if "parameters" in options:
             options["parameters"] = list_parameters(options["parameters"])
         options["compile"] = read_compile(options.get("compile"))
