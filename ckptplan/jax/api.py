@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import os
 from collections.abc import Callable
 from typing import Any
@@ -24,6 +25,9 @@ from ckptplan.jax.tapes import Tape, Wanted, check_tape, make_recording
 from ckptplan.model.plan import Plan
 from ckptplan.model.workload import Workload
 from ckptplan.schedule.schedule import Schedule
+
+#: More arrays of one shape in a list are hardly as many sequences.
+_MOST_SEQUENCES = 2
 
 
 def scan(  # noqa: PLR0917 - the signature of jax.lax.scan
@@ -65,7 +69,7 @@ def scan(  # noqa: PLR0917 - the signature of jax.lax.scan
     _check_unroll(unroll)
 
     def step(_: Any, state: Any, x: Any) -> tuple[Any, Any, Any]:
-        return (*_pair(f(state, x)), ())
+        return (*_call(f, state, x), ())
 
     steps = _count_steps(xs, length)
     if steps == 0 and plan is None:
@@ -144,7 +148,7 @@ def plan_for(
     _check_function(f, field="f")
     if loss is not None:
         _check_function(loss, field="loss")
-    step = with_loss(f, loss) if loss is not None else lambda _, state, x: (*_pair(f(state, x)), ())
+    step = with_loss(f, loss) if loss is not None else lambda _, state, x: (*_call(f, state, x), ())
     steps = _count_steps(xs, length)
     plans: list[Plan] = []
 
@@ -225,7 +229,7 @@ def with_loss(f: Callable[[Any, Any], tuple[Any, Any]], loss: Callable[[Any, Any
     """Return a step whose term is ``loss(t, output)``, and whose outputs are not kept."""
 
     def step(t: Any, state: Any, x: Any) -> tuple[Any, Any, Any]:
-        after, output = _pair(f(state, x))
+        after, output = _call(f, state, x)
         term = jnp.asarray(loss(t, output))
         if term.shape or not jnp.issubdtype(term.dtype, jnp.floating):
             raise InputError(
@@ -236,7 +240,21 @@ def with_loss(f: Callable[[Any, Any], tuple[Any, Any]], loss: Callable[[Any, Any
     return step
 
 
-def _pair(returned: Any) -> tuple[Any, Any]:
+def _call(f: Callable[[Any, Any], Any], state: Any, x: Any) -> tuple[Any, Any]:
+    """Return what a step returns. Raises InputError if it is no pair, or if ``xs`` is a list of steps."""
+    try:
+        returned = f(state, x)
+    except (AttributeError, TypeError) as error:
+        kind = type(x).__name__
+        listed = isinstance(x, list | tuple) and len(x) > _MOST_SEQUENCES and f"'{kind}'" in str(error)
+        if not listed or len({getattr(one, "shape", None) for one in x}) > 1:
+            raise
+        raise InputError(
+            f"is a {kind} of {len(x):,} arrays, which is a nest of {len(x):,} inputs: each step gets a {kind} "
+            f"of {len(x):,}, on which f fails ({error})",
+            field="xs",
+            accepted=f"one array, as jnp.stack(xs) makes it; or a step that takes such a {kind}",
+        ) from error
     if not isinstance(returned, tuple) or len(returned) != 2:
         raise InputError(
             f"returns {quote_value(type(returned).__name__)}, not a pair", field="f", accepted="(state, output)"
@@ -260,7 +278,14 @@ def _check_unroll(unroll: object) -> None:
 
 def _count_steps(xs: Any, length: int | None) -> int:
     """Return T. Raises InputError if lengths differ, or if there is none."""
-    lengths: dict[str, int] = {} if length is None else {"length": int(length)}
+    lengths: dict[str, int] = {}
+    if length is not None:
+        try:
+            lengths["length"] = operator.index(length)
+        except TypeError:
+            raise InputError(
+                f"is {quote_value(length)}", field="length", accepted="the number of steps, a whole number"
+            ) from None
     for path, leaf in jax.tree_util.tree_flatten_with_path(xs)[0]:
         name = f"xs{jax.tree_util.keystr(path)}"
         if not getattr(leaf, "shape", ()):

@@ -43,6 +43,8 @@ def make_plan(
     plan fits, or if the workload is of another step.
     """
     limit = read_limit(memory)
+    if steps < 1:
+        raise InputError("hold no time step", field="xs", accepted="arrays of shape (T, ...), with T from 1")
     kept = 2 * byte_size(step.outputs) + byte_size([step.inputs[place] for place in wanted.inputs])
     found: list[Plan] = []
     least: list[Infeasible] = []

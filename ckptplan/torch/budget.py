@@ -16,7 +16,8 @@ from ckptplan.model.plan import Plan
 from ckptplan.model.workload import Basis
 from ckptplan.planning.request import Request
 from ckptplan.torch.ambient import Autocast
-from ckptplan.torch.inputs import make_sequence
+from ckptplan.torch.constants import refuse_other_leaves
+from ckptplan.torch.inputs import make_sequence, refuse_layouts
 from ckptplan.torch.known_kinds import ConstantNotes, Constants, KnownKinds
 from ckptplan.torch.measurement import Measurement, find_device, measure_call
 from ckptplan.torch.memory import available_bytes
@@ -66,6 +67,7 @@ def make_plan(
     Raises InputError, also if no plan fits.
     """
     count = count_steps(inputs, steps)
+    refuse_other_leaves(state, field="state")
     leaves = (*flatten(state)[0], *make_sequence(inputs, steps=count).leaves)
     limit = read_limit(memory, find_device(leaves))
     measurement = measure(cell, inputs, state, losses=losses, steps=count, limit=limit, **options)
@@ -131,10 +133,13 @@ def count_steps(inputs: Any, steps: int | None) -> int:
             )
         return steps
     leaves = flatten(inputs)[0]
+    refuse_layouts(leaves)
+    accepted = "tensors of shape (T, ...), with T from 1"
     if not leaves or leaves[0].dim() == 0:
-        raise InputError(
-            f"{quote_value(type(inputs).__name__)} holds no tensor with time as the first axis", field="inputs"
-        )
+        kind = quote_value(type(inputs).__name__)
+        raise InputError(f"{kind} holds no tensor with an axis of time", field="inputs", accepted=accepted)
+    if len(leaves[0]) == 0:
+        raise InputError("hold no time step", field="inputs", accepted=accepted)
     if steps is not None and steps != len(leaves[0]):
         raise InputError(
             f"is {steps}, and inputs have {len(leaves[0])} time steps",

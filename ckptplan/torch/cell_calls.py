@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from ckptplan.errors import InputError, quote_value
+from ckptplan.torch.inputs import is_list_of_steps
 from ckptplan.torch.trees import flatten
 
 _ACCEPTED = (
@@ -19,8 +21,9 @@ def call_cell(cell: Callable[..., Any], state: Any, x: Any) -> Any:
     """Return what a cell returns; its own errors get a note. Raises InputError if it takes other arguments."""
     try:
         return cell(state, x)
-    except TypeError as error:
-        if "argument" not in str(error) or not _is_of_the_call(error):
+    except (AttributeError, TypeError) as error:
+        _refuse_list_of_steps(error, x)
+        if isinstance(error, AttributeError) or "argument" not in str(error) or not _is_of_the_call(error):
             _explain(error, state, x)
             raise
         raise InputError(
@@ -29,6 +32,19 @@ def call_cell(cell: Callable[..., Any], state: Any, x: Any) -> Any:
     except Exception as error:
         _explain(error, state, x)
         raise
+
+
+def _refuse_list_of_steps(error: Exception, x: Any) -> None:
+    """Raise InputError if a cell fails on a list of tensors: the inputs may be a list of time steps."""
+    kind = type(x).__name__
+    if is_list_of_steps(x) and re.search(rf"\b{kind}\b", str(error)):
+        raise InputError(
+            f"are a {kind} of {len(x):,} tensors, which is a nest of {len(x):,} inputs: each step gets a "
+            f"{kind} of {len(x):,}, on which the cell fails ({error})",
+            field="inputs",
+            accepted="one tensor with time as the first axis, as torch.stack(inputs) makes it; or a cell that "
+            f"takes such a {kind}",
+        ) from error
 
 
 def check_result(result: object) -> tuple[Any, Any]:

@@ -31,6 +31,8 @@ class Run:
     actions: Lookahead
     outputs: Outputs
     modules: tuple[torch.nn.Module, ...]
+    #: The parameters, by the names of what holds them.
+    parameters: dict[str, torch.Tensor]
     #: Leaves of the initial state.
     states: int
     plan: Plan | Schedule
@@ -67,7 +69,9 @@ class PlannedSequence(torch.autograd.Function):
                 run.executor.close()
                 raise
         # Taken after the sweep: steps may replace buffers, e.g. in neurons that keep their last state.
-        ctx.modules = Fingerprint(run.modules, without=run.watch.written, places=run.places)
+        ctx.modules = Fingerprint(
+            run.modules, others=run.parameters, without=run.watch.written, places=run.places
+        )
         # The results refer to this function, so the run must not refer to them.
         final, run.executor.final = run.executor.final, ()
         ctx.states = len(final)
@@ -87,21 +91,22 @@ class PlannedSequence(torch.autograd.Function):
         run: Run | None = ctx.run
         if run is None:
             raise RuntimeError(
-                "a planned sequence can be reversed only once, since this frees its checkpoints. If its final "
-                "state is where the next sequence began, detach that state (wrap(..., detach=True)) or reset "
-                "the network (wrap(..., reset=...)); for another backward, call bptt or unroll again, since "
-                "retain_graph has no effect on it"
+                "a planned sequence can be reversed only once, since this frees its checkpoints: run the "
+                "forward pass again (bptt, unroll or the wrapped network) before another backward, whatever "
+                "retain_graph says. If its final state is where the next sequence began, detach that state "
+                "(wrap(..., detach=True)) or reset the network (wrap(..., reset=...))"
             )
         ctx.run = None
-        with closing(run.executor), run.watch.rerun():
+        with closing(run.executor):
+            ctx.modules.check()
             if [tensor._version for tensor in ctx.tensors] != ctx.versions:
                 raise RuntimeError(
-                    "a parameter, an input or the initial state was changed in place between the forward and "
-                    "the backward pass, so that steps cannot be run again as they were"
+                    "an input or the initial state was changed in place between the forward and the backward "
+                    "pass, so that steps cannot be run again as they were"
                 )
-            ctx.modules.check()
             ctx.tensors = None
-            _reverse(run, gradients, outputs=len(gradients) - ctx.states)
+            with run.watch.rerun():
+                _reverse(run, gradients, outputs=len(gradients) - ctx.states)
         found = run.executor.engine.gradients
         states: list[Gradient] = (found.state or [None] * run.states)[: run.states]
         states += [None] * (run.states - len(states))

@@ -9,7 +9,10 @@ from typing import Any
 import torch
 
 from ckptplan.errors import InputError, quote_value
-from ckptplan.torch.trees import Leaves, Structure, flatten, is_differentiable
+from ckptplan.torch.trees import Leaves, Structure, flatten, is_differentiable, name_layout
+
+#: More tensors of one shape in a list are hardly as many sequences.
+_MOST_SEQUENCES = 2
 
 
 class Sequence(ABC):
@@ -51,6 +54,7 @@ class GivenInputs(Sequence):
                 field="inputs",
                 accepted="tensors with time as the first axis, or a callable (start, stop) -> chunk",
             )
+        refuse_layouts(self.leaves)
         for leaf in self.leaves:
             if leaf.dim() == 0 or leaf.shape[0] != steps:
                 raise InputError(
@@ -68,15 +72,35 @@ class GivenInputs(Sequence):
         return self.leaves[0].device
 
 
+def refuse_layouts(leaves: Leaves) -> None:
+    """Raise InputError for sparse, nested and other inputs whose time steps do not lie one after the other."""
+    for leaf in leaves:
+        if (kind := name_layout(leaf)) is not None:
+            raise InputError(
+                f"hold a {kind} tensor, of which single time steps cannot be taken",
+                field="inputs",
+                accepted="dense tensors with time as the first axis: to_dense(), or sequences padded to one "
+                "length; LIF(spiking_inputs=True) keeps spikes sparse by itself",
+            )
+
+
 def _guess_meaning(inputs: Any, leaf: torch.Tensor, steps: int) -> str:
     """Return a guess at the mistake, as text."""
-    if isinstance(inputs, list | tuple) and len(inputs) == steps:
+    if is_list_of_steps(inputs):
         return (
-            f": a list of {steps:,} tensors is a nest of {steps:,} inputs; torch.stack makes one tensor of them"
+            f": a list of {len(inputs):,} tensors is a nest of {len(inputs):,} inputs; torch.stack makes one "
+            "tensor of them"
         )
     if leaf.dim() > 1 and leaf.shape[1] == steps:
         return f": axis 1 has {steps:,}, is the batch first?"
     return ""
+
+
+def is_list_of_steps(inputs: Any) -> bool:
+    """Return whether inputs look like one tensor for each time step, and not like several sequences."""
+    if not isinstance(inputs, list | tuple) or len(inputs) <= _MOST_SEQUENCES:
+        return False
+    return all(isinstance(one, torch.Tensor) and one.shape == inputs[0].shape for one in inputs)
 
 
 class MadeInputs(Sequence):
@@ -99,6 +123,7 @@ class MadeInputs(Sequence):
                 field="inputs",
                 accepted="inputs as tensors, or what makes them (an embedding) within the cell",
             )
+        refuse_layouts(leaves)
         for leaf in leaves:
             if leaf.dim() == 0 or leaf.shape[0] != stop - start:
                 raise InputError(

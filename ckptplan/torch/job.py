@@ -199,6 +199,7 @@ class Job:
             actions=Lookahead(iter(self._planned if self.schedule is None else self.schedule)),
             outputs=outputs,
             modules=probed.modules,
+            parameters=probed.name_parameters(),
             states=len(state),
             plan=self.plan,
             device=probed.device,

@@ -20,7 +20,7 @@ from ckptplan.torch.meters import LiveBytes
 from ckptplan.torch.parameters import list_parameters
 from ckptplan.torch.planned import Result, bptt_planned
 from ckptplan.torch.sequence_watch import leave_as_found
-from ckptplan.torch.sizes import measured_sizes
+from ckptplan.torch.sizes import copy_roots, measured_sizes
 from ckptplan.torch.trees import byte_size, flatten
 
 #: Steps that are measured, at most; of cells that run chunks, the longest piece that they run at a time.
@@ -179,11 +179,6 @@ def _choose_count(
 def find_device(leaves: Sequence[torch.Tensor]) -> torch.device:
     """Return the device of tensors: the first that is not the CPU, if there is one."""
     return next((leaf.device for leaf in leaves if leaf.device.type != "cpu"), torch.device("cpu"))
-
-
-def copy_roots(leaves: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-    """Return tensors outside of any graph, which require a gradient if the given ones do."""
-    return [leaf.detach().requires_grad_(leaf.requires_grad) for leaf in leaves]
 
 
 class ActionSeconds:

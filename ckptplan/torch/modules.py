@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch.nn.modules.module import register_module_forward_pre_hook
@@ -45,11 +45,21 @@ class CalledModules:
             hook.remove()
 
 
+class _Marks(NamedTuple):
+    """What tells whether a tensor is the one that it was."""
+
+    id: int
+    version: int
+    kind: tuple[torch.dtype, torch.device, torch.Size]
+    trained: bool
+
+
 class Fingerprint:
     """Weights, buffers and modes of modules, which must not change before steps run again.
 
     Arguments:
         modules: the modules.
+        others: other parameters, by their names.
         without: the ids of tensors that may: statistics that steps write and never read.
         places: buffers that may, by the ids of the dicts that hold them and their names: a part of the state.
     """
@@ -58,41 +68,55 @@ class Fingerprint:
         self,
         modules: tuple[torch.nn.Module, ...],
         *,
+        others: Mapping[str, torch.Tensor],
         without: frozenset[int] = frozenset(),
         places: frozenset[tuple[int, Any]] = frozenset(),
     ) -> None:
-        self._modules, self._without, self._places = modules, without, places
+        self._modules, self._others, self._without, self._places = modules, others, without, places
         self._tensors, self._training = self._list_tensors(), _list_modes(modules)
 
     def check(self) -> None:
         """Raise RuntimeError if anything changed."""
         now = self._list_tensors()
-        changed = [
-            name
-            for name in {**now, **self._tensors}
-            if now.get(name) != self._tensors.get(name) and not self._without & {now.get(name, (0,))[0]}
-        ]
-        if changed:
-            raise RuntimeError(
-                f"{changed[0].partition('.')[2]} was changed in place or replaced between the forward and the "
-                "backward pass (by an optimizer, an assignment, functional_call), so that steps cannot be run "
-                "again as they were"
-            )
+        for name in {**now, **self._tensors}:
+            before, after = self._tensors.get(name), now.get(name)
+            how = _name_change(before, after)
+            if how and not (after is not None and after.id in self._without):
+                raise RuntimeError(
+                    f"{name.partition('.')[2]} was {how} between the forward and the backward pass, so that "
+                    "steps cannot be run again as they were"
+                )
         if _list_modes(self._modules) != self._training:
             raise RuntimeError(
                 "train() or eval() was called between the forward and the backward pass, so that steps cannot "
                 "be run again as they were"
             )
 
-    def _list_tensors(self) -> dict[str, tuple[int, int]]:
-        found: dict[str, Any] = {}
+    def _list_tensors(self) -> dict[str, _Marks]:
+        found = {f".{name}": _mark(tensor) for name, tensor in self._others.items()}
         for number, module in enumerate(self._modules):
             for path, one in module.named_modules(prefix=str(number)):
                 for values in (one._parameters, one._buffers):
                     for name, tensor in values.items():
                         if tensor is not None and (id(values), name) not in self._places:
-                            found[f"{path}.{name}"] = id(tensor), tensor._version
+                            found[f"{path}.{name}"] = _mark(tensor)
         return found
+
+
+def _mark(tensor: torch.Tensor) -> _Marks:
+    kind = tensor.dtype, tensor.device, tensor.shape
+    return _Marks(id(tensor), 0 if tensor.is_inference() else tensor._version, kind, tensor.requires_grad)
+
+
+def _name_change(before: _Marks | None, after: _Marks | None) -> str:
+    """Return how a tensor was changed, nothing if it is as before; one that is trained later is."""
+    if before is None or after is None or before.id != after.id:
+        return "replaced (by an assignment, functional_call)"
+    if before.trained and not after.trained:
+        return "frozen (requires_grad=False)"
+    if before.kind != after.kind:
+        return "converted (another type, device or shape)"
+    return "" if before.version == after.version else "changed in place (by an optimizer)"
 
 
 def _list_modes(modules: tuple[torch.nn.Module, ...]) -> list[bool]:

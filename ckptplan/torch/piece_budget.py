@@ -32,13 +32,13 @@ from ckptplan.torch.measurement import (
     ActionSeconds,
     Measurement,
     OutputSize,
-    copy_roots,
     find_device,
     measure_call,
 )
 from ckptplan.torch.parameters import list_parameters
 from ckptplan.torch.planned import bptt_planned
 from ckptplan.torch.sequence_watch import leave_as_found
+from ckptplan.torch.sizes import copy_roots
 from ckptplan.torch.trees import byte_size, flatten
 
 _log = logging.getLogger("ckptplan.torch")

@@ -23,6 +23,7 @@ from ckptplan.torch.modules import CalledModules
 from ckptplan.torch.parameters import Modules, Parameters, collect_parameters
 from ckptplan.torch.surroundings.holders import Holder
 from ckptplan.torch.surroundings.iterators import tap_iterators
+from ckptplan.torch.surroundings.number_holders import TensorHolder
 from ckptplan.torch.surroundings.signature import Signature
 from ckptplan.torch.surroundings.snapshot import Place, Snapshot, Surroundings
 from ckptplan.torch.surroundings.walk import Reached, walk
@@ -58,6 +59,11 @@ class ProbeResult:
     situation: Situation
     #: Whether the findings are those of an earlier call, so that no trial was made.
     recalled: bool
+
+    def name_parameters(self) -> dict[str, torch.Tensor]:
+        """Return the parameters by what holds them, as a user would write it."""
+        names = {id(one.thing): one.name for one in self.surroundings.holders if isinstance(one, TensorHolder)}
+        return {names.get(id(one), f"a parameter of shape {tuple(one.shape)}"): one for one in self.parameters}
 
 
 def probe(

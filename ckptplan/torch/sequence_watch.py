@@ -14,11 +14,16 @@ import torch
 
 from ckptplan.errors import InputError
 from ckptplan.torch.ambient import Generators
-from ckptplan.torch.hidden import refuse_changed_parameters, refuse_hidden_state, refuse_lost_changes
+from ckptplan.torch.hidden import (
+    list_names,
+    refuse_changed_parameters,
+    refuse_hidden_state,
+    refuse_lost_changes,
+)
 from ckptplan.torch.kept import StaleFindingsError
 from ckptplan.torch.leftovers import guard_leftovers
 from ckptplan.torch.surroundings.holders import Content, Holder
-from ckptplan.torch.surroundings.number_holders import TensorHolder
+from ckptplan.torch.surroundings.number_holders import ArrayHolder, GradientHolder, TensorHolder
 from ckptplan.torch.surroundings.snapshot import Place, Snapshot, Surroundings
 from ckptplan.torch.surroundings.values import holds_graph
 from ckptplan.torch.surroundings.walk import walk
@@ -60,6 +65,7 @@ class SequenceWatch:
         #: What the sweep changed, and whether it was found out that no later step reads it.
         self.swept: tuple[tuple[Holder, Any], ...] = ()
         self.checked = False
+        self._swept_places: list[Place] = []
         #: Whether all is as it was before the first step, after a refusal.
         self.restored = False
         #: Called if the backward pass refuses the sequence.
@@ -73,6 +79,8 @@ class SequenceWatch:
         self._start = state, 0
         #: The contents, before the first step, of the holders that the sweep changed.
         self._changed: dict[int, Content] = {}
+        #: The contents at the end of the sweep, of what steps do not change.
+        self._left: dict[int, Content] = {}
         #: The ids of tensors that steps write.
         self.written: frozenset[int] = frozenset()
 
@@ -117,6 +125,7 @@ class SequenceWatch:
         ]
         refuse_changed_parameters(surroundings, changed)
         self._changed = {place.holder: before[place.holder] for place in changed}
+        self._swept_places = changed
         if changed and self._early is not None:
             lasting = list(dict.fromkeys((*surroundings.list_changes(self._early, now), *unexpected)))
             self.checked = set(changed) <= set(lasting)
@@ -126,6 +135,7 @@ class SequenceWatch:
         values = (surroundings.value_of(place) for place in changed)
         self.written = frozenset(id(one) for one in values if isinstance(one, torch.Tensor))
         self._early = None
+        self._left = _leave_out(surroundings, now, changed)
 
     def _list_unexpected(self, changed: list[Place]) -> list[Place]:
         if self._expected is None:
@@ -170,16 +180,63 @@ class SequenceWatch:
 
     @contextmanager
     def rerun(self) -> Iterator[None]:
-        """Run steps again, and leave what they write as it is; after InputError, as before the sequence."""
+        """Run steps again, and leave what they write as it is; after InputError, as before the sequence.
+
+        Errors say what else was changed since the sweep.
+        """
         present = self._surroundings.read_places((*self._changed, *self._made))
         try:
             yield
-        except InputError:
-            present = self._changed
-            self.when_refused()
+        except Exception as error:
+            since = self._describe_changes()
+            if isinstance(error, InputError):
+                present = self._changed
+                self.when_refused()
+                if since:
+                    raise InputError(
+                        f"{since}. {error.message}", field=error.field, accepted=error.accepted
+                    ) from error
+            elif since:
+                error.add_note(f"ckptplan: {since}")
             raise
         finally:
             self._surroundings.write_places(present)
+
+    def _describe_changes(self) -> str:
+        """Return what others than the steps changed since the sweep, as text."""
+        holders = self._surroundings.holders
+        present = {number: holders[number].read(copies=False) for number in self._left}
+        places = [
+            Place(number, key, holders[number].name_of(key))
+            for number, content in _leave_out(self._surroundings, present, self._swept_places).items()
+            for key in holders[number].list_changes(self._left[number], content)
+        ]
+        if not places:
+            return ""
+        return (
+            f"{list_names(places)} changed between the forward and the backward pass, so that steps cannot be "
+            "run again as they were"
+        )
+
+
+def _leave_out(
+    surroundings: Surroundings, contents: Snapshot | Mapping[int, Content], changed: Collection[Place]
+) -> dict[int, Content]:
+    """Return contents without places that steps change, gradients, and copies of numbers."""
+    numbered = contents if isinstance(contents, Mapping) else dict(enumerate(contents))
+    keys: dict[int, set[Any]] = {}
+    for place in changed:
+        keys.setdefault(place.holder, set()).add(place.key)
+    found: dict[int, Content] = {}
+    for number, content in numbered.items():
+        holder = surroundings.holders[number]
+        if isinstance(holder, GradientHolder | ArrayHolder):
+            continue
+        if number not in keys:
+            found[number] = content.without_copy() if isinstance(holder, TensorHolder) else content
+        elif isinstance(content, dict):
+            found[number] = {key: value for key, value in content.items() if key not in keys[number]}
+    return found
 
 
 @contextmanager

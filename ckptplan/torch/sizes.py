@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -46,7 +47,7 @@ def measured_sizes(cell: Any, inputs: Any, state: Any, loss: Any = None, **more:
     def observe(_: object, executor: Executor) -> None:
         seen.append((sum(tape.bytes for tape in executor.tapes), executor.engine.saved_bytes))
 
-    first = nest.fill([piece.detach() for piece in pieces])
+    first = nest.fill(copy_roots(pieces))
     if loss is None and not any(name.endswith("loss") for name in more):
         loss = _sum
     at_once = Schedule(steps=steps, actions=(Record(0, steps), Backward(0, steps)), local_states=steps)
@@ -57,14 +58,25 @@ def measured_sizes(cell: Any, inputs: Any, state: Any, loss: Any = None, **more:
         raise InputError(
             "has nothing that requires a gradient, so that no tape is kept",
             field="cell",
-            accepted="a cell with parameters, or parameters=[...]",
+            accepted="a cell with parameters, parameters=[...], or inputs or a state that require a gradient",
         )
     tape, saved = max(seen)
+    if not tape and not any(piece.numel() for piece in pieces):
+        raise InputError(
+            f"have no elements: the shape of a step is {tuple(pieces[0].shape[1:])}",
+            field="inputs",
+            accepted="a batch of at least one",
+        )
     return Sizes(
         state_bytes=byte_size(flatten(result.state)[0]),
         tape_bytes=-(-tape // steps),
         resident_bytes_per_step=-(-saved // steps),
     )
+
+
+def copy_roots(leaves: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    """Return tensors outside of any graph, which require a gradient if the given ones do."""
+    return [leaf.detach().requires_grad_(leaf.requires_grad) for leaf in leaves]
 
 
 def _sum(_: int, output: Any) -> torch.Tensor:

@@ -79,6 +79,15 @@ def compact(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.clone() if tensor.untyped_storage().nbytes() > size else tensor
 
 
+def name_layout(tensor: torch.Tensor) -> str | None:
+    """Return what kind of tensor it is, if its elements do not lie in order: sparse, nested, ..."""
+    if tensor.is_nested:
+        return "nested"
+    if tensor.layout is torch.strided:
+        return None
+    return str(tensor.layout).removeprefix("torch.")
+
+
 def refuse_inference_tensors(leaves: Sequence[torch.Tensor], *, field: str) -> None:
     """Raise InputError for tensors made in inference mode, which cannot be checkpoints under autograd."""
     if any(leaf.is_inference() for leaf in leaves):

@@ -32,7 +32,8 @@ from ckptplan.torch.trees import Leaves, Structure, flatten, is_differentiable
 _CAUSES = (
     "Something else than the state, the input and random generators decides what they return: an attribute, a "
     "buffer, a list or a global that steps change, a random generator that is not known, "
-    "torch.is_grad_enabled(), or inputs made differently when they were asked for again"
+    "torch.is_grad_enabled(), inputs made differently when they were asked for again, or a change of a weight "
+    "since the forward pass that PyTorch does not count (by tensor.data)"
 )
 _ACCEPTED = (
     "a cell that keeps in its state all that goes from step to step; if only rounding differs (kernels that "

@@ -36,6 +36,11 @@ def keep(state: Any, x: Any) -> Any:
         ({"plan": standard(), "memory": "1 MB"}, "plan: is given together with memory"),
         ({"plan": "standard"}, "plan: 'standard' is not a plan"),
         ({"memory": "1 MB", "remote_dir": "here"}, "remote_dir: is given together with memory.*nothing remote"),
+        ({"memory": "1 MB", "length": 20.5}, "length: is 20.5 .*a whole number"),
+        (
+            {"memory": "1 MB", "xs": list(XS), "f": lambda h, x: (h, x.sum())},
+            "xs: is a list of 20 arrays.*jnp.stack",
+        ),
         ({"memory": "much"}, "memory: .*much"),
         ({"memory": 0}, "memory: is not positive"),
         ({"memory": 10}, r"memory: 10 B are too little .*at least .* bytes\)"),
@@ -53,6 +58,11 @@ def keep(state: Any, x: Any) -> Any:
 def test_arguments_that_are_not_accepted(given: dict[str, Any], message: str) -> None:
     with pytest.raises(InputError, match=message):
         ckptplan.jax.scan(**{"f": keep, "init": jnp.float64(0), "xs": XS, **given})
+
+
+def test_a_sequence_without_steps_has_no_plan() -> None:
+    with pytest.raises(InputError, match="xs: hold no time step"):
+        ckptplan.jax.bptt(keep, jnp.float64(0), XS[:0], lambda _, output: output.sum(), memory="1 MB")
 
 
 def test_a_mutable_array_from_outside() -> None:

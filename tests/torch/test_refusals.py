@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from ckptplan import InputError, Schedule
-from ckptplan.schedule.actions import Backward, Record
+from ckptplan.schedule.actions import Action, Backward, Record
 from ckptplan.torch import LIF, bptt, plan_for, unroll, wrap
 from ckptplan.torch.adapters import SnnTorchCell, TorchCell
 from tests.torch.support import assert_close, gradients, gru, job, plain, plan_of
@@ -352,7 +352,7 @@ def test_bad_arguments_are_named(change: dict[str, Any], field: str) -> None:
         bptt(gru()[0], **arguments)
 
 
-_ACTIONS = [Record(0, STEPS), Backward(0, STEPS)]
+_ACTIONS: list[Action] = [Record(0, STEPS), Backward(0, STEPS)]
 
 
 @pytest.mark.parametrize(

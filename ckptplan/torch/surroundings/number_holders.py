@@ -21,6 +21,10 @@ class _Numbers:
     version: int
     copy: torch.Tensor | None
 
+    def without_copy(self) -> _Numbers:
+        """Return the version alone."""
+        return _Numbers(self.version, None)
+
 
 class TensorHolder(Holder):
     """The numbers of a tensor. ``small`` ones are copied whenever they are read."""

@@ -165,8 +165,7 @@ class StatefulSequence(Wrapped):
         if steps is not None:
             leaves, nest = flatten(inputs)
             inputs = nest.fill([leaf.expand(steps, *leaf.shape) for leaf in leaves])
-        if count_steps(inputs, None) == 0:
-            raise InputError("hold no time step", field="inputs", accepted="tensors of shape (T, ...)")
+        count_steps(inputs, None)
         return inputs, ModuleStep(self.net, constants, whole=_takes_sequences(self.net))
 
     def _name_parameters(self, constants: dict[str, Any]) -> list[torch.Tensor]:
