@@ -98,14 +98,14 @@ class PlannedSequence(torch.autograd.Function):
             )
         ctx.run = None
         with closing(run.executor):
-            ctx.modules.check()
+            trained = ctx.modules.check()
             if [tensor._version for tensor in ctx.tensors] != ctx.versions:
                 raise RuntimeError(
                     "an input or the initial state was changed in place between the forward and the backward "
                     "pass, so that steps cannot be run again as they were"
                 )
             ctx.tensors = None
-            with run.watch.rerun():
+            with run.watch.rerun([f"{name}.requires_grad" for name in trained]):
                 _reverse(run, gradients, outputs=len(gradients) - ctx.states)
         found = run.executor.engine.gradients
         states: list[Gradient] = (found.state or [None] * run.states)[: run.states]

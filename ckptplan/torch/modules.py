@@ -75,8 +75,8 @@ class Fingerprint:
         self._modules, self._others, self._without, self._places = modules, others, without, places
         self._tensors, self._training = self._list_tensors(), _list_modes(modules)
 
-    def check(self) -> None:
-        """Raise RuntimeError if anything changed."""
+    def check(self) -> list[str]:
+        """Return the names of parameters that are trained only since. Raises RuntimeError for other changes."""
         now = self._list_tensors()
         for name in {**now, **self._tensors}:
             before, after = self._tensors.get(name), now.get(name)
@@ -91,6 +91,10 @@ class Fingerprint:
                 "train() or eval() was called between the forward and the backward pass, so that steps cannot "
                 "be run again as they were"
             )
+        trained = [
+            name for name, one in self._tensors.items() if name in now and now[name].trained > one.trained
+        ]
+        return [name.partition(".")[2] for name in trained]
 
     def _list_tensors(self) -> dict[str, _Marks]:
         found = {f".{name}": _mark(tensor) for name, tensor in self._others.items()}

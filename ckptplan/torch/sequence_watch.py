@@ -179,22 +179,22 @@ class SequenceWatch:
             self._start = None, 0
 
     @contextmanager
-    def rerun(self) -> Iterator[None]:
+    def rerun(self, changed: Sequence[str]) -> Iterator[None]:
         """Run steps again, and leave what they write as it is; after InputError, as before the sequence.
 
-        Errors say what else was changed since the sweep.
+        Errors say what others changed since the sweep: what is known to be ``changed``, and what is found.
         """
         present = self._surroundings.read_places((*self._changed, *self._made))
         try:
             yield
         except Exception as error:
-            since = self._describe_changes()
+            since = self._describe_changes(changed)
             if isinstance(error, InputError):
                 present = self._changed
                 self.when_refused()
                 if since:
                     raise InputError(
-                        f"{since}. {error.message}", field=error.field, accepted=error.accepted
+                        f"{since}: {error.message}", field=error.field, accepted=error.accepted
                     ) from error
             elif since:
                 error.add_note(f"ckptplan: {since}")
@@ -202,7 +202,7 @@ class SequenceWatch:
         finally:
             self._surroundings.write_places(present)
 
-    def _describe_changes(self) -> str:
+    def _describe_changes(self, changed: Sequence[str]) -> str:
         """Return what others than the steps changed since the sweep, as text."""
         holders = self._surroundings.holders
         present = {number: holders[number].read(copies=False) for number in self._left}
@@ -211,10 +211,11 @@ class SequenceWatch:
             for number, content in _leave_out(self._surroundings, present, self._swept_places).items()
             for key in holders[number].list_changes(self._left[number], content)
         ]
-        if not places:
+        names = [*changed[:1], *([list_names(places)] if places else [])]
+        if not names:
             return ""
         return (
-            f"{list_names(places)} changed between the forward and the backward pass, so that steps cannot be "
+            f"{', '.join(names)} changed between the forward and the backward pass, so that steps cannot be "
             "run again as they were"
         )
 

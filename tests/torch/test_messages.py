@@ -268,6 +268,19 @@ def test_a_target_that_changed_is_named() -> None:
         result.loss.backward()
 
 
+@cells
+def test_a_parameter_that_is_trained_since_is_named(make: Callable[[], Any]) -> None:
+    """As the discriminator of a GAN that is frozen for the forward pass alone."""
+    inputs, state = data()
+    head = torch.nn.Linear(7, 1).requires_grad_(False)
+    result = bptt(make(), inputs, state, lambda _, one: head(one).sum(), **how("plan"))
+    head.requires_grad_()
+    with pytest.raises(
+        InputError, match=r"weight.requires_grad changed between the forward and the backward pass"
+    ):
+        result.loss.backward()
+
+
 def test_what_steps_do_not_read_may_change() -> None:
     cell = Scaled()
 
