@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import ceil, log
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -20,3 +21,14 @@ def ceil_div(numerator: Any, denominator: Any) -> Any:
 def at_least(value: Any, floor: int) -> Any:
     """Return the larger of a value and a floor; a plain int stays a plain int."""
     return max(value, floor) if isinstance(value, int) else np.maximum(value, floor)
+
+
+def spread_out(most: int, *, dense: int, ratio: float) -> Integers:
+    """Return all numbers from 1 to ``dense``, then each about ``ratio`` times the one before, and ``most``.
+
+    Apart from ``most`` itself, a larger ``most`` only adds numbers.
+    """
+    count = max(0, ceil(log(most / dense) / log(ratio))) if most > dense else 0
+    wide = (dense * ratio ** np.arange(1, count + 1)).astype(np.int64)
+    numbers: Integers = np.unique(np.concatenate([np.arange(1, min(dense, most) + 1), wide[wide < most]]))
+    return np.append(numbers, most) if most > dense else numbers

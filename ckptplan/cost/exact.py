@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ckptplan.cost.arrays import Integers, Quantity
+from ckptplan.model.budget import Budget
 from ckptplan.model.step_costs import StepCosts
 from ckptplan.model.totals import Totals
 
@@ -42,6 +43,23 @@ class Cost:
     seconds: npt.NDArray[np.float64]
     local_peak_bytes: Integers
     remote_peak_bytes: Integers
+
+    def take(self, places: npt.NDArray[Any]) -> Cost:
+        """Return the costs at some places, given as indices or as a mask."""
+        return Cost(
+            seconds=self.seconds[places],
+            local_peak_bytes=self.local_peak_bytes[places],
+            remote_peak_bytes=self.remote_peak_bytes[places],
+        )
+
+    def within(self, budget: Budget) -> npt.NDArray[np.bool_]:
+        """Return a mask of the costs that keep a budget, shape (n,)."""
+        keeps = np.ones(len(self.seconds), dtype=np.bool_)
+        if budget.local_bytes is not None:
+            keeps &= self.local_peak_bytes <= budget.local_bytes
+        if budget.remote_bytes is not None:
+            keeps &= self.remote_peak_bytes <= budget.remote_bytes
+        return keeps
 
 
 def cost_of(totals: Totals) -> Cost:

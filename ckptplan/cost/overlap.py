@@ -16,7 +16,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from ckptplan.cost.arrays import Integers
+from ckptplan.cost.arrays import Integers, Quantity
 from ckptplan.cost.exact import Counts, action_seconds
 from ckptplan.model.step_costs import StepCosts
 
@@ -28,57 +28,53 @@ class TransferTiming:
     """When transfers are due: the seconds of compute between them, without any wait.
 
     Arrays of shape (n,). The first message to remote memory holds ``first_states`` (it is ragged), all others
-    hold ``states``; messages return in reverse order. ``before_writes`` precedes the first write,
-    ``first_gap`` and ``gap`` separate the writes, ``turn`` separates the last write from the first read,
-    ``between_reads`` separates the reads, and ``after_reads`` follows the last one.
+    hold ``states``; messages return in reverse order. ``first_gap`` and ``gap`` separate the writes, ``turn``
+    separates the last write from the first read, and ``between_reads`` separates the reads.
     """
 
     messages: Integers
     first_states: Integers
     states: Integers
-    before_writes: Seconds
     first_gap: Seconds
     gap: Seconds
     turn: Seconds
     between_reads: Seconds
-    after_reads: Seconds
 
 
-def overlapped_seconds(timing: TransferTiming, *, counts: Counts, costs: StepCosts) -> Seconds:
-    """Return the time of one batch in seconds; compute alone if nothing is moved.
+def overlapped_seconds(timing: TransferTiming, *, counts: Counts, costs: StepCosts) -> npt.NDArray[np.float64]:
+    """Return the time of one batch in seconds: what compute takes, and what it waits for.
 
     With n messages, w_1 and w the seconds of writing the first and any other message, r_1 and r those of
-    reading them:
+    reading them, and x+ for max(0, x), compute waits
 
-        last write starts = before_writes + max(first_gap, w_1) + (n - 2) max(gap, w)
-        first read ends   = last write starts + max(turn, w + r)
-        last read ends    = first read ends + (n - 2) max(between_reads, r) + max(between_reads, r_1)
-        seconds           = last read ends + after_reads
+        for writes    (w_1 - first_gap)+ + (n - 2) (w - gap)+
+        at the turn   (w + r - turn)+
+        for reads     (n - 2) (r - between_reads)+ + (r_1 - between_reads)+
 
-    The terms of the first message drop out for n = 1, where w_1 + r_1 replaces w + r.
+    The terms of the first message drop out for n = 1, where w_1 + r_1 replaces w + r. Transfers that are hidden
+    add exactly nothing, so settings with the same compute take the same time to the last bit.
     """
     n = timing.messages
     first_write = costs.message_seconds + timing.first_states * costs.write_seconds
     write = costs.message_seconds + timing.states * costs.write_seconds
     first_read = costs.message_seconds + timing.first_states * costs.read_seconds
     read = costs.message_seconds + timing.states * costs.read_seconds
-    several = n > 1
-    last_write_starts = (
-        timing.before_writes
-        + np.where(several, np.maximum(timing.first_gap, first_write), 0)
-        + np.maximum(n - 2, 0) * np.maximum(timing.gap, write)
-    )
     # The message that was written last is read first.
-    there_and_back = np.where(several, write + read, first_write + first_read)
-    first_load = last_write_starts + np.maximum(timing.turn, there_and_back)
-    last_load = (
-        first_load
-        + np.maximum(n - 2, 0) * np.maximum(timing.between_reads, read)
-        + np.where(several, np.maximum(timing.between_reads, first_read), 0)
+    there_and_back = np.where(n > 1, write + read, first_write + first_read)
+    others = np.maximum(n - 2, 0)
+    waits = (
+        np.minimum(n, 1) * wait_for(there_and_back, timing.turn)
+        + others * (wait_for(write, timing.gap) + wait_for(read, timing.between_reads))
+        + (n > 1) * (wait_for(first_write, timing.first_gap) + wait_for(first_read, timing.between_reads))
     )
-    compute = _compute_seconds(counts, costs)
-    seconds: Seconds = np.where(n > 0, last_load + timing.after_reads, compute)
+    seconds: npt.NDArray[np.float64] = compute_seconds(counts, costs) + waits
     return seconds
+
+
+def wait_for(transfer: Quantity, compute: Quantity) -> Seconds:
+    """Return how long compute waits for a transfer that takes longer than what is computed meanwhile."""
+    waits: Seconds = np.maximum(0.0, transfer - compute)
+    return waits
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -131,15 +127,15 @@ def least_overlapped_seconds(counts: Counts, bounds: TransferBounds, costs: Step
         costs.steps * costs.forward_seconds + other_reads,
     )
     if_reads_are_hidden = other_writes + after
-    known = np.maximum(_compute_seconds(counts, costs), writes + reads)
+    known = np.maximum(compute_seconds(counts, costs), writes + reads)
     # Slightly less, since the sums of a point are rounded in another order.
     least: Seconds = np.maximum(known, np.maximum(if_writes_are_hidden, if_reads_are_hidden)) * (1 - 1e-12)
     return least
 
 
-def _compute_seconds(counts: Counts, costs: StepCosts) -> Seconds:
+def compute_seconds(counts: Counts, costs: StepCosts) -> npt.NDArray[np.float64]:
     """Return the time of a schedule whose transfers take no time."""
-    seconds: Seconds = (
+    seconds: npt.NDArray[np.float64] = (
         costs.sweep_seconds + counts.recomputed_steps * costs.recompute_seconds + action_seconds(counts, costs)
     )
     return seconds

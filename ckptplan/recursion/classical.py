@@ -11,7 +11,7 @@ import numpy as np
 
 from ckptplan.model.split import Where
 from ckptplan.recursion import bounds, revolve
-from ckptplan.recursion.disk_revolve import Segments, make_segments_tree
+from ckptplan.recursion.disk_revolve import make_segments_tree
 from ckptplan.recursion.problem import Candidate, Problem, SolvedProblem
 from ckptplan.recursion.schedule_tree import grow_tree
 from ckptplan.recursion.single_tape import SingleTape
@@ -108,7 +108,7 @@ def _binomial_candidates(job: TableProblem, counts: list[int]) -> Iterator[Candi
             yield Candidate(
                 extra=_binomial_extra(steps, slots, job.problem),
                 local_bytes=slots * job.problem.state_bytes + job.problem.tape_bytes,
-                build=partial(make_segments_tree, slots, Segments(0, 0, 0, steps, recomputed), steps=steps),
+                build=partial(make_segments_tree, slots, (), steps=steps),
             )
 
 

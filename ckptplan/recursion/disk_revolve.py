@@ -6,205 +6,283 @@ part of y_0 steps, which is never loaded, the cost beyond the first sweep is
 
     R(y_0) r + sum over i of (w + r_d + y_i r + R(y_i) r).
 
-R is convex, so the optimal segments differ by at most one step, and the last part is longer by one sweep.
-The cost is also convex in the number of segments, which a bisection therefore finds.
+A part of up to C(s + k, s) steps runs none of them more than k times. So k runs of a step, the first sweep not
+counted, are enough for C(s + k, s) steps of the last part and C(s + k - 1, s) steps of each segment. With the
+least k that is enough for all T steps,
 
-Saves are priced only when the schedules for several numbers of slots are compared (docs/optimality.md).
+    R(y_0) + sum over i of (y_i + R(y_i)) = k T - C(s + k, s + 1) - n C(s + k - 1, s + 1).
+
+This is convex in n: one segment more saves C(s + k - 1, s + 1) runs. So the best number of segments is the
+least one for which the last k is enough that saves no more than a transfer costs, or one less.
+
+The closed form does not know what saves cost, nor transfers that run beside compute. Where there are any, each
+number of slots is combined with each number of segments, and priced as it is executed (docs/optimality.md).
 """
 
 from __future__ import annotations
 
-from bisect import bisect_left
-from collections.abc import Callable, Iterator, Sequence
-from functools import cache, partial
-from math import comb
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
+import numpy as np
+import numpy.typing as npt
+
+from ckptplan.cost.arrays import Integers, ceil_div, spread_out
+from ckptplan.cost.exact import Cost, Counts, price
+from ckptplan.cost.overlap import compute_seconds, wait_for
 from ckptplan.model.budget import Budget
 from ckptplan.model.split import Choice, Where
 from ckptplan.model.step_costs import StepCosts
 from ckptplan.recursion import revolve
-from ckptplan.recursion.action_costs import ActionCosts
-from ckptplan.recursion.problem import Candidate
+from ckptplan.recursion.pricing import MOST_PLAYED
+from ckptplan.recursion.problem import Family
 from ckptplan.recursion.schedule_tree import Tree, grow_tree
 from ckptplan.recursion.single_tape import binomial_decision
 from ckptplan.recursion.tree import Decision, Part, UnitSizes
 
 #: The most recomputed steps that a time in floating point can represent exactly.
 _COUNTABLE = 4 * 10**15
-#: The longest sequence for which one or two slots can be counted.
+#: The longest sequence for which one or two slots can be counted: they need too many runs of a step.
 MOST_STEPS = 1_000_000
+#: Up to so many slots, each number is tried if the closed form gives the segments.
+_EACH = 2**18
+#: Up to so many steps, each number of slots is combined with each of segments; beyond, these are spread out.
+_EVERY, _SOME = 256, 64
+_RATIO = 1.03
 
 
 class Segments(NamedTuple):
-    """``number`` segments of ``length`` steps, ``longer`` of them one step longer, before a last part."""
+    """``number`` segments of ``length`` steps, ``longer`` of them one step longer, before a last part.
 
-    number: int
-    length: int
-    longer: int
-    last: int
+    Numbers, or arrays of shape (n,) of them.
+    """
+
+    number: Integers
+    length: Integers
+    longer: Integers
+    last: Integers
     #: Recomputed steps of the whole schedule.
-    recomputed_steps: int
+    recomputed_steps: Integers
+    #: How often a step runs again at most.
+    runs: Integers
+
+    @property
+    def longest(self) -> Integers:
+        """The steps of the longest part."""
+        longest: Integers = np.maximum(self.last, self.length + np.minimum(self.longer, 1))
+        return longest
 
 
-class Binomials:
-    """The binomial counts for one number of slots and any number of steps up to ``steps``."""
+class _Level(NamedTuple):
+    """For k = ``runs``: C(s + k - 1, s), C(s + k, s) and C(s + k - 1, s + 1); arrays of shape (n,)."""
 
-    def __init__(self, slots: int, steps: int) -> None:
-        self.slots = slots
-        #: C(s + k, s) for k = 0, 1, ...: the steps that can be reversed in k sweeps.
-        self.reaches: Sequence[int] = _reaches(slots, steps)
-
-    def sweeps(self, steps: int) -> int:
-        """Return the least k with C(s + k, s) >= steps."""
-        return bisect_left(self.reaches, steps)
-
-    def recomputed_steps(self, steps: int) -> int:
-        """Return R(steps) = k steps - C(s + k, s + 1), the steps that run again."""
-        sweeps = self.sweeps(steps)
-        if sweeps == len(self.reaches):
-            return revolve.MOST
-        return sweeps * steps - comb(self.slots + sweeps, self.slots + 1)
+    runs: Integers
+    before: Integers
+    reach: Integers
+    below: Integers
 
 
-def _reaches(slots: int, steps: int) -> Sequence[int]:
-    if slots == 1:
-        # C(1 + k, 1) = k + 1: no need to list as many numbers as steps.
-        return range(1, steps + 1)
-    reaches = [1]
-    while reaches[-1] < steps and slots:
-        reaches.append(comb(slots + len(reaches), slots))
-    return reaches
+def _climb(
+    steps: int, slots: Integers, is_short: Callable[[_Level, Integers], npt.NDArray[np.bool_]]
+) -> _Level:
+    """Return the level of the least k >= 1 that is not short, for each number of at least two slots.
+
+    ``is_short`` gets the levels that are still open, and their places.
+    """
+    level = _Level(*(np.empty_like(slots) for _ in _Level._fields))
+    places = np.arange(len(slots))
+    last, reach, below = np.ones_like(slots), np.minimum(slots + 1, steps), np.zeros_like(slots)
+    runs = 1
+    while len(places):
+        here = _Level(np.full_like(places, runs), last, reach, below)
+        open_ = is_short(here, places)
+        for column, values in zip(level, here, strict=True):
+            column[places[~open_]] = values[~open_]
+        places, last, reach, below = (column[open_] for column in (places, last, reach, below))
+        runs += 1
+        below, last = below + last, reach
+        # Exact and without overflow: reach is at most T, and the quotient is a binomial coefficient.
+        reach = np.minimum(revolve.multiply(reach, slots[places] + runs, runs), steps)
+    return level
 
 
-def segment_candidates(costs: StepCosts, budget: Budget, *, remote: bool) -> Iterator[Candidate]:
-    """Yield the best segments for several numbers of local slots; with ``remote`` False, no segments."""
-    buffers = 2 * costs.state_bytes if costs.overlaps_compute and remote else 0
-    most = costs.steps - 1
-    if budget.local_bytes is not None:
-        free = budget.local_bytes - costs.resident_bytes - buffers - costs.tape_bytes
-        most = -1 if free < 0 else min(most, free // costs.state_bytes)
-    if most < 0:
-        return
-    room = costs.steps if budget.remote_bytes is None else budget.remote_bytes // costs.remote_state_bytes
-    transfer = costs.write_seconds + costs.read_seconds + 2 * costs.message_seconds
-    # All pieces have a run and, if it is not read, a local load.
-    beyond_load = transfer - costs.load_seconds
-    # All slots give the shortest time; fewer slots serve goals that prefer less memory.
-    for slots in sorted({most, 0, *(2**k for k in range(most.bit_length()))}, reverse=True):
-        segments = choose_segments(
-            steps=costs.steps,
-            slots=slots,
-            transfer=beyond_load,
-            recompute=costs.recompute_seconds,
-            most=room if remote else 0,
-        )
-        if segments is None:
-            continue
-        if segments.recomputed_steps <= _COUNTABLE and _is_listable(segments, slots):
-            yield Candidate(
-                extra=segments.number * transfer
-                + segments.recomputed_steps * costs.recompute_seconds
-                + _action_seconds(segments, slots, costs),
-                local_bytes=slots * costs.state_bytes + costs.tape_bytes,
-                build=partial(make_segments_tree, slots, segments, steps=costs.steps),
-                remote_states=segments.number,
-            )
+def deal_steps(steps: int, *, slots: Integers, number: Integers) -> Segments:
+    """Return the segments that recompute least for each number of slots and of segments.
 
+    Without a slot, there are T - 1 segments.
+    """
+    slots, number = np.broadcast_arrays(slots, number)
 
-def _action_seconds(segments: Segments, slots: int, costs: StepCosts) -> float:
-    """Return what actions add: each piece is a chunk, each but the last has a run and a load or a read."""
-    if not any(ActionCosts.of(costs)):
-        return 0.0
-    pieces = costs.steps
-    saves = (
-        revolve.count_saves(segments.last, slots=slots)
-        + segments.longer * revolve.count_saves(segments.length + 1, slots=slots)
-        + (segments.number - segments.longer) * revolve.count_saves(max(segments.length, 1), slots=slots)
-    )
-    return (
-        pieces * costs.chunk_seconds
-        + (pieces - 1) * costs.advance_seconds
-        + (pieces - 1 - segments.number) * costs.load_seconds
-        + saves * costs.save_seconds
-    )
+    def is_short(level: _Level, places: Integers) -> npt.NDArray[np.bool_]:
+        # The product may exceed 2^63; as a float it is exact where it is near T.
+        short: npt.NDArray[np.bool_] = level.reach + number[places] * level.before.astype(np.float64) < steps
+        return short
 
-
-def _is_listable(segments: Segments, slots: int) -> bool:
-    longest = max(segments.length + 1, segments.last)
-    return longest <= 2 or revolve.is_listable(longest, slots)
+    # With one slot, C(1 + k, 1) = k + 1: no need to climb as many levels as there are steps.
+    runs = np.maximum(1, ceil_div(steps - 1, number + 1))
+    single = _Level(runs, runs.copy(), runs + 1, runs * (runs - 1) // 2)
+    several = np.flatnonzero(slots > 1)
+    for column, values in zip(
+        single,
+        _climb(steps, slots[several], lambda level, places: is_short(level, several[places])),
+        strict=True,
+    ):
+        column[several] = values
+    runs, before, _, below = single
+    last = np.maximum(before, steps - np.minimum(number, steps // before + 1) * before)
+    length, longer = np.divmod(steps - last, np.maximum(number, 1))
+    recomputed = runs * steps - (below + before) - number * below
+    return Segments(number, length, longer, last, recomputed, runs)
 
 
 def choose_segments(
-    *, steps: int, slots: int, transfer: float, recompute: float, most: int | None = None
-) -> Segments | None:
-    """Return the segments that cost least; ``transfer`` is the cost of writing and reading one state.
+    *, steps: int, slots: Integers, transfer: float, recompute: float, most: int | None = None
+) -> Segments:
+    """Return the segments that cost least for each number of slots; arrays of shape (n,).
 
-    Returns None if there is no slot and ``most`` segments are too few, or if the sequence is too long for one
-    or two slots.
+    Arguments:
+        steps: T.
+        slots: local checkpoints; with one or none, the sequence has at most ``MOST_STEPS`` steps.
+        transfer: cost of writing and reading one state.
+        recompute: cost of running a step again.
+        most: the most segments; without a slot there are T - 1 all the same.
     """
     most = steps - 1 if most is None else min(most, steps - 1)
-    if slots < 1:
-        if most < steps - 1:
-            return None
-        return Segments(number=steps - 1, length=1, longer=0, last=1, recomputed_steps=steps - 1)
-    # With one or two slots, the binomials grow so slowly that there are too many to list.
-    if slots < 3 and steps > MOST_STEPS:
-        return None
-    binomials = Binomials(slots, steps)
+    if transfer < 0:
+        return deal_steps(steps, slots=slots, number=np.where(slots > 0, most, steps - 1))
 
-    @cache
-    def segments(count: int) -> Segments:
-        return _balance(binomials, steps=steps, count=count)
+    def pays_off(level: _Level, _: Integers) -> npt.NDArray[np.bool_]:
+        # The next level has C(s + k, s + 1) = below + before.
+        pays: npt.NDArray[np.bool_] = (level.reach < steps) & (
+            (level.below + level.before) * recompute <= transfer
+        )
+        return pays
 
-    def cost(count: int) -> float:
-        return count * transfer + segments(count).recomputed_steps * recompute
+    several = slots > 1
+    number = np.zeros_like(slots)
+    level = _climb(steps, slots[several], pays_off)
+    number[several] = ceil_div(steps - level.reach, level.before)
+    if not several.all():
+        numbers = np.arange(most + 1)
+        cost = (
+            numbers * transfer
+            + recompute * deal_steps(steps, slots=np.ones_like(numbers), number=numbers).recomputed_steps
+        )
+        number[~several] = np.argmin(cost)
+    number = np.where(slots > 0, np.minimum(number, most), steps - 1)
+    fewer = np.where(slots > 0, np.maximum(number - 1, 0), number)
+    both = [deal_steps(steps, slots=slots, number=one) for one in (fewer, number)]
+    less, more = (one.number * transfer + one.recomputed_steps * recompute for one in both)
+    return Segments(*(np.where(less <= more, *columns) for columns in zip(*both, strict=True)))
 
-    return segments(_minimise_convex(cost, 0, most))
 
+def find_segments(costs: StepCosts, budget: Budget) -> Family:
+    """Return the schedules of this form for each number of local slots that the budget holds."""
+    steps = costs.steps
+    most = steps - 1
+    if budget.local_bytes is not None:
+        free = budget.local_bytes - costs.resident_bytes - costs.tape_bytes
+        most = max(-1, min(most, free // costs.state_bytes))
+    room = steps if budget.remote_bytes is None else budget.remote_bytes // costs.remote_state_bytes
+    if costs.overlaps_compute and steps > MOST_PLAYED:
+        room = 0
+    slots, segments = _combine(costs, most=most, room=min(room, steps - 1))
+    cost = _price(segments, slots, costs)
+    keeps = cost.within(budget) & (segments.recomputed_steps <= _COUNTABLE)
+    keeps &= revolve.has_few_decisions(segments.longest, slots=slots, sweeps=segments.runs)
+    slots, segments = slots[keeps], Segments(*(column[keeps] for column in segments))
 
-def _minimise_convex(value: Callable[[int], float], low: int, high: int) -> int:
-    while low < high:
-        middle = (low + high) // 2
-        if value(middle) <= value(middle + 1):
-            high = middle
-        else:
-            low = middle + 1
-    return low
+    def build(place: int) -> Tree:
+        number, length, longer = (int(column[place]) for column in segments[:3])
+        cuts = [(length, number - longer), (length + 1, longer)]
+        return make_segments_tree(int(slots[place]), cuts, steps=steps)
 
-
-def _balance(binomials: Binomials, *, steps: int, count: int) -> Segments:
-    """Lengthen the last part while that costs less than the same step in a segment."""
-    if count == 0:
-        return Segments(0, 0, 0, steps, binomials.recomputed_steps(steps))
-    low, high = 1, steps - count
-    while low < high:
-        last = (low + high) // 2
-        longest = -(-(steps - last) // count)
-        if binomials.sweeps(last + 1) < 1 + binomials.sweeps(longest):
-            low = last + 1
-        else:
-            high = last
-    length, longer = divmod(steps - low, count)
-    recomputed = (
-        binomials.recomputed_steps(low)
-        + (steps - low)
-        + longer * binomials.recomputed_steps(length + 1)
-        + (count - longer) * binomials.recomputed_steps(length)
+    return Family(
+        cost=cost.take(keeps),
+        regular=np.zeros(len(slots), dtype=np.bool_),
+        build=build,
     )
-    return Segments(count, length, longer, low, recomputed)
 
 
-def make_segments_tree(slots: int, segments: Segments, *, steps: int) -> Tree:
-    """Return the schedule of such segments."""
+def _combine(costs: StepCosts, *, most: int, room: int) -> tuple[Integers, Segments]:
+    """Return numbers of slots up to ``most``, each with its segments, at most ``room`` of them."""
+    steps = costs.steps
+    few = 3 if steps > MOST_STEPS else 0 if room == steps - 1 else 1
+    if not costs.overlaps_compute and not costs.save_seconds:
+        slots = np.append(0, _spread(most, dense=_EACH))
+        slots = slots[(slots >= few) & (slots <= most)]
+        # All pieces have a run and, if it is not read, a local load.
+        transfer = costs.write_seconds + costs.read_seconds + 2 * costs.message_seconds - costs.load_seconds
+        return slots, choose_segments(
+            steps=steps, slots=slots, transfer=transfer, recompute=costs.recompute_seconds, most=room
+        )
+    slots = np.append(0, _spread(steps - 1, dense=_EVERY))
+    number = np.append(0, _spread(steps - 1, dense=_EVERY if steps <= _EVERY else _SOME))
+    slots, number = slots[(slots >= few) & (slots <= most)], number[number <= room]
+    slots, number = (pairs.ravel() for pairs in np.meshgrid(slots, number, indexing="ij"))
+    # More slots than the parts can use are as good as fewer; without any, each step but the last is read.
+    useful = np.where(slots > 0, slots + number < steps, number == steps - 1)
+    return slots[useful], deal_steps(steps, slots=slots[useful], number=number[useful])
+
+
+def _spread(longest: int, *, dense: int) -> Integers:
+    return spread_out(longest, dense=dense, ratio=_RATIO)
+
+
+def _price(segments: Segments, slots: Integers, costs: StepCosts) -> Cost:
+    """Return the cost of each schedule as it is executed."""
+    number, steps = segments.number, np.full_like(slots, costs.steps)
+    plain, longer = number - segments.longer, segments.longer
+    lengths = np.stack([segments.last, segments.length, segments.length + 1])
+    again, saves = np.zeros_like(lengths), np.zeros_like(lengths)
+    if costs.overlaps_compute or costs.save_seconds:
+        again, saves = revolve.count_at(lengths, chunk=np.array([1]), slots=slots)
+    counts = Counts(
+        recomputed_steps=segments.recomputed_steps,
+        remote_writes=number,
+        remote_reads=number,
+        messages=2 * number,
+        # Each step is a chunk; each but the last has a run, and a load or a read.
+        advances=steps - 1,
+        chunks=steps,
+        local_saves=saves[0] + plain * saves[1] + longer * saves[2],
+        local_loads=steps - 1 - number,
+        largest_message=np.minimum(number, 1),
+        tapes=np.ones_like(slots),
+        local_checkpoints=np.minimum(slots, segments.longest - 1),
+        remote_checkpoints=number,
+    )
+    cost = price(counts, costs)
+    if not costs.overlaps_compute:
+        return cost
+    # The parts in reverse: what follows the forward run of the last one, and the read of each other.
+    a, k, s, back = costs.advance_seconds, costs.chunk_seconds, costs.save_seconds, costs.load_seconds
+    reverse = lengths * (costs.record_overhead_seconds + costs.backward_seconds + k)
+    reverse = reverse + again * costs.recompute_seconds + (lengths - 1) * (a + back) + saves * s
+    forward = lengths * costs.forward_seconds
+    write, read = costs.message_seconds + costs.write_seconds, costs.message_seconds + costs.read_seconds
+    gaps, between = forward[1:] + a, reverse[1:] + lengths[1:] * costs.recompute_seconds
+    turn = np.where(longer > 0, gaps[1], gaps[0]) + forward[0] + reverse[0]
+    # The plain segments come first, so a longer one is last if there is any.
+    waits = (
+        np.where(longer > 0, plain, plain - 1) * wait_for(write, gaps[0])
+        + np.maximum(longer - 1, 0) * wait_for(write, gaps[1])
+        + wait_for(write + read, turn)
+        + (plain - 1) * wait_for(read, between[0])
+        + longer * wait_for(read, between[1])
+    )
+    compute = compute_seconds(counts, costs)
+    return replace(cost, seconds=np.where(number > 0, compute + waits, compute))
+
+
+def make_segments_tree(slots: int, segments: Sequence[tuple[int, int]], *, steps: int) -> Tree:
+    """Return the schedule with segments of these lengths, each a number of times, before the last part."""
     # With a tape as large as a state, units count slots, and one unit is the tape's.
     sizes = UnitSizes(1, 1)
-    units = slots + 1
-    plain = segments.number - segments.longer
-    left = [(segments.length, plain), (segments.length + 1, segments.longer)]
     cuts: dict[int, Decision] = {}
     rest = steps
-    for length, count in left:
+    for length, count in segments:
         if count:
             cuts[rest] = Decision(Choice.SEGMENTS, length, count)
             rest -= length * count
@@ -214,4 +292,4 @@ def make_segments_tree(slots: int, segments: Segments, *, steps: int) -> Tree:
             return cuts[part.steps]
         return binomial_decision(part, sizes)
 
-    return grow_tree(Part(Where.UNSTORED, steps, units), decide, sizes=sizes)
+    return grow_tree(Part(Where.UNSTORED, steps, slots + 1), decide, sizes=sizes)

@@ -5,6 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
+import numpy as np
+import numpy.typing as npt
+
+from ckptplan.cost.exact import Cost
 from ckptplan.recursion.action_costs import FREE, ActionCosts
 from ckptplan.recursion.schedule_tree import Tree
 
@@ -52,6 +56,21 @@ class Candidate:
     build: Callable[[], Tree]
     remote_states: int = 0
     regular: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Family:
+    """Schedules of one form within a budget; ``build`` constructs the one at a place.
+
+    ``cost`` is that of their execution, up to rounding. ``regular`` ones loop with fixed strides; shape (n,).
+    """
+
+    cost: Cost
+    regular: npt.NDArray[np.bool_]
+    build: Callable[[int], Tree]
+
+    def __len__(self) -> int:
+        return len(self.regular)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -2,40 +2,45 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import numpy as np
 
+from ckptplan.cost.exact import Counts, price
 from ckptplan.model.budget import Budget
 from ckptplan.model.split import Choice, Where
 from ckptplan.model.step_costs import StepCosts
-from ckptplan.recursion.problem import Candidate
+from ckptplan.recursion.problem import Family
 from ckptplan.recursion.schedule_tree import Tree, grow_tree
 from ckptplan.recursion.tree import Decision, Part, UnitSizes
 
 #: The longest sequence: a plan holds two decisions for each step.
 _MOST_STEPS = 50_000
+_ONE = np.array([1])
 
 
-def reread_candidates(costs: StepCosts, budget: Budget) -> Iterator[Candidate]:
-    """Yield the schedule, which needs one tape and one remote state, if it fits.
+def find_reread(costs: StepCosts, budget: Budget) -> Family:
+    """Return the schedule, which needs one tape and one remote state, if it fits.
 
     Nothing if transfers overlap compute, where their buffers take more than a local checkpoint does.
     """
     steps = costs.steps
-    local, remote = budget.local_bytes, budget.remote_bytes
-    fits = (local is None or local >= costs.resident_bytes + costs.tape_bytes) and (
-        remote is None or remote >= costs.remote_state_bytes
+    counts = Counts(
+        recomputed_steps=np.array([steps * (steps - 1) // 2]),
+        remote_writes=_ONE,
+        remote_reads=np.array([steps - 1]),
+        messages=np.array([steps]),
+        advances=np.array([steps - 1]),
+        chunks=np.array([steps]),
+        local_saves=_ONE * 0,
+        local_loads=_ONE * 0,
+        largest_message=_ONE,
+        tapes=_ONE,
+        local_checkpoints=_ONE * 0,
+        remote_checkpoints=_ONE,
     )
-    if costs.overlaps_compute or not fits or not 1 < steps <= _MOST_STEPS:
-        return
-    recomputed = steps * (steps - 1) // 2
-    yield Candidate(
-        extra=recomputed * costs.recompute_seconds
-        + (costs.write_seconds + costs.message_seconds)
-        + (steps - 1) * (costs.read_seconds + costs.message_seconds + costs.advance_seconds)
-        + steps * costs.chunk_seconds,
-        local_bytes=costs.tape_bytes,
-        build=lambda: _make_tree(steps),
-        remote_states=1,
+    cost = price(counts, costs)
+    fits = cost.within(budget) & (not costs.overlaps_compute and 1 < steps <= _MOST_STEPS)
+    return Family(
+        cost=cost.take(fits), regular=np.zeros(int(fits[0]), np.bool_), build=lambda _: _make_tree(steps)
     )
 
 

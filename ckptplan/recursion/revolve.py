@@ -26,6 +26,7 @@ from collections.abc import Iterator, Mapping
 from math import comb
 
 import numpy as np
+import numpy.typing as npt
 
 from ckptplan.cost.arrays import Integers
 from ckptplan.model.split import Choice, Where
@@ -69,6 +70,12 @@ def is_listable(pieces: int, slots: int) -> bool:
     return slots >= 1 and min(slots, pieces) * least_sweeps(pieces, slots) <= _DECISIONS
 
 
+def has_few_decisions(pieces: Integers, *, slots: Integers, sweeps: Integers) -> npt.NDArray[np.bool_]:
+    """Return ``is_listable`` for arrays, for known sweeps."""
+    few: npt.NDArray[np.bool_] = np.minimum(slots, pieces) * sweeps <= _DECISIONS
+    return few
+
+
 def split(pieces: int, slots: int) -> int:
     """Return how many of at least two pieces to put to the left of the next checkpoint.
 
@@ -104,7 +111,7 @@ def count_sweeps_at(pieces: Integers, *, slots: Integers) -> Integers:
     sweeps = most.copy()
     reach = np.ones_like(most)
     for count in range(1, _FEW + 1):
-        reach = np.minimum(_multiply(reach, slots + count, count), pieces)
+        reach = np.minimum(multiply(reach, slots + count, count), pieces)
         sweeps = np.where((reach >= pieces) & (sweeps > count), count, sweeps)
         if (sweeps <= count).all():
             break
@@ -121,11 +128,17 @@ def count_at(steps: Integers, *, chunk: Integers, slots: Integers) -> tuple[Inte
 
     Recomputed steps saturate at 2**62; where they do, the saves are 0.
     """
-    steps, chunk, slots = np.broadcast_arrays(steps, chunk, slots)
-    result = np.zeros(steps.shape, dtype=np.int64)
-    saves = np.zeros(steps.shape, dtype=np.int64)
+    shape = np.broadcast_shapes(steps.shape, chunk.shape, slots.shape)
+    steps, chunk, slots = (column.ravel() for column in np.broadcast_arrays(steps, chunk, slots))
+    result, saves = np.zeros_like(steps), np.zeros_like(steps)
     open_ = np.flatnonzero((steps > chunk) & (slots >= 1))
     result[(steps > chunk) & (slots < 1)] = MOST
+    # One slot keeps the first state alone: n pieces take n - 1 sweeps, too many to count one by one.
+    single = open_[(slots[open_] == 1) & (steps[open_] < 2**31)]
+    pieces = -(-steps[single] // chunk[single])
+    result[single] = (pieces - 1) * steps[single] - chunk[single] * (pieces * (pieces - 1) // 2)
+    saves[single] = 1
+    open_ = np.setdiff1d(open_, single, assume_unique=True)
     total, c, s = steps[open_], chunk[open_], slots[open_]
     pieces = -(-total // c)
     # For k = 0, 1, ...: reach = C(s + k, s), and below = sum of C(s + i, s) for i < k = C(s + k, s + 1).
@@ -151,15 +164,15 @@ def count_at(steps: Integers, *, chunk: Integers, slots: Integers) -> tuple[Inte
         below = below + reach
         grown, last = reach - last, reach
         # Exact and without overflow: reach is at most T, and the quotient is a binomial coefficient.
-        reach = np.minimum(_multiply(reach, s + sweeps, sweeps), total)
-    return result, saves
+        reach = np.minimum(multiply(reach, s + sweeps, sweeps), total)
+    return result.reshape(shape), saves.reshape(shape)
 
 
 #: Up to this many sweeps, all entries are counted together; only one or two slots need more.
 _FEW = 64
 
 
-def _multiply(value: Integers, factor: Integers, divisor: int) -> Integers:
+def multiply(value: Integers, factor: Integers, divisor: int) -> Integers:
     """Return value * factor / divisor, saturated at 2**62; for binomials the division is exact."""
     whole, rest = np.divmod(value, divisor)
     large = whole.astype(np.float64) * factor > MOST

@@ -371,20 +371,18 @@ class _Machine:
         )
 
     def trace(self, actions: int) -> Trace:
-        """Return the result. Serial seconds are counts times costs, without the clock's rounding errors."""
+        """Return the result. Seconds are counts times costs, and waits, without the clock's rounding errors."""
         costs = self.costs
         beside_steps = self.advances * costs.advance_seconds + self.chunks * costs.chunk_seconds
         beside_steps = beside_steps + self.saves * costs.save_seconds + self.loads * costs.load_seconds
-        serial = (
-            costs.sweep_seconds
-            + self.recomputed * costs.recompute_seconds
-            + self.writes * costs.write_seconds
+        compute = costs.sweep_seconds + self.recomputed * costs.recompute_seconds
+        transfers = (
+            self.writes * costs.write_seconds
             + self.reads * costs.read_seconds
             + self.messages * costs.message_seconds
-            + beside_steps
         )
         return Trace(
-            seconds=self.now if self.overlaps and self.messages else serial,
+            seconds=compute + (beside_steps + self.stalled if self.overlaps else transfers + beside_steps),
             stall_seconds=self.stalled,
             local_peak_bytes=self.local_peak + costs.resident_bytes,
             remote_peak_bytes=self.remote_peak * costs.remote_state_bytes,

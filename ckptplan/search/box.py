@@ -63,11 +63,7 @@ class Limits:
 
     def keeps(self, cost: Cost) -> _Mask:
         """Return a mask of the settings that exceed no limit, shape (n,)."""
-        keeps: _Mask = np.ones(len(cost.seconds), dtype=bool)
-        if self.budget.local_bytes is not None:
-            keeps &= cost.local_peak_bytes <= self.budget.local_bytes
-        if self.budget.remote_bytes is not None:
-            keeps &= cost.remote_peak_bytes <= self.budget.remote_bytes
+        keeps = cost.within(self.budget)
         if self.max_overhead is not None:
             # Compute the number that is reported, so that the reported overhead keeps the limit.
             keeps &= overhead(cost.seconds, self.base_seconds) <= self.max_overhead

@@ -67,9 +67,6 @@ def _transfers(point: Columns, *, costs: StepCosts) -> TransferTiming:
         messages=messages,
         first_states=first_states,
         states=batch,
-        before_writes=np.where(first_states == 1, 0, first + (first_states - 2) * chunk) * forward
-        + (first_states - 1) * forth
-        + s,
         first_gap=np.where(first_states == 1, whole_batch - chunk + first, whole_batch) * forward
         + batch * forth,
         gap=whole_batch * forward + batch * forth,
@@ -78,7 +75,6 @@ def _transfers(point: Columns, *, costs: StepCosts) -> TransferTiming:
         + (last_seconds + k)
         + (whole_batch * reverse_seconds + batch * back),
         between_reads=whole_batch * reverse_seconds + batch * back,
-        after_reads=(first + (first_states - 1) * chunk) * reverse_seconds + first_states * back,
     )
 
 

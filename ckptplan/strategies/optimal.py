@@ -13,11 +13,11 @@ from ckptplan.model.split import Split
 from ckptplan.model.step_costs import StepCosts
 from ckptplan.recursion.action_costs import ActionCosts
 from ckptplan.recursion.bounds import bound_by_tapes
-from ckptplan.recursion.disk_revolve import segment_candidates
-from ckptplan.recursion.periodic import period_candidates
+from ckptplan.recursion.disk_revolve import find_segments
+from ckptplan.recursion.periodic import find_periods
 from ckptplan.recursion.pricing import memory_variants
-from ckptplan.recursion.problem import Candidate, Problem, SolvedProblem
-from ckptplan.recursion.reread import reread_candidates
+from ckptplan.recursion.problem import Family, Problem, SolvedProblem
+from ckptplan.recursion.reread import find_reread
 from ckptplan.recursion.solver import solve
 from ckptplan.recursion.table_problem import most_tabulated_units
 from ckptplan.recursion.tree import UnitSizes
@@ -28,9 +28,8 @@ from ckptplan.strategies.solved import (
     Solution,
     Solved,
     best_solution,
-    choose_among_groups,
     choose_candidate,
-    is_any_within,
+    choose_of_family,
     make_solution,
     prefer_quickest,
 )
@@ -107,7 +106,7 @@ class Optimal(Solved):
     def has_schedule(self, *, costs: StepCosts, budget: Budget, effort: str = "quick") -> bool:
         if budget.local_bytes is not None and budget.local_bytes < self.least_local_bytes(costs):
             return False
-        if is_any_within(_closed_forms(costs, budget), costs=costs, budget=budget):
+        if any(map(len, _find_families(costs, budget))):
             return True
         if budget.remote_bytes is None or costs.steps == 1:
             # With unlimited remote memory, the closed forms fit if any schedule does.
@@ -171,8 +170,10 @@ class _OptimalSearch:
             without_remote: whether schedules that move nothing are still to be solved.
             room: whether a state fits in remote memory.
         """
-        forms = [list(form) for form in _closed_forms(self.costs, self.budget)]
-        others = [choose_among_groups(forms, costs=self.costs, choose=self.choose)]
+        others = [
+            choose_of_family(family, costs=self.costs, choose=self.choose)
+            for family in _find_families(self.costs, self.budget, front=self.front)
+        ]
         if room and exact and _ignores_messages(self.costs):
             charged = self.build(self.solve(remote=True, messages=True))
             others += [charged] if charged is not None and self.fits(charged) else []
@@ -213,12 +214,11 @@ class _OptimalSearch:
             price = 4 * price if high == inf else (low + high) / 2
 
 
-def _closed_forms(costs: StepCosts, budget: Budget) -> Iterator[Iterator[Candidate]]:
-    """Yield groups of schedules that are also legal, and quick to find."""
-    for remote in memory_variants(costs):
-        yield segment_candidates(costs, budget, remote=remote)
-        yield period_candidates(costs, budget, remote=remote)
-    yield reread_candidates(costs, budget)
+def _find_families(costs: StepCosts, budget: Budget, *, front: bool = False) -> Iterator[Family]:
+    """Yield schedules that are also legal, and quick to find."""
+    yield find_segments(costs, budget)
+    yield find_periods(costs, budget, front=front)
+    yield find_reread(costs, budget)
 
 
 #: The recursion ignores a message that costs less than this share of a state's transfer.

@@ -5,9 +5,8 @@ from __future__ import annotations
 from ckptplan.model.budget import Budget
 from ckptplan.model.progress import Progress
 from ckptplan.model.step_costs import StepCosts
-from ckptplan.recursion.periodic import period_candidates
-from ckptplan.recursion.pricing import memory_variants
-from ckptplan.strategies.solved import Choose, Solution, Solved, choose_among_groups, is_any_within
+from ckptplan.recursion.periodic import find_periods
+from ckptplan.strategies.solved import Choose, Solution, Solved, choose_of_family
 
 
 class Periodic(Solved):
@@ -26,12 +25,10 @@ class Periodic(Solved):
         front: bool = False,
         progress: Progress | None = None,
     ) -> Solution | None:
-        groups = [list(period_candidates(costs, budget, remote=remote)) for remote in memory_variants(costs)]
-        return choose_among_groups(groups, costs=costs, choose=choose)
+        return choose_of_family(find_periods(costs, budget, front=front), costs=costs, choose=choose)
 
     def has_schedule(self, *, costs: StepCosts, budget: Budget, effort: str = "quick") -> bool:
-        groups = (period_candidates(costs, budget, remote=remote) for remote in memory_variants(costs))
-        return is_any_within(groups, costs=costs, budget=budget)
+        return len(find_periods(costs, budget, front=False)) > 0
 
 
 STRATEGY = Periodic()

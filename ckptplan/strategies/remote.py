@@ -54,12 +54,10 @@ def _transfers(point: Columns, *, costs: StepCosts) -> TransferTiming:
         messages=checkpoints,
         first_states=one,
         states=one,
-        before_writes=0.0 * one,
         first_gap=first * costs.forward_seconds + a,
         gap=chunk * costs.forward_seconds + a,
         turn=np.where(checkpoints == 1, first, chunk) * costs.forward_seconds + a + chunk * last_seconds + k,
         between_reads=chunk * reverse_seconds + k,
-        after_reads=first * reverse_seconds + k,
     )
 
 

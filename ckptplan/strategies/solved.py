@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -23,7 +23,7 @@ from ckptplan.model.step_costs import StepCosts
 from ckptplan.model.totals import Totals
 from ckptplan.recursion.plan_data import read_tree, write_parameters, write_splits
 from ckptplan.recursion.pricing import price_tree
-from ckptplan.recursion.problem import Candidate
+from ckptplan.recursion.problem import Candidate, Family
 from ckptplan.recursion.schedule_tree import Tree
 from ckptplan.schedule.actions import Action
 from ckptplan.strategies.protocol import Strategy
@@ -152,18 +152,38 @@ def make_solution(
 def choose_candidate(
     candidates: Sequence[Candidate], *, costs: StepCosts, choose: Choose, notes: tuple[str, ...] = ()
 ) -> Solution | None:
-    """Build and return the candidate that ``choose`` prefers by the costs known before it is built.
+    """Build and return the candidate that ``choose`` prefers by the costs known before it is built."""
 
-    If it exceeds a limit once it is built, as messages add to its cost, faster candidates are tried.
+    def build(place: int) -> Solution:
+        chosen = candidates[place]
+        return make_solution(chosen.build(), costs=costs, regular=chosen.regular, notes=notes)
+
+    return _choose_built(_estimate_costs(candidates, costs), build, choose)
+
+
+def choose_of_family(family: Family, *, costs: StepCosts, choose: Choose) -> Solution | None:
+    """Build and return the schedule of a family that ``choose`` prefers, None if none is acceptable."""
+
+    def build(place: int) -> Solution:
+        return make_solution(family.build(place), costs=costs, regular=bool(family.regular[place]))
+
+    return _choose_built(family.cost, build, choose)
+
+
+def _choose_built(cost: Cost, build: Callable[[int], Solution], choose: Choose) -> Solution | None:
+    """Build the schedule that ``choose`` prefers by ``cost``.
+
+    If it exceeds a limit once it is built, as messages add to its cost, faster ones are tried.
     """
+    places = np.arange(len(cost.seconds))
     for _ in range(_TRIES):
-        place = choose(_estimate_costs(candidates, costs)) if candidates else None
+        place = choose(cost.take(places)) if len(places) else None
         if place is None:
             return None
-        best = candidates[place]
-        solution = make_solution(best.build(), costs=costs, regular=best.regular, notes=notes)
-        candidates = [candidate for candidate in candidates if candidate.extra < best.extra]
-        if not candidates or choose(solution.cost) is not None:
+        best = int(places[place])
+        solution = build(best)
+        places = places[cost.seconds[places] < cost.seconds[best]]
+        if not len(places) or choose(solution.cost) is not None:
             return solution
     return None
 
@@ -179,14 +199,6 @@ def _estimate_costs(candidates: Sequence[Candidate], costs: StepCosts) -> Cost:
         local_peak_bytes=local_bytes + costs.resident_bytes,
         remote_peak_bytes=remote_states * costs.remote_state_bytes,
     )
-
-
-def choose_among_groups(
-    groups: Iterable[Sequence[Candidate]], *, costs: StepCosts, choose: Choose
-) -> Solution | None:
-    """Build the best candidate of each group, and return the best of these solutions."""
-    solutions = (choose_candidate(group, costs=costs, choose=choose) for group in groups)
-    return best_solution(choose, [solution for solution in solutions if solution is not None])
 
 
 def best_solution(choose: Choose, solutions: Sequence[Solution]) -> Solution | None:
@@ -208,22 +220,7 @@ def prefer_quickest(budget: Budget) -> Choose:
     """Return a chooser of the fastest schedule within a budget."""
 
     def choose(cost: Cost) -> int | None:
-        fits = np.ones(len(cost.seconds), dtype=np.bool_)
-        if budget.local_bytes is not None:
-            fits &= cost.local_peak_bytes <= budget.local_bytes
-        if budget.remote_bytes is not None:
-            fits &= cost.remote_peak_bytes <= budget.remote_bytes
+        fits = cost.within(budget)
         return int(np.argmin(np.where(fits, cost.seconds, np.inf))) if fits.any() else None
 
     return choose
-
-
-def is_any_within(groups: Iterable[Iterable[Candidate]], *, costs: StepCosts, budget: Budget) -> bool:
-    """Return whether any candidate keeps the budget by the bytes known before it is built."""
-    local, remote = budget.local_bytes, budget.remote_bytes
-    return any(
-        (local is None or candidate.local_bytes + costs.resident_bytes <= local)
-        and (remote is None or candidate.remote_states * costs.remote_state_bytes <= remote)
-        for group in groups
-        for candidate in group
-    )

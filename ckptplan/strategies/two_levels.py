@@ -146,22 +146,17 @@ class TwoLevels:
         a, k = costs.advance_seconds, costs.chunk_seconds
         each = costs.save_seconds + a + costs.load_seconds + k
         whole_actions = (self.count_chunks(segment, point=point) - 1) * each + k
-        first_actions = (self.count_chunks(first, point=point) - 1) * each + k
         one = np.ones_like(chunk)
         return TransferTiming(
             messages=checkpoints,
             first_states=one,
             states=one,
-            before_writes=0.0 * one,
             first_gap=first * forward + a,
             gap=segment * forward + a,
             turn=np.where(checkpoints == 1, first, segment) * forward + a + last_seconds + whole_actions,
             between_reads=segment * reverse_seconds
             + count_segment_recomputed(segment, chunk) * costs.recompute_seconds
             + whole_actions,
-            after_reads=first * reverse_seconds
-            + count_segment_recomputed(first, chunk) * costs.recompute_seconds
-            + first_actions,
         )
 
     def bound_transfers(self, *, low: Columns, high: Columns, steps: int) -> TransferBounds:

@@ -12,7 +12,7 @@ from ckptplan.model.budget import Budget
 from ckptplan.model.record import Parameters
 from ckptplan.model.workload import ACTION_TIMES
 from ckptplan.recursion import revolve
-from ckptplan.recursion.disk_revolve import choose_segments
+from ckptplan.recursion.disk_revolve import choose_segments, find_segments
 from ckptplan.recursion.growing import count_chunks, growth_ratio, list_chunk_ends
 from ckptplan.strategies.registry import closed_form_of
 from tests.support import CLOSED, ask, one_cost, plain_costs
@@ -110,8 +110,7 @@ def test_disk_revolve_is_its_recurrence(slots: int, transfer: float, recompute: 
         )
 
     for steps in range(1, 90):
-        found = choose_segments(steps=steps, slots=slots, transfer=transfer, recompute=recompute)
-        assert found is not None
+        found = choose_segments(steps=steps, slots=np.array([slots]), transfer=transfer, recompute=recompute)
         assert found.number * transfer + found.recomputed_steps * recompute == pytest.approx(
             least(steps), abs=1e-9
         )
@@ -138,13 +137,17 @@ def test_with_little_remote_memory_there_are_fewer_segments(transfer: float, rec
 
     for steps in range(1, 50):
         for most in (0, 1, 2, 3, 7, steps):
-            found = choose_segments(steps=steps, slots=2, transfer=transfer, recompute=recompute, most=most)
-            assert found is not None
+            found = choose_segments(
+                steps=steps, slots=np.array([2]), transfer=transfer, recompute=recompute, most=most
+            )
             assert found.number <= most
             assert found.number * transfer + found.recomputed_steps * recompute == pytest.approx(
                 least(steps, most)
             )
-    assert choose_segments(steps=9, slots=0, transfer=transfer, recompute=recompute, most=7) is None
+    without_slot = plain_costs(9, tape_bytes=50, recompute_seconds=recompute, write_seconds=transfer)
+    for room in (7, 8):
+        found_any = len(find_segments(without_slot, Budget(local_bytes=50, remote_bytes=room * 1000)))
+        assert found_any == (room == 8)
 
 
 @pytest.mark.parametrize(("alpha", "least"), [(1, 91), (2, 128), (5, 204)])
