@@ -73,7 +73,7 @@ def _list_settings(costs: StepCosts, budget: Budget, *, front: bool) -> Iterator
     room = steps if budget.remote_bytes is None else budget.remote_bytes // costs.remote_state_bytes
     if costs.overlaps_compute and steps > MOST_PLAYED:
         room = 0
-    chunks = spread_out(steps, dense=_EVERY if every else 16, ratio=1.19)
+    chunks = spread_out(steps, dense=_EVERY if every else 64, ratio=1.1)
     chunks = np.union1d(chunks[chunks <= longest], _with_all_checkpoints(longest, free, costs))
     for chunk in chunks.tolist():
         pieces = -(-steps // chunk)

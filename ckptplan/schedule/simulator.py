@@ -376,13 +376,15 @@ class _Machine:
         beside_steps = self.advances * costs.advance_seconds + self.chunks * costs.chunk_seconds
         beside_steps = beside_steps + self.saves * costs.save_seconds + self.loads * costs.load_seconds
         compute = costs.sweep_seconds + self.recomputed * costs.recompute_seconds
-        transfers = (
-            self.writes * costs.write_seconds
+        serial = (
+            compute
+            + self.writes * costs.write_seconds
             + self.reads * costs.read_seconds
             + self.messages * costs.message_seconds
+            + beside_steps
         )
         return Trace(
-            seconds=compute + (beside_steps + self.stalled if self.overlaps else transfers + beside_steps),
+            seconds=compute + beside_steps + self.stalled if self.overlaps else serial,
             stall_seconds=self.stalled,
             local_peak_bytes=self.local_peak + costs.resident_bytes,
             remote_peak_bytes=self.remote_peak * costs.remote_state_bytes,
