@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
+import numpy as np
 import numpy.typing as npt
 
 from ckptplan.cost.exact import Cost
@@ -42,6 +43,13 @@ class FirstOnly:
         return self.objective(cost)[:1]
 
 
+#: Share of a time by which sums of floats, formed in another order, may differ.
+ROUNDING = 1e-12
+#: The decimals of the sum of the scaled axes that count. Where a front runs along its chord, all sums are equal
+#: but for rounding: by 1e-15, or up to 1e-10 if the times of the ends differ by a millionth only.
+_DIGITS = 9
+
+
 @dataclass(frozen=True, kw_only=True)
 class Knee:
     """The point of a front farthest below the chord between its ends.
@@ -57,7 +65,7 @@ class Knee:
     small_bytes: int
 
     def __call__(self, cost: Cost) -> Key:
-        """Rank by the sum of the scaled axes, then as ``least_time`` does."""
+        """Rank by the sum of the scaled axes, to nine decimals, then as ``least_time`` does."""
         share = (cost.local_peak_bytes - self.small_bytes) / (self.fast_bytes - self.small_bytes)
         share = share + (cost.seconds - self.fast_seconds) / (self.small_seconds - self.fast_seconds)
-        return share, *least_time(cost)
+        return np.round(share, _DIGITS), *least_time(cost)

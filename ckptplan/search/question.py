@@ -20,7 +20,15 @@ from ckptplan.search.adoption import adopt_answer, is_adoptable
 from ckptplan.search.answer import Answer, ClosedFormAnswer, SolvedAnswer
 from ckptplan.search.box import BestSetting, Limits, Rival, find_best_setting
 from ckptplan.search.champion import Preference, rank_of
-from ckptplan.search.objective import FirstOnly, Knee, Objective, least_memory, least_remote_memory, least_time
+from ckptplan.search.objective import (
+    ROUNDING,
+    FirstOnly,
+    Knee,
+    Objective,
+    least_memory,
+    least_remote_memory,
+    least_time,
+)
 from ckptplan.strategies.closed_form import ClosedForm
 from ckptplan.strategies.protocol import Strategy, no_equation
 from ckptplan.strategies.registry import all_strategies
@@ -181,13 +189,11 @@ class Question:
             small_seconds=small.key[1],
             small_bytes=int(small.key[0]),
         )
-        if self.resolution and small.key[1] * (1 - self.resolution) <= fast.key[0]:
+        if small.key[1] * (1 - max(self.resolution, ROUNDING)) <= fast.key[0]:
             # Nobody can tell that the smallest plan is slower.
             return least_memory
-        # If one plan is both the fastest and the smallest, there is nothing to balance. (A solved schedule may
-        # turn out smaller or faster than its estimate.)
-        balanced = knee.fast_bytes > knee.small_bytes and knee.fast_seconds < knee.small_seconds
-        return knee if balanced else least_time
+        # If the fastest plan is also the smallest, there is nothing to balance.
+        return knee if knee.fast_bytes > knee.small_bytes else least_time
 
     def _find_first(self, preference: Preference, rival: Rival | None = None) -> Answer | None:
         return next(iter(self._rank_by(preference, only_first=True, rival=rival)), None)
@@ -237,12 +243,12 @@ class Question:
         if champion is None or self.goal.model != "exact" or preference.objective is not least_time:
             return False
         if preference.resolution:
-            return champion.key[0] * (1 - preference.resolution) <= self.base_seconds * (1 - _ROUNDING)
+            return champion.key[0] * (1 - preference.resolution) <= self.base_seconds * (1 - ROUNDING)
         return (
             not champion.strategy.parameter_names
             and champion.key[0] <= self.base_seconds
             # More than rounding could hide.
-            and self.costs.recompute_seconds > _ROUNDING * self.base_seconds
+            and self.costs.recompute_seconds > ROUNDING * self.base_seconds
         )
 
     def _answer(
@@ -352,9 +358,6 @@ class Question:
             else adopt_answer(best, strategy=strategy, own=own, objective=objective, costs=self.costs)
         )
 
-
-#: Share of a time by which sums of floats, formed in another order, may differ.
-_ROUNDING = 1e-12
 
 #: The objectives for which the schedules of smaller budgets are of no use.
 _TIME_FIRST = (least_time, FirstOnly(least_time))

@@ -1,7 +1,7 @@
 """Law 3: the search equals brute force over all parameters, for every T up to 64 and random costs."""
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from ckptplan.model.budget import Budget
@@ -10,7 +10,7 @@ from ckptplan.model.step_costs import StepCosts
 from ckptplan.search.answer import ClosedFormAnswer
 from ckptplan.search.box import Limits, SearchEffort, find_best_setting
 from ckptplan.search.objective import Knee, Objective, least_memory, least_remote_memory, least_time
-from tests.support import CLOSED, ask, brute_force, plain_costs, step_costs
+from tests.support import CLOSED, ask, brute_force, changed, plain_costs, step_costs
 
 EFFORTS = [
     SearchEffort(few_points=1, at_once=1),
@@ -162,3 +162,50 @@ def test_a_time_to_beat_changes_what_is_searched_and_not_what_is_found(
     found = asked.faster_than(share * least)
     assert (found is not None) == (least < share * least)
     assert found is None or found.key[0] == least
+
+
+#: Strategies that price every setting, and the costs that are times.
+PRICED = (*CLOSED, "disk-revolve", "periodic")
+TIMES = tuple(name for name in StepCosts.model_fields if name.endswith("_seconds"))
+
+
+@given(
+    costs=step_costs(steps=st.integers(1, 40)),
+    strategies=st.just(PRICED) | st.sampled_from([(name,) for name in PRICED]),
+    objective=st.sampled_from(["time", "memory", "balanced"]),
+    most=st.sampled_from([None, 0.0]),
+    unit=st.sampled_from([0.1, 3.0, 7.0]),
+)
+@example(
+    costs=plain_costs(
+        39,
+        state_bytes=397,
+        tape_bytes=2382,
+        forward_seconds=0.0,
+        backward_seconds=3.131067117239687,
+        recompute_seconds=0.0,
+        write_seconds=0.0,
+        read_seconds=5.0,
+        message_seconds=0.0,
+        overlaps_compute=True,
+    ),
+    strategies=PRICED,
+    objective="time",
+    most=None,
+    unit=3.0,
+)
+@example(
+    costs=plain_costs(5, forward_seconds=0.1, backward_seconds=0.2, recompute_seconds=0.1, overlaps_compute=True),
+    strategies=("double",), objective="balanced", most=None, unit=3.0,
+)  # fmt: skip
+def test_times_in_another_unit_change_no_choice(
+    costs: StepCosts, strategies: tuple[str, ...], objective: ObjectiveName, most: float | None, unit: float
+) -> None:
+    """What is rounded otherwise is not another plan: hidden transfers, and fronts along their own chord."""
+    asked = ask(costs=costs, strategies=strategies, objective=objective, max_overhead=most)
+    other = changed(costs, **{name: unit * getattr(costs, name) for name in TIMES})
+    here, there = asked.best(), asked.replace(costs=other).best()
+    assert (here is None) == (there is None)
+    if here is not None and there is not None:
+        assert here.totals(costs).local_peak_bytes == there.totals(costs).local_peak_bytes
+        assert here.totals(costs).seconds == pytest.approx(there.totals(costs).seconds, rel=1e-9)
