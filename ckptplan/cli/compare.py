@@ -132,7 +132,7 @@ def _compare_strategies(
     from ckptplan.report.comparison import view_comparison
 
     with named_by_option(), progress_bar("looking for the optimum") as progress:
-        ranked = rank_strategies(options.make_request(job, wishes, progress=progress))
+        ranked = rank_strategies(options.make_request(job, wishes, progress=progress), every=True)
     if ranked.interrupted:
         note("interrupted: the strategies found so far, without a bound")
     results = ranked.by_strategy()

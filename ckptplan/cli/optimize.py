@@ -35,7 +35,7 @@ def command(*, job: JobOptions, wishes: WishOptions, html: Html = None, output: 
         note("interrupted: the best plan so far, without a bound")
     with explained(html, lambda: ranked.request.case):
         plan = ranked.best()
-    view = view_plan(plan, ranked.by_strategy, wording=as_option)
+    view = view_plan(plan, ranked.by_strategy, unsearched=ranked.unsearched, wording=as_option)
     write_plan(plan, view, output, workload=job.workload)
     write_page(html, lambda: _make_page(plan, view, ranked))
 

@@ -60,7 +60,8 @@ def _make_page(plan: "Plan", progress: "Progress | None") -> "Page":
     from ckptplan.studies.sensitivity import Sensitivity, sensitivity
 
     case = Case(workload=plan.workload, profile=plan.profile)
-    ranked = rank_strategies(Request.of_plan(plan, command=command_line(), progress=progress))
+    request = Request.of_plan(plan, command=command_line(), progress=progress)
+    ranked = rank_strategies(request, every=True)
     ranked.best()  # raises the reason, with suggestions, if the goal cannot be met
     results = ranked.by_strategy()
     budgets: dict[str, Any] = {

@@ -85,4 +85,4 @@ def compare(
     'balanced', the knee of all strategies together ranks each of them. Raises InputError.
     """
     request = Request.of(workload, profile, command=command, progress=progress, **wishes)
-    return rank_strategies(request).by_strategy()
+    return rank_strategies(request, every=True).by_strategy()

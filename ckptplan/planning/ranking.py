@@ -11,6 +11,7 @@ from ckptplan.errors import Infeasible
 from ckptplan.model.display import Displayed
 from ckptplan.model.plan import Plan
 from ckptplan.model.prediction import BasisEntry
+from ckptplan.planning.bound import list_proofs
 from ckptplan.planning.request import Request
 from ckptplan.planning.resolution import explain_choice
 from ckptplan.planning.suggestions import add_suggestions
@@ -20,16 +21,20 @@ from ckptplan.search.reasons import find_reason
 from ckptplan.strategies.registry import select_strategies
 
 
-def rank_strategies(request: Request, *, strategies: tuple[str, ...] | None = None) -> Ranking:
-    """Search all strategies of a request once; the use cases read their results from the ranking.
+def rank_strategies(
+    request: Request, *, strategies: tuple[str, ...] | None = None, every: bool = False
+) -> Ranking:
+    """Search the strategies of a request once; the use cases read their results from the ranking.
 
-    ``strategies`` narrows the search; the goal of the plans still names all that were compared. Raises
+    ``strategies`` narrows the search; the goal of the plans still names all that were compared. Unless
+    ``every`` one is asked for, the search ends with a plan that none of the others can be quicker than. Raises
     InputError.
     """
     question = request.question()
     if strategies is not None:
         question = question.replace(strategies=strategies)
-    return Ranking(request=request, question=question, answers=question.rank())
+    answers = question.rank() if every else question.rank_until_settled()
+    return Ranking(request=request, question=question, answers=answers, every=every)
 
 
 class Compared(Displayed, dict[str, Plan | Infeasible]):
@@ -51,11 +56,22 @@ def _restore(results: Mapping[str, Plan | Infeasible], case: Case) -> Compared:
 
 @dataclass(frozen=True, kw_only=True)
 class Ranking:
-    """The answers of the strategies that fit a request, the one to choose first (``Question.rank``)."""
+    """The answers of the strategies that fit a request, the one to choose first (``Question.rank``).
+
+    If not ``every`` strategy had to be searched, some may be ``unsearched``.
+    """
 
     request: Request
     question: Question
     answers: list[Answer]
+    every: bool
+
+    @property
+    def unsearched(self) -> tuple[str, ...]:
+        """The strategies that were not searched, since none can be quicker than the plan to run."""
+        if self.every or not self.answers:
+            return ()
+        return tuple(strategy.name for strategy in self.question.unsearched(self.answers[0]))
 
     @property
     def interrupted(self) -> bool:
@@ -72,14 +88,17 @@ class Ranking:
         raise explain_infeasible(self.request.replace(strategies=self.question.goal.strategies))
 
     def by_strategy(self) -> Compared:
-        """Return the best plan of each strategy, the one to run first, then why other strategies do not fit."""
+        """Return the best plan of each strategy, the one to run first, then why other strategies do not fit.
+
+        Nothing is said of strategies that were not searched.
+        """
         plans = {answer.strategy.name: self._plan(answer) for answer in self.answers}
         reasons = {
             strategy.name: find_reason(
                 self.question.for_strategy(strategy), subject=f"{strategy.name} does not fit"
             )
             for strategy in self.question.strategies
-            if strategy.name not in plans
+            if strategy.name not in (*plans, *self.unsearched)
         }
         return Compared({**plans, **reasons}, case=self.request.case)
 
@@ -87,7 +106,8 @@ class Ranking:
         notes: tuple[BasisEntry, ...] = ()
         if answer is self.answers[0]:
             notes = explain_choice(self.answers, self.question, self.request.case.timed.calibration)
-        return self.request.plan(answer, *notes, ranked=self.answers)
+        proofs = list_proofs(self.answers, self.question)
+        return self.request.plan(answer, *notes, proofs=proofs)
 
 
 def explain_infeasible(request: Request) -> Infeasible:

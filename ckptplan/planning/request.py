@@ -127,10 +127,10 @@ class Request:
             keeps_best=self.keeps_best,
         )
 
-    def plan(self, answer: Answer, *notes: BasisEntry, ranked: Iterable[Answer] | None = None) -> Plan:
+    def plan(self, answer: Answer, *notes: BasisEntry, proofs: Iterable[float | None] | None = None) -> Plan:
         """Return an answer as a plan; ``notes`` are added to its ``estimate_basis``.
 
-        What was proved for any answer of ``ranked`` holds for all; None is the answer alone.
+        ``proofs`` are lower bounds of the time of every schedule; None is that of the answer alone.
         """
         workload, profile = self.case.timed, self.case.profile
         predicted = answer.predicted(self.case.costs)
@@ -143,7 +143,7 @@ class Request:
             predicted=predicted,
             splits=answer.splits,
             regular=answer.regular,
-            bound=derive_bound([answer] if ranked is None else ranked, predicted.seconds),
+            bound=derive_bound([answer.least_seconds] if proofs is None else proofs, predicted.seconds),
             workload=workload,
             profile=profile,
             estimate_basis=(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 from rich.console import Console
 from rich.text import Text
@@ -10,7 +10,7 @@ from rich.text import Text
 from ckptplan.errors import Infeasible
 from ckptplan.model.plan import Plan
 from ckptplan.report.budget import describe_headroom, warn_of_uncounted_bytes
-from ckptplan.report.columns import FittedTable, TableColumn
+from ckptplan.report.columns import FittedTable, TableColumn, wrap_lines
 from ckptplan.report.comparison import make_strategies_table
 from ckptplan.report.plan_rows import list_plan_columns, make_plan_row
 from ckptplan.report.plan_text import PROVED, format_parameters, passed_over, print_title
@@ -24,12 +24,19 @@ _BAR = 24
 
 
 def view_plan(
-    plan: Plan, compared: Callable[[], Mapping[str, Plan | Infeasible]], *, wording: Wording = str
+    plan: Plan,
+    compared: Callable[[], Mapping[str, Plan | Infeasible]],
+    *,
+    unsearched: Sequence[str] = (),
+    wording: Wording = str,
 ) -> View:
-    """Return a plan for every format; only the table shows it among the results of other strategies."""
+    """Return a plan for every format; only the table shows it among the results of other strategies.
+
+    Strategies that were not searched, as none can be quicker, are named below the table.
+    """
     return View(
         kind=None,
-        table=lambda console: _print_plan(console, plan, compared(), wording=wording),
+        table=lambda console: _print_plan(console, plan, compared(), unsearched, wording=wording),
         document=lambda: plan_document(plan),
         rows=lambda: Rows(columns=list_plan_columns(), rows=[make_plan_row(plan)]),
         basis=lambda: plan.estimate_basis,
@@ -37,7 +44,12 @@ def view_plan(
 
 
 def _print_plan(
-    console: Console, plan: Plan, results: Mapping[str, Plan | Infeasible], *, wording: Wording
+    console: Console,
+    plan: Plan,
+    results: Mapping[str, Plan | Infeasible],
+    unsearched: Sequence[str],
+    *,
+    wording: Wording,
 ) -> None:
     """Print the plan and its runners-up."""
     # The others are compared with the plan to run.
@@ -47,6 +59,10 @@ def _print_plan(
     _facts(plan, results, wording=wording, unicode=console.encoding.startswith("utf")).print_on(console)
     console.print()
     make_strategies_table(results).print_on(console, wording=wording)
+    if unsearched:
+        names = ", ".join(unsearched)
+        text = f"not searched, as none can be quicker: {names} (ckptplan compare plans each of them)"
+        console.print(wrap_lines(text, width=console.width, style="dim"), soft_wrap=True)
 
 
 def _facts(

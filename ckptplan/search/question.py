@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from typing import Any, Literal, TypeAlias
@@ -85,6 +85,27 @@ class Question:
         The first is the simplest that no other beats by more than the resolution (``search/champion.py``).
         """
         return self._rank_by(self._prefer())
+
+    def rank_until_settled(self) -> list[Answer]:
+        """Return what ``rank`` does, but search no strategy that is ``unsearched`` after the first answer."""
+        return self._rank_by(self._prefer(), stops=lambda champion, _: bool(self.unsearched(champion)))
+
+    def unsearched(self, champion: Answer) -> tuple[Strategy, ...]:
+        """Return the strategies that need no search after a champion: none of them can be quicker.
+
+        They are all those that are less simple, if its time is the least of any schedule within the budget.
+        Without a resolution there are none, as an equally quick plan may need less memory.
+        """
+        least_time_only = self.goal.objective == "time" and self.goal.model == "exact" and self.resolution > 0
+        if not least_time_only or champion.key[0] > self.least_seconds * (1 + ROUNDING):
+            return ()
+        return tuple(one for one in self.strategies if one.simplicity > champion.strategy.simplicity)
+
+    @cached_property
+    def least_seconds(self) -> float:
+        """A lower bound on the seconds of any schedule within the budget, which needs no search."""
+        solved = (one for one in all_strategies().values() if isinstance(one, Solved))
+        return max(one.bound_seconds(self.costs, self.budget) for one in solved)
 
     def best(self, *, enough: float | None = None) -> Answer | None:
         """Return the answer to choose, None if nothing fits.
@@ -199,12 +220,20 @@ class Question:
         return next(iter(self._rank_by(preference, only_first=True, rival=rival)), None)
 
     def _rank_by(
-        self, preference: Preference, *, only_first: bool = False, rival: Rival | None = None
+        self,
+        preference: Preference,
+        *,
+        only_first: bool = False,
+        rival: Rival | None = None,
+        stops: Callable[[Answer, Preference], bool] | None = None,
     ) -> list[Answer]:
         """Return the answers, the champion first; with ``only_first``, only those better than all before them.
 
-        Searches stop where they cannot beat ``rival``; an answer need not beat it.
+        Searches stop where they cannot beat ``rival``; an answer need not beat it. No strategy is searched
+        after a champion that ``stops`` them: by default, if only the first is wanted, one that is unbeatable.
         """
+        if stops is None:
+            stops = self._is_unbeatable if only_first else lambda *_: False
         limits = Limits(budget=self.budget, max_overhead=self.goal.max_overhead, base_seconds=self.base_seconds)
         answers: list[Answer] = []
         champion: Answer | None = None
@@ -229,21 +258,21 @@ class Question:
             if answer is not None:
                 answers.append(answer)
                 champion = answer if preference.replaces(answer, champion) else champion
-                if only_first and self._is_unbeatable(champion, preference):
+                if champion is not None and stops(champion, preference):
                     break
         return preference.order(answers)
 
-    def _is_unbeatable(self, champion: Answer | None, preference: Preference) -> bool:
-        """Return whether the champion is so close to base's time that no other plan can replace it.
+    def _is_unbeatable(self, champion: Answer, preference: Preference) -> bool:
+        """Return whether the champion is so close to the least time that no other plan can replace it.
 
-        No plan is faster than base. Without a resolution an equally fast plan may need less memory, unless it
-        is base that is the champion, and running a step again takes time: then an equally fast plan recomputes
-        nothing, so it holds every tape.
+        Without a resolution an equally fast plan may need less memory, unless it is base that is the champion,
+        and running a step again takes time: then an equally fast plan recomputes nothing, so it holds every
+        tape.
         """
-        if champion is None or self.goal.model != "exact" or preference.objective is not least_time:
+        if self.goal.model != "exact" or preference.objective is not least_time:
             return False
         if preference.resolution:
-            return champion.key[0] * (1 - preference.resolution) <= self.base_seconds * (1 - ROUNDING)
+            return champion.key[0] * (1 - preference.resolution) <= self.least_seconds * (1 - ROUNDING)
         return (
             not champion.strategy.parameter_names
             and champion.key[0] <= self.base_seconds

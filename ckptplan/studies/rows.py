@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ckptplan.planning.bound import derive_bound
+from ckptplan.planning.bound import derive_bound, list_proofs
 from ckptplan.search.answer import Answer
 from ckptplan.search.question import Question
 from ckptplan.search.reasons import find_reason
@@ -59,7 +59,7 @@ def plan_row(question: Question) -> Row:
         answers = [] if best is None else [best]
     else:
         # A bound that any strategy proves also holds for the best plan.
-        answers = question.rank()
+        answers = question.rank_until_settled()
     if answers:
         return _make_plan_row(question, answers)
     reason = find_reason(question, subject="nothing fits")
@@ -69,7 +69,7 @@ def plan_row(question: Question) -> Row:
 def _make_plan_row(question: Question, answers: Sequence[Answer]) -> Row:
     best = answers[0]
     predicted = best.predicted(question.costs)
-    bound = derive_bound(answers, predicted.seconds)
+    bound = derive_bound(list_proofs(answers, question), predicted.seconds)
     paper = dict(predicted.paper or {})
     return {
         "strategy": best.strategy.name,

@@ -195,7 +195,7 @@ TIMES = tuple(name for name in StepCosts.model_fields if name.endswith("_seconds
     unit=3.0,
 )
 @example(
-    costs=plain_costs(5, forward_seconds=0.1, backward_seconds=0.2, recompute_seconds=0.1, overlaps_compute=True),
+    costs=plain_costs(5, forward_seconds=0.1, backward_seconds=0.2, recompute_seconds=0.1),
     strategies=("double",), objective="balanced", most=None, unit=3.0,
 )  # fmt: skip
 def test_times_in_another_unit_change_no_choice(
