@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -68,6 +69,15 @@ def cost_of(totals: Totals) -> Cost:
         seconds=np.array([totals.seconds]),
         local_peak_bytes=np.array([totals.local_peak_bytes], dtype=np.int64),
         remote_peak_bytes=np.array([totals.remote_peak_bytes], dtype=np.int64),
+    )
+
+
+def join_costs(costs: Sequence[Cost]) -> Cost:
+    """Return at least one group of costs as one."""
+    return Cost(
+        seconds=np.concatenate([cost.seconds for cost in costs]),
+        local_peak_bytes=np.concatenate([cost.local_peak_bytes for cost in costs]),
+        remote_peak_bytes=np.concatenate([cost.remote_peak_bytes for cost in costs]),
     )
 
 

@@ -14,7 +14,8 @@ compare the result with brute force (tests/laws/test_search.py).
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TypeAlias
+from functools import lru_cache
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -177,6 +178,29 @@ def find_best_setting(
     return None if best is None or best is beaten else _make_best_setting(best, least, strategy.parameter_names)
 
 
+#: A cache of searches, for the points of a sweep that differ only in transfers.
+cached_best_setting = lru_cache(maxsize=512)(find_best_setting)
+
+
+def find_setting(
+    strategy: ClosedForm,
+    *,
+    costs: StepCosts,
+    limits: Limits,
+    objective: Objective,
+    model: Model,
+    rival: Rival | None,
+) -> BestSetting | None:
+    """Return ``find_best_setting`` from a cache if nothing moves, so that transfer costs do not matter."""
+    wishes: dict[str, Any] = {"limits": limits, "objective": objective, "model": model, "rival": rival}
+    if strategy.transfers is not None or model != "exact":
+        return find_best_setting(strategy, costs=costs, **wishes)
+    return cached_best_setting(strategy, costs=costs.model_copy(update=_NOTHING_MOVES), **wishes)
+
+
+_NOTHING_MOVES = {"write_seconds": 0.0, "read_seconds": 0.0, "message_seconds": 0.0}
+
+
 def _may_improve(boxes: Boxes, problem: _BoxProblem, best: tuple[float, ...]) -> bool:
     """Return whether any box may contain a better point than the best one."""
     keys, useful = problem.bound(boxes)
@@ -226,13 +250,19 @@ def _choose_better(best: tuple[float, ...] | None, other: tuple[float, ...] | No
 def _find_best_point(points: Boxes, problem: _BoxProblem) -> tuple[float, ...] | None:
     """Return the best of the points that keep the limits, by key and then by parameters."""
     keys, useful = problem.bound(points)
+    place = find_least(keys, useful)
+    return None if place is None else tuple(column[place].item() for column in keys)
+
+
+def find_least(keys: Key, useful: _Mask) -> int | None:
+    """Return the place of the least useful key, the first of equal ones; None if none is useful."""
     chosen = np.flatnonzero(useful)
     if not len(chosen):
         return None
     for column in keys:
         values = column[chosen]
         chosen = chosen[values == values.min()]
-    return tuple(column[chosen[0]].item() for column in keys)
+    return int(chosen[0])
 
 
 def _peel(boxes: Boxes) -> Boxes:

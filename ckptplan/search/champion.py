@@ -84,7 +84,7 @@ class Preference:
             # Both ends of the front have the coordinate 1, and a plan that is the quickest and the smallest has
             # 0. So the resolution is a share of the way between these, whatever the coordinate is.
             mark = [first - self.resolution]
-        elif self.objective in _TIME_FIRST:
+        elif self.objective in TIME_FIRST:
             mark = [first * (1 - self.resolution)]
         else:
             # Bytes are exact: one byte less is better. Then seconds decide.
@@ -92,7 +92,8 @@ class Preference:
         return (*mark, *[-inf] * (len(champion.key) - len(mark)))
 
 
-_TIME_FIRST: tuple[Callable[..., object], ...] = (least_time, FirstOnly(least_time))
+#: The objectives of which seconds are the first number.
+TIME_FIRST: tuple[Callable[..., object], ...] = (least_time, FirstOnly(least_time))
 
 
 def rank_of(answer: Answer) -> tuple[tuple[float, ...], int]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property, lru_cache
+from functools import cached_property
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
@@ -13,13 +13,13 @@ import numpy as np
 from ckptplan.cost import paper
 from ckptplan.cost.exact import Cost, overhead
 from ckptplan.model.budget import Budget
-from ckptplan.model.goal import Goal, Model
+from ckptplan.model.goal import Goal
 from ckptplan.model.progress import Progress, StagedProgress
 from ckptplan.model.step_costs import StepCosts
 from ckptplan.search.adoption import adopt_answer, is_adoptable
 from ckptplan.search.answer import Answer, ClosedFormAnswer, SolvedAnswer
-from ckptplan.search.box import BestSetting, Limits, Rival, find_best_setting
-from ckptplan.search.champion import Preference, rank_of
+from ckptplan.search.box import Limits, Rival, find_least, find_setting
+from ckptplan.search.champion import TIME_FIRST, Preference, rank_of
 from ckptplan.search.objective import (
     ROUNDING,
     FirstOnly,
@@ -96,8 +96,8 @@ class Question:
         They are all those that are less simple, if its time is the least of any schedule within the budget.
         Without a resolution there are none, as an equally quick plan may need less memory.
         """
-        least_time_only = self.goal.objective == "time" and self.goal.model == "exact" and self.resolution > 0
-        if not least_time_only or champion.key[0] > self.least_seconds * (1 + ROUNDING):
+        by_time = self.goal.objective == "time" and self.goal.model == "exact" and self.resolution > 0
+        if not by_time or champion.key[0] > self.least_seconds * (1 + ROUNDING):
             return ()
         return tuple(one for one in self.strategies if one.simplicity > champion.strategy.simplicity)
 
@@ -210,14 +210,15 @@ class Question:
             small_seconds=small.key[1],
             small_bytes=int(small.key[0]),
         )
+        # Nobody can tell that the smallest plan is slower.
         if small.key[1] * (1 - max(self.resolution, ROUNDING)) <= fast.key[0]:
-            # Nobody can tell that the smallest plan is slower.
             return least_memory
         # If the fastest plan is also the smallest, there is nothing to balance.
         return knee if knee.fast_bytes > knee.small_bytes else least_time
 
     def _find_first(self, preference: Preference, rival: Rival | None = None) -> Answer | None:
-        return next(iter(self._rank_by(preference, only_first=True, rival=rival)), None)
+        found = self._rank_by(preference, only_first=True, rival=rival, stops=self._is_unbeatable)
+        return next(iter(found), None)
 
     def _rank_by(
         self,
@@ -225,15 +226,13 @@ class Question:
         *,
         only_first: bool = False,
         rival: Rival | None = None,
-        stops: Callable[[Answer, Preference], bool] | None = None,
+        stops: Callable[[Answer, Preference], bool] = lambda *_: False,
     ) -> list[Answer]:
         """Return the answers, the champion first; with ``only_first``, only those better than all before them.
 
         Searches stop where they cannot beat ``rival``; an answer need not beat it. No strategy is searched
-        after a champion that ``stops`` them: by default, if only the first is wanted, one that is unbeatable.
+        after a champion that ``stops`` them.
         """
-        if stops is None:
-            stops = self._is_unbeatable if only_first else lambda *_: False
         limits = Limits(budget=self.budget, max_overhead=self.goal.max_overhead, base_seconds=self.base_seconds)
         answers: list[Answer] = []
         champion: Answer | None = None
@@ -306,7 +305,7 @@ class Question:
     def _search(
         self, strategy: ClosedForm, limits: Limits, objective: Objective, *, rival: Rival | None
     ) -> Answer | None:
-        best = _find_best_setting(
+        best = find_setting(
             strategy,
             costs=self.costs,
             limits=limits,
@@ -331,18 +330,15 @@ class Question:
             raise no_equation(strategy.name)
 
         def choose(cost: Cost) -> int | None:
-            fitting = np.flatnonzero(limits.keeps(cost))
-            if not len(fitting):
-                return None
-            keys = [column[fitting] for column in objective(cost)]
-            return int(fitting[np.lexsort(keys[::-1])[0]])
+            return find_least(objective(cost), limits.keeps(cost))
 
         solution = strategy.solve(
             costs=self.costs,
             budget=self.budget,
             choose=choose,
             effort=self.goal.effort,
-            front=objective not in _TIME_FIRST,
+            # The schedules of smaller budgets are of no use if time comes first.
+            front=objective not in TIME_FIRST,
             progress=progress,
         )
         if solution is None or not limits.keeps(solution.cost)[0]:
@@ -386,32 +382,6 @@ class Question:
             if best is None
             else adopt_answer(best, strategy=strategy, own=own, objective=objective, costs=self.costs)
         )
-
-
-#: The objectives for which the schedules of smaller budgets are of no use.
-_TIME_FIRST = (least_time, FirstOnly(least_time))
-
-#: A cache of searches, for the points of a sweep that differ only in transfers.
-cached_best_setting = lru_cache(maxsize=512)(find_best_setting)
-
-
-def _find_best_setting(
-    strategy: ClosedForm,
-    *,
-    costs: StepCosts,
-    limits: Limits,
-    objective: Objective,
-    model: Model,
-    rival: Rival | None,
-) -> BestSetting | None:
-    """Return ``find_best_setting`` from a cache if nothing moves, so that transfer costs do not matter."""
-    wishes: dict[str, Any] = {"limits": limits, "objective": objective, "model": model, "rival": rival}
-    if strategy.transfers is not None or model != "exact":
-        return find_best_setting(strategy, costs=costs, **wishes)
-    return cached_best_setting(strategy, costs=costs.model_copy(update=_NOTHING_MOVES), **wishes)
-
-
-_NOTHING_MOVES = {"write_seconds": 0.0, "read_seconds": 0.0, "message_seconds": 0.0}
 
 
 def _choose_rival(

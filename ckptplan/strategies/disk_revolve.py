@@ -6,7 +6,7 @@ from ckptplan.model.budget import Budget
 from ckptplan.model.progress import Progress
 from ckptplan.model.step_costs import StepCosts
 from ckptplan.recursion.disk_revolve import find_segments
-from ckptplan.strategies.solved import Choose, Solution, Solved, choose_of_family
+from ckptplan.strategies.solved import Choose, Solution, Solved, choose_of_families
 
 
 class DiskRevolve(Solved):
@@ -25,7 +25,7 @@ class DiskRevolve(Solved):
         front: bool = False,
         progress: Progress | None = None,
     ) -> Solution | None:
-        return choose_of_family(find_segments(costs, budget), costs=costs, choose=choose)
+        return choose_of_families([find_segments(costs, budget)], costs=costs, choose=choose)
 
     def has_schedule(self, *, costs: StepCosts, budget: Budget, effort: str = "quick") -> bool:
         return len(find_segments(costs, budget)) > 0

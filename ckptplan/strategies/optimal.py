@@ -29,7 +29,7 @@ from ckptplan.strategies.solved import (
     Solved,
     best_solution,
     choose_candidate,
-    choose_of_family,
+    choose_of_families,
     make_solution,
     prefer_quickest,
 )
@@ -170,10 +170,8 @@ class _OptimalSearch:
             without_remote: whether schedules that move nothing are still to be solved.
             room: whether a state fits in remote memory.
         """
-        others = [
-            choose_of_family(family, costs=self.costs, choose=self.choose)
-            for family in _find_families(self.costs, self.budget, front=self.front)
-        ]
+        families = list(_find_families(self.costs, self.budget, front=self.front))
+        others = [choose_of_families(families, costs=self.costs, choose=self.choose)]
         if room and exact and _ignores_messages(self.costs):
             charged = self.build(self.solve(remote=True, messages=True))
             others += [charged] if charged is not None and self.fits(charged) else []

@@ -6,7 +6,7 @@ from ckptplan.model.budget import Budget
 from ckptplan.model.progress import Progress
 from ckptplan.model.step_costs import StepCosts
 from ckptplan.recursion.periodic import find_periods
-from ckptplan.strategies.solved import Choose, Solution, Solved, choose_of_family
+from ckptplan.strategies.solved import Choose, Solution, Solved, choose_of_families
 
 
 class Periodic(Solved):
@@ -25,7 +25,7 @@ class Periodic(Solved):
         front: bool = False,
         progress: Progress | None = None,
     ) -> Solution | None:
-        return choose_of_family(find_periods(costs, budget, front=front), costs=costs, choose=choose)
+        return choose_of_families([find_periods(costs, budget, front=front)], costs=costs, choose=choose)
 
     def has_schedule(self, *, costs: StepCosts, budget: Budget, effort: str = "quick") -> bool:
         return len(find_periods(costs, budget, front=False)) > 0

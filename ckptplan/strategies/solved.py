@@ -14,7 +14,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from ckptplan.cost.exact import Cost, cost_of
+from ckptplan.cost.exact import Cost, cost_of, join_costs
 from ckptplan.model.budget import Budget
 from ckptplan.model.progress import Progress
 from ckptplan.model.record import Parameters
@@ -161,13 +161,16 @@ def choose_candidate(
     return _choose_built(_estimate_costs(candidates, costs), build, choose)
 
 
-def choose_of_family(family: Family, *, costs: StepCosts, choose: Choose) -> Solution | None:
-    """Build and return the schedule of a family that ``choose`` prefers, None if none is acceptable."""
+def choose_of_families(families: Sequence[Family], *, costs: StepCosts, choose: Choose) -> Solution | None:
+    """Build and return the schedule of some families that ``choose`` prefers, None if none is acceptable."""
+    starts = np.cumsum([0, *map(len, families)])
 
     def build(place: int) -> Solution:
-        return make_solution(family.build(place), costs=costs, regular=bool(family.regular[place]))
+        which = int(np.searchsorted(starts, place, side="right")) - 1
+        family, index = families[which], place - int(starts[which])
+        return make_solution(family.build(index), costs=costs, regular=bool(family.regular[index]))
 
-    return _choose_built(family.cost, build, choose)
+    return _choose_built(join_costs([family.cost for family in families]), build, choose)
 
 
 def _choose_built(cost: Cost, build: Callable[[int], Solution], choose: Choose) -> Solution | None:
@@ -205,14 +208,7 @@ def best_solution(choose: Choose, solutions: Sequence[Solution]) -> Solution | N
     """Return the solution that ``choose`` prefers by the actual costs."""
     if not solutions:
         return None
-    costs = [solution.cost for solution in solutions]
-    place = choose(
-        Cost(
-            seconds=np.concatenate([cost.seconds for cost in costs]),
-            local_peak_bytes=np.concatenate([cost.local_peak_bytes for cost in costs]),
-            remote_peak_bytes=np.concatenate([cost.remote_peak_bytes for cost in costs]),
-        )
-    )
+    place = choose(join_costs([solution.cost for solution in solutions]))
     return None if place is None else solutions[place]
 
 

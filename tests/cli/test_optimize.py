@@ -16,6 +16,7 @@ import pytest
 
 import ckptplan
 from ckptplan.storage.schemas import file_schema
+from ckptplan.strategies.registry import select_strategies
 from tests.support import run, run_process, started
 
 GOLDEN = Path(__file__).parent.parent / "golden"
@@ -38,6 +39,19 @@ def test_the_plan_is_as_in_the_golden_file() -> None:
     document["provenance"]["version"] = expected["provenance"]["version"]
     assert document == expected
     jsonschema.validate(document, file_schema("plan"))
+
+
+def test_a_plan_that_none_can_be_quicker_than_ends_the_search_and_says_so() -> None:
+    """Plain backpropagation fits; ``compare`` plans every strategy, and has the same plan first."""
+    job = ("--workload", "gru", "--profile", "nvidia-a100-80gb", "--T", "256")
+    table = " ".join(run("optimize", *job).stdout.split())
+    names = [one.name for one in select_strategies(None) if one.name != "base"]
+    assert f"not searched, as none can be quicker: {', '.join(names)} (ckptplan compare" in table
+    assert "proof no legal schedule is quicker" in table
+    compared = json.loads(run("compare", *job, "--format", "json").stdout)["strategies"]
+    assert set(compared) == {"base", *names}
+    alone = json.loads(run("optimize", *job, "--format", "json").stdout)
+    assert alone["bound"] == compared["base"]["plan"]["bound"]
 
 
 def test_no_colour_codes_off_a_terminal() -> None:

@@ -12,6 +12,7 @@ from ckptplan.model.budget import Budget
 from ckptplan.model.goal import Model, ObjectiveName
 from ckptplan.model.step_costs import StepCosts
 from ckptplan.model.workload import ACTION_TIMES
+from ckptplan.planning.bound import derive_bound, list_proofs
 from ckptplan.search.answer import Answer
 from ckptplan.search.question import Question
 from ckptplan.studies.axes import find_axis
@@ -78,6 +79,27 @@ def test_the_first_is_the_simplest_that_no_other_beats_by_more_than_the_resoluti
 def test_so_it_is_with_strategies_that_are_solved(question: Question) -> None:
     """Optimal takes over the answers of others, of which a search that is cut short knows fewer."""
     assert_chosen_by_the_rule(question)
+
+
+@settings(max_examples=40)
+@given(
+    question=questions(strategies=("base", "standard", "nested", "double", *SOLVED), most=9),
+    ample=st.booleans(),
+)
+def test_what_is_not_searched_is_no_quicker(question: Question, ample: bool) -> None:
+    """The first answer, and what is proved of it, are those of a search of every strategy."""
+    asked = question.replace(local_bytes=None) if ample else question
+    every, some = asked.rank(), asked.rank_until_settled()
+    assert some[:1] == every[:1]
+    if not every:
+        return
+    unsearched = {strategy.name for strategy in asked.unsearched(every[0])}
+    assert {answer.strategy.name for answer in some} == {one.strategy.name for one in every} - unsearched
+    if unsearched:
+        assert all(answer.key[0] >= every[0].key[0] * (1 - 1e-12) for answer in every)
+        assert asked.least_seconds == pytest.approx(every[0].key[0], rel=1e-12)
+        least = derive_bound(list_proofs(every, asked), every[0].key[0])
+        assert derive_bound(list_proofs(some, asked), every[0].key[0]) == least
 
 
 @given(question=questions())

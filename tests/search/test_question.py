@@ -8,8 +8,8 @@ import ckptplan
 from ckptplan.errors import Infeasible
 from ckptplan.model.budget import Budget
 from ckptplan.model.goal import ObjectiveName
+from ckptplan.search.box import cached_best_setting
 from ckptplan.search.objective import FirstOnly, least_memory, least_time
-from ckptplan.search.question import cached_best_setting
 from ckptplan.search.reasons import find_reason
 from tests.support import CLOSED, ask, plain_costs
 
