@@ -70,4 +70,7 @@ MEASURED = {
     "validate": ("validate", "plan.json", "--repeats", "1", "--regret"),
 }
 #: What was calibrated, planned.
-MY_JOB = ("--workload", "./my-workload.toml", "--profile", "./my-machine.toml", "--local-bytes", "60 kB")
+MY_JOB = (
+    "--workload", "./my-workload.toml", "--profile", "./my-machine.toml", "--local-bytes", "60 kB",
+    "--strategies", "standard,growing",
+)  # fmt: skip
