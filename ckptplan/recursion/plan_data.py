@@ -60,11 +60,11 @@ def write_splits(tree: Tree) -> tuple[Split, ...]:
             where=part.where,
             steps=part.steps,
             units=part.units,
-            choice=decision.choice,
-            length=decision.length,
-            count=decision.repeats,
+            choice=tree.decisions[part].choice,
+            length=tree.decisions[part].length,
+            count=tree.decisions[part].repeats,
         )
-        for part, decision in tree.decisions.items()
+        for part in tree.parts()
     )
 
 

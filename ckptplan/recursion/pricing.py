@@ -6,7 +6,7 @@ from ckptplan.cost.exact import action_seconds, serial_seconds
 from ckptplan.model.step_costs import StepCosts
 from ckptplan.model.totals import Totals
 from ckptplan.recursion.schedule_tree import Tree
-from ckptplan.recursion.tally import tally
+from ckptplan.recursion.tally import Tally, tally
 from ckptplan.schedule.simulator import play
 
 #: The longest schedule whose time may be found by simulation.
@@ -29,6 +29,18 @@ def price_tree(tree: Tree, *, costs: StepCosts) -> Totals:
     counted = tally(tree, state_bytes=costs.state_bytes, tape_bytes=costs.tape_bytes)
     if costs.overlaps_compute and counted.remote_writes + counted.remote_reads:
         return play(tree.actions(), costs=costs)
+    return _price_counts(counted, costs)
+
+
+def least_seconds_of(tree: Tree, *, costs: StepCosts) -> float:
+    """Return what a tree takes if its transfers are serial, and at least if they overlap compute."""
+    counted = tally(tree, state_bytes=costs.state_bytes, tape_bytes=costs.tape_bytes)
+    if costs.overlaps_compute:
+        counted = counted._replace(remote_writes=0, remote_reads=0)
+    return _price_counts(counted, costs).seconds
+
+
+def _price_counts(counted: Tally, costs: StepCosts) -> Totals:
     # Each state is a message of its own.
     messages = counted.remote_writes + counted.remote_reads
     seconds = serial_seconds(

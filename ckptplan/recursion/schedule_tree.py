@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
 from ckptplan.model.split import Choice, Where
 from ckptplan.recursion.tree import Decision, Decisions, Part, UnitSizes, parts_after, tree_actions
@@ -21,6 +22,23 @@ class Tree:
     sizes: UnitSizes
     chunk: int
     steps: int
+    #: Counts of parts by the sizes in bytes, shared with other trees of the same decisions (``tally``).
+    counted: dict[Any, Any] = field(default_factory=dict, compare=False, repr=False)
+
+    def parts(self) -> Iterator[Part]:
+        """Yield each part that occurs in the schedule once; ``decisions`` may hold those of other trees."""
+        met, waiting = set[Part](), [self.root]
+        while waiting:
+            part = waiting.pop()
+            if part not in met:
+                met.add(part)
+                yield part
+                waiting.extend(parts_after(part, self.decisions[part], self.sizes))
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return what a copy in another process needs: the decisions themselves, not how they are made."""
+        own = {part: self.decisions[part] for part in self.parts()}
+        return {**self.__dict__, "decisions": own, "counted": {}}
 
     def actions(self) -> Iterator[Action]:
         """Yield the actions of the schedule."""
@@ -39,21 +57,46 @@ class Tree:
         return max(0, self.steps - (self.root.steps - piece) * self.chunk)
 
 
+class Forest:
+    """Schedules that make their decisions alike; equal parts are decided and counted once for all of them."""
+
+    def __init__(self, decide: Decide, *, sizes: UnitSizes, chunk: int = 1, steps: int | None = None) -> None:
+        self._sizes, self._chunk, self._steps = sizes, chunk, steps
+        self._decisions = _Decided(decide)
+        self._counted: dict[Any, Any] = {}
+
+    def grow(self, root: Part) -> Tree:
+        """Return the schedule of ``root``, whose decisions are made when they are asked for.
+
+        Consecutive equal segments become one decision, so that a plan of a million steps stays small.
+        """
+        return Tree(
+            decisions=self._decisions,
+            root=root,
+            sizes=self._sizes,
+            chunk=self._chunk,
+            steps=self._steps or root.steps * self._chunk,
+            counted=self._counted,
+        )
+
+
 def grow_tree(
     root: Part, decide: Decide, *, sizes: UnitSizes, chunk: int = 1, steps: int | None = None
 ) -> Tree:
-    """Return the schedule of ``root``, with the decision of every part that occurs in it.
+    """Return the schedule of ``root`` alone (``Forest.grow``)."""
+    return Forest(decide, sizes=sizes, chunk=chunk, steps=steps).grow(root)
 
-    Consecutive equal segments become one decision, so that a plan of a million steps stays small.
-    """
-    decisions: dict[Part, Decision] = {}
-    waiting = [root]
-    while waiting:
-        part = waiting.pop()
-        if part not in decisions:
-            decisions[part] = _merge_segments(part, decide)
-            waiting.extend(parts_after(part, decisions[part], sizes))
-    return Tree(decisions=decisions, root=root, sizes=sizes, chunk=chunk, steps=steps or root.steps * chunk)
+
+class _Decided(dict[Part, Decision]):
+    """The decisions made so far; others are made when they are asked for."""
+
+    def __init__(self, decide: Decide) -> None:
+        super().__init__()
+        self._decide = decide
+
+    def __missing__(self, part: Part) -> Decision:
+        decision = self[part] = _merge_segments(part, self._decide)
+        return decision
 
 
 def _merge_segments(part: Part, decide: Decide) -> Decision:

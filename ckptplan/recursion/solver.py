@@ -6,12 +6,17 @@ any schedule:
 
 - segments of one length in remote memory, with an exact schedule inside them and for the rest;
 - chunks of several steps treated as one step, so that the tables are smaller.
+
+These tables are filled for a rung of memory (``_find_rung``), and every budget up to it reads its schedules and
+its bound from them. So the schedules of all budgets together are a list (``list_problems``), and so are the
+bounds (``list_bounds``).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from math import gcd, inf
 
 import numpy as np
@@ -21,7 +26,7 @@ from ckptplan.model.split import Choice, Where
 from ckptplan.recursion import bounds
 from ckptplan.recursion.classical import count_slots, covers_actions, is_short, solve_classical
 from ckptplan.recursion.problem import Candidate, Problem, SolvedProblem
-from ckptplan.recursion.schedule_tree import Tree, grow_tree
+from ckptplan.recursion.schedule_tree import Forest, grow_tree
 from ckptplan.recursion.single_tape import is_classical
 from ckptplan.recursion.table_problem import (
     WORK,
@@ -30,8 +35,9 @@ from ckptplan.recursion.table_problem import (
     coarsen,
     is_affordable,
     longest_table,
+    most_tabulated_units,
 )
-from ckptplan.recursion.tables import Tables
+from ckptplan.recursion.tables import Tables, Values
 from ckptplan.recursion.tree import Decision, Part, UnitSizes
 
 
@@ -42,21 +48,109 @@ def solve(
 
     With ``front``, return schedules for every smaller budget, too; ``exact`` then refers to all of them.
     """
-    steps, tape = problem.steps, problem.tape_bytes
-    unit = gcd(problem.state_bytes, tape)
-    sizes = UnitSizes(problem.state_bytes // unit, tape // unit)
-    most = steps * sizes.tape
-    units = most if problem.free_bytes is None else min(most, problem.free_bytes // unit)
-    if units < sizes.tape:
+    job = _count_in_units(problem, effort=effort, front=front, progress=progress)
+    if job.units < job.sizes.tape:
         return None
-    job = TableProblem(
-        problem, units=units, unit=unit, sizes=sizes, effort=effort, front=front, progress=progress
-    )
-    if units == most:
+    if job.units == _count_all_tapes(job):
         return _solve_with_all_tapes(job)
-    if is_classical(units=units, sizes=sizes) and is_short(job):
+    if is_classical(units=job.units, sizes=job.sizes) and is_short(job):
         return solve_classical(job) if covers_actions(problem) else _solve_classical_with_actions(job)
     return _solve_by_tables(job)
+
+
+def list_problems(
+    problem: Problem, *, effort: str, progress: Progress | None = None
+) -> Iterator[tuple[int, Callable[[], SolvedProblem | None]]]:
+    """Yield free bytes, ascending, and a function that solves for them: together, all schedules of ``solve``.
+
+    Whatever schedule ``solve`` returns for a budget is among those for the first of these free bytes that are
+    no less. ``problem.free_bytes`` does not matter.
+    """
+    job = _count_in_units(replace(problem, free_bytes=None), effort=effort, progress=progress)
+    most = _count_all_tapes(job)
+    single = min(2 * job.sizes.tape, most) - 1
+    chosen = {most} | ({single} if is_classical(units=single, sizes=job.sizes) and is_short(job) else set())
+    units = job.sizes.tape
+    while units < most:
+        units = _find_rung(job, units)
+        chosen.add(min(units, most - 1))
+        units += 1
+    for units in sorted(chosen):
+        within = replace(problem, free_bytes=units * job.unit)
+        yield (
+            units * job.unit,
+            partial(solve, within, effort=effort, front=units == single, progress=progress),
+        )
+
+
+def list_bounds(
+    problem: Problem, *, effort: str, progress: Progress | None = None
+) -> Iterator[tuple[int, float]]:
+    """Yield free bytes and the least seconds that any schedule within them adds.
+
+    The bound of ``solve`` for a budget is that of the first of these free bytes that are no less, or
+    ``bounds.bound_by_memory`` if this is larger.
+    """
+    job = _count_in_units(replace(problem, free_bytes=None), effort=effort, progress=progress)
+    most, unit = _count_all_tapes(job), job.unit
+    units, single = job.sizes.tape, 2 * job.sizes.tape
+    if is_classical(units=units, sizes=job.sizes) and is_short(job):
+        for slots in range((min(single, most) - 1 - units) // job.sizes.state + 1):
+            top = min(units + (slots + 1) * job.sizes.state, single, most) * unit - 1
+            solved = solve(replace(problem, free_bytes=top), effort=effort)
+            yield top, inf if solved is None else solved.least_extra
+        units = single
+    while units < most:
+        rung = job._replace(units=_find_rung(job, units))
+        relaxed = _relax(rung)
+        last = min(rung.units, most - 1)
+        while units <= last:
+            # All budgets up to the top of a step of units, and below the next rung, have the same bound.
+            top = (_round_units(relaxed, units * unit // relaxed.unit) + 1) * relaxed.unit - 1
+            top = min(max(top, (units + 1) * unit - 1), (last + 1) * unit - 1)
+            within = relaxed._replace(problem=replace(relaxed.problem, free_bytes=top))
+            yield top, _prove_bound(within, units=top // relaxed.unit)
+            units = top // unit + 1
+    yield most * unit, problem.actions.chunk
+
+
+def _count_in_units(
+    problem: Problem, *, effort: str, front: bool = False, progress: Progress | None = None
+) -> TableProblem:
+    unit = gcd(problem.state_bytes, problem.tape_bytes)
+    sizes = UnitSizes(problem.state_bytes // unit, problem.tape_bytes // unit)
+    most = problem.steps * sizes.tape
+    units = most if problem.free_bytes is None else min(most, problem.free_bytes // unit)
+    return TableProblem(
+        problem, units=units, unit=unit, sizes=sizes, effort=effort, front=front, progress=progress
+    )
+
+
+def _count_all_tapes(job: TableProblem) -> int:
+    return job.problem.steps * job.sizes.tape
+
+
+def _find_rung(job: TableProblem, units: int) -> int:
+    """Return the units of the tables that a budget of ``units`` reads.
+
+    They are those of the largest exact table of all steps, or of one tape without one, doubled until they are
+    enough, or those of all tapes.
+    """
+    rung = max(most_tabulated_units(job.problem, sizes=job.sizes, effort=job.effort), job.sizes.tape)
+    doublings = max(0, (-(-units // rung) - 1).bit_length())
+    return min(rung << doublings, _count_all_tapes(job))
+
+
+def _relax(job: TableProblem) -> TableProblem:
+    return coarsen(job._replace(problem=job.problem.lowered()), down=True)
+
+
+def _round_units(job: TableProblem, units: int) -> int:
+    """Return the units to prove a bound for: ``units`` if one table proves all, else up to 1/8 more."""
+    if is_affordable(job, job.units):
+        return min(units, job.units)
+    step = 1 << max(0, units.bit_length() - 4)
+    return min(-(-units // step) * step, job.units)
 
 
 def _solve_classical_with_actions(job: TableProblem) -> SolvedProblem:
@@ -80,7 +174,7 @@ def _solve_classical_with_actions(job: TableProblem) -> SolvedProblem:
     ]
     return SolvedProblem(
         candidates=candidates,
-        least_extra=_prove_bound(counted._replace(problem=problem.lowered())),
+        least_extra=_prove_bound(counted._replace(problem=problem.lowered()), units=counted.units),
         exact=problem.covered,
     )
 
@@ -103,9 +197,12 @@ def _solve_with_all_tapes(job: TableProblem) -> SolvedProblem:
 
 def _solve_by_tables(job: TableProblem) -> SolvedProblem | None:
     """Return the solution from a table of the whole sequence, or of a part of it."""
-    coarse, relaxed = coarsen(job), coarsen(job._replace(problem=job.problem.lowered()), down=True)
+    rung = job if is_affordable(job, job.units) else job._replace(units=_find_rung(job, job.units))
+    coarse = coarsen(rung)
     solver = _solve_exactly if is_affordable(coarse, coarse.units) else _solve_in_parts
-    solved = solver(coarse, relaxed)
+    free = job.units * job.unit
+    solved = solver(coarse, _relax(rung), free)
+    solved = replace(solved, candidates=[one for one in solved.candidates if one.local_bytes <= free])
     if solved.exact or not job.front:
         return solved
     return replace(solved, candidates=[*solved.candidates, *_small_budget_candidates(job)])
@@ -122,28 +219,31 @@ def _small_budget_candidates(job: TableProblem) -> Iterator[Candidate]:
         yield from solve_classical(job).candidates
 
 
-def _solve_exactly(job: TableProblem, relaxed: TableProblem) -> SolvedProblem:
+def _solve_exactly(job: TableProblem, relaxed: TableProblem, free: int) -> SolvedProblem:
     problem = job.problem
     tables = cached_tables(job, steps=problem.steps, units=job.units)
     rounding = _describe_rounding(job)
     return SolvedProblem(
         candidates=list(_table_candidates(tables, problem.steps, unit=job.unit)),
-        least_extra=_prove_bound(relaxed),
+        least_extra=_prove_bound(relaxed, units=free // relaxed.unit),
         exact=problem.covered and not rounding,
         rounding=rounding,
     )
 
 
-def _prove_bound(job: TableProblem) -> float:
-    """Return the bound from the optimum of the sequence, or of its parts, in units that are rounded down."""
-    problem, units = job.problem, job.units
-    if is_affordable(job, units):
-        optimum = float(cached_tables(job, steps=problem.steps, units=units).unstored[problem.steps, units])
-        return bounds.bound_by_optimum(problem, optimum)
+def _prove_bound(job: TableProblem, *, units: int) -> float:
+    """Return the bound from the optimum of the sequence, or of its parts, in units that are rounded down.
+
+    ``job`` is that of the rung, whose tables are narrowed to ``units``.
+    """
+    problem, units = job.problem, _round_units(job, units)
+    if is_affordable(job, job.units):
+        tables = cached_tables(job, steps=problem.steps, units=job.units)
+        return bounds.bound_by_optimum(problem, float(tables.unstored[problem.steps, units]))
     horizon = longest_table(job)
     if horizon < 1:
         return bounds.bound_by_memory(problem)
-    least = bounds.solve_blocks(cached_tables(job, steps=horizon, units=units))
+    least = bounds.solve_blocks(cached_tables(job, steps=horizon, units=job.units).narrow(units))
     return max(
         bounds.bound_by_memory(problem),
         bounds.bound_by_blocks(least, steps=problem.steps) * bounds.least_cost_share(problem),
@@ -155,19 +255,25 @@ def _table_candidates(
 ) -> Iterator[Candidate]:
     """Yield a schedule for each budget that allows a faster one than all smaller budgets."""
     row = tables.unstored[pieces]
-    best = inf
-    for units in np.flatnonzero(np.isfinite(row)):
-        if row[units] < best:
-            best = float(row[units])
-            root = Part(Where.UNSTORED, pieces, int(units))
+    forest = Forest(tables.decide, sizes=tables.sizes, chunk=chunk, steps=steps_in_all)
+    for units in _improving(row):
+        root = Part(Where.UNSTORED, pieces, units)
+        yield Candidate(
+            extra=float(row[units]),
+            local_bytes=units * unit,
+            build=partial(forest.grow, root),
+            at_most=chunk > 1,
+        )
 
-            def build(root: Part = root) -> Tree:
-                return grow_tree(root, tables.decide, sizes=tables.sizes, chunk=chunk, steps=steps_in_all)
 
-            yield Candidate(extra=best, local_bytes=int(units) * unit, build=build)
+def _improving(row: Values) -> list[int]:
+    """Return the places of the values that are below all before them."""
+    before = np.concatenate([[inf], np.minimum.accumulate(row)[:-1]])
+    places: list[int] = np.flatnonzero(row < before).tolist()
+    return places
 
 
-def _solve_in_parts(job: TableProblem, relaxed: TableProblem) -> SolvedProblem:
+def _solve_in_parts(job: TableProblem, relaxed: TableProblem, free: int) -> SolvedProblem:
     horizon, candidates = longest_table(job), list[Candidate]()
     if horizon >= 1:
         tables = cached_tables(job, steps=horizon, units=job.units)
@@ -176,7 +282,10 @@ def _solve_in_parts(job: TableProblem, relaxed: TableProblem) -> SolvedProblem:
             *_chunk_candidates(job, horizon),
         ]
     return SolvedProblem(
-        candidates=candidates, least_extra=_prove_bound(relaxed), exact=False, rounding=_describe_rounding(job)
+        candidates=candidates,
+        least_extra=_prove_bound(relaxed, units=free // relaxed.unit),
+        exact=False,
+        rounding=_describe_rounding(job),
     )
 
 
@@ -193,25 +302,35 @@ def _describe_rounding(job: TableProblem) -> str:
 
 
 def _segment_candidates(problem: Problem, tables: Tables, *, unit: int) -> Iterator[Candidate]:
-    """Yield segments of the length with the least cost per step, with an exact schedule for the rest."""
-    units, horizon = tables.units, tables.steps
-    lengths = np.arange(1, horizon + 1)
+    """Yield segments of the length with the least cost per step, with an exact schedule for the rest.
+
+    There is a schedule for each number of units that allows a faster one than all smaller numbers.
+    """
+    horizon = tables.steps
+    lengths = np.arange(1, horizon + 1)[:, None]
     each = tables.write + tables.read + tables.actions.advance + lengths * tables.recompute
-    each = each + tables.remote[1:, units]
-    length = int(np.argmin(each / lengths)) + 1
+    each = each + tables.remote[1:]
+    best = np.argmin(each / lengths, axis=0)
+    length, columns = best + 1, np.arange(tables.units + 1)
     count = -(-(problem.steps - horizon) // length)
     rest = problem.steps - count * length
-    extra = count * float(each[length - 1]) + float(tables.unstored[max(rest, 0), units])
-    if rest < 1 or not extra < inf:
-        return
-    root = Part(Where.UNSTORED, problem.steps, units)
+    extra = count * each[best, columns] + tables.unstored[np.maximum(rest, 0), columns]
+    extra = np.where(rest < 1, inf, extra)
+    segments = {
+        Part(Where.UNSTORED, problem.steps, units): Decision(
+            Choice.SEGMENTS, int(length[units]), int(count[units])
+        )
+        for units in _improving(extra)
+    }
 
     def decide(part: Part) -> Decision:
-        return Decision(Choice.SEGMENTS, length, count) if part == root else tables.decide(part)
+        return segments[part] if part in segments else tables.decide(part)
 
-    yield Candidate(
-        extra=extra, local_bytes=units * unit, build=lambda: grow_tree(root, decide, sizes=tables.sizes)
-    )
+    forest = Forest(decide, sizes=tables.sizes)
+    for root in segments:
+        yield Candidate(
+            extra=float(extra[root.units]), local_bytes=root.units * unit, build=partial(forest.grow, root)
+        )
 
 
 def _chunk_candidates(job: TableProblem, horizon: int) -> Iterator[Candidate]:
@@ -222,13 +341,10 @@ def _chunk_candidates(job: TableProblem, horizon: int) -> Iterator[Candidate]:
     tape = chunk * job.sizes.tape
     if job.units < 2 * tape:
         return
-    tables = Tables(
-        steps=pieces,
-        units=job.units,
+    chunked = job._replace(
+        problem=replace(problem, recompute=problem.recompute * chunk),
         sizes=UnitSizes(job.sizes.state, tape),
-        recompute=problem.recompute * chunk,
-        write=problem.write,
-        read=problem.read,
-        actions=problem.actions,
+        progress=None,
     )
+    tables = cached_tables(chunked, steps=pieces, units=job.units)
     yield from _table_candidates(tables, pieces, unit=job.unit, chunk=chunk, steps_in_all=problem.steps)

@@ -77,7 +77,7 @@ def most_tabulated_units(problem: Problem, *, sizes: UnitSizes, effort: str) -> 
 
 
 #: A question needs the same tables once for each objective, and a front for each budget.
-_KEPT = 3
+_KEPT = 4
 #: The widest table of each problem, the one last used at the end.
 _tables: OrderedDict[Any, Tables] = OrderedDict()
 _lock = Lock()

@@ -42,7 +42,7 @@ def tally(tree: Tree, *, state_bytes: int, tape_bytes: int) -> Tally:
     """
     counter = _TreeCounter(tree, state_bytes, tape_bytes)
     root = _Place(tree.root, ragged=counter.missing > 0)
-    known: dict[_Place, Tally] = {}
+    known: dict[_Place, Tally] = tree.counted.setdefault((state_bytes, tape_bytes), {})
     # A place waits twice: until it is looked at, and until the places after it are known.
     waiting: list[tuple[_Place, list[_Place] | None]] = [(root, None)]
     while waiting:

@@ -67,6 +67,11 @@ class Question:
         """The byte budget of each tier."""
         return Budget(local_bytes=self.goal.local_bytes, remote_bytes=self.goal.remote_bytes)
 
+    @property
+    def limits(self) -> Limits:
+        """The limits that a setting or a schedule must keep."""
+        return Limits(budget=self.budget, max_overhead=self.goal.max_overhead, base_seconds=self.base_seconds)
+
     def replace(self, **changes: Any) -> Question:
         """Return the question with other values for its own fields or those of its goal."""
         of_goal = {name: value for name, value in changes.items() if name in _OF_THE_GOAL}
@@ -99,7 +104,9 @@ class Question:
         by_time = self.goal.objective == "time" and self.goal.model == "exact" and self.resolution > 0
         if not by_time or champion.key[0] > self.least_seconds * (1 + ROUNDING):
             return ()
-        return tuple(one for one in self.strategies if one.simplicity > champion.strategy.simplicity)
+        return tuple(
+            one for one in self.strategies if order_of_search(one) > order_of_search(champion.strategy)
+        )
 
     @cached_property
     def least_seconds(self) -> float:
@@ -233,11 +240,11 @@ class Question:
         Searches stop where they cannot beat ``rival``; an answer need not beat it. No strategy is searched
         after a champion that ``stops`` them.
         """
-        limits = Limits(budget=self.budget, max_overhead=self.goal.max_overhead, base_seconds=self.base_seconds)
+        limits = self.limits
         answers: list[Answer] = []
         champion: Answer | None = None
         stages = StagedProgress(self.progress, stages=len(self._solved_strategies))
-        for strategy in sorted(self.strategies, key=lambda strategy: strategy.simplicity):
+        for strategy in sorted(self.strategies, key=order_of_search):
             if not strategy.is_closed_form:
                 stages.begin_next(strategy.name)
             try:
@@ -382,6 +389,11 @@ class Question:
             if best is None
             else adopt_answer(best, strategy=strategy, own=own, objective=objective, costs=self.costs)
         )
+
+
+def order_of_search(strategy: Strategy) -> tuple[bool, tuple[bool, bool, bool, int]]:
+    """Return the sort key: a strategy that adopts the schedules of others comes after all of them."""
+    return isinstance(strategy, Solved) and strategy.adopts_others, strategy.simplicity
 
 
 def _choose_rival(

@@ -1,18 +1,18 @@
-"""Finds the front of a solved strategy, one budget after another, and bounds it between these.
+"""Finds the front of a solved strategy, and what no schedule can be faster than.
 
-Every answer is the one that a question about its budget alone has, so a front and a plan never disagree. The
-budgets are:
+A strategy that can list the schedules of all budgets (``Solved.list_solutions``) is asked for that list. So its
+front and its plan within a budget, which is one of the list, never disagree. Otherwise, or if some of the list
+need more remote memory than there is, budgets are solved one after another, each as if it were asked for alone:
 
 - all, if there are few levels of memory;
-- otherwise those that one table answers exactly (``Solved.tabulated_bytes``): the table is filled once, and
-  every smaller budget is read from it;
-- beyond the table, one for each doubling of the memory, and the question's own.
+- else some, evenly spaced in the logarithm, and the question's own.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -21,19 +21,19 @@ import numpy.typing as npt
 from ckptplan.cost.arrays import Integers
 from ckptplan.model.budget import Budget
 from ckptplan.model.step_costs import StepCosts
-from ckptplan.search.answer import Answer
+from ckptplan.search.answer import Answer, SolvedAnswer
+from ckptplan.search.box import Limits
 from ckptplan.search.dominance import drop_dominated
 from ckptplan.search.front import Front
+from ckptplan.search.objective import least_time
 from ckptplan.search.question import Question
-from ckptplan.strategies.solved import Solved
+from ckptplan.strategies.solved import Solution, Solved
 
 #: With up to this many levels of memory, every budget is solved.
 _EVERY = 256
-#: The most budgets of a table that are solved; more are thinned out evenly in the logarithm.
-_LISTED = 128
-#: Between the budgets that are solved, the bound without a search is computed for this many.
-_BOUNDED = 512
-#: The number of budgets of a strategy without a table.
+#: Share of a time by which sums in another order may differ.
+_ROUNDING = 1e-9
+#: The number of budgets that are solved if there are more levels.
 _SOME = 24
 
 
@@ -66,7 +66,7 @@ class SolvedFront:
 
     front: Front
     answers: tuple[Answer, ...]
-    #: Whether each answer is proved to be the fastest and no budget is left out.
+    #: Whether no schedule within any budget is faster.
     exact: bool
     bounds: LowerBounds
 
@@ -74,8 +74,7 @@ class SolvedFront:
 def trace_solved_front(question: Question, *, known: Front | None = None) -> SolvedFront:
     """Return the front of the question's only strategy.
 
-    ``known`` is the front of the closed forms whose schedules the strategy may adopt. Beyond the table, no
-    budget is solved for which one of them is proved to be within the resolution of the fastest schedule.
+    ``known`` is the front of other strategies, whose schedules this one adopts: what they beat is left out.
     """
     (strategy,) = question.strategies
     if not isinstance(strategy, Solved):
@@ -83,15 +82,14 @@ def trace_solved_front(question: Question, *, known: Front | None = None) -> Sol
     costs = question.costs
     levels = costs.steps * costs.tape_bytes // math.gcd(costs.state_bytes, costs.tape_bytes)
     search = _Search(question=question, strategy=strategy, known=known)
-    solved = list(search.walk() if levels <= _EVERY else [*search.spread(), *search.bound_between()])
-    answers = [answer for _, _, answer in solved if answer is not None]
-    complete = levels <= _EVERY and all(_is_proved(answer, costs) for answer in answers)
+    answers, complete = search.list_all()
+    if not complete:
+        answers += search.walk() if levels <= _EVERY else search.spread()
     front, kept = _arrange(answers, costs=costs, names=strategy.parameter_names)
-    return SolvedFront(front=front, answers=kept, exact=complete, bounds=_collect_bounds(solved))
-
-
-#: A budget, what no schedule within it can be faster than, and the answer if it was solved.
-_Solved = tuple[int, float, Answer | None]
+    bounds = _collect_bounds(
+        strategy.list_bounds(costs=costs, remote_bytes=question.goal.remote_bytes, effort=question.goal.effort)
+    )
+    return SolvedFront(front=front, answers=kept, exact=_is_proved(front, bounds), bounds=bounds)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,42 +98,59 @@ class _Search:
     strategy: Solved
     known: Front | None
 
-    def walk(self) -> Iterator[_Solved]:
+    def list_all(self) -> tuple[list[Answer], bool]:
+        """Return the answers that the strategy lists, and whether they are those of all budgets."""
+        question = self.question
+        solutions = self.strategy.list_solutions(
+            costs=question.costs,
+            remote_bytes=question.goal.remote_bytes,
+            effort=question.goal.effort,
+            is_beaten=self._is_beaten,
+            progress=question.progress,
+        )
+        if solutions is None:
+            return [], False
+        limits = dataclasses.replace(question.limits, budget=Budget(remote_bytes=question.goal.remote_bytes))
+        answers, complete = list[Answer](), True
+        for solution in solutions:
+            if limits.keeps(solution.cost)[0]:
+                answers.append(self._answer(solution))
+            elif not Limits(budget=limits.budget).keeps(solution.cost)[0]:
+                complete = False
+        return answers, complete
+
+    def _answer(self, solution: Solution) -> Answer:
+        return SolvedAnswer(
+            strategy=self.strategy,
+            parameters=solution.parameters,
+            key=tuple(column[0].item() for column in least_time(solution.cost)),
+            steps=self.question.costs.steps,
+            solution=solution,
+            solved_at=self.question.costs,
+        )
+
+    def walk(self) -> Iterator[Answer]:
         """Solve every level: the next budget is just below the memory that the last schedule needs."""
         budget = _most_useful_bytes(self.question)
         while (answer := self._solve(budget)) is not None:
-            yield budget, self._bound(answer, budget), answer
+            yield answer
             budget = answer.totals(self.question.costs).local_peak_bytes - 1
 
-    def spread(self) -> Iterator[_Solved]:
-        """Solve some budgets, the largest first, so that a table serves all that follow."""
+    def spread(self) -> Iterator[Answer]:
+        """Solve some budgets, the largest first."""
         budgets = sorted(self._choose_budgets(), reverse=True)
         for place, budget in enumerate(budgets):
-            if self._is_known(budget):
-                yield budget, self._bound(None, budget), None
-            else:
-                answer = self._solve(budget)
-                yield budget, self._bound(answer, budget), answer
+            answer = self._solve(budget)
+            if answer is not None:
+                yield answer
             if self.question.progress is not None:
                 self.question.progress(place + 1, len(budgets))
-
-    def bound_between(self) -> Iterator[_Solved]:
-        """Yield the bounds of budgets that are not solved, evenly spaced in the memory and in its logarithm."""
-        resident, most = self.question.costs.resident_bytes, _most_useful_bytes(self.question)
-        evenly = np.linspace(resident, most, _BOUNDED, dtype=np.int64)[1:].tolist()
-        logs = _space_evenly(self.question.costs.tape_bytes, most - resident, _BOUNDED, above=resident)
-        yield from ((budget, self._bound(None, budget), None) for budget in {*evenly, *logs})
 
     def _choose_budgets(self) -> set[int]:
         question = self.question
         resident, most = question.costs.resident_bytes, _most_useful_bytes(question)
-        table = self.strategy.tabulated_bytes(question.costs, effort=question.goal.effort)
-        budgets = set() if question.goal.local_bytes is None else {question.goal.local_bytes}
-        if not table:
-            return budgets | _space_evenly(question.costs.tape_bytes, most - resident, _SOME, above=resident)
-        budgets |= set(_thin_out(table, resident=resident))
-        doublings = math.ceil(math.log2(max(1, most - resident) / max(1, table[-1] - resident)))
-        return budgets | _space_evenly(table[-1] - resident, most - resident, doublings + 1, above=resident)
+        own = set() if question.goal.local_bytes is None else {question.goal.local_bytes}
+        return own | _space_evenly(question.costs.tape_bytes, most - resident, _SOME, above=resident)
 
     def _solve(self, local_bytes: int) -> Answer | None:
         # The budgets are what is counted; the search for each of them reports nothing.
@@ -144,28 +159,12 @@ class _Search:
         )
         return alone.best()
 
-    def _bound(self, answer: Answer | None, local_bytes: int) -> float:
-        least = None if answer is None else answer.least_seconds
-        if least is not None:
-            return least
-        limit = Budget(local_bytes=local_bytes, remote_bytes=self.question.goal.remote_bytes)
-        return self.strategy.bound_seconds(self.question.costs, limit)
-
-    def _is_known(self, local_bytes: int) -> bool:
-        """Return whether a closed form is proved to be as fast as can be told apart."""
-        if self.known is None or local_bytes == self.question.goal.local_bytes:
+    def _is_beaten(self, local_bytes: int, seconds: float) -> bool:
+        """Return whether a closed form within some bytes takes less."""
+        if self.known is None:
             return False
         place = int(np.searchsorted(self.known.local_peak_bytes, local_bytes, side="right")) - 1
-        limit = self._bound(None, local_bytes)
-        return place >= 0 and float(self.known.seconds[place]) * (1 - self.question.resolution) <= limit
-
-
-def _thin_out(budgets: range, *, resident: int) -> Sequence[int]:
-    if len(budgets) <= _LISTED:
-        return budgets
-    chosen = np.geomspace(budgets[0] - resident, budgets[-1] - resident, _LISTED)
-    places = np.unique(np.rint((chosen - chosen[0]) / budgets.step).astype(np.int64))
-    return [budgets[place] for place in places.tolist()]
+        return place >= 0 and float(self.known.seconds[place]) < seconds
 
 
 def _space_evenly(low: int, high: int, count: int, *, above: int) -> set[int]:
@@ -180,10 +179,13 @@ def _most_useful_bytes(question: Question) -> int:
     return question.costs.resident_bytes + question.costs.steps * question.costs.tape_bytes
 
 
-def _is_proved(answer: Answer, costs: StepCosts) -> bool:
-    """Return whether the answer is proved to be the fastest legal schedule."""
-    least = answer.least_seconds
-    return least is not None and answer.totals(costs).seconds <= least * (1 + 1e-9)
+def _is_proved(front: Front, bounds: LowerBounds) -> bool:
+    """Return whether no schedule within any budget is faster than the front there."""
+    if not len(front) or not len(bounds.seconds):
+        return False
+    places = np.searchsorted(front.local_peak_bytes, bounds.local_bytes, side="right") - 1
+    found = np.where(places < 0, np.inf, front.seconds[np.maximum(places, 0)])
+    return bool((found <= bounds.seconds * (1 + _ROUNDING)).all())
 
 
 def _arrange(
@@ -204,9 +206,9 @@ def _arrange(
     return front, kept
 
 
-def _collect_bounds(solved: Sequence[_Solved]) -> LowerBounds:
+def _collect_bounds(listed: Iterable[tuple[int, float]]) -> LowerBounds:
     """Return the bounds of the budgets; that of a larger budget also holds for every smaller one."""
-    pairs = sorted((budget, bound) for budget, bound, _ in solved if np.isfinite(bound))
+    pairs = sorted(pair for pair in listed if np.isfinite(pair[1]))
     bounds = np.array([bound for _, bound in pairs], dtype=np.float64)
     return LowerBounds(
         local_bytes=np.array([budget for budget, _ in pairs], dtype=np.int64),

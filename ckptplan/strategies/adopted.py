@@ -51,7 +51,7 @@ def adopt_setting(setting: FormSetting, *, costs: StepCosts) -> Solution:
         parameters=Parameters(
             {name: int(column[0]) for name, column in adopt_columns(given, count=1, costs=costs).items()}
         ),
-        splits=(decision,),
+        schedule=(decision,),
         totals=strategy.totals(given, costs=costs),
         least_seconds=None,
         regular=strategy.regular(given, steps=costs.steps),

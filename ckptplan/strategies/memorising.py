@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
+from collections.abc import Iterator
+from functools import partial
 from math import gcd
 
 import numpy as np
 
-from ckptplan.cost.exact import Cost
 from ckptplan.model.budget import Budget
 from ckptplan.model.progress import Progress
 from ckptplan.model.split import Where
 from ckptplan.model.step_costs import StepCosts
 from ckptplan.recursion.action_costs import ActionCosts
 from ckptplan.recursion.memorisation import Memorisation
-from ckptplan.recursion.schedule_tree import grow_tree
+from ckptplan.recursion.problem import Candidate
+from ckptplan.recursion.schedule_tree import Forest
 from ckptplan.recursion.table_problem import WORK
 from ckptplan.recursion.tables import CELLS
 from ckptplan.recursion.tree import Part, UnitSizes
-from ckptplan.strategies.solved import Choose, Solution, Solved, make_solution
+from ckptplan.strategies.solved import Choose, IsBeaten, Solution, Solved, choose_candidate, make_solution
 
 
 class Memorising(Solved):
@@ -37,9 +40,31 @@ class Memorising(Solved):
         front: bool = False,
         progress: Progress | None = None,
     ) -> Solution | None:
-        unit, sizes, units = _convert_to_units(costs, budget, steps=costs.steps)
-        if units < sizes.tape or not _is_affordable(costs.steps, units):
+        _, _, units = _convert_to_units(costs, budget, steps=costs.steps)
+        if not _is_affordable(costs.steps, units):
             return None
+        candidates = self._tabulate(costs, units, progress=progress)
+        return choose_candidate(candidates, costs=costs, choose=choose)
+
+    def list_solutions(
+        self,
+        *,
+        costs: StepCosts,
+        remote_bytes: int | None,
+        effort: str = "quick",
+        is_beaten: IsBeaten,
+        progress: Progress | None = None,
+    ) -> Iterator[Solution]:
+        _, _, units = _convert_to_units(costs, Budget(), steps=costs.steps)
+        most = bisect_left(range(units + 1), True, key=lambda more: not _is_affordable(costs.steps, more)) - 1
+        for candidate in self._tabulate(costs, most, progress=progress):
+            yield make_solution(candidate.build(), costs=costs)
+
+    def _tabulate(self, costs: StepCosts, units: int, *, progress: Progress | None) -> list[Candidate]:
+        """Return a schedule for each budget that allows a faster one than all smaller budgets."""
+        unit, sizes, _ = _convert_to_units(costs, Budget(), steps=costs.steps)
+        if units < sizes.tape:
+            return []
         # Memory for all tapes, or for all states, is enough.
         stored = sizes if self.internal else UnitSizes(sizes.tape, sizes.state)
         units = min(units, stored.state + costs.steps * stored.tape)
@@ -56,21 +81,16 @@ class Memorising(Solved):
             progress=progress,
         )
         row = table.first_row()
-        # Each budget that allows a faster schedule than all smaller budgets.
         places = np.flatnonzero(np.isfinite(row) & (row < np.concatenate([[np.inf], row[:-1]])))
-        if not len(places):
-            return None
-        place = choose(
-            Cost(
-                seconds=costs.sweep_seconds + row[places] * (1.0 if any(actions) else costs.recompute_seconds),
-                local_peak_bytes=places * unit + costs.resident_bytes,
-                remote_peak_bytes=np.zeros_like(places),
+        forest = Forest(table.decide, sizes=sizes)
+        return [
+            Candidate(
+                extra=float(row[place]) * (1.0 if any(actions) else costs.recompute_seconds),
+                local_bytes=place * unit,
+                build=partial(forest.grow, Part(Where.UNSTORED, costs.steps, place)),
             )
-        )
-        if place is None:
-            return None
-        root = Part(Where.UNSTORED, costs.steps, int(places[place]))
-        return make_solution(grow_tree(root, table.decide, sizes=sizes), costs=costs)
+            for place in places.tolist()
+        ]
 
     def has_schedule(self, *, costs: StepCosts, budget: Budget, effort: str = "quick") -> bool:
         if budget.local_bytes is not None and budget.local_bytes < self.least_local_bytes(costs):

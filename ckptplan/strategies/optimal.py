@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from math import gcd, inf
+from itertools import product
+from math import inf
 
 from ckptplan.model.budget import Budget
 from ckptplan.model.progress import Progress
@@ -15,16 +16,15 @@ from ckptplan.recursion.action_costs import ActionCosts
 from ckptplan.recursion.bounds import bound_by_tapes
 from ckptplan.recursion.disk_revolve import find_segments
 from ckptplan.recursion.periodic import find_periods
-from ckptplan.recursion.pricing import memory_variants
+from ckptplan.recursion.pricing import least_seconds_of, memory_variants
 from ckptplan.recursion.problem import Family, Problem, SolvedProblem
 from ckptplan.recursion.reread import find_reread
-from ckptplan.recursion.solver import solve
-from ckptplan.recursion.table_problem import most_tabulated_units
-from ckptplan.recursion.tree import UnitSizes
+from ckptplan.recursion.solver import list_bounds, list_problems, solve
 from ckptplan.schedule.actions import Action
 from ckptplan.strategies.adopted import read_setting
 from ckptplan.strategies.solved import (
     Choose,
+    IsBeaten,
     Solution,
     Solved,
     best_solution,
@@ -55,7 +55,7 @@ class Optimal(Solved):
         job = _OptimalSearch(
             costs=costs, budget=budget, choose=choose, effort=effort, front=front, progress=progress
         )
-        room = budget.remote_bytes is None or budget.remote_bytes >= costs.remote_state_bytes
+        room = _has_room(costs, budget.remote_bytes)
         solved = {remote: job.solve(remote=remote) for remote in (memory_variants(costs) if room else (False,))}
         whole = next(iter(solved.values()))
         built = [solution for solution in map(job.build, solved.values()) if solution is not None]
@@ -91,14 +91,41 @@ class Optimal(Solved):
             return super().actions(parameters, steps=steps, splits=splits)
         return setting.strategy.actions(setting.parameters, steps=steps)
 
-    def tabulated_bytes(self, costs: StepCosts, *, effort: str = "quick") -> range:
-        unit = gcd(costs.state_bytes, costs.tape_bytes)
-        sizes = UnitSizes(costs.state_bytes // unit, costs.tape_bytes // unit)
-        # With transfers beside compute, two buffers are taken from the budget.
-        buffers = 2 * sizes.state if costs.overlaps_compute else 0
-        most = most_tabulated_units(_make_problem(costs, Budget()), sizes=sizes, effort=effort)
-        first = costs.resident_bytes + sizes.tape * unit
-        return range(first, costs.resident_bytes + (most + buffers) * unit + 1, unit) if most else range(0)
+    def list_solutions(
+        self,
+        *,
+        costs: StepCosts,
+        remote_bytes: int | None,
+        effort: str = "quick",
+        is_beaten: IsBeaten,
+        progress: Progress | None = None,
+    ) -> Iterator[Solution]:
+        room = _has_room(costs, remote_bytes)
+        unlimited = Budget(remote_bytes=remote_bytes)
+        for remote, messages in product(memory_variants(costs) if room else (False,), (False, True)):
+            if messages and not (remote and _ignores_messages(costs)):
+                continue
+            problem = _make_problem(costs, unlimited, remote=remote, messages=messages)
+            for _, solve_within in list_problems(problem, effort=effort, progress=progress):
+                solved = solve_within()
+                if solved is not None and (solved.exact or not messages):
+                    yield from _price_all(solved, costs=costs, is_beaten=is_beaten)
+        reread = find_reread(costs, unlimited)
+        for place in range(len(reread)):
+            yield make_solution(reread.build(place), costs=costs)
+
+    def list_bounds(
+        self, *, costs: StepCosts, remote_bytes: int | None, effort: str = "quick"
+    ) -> Iterator[tuple[int, float]]:
+        room = _has_room(costs, remote_bytes)
+        if not (costs.overlaps_compute and room):
+            problem = _make_problem(costs, Budget(), remote=room)
+            for free, extra in list_bounds(problem, effort=effort):
+                yield costs.resident_bytes + free, costs.sweep_seconds + extra
+        # The bound by memory changes with each tape, and for long sequences every few tapes will do.
+        for tapes in range(0, costs.steps + 1, -(-costs.steps // _LEVELS)):
+            top = costs.resident_bytes + min(costs.steps, tapes + 1) * costs.tape_bytes - (tapes < costs.steps)
+            yield top, costs.sweep_seconds + _bound_by_memory(costs, Budget(local_bytes=top))
 
     def bound_seconds(self, costs: StepCosts, budget: Budget) -> float:
         return costs.sweep_seconds + _bound_by_memory(costs, budget)
@@ -120,6 +147,8 @@ class Optimal(Solved):
 _ROUNDING = 1e-12
 #: A lower effort, for each of several searches.
 _LESS = {"quick": "glance", "thorough": "quick"}
+#: The most memories for which the bound by memory is listed.
+_LEVELS = 2**20
 #: How many prices of a write are tried if remote memory is too small.
 _PRICES = 8
 
@@ -217,6 +246,26 @@ def _find_families(costs: StepCosts, budget: Budget, *, front: bool = False) -> 
     yield find_segments(costs, budget)
     yield find_periods(costs, budget, front=front)
     yield find_reread(costs, budget)
+
+
+def _price_all(solved: SolvedProblem, *, costs: StepCosts, is_beaten: IsBeaten) -> Iterator[Solution]:
+    """Yield the candidates as schedules with their cost, except those that are beaten."""
+    notes = (solved.rounding,) if solved.rounding else ()
+    for candidate in solved.candidates:
+        local_bytes = costs.resident_bytes + candidate.local_bytes
+        if not candidate.at_most and not costs.overlaps_compute:
+            # Sums in another order may differ.
+            least = (costs.sweep_seconds + candidate.extra) * (1 - _ROUNDING)
+            if is_beaten(local_bytes, least):
+                continue
+        tree = candidate.build()
+        if not is_beaten(local_bytes, least_seconds_of(tree, costs=costs) * (1 - _ROUNDING)):
+            yield make_solution(tree, costs=costs, regular=candidate.regular, notes=notes)
+
+
+def _has_room(costs: StepCosts, remote_bytes: int | None) -> bool:
+    """Return whether a state fits in remote memory."""
+    return remote_bytes is None or remote_bytes >= costs.remote_state_bytes
 
 
 #: The recursion ignores a message that costs less than this share of a state's transfer.

@@ -10,6 +10,7 @@ from abc import abstractmethod
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import ClassVar
 
 import numpy as np
@@ -30,23 +31,30 @@ from ckptplan.strategies.protocol import Strategy
 
 #: Chooses among schedules with these costs: returns the index of the best, None if none is acceptable.
 Choose = Callable[[Cost], int | None]
+#: Whether a known schedule within some local bytes takes less than some seconds.
+IsBeaten = Callable[[int, float], bool]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Solution:
-    """A schedule and its cost.
+    """A schedule, as a tree or as decisions, and its cost.
 
     ``least_seconds`` is a proven lower bound for every schedule within the budget, None if there is none.
     ``proved`` says that no legal schedule within the limits is better by what the chooser prefers.
     """
 
     parameters: Parameters
-    splits: tuple[Split, ...]
+    schedule: Tree | tuple[Split, ...]
     totals: Totals
     least_seconds: float | None
     regular: bool = False
     notes: tuple[str, ...] = ()
     proved: bool = False
+
+    @cached_property
+    def splits(self) -> tuple[Split, ...]:
+        """The decisions, which are written when they are asked for."""
+        return write_splits(self.schedule) if isinstance(self.schedule, Tree) else self.schedule
 
     @property
     def cost(self) -> Cost:
@@ -93,9 +101,30 @@ class Solved(Strategy):
             least = min(least + costs.state_bytes, costs.steps * costs.tape_bytes)
         return costs.resident_bytes + least
 
-    def tabulated_bytes(self, costs: StepCosts, *, effort: str = "quick") -> range:
-        """Return the local budgets, ascending, that one table answers, each exactly; none unless overridden."""
-        return range(0)
+    def list_solutions(
+        self,
+        *,
+        costs: StepCosts,
+        remote_bytes: int | None,
+        effort: str = "quick",
+        is_beaten: IsBeaten,
+        progress: Progress | None = None,
+    ) -> Iterator[Solution] | None:
+        """Yield the schedules of all local budgets: what ``solve`` returns for any of them, and maybe others.
+
+        They may need more remote memory than there is. Schedules for which ``is_beaten`` is true may be left
+        out. Returns None if the schedules of one budget are no help for another, unless overridden.
+        """
+        return None
+
+    def list_bounds(
+        self, *, costs: StepCosts, remote_bytes: int | None, effort: str = "quick"
+    ) -> Iterator[tuple[int, float]]:
+        """Yield local budgets and what no schedule within them is faster than; nothing unless overridden.
+
+        The bound of a budget is that of the next larger one that is listed.
+        """
+        return iter(())
 
     def bound_seconds(self, costs: StepCosts, budget: Budget) -> float:
         """Return a lower bound on the seconds of any schedule within the budget, which needs no search."""
@@ -141,7 +170,7 @@ def make_solution(
     """Return a schedule as data, with its cost."""
     return Solution(
         parameters=write_parameters(tree),
-        splits=write_splits(tree),
+        schedule=tree,
         totals=price_tree(tree, costs=costs),
         least_seconds=least_seconds,
         regular=regular,

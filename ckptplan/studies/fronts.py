@@ -19,12 +19,12 @@ from ckptplan.search.answer import Answer, ClosedFormAnswer
 from ckptplan.search.box import Limits
 from ckptplan.search.front import Front, merge_fronts, trace_front
 from ckptplan.search.objective import least_time
-from ckptplan.search.question import Question
+from ckptplan.search.question import Question, order_of_search
 from ckptplan.search.solved_front import LowerBounds, SolvedFront, trace_solved_front
 from ckptplan.strategies.adopted import adopt_columns, can_name
 from ckptplan.strategies.closed_form import ClosedForm
 from ckptplan.strategies.protocol import Strategy
-from ckptplan.strategies.registry import all_strategies
+from ckptplan.strategies.registry import select_strategies
 from ckptplan.strategies.solved import Solved
 
 #: From this many steps on, the closed forms are searched in parallel.
@@ -111,13 +111,17 @@ class AdoptedAnswers(Sequence[Answer]):
 
 
 def trace_fronts(question: Question, *, resolution: float) -> list[StrategyFront]:
-    """Return the front of each strategy of a question, in the question's order."""
-    adopts = [one for one in question.strategies if isinstance(one, Solved) and one.adopts_others]
-    adopted = [one for one in all_strategies().values() if isinstance(one, ClosedForm) and can_name(one)]
-    closed = [one for one in question.strategies if isinstance(one, ClosedForm)]
-    closed += [one for one in adopted if adopts and one not in closed]
+    """Return the front of each strategy of a question, in the question's order.
+
+    A strategy that adopts the schedules of others comes last, and takes over whatever any of them finds: so no
+    strategy beats it. It also adopts the strategies that are compared by default, asked for or not.
+    """
+    adopts = any(isinstance(one, Solved) and one.adopts_others for one in question.strategies)
+    others = [one for one in select_strategies(None) if adopts and one not in question.strategies]
+    traced = sorted([*question.strategies, *others], key=order_of_search)
+    closed = [one for one in traced if isinstance(one, ClosedForm)]
     found = dict(zip(closed, _trace_closed_forms(closed, question, resolution=resolution), strict=True))
-    solved = [one for one in question.strategies if isinstance(one, Solved)]
+    solved = [one for one in traced if isinstance(one, Solved)]
     stages = StagedProgress(question.progress, stages=len(solved))
     fronts: dict[Strategy, StrategyFront] = dict(found.items())
     for strategy in solved:
@@ -125,9 +129,13 @@ def trace_fronts(question: Question, *, resolution: float) -> list[StrategyFront
         alone = question.for_strategy(strategy).replace(
             progress=None if question.progress is None else stages.report_solve
         )
-        sources = [found[one] for one in adopted] if strategy in adopts else []
+        sources = [fronts[one] for one in fronts if strategy.adopts_others and _is_adoptable(one)]
         fronts[strategy] = _trace_solved(strategy, alone, sources)
     return [fronts[strategy] for strategy in question.strategies]
+
+
+def _is_adoptable(strategy: Strategy) -> bool:
+    return isinstance(strategy, Solved) or (isinstance(strategy, ClosedForm) and can_name(strategy))
 
 
 def _trace_closed_forms(
@@ -179,7 +187,12 @@ def _adopt(
     merged, origins = merge_fronts([one.front for one in together])
     columns = [
         own.front.parameters,
-        *(adopt_columns(source.front.parameters, count=len(source.front), costs=costs) for source in sources),
+        *(
+            source.front.parameters
+            if isinstance(source.strategy, Solved)
+            else adopt_columns(source.front.parameters, count=len(source.front), costs=costs)
+            for source in sources
+        ),
     ]
     return dataclasses.replace(
         own,
