@@ -8,13 +8,13 @@ any schedule:
 - chunks of several steps treated as one step, so that the tables are smaller.
 
 These tables are filled for a rung of memory (``_find_rung``), and every budget up to it reads its schedules and
-its bound from them. So the schedules of all budgets together are a list (``list_problems``), and so are the
-bounds (``list_bounds``).
+its bound from them. So the schedules of all budgets together are a list, and so are the bounds
+(``list_rungs``).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 from math import gcd, inf
@@ -58,60 +58,49 @@ def solve(
     return _solve_by_tables(job)
 
 
-def list_problems(
+def list_rungs(
     problem: Problem, *, effort: str, progress: Progress | None = None
-) -> Iterator[tuple[int, Callable[[], SolvedProblem | None]]]:
-    """Yield free bytes, ascending, and a function that solves for them: together, all schedules of ``solve``.
+) -> Iterator[tuple[int, SolvedProblem, Iterator[tuple[int, float]]]]:
+    """Yield what ``solve`` finds for all budgets: free bytes, ascending, the solution for them, and bounds.
 
     Whatever schedule ``solve`` returns for a budget is among those for the first of these free bytes that are
-    no less. ``problem.free_bytes`` does not matter.
+    no less. A bound is free bytes and the least seconds that any schedule within them adds; the bound of
+    ``solve`` for a budget is that of the first of these that are no less, or ``bounds.bound_by_memory`` if this
+    is larger. The bounds of a rung are quick as long as no other rung has been asked for.
     """
     job = _count_in_units(replace(problem, free_bytes=None), effort=effort, progress=progress)
-    most = _count_all_tapes(job)
-    single = min(2 * job.sizes.tape, most) - 1
-    chosen = {most} | ({single} if is_classical(units=single, sizes=job.sizes) and is_short(job) else set())
-    units = job.sizes.tape
-    while units < most:
-        units = _find_rung(job, units)
-        chosen.add(min(units, most - 1))
-        units += 1
-    for units in sorted(chosen):
-        within = replace(problem, free_bytes=units * job.unit)
-        yield (
-            units * job.unit,
-            partial(solve, within, effort=effort, front=units == single, progress=progress),
-        )
+    most, first = _count_all_tapes(job), job.sizes.tape
+    while first <= most:
+        single = min(2 * job.sizes.tape, most) - 1
+        one_tape = first <= single and is_classical(units=single, sizes=job.sizes) and is_short(job)
+        last = single if one_tape else min(_find_rung(job, first), most - 1) if first < most else most
+        free = last * job.unit
+        solved = solve(replace(problem, free_bytes=free), effort=effort, front=one_tape, progress=progress)
+        if solved is not None:
+            listing = _list_single_tape_bounds if one_tape else _list_bounds
+            ends = iter([(free, solved.least_extra)])
+            yield free, solved, ends if last == most else listing(job, first=first, last=last)
+        first = last + 1
 
 
-def list_bounds(
-    problem: Problem, *, effort: str, progress: Progress | None = None
-) -> Iterator[tuple[int, float]]:
-    """Yield free bytes and the least seconds that any schedule within them adds.
+def _list_single_tape_bounds(job: TableProblem, *, first: int, last: int) -> Iterator[tuple[int, float]]:
+    for units in range(first, last + 1, job.sizes.state):
+        top = min(units + job.sizes.state, last + 1) * job.unit - 1
+        solved = solve(replace(job.problem, free_bytes=top), effort=job.effort)
+        yield top, inf if solved is None else solved.least_extra
 
-    The bound of ``solve`` for a budget is that of the first of these free bytes that are no less, or
-    ``bounds.bound_by_memory`` if this is larger.
-    """
-    job = _count_in_units(replace(problem, free_bytes=None), effort=effort, progress=progress)
-    most, unit = _count_all_tapes(job), job.unit
-    units, single = job.sizes.tape, 2 * job.sizes.tape
-    if is_classical(units=units, sizes=job.sizes) and is_short(job):
-        for slots in range((min(single, most) - 1 - units) // job.sizes.state + 1):
-            top = min(units + (slots + 1) * job.sizes.state, single, most) * unit - 1
-            solved = solve(replace(problem, free_bytes=top), effort=effort)
-            yield top, inf if solved is None else solved.least_extra
-        units = single
-    while units < most:
-        rung = job._replace(units=_find_rung(job, units))
-        relaxed = _relax(rung)
-        last = min(rung.units, most - 1)
-        while units <= last:
-            # All budgets up to the top of a step of units, and below the next rung, have the same bound.
-            top = (_round_units(relaxed, units * unit // relaxed.unit) + 1) * relaxed.unit - 1
-            top = min(max(top, (units + 1) * unit - 1), (last + 1) * unit - 1)
-            within = relaxed._replace(problem=replace(relaxed.problem, free_bytes=top))
-            yield top, _prove_bound(within, units=top // relaxed.unit)
-            units = top // unit + 1
-    yield most * unit, problem.actions.chunk
+
+def _list_bounds(job: TableProblem, *, first: int, last: int) -> Iterator[tuple[int, float]]:
+    """Yield the bounds of the budgets from ``first`` to ``last`` units, which read the same tables."""
+    relaxed = _relax(job._replace(units=_find_rung(job, last)))
+    units = first
+    while units <= last:
+        # All budgets up to the top of a step of units, and below the next rung, have the same bound.
+        top = (_round_units(relaxed, units * job.unit // relaxed.unit) + 1) * relaxed.unit - 1
+        top = min(max(top, (units + 1) * job.unit - 1), (last + 1) * job.unit - 1)
+        within = relaxed._replace(problem=replace(relaxed.problem, free_bytes=top))
+        yield top, _prove_bound(within, units=top // relaxed.unit)
+        units = top // job.unit + 1
 
 
 def _count_in_units(

@@ -1,6 +1,6 @@
 """Finds the front of a solved strategy, and what no schedule can be faster than.
 
-A strategy that can list the schedules of all budgets (``Solved.list_solutions``) is asked for that list. So its
+A strategy that can list the schedules of all budgets (``Solved.list_rungs``) is asked for that list. So its
 front and its plan within a budget, which is one of the list, never disagree. Otherwise, or if some of the list
 need more remote memory than there is, budgets are solved one after another, each as if it were asked for alone:
 
@@ -82,13 +82,11 @@ def trace_solved_front(question: Question, *, known: Front | None = None) -> Sol
     costs = question.costs
     levels = costs.steps * costs.tape_bytes // math.gcd(costs.state_bytes, costs.tape_bytes)
     search = _Search(question=question, strategy=strategy, known=known)
-    answers, complete = search.list_all()
+    answers, listed, complete = search.list_all()
     if not complete:
         answers += search.walk() if levels <= _EVERY else search.spread()
     front, kept = _arrange(answers, costs=costs, names=strategy.parameter_names)
-    bounds = _collect_bounds(
-        strategy.list_bounds(costs=costs, remote_bytes=question.goal.remote_bytes, effort=question.goal.effort)
-    )
+    bounds = _collect_bounds(listed)
     return SolvedFront(front=front, answers=kept, exact=_is_proved(front, bounds), bounds=bounds)
 
 
@@ -98,26 +96,28 @@ class _Search:
     strategy: Solved
     known: Front | None
 
-    def list_all(self) -> tuple[list[Answer], bool]:
-        """Return the answers that the strategy lists, and whether they are those of all budgets."""
+    def list_all(self) -> tuple[list[Answer], list[tuple[int, float]], bool]:
+        """Return the answers and bounds that the strategy lists, and whether they are those of all budgets."""
         question = self.question
-        solutions = self.strategy.list_solutions(
+        rungs = self.strategy.list_rungs(
             costs=question.costs,
             remote_bytes=question.goal.remote_bytes,
             effort=question.goal.effort,
             is_beaten=self._is_beaten,
             progress=question.progress,
         )
-        if solutions is None:
-            return [], False
+        if rungs is None:
+            return [], [], False
         limits = dataclasses.replace(question.limits, budget=Budget(remote_bytes=question.goal.remote_bytes))
-        answers, complete = list[Answer](), True
-        for solution in solutions:
-            if limits.keeps(solution.cost)[0]:
-                answers.append(self._answer(solution))
-            elif not Limits(budget=limits.budget).keeps(solution.cost)[0]:
-                complete = False
-        return answers, complete
+        answers, bounds, complete = list[Answer](), list[tuple[int, float]](), True
+        for rung in rungs:
+            for solution in rung.solutions:
+                if limits.keeps(solution.cost)[0]:
+                    answers.append(self._answer(solution))
+                elif not Limits(budget=limits.budget).keeps(solution.cost)[0]:
+                    complete = False
+            bounds += rung.bounds
+        return answers, bounds, complete
 
     def _answer(self, solution: Solution) -> Answer:
         return SolvedAnswer(

@@ -20,7 +20,15 @@ from ckptplan.recursion.schedule_tree import Forest
 from ckptplan.recursion.table_problem import WORK
 from ckptplan.recursion.tables import CELLS
 from ckptplan.recursion.tree import Part, UnitSizes
-from ckptplan.strategies.solved import Choose, IsBeaten, Solution, Solved, choose_candidate, make_solution
+from ckptplan.strategies.solved import (
+    Choose,
+    IsBeaten,
+    Rung,
+    Solution,
+    Solved,
+    choose_candidate,
+    make_solution,
+)
 
 
 class Memorising(Solved):
@@ -46,7 +54,7 @@ class Memorising(Solved):
         candidates = self._tabulate(costs, units, progress=progress)
         return choose_candidate(candidates, costs=costs, choose=choose)
 
-    def list_solutions(
+    def list_rungs(
         self,
         *,
         costs: StepCosts,
@@ -54,11 +62,11 @@ class Memorising(Solved):
         effort: str = "quick",
         is_beaten: IsBeaten,
         progress: Progress | None = None,
-    ) -> Iterator[Solution]:
+    ) -> Iterator[Rung]:
         _, _, units = _convert_to_units(costs, Budget(), steps=costs.steps)
         most = bisect_left(range(units + 1), True, key=lambda more: not _is_affordable(costs.steps, more)) - 1
-        for candidate in self._tabulate(costs, most, progress=progress):
-            yield make_solution(candidate.build(), costs=costs)
+        candidates = self._tabulate(costs, most, progress=progress)
+        yield Rung(solutions=[make_solution(candidate.build(), costs=costs) for candidate in candidates])
 
     def _tabulate(self, costs: StepCosts, units: int, *, progress: Progress | None) -> list[Candidate]:
         """Return a schedule for each budget that allows a faster one than all smaller budgets."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import product
+from itertools import chain
 from math import inf
 
 from ckptplan.model.budget import Budget
@@ -19,12 +19,13 @@ from ckptplan.recursion.periodic import find_periods
 from ckptplan.recursion.pricing import least_seconds_of, memory_variants
 from ckptplan.recursion.problem import Family, Problem, SolvedProblem
 from ckptplan.recursion.reread import find_reread
-from ckptplan.recursion.solver import list_bounds, list_problems, solve
+from ckptplan.recursion.solver import list_rungs, solve
 from ckptplan.schedule.actions import Action
 from ckptplan.strategies.adopted import read_setting
 from ckptplan.strategies.solved import (
     Choose,
     IsBeaten,
+    Rung,
     Solution,
     Solved,
     best_solution,
@@ -91,7 +92,7 @@ class Optimal(Solved):
             return super().actions(parameters, steps=steps, splits=splits)
         return setting.strategy.actions(setting.parameters, steps=steps)
 
-    def list_solutions(
+    def list_rungs(
         self,
         *,
         costs: StepCosts,
@@ -99,33 +100,28 @@ class Optimal(Solved):
         effort: str = "quick",
         is_beaten: IsBeaten,
         progress: Progress | None = None,
-    ) -> Iterator[Solution]:
+    ) -> Iterator[Rung]:
         room = _has_room(costs, remote_bytes)
         unlimited = Budget(remote_bytes=remote_bytes)
-        for remote, messages in product(memory_variants(costs) if room else (False,), (False, True)):
-            if messages and not (remote and _ignores_messages(costs)):
-                continue
-            problem = _make_problem(costs, unlimited, remote=remote, messages=messages)
-            for _, solve_within in list_problems(problem, effort=effort, progress=progress):
-                solved = solve_within()
-                if solved is not None and (solved.exact or not messages):
-                    yield from _price_all(solved, costs=costs, is_beaten=is_beaten)
+        for remote in memory_variants(costs) if room else (False,):
+            problem, charged = (
+                _make_problem(costs, unlimited, remote=remote, messages=messages) for messages in (False, True)
+            )
+            for free, solved, bounds in list_rungs(problem, effort=effort, progress=progress):
+                several = [solved]
+                if remote and solved.exact and _ignores_messages(costs):
+                    several += [solve(replace(charged, free_bytes=free), effort=effort) or solved]
+                proves = remote == room and not (costs.overlaps_compute and room)
+                yield Rung(
+                    solutions=chain(*(_price_all(one, costs=costs, is_beaten=is_beaten) for one in several)),
+                    bounds=[
+                        (costs.resident_bytes + top, costs.sweep_seconds + extra)
+                        for top, extra in (bounds if proves else ())
+                    ],
+                )
         reread = find_reread(costs, unlimited)
-        for place in range(len(reread)):
-            yield make_solution(reread.build(place), costs=costs)
-
-    def list_bounds(
-        self, *, costs: StepCosts, remote_bytes: int | None, effort: str = "quick"
-    ) -> Iterator[tuple[int, float]]:
-        room = _has_room(costs, remote_bytes)
-        if not (costs.overlaps_compute and room):
-            problem = _make_problem(costs, Budget(), remote=room)
-            for free, extra in list_bounds(problem, effort=effort):
-                yield costs.resident_bytes + free, costs.sweep_seconds + extra
-        # The bound by memory changes with each tape, and for long sequences every few tapes will do.
-        for tapes in range(0, costs.steps + 1, -(-costs.steps // _LEVELS)):
-            top = costs.resident_bytes + min(costs.steps, tapes + 1) * costs.tape_bytes - (tapes < costs.steps)
-            yield top, costs.sweep_seconds + _bound_by_memory(costs, Budget(local_bytes=top))
+        built = [make_solution(reread.build(place), costs=costs) for place in range(len(reread))]
+        yield Rung(solutions=built, bounds=_list_bounds_by_memory(costs))
 
     def bound_seconds(self, costs: StepCosts, budget: Budget) -> float:
         return costs.sweep_seconds + _bound_by_memory(costs, budget)
@@ -261,6 +257,13 @@ def _price_all(solved: SolvedProblem, *, costs: StepCosts, is_beaten: IsBeaten) 
         tree = candidate.build()
         if not is_beaten(local_bytes, least_seconds_of(tree, costs=costs) * (1 - _ROUNDING)):
             yield make_solution(tree, costs=costs, regular=candidate.regular, notes=notes)
+
+
+def _list_bounds_by_memory(costs: StepCosts) -> Iterator[tuple[int, float]]:
+    """Yield the bound by memory for each number of tapes, or every few ones of a long sequence."""
+    for tapes in range(0, costs.steps + 1, -(-costs.steps // _LEVELS)):
+        top = costs.resident_bytes + min(costs.steps, tapes + 1) * costs.tape_bytes - (tapes < costs.steps)
+        yield top, costs.sweep_seconds + _bound_by_memory(costs, Budget(local_bytes=top))
 
 
 def _has_room(costs: StepCosts, remote_bytes: int | None) -> bool:

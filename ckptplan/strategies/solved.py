@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from bisect import bisect_left
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import ClassVar
@@ -62,6 +62,18 @@ class Solution:
         return cost_of(self.totals)
 
 
+@dataclass(frozen=True, kw_only=True)
+class Rung:
+    """Schedules of some local budgets.
+
+    ``bounds`` are local budgets and the seconds that no schedule within them is faster than; the bound of a
+    budget is that of the next larger one that any rung lists.
+    """
+
+    solutions: Iterable[Solution]
+    bounds: Iterable[tuple[int, float]] = ()
+
+
 class Solved(Strategy):
     """A strategy that finds its schedule by itself."""
 
@@ -101,7 +113,7 @@ class Solved(Strategy):
             least = min(least + costs.state_bytes, costs.steps * costs.tape_bytes)
         return costs.resident_bytes + least
 
-    def list_solutions(
+    def list_rungs(
         self,
         *,
         costs: StepCosts,
@@ -109,22 +121,13 @@ class Solved(Strategy):
         effort: str = "quick",
         is_beaten: IsBeaten,
         progress: Progress | None = None,
-    ) -> Iterator[Solution] | None:
+    ) -> Iterator[Rung] | None:
         """Yield the schedules of all local budgets: what ``solve`` returns for any of them, and maybe others.
 
         They may need more remote memory than there is. Schedules for which ``is_beaten`` is true may be left
         out. Returns None if the schedules of one budget are no help for another, unless overridden.
         """
         return None
-
-    def list_bounds(
-        self, *, costs: StepCosts, remote_bytes: int | None, effort: str = "quick"
-    ) -> Iterator[tuple[int, float]]:
-        """Yield local budgets and what no schedule within them is faster than; nothing unless overridden.
-
-        The bound of a budget is that of the next larger one that is listed.
-        """
-        return iter(())
 
     def bound_seconds(self, costs: StepCosts, budget: Budget) -> float:
         """Return a lower bound on the seconds of any schedule within the budget, which needs no search."""
