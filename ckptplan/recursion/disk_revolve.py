@@ -39,6 +39,7 @@ from ckptplan.recursion.pricing import MOST_PLAYED
 from ckptplan.recursion.problem import Family
 from ckptplan.recursion.schedule_tree import Tree, grow_tree
 from ckptplan.recursion.single_tape import binomial_decision
+from ckptplan.recursion.tally import Tally, know_counts
 from ckptplan.recursion.tree import Decision, Part, UnitSizes
 
 #: The most recomputed steps that a time in floating point can represent exactly.
@@ -196,7 +197,11 @@ def find_segments(costs: StepCosts, budget: Budget) -> Family:
     def build(place: int) -> Tree:
         number, length, longer = (int(column[place]) for column in segments[:3])
         cuts = [(length, number - longer), (length + 1, longer)]
-        return make_segments_tree(int(slots[place]), cuts, steps=steps)
+        tree = make_segments_tree(int(slots[place]), cuts, steps=steps)
+        one = slice(place, place + 1)
+        counts = _tally(Segments(*(column[one] for column in segments)), slots[one], costs)
+        know_counts(tree, counts, state_bytes=costs.state_bytes, tape_bytes=costs.tape_bytes)
+        return tree
 
     return Family(
         cost=cost.take(keeps),
@@ -232,27 +237,12 @@ def _spread(longest: int, *, dense: int) -> Integers:
 
 def _price(segments: Segments, slots: Integers, costs: StepCosts) -> Cost:
     """Return the cost of each schedule as it is executed."""
-    number, steps = segments.number, np.full_like(slots, costs.steps)
-    plain, longer = number - segments.longer, segments.longer
-    lengths = np.stack([segments.last, segments.length, segments.length + 1])
+    number, plain, longer = segments.number, segments.number - segments.longer, segments.longer
+    lengths = _list_lengths(segments)
     again, saves = np.zeros_like(lengths), np.zeros_like(lengths)
     if costs.overlaps_compute or costs.save_seconds:
         again, saves = revolve.count_at(lengths, chunk=np.array([1]), slots=slots)
-    counts = Counts(
-        recomputed_steps=segments.recomputed_steps,
-        remote_writes=number,
-        remote_reads=number,
-        messages=2 * number,
-        # Each step is a chunk; each but the last has a run, and a load or a read.
-        advances=steps - 1,
-        chunks=steps,
-        local_saves=saves[0] + plain * saves[1] + longer * saves[2],
-        local_loads=steps - 1 - number,
-        largest_message=np.minimum(number, 1),
-        tapes=np.ones_like(slots),
-        local_checkpoints=np.minimum(slots, segments.longest - 1),
-        remote_checkpoints=number,
-    )
+    counts = _count(segments, slots, saves, steps=costs.steps)
     cost = price(counts, costs)
     if not costs.overlaps_compute:
         return cost
@@ -274,6 +264,48 @@ def _price(segments: Segments, slots: Integers, costs: StepCosts) -> Cost:
     )
     compute = compute_seconds(counts, costs)
     return replace(cost, seconds=np.where(number > 0, compute + waits, compute))
+
+
+def _list_lengths(segments: Segments) -> Integers:
+    """Return the steps of the last part, of a segment and of a longer one; shape (3, n)."""
+    return np.stack([segments.last, segments.length, segments.length + 1])
+
+
+def _count(segments: Segments, slots: Integers, saves: Integers, *, steps: int) -> Counts:
+    """Return the counts of each schedule, with the local saves of each kind of part, shape (3, n)."""
+    number, pieces = segments.number, np.full_like(slots, steps)
+    return Counts(
+        recomputed_steps=segments.recomputed_steps,
+        remote_writes=number,
+        remote_reads=number,
+        messages=2 * number,
+        # Each step is a chunk; each but the last has a run, and a load or a read.
+        advances=pieces - 1,
+        chunks=pieces,
+        local_saves=saves[0] + (number - segments.longer) * saves[1] + segments.longer * saves[2],
+        local_loads=pieces - 1 - number,
+        largest_message=np.minimum(number, 1),
+        tapes=np.ones_like(slots),
+        local_checkpoints=np.minimum(slots, segments.longest - 1),
+        remote_checkpoints=number,
+    )
+
+
+def _tally(segments: Segments, slots: Integers, costs: StepCosts) -> Tally:
+    """Return the counts of one schedule as its tree has them, without a look at its parts."""
+    _, saves = revolve.count_at(_list_lengths(segments), chunk=np.array([1]), slots=slots)
+    counts = _count(segments, slots, saves, steps=costs.steps)
+    return Tally(
+        recomputed_steps=int(counts.recomputed_steps[0]),
+        remote_writes=int(counts.remote_writes[0]),
+        remote_reads=int(counts.remote_reads[0]),
+        advances=int(counts.advances[0]),
+        chunks=int(counts.chunks[0]),
+        local_saves=int(counts.local_saves[0]),
+        local_loads=int(counts.local_loads[0]),
+        local_bytes=int(counts.local_checkpoints[0]) * costs.state_bytes + costs.tape_bytes,
+        remote_states=int(counts.remote_checkpoints[0]),
+    )
 
 
 def make_segments_tree(slots: int, segments: Sequence[tuple[int, int]], *, steps: int) -> Tree:

@@ -48,7 +48,8 @@ class Candidate:
     """A schedule that ``build`` constructs, with the seconds it adds to the first sweep and its local bytes.
 
     ``local_bytes`` is an upper bound. ``remote_states`` is the peak in remote memory, as far as it is known.
-    A ``regular`` schedule loops with fixed strides. ``at_most`` says that ``extra`` is an upper bound, too.
+    A ``regular`` schedule loops with fixed strides. Where ``extra`` is an upper bound, too, ``least_extra`` is
+    the lower one.
     """
 
     extra: float
@@ -56,7 +57,7 @@ class Candidate:
     build: Callable[[], Tree]
     remote_states: int = 0
     regular: bool = False
-    at_most: bool = False
+    least_extra: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -251,7 +251,8 @@ def _table_candidates(
             extra=float(row[units]),
             local_bytes=units * unit,
             build=partial(forest.grow, root),
-            at_most=chunk > 1,
+            # A ragged first chunk costs less than a whole one, and more than none.
+            least_extra=float(tables.unstored[pieces - 1, units]) if chunk > 1 else None,
         )
 
 

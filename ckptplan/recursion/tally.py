@@ -62,6 +62,11 @@ def tally(tree: Tree, *, state_bytes: int, tape_bytes: int) -> Tally:
     return known[root]
 
 
+def know_counts(tree: Tree, counts: Tally, *, state_bytes: int, tape_bytes: int) -> None:
+    """Tell the counts of a whole schedule of single steps, so that ``tally`` need not go through its parts."""
+    tree.counted.setdefault((state_bytes, tape_bytes), {})[_Place(tree.root, ragged=False)] = counts
+
+
 def _places_after(place: _Place, decision: Decision, after: tuple[Part, ...]) -> list[_Place]:
     """Return the places of the parts after a decision; segments give the first one and the others."""
     choice = decision.choice

@@ -249,11 +249,11 @@ def _price_all(solved: SolvedProblem, *, costs: StepCosts, is_beaten: IsBeaten) 
     notes = (solved.rounding,) if solved.rounding else ()
     for candidate in solved.candidates:
         local_bytes = costs.resident_bytes + candidate.local_bytes
-        if not candidate.at_most and not costs.overlaps_compute:
-            # Sums in another order may differ.
-            least = (costs.sweep_seconds + candidate.extra) * (1 - _ROUNDING)
-            if is_beaten(local_bytes, least):
-                continue
+        least = candidate.extra if candidate.least_extra is None else candidate.least_extra
+        # Sums in another order may differ.
+        least = (costs.sweep_seconds + least) * (1 - _ROUNDING)
+        if not costs.overlaps_compute and is_beaten(local_bytes, least):
+            continue
         tree = candidate.build()
         if not is_beaten(local_bytes, least_seconds_of(tree, costs=costs) * (1 - _ROUNDING)):
             yield make_solution(tree, costs=costs, regular=candidate.regular, notes=notes)
