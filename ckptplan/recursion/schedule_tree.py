@@ -35,6 +35,11 @@ class Tree:
                 yield part
                 waiting.extend(parts_after(part, self.decisions[part], self.sizes))
 
+    def settle(self) -> None:
+        """Let go of the table behind the decisions, once all schedules that share them have been counted."""
+        if isinstance(self.decisions, _Decided):
+            self.decisions.settle()
+
     def __getstate__(self) -> dict[str, Any]:
         """Return what a copy in another process needs: the decisions themselves, not how they are made."""
         own = {part: self.decisions[part] for part in self.parts()}
@@ -92,11 +97,16 @@ class _Decided(dict[Part, Decision]):
 
     def __init__(self, decide: Decide) -> None:
         super().__init__()
-        self._decide = decide
+        self._decide: Decide | None = decide
 
     def __missing__(self, part: Part) -> Decision:
+        if self._decide is None:
+            raise KeyError(part)
         decision = self[part] = _merge_segments(part, self._decide)
         return decision
+
+    def settle(self) -> None:
+        self._decide = None
 
 
 def _merge_segments(part: Part, decide: Decide) -> Decision:

@@ -36,9 +36,13 @@ from ckptplan.recursion.table_problem import (
     is_affordable,
     longest_table,
     most_tabulated_units,
+    useful_units,
 )
 from ckptplan.recursion.tables import Tables, Values
 from ckptplan.recursion.tree import Decision, Part, UnitSizes
+
+#: A sequence is cut into at least so many pieces of several steps; with fewer, closed forms do as well.
+_MANY = 200
 
 
 def solve(
@@ -229,10 +233,10 @@ def _prove_bound(job: TableProblem, *, units: int) -> float:
     if is_affordable(job, job.units):
         tables = cached_tables(job, steps=problem.steps, units=job.units)
         return bounds.bound_by_optimum(problem, float(tables.unstored[problem.steps, units]))
-    horizon = longest_table(job)
-    if horizon < 1:
+    part = _tabulate_a_part(job)
+    if part is None:
         return bounds.bound_by_memory(problem)
-    least = bounds.solve_blocks(cached_tables(job, steps=horizon, units=job.units).narrow(units))
+    least = bounds.solve_blocks(part.narrow(units))
     return max(
         bounds.bound_by_memory(problem),
         bounds.bound_by_blocks(least, steps=problem.steps) * bounds.least_cost_share(problem),
@@ -264,19 +268,21 @@ def _improving(row: Values) -> list[int]:
 
 
 def _solve_in_parts(job: TableProblem, relaxed: TableProblem, free: int) -> SolvedProblem:
-    horizon, candidates = longest_table(job), list[Candidate]()
-    if horizon >= 1:
-        tables = cached_tables(job, steps=horizon, units=job.units)
-        candidates = [
-            *_segment_candidates(job.problem, tables, unit=job.unit),
-            *_chunk_candidates(job, horizon),
-        ]
+    tables = _tabulate_a_part(job)
+    candidates = [] if tables is None else list(_segment_candidates(job.problem, tables, unit=job.unit))
+    candidates += _chunk_candidates(job)
     return SolvedProblem(
         candidates=candidates,
         least_extra=_prove_bound(relaxed, units=free // relaxed.unit),
         exact=False,
         rounding=_describe_rounding(job),
     )
+
+
+def _tabulate_a_part(job: TableProblem) -> Tables | None:
+    """Return the tables of the longest part that is affordable, with the units that it can use."""
+    steps = longest_table(job, tape=job.sizes.tape)
+    return cached_tables(job, steps=steps, units=useful_units(job, steps=steps)) if steps else None
 
 
 def _describe_rounding(job: TableProblem) -> str:
@@ -323,9 +329,11 @@ def _segment_candidates(problem: Problem, tables: Tables, *, unit: int) -> Itera
         )
 
 
-def _chunk_candidates(job: TableProblem, horizon: int) -> Iterator[Candidate]:
-    """Yield schedules that treat several steps as one, so that a table of ``horizon`` pieces holds them all."""
-    problem = job.problem
+def _chunk_candidates(job: TableProblem) -> Iterator[Candidate]:
+    """Yield schedules that treat several steps as one, so that one table holds them all."""
+    problem, horizon = job.problem, longest_table(job)
+    if horizon < min(_MANY, problem.steps - 1):
+        return
     chunk = -(-problem.steps // horizon)
     pieces = -(-problem.steps // chunk)
     tape = chunk * job.sizes.tape

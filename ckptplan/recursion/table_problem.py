@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import OrderedDict
-from math import inf, isqrt
+from math import inf
 from threading import Lock
 from typing import Any, NamedTuple
 
@@ -63,10 +64,22 @@ def _most_units(job: TableProblem, steps: int) -> int:
     return max(1, min(WORK[job.effort] // length**2, CELLS // (length + 1)) - 1)
 
 
-def longest_table(job: TableProblem) -> int:
-    """Return the length of the longest affordable table that is shorter than the sequence."""
-    width = job.units + 1
-    return min(job.problem.steps - 1, isqrt(WORK[job.effort] // 2 // width), CELLS // width - 1)
+def longest_table(job: TableProblem, *, tape: int = 0) -> int:
+    """Return the length of the longest affordable table that is shorter than the sequence.
+
+    With the units of a ``tape``, it has no more units than all tapes of that length take (``useful_units``).
+    """
+
+    def is_too_long(steps: int) -> bool:
+        width = (min(job.units, steps * tape) if tape else job.units) + 1
+        return steps**2 * width > WORK[job.effort] // 2 or (steps + 1) * width > CELLS
+
+    return bisect_left(range(1, job.problem.steps), True, key=is_too_long)
+
+
+def useful_units(job: TableProblem, *, steps: int) -> int:
+    """Return how many units of memory parts of up to some steps can use: those of all their tapes."""
+    return min(job.units, steps * job.sizes.tape)
 
 
 def most_tabulated_units(problem: Problem, *, sizes: UnitSizes, effort: str) -> int:

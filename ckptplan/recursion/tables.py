@@ -82,13 +82,13 @@ class Tables:
         self._fill(progress)
 
     def narrow(self, units: int) -> Tables:
-        """Return the tables for at most ``units`` units: a view of these, with the same values.
+        """Return the tables for at most ``units`` units: a view of these, with the same values, or these.
 
         The value of a part depends on its own units only, so one table answers every smaller budget. (Parts
         whose first state is held locally borrow its room, up to the last column. In the columns where that is
         cut off, the part and its state need more than ``units``, and no schedule reaches them.)
         """
-        if units == self.units:
+        if units >= self.units:
             return self
         narrow = copy.copy(self)
         narrow.units = units

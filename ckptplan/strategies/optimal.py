@@ -7,6 +7,9 @@ from dataclasses import dataclass, replace
 from itertools import chain
 from math import inf
 
+import numpy as np
+
+from ckptplan.cost.arrays import ceil_div
 from ckptplan.model.budget import Budget
 from ckptplan.model.progress import Progress
 from ckptplan.model.record import Parameters
@@ -19,6 +22,7 @@ from ckptplan.recursion.periodic import find_periods
 from ckptplan.recursion.pricing import least_seconds_of, memory_variants
 from ckptplan.recursion.problem import Family, Problem, SolvedProblem
 from ckptplan.recursion.reread import find_reread
+from ckptplan.recursion.schedule_tree import Tree
 from ckptplan.recursion.solver import list_rungs, solve
 from ckptplan.schedule.actions import Action
 from ckptplan.strategies.adopted import read_setting
@@ -244,9 +248,10 @@ def _find_families(costs: StepCosts, budget: Budget, *, front: bool = False) -> 
     yield find_reread(costs, budget)
 
 
-def _price_all(solved: SolvedProblem, *, costs: StepCosts, is_beaten: IsBeaten) -> Iterator[Solution]:
-    """Yield the candidates as schedules with their cost, except those that are beaten."""
+def _price_all(solved: SolvedProblem, *, costs: StepCosts, is_beaten: IsBeaten) -> list[Solution]:
+    """Return the candidates as schedules with their cost, except those that are beaten."""
     notes = (solved.rounding,) if solved.rounding else ()
+    solutions, trees = list[Solution](), list[Tree]()
     for candidate in solved.candidates:
         local_bytes = costs.resident_bytes + candidate.local_bytes
         least = candidate.extra if candidate.least_extra is None else candidate.least_extra
@@ -256,14 +261,20 @@ def _price_all(solved: SolvedProblem, *, costs: StepCosts, is_beaten: IsBeaten) 
             continue
         tree = candidate.build()
         if not is_beaten(local_bytes, least_seconds_of(tree, costs=costs) * (1 - _ROUNDING)):
-            yield make_solution(tree, costs=costs, regular=candidate.regular, notes=notes)
+            solutions.append(make_solution(tree, costs=costs, regular=candidate.regular, notes=notes))
+            trees.append(tree)
+    for tree in trees:
+        tree.settle()
+    return solutions
 
 
 def _list_bounds_by_memory(costs: StepCosts) -> Iterator[tuple[int, float]]:
     """Yield the bound by memory for each number of tapes, or every few ones of a long sequence."""
-    for tapes in range(0, costs.steps + 1, -(-costs.steps // _LEVELS)):
-        top = costs.resident_bytes + min(costs.steps, tapes + 1) * costs.tape_bytes - (tapes < costs.steps)
-        yield top, costs.sweep_seconds + _bound_by_memory(costs, Budget(local_bytes=top))
+    tapes = np.arange(1, costs.steps + 1, -(-costs.steps // _LEVELS))
+    # The budgets that hold so many tapes and not the next ones.
+    tops = np.append(tapes[1:] * costs.tape_bytes - 1, costs.steps * costs.tape_bytes)
+    extra = (costs.steps - tapes) * costs.recompute_seconds + ceil_div(costs.steps, tapes) * costs.chunk_seconds
+    yield from zip((costs.resident_bytes + tops).tolist(), (costs.sweep_seconds + extra).tolist(), strict=True)
 
 
 def _has_room(costs: StepCosts, remote_bytes: int | None) -> bool:
