@@ -9,8 +9,9 @@ from ckptplan.recursion.schedule_tree import Tree
 from ckptplan.recursion.tally import Tally, tally
 from ckptplan.schedule.simulator import play
 
-#: The longest schedule whose time may be found by simulation.
+#: The longest schedule whose time may be found by simulation, and the steps of all those of a front together.
 MOST_PLAYED = 200_000
+MOST_PLAYED_IN_ALL = 300_000
 
 
 def memory_variants(costs: StepCosts) -> tuple[bool, ...]:
@@ -26,10 +27,15 @@ def memory_variants(costs: StepCosts) -> tuple[bool, ...]:
 
 def price_tree(tree: Tree, *, costs: StepCosts) -> Totals:
     """Return the cost of a tree: counted part by part, or simulated if its transfers overlap compute."""
-    counted = tally(tree, state_bytes=costs.state_bytes, tape_bytes=costs.tape_bytes)
-    if costs.overlaps_compute and counted.remote_writes + counted.remote_reads:
+    if is_played(tree, costs=costs):
         return play(tree.actions(), costs=costs)
-    return _price_counts(counted, costs)
+    return _price_counts(tally(tree, state_bytes=costs.state_bytes, tape_bytes=costs.tape_bytes), costs)
+
+
+def is_played(tree: Tree, *, costs: StepCosts) -> bool:
+    """Return whether only a simulation gives the cost of a tree."""
+    counted = tally(tree, state_bytes=costs.state_bytes, tape_bytes=costs.tape_bytes)
+    return costs.overlaps_compute and counted.remote_writes + counted.remote_reads > 0
 
 
 def least_seconds_of(tree: Tree, *, costs: StepCosts) -> float:

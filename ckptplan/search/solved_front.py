@@ -21,6 +21,7 @@ import numpy.typing as npt
 from ckptplan.cost.arrays import Integers
 from ckptplan.model.budget import Budget
 from ckptplan.model.step_costs import StepCosts
+from ckptplan.recursion.pricing import MOST_PLAYED_IN_ALL
 from ckptplan.search.answer import Answer, SolvedAnswer
 from ckptplan.search.box import Limits
 from ckptplan.search.dominance import drop_dominated
@@ -150,7 +151,11 @@ class _Search:
         question = self.question
         resident, most = question.costs.resident_bytes, _most_useful_bytes(question)
         own = set() if question.goal.local_bytes is None else {question.goal.local_bytes}
-        return own | _space_evenly(question.costs.tape_bytes, most - resident, _SOME, above=resident)
+        count = _SOME
+        if question.costs.overlaps_compute:
+            # Schedules of long sequences take seconds to simulate.
+            count = min(_SOME, max(2, MOST_PLAYED_IN_ALL // question.costs.steps))
+        return own | _space_evenly(question.costs.tape_bytes, most - resident, count, above=resident)
 
     def _solve(self, local_bytes: int) -> Answer | None:
         # The budgets are what is counted; the search for each of them reports nothing.

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain
 from math import inf
+from typing import TypeVar
 
 import numpy as np
 
@@ -19,7 +19,7 @@ from ckptplan.recursion.action_costs import ActionCosts
 from ckptplan.recursion.bounds import bound_by_tapes
 from ckptplan.recursion.disk_revolve import find_segments
 from ckptplan.recursion.periodic import find_periods
-from ckptplan.recursion.pricing import least_seconds_of, memory_variants
+from ckptplan.recursion.pricing import MOST_PLAYED_IN_ALL, is_played, least_seconds_of, memory_variants
 from ckptplan.recursion.problem import Family, Problem, SolvedProblem
 from ckptplan.recursion.reread import find_reread
 from ckptplan.recursion.schedule_tree import Tree
@@ -38,6 +38,8 @@ from ckptplan.strategies.solved import (
     make_solution,
     prefer_quickest,
 )
+
+_T = TypeVar("_T")
 
 
 class Optimal(Solved):
@@ -107,17 +109,25 @@ class Optimal(Solved):
     ) -> Iterator[Rung]:
         room = _has_room(costs, remote_bytes)
         unlimited = Budget(remote_bytes=remote_bytes)
+        most_played = MOST_PLAYED_IN_ALL // costs.steps
         for remote in memory_variants(costs) if room else (False,):
             problem, charged = (
                 _make_problem(costs, unlimited, remote=remote, messages=messages) for messages in (False, True)
             )
             for free, solved, bounds in list_rungs(problem, effort=effort, progress=progress):
-                several = [solved]
+                if remote and costs.overlaps_compute:
+                    solutions, played = _play_some(solved, costs=costs, is_beaten=is_beaten, most=most_played)
+                    most_played -= played
+                else:
+                    solutions = _price_all(solved, costs=costs, is_beaten=is_beaten)
                 if remote and solved.exact and _ignores_messages(costs):
-                    several += [solve(replace(charged, free_bytes=free), effort=effort) or solved]
+                    paid = solve(replace(charged, free_bytes=free), effort=effort) or solved
+                    solutions += _price_all(paid, costs=costs, is_beaten=is_beaten)
+                for one in solutions:
+                    one.settle()
                 proves = remote == room and not (costs.overlaps_compute and room)
                 yield Rung(
-                    solutions=chain(*(_price_all(one, costs=costs, is_beaten=is_beaten) for one in several)),
+                    solutions=solutions,
                     bounds=[
                         (costs.resident_bytes + top, costs.sweep_seconds + extra)
                         for top, extra in (bounds if proves else ())
@@ -147,6 +157,8 @@ class Optimal(Solved):
 _ROUNDING = 1e-12
 #: A lower effort, for each of several searches.
 _LESS = {"quick": "glance", "thorough": "quick"}
+#: For each schedule that is simulated, the number of those that are counted.
+_COUNTED = 4
 #: The most memories for which the bound by memory is listed.
 _LEVELS = 2**20
 #: How many prices of a write are tried if remote memory is too small.
@@ -249,23 +261,43 @@ def _find_families(costs: StepCosts, budget: Budget, *, front: bool = False) -> 
 
 
 def _price_all(solved: SolvedProblem, *, costs: StepCosts, is_beaten: IsBeaten) -> list[Solution]:
-    """Return the candidates as schedules with their cost, except those that are beaten."""
+    """Return the candidates, whose cost is counted, as schedules; except those that are beaten."""
     notes = (solved.rounding,) if solved.rounding else ()
-    solutions, trees = list[Solution](), list[Tree]()
+    solutions = list[Solution]()
     for candidate in solved.candidates:
-        local_bytes = costs.resident_bytes + candidate.local_bytes
         least = candidate.extra if candidate.least_extra is None else candidate.least_extra
         # Sums in another order may differ.
         least = (costs.sweep_seconds + least) * (1 - _ROUNDING)
-        if not costs.overlaps_compute and is_beaten(local_bytes, least):
-            continue
-        tree = candidate.build()
-        if not is_beaten(local_bytes, least_seconds_of(tree, costs=costs) * (1 - _ROUNDING)):
-            solutions.append(make_solution(tree, costs=costs, regular=candidate.regular, notes=notes))
-            trees.append(tree)
-    for tree in trees:
-        tree.settle()
+        if not is_beaten(costs.resident_bytes + candidate.local_bytes, least):
+            solutions.append(make_solution(candidate.build(), costs=costs, notes=notes))
     return solutions
+
+
+def _play_some(
+    solved: SolvedProblem, *, costs: StepCosts, is_beaten: IsBeaten, most: int
+) -> tuple[list[Solution], int]:
+    """Return candidates whose transfers overlap compute as schedules, and how many of them were simulated.
+
+    Those that are beaten even if all their transfers are hidden are left out. Of more than ``most``, that many
+    are taken, spread evenly.
+    """
+    notes = (solved.rounding,) if solved.rounding else ()
+    trees = list[Tree]()
+    for candidate in _spread(solved.candidates, _COUNTED * most):
+        tree = candidate.build()
+        least = least_seconds_of(tree, costs=costs) * (1 - _ROUNDING)
+        if not is_beaten(costs.resident_bytes + candidate.local_bytes + 2 * costs.state_bytes, least):
+            trees.append(tree)
+    counted = [tree for tree in trees if not is_played(tree, costs=costs)]
+    played = _spread([tree for tree in trees if is_played(tree, costs=costs)], most)
+    return [make_solution(tree, costs=costs, notes=notes) for tree in [*counted, *played]], len(played)
+
+
+def _spread(several: Sequence[_T], most: int) -> Sequence[_T]:
+    """Return all, or ``most`` of them, spread evenly."""
+    if len(several) <= most:
+        return several
+    return [several[place] for place in np.linspace(0, len(several) - 1, most).astype(int).tolist()]
 
 
 def _list_bounds_by_memory(costs: StepCosts) -> Iterator[tuple[int, float]]:

@@ -56,6 +56,11 @@ class Solution:
         """The decisions, which are written when they are asked for."""
         return write_splits(self.schedule) if isinstance(self.schedule, Tree) else self.schedule
 
+    def settle(self) -> None:
+        """Let go of the table behind the tree, once all schedules that share it have their cost."""
+        if isinstance(self.schedule, Tree):
+            self.schedule.settle()
+
     @property
     def cost(self) -> Cost:
         """The cost as arrays of one element."""
