@@ -12,7 +12,7 @@ the front; nothing was rounded or sampled. Tests compare it with brute force (te
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields, replace
 from itertools import pairwise
 from typing import TypeAlias
@@ -127,7 +127,7 @@ def _make_front(names: Sequence[str], keys: Key, *, resolution: float = 0.0) -> 
     )
 
 
-def merge_fronts(fronts: Sequence[Front]) -> tuple[Front, Integers]:
+def merge_fronts(fronts: Iterable[Front]) -> tuple[Front, Integers]:
     """Return the common front of several fronts, without parameters, and the origin of each point.
 
     The second result has shape (2, n): the index of the front, and of the point in it. Of points with equal
@@ -135,12 +135,12 @@ def merge_fronts(fronts: Sequence[Front]) -> tuple[Front, Integers]:
     """
     keys = _empty_key(2)
     for place, front in enumerate(fronts):
-        more = (
+        more: Key = (
             front.local_peak_bytes,
             front.seconds,
             front.remote_peak_bytes,
-            np.full(len(front), place, dtype=np.int64),
-            np.arange(len(front)),
+            np.full(len(front), place, dtype=np.int32),
+            np.arange(len(front), dtype=np.int32),
         )
         # One after the other: fronts may have a million points, and all at once need several times the memory.
         if not len(keys[0]):

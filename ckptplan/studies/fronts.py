@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-import os
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import overload
+
+import numpy as np
 
 from ckptplan.cost.arrays import Integers
 from ckptplan.model.budget import Budget
@@ -23,12 +24,45 @@ from ckptplan.search.question import Question, order_of_search
 from ckptplan.search.solved_front import LowerBounds, SolvedFront, trace_solved_front
 from ckptplan.strategies.adopted import adopt_columns, can_name
 from ckptplan.strategies.closed_form import ClosedForm
-from ckptplan.strategies.protocol import Strategy
+from ckptplan.strategies.protocol import Columns, Strategy
 from ckptplan.strategies.registry import select_strategies
 from ckptplan.strategies.solved import Solved
 
-#: From this many steps on, the closed forms are searched in parallel.
-_LONG = 100_000
+#: Points are priced in lots of this size, which fit the cache.
+_LOT = 2**16
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Settings:
+    """The points of a closed form's front as its parameters, which are much shorter than its columns."""
+
+    strategy: ClosedForm
+    parameters: Columns
+    costs: StepCosts
+    points: int
+    resolution: float
+
+    def __len__(self) -> int:
+        return self.points
+
+
+@lru_cache(maxsize=1)
+def _price(settings: Settings) -> Front:
+    """Return the columns of a front. They are needed for one strategy after the other."""
+    local, remote = (np.empty(settings.points, dtype=np.int64) for _ in range(2))
+    seconds = np.empty(settings.points)
+    for start in range(0, settings.points, _LOT):
+        lot = slice(start, start + _LOT)
+        columns = {name: column[lot].astype(np.int64) for name, column in settings.parameters.items()}
+        cost = settings.strategy.evaluate(low=columns, high=columns, costs=settings.costs, model="exact")
+        local[lot], seconds[lot], remote[lot] = cost.local_peak_bytes, cost.seconds, cost.remote_peak_bytes
+    return Front(
+        local_peak_bytes=local,
+        seconds=seconds,
+        remote_peak_bytes=remote,
+        parameters=settings.parameters,
+        resolution=settings.resolution,
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,7 +70,7 @@ class StrategyFront:
     """The front of one strategy, with the answers of its points."""
 
     strategy: Strategy
-    front: Front
+    points: Front | Settings
     #: The answers behind the points.
     answers: Sequence[Answer]
     #: Whether every point of the front is included.
@@ -44,17 +78,23 @@ class StrategyFront:
     #: What no schedule at all can be faster than, if the strategy proves that.
     bounds: LowerBounds | None = None
 
+    def __len__(self) -> int:
+        return len(self.points)
+
+    @property
+    def front(self) -> Front:
+        """The points as columns; those of a closed form are computed anew, unless they were the last ones."""
+        return _price(self.points) if isinstance(self.points, Settings) else self.points
+
 
 @dataclass(frozen=True, kw_only=True)
 class ClosedFormAnswers(Sequence[Answer]):
     """The answers behind the points of a closed form's front, each made on demand from its columns."""
 
-    strategy: ClosedForm
-    front: Front
-    steps: int
+    settings: Settings
 
     def __len__(self) -> int:
-        return len(self.front)
+        return len(self.settings)
 
     @overload
     def __getitem__(self, index: int) -> Answer: ...
@@ -64,13 +104,15 @@ class ClosedFormAnswers(Sequence[Answer]):
         """Return an answer; a slice is a list of answers. Raises IndexError."""
         if isinstance(index, slice):
             return [self[place] for place in range(*index.indices(len(self)))]
-        keys = (self.front.seconds, self.front.local_peak_bytes, self.front.remote_peak_bytes)
-        parameters = {name: int(column[index]) for name, column in self.front.parameters.items()}
+        strategy, costs = self.settings.strategy, self.settings.costs
+        columns = self.settings.parameters
+        parameters = Parameters({name: int(column[index]) for name, column in columns.items()})
+        key = least_time(strategy.cost(parameters, costs=costs))
         return ClosedFormAnswer(
-            strategy=self.strategy,
-            parameters=Parameters(parameters),
-            key=tuple(column[index].item() for column in keys),
-            steps=self.steps,
+            strategy=strategy,
+            parameters=parameters,
+            key=tuple(column[0].item() for column in key),
+            steps=costs.steps,
         )
 
 
@@ -104,7 +146,8 @@ class AdoptedAnswers(Sequence[Answer]):
         if source.strategy is self.strategy:
             return answer
         adopted = adopt_answer(answer, strategy=self.strategy, own=None, objective=least_time, costs=self.costs)
-        least = float(self.bounds.within(source.front.local_peak_bytes[place : place + 1])[0])
+        peak = answer.totals(self.costs).local_peak_bytes
+        least = float(self.bounds.within(np.array([peak]))[0])
         return dataclasses.replace(
             adopted, solution=dataclasses.replace(adopted.solution, least_seconds=least or None)
         )
@@ -144,11 +187,7 @@ def _trace_closed_forms(
     def trace(strategy: ClosedForm) -> StrategyFront:
         return _trace_closed_form(strategy, question, resolution=resolution)
 
-    if question.costs.steps < _LONG:
-        return [trace(strategy) for strategy in strategies]
-    # Arrays are long, and numpy releases the interpreter lock.
-    with ThreadPoolExecutor(max_workers=min(4, os.cpu_count() or 1)) as pool:
-        return list(pool.map(trace, strategies))
+    return [trace(strategy) for strategy in strategies]
 
 
 def _trace_closed_form(strategy: ClosedForm, question: Question, *, resolution: float) -> StrategyFront:
@@ -158,17 +197,30 @@ def _trace_closed_form(strategy: ClosedForm, question: Question, *, resolution: 
         base_seconds=question.base_seconds,
     )
     front = trace_front(strategy, costs=question.costs, limits=limits, resolution=resolution)
-    answers = ClosedFormAnswers(strategy=strategy, front=front, steps=question.costs.steps)
-    return StrategyFront(strategy=strategy, front=front, answers=answers, exact=not front.resolution)
+    settings = Settings(
+        strategy=strategy,
+        parameters={name: _shorten(column) for name, column in front.parameters.items()},
+        costs=question.costs,
+        points=len(front),
+        resolution=front.resolution,
+    )
+    answers = ClosedFormAnswers(settings=settings)
+    return StrategyFront(strategy=strategy, points=settings, answers=answers, exact=not front.resolution)
+
+
+def _shorten(column: Integers) -> Integers:
+    """Return integers of 32 bits where they fit."""
+    fits = not len(column) or int(column.max()) < 2**31
+    return column.astype(np.int32) if fits else column
 
 
 def _trace_solved(strategy: Solved, question: Question, sources: Sequence[StrategyFront]) -> StrategyFront:
     """Return the front of a solved strategy, with the points of the sources whose schedules it adopts."""
-    known = merge_fronts([source.front for source in sources])[0] if sources else None
+    known = merge_fronts(source.front for source in sources)[0] if sources else None
     solved = trace_solved_front(question, known=known)
     own = StrategyFront(
         strategy=strategy,
-        front=solved.front,
+        points=solved.front,
         answers=solved.answers,
         exact=solved.exact,
         bounds=solved.bounds if strategy.adopts_others else None,
@@ -184,24 +236,22 @@ def _adopt(
     costs: StepCosts,
 ) -> StrategyFront:
     together = [own, *sources]
-    merged, origins = merge_fronts([one.front for one in together])
+    merged, origins = merge_fronts(one.front for one in together)
     columns = [
-        own.front.parameters,
-        *(
-            source.front.parameters
-            if isinstance(source.strategy, Solved)
-            else adopt_columns(source.front.parameters, count=len(source.front), costs=costs)
-            for source in sources
-        ),
+        one.points.parameters
+        if isinstance(one.points, Front)
+        else adopt_columns(one.points.parameters, count=len(one), costs=costs)
+        for one in together
     ]
+    resolution = max(one.points.resolution for one in together)
     return dataclasses.replace(
         own,
-        front=dataclasses.replace(
+        points=dataclasses.replace(
             merged,
             parameters={
                 name: _pick_column([one[name] for one in columns], origins) for name in strategy.parameter_names
             },
-            resolution=max(one.front.resolution for one in together),
+            resolution=resolution,
         ),
         answers=AdoptedAnswers(
             strategy=strategy, sources=together, origins=origins, bounds=solved.bounds, costs=costs

@@ -121,11 +121,11 @@ class ParetoFront(Displayed, Sequence[Plan]):
         self._request = request
         self._question = request.question().replace(strategies=tuple(one.strategy.name for one in fronts))
         self._fronts = fronts
-        self._together, self._origins = merge_fronts([one.front for one in fronts])
+        self._together, self._origins = merge_fronts(one.front for one in fronts)
         #: What no schedule can be faster than; without budgets unless ``optimal`` is compared.
         self.bounds: LowerBounds = bounds or next((one.bounds for one in fronts if one.bounds), NO_BOUNDS)
         #: 0 if every point is listed, else the share by which omitted points may differ.
-        self.resolution = max([resolution, *(one.front.resolution for one in fronts)])
+        self.resolution = max([resolution, *(one.points.resolution for one in fronts)])
 
     def __len__(self) -> int:
         return len(self._together)
@@ -212,11 +212,11 @@ class ParetoFront(Displayed, Sequence[Plan]):
     @property
     def parameters(self) -> Mapping[str, Integers]:
         """Parameter name -> column of shape (n,), 0 where a point's strategy lacks the parameter."""
-        names = dict.fromkeys(name for one in self._fronts for name in one.front.parameters)
+        names = dict.fromkeys(name for one in self._fronts for name in one.points.parameters)
         columns = {name: np.zeros(len(self), dtype=np.int64) for name in names}
         for place, one in enumerate(self._fronts):
             chosen = self._origins[0] == place
-            for name, column in one.front.parameters.items():
+            for name, column in one.points.parameters.items():
                 columns[name][chosen] = column[self._origins[1][chosen]]
         return columns
 
@@ -225,10 +225,10 @@ class ParetoFront(Displayed, Sequence[Plan]):
         """The front of each strategy that fits at all, by name."""
         return {
             one.strategy.name: ParetoFront(
-                self._request, (one,), resolution=one.front.resolution, bounds=self.bounds
+                self._request, (one,), resolution=one.points.resolution, bounds=self.bounds
             )
             for one in self._fronts
-            if len(one.front)
+            if len(one)
         }
 
     def places_of(self, strategy: str) -> Integers:
