@@ -28,12 +28,14 @@ from ckptplan.search.dominance import drop_dominated
 from ckptplan.search.front import Front
 from ckptplan.search.objective import least_time
 from ckptplan.search.question import Question
-from ckptplan.strategies.solved import Solution, Solved
+from ckptplan.strategies.solved import Rung, Solution, Solved
 
 #: With up to this many levels of memory, every budget is solved.
 _EVERY = 256
 #: Share of a time by which sums in another order may differ.
 _ROUNDING = 1e-9
+#: Parts of a rung in which progress is reported.
+_PARTS = 1_000
 #: The number of budgets that are solved if there are more levels.
 _SOME = 24
 
@@ -99,19 +101,21 @@ class _Search:
 
     def list_all(self) -> tuple[list[Answer], list[tuple[int, float]], bool]:
         """Return the answers and bounds that the strategy lists, and whether they are those of all budgets."""
-        question = self.question
+        question, listed = self.question, list[Rung]()
         rungs = self.strategy.list_rungs(
             costs=question.costs,
             remote_bytes=question.goal.remote_bytes,
             effort=question.goal.effort,
             is_beaten=self._is_beaten,
-            progress=question.progress,
+            progress=lambda done, total: self._report(len(listed) + done / max(1, total)),
         )
         if rungs is None:
             return [], [], False
         limits = dataclasses.replace(question.limits, budget=Budget(remote_bytes=question.goal.remote_bytes))
         answers, bounds, complete = list[Answer](), list[tuple[int, float]](), True
         for rung in rungs:
+            listed.append(rung)
+            self._report(len(listed))
             for solution in rung.solutions:
                 if limits.keeps(solution.cost)[0]:
                     answers.append(self._answer(solution))
@@ -119,6 +123,11 @@ class _Search:
                     complete = False
             bounds += rung.bounds
         return answers, bounds, complete
+
+    def _report(self, rungs: float) -> None:
+        """Report that so many rungs are done; how many follow is not known."""
+        if self.question.progress is not None:
+            self.question.progress(int(_PARTS * rungs), int(_PARTS * (rungs + 1)))
 
     def _answer(self, solution: Solution) -> Answer:
         return SolvedAnswer(

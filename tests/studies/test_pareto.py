@@ -9,7 +9,7 @@ import pytest
 import ckptplan
 from ckptplan import Infeasible, InputError, ParetoFront, Plan
 from ckptplan.planning.resolution import RESOLUTION
-from ckptplan.search import solved_front
+from ckptplan.recursion import table_problem
 
 WORKLOAD = ckptplan.load_workload("paper-snn").with_steps(64)
 IPU = ckptplan.load_profile("ipu-mk2")
@@ -152,11 +152,10 @@ def test_a_solved_strategy_has_the_quickest_plan_of_every_budget(name: str) -> N
         assert front.at(budget).predicted.seconds == best.predicted.seconds
 
 
-def test_a_long_sequence_is_solved_for_some_budgets_the_wanted_one_among_them(
+def test_a_long_sequence_has_schedules_for_every_budget_the_wanted_one_among_them(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(solved_front, "_EVERY", 8)
-    monkeypatch.setattr(solved_front, "_LISTED", 4)
+    monkeypatch.setitem(table_problem.WORK, "quick", 64**2 * 10)
     told: list[tuple[int, int]] = []
     front = ckptplan.pareto(
         WORKLOAD,
@@ -166,13 +165,13 @@ def test_a_long_sequence_is_solved_for_some_budgets_the_wanted_one_among_them(
         progress=lambda done, total: told.append((done, total)),
     )
     assert not front.exact
-    done, total = zip(*told, strict=True)
-    assert list(done) == sorted(done)
-    assert done[-1] == total[-1]
+    done = [work for work, _ in told]
+    assert done == sorted(done)
+    assert len(done) > 5
     best = ckptplan.optimize(WORKLOAD, IPU, strategies=["optimal"], local_bytes="230 kB")
     assert front.best.predicted == best.predicted
     assert front.best.splits == best.splits
-    # Between the budgets that were solved, it has the schedules of other strategies.
+    # Where its own schedules are slower, it has those of other strategies.
     closed = ckptplan.pareto(WORKLOAD, IPU, strategies="closed")
     for place, budget in enumerate(closed.local_peak_bytes.tolist()):
         within = front.place_within(budget)
