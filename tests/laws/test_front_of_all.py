@@ -28,7 +28,7 @@ EVERY = (*CLOSED.values(), *SOLVED.values())
 
 def draw_budgets(costs: StepCosts, count: int) -> list[int]:
     """Return budgets between a tape and all tapes, half of them evenly spread, half in the logarithm."""
-    chance = random.Random(1)
+    chance = random.Random(1)  # noqa: S311 - no secrets
     most = costs.steps * costs.tape_bytes
     least = min(costs.tape_bytes, most - 1)
     even = [chance.randint(least, most) for _ in range(count // 2)]
@@ -86,26 +86,32 @@ def test_so_it_is_where_no_table_holds_the_whole_sequence(columns: int, costs: S
 
 
 #: Cases in which points of the front were left out, or its bounds were weaker than a plan's.
-LEFT_OUT = [("paper-snn", "ipu-mk2", 512), ("gru", "nvidia-a100-80gb", 132), ("lstm-stack", "ipu-mk2", 100)]
+LEFT_OUT = [
+    ("paper-snn", "ipu-mk2", 512, (289_152, 292_992)),
+    ("gru", "nvidia-a100-80gb", 132, ()),
+    ("lstm-stack", "ipu-mk2", 100, ()),
+]
 
 
-@pytest.mark.parametrize(("workload", "profile", "steps"), LEFT_OUT)
-def test_no_budget_is_left_out_above_256_levels_of_memory(workload: str, profile: str, steps: int) -> None:
+@pytest.mark.parametrize(("workload", "profile", "steps", "missing"), LEFT_OUT)
+def test_no_budget_is_left_out_above_256_levels_of_memory(
+    workload: str, profile: str, steps: int, missing: tuple[int, ...]
+) -> None:
     job = ckptplan.load_workload(workload).with_steps(steps)
     machine = ckptplan.load_profile(profile)
     front = ckptplan.pareto(job, machine, strategies=["optimal"])
     costs = Case(workload=job, profile=machine).costs
-    for budget in draw_budgets(costs, 24):
+    for budget in (*missing, *draw_budgets(costs, 16)):
         place = front.place_within(budget)
         if place is not None:
             plan = ckptplan.optimize(job, machine, strategies=["optimal"], local_bytes=budget)
             assert front.seconds[place] <= plan.predicted.seconds * (1 + ROUNDING), budget
-            assert front.least_seconds[place] <= plan.predicted.seconds * (1 + ROUNDING)
+            assert front.bounds.within(np.array([budget]))[0] <= plan.predicted.seconds * (1 + ROUNDING)
 
 
 def fronts_of(names: str) -> ParetoFront:
     return ckptplan.pareto(
-        ckptplan.load_workload("paper-snn").with_steps(300), ckptplan.load_profile("ipu-mk2"), strategies=names
+        ckptplan.load_workload("paper-snn").with_steps(512), ckptplan.load_profile("ipu-mk2"), strategies=names
     )
 
 
@@ -123,8 +129,8 @@ def test_no_strategy_beats_optimal_at_any_point_of_its_front() -> None:
 def test_plans_of_a_long_front_have_the_cost_of_their_point() -> None:
     """Their schedules are made when they are asked for."""
     front = fronts_of("optimal")
-    assert len(front) > 256
-    for place in range(0, len(front), 29):
+    assert len(front) > 500
+    for place in range(0, len(front), 41):
         trace = ckptplan.simulate(front[place])
         assert trace.seconds == pytest.approx(front.seconds[place], rel=1e-9)
         assert trace.local_peak_bytes == front.local_peak_bytes[place]
