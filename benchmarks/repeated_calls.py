@@ -42,7 +42,7 @@ from ckptplan.strategies.registry import all_strategies
 all_strategies()
 sizes = dict(state_bytes=32768, tape_bytes=7 * 32768, resident_bytes_per_step=0, output_bytes=32768)
 seconds = dict(forward_seconds=2e-4, record_seconds=2.4e-4, backward_seconds=4e-4)
-one = Measurement(**sizes, **seconds, workspace_bytes=2_000_000, parameter_bytes=1_000_000, steps=16)
+one = Measurement(**sizes, **seconds, workspace_bytes=2_000_000, parameter_bytes=1_000_000, counted=4, steps=16)
 steps = int(sys.argv[1])
 begun = time.process_time()
 budget._plan(one, steps, int(0.15 * steps * 7 * 32768) + 3_000_000, 0)

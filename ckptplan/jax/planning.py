@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from functools import lru_cache
 
 import ckptplan
 from ckptplan.errors import Infeasible, InputError
+from ckptplan.execution.advice import leave_margin, refuse_limit
 from ckptplan.jax.chosen import read_schedule
 from ckptplan.jax.footprint import StepFootprint, measure_step
 from ckptplan.jax.leaves import byte_size
@@ -23,8 +23,6 @@ from ckptplan.units import format_bytes, parse_bytes
 #: Closed forms whose programs take what was predicted, whatever the shapes of states and tapes.
 _EXACT = ("base", "standard", "nested", "revolve")
 _COUNTED = ("state_bytes", "tape_bytes", "resident_bytes_per_step", "resident_bytes", "workspace_bytes")
-#: One in this many bytes of a limit is left for what the compiler arranges in another way.
-_MARGIN = 50
 
 
 def make_plan(
@@ -47,26 +45,28 @@ def make_plan(
         raise InputError("hold no time step", field="xs", accepted="arrays of shape (T, ...), with T from 1")
     kept = 2 * byte_size(step.outputs) + byte_size([step.inputs[place] for place in wanted.inputs])
     found: list[Plan] = []
-    least: list[Infeasible] = []
+    least: list[tuple[Infeasible, Request]] = []
     footprints = measure_step(step, wanted)
     for footprint in (one for one in footprints if tape in {None, one.tape}):
         times = assume_times(footprint) if timed is None else take_times(footprint, timed, among=footprints)
         try:
             found.append(_plan(footprint, times, steps, limit, kept))
         except Infeasible as error:
-            least.append(error)
+            least.append((error, _make_request(footprint, times, steps, limit, kept)))
     if found:
         return min(found, key=lambda plan: plan.predicted.seconds)
-    needs = [error for error in least if error.binding == "local_bytes"]
+    needs = [one for one in least if one[0].binding == "local_bytes"]
     if not needs:
-        raise least[0]
-    need = math.ceil(min(error.need for error in needs) * _MARGIN / (_MARGIN - 1)) + 1
-    raise InputError(
-        f"{format_bytes(limit)} are too little for {steps:,} steps with a state of "
-        f"{format_bytes(byte_size(step.state))}",
-        field="memory",
-        value=memory,
-        accepted=f"at least {format_bytes(need)} ({need:,} bytes), a smaller batch, or a shorter sequence",
+        raise least[0][0]
+    reason, request = min(needs, key=lambda one: one[0].need)
+    raise refuse_limit(
+        reason,
+        request,
+        memory=memory,
+        limit=limit,
+        gradients=byte_size([step.constant_shapes[place] for place in wanted.constants]),
+        parts=f" for {steps:,} steps with a state of {format_bytes(byte_size(step.state))}",
+        shape=(steps, *step.inputs[0].shape) if step.inputs else (),
     )
 
 
@@ -83,6 +83,14 @@ def read_limit(memory: object) -> int:
 
 @lru_cache(maxsize=256)
 def _plan(footprint: StepFootprint, times: StepTimes, steps: int, limit: int, kept: int) -> Plan:
+    request = _make_request(footprint, times, steps, limit, kept)
+    found = rank_strategies(request).best()
+    if found.strategy in _EXACT or _program_bytes(found, footprint) <= limit:
+        return found
+    return rank_strategies(request, strategies=_EXACT).best()
+
+
+def _make_request(footprint: StepFootprint, times: StepTimes, steps: int, limit: int, kept: int) -> Request:
     counted = Basis(kind="derived", why="from the shapes of the traced step")
     workload = ckptplan.Workload(
         name=f"jax-{footprint.tape}",
@@ -96,13 +104,8 @@ def _plan(footprint: StepFootprint, times: StepTimes, steps: int, limit: int, ke
         basis={**dict.fromkeys(_COUNTED, counted), **dict.fromkeys(TIMES, times.basis)},
     )
     profile = ckptplan.HardwareProfile(name="memory-limit", local_bytes=limit, remote_bytes=0)
-    request = Request.of(
-        workload, profile, local_bytes=limit - limit // _MARGIN, command="ckptplan.jax.plan_for"
-    )
-    found = rank_strategies(request).best()
-    if found.strategy in _EXACT or _program_bytes(found, footprint) <= limit:
-        return found
-    return rank_strategies(request, strategies=_EXACT).best()
+    # The rest is left for what the compiler arranges in another way.
+    return Request.of(workload, profile, local_bytes=leave_margin(limit), command="ckptplan.jax.plan_for")
 
 
 def _program_bytes(plan: Plan, footprint: StepFootprint) -> int:

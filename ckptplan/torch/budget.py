@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import logging
-import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import lru_cache, partial
 from typing import Any
 
@@ -12,6 +11,7 @@ import torch
 
 import ckptplan
 from ckptplan.errors import Infeasible, InputError, quote_value
+from ckptplan.execution.advice import find_limit, leave_margin, refuse_limit
 from ckptplan.model.plan import Plan
 from ckptplan.model.workload import Basis
 from ckptplan.planning.request import Request
@@ -19,7 +19,7 @@ from ckptplan.torch.ambient import Autocast
 from ckptplan.torch.constants import refuse_other_leaves
 from ckptplan.torch.inputs import make_sequence, refuse_layouts
 from ckptplan.torch.known_kinds import ConstantNotes, Constants, KnownKinds
-from ckptplan.torch.measurement import Measurement, find_device, measure_call
+from ckptplan.torch.measurement import Measurement, choose_count, find_device, measure_call
 from ckptplan.torch.memory import available_bytes
 from ckptplan.torch.parameters import list_parameters
 from ckptplan.torch.plan_cache import search_plan
@@ -32,12 +32,10 @@ _log = logging.getLogger("ckptplan.torch")
 #: The share of what the device has free that ``memory="auto"`` takes: the rest is for fragmentation, the
 #: optimizer's first step, and other programs.
 AUTO_SHARE = 0.7
-_COUNTED = ("state_bytes", "tape_bytes", "resident_bytes_per_step", "resident_bytes", "workspace_bytes")
+_COUNTED = ("state_bytes", "tape_bytes", "resident_bytes_per_step", "workspace_bytes")
 _TIMED = ("forward_seconds", "backward_seconds", "recompute_seconds", "record_overhead_seconds")
 #: The regular ones that keep nothing remote. Others never fit, and would say that remote memory is missing.
 _STRATEGIES = ("base", "standard", "nested", "growing", "revolve")
-#: One in this many bytes of a limit is left for what is not counted.
-_MARGIN = 50
 #: Measurements that are kept.
 _MOST = 256
 _measured = KnownKinds(_MOST)
@@ -70,46 +68,70 @@ def make_plan(
     refuse_other_leaves(state, field="state")
     leaves = (*flatten(state)[0], *make_sequence(inputs, steps=count).leaves)
     limit = read_limit(memory, find_device(leaves))
-    measurement = measure(cell, inputs, state, losses=losses, steps=count, limit=limit, **options)
-    kept = 0 if losses else 2 * count * measurement.output_bytes
-    gradients = sum(leaf.nbytes for leaf in make_sequence(inputs, steps=count).leaves if leaf.requires_grad)
-    plan = plan_within(measurement, steps=count, limit=limit, kept=kept + gradients)
+    take = partial(measure, cell, inputs, state, losses=losses, steps=count, **options)
+    measurement = take(limit=limit)
+    kept = count_kept(measurement, inputs, steps=count, losses=losses)
+    shape = find_shape(inputs)
+    plan = plan_within(measurement, steps=count, limit=limit, kept=kept, shape=shape, take=take)
     _log.info("%s", describe_choice(plan, limit))
     return plan
 
 
-def plan_within(measurement: Measurement, *, steps: int, limit: int, kept: int) -> Plan:
-    """Return the quickest plan for a measured call; ``kept`` are bytes for the whole sequence.
+def count_kept(measurement: Measurement, inputs: Any, *, steps: int, losses: Mapping[str, Any]) -> int:
+    """Return what a sequence keeps: outputs with their gradients, if there is no loss, and those of inputs."""
+    outputs = 0 if losses else 2 * steps * measurement.output_bytes
+    leaves = make_sequence(inputs, steps=steps).leaves
+    return outputs + sum(leaf.nbytes for leaf in leaves if leaf.requires_grad)
 
-    Raises InputError if no plan fits ``limit``.
+
+def find_shape(inputs: Any) -> tuple[int, ...]:
+    """Return the shape of inputs, time first; () if a function makes them."""
+    return () if callable(inputs) else tuple(flatten(inputs)[0][0].shape)
+
+
+def plan_within(
+    measurement: Measurement,
+    *,
+    steps: int,
+    limit: int,
+    kept: int,
+    shape: tuple[int, ...] = (),
+    take: Callable[..., Measurement] | None = None,
+) -> Plan:
+    """Return the quickest plan for a measured call.
+
+    Arguments:
+        measurement: what the call takes.
+        steps: T.
+        limit: bytes.
+        kept: bytes for the whole sequence.
+        shape: that of the inputs, time first.
+        take: measures the call as it runs within another ``limit``.
+
+    Raises InputError if no plan fits ``limit``; a limit that it names is enough.
     """
     try:
         return _plan(measurement, steps, limit, kept)
     except Infeasible as error:
-        raise _explain_too_little(measurement, error, limit=limit, kept=kept) from error
-
-
-def _explain_too_little(
-    measurement: Measurement, error: Infeasible, *, limit: int, kept: int
-) -> InputError | Infeasible:
-    if error.binding != "local_bytes":
-        return error
-    least = math.ceil(error.need * _MARGIN / (_MARGIN - 1)) + 1
-    fixed = measurement.parameter_bytes
-    share = (limit - fixed) / (least - fixed) if least > fixed else 0.0
-    parts = f"{format_bytes(measurement.workspace_bytes)} are gradients and the tensors of a step"
-    if kept:
-        parts += f", {format_bytes(kept)} outputs and gradients of the sequence"
-    ways = [f"at least {format_bytes(_round_up(least))} ({_round_up(least):,} bytes)"]
-    if share > 0:
-        ways.append(f"a batch of at most about {share:.0%} of this one")
-    ways += ["a shorter sequence (truncated BPTT)", "a plan with remote memory"]
-    return InputError(
-        f"{format_bytes(limit)} are too little: this call needs {format_bytes(least)}, of which {parts}",
-        field="memory",
-        value=limit,
-        accepted=", ".join(ways[:-1]) + f", or {ways[-1]}",
-    )
+        if error.binding != "local_bytes":
+            raise
+        larger = measurement if take is None else take(limit=find_limit(error.need))
+        if larger.counted > measurement.counted:
+            return plan_within(larger, steps=steps, limit=limit, kept=kept, shape=shape, take=take)
+        parts = (
+            f", of which {format_bytes(measurement.workspace_bytes)} are gradients and the tensors of a step"
+        )
+        if kept:
+            parts += f", {format_bytes(kept)} outputs and gradients of the sequence"
+        raise refuse_limit(
+            error,
+            _make_request(measurement, steps, limit, kept),
+            memory=limit,
+            limit=limit,
+            gradients=measurement.parameter_bytes // 2,
+            parts=parts,
+            shape=shape,
+        ) from error
 
 
 def describe_choice(plan: Plan, limit: int) -> str:
@@ -179,12 +201,6 @@ def _round_down(size: int) -> int:
     return int(size // digits * digits)
 
 
-def _round_up(size: int) -> int:
-    """Return a size with three significant digits."""
-    digits = 10 ** max(0, len(str(size)) - 3)
-    return int(-(-size // digits) * digits)
-
-
 def measure(
     cell: Any, inputs: Any, state: Any, *, losses: Mapping[str, Any], steps: int, limit: int, **options: Any
 ) -> Measurement:
@@ -192,6 +208,7 @@ def measure(
     kind, constants = _find_kind(
         cell, inputs, state, losses=losses, steps=steps, parameters=options.get("parameters", ())
     )
+    kind = (kind, choose_count(cell, state, steps=steps, limit=limit))
     found = _measured.find(kind, constants)
     if found is None:
         found = measure_call(cell, inputs, state, losses=losses, steps=steps, limit=limit, **options)
@@ -237,8 +254,12 @@ def _find_code(thing: Any) -> Any:
 
 @lru_cache(maxsize=1024)
 def _plan(measurement: Measurement, steps: int, limit: int, kept: int) -> Plan:
-    measured = Basis(kind="measured", why=f"counted in the first {measurement.steps} steps of the call")
-    timed = Basis(kind="measured", why=f"timed once over the first {measurement.steps} steps of the call")
+    return search_plan(_make_request(measurement, steps, limit, kept))
+
+
+def _make_request(measurement: Measurement, steps: int, limit: int, kept: int) -> Request:
+    counted = f"counted in the first {measurement.counted} steps of the call"
+    timed = f"timed once over the first {measurement.steps} steps of the call"
     workload = ckptplan.Workload(
         name="call",
         steps=steps,
@@ -246,23 +267,23 @@ def _plan(measurement: Measurement, steps: int, limit: int, kept: int) -> Plan:
         # A state of plain numbers alone has no tensors.
         state_bytes=max(1, measurement.state_bytes),
         tape_bytes=measurement.tape_bytes,
-        resident_bytes_per_step=measurement.resident_bytes_per_step,
-        resident_bytes=kept,
+        resident_bytes_per_step=measurement.resident_bytes_per_step + -(-kept // steps),
         workspace_bytes=measurement.workspace_bytes,
         forward_seconds=measurement.forward_seconds,
         recompute_seconds=measurement.forward_seconds,
         record_overhead_seconds=max(0.0, measurement.record_seconds - measurement.forward_seconds),
         backward_seconds=measurement.backward_seconds,
         basis={
-            **dict.fromkeys(_COUNTED, measured),
-            **dict.fromkeys(_TIMED, timed),
+            **dict.fromkeys(_COUNTED, Basis(kind="measured", why=counted)),
+            **dict.fromkeys(_TIMED, Basis(kind="measured", why=timed)),
         },
     )
     profile = ckptplan.HardwareProfile(name="memory-limit", local_bytes=limit, remote_bytes=0)
-    # What is not tensors of the cell: numbers by which steps are recognised, states of random generators.
-    room = limit - limit // _MARGIN
-    return search_plan(
-        Request.of(
-            workload, profile, local_bytes=room, strategies=_STRATEGIES, command="ckptplan.torch.plan_for"
-        )
+    return Request.of(
+        workload,
+        profile,
+        # What is not tensors of the cell: numbers by which steps are recognised, states of random generators.
+        local_bytes=leave_margin(limit),
+        strategies=_STRATEGIES,
+        command="ckptplan.torch.plan_for",
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -20,13 +20,15 @@ from ckptplan.torch.meters import LiveBytes
 from ckptplan.torch.parameters import list_parameters
 from ckptplan.torch.planned import Result, bptt_planned
 from ckptplan.torch.sequence_watch import leave_as_found
-from ckptplan.torch.sizes import copy_roots, measured_sizes
-from ckptplan.torch.trees import byte_size, flatten
+from ckptplan.torch.sizes import Sizes, copy_roots, measured_sizes
+from ckptplan.torch.trees import Leaves, byte_size, flatten
 
-#: Steps that are measured, at most; of cells that run chunks, the longest piece that they run at a time.
+#: Steps that are timed, at most; of cells that run chunks, the longest piece that they run at a time.
 _STEPS, _PIECE = 16, 64
-#: Steps that are recorded together whatever the limit.
-_FEW = 2
+#: Steps whose bytes are counted: the fewest of which all kinds of actions run after others.
+_COUNTED = 4
+#: The same for cells that run chunks, which work on as many steps at a time as a plan has room for.
+_COUNTED_NARROW, _COUNTED_WIDE = 16, 32
 #: Room for so many states: cells that run chunks use as much working memory as they ever do.
 _AMPLE = 100_000
 
@@ -48,7 +50,8 @@ class Measurement:
     forward_seconds: float
     record_seconds: float
     backward_seconds: float
-    #: Steps that were measured.
+    #: Steps whose bytes were counted, and steps that were timed.
+    counted: int
     steps: int
 
 
@@ -72,7 +75,8 @@ def measure_call(
 ) -> Measurement:
     """Run the first steps of a call, forward and backward, and leave everything as it was. Raises InputError.
 
-    They are recorded together, so that few are taken where the tapes of more would not fit the limit.
+    Bytes are counted in a few steps, whose number ``choose_count`` returns, so that they do not depend on the
+    limit. More steps are timed, if their tapes take at most half of the limit.
 
     Arguments:
         cell: as for ``bptt``.
@@ -83,10 +87,7 @@ def measure_call(
         limit: bytes that the call may take.
         options: other arguments of ``bptt``.
     """
-    most = min(_PIECE if isinstance(cell, ChunkCell) else _STEPS, steps)
-    count = _choose_count(cell, inputs, state, losses=losses, steps=steps, most=most, limit=limit, **options)
-    pieces, nest = make_sequence(inputs, steps=steps).piece(0, count)
-    first = nest.fill(copy_roots(pieces))
+    count = choose_count(cell, state, steps=steps, limit=limit)
     given, structure = flatten(state)
     # The graph of a state that is carried on belongs to the caller.
     state = structure.fill(copy_roots(given))
@@ -94,86 +95,98 @@ def measure_call(
     output = OutputSize(losses.get("loss"))
     parameters = 0
     used = dict(losses) if "chunk_loss" in losses else {**losses, "loss": output}
+    sequence = make_sequence(inputs, steps=steps)
 
-    def run(actions: tuple[Action, ...], observer: Any = None) -> Result:
-        plan = Schedule(steps=count, actions=actions, local_states=_AMPLE, chunk_size=count)
+    def begin(number: int) -> tuple[Leaves, Any]:
+        pieces, nest = sequence.piece(0, number)
+        leaves = tuple(copy_roots(pieces))
+        return leaves, nest.fill(leaves)
+
+    def run(number: int, actions: tuple[Action, ...], observer: Any = None) -> Result:
+        pieces, first = begin(number)
+        plan = Schedule(steps=number, actions=actions, local_states=_AMPLE, chunk_size=number)
         result = bptt_planned(cell, first, state, plan=plan, observer=observer, **used, **options)
         # What named tensors were computed from belongs to the caller.
         leaves = list(find_graph_leaves([result.loss], until=named))
         leaves += [one for one in named if one.grad_fn is not None]
         nonlocal parameters
-        parameters = byte_size(leaves)
+        parameters = byte_size([one for one in leaves if all(one is not piece for piece in pieces)])
         with suspend_hooks(leaves):
             torch.autograd.grad(result.loss, leaves, allow_unused=True)
         return result
 
+    pieces, first = begin(count)
     device = find_device((*flatten(state)[0], *pieces))
     with torch.enable_grad(), leave_as_found({"cell": cell, **losses}, device=device):
-        sizes = measured_sizes(cell, first, state, **used, **options)
+        sizes = _measure_sizes(cell, first, state, count=count, begin=begin, **used, **options)
+        most = min(_PIECE if isinstance(cell, ChunkCell) else _STEPS, steps)
+        timed = max(count, min(most, limit // (2 * sizes.tape_bytes)))
         seconds = ActionSeconds(device)
         run(
+            timed,
             (
-                *(Save(0, Tier.LOCAL), Advance(0, count), Load(0, Tier.LOCAL), Free(0, Tier.LOCAL)),
-                *(Record(0, count), Backward(0, count)),
+                *(Save(0, Tier.LOCAL), Advance(0, timed), Load(0, Tier.LOCAL), Free(0, Tier.LOCAL)),
+                *(Record(0, timed), Backward(0, timed)),
             ),
             seconds,
         )
-        # Two recordings: what the first sweep changed is looked at while a tape is there.
-        half = count // 2
+        half = max(1, count // 2)
         with _eager(), LiveBytes() as live:
-            run(
-                (
-                    *(Save(0, Tier.LOCAL), *((Advance(0, half),) if half else ())),
-                    *(Record(half, count), Backward(half, count), Load(0, Tier.LOCAL), Free(0, Tier.LOCAL)),
-                    *((Record(0, half), Backward(0, half)) if half else ()),
-                )
-            )
-    tapes = (count - half) * sizes.tape_bytes
-    known = tapes + count * sizes.resident_bytes_per_step + (2 if half else 1) * sizes.state_bytes
+            run(count, tuple(_reverse_by(half, count)))
+    known = half * sizes.tape_bytes + count * sizes.resident_bytes_per_step
+    known += (2 if count > half else 1) * sizes.state_bytes
+    # Those of the inputs are kept for the whole sequence.
+    known += byte_size([one for one in pieces if one.requires_grad])
     return Measurement(
         **vars(sizes),
         output_bytes=output.bytes,
         # Gradients are handed over as copies, if others hold them, too.
         workspace_bytes=max(0, live.peak - known) + parameters,
         parameter_bytes=2 * parameters,
-        forward_seconds=seconds.of[Advance] / count,
-        record_seconds=seconds.of[Record] / count,
-        backward_seconds=seconds.of[Backward] / count,
-        steps=count,
+        forward_seconds=seconds.of[Advance] / timed,
+        record_seconds=seconds.of[Record] / timed,
+        backward_seconds=seconds.of[Backward] / timed,
+        counted=count,
+        steps=timed,
     )
 
 
-def _choose_count(
-    cell: Any,
-    inputs: Any,
-    state: Any,
-    *,
-    losses: Mapping[str, Any],
-    steps: int,
-    most: int,
-    limit: int,
-    **options: Any,
-) -> int:
-    """Return how many steps to measure: those whose tapes take at most half the limit, but two.
+def choose_count(cell: Any, state: Any, *, steps: int, limit: int) -> int:
+    """Return how many of T ``steps`` have their bytes counted.
 
-    Arguments:
-        cell: as for ``bptt``.
-        inputs: as for ``bptt``.
-        state: the initial state.
-        losses: by the names of their arguments.
-        steps: T.
-        most: the most steps.
-        limit: bytes that the call may take.
-        options: other arguments of ``bptt``.
+    Only for cells that run chunks it depends on the ``limit``, as the number of steps that they work on does.
     """
-    if most <= _FEW:
-        return most
-    pieces, nest = make_sequence(inputs, steps=steps).piece(0, _FEW)
-    given, structure = flatten(state)
-    sizes = measured_sizes(
-        cell, nest.fill(copy_roots(pieces)), structure.fill(copy_roots(given)), **losses, **options
-    )
-    return max(_FEW, min(most, limit // (2 * max(1, sizes.tape_bytes))))
+    if not isinstance(cell, ChunkCell):
+        return min(_COUNTED, steps)
+    wide = limit >= 2 * _COUNTED_WIDE * byte_size(flatten(state)[0])
+    return min(_COUNTED_WIDE if wide else _COUNTED_NARROW, steps)
+
+
+def _measure_sizes(
+    cell: Any, first: Any, state: Any, *, count: int, begin: Callable[[int], tuple[Leaves, Any]], **more: Any
+) -> Sizes:
+    """Return the sizes of a step; what a recording holds once is no part of its tape."""
+    sizes = measured_sizes(cell, first, state, **more)
+    few = count // 2
+    if isinstance(cell, ChunkCell) or few < 1:
+        return sizes
+    fewer = measured_sizes(cell, begin(few)[1], state, **more)
+    added = -(-(count * sizes.tape_bytes - few * fewer.tape_bytes) // (count - few))
+    return replace(sizes, tape_bytes=max(1, added))
+
+
+def _reverse_by(length: int, count: int) -> Iterator[Action]:
+    """Yield the actions that reverse so many steps at a time, from one checkpoint."""
+    yield Save(0, Tier.LOCAL)
+    for stop in range(count, 0, -length):
+        start = max(0, stop - length)
+        if stop < count:
+            yield Load(0, Tier.LOCAL)
+        if start:
+            yield Advance(0, start)
+        else:
+            yield Free(0, Tier.LOCAL)
+        yield from (Record(start, stop), Backward(start, stop))
 
 
 def find_device(leaves: Sequence[torch.Tensor]) -> torch.device:

@@ -7,6 +7,7 @@ import re
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -18,7 +19,15 @@ from ckptplan.schedule.actions import Action, Advance, Backward, Free, Load, Rec
 from ckptplan.schedule.schedule import Schedule
 from ckptplan.torch.allocated import measure_allocated
 from ckptplan.torch.backward import suspend_hooks
-from ckptplan.torch.budget import count_steps, describe_choice, measure, plan_within, read_limit
+from ckptplan.torch.budget import (
+    count_kept,
+    count_steps,
+    describe_choice,
+    find_shape,
+    measure,
+    plan_within,
+    read_limit,
+)
 from ckptplan.torch.compiled.piece import CompiledPiece
 from ckptplan.torch.compiled.steps import SHIFT, run_with_outputs
 from ckptplan.torch.compiling.build import Built
@@ -98,14 +107,14 @@ def choose_plan(
         device=device,
     )
     # Code that nothing is known of has to pass the trial before it is compiled.
-    take = measure if is_known(request, compile_) else measure_call
-    written = take(cell, inputs, state, losses=losses, steps=count, limit=limit, **options)
-    kept = 0 if losses else 2 * count * written.output_bytes
-    kept += sum(leaf.nbytes for leaf in sequence.leaves if leaf.requires_grad)
+    taken = measure if is_known(request, compile_) else measure_call
+    take = partial(taken, cell, inputs, state, losses=losses, steps=count, **options)
+    written = take(limit=limit)
+    kept, shape = count_kept(written, inputs, steps=count, losses=losses), find_shape(inputs)
     plans: list[tuple[Plan, PlanChoice]] = []
     refusal: InputError | None = None
     try:
-        plan = plan_within(written, steps=count, limit=limit, kept=kept)
+        plan = plan_within(written, steps=count, limit=limit, kept=kept, shape=shape, take=take)
         plans.append((plan, PlanChoice(plan=plan, executed=plan, compile=None)))
     except InputError as error:
         refusal = error
@@ -113,7 +122,8 @@ def choose_plan(
     if isinstance(built, Built):
         found = _measure(built, request, written, options)
         try:
-            plan = plan_within(found, steps=-(-count // built.piece.steps), limit=limit, kept=kept)
+            pieces = -(-count // built.piece.steps)
+            plan = plan_within(found, steps=pieces, limit=limit, kept=kept, shape=shape)
             stretched = stretch(schedule_of(plan), built.piece.steps, count)
             plans.append((plan, PlanChoice(plan=plan, executed=stretched, compile=built.piece)))
         except InputError as error:
@@ -246,5 +256,6 @@ def _measure_anew(
         forward_seconds=seconds.of[Advance],
         record_seconds=seconds.of[Record],
         backward_seconds=seconds.of[Backward],
+        counted=count,
         steps=count,
     )

@@ -128,6 +128,19 @@ def test_a_limit_holds_whatever_the_shapes(name: str, memory: int | str) -> None
     assert compiled_bytes(case, memory=memory) <= ckptplan.units.parse_bytes(memory)
 
 
+@pytest.mark.parametrize("name", ["gru", "normed", "of samples", "two layers"])
+def test_the_least_that_is_named_is_enough_and_nothing_is_advised_that_does_not_help(name: str) -> None:
+    case = make_case(name)
+    with pytest.raises(ckptplan.InputError, match=r"accepted: at least \S+ KiB \([\d,]+ bytes\)\)") as error:
+        plan_within(case, 1)
+    least = int(str(error.value).partition(" bytes)")[0].rpartition("(")[2].replace(",", ""))
+    assert plan_within(case, least).predicted.local_peak_bytes <= least
+    with pytest.raises(ckptplan.InputError) as error:
+        plan_within(case, least * 9 // 10)
+    for way in ("a batch of at most", "truncated BPTT", "remote memory"):
+        assert way not in str(error.value)
+
+
 def test_buffers_are_shared_only_where_that_saves_memory() -> None:
     leaf = jax.ShapeDtypeStruct((4, 4), jnp.float32)
     standard = make_schedule("standard", steps=64, chunk_size=8)

@@ -43,7 +43,7 @@ def keep(state: Any, x: Any) -> Any:
         ),
         ({"memory": "much"}, "memory: .*much"),
         ({"memory": 0}, "memory: is not positive"),
-        ({"memory": 10}, r"memory: 10 B are too little .*at least .* bytes\)"),
+        ({"memory": 10}, r"memory: 10 B are too little: .*at least .* bytes\)"),
         (
             {"plan": standard(), "tape": "all"},
             "tape: 'all' is not a kind of tape .*residuals, products, states",

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import logging
+import re
+import subprocess
+import sys
 from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 import pytest
+import snntorch  # type: ignore[import-untyped]
 import torch
+from snntorch import utils
 
 import ckptplan
 from ckptplan import InputError
-from ckptplan.torch import LIF, bptt, budget, plan_for, scan, unroll
+from ckptplan.torch import LIF, bptt, budget, plan_for, scan, unroll, wrap
 from ckptplan.torch.adapters import TorchCell
 from ckptplan.torch.measurement import measure_call
 from ckptplan.torch.meters import LiveBytes
@@ -139,7 +144,8 @@ def test_a_plan_says_what_was_counted_and_needs_no_bandwidth() -> None:
     inputs, state = job(STEPS)
     plan = plan_for(cell, inputs, state, squares, memory="300 kB")
     basis = {entry.field: entry.text for entry in plan.estimate_basis}
-    assert "counted in the first 16 steps" in basis["workload.tape_bytes"]
+    assert "counted in the first 4 steps" in basis["workload.tape_bytes"]
+    assert "timed once over the first 16 steps" in basis["workload.forward_seconds"]
     assert plan.profile.remote_bytes == 0
     ckptplan.HardwareProfile(name="none", local_bytes=1, remote_bytes=0)
     with pytest.raises(InputError, match="write_bytes_per_second: is missing"):
@@ -159,17 +165,138 @@ def test_made_inputs_say_how_many_steps_there_are() -> None:
         bptt(cell, make, state, squares, memory="300 kB")
 
 
-def test_a_limit_that_is_too_small_says_the_least_and_other_ways() -> None:
-    cell, _ = gru()
-    inputs, state = job(STEPS)
-    with pytest.raises(
-        InputError, match=r"memory: 4\.883 KiB are too little: this call needs .* of which"
-    ) as error:
-        bptt(cell, inputs, state, squares, memory="5 kB")
-    for way in ("at least", "truncated BPTT", "remote memory"):
-        assert way in str(error.value)
-    least = int(str(error.value).partition(" bytes)")[0].rpartition("(")[2].replace(",", ""))
-    bptt(cell, inputs, state, squares, memory=least).loss.backward()
+def forget() -> None:
+    """Leave nothing of earlier calls, as in a fresh process."""
+    budget._measured.clear()
+    budget._plan.cache_clear()
+
+
+def refuse(call: Callable[..., Any], memory: int) -> tuple[str, int]:
+    """Return the message for a limit that is too small, and the least that it names."""
+    forget()
+    with pytest.raises(InputError, match=r"are too little: this call needs .* of which") as error:
+        call(memory=memory)
+    text = str(error.value)
+    return text, int(text.partition(" bytes)")[0].rpartition("(")[2].replace(",", ""))
+
+
+def repeat(state: torch.Tensor, x: torch.Tensor, weight: torch.Tensor) -> Any:
+    for _ in range(5):
+        state = torch.tanh(torch.cat([state, x], 1) @ weight)
+    return state, state
+
+
+def make_spiking() -> Any:
+    return torch.nn.Sequential(
+        torch.nn.Conv2d(1, 4, 3),
+        snntorch.Leaky(beta=0.9, init_hidden=True),
+        torch.nn.Flatten(),
+        torch.nn.Linear(144, 2),
+        snntorch.Leaky(beta=0.9, init_hidden=True, output=True),
+    )
+
+
+def plan_cell(name: str, steps: int, *, needs: bool = False, loss: Any = squares) -> Callable[..., Any]:
+    cell, state = CELLS[name]()
+    return partial(plan_for, cell, torch.randn(steps, 8, 16, requires_grad=needs), state, loss)
+
+
+CALLS: dict[str, Callable[[], Callable[..., Any]]] = {
+    **{f"{name}, {steps} steps": partial(plan_cell, name, steps) for name in CELLS for steps in (1, 3, 100)},
+    "gradients of inputs": partial(plan_cell, "gru", 100, needs=True),
+    "outputs": partial(plan_cell, "lstm", 100, loss=None),
+    "scan": lambda: partial(
+        scan,
+        partial(repeat, weight=torch.randn(12, 7).requires_grad_()),
+        torch.zeros(3, 7),
+        torch.randn(90, 3, 5),
+    ),
+    "compile": lambda: partial(
+        unroll, TorchCell(torch.nn.GRUCell(5, 7)), torch.randn(50, 3, 5), torch.zeros(3, 7), compile=100
+    ),
+    "wrap, LSTM": lambda: lambda memory: wrap(torch.nn.LSTM(5, 7, 2), memory=memory)(torch.randn(90, 3, 5)),
+    "wrap, both ways": lambda: (
+        lambda memory: wrap(torch.nn.GRU(5, 7, bidirectional=True), memory=memory)(torch.randn(90, 3, 5))
+    ),
+    "wrap, LSTMCell": lambda: (
+        lambda memory: wrap(torch.nn.LSTMCell(5, 7), memory=memory)(torch.randn(90, 3, 5))
+    ),
+    "wrap, spiking": lambda: (
+        lambda memory: wrap(make_spiking(), memory=memory, reset=utils.reset)(torch.randn(90, 3, 1, 8, 8))
+    ),
+}
+
+
+@pytest.mark.filterwarnings("ignore::ckptplan.torch.CompileFallback")
+@pytest.mark.parametrize("name", CALLS)
+def test_the_least_that_is_named_is_enough_in_another_process(name: str) -> None:
+    torch.manual_seed(0)
+    call = CALLS[name]()
+    text, least = refuse(call, 1)
+    for way in ("a batch of at most", "truncated BPTT", "remote memory"):
+        assert way not in text
+    forget()
+    call(memory=least)
+
+
+def test_processes_agree_on_the_least() -> None:
+    program = (
+        "import sys, torch; from ckptplan.torch import LIF, plan_for\n"
+        "torch.manual_seed(0); cell = LIF(16, 64)\n"
+        "try: plan_for(cell, torch.randn(300, 8, 16), cell.initial_state(8), lambda t, o: o.mean(), "
+        "memory=int(sys.argv[1]))\n"
+        "except ValueError as error: print(error)"
+    )
+
+    def ask(memory: int) -> str:
+        command = [sys.executable, "-c", program, str(memory)]
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout
+
+    least = int(ask(1).partition(" bytes)")[0].rpartition("(")[2].replace(",", ""))
+    assert not ask(least)
+
+
+def test_sizes_do_not_depend_on_the_limit() -> None:
+    cell, state = CELLS["gru"]()
+    found = set()
+    for memory in ("300 kB", "500 kB", "1 GB"):
+        forget()
+        workload = plan_for(cell, torch.randn(STEPS, 8, 16), state, squares, memory=memory).workload
+        found.add((workload.tape_bytes, workload.workspace_bytes, workload.state_bytes))
+    assert len(found) == 1
+
+
+def test_what_is_advised_beside_more_memory_helps() -> None:
+    cell, state = CELLS["gru"]()
+    inputs = torch.randn(STEPS, 8, 16)
+    plan = plan_for(cell, inputs, state, memory="1 GB")
+    room = plan.workload.workspace_bytes + plan.workload.tape_bytes + 600_000
+    text, _ = refuse(partial(unroll, cell, inputs, state), room)
+    assert "remote memory" not in text
+    steps = int(STEPS * int(re.search(r"a sequence of at most about (\d+)%", text)[1]) / 100)  # type: ignore[index]
+    forget()
+    unroll(cell, inputs[:steps], state, memory=room)
+    batch = int(8 * int(re.search(r"a batch of at most about (\d+)%", text)[1]) / 100)  # type: ignore[index]
+    assert 1 <= batch <= 4
+    unroll(cell, inputs[:, :batch], state[:batch], memory=room)
+
+
+def test_remote_memory_is_advised_where_checkpoints_are_what_does_not_fit() -> None:
+    cell, state = CELLS["gru"]()
+    inputs = torch.randn(2_000, 8, 16)
+    _, least = refuse(partial(plan_for, cell, inputs, state, squares), 1)
+    text, _ = refuse(partial(plan_for, cell, inputs, state, squares), least - 2_500)
+    assert "a plan with remote memory" in text
+
+
+@pytest.mark.parametrize(("shape", "asks"), [((16, 200, 5), True), ((200, 16, 5), False), ((16, 200), False)])
+def test_inputs_that_look_as_if_the_batch_came_first_are_asked_about(
+    shape: tuple[int, ...], *, asks: bool
+) -> None:
+    cell = TorchCell(torch.nn.GRUCell(shape[-1], 7))
+    text, _ = refuse(partial(plan_for, cell, torch.randn(shape), None, squares), 1)
+    asked = "Time is the first axis, so these inputs have 16 time steps and a batch of 200" in text
+    assert asked is asks
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,7 @@ def measure(**changes: Any) -> Measurement:
     numbers: dict[str, Any] = {
         "state_bytes": STATE, "tape_bytes": 3 * STATE, "resident_bytes_per_step": 0, "output_bytes": 8,
         "workspace_bytes": 500, "parameter_bytes": 100, "forward_seconds": 1e-4, "record_seconds": 1e-4,
-        "backward_seconds": 2e-4, "steps": 16,
+        "backward_seconds": 2e-4, "counted": 4, "steps": 16,
     }  # fmt: skip
     return Measurement(**{**numbers, **changes})
 

@@ -102,6 +102,7 @@ class PieceCosts:
             forward_seconds=time("forward_seconds"),
             record_seconds=time("record_seconds"),
             backward_seconds=time("backward_seconds"),
+            counted=1,
             steps=1,
         )
 

@@ -115,7 +115,6 @@ def choose_pieces(runs: Sequence[PieceRun], *, limit: int, kept: int, piece: int
     for one in costs:
         best = _choose_length(one, lengths, room)
         if best is None:
-            # The shortest pieces need least.
             for other in costs:
                 other.measure(lengths[0])
             raise room.refuse(lengths[0])
@@ -130,7 +129,11 @@ def _choose_length(costs: PieceCosts, lengths: list[int], room: Room) -> _Candid
         plans = {length: room.plan(costs, length) for length in lengths}
         found = [_Candidate(plan=plan, piece=length) for length, plan in plans.items() if plan is not None]
         if not found:
-            return None
+            # The shortest pieces need least.
+            if costs.is_measured(lengths[0]):
+                return None
+            costs.measure(lengths[0])
+            continue
         best = _choose_least(found)
         if costs.is_measured(best.piece):
             return best

@@ -1,0 +1,94 @@
+"""Says what helps where a limit of memory is too small for a call: only what does help."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from ckptplan.errors import Infeasible, InputError
+from ckptplan.planning.request import Request
+from ckptplan.search.question import Question
+from ckptplan.units import format_bytes
+
+#: One in this many bytes of a limit is left for what is not counted.
+MARGIN = 50
+#: The first axis is much shorter than the second if it is at most one in so many of it.
+_SHORT = 4
+#: So many times their bytes, the gradients of parameters take with any batch: sums, those of a step, copies.
+_GRADIENTS = 5
+#: Smaller shares of a job are no advice.
+_LEAST_SHARE = 0.05
+
+
+def leave_margin(limit: int) -> int:
+    """Return the bytes of a limit that a plan may take."""
+    return limit - limit // MARGIN
+
+
+def find_limit(need: float) -> int:
+    """Return a limit of three digits of which a plan may take so many bytes."""
+    least = math.ceil(need * MARGIN / (MARGIN - 1)) + 1
+    digits = 10 ** max(0, len(str(least)) - 3)
+    return int(-(-least // digits) * digits)
+
+
+def refuse_limit(
+    infeasible: Infeasible,
+    request: Request,
+    *,
+    memory: object,
+    limit: int,
+    gradients: int,
+    parts: str,
+    shape: Sequence[int] = (),
+) -> InputError:
+    """Return the error for a limit within which no plan fits: the least that is enough, and what else helps.
+
+    Arguments:
+        infeasible: why there is no plan; its ``need`` is the least.
+        request: the request, for which shorter sequences and remote memory are tried.
+        memory: the limit as it was given.
+        limit: the limit in bytes.
+        gradients: the bytes of the gradients of parameters, which do not grow with the batch.
+        parts: what the need consists of.
+        shape: the shape of the inputs, time first; () if it is not known.
+    """
+    least = find_limit(infeasible.need)
+    ways = [f"at least {format_bytes(least)} ({least:,} bytes)"]
+    # The workspace may shrink with the batch, or grow a little, as less of it lies where tapes were.
+    fixed = max(request.case.workload.workspace_bytes, _GRADIENTS * gradients)
+    share = (limit - fixed) / (least - fixed) if least > fixed else 0.0
+    if share >= _LEAST_SHARE:
+        ways.append(f"a batch of at most about {math.floor(100 * share)}% of this one")
+    elif limit > max(_GRADIENTS * gradients, _LEAST_SHARE * least):
+        ways.append("perhaps a much smaller batch")
+    steps = [one["value"] for one in infeasible.suggestions if one["change"] == "steps"]
+    if steps:
+        share = max(steps) / request.case.workload.steps
+        ways.append(f"a sequence of at most about {math.floor(100 * share)}% of this one (truncated BPTT)")
+    if _helps_remote(request):
+        ways.append("a plan with remote memory")
+    return InputError(
+        f"{format_bytes(limit)} are too little: this call needs {format_bytes(least)}{parts}"
+        f"{_doubt_order(shape)}",
+        field="memory",
+        value=memory,
+        accepted=" or ".join([", ".join(ways[:-1]), ways[-1]] if len(ways) > 1 else ways),
+    )
+
+
+def _helps_remote(request: Request) -> bool:
+    """Return whether a plan fits that keeps checkpoints in remote memory."""
+    question: Question = request.question().replace(strategies=("remote", "double", "hierarchical"))
+    return question.least_remote_bytes() is not None
+
+
+def _doubt_order(shape: Sequence[int]) -> str:
+    """Return a question if inputs look as if the batch came before time, '' otherwise."""
+    if len(shape) < 3 or shape[0] * _SHORT > shape[1]:
+        return ""
+    steps = "1 time step" if shape[0] == 1 else f"{shape[0]:,} time steps"
+    return (
+        f". Time is the first axis, so these inputs have {steps} and a batch of {shape[1]:,}: "
+        "if the batch comes first, exchange the two"
+    )
