@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from signal import SIGINT, default_int_handler, getsignal, signal
-from tempfile import TemporaryDirectory
+from tempfile import gettempdir
 from threading import current_thread, main_thread
 from time import perf_counter
 from typing import Any
@@ -175,11 +175,10 @@ def measure_live_peak(
     # On a CPU, remote memory would be counted as well, so remote checkpoints are kept in files.
     with (
         _interrupts_between_actions(tick) as observer,
-        TemporaryDirectory(prefix="ckptplan-") as folder,
         # Inside compiled graphs, no operation is dispatched.
         LiveBytes() if network.piece is None else measure_allocated(network.device) as meter,
     ):
-        _execute(network, inputs, plan=plan, observer=observer, remote_dir=folder)
+        _execute(network, inputs, plan=plan, observer=observer, remote_dir=gettempdir())
     return before + meter.peak
 
 

@@ -6,11 +6,8 @@ pass without a backward pass leaves is dropped when the process ends.
 
 from __future__ import annotations
 
-import atexit
 import itertools
 import os
-import shutil
-import tempfile
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from pathlib import Path
@@ -26,6 +23,8 @@ from jax.experimental import io_callback
 
 from ckptplan.errors import InputError
 from ckptplan.jax.leaves import Arrays, from_words, to_words
+from ckptplan.storage.remote_folder import RemoteFolder, make_parent
+from ckptplan.units import format_bytes
 
 Numbers: TypeAlias = npt.NDArray[Any]
 _runs = itertools.count(1)
@@ -133,37 +132,31 @@ class FileRemote(RemoteStates):
     """Keeps states as files: a temporary folder for each run, which goes when the run or the process ends."""
 
     def __init__(self, folder: str | os.PathLike[str]) -> None:
-        self.folder = Path(folder)
-        self._places: dict[int, Path] = {}
+        self.folder = make_parent(folder)
+        self._places: dict[int, RemoteFolder] = {}
         self._kinds: list[tuple[tuple[int, ...], np.dtype[Any]]] = []
-        try:
-            self.folder.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise self._trouble("cannot be made", error) from None
-        atexit.register(self._end_all)
 
     def _begin(self, run: int) -> None:
-        try:
-            self._places[run] = Path(tempfile.mkdtemp(prefix="ckptplan-", dir=self.folder))
-        except OSError as error:
-            raise self._trouble("cannot be written", error) from None
+        self._places[run] = RemoteFolder(self.folder)
 
     def _put(self, run: int, place: int, leaves: list[Numbers]) -> None:
         self._kinds = [(leaf.shape, leaf.dtype) for leaf in leaves]
+        folder = self._find(run)
         try:
-            with self._path(run, place).open("wb") as file:
+            with self._path(folder, place).open("wb") as file:
                 for leaf in leaves:
                     file.write(leaf.tobytes())
         except OSError as error:
             self._end(run)
-            raise self._trouble("cannot take a state", error) from None
+            size = format_bytes(sum(leaf.nbytes for leaf in leaves))
+            raise folder.explain(error, f"cannot take a state of {size}") from None
 
     def _get(self, run: int, place: int) -> list[Numbers]:
-        path = self._path(run, place)
+        folder = self._find(run)
         try:
-            content = path.read_bytes()
+            content = self._path(folder, place).read_bytes()
         except OSError as error:
-            raise self._trouble("lost a state", error) from None
+            raise folder.explain(error, "lost a state") from None
         leaves, start = [], 0
         for shape, dtype in self._kinds:
             stop = start + int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
@@ -171,24 +164,16 @@ class FileRemote(RemoteStates):
             start = stop
         return leaves
 
-    def _path(self, run: int, place: int) -> Path:
+    def _find(self, run: int) -> RemoteFolder:
         if run not in self._places:
             raise _gone(run)
-        return self._places[run] / f"{place}.state"
+        return self._places[run]
+
+    @staticmethod
+    def _path(folder: RemoteFolder, place: int) -> Path:
+        return folder.path / f"{place}.state"
 
     def _end(self, run: int) -> None:
         folder = self._places.pop(run, None)
         if folder is not None:
-            shutil.rmtree(folder, ignore_errors=True)
-
-    def _end_all(self) -> None:
-        for run in tuple(self._places):
-            self._end(run)
-
-    def _trouble(self, what: str, error: OSError) -> InputError:
-        return InputError(
-            f"{self.folder} {what}: {error.strerror or error}",
-            field="remote_dir",
-            value=str(self.folder),
-            accepted="a folder with room for the plan's remote checkpoints",
-        )
+            folder.close()

@@ -1,13 +1,15 @@
-"""Temporary files beside their targets: a killed process leaves one behind, and the next writer removes it.
+"""Temporary files and folders: a killed process leaves one behind, and the next one in its place removes it.
 
 The name tells the target and the machine. A process holds a lock on its file while it writes, and the system
-releases the lock if the process is killed. So a file that can be locked is stale.
+releases the lock if the process is killed. So a file that can be locked is stale, and so is the folder that it
+stands for (``storage/remote_folder.py``).
 """
 
 from __future__ import annotations
 
 import os
 import re
+import shutil
 import stat
 import sys
 import time
@@ -42,6 +44,11 @@ def create_temporary(path: Path) -> int:
             os.close(descriptor)
             raise
         os.close(descriptor)
+
+
+def name_folder(temporary: Path) -> Path:
+    """Return the folder that a temporary file stands for."""
+    return temporary.with_suffix(".states")
 
 
 def remove_stale(target: Path) -> None:
@@ -82,17 +89,21 @@ def _lock_if_possible(descriptor: int) -> None:
 
 
 def _remove_if_stale(path: Path, *, machine: str) -> None:
-    """Remove a temporary file if it belongs to this user, and nobody writes it any more."""
+    """Remove a temporary file if it belongs to this user, and nobody writes it any more; and its folder."""
     # On Windows files are not locked, so that only their age tells.
     known = machine == _machine() and sys.platform != "win32"
     # A file that is being written, or gone already, raises; so does every file where there are no locks.
     with suppress(OSError):
         found = path.lstat()
-        if _is_own(found) and (known or time.time() - found.st_mtime > _OLD):
+        folder = name_folder(path)
+        # A run may take longer than a write.
+        old = time.time() - found.st_mtime > _OLD and not folder.exists()
+        if _is_own(found) and (known or old):
             with os.fdopen(os.open(path, os.O_RDWR | getattr(os, "O_NOFOLLOW", 0)), "rb") as file:
                 lock_file(file.fileno())
                 if sys.platform == "win32":
                     file.close()  # Windows cannot delete an open file
+                shutil.rmtree(folder, ignore_errors=True)
                 # Its writer, which may only now come to lock it, finds the lock taken or the file gone.
                 path.unlink()
 

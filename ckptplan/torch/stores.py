@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
-import tempfile
-import weakref
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,8 +10,10 @@ from pathlib import Path
 import torch
 
 from ckptplan.errors import InputError
+from ckptplan.storage.remote_folder import RemoteFolder, make_parent
 from ckptplan.torch.ambient import RandomState
 from ckptplan.torch.trees import Leaves, Structure, byte_size, compact
+from ckptplan.units import format_bytes
 
 
 @dataclass(frozen=True)
@@ -109,24 +108,18 @@ class FileStore(Store):
     def __init__(self, folder: str | os.PathLike[str]) -> None:
         super().__init__()
         self._kept: dict[int, tuple[Checkpoint, tuple[torch.device, ...]]] = {}
-        try:
-            Path(folder).mkdir(parents=True, exist_ok=True)
-            self._folder = Path(tempfile.mkdtemp(prefix="ckptplan-", dir=folder))
-        except OSError as error:
-            raise self._trouble("cannot be written", folder, error) from None
-        self._given = Path(folder)
-        # Also delete the folder if no gradients are computed and the result is dropped.
-        weakref.finalize(self, shutil.rmtree, self._folder, ignore_errors=True)
+        self._folder = RemoteFolder(make_parent(folder))
 
     def _put(self, state: int, checkpoint: Checkpoint) -> None:
         try:
-            # Saving a view would write its whole storage.
-            torch.save([compact(leaf.detach()).cpu() for leaf in checkpoint.leaves], self._path(state))
-        except (OSError, RuntimeError) as error:
+            # PyTorch's own writer does not say what is wrong.
+            with self._path(state).open("wb") as file:
+                # Saving a view would write its whole storage.
+                torch.save([compact(leaf.detach()).cpu() for leaf in checkpoint.leaves], file)
+        except OSError as error:
             self._path(state).unlink(missing_ok=True)
-            raise self._trouble(
-                f"cannot take a checkpoint of {byte_size(checkpoint.leaves):,} bytes", self._given, error
-            ) from error
+            size = format_bytes(byte_size(checkpoint.leaves))
+            raise self._folder.explain(error, f"cannot take a checkpoint of {size}") from None
         devices = tuple(leaf.device for leaf in checkpoint.leaves)
         self._kept[state] = checkpoint.with_leaves(()), devices
 
@@ -134,7 +127,7 @@ class FileStore(Store):
         try:
             leaves = torch.load(self._path(state), weights_only=True)
         except OSError as error:
-            raise self._trouble(f"has lost the checkpoint of state {state}", self._given, error) from None
+            raise self._folder.explain(error, f"has lost the checkpoint of state {state}") from None
         checkpoint, devices = self._kept[state]
         return checkpoint.with_leaves(
             tuple(leaf.to(device) for leaf, device in zip(leaves, devices, strict=True))
@@ -147,18 +140,7 @@ class FileStore(Store):
     def close(self) -> None:
         """Remove the folder."""
         super().close()
-        shutil.rmtree(self._folder, ignore_errors=True)
+        self._folder.close()
 
     def _path(self, state: int) -> Path:
-        return self._folder / f"{state}.pt"
-
-    @staticmethod
-    def _trouble(message: str, folder: object, error: Exception) -> InputError:
-        reason = getattr(error, "strerror", None) or str(error).partition("\n")[0]
-        free = shutil.disk_usage(str(folder)).free if Path(str(folder)).is_dir() else 0
-        return InputError(
-            f"{message}: {reason}",
-            field="remote_dir",
-            value=str(folder),
-            accepted=f"a writable folder with room for the plan's remote_peak_bytes ({free:,} B free)",
-        )
+        return self._folder.path / f"{state}.pt"

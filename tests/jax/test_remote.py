@@ -77,3 +77,19 @@ def test_a_folder_that_vanishes_ends_the_run_with_its_name(tmp_path: Path) -> No
     folder.rmdir()
     with pytest.raises(jax.errors.JaxRuntimeError, match=r"remote_dir: .*states cannot be written"):
         jax.block_until_ready(compiled(weights))
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="a device that is always full")
+def test_a_full_disk_is_called_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def lead_nowhere(folder: Any, place: int) -> Path:
+        path: Path = folder.path / f"{place}.state"
+        path.unlink(missing_ok=True)
+        path.symlink_to("/dev/full")
+        return path
+
+    monkeypatch.setattr(FileRemote, "_path", staticmethod(lead_nowhere))
+    weights, state, xs = data()
+    run = jax.grad(lambda one: noisy_loss(under(remote(), remote_dir=tmp_path), one, state, xs))
+    with pytest.raises(jax.errors.JaxRuntimeError, match=r"cannot take a state of .*: the disk is full .*free"):
+        jax.block_until_ready(run(weights))
+    assert not list(tmp_path.iterdir())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import gc
+import re
 import subprocess
 import sys
 import weakref
@@ -25,6 +26,8 @@ from ckptplan.torch.engine import Tape
 from ckptplan.torch.executor import Executor
 from ckptplan.torch.meters import LiveBytes
 from ckptplan.torch.step_engine import Graph
+from ckptplan.torch.stores import FileStore
+from ckptplan.units import format_bytes
 from tests.torch.support import assert_close, gradients, gru, job, plain, plan_of
 
 STEPS = 24
@@ -583,8 +586,26 @@ def test_a_result_that_nobody_reverses_leaves_no_files(tmp_path: Path) -> None:
 def test_a_remote_folder_that_cannot_be_written() -> None:
     cell, _ = gru()
     inputs, state = job(STEPS)
-    with pytest.raises(InputError, match="remote_dir: cannot be written"):
+    with pytest.raises(InputError, match="remote_dir: /proc/nowhere cannot be made"):
         bptt(cell, inputs, state, squares, plan=PLAN, remote_dir="/proc/nowhere")
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="a device that is always full")
+def test_a_full_disk_is_called_so_with_what_was_needed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    cell, _ = gru()
+    inputs, state = job(STEPS)
+
+    def lead_nowhere(store: FileStore, state: int) -> Path:
+        path = store._folder.path / f"{state}.pt"
+        path.unlink(missing_ok=True)
+        path.symlink_to("/dev/full")
+        return path
+
+    monkeypatch.setattr(FileStore, "_path", lead_nowhere)
+    size = re.escape(format_bytes(state.nbytes))
+    full = rf"remote_dir: {tmp_path} cannot take a checkpoint of {size}: the disk is full .*are free"
+    with pytest.raises(InputError, match=full):
+        bptt(cell, inputs, state, squares, plan=PLAN, remote_dir=tmp_path)
 
 
 def test_inputs_made_when_they_are_needed() -> None:
