@@ -74,6 +74,8 @@ def run(arguments: list[str], interrupts: Interrupts) -> int:
     # pydantic plugins, takes a tenth of a command's time.
     gc.set_threshold(100_000)
     os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
+    # JAX adds notes on its tracebacks to errors that pass it, and they are not shown.
+    os.environ.setdefault("JAX_TRACEBACK_FILTERING", "off")
     import typer
 
     from ckptplan.errors import CkptplanError

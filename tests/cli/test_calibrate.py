@@ -360,3 +360,32 @@ def test_what_cannot_be_validated_is_told(tmp_path: Path) -> None:
         assert done.returncode == 2, done.stderr
         assert told in done.stderr
         assert "Traceback" not in done.stderr
+
+
+_JAX_CELLS = """
+import atexit, ctypes, os
+import jax, jax.numpy as jnp
+
+# As libraries that count leaks, or whose threads are still at work, when Python has been taken apart.
+ctypes.pythonapi.Py_AtExit(ctypes.cast(ctypes.CDLL(None).abort, ctypes.c_void_p))
+atexit.register(os.write, 1, b"in order")
+
+def cell(step):
+    return step, {"w": jnp.ones((4, 4))}, jnp.zeros((2, 4)), lambda steps: jnp.zeros((steps, 2, 4))
+
+def raises():
+    raise ValueError("had enough")
+
+def changes():
+    return cell(lambda weights, state, x: (jnp.zeros(3), state))
+"""
+
+
+@pytest.mark.parametrize("factory", ["raises", "changes"])
+def test_an_error_of_a_cell_of_jax_is_all_that_is_printed(tmp_path: Path, factory: str) -> None:
+    (tmp_path / "own_cells.py").write_text(_JAX_CELLS)
+    result = run("calibrate", "--cell", f"jax:own_cells:{factory}", cwd=tmp_path, PYTHONPATH=str(tmp_path))
+    assert result.returncode == 2
+    assert result.stderr.startswith("ckptplan: ")
+    assert result.stderr.count("\n") == 1
+    assert result.stdout == "in order"
