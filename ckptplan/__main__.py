@@ -37,7 +37,7 @@ def main() -> None:
 def _end_whole(code: object) -> None:
     """End the process without taking it apart.
 
-    JAX's threads may still be at work, and crash. Garbage is left as it is, which JAX's libraries report as leaks.
+    Threads of JAX may still be at work, and crash. Its libraries report what garbage keeps as leaks.
     """
     import atexit
 
