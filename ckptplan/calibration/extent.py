@@ -32,7 +32,7 @@ _LADDER: tuple[dict[str, Any], ...] = (
     {"chunks": (1, 2)},
 )
 #: The share of the limit that estimates may take, since they may be off.
-_SHARE = 0.8
+SHARE = 0.8
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -127,21 +127,26 @@ def fit_in(
             seconds, most = candidate.seconds(pilot), max_seconds
         else:
             seconds, most = sum(candidate.round_seconds(pilot)), seconds_left
-        if seconds <= _SHARE * most:
+        if seconds <= SHARE * most:
             return candidate
     alone = Phrase("sizes without times (", Argument("bytes_only", True), "), ") if extent.chunks else ""
     raise InputError(
         f"measuring this cell takes {format_wait(seconds)} even with the fewest runs, and may take "
-        f"{max_seconds:g} s at most",
+        f"{describe_limit(max_seconds)}",
         field="max_seconds",
         value=max_seconds,
         accepted=Phrase(
             "a smaller batch or fewer neurons, ",
             alone,
             "or ",
-            Argument("max_seconds", _round_up(seconds / _SHARE + max_seconds - most)),
+            Argument("max_seconds", _round_up(seconds / SHARE + max_seconds - most)),
         ),
     )
+
+
+def describe_limit(max_seconds: float) -> str:
+    """Return what a calibration may take, as '120 s at most, of which estimates may take 80 %'."""
+    return f"{max_seconds:g} s at most, of which estimates may take {100 * SHARE:g} %, as they may be off"
 
 
 def _list_reduced(extent: Extent) -> Iterator[Extent]:

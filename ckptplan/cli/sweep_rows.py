@@ -134,8 +134,8 @@ def _write_rows(work: SweepRun, chosen: RowFormat, output: str, *, restart: bool
     with _open_rows(output, sweep, chosen, restart=restart) as file:
         lacking = file.done < len(sweep)
         if lacking:
-            _fill(file, work, named=output)
-    note(f"{len(sweep):,} rows written to {output}" if lacking else _say_complete(output, sweep))
+            written = _fill(file, work, named=output)
+    note(written if lacking else _say_complete(output, sweep))
 
 
 def _write_parquet(work: SweepRun, output: str, *, restart: bool) -> None:
@@ -164,10 +164,10 @@ def _write_parquet(work: SweepRun, output: str, *, restart: bool) -> None:
         # False if another process finished the sweep, or was killed before it removed the partial file.
         lacking = restart or not holds_sweep(output, identity)
         if lacking:
-            _fill(file, work, named=output)
+            written = _fill(file, work, named=output)
             write_parquet(output, lines=partial, columns=sweep.columns, identity=identity)
         file.remove()
-    note(f"{len(sweep):,} rows written to {output}" if lacking else _say_complete(output, sweep))
+    note(written if lacking else _say_complete(output, sweep))
 
 
 def _offer_restart(error: InputError) -> InputError:
@@ -192,20 +192,28 @@ def _open_rows(path: str, sweep: Sweep, chosen: RowFormat, *, restart: bool) -> 
     )
 
 
-def _fill(file: RowFile, work: SweepRun, *, named: str) -> None:
-    """Add the missing rows to a file; ``named`` is the name to show for it."""
+def _fill(file: RowFile, work: SweepRun, *, named: str) -> str:
+    """Add the missing rows to a file, and say what they are; ``named`` is the name to show for it."""
     sweep = work.sweep
     if file.done:
         note(f"{named} has {file.done:,} of {len(sweep):,} rows; continuing")
+    new, fitting = len(sweep) - file.done, 0
     try:
         with _watch(sweep, file.done) as report:
             for rows in work.rows(start=file.done):
                 file.append(rows)
+                fitting += sum(bool(row["fits"]) for row in rows)
                 report(len(rows))
     except KeyboardInterrupt:
         # Counted in the file: the interruption may have come between a row and its report.
         note(f"{file.count():,} of {len(sweep):,} rows are in {named}; the same command continues there")
         raise
+    parts = [f"{new:,} rows written to {named}: plans at {fitting:,}"]
+    if new > fitting:
+        parts.append(f"nothing fits at {new - fitting:,} (the column binding says why)")
+    # Pictures have two axes.
+    drawn = work.collectors or len(sweep.grid.axes) > 2
+    return ", ".join(parts) + ("" if drawn else "; with --html FILE the same command draws them")
 
 
 def _say_complete(output: str, sweep: Sweep) -> str:

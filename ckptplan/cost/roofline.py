@@ -40,8 +40,13 @@ def find_missing(workload: Workload, profile: HardwareProfile) -> tuple[str, ...
     operations = workload.step_operations
     if operations is None:
         return ("workload.operations",)
-    needed = (name_peak(operations.dtype), "local_bytes_per_second", "launch_seconds")
-    return tuple(f"profile.{name}" for name in needed if getattr(profile, name) is None)
+    return tuple(f"profile.{name}" for name in list_missing_peaks(profile, operations.dtype))
+
+
+def list_missing_peaks(profile: HardwareProfile, dtype: str) -> tuple[str, ...]:
+    """Return the fields that a profile may leave out, and that an estimate of step times needs."""
+    needed = (name_peak(dtype), "local_bytes_per_second", "launch_seconds")
+    return tuple(name for name in needed if getattr(profile, name) is None)
 
 
 def name_peak(dtype: str) -> str:

@@ -10,6 +10,7 @@ from ckptplan.model.network import Network
 from ckptplan.model.profile import HardwareProfile
 from ckptplan.model.workload import Basis, Workload
 from ckptplan.units import format_seconds
+from ckptplan.wording import Argument, Phrase
 
 #: A time that is not given -> how many times a given ``forward_seconds`` it is.
 _RATIOS = {"backward_seconds": 2.0, "recompute_seconds": 1.0, "record_overhead_seconds": 0.0}
@@ -83,11 +84,13 @@ def _with_given(bare: Workload, times: Mapping[str, float], profile: HardwarePro
 def _with_estimates(bare: Workload, profile: HardwareProfile) -> Workload:
     missing = find_missing(bare, profile)
     if missing:
+        names = ", ".join(name.removeprefix("profile.") for name in missing)
         raise InputError(
-            f"{profile.name} lacks {', '.join(missing)}, from which step times are estimated",
+            f"{profile.name} has no {names}, which a profile may leave out, but which step times are estimated "
+            "from",
             field="profile",
             value=profile.name,
-            accepted="another profile, or times of your own (forward_seconds)",
+            accepted=Phrase("a profile with these fields, or times of your own: ", Argument("forward_seconds")),
         )
     timed = estimate_times(bare, profile)
     fields = ("forward_seconds", "backward_seconds", "recompute_seconds")

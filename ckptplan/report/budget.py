@@ -64,3 +64,10 @@ def warn_of_uncounted_bytes(plan: Plan, *, wording: Wording = str) -> str:
 
 def _format_rest(profile: HardwareProfile, *, budget: int, headroom: float) -> str:
     return format_headroom(find_memory(budget, headroom, machine=profile.local_bytes), headroom)
+
+
+def name_budget(budget: int, *, resident: int) -> str:
+    """Return the name of a budget on an axis without what stays: what is left of it, '276 KiB of 512 KiB'."""
+    if not resident:
+        return f"budget {format_bytes(budget)}"
+    return f"budget: {format_bytes(max(0, budget - resident))} of {format_bytes(budget)}"

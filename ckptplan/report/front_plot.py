@@ -13,11 +13,12 @@ import numpy as np
 
 from ckptplan.cost.exact import overhead
 from ckptplan.report import front_axes, style
+from ckptplan.report.budget import name_budget
 from ckptplan.report.labels import Label, place_labels, set_legend, set_title, settle
 from ckptplan.report.plan_text import format_parameters
 from ckptplan.report.sizes import PAGE, Size
 from ckptplan.studies.pareto import ParetoFront
-from ckptplan.units import format_bytes, format_count, format_percent, format_seconds
+from ckptplan.units import format_count, format_percent, format_seconds
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -157,7 +158,7 @@ def _budget(axes: Axes, front: ParetoFront) -> tuple[list[Label], list[Any]]:
     """Draw the budget as a line, if it is in sight, and return its label and its points."""
     low, high = axes.get_xlim()
     free = front.budget_bytes - front.resident_bytes
-    text = f"budget {format_bytes(front.budget_bytes)}"
+    text = name_budget(front.budget_bytes, resident=front.resident_bytes)
     if low < free < high:
         axes.axvline(free, color=style.BLACK, linewidth=0.9, linestyle=(0, (4, 2)), zorder=2)
         bottom, top = axes.get_ylim()

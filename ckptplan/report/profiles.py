@@ -8,6 +8,7 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
+from ckptplan.cost.roofline import list_missing_peaks
 from ckptplan.model.profile import GRADES, NUMBERS, HardwareProfile
 from ckptplan.report.aligned import align_bytes, align_counts, align_rates
 from ckptplan.report.columns import Cell, FittedTable, TableColumn, wrap_lines
@@ -140,11 +141,13 @@ def _list_numbers(profile: HardwareProfile) -> list[dict[str, Any]]:
 def _print_checks(console: Console, profiles: Sequence[HardwareProfile]) -> None:
     """Print that each profile is valid, and which numbers lack a source."""
     for profile in profiles:
-        unsourced = _check(profile)["unsourced"]
+        checked = _check(profile)
+        unsourced, missing = checked["unsourced"], checked["no_estimates_without"]
         console.print(
             f"{profile.name}: valid, {len(profile.sources)} numbers with a source or an assumption, "
             f"{len(_list_assumed(profile))} assumed"
-            + (f", without either: {', '.join(unsourced)}" if unsourced else ""),
+            + (f", without either: {', '.join(unsourced)}" if unsourced else "")
+            + (f"; for estimates of step times in float32 it lacks {', '.join(missing)}" if missing else ""),
             soft_wrap=True,
         )
 
@@ -158,6 +161,7 @@ def _check(profile: HardwareProfile) -> dict[str, Any]:
         "sourced": len(profile.sources) - len(_list_assumed(profile)),
         "assumed": _list_assumed(profile),
         "unsourced": [field for field in given if field not in profile.sources],
+        "no_estimates_without": list(list_missing_peaks(profile, "float32")),
     }
 
 

@@ -29,6 +29,8 @@ _MOST_BREAK_EVENS = 6
 _BETWEEN = FACTORS[1:-1]
 #: Smaller differences are shown as none.
 _SAME = 5e-5
+#: Inputs that only transfers depend on.
+_TRANSFERS = ("bandwidth", "latency", "synchronisation", "transfer-seconds")
 
 
 def view_sensitivity(study: Sensitivity, *, wording: Wording = str) -> View:
@@ -58,9 +60,27 @@ def _print_sensitivity(console: Console, study: Sensitivity, *, wording: Wording
     console.print()
     text = "Change of time, planned again with the input at that factor; below it what differs."
     console.print(wrap_lines(text, width=console.width), soft_wrap=True)
+    if idle := _describe_transfers(study):
+        console.print(wrap_lines(idle, width=console.width), soft_wrap=True)
     _print_break_evens(console, study.influences, wording=wording)
     if study.error_bars is not None:
         _print_error_bars(console, study, study.error_bars)
+
+
+def _describe_transfers(study: Sensitivity) -> str:
+    """Return why quicker transfers change nothing, '' if they do."""
+    quicker = [
+        point
+        for one in study.influences
+        if one.name in _TRANSFERS
+        for point in one.points
+        if (point.factor > 1) == (one.name == "bandwidth")
+    ]
+    if any(_anew(point, study.best) != "same" for point in quicker):
+        return ""
+    if study.moves:
+        return "Quicker transfers change nothing: those of the best plan do not bind."
+    return "Quicker transfers change nothing: the best plan uses no remote memory."
 
 
 def _make_table(study: Sensitivity) -> FittedTable:

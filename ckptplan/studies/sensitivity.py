@@ -118,6 +118,8 @@ class Sensitivity:
     goal: Goal
     best: Best
     influences: tuple[Influence, ...]
+    #: Whether the best plan moves states to remote memory.
+    moves: bool
     error_bars: ErrorBars | None = None
 
 
@@ -204,6 +206,7 @@ def sensitivity(
         goal=goal,
         best=_best(nominal),
         influences=tuple(influences),
+        moves=nominal.predicted(study.case.costs).messages > 0,
         error_bars=None
         if share is None
         else compute_error_bars(

@@ -390,6 +390,7 @@ def test_a_cell_that_is_too_slow_for_the_least_is_refused_with_the_time_that_it_
         fit_in(full_extent(times, rounds=5), times, max_seconds=120)
     assert caught.value.field == "max_seconds"
     assert "sizes without times" in str(caught.value)
+    assert "120 s at most, of which estimates may take 80 %" in str(caught.value)
     enough = int(str(caught.value).partition("max_seconds=")[2].rstrip(")"))
     assert fit_in(full_extent(times, rounds=5), times, max_seconds=enough).seconds(times) <= enough
 

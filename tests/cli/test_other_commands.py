@@ -89,6 +89,8 @@ def test_profiles_check() -> None:
     assert run("profiles", "check", "-", stdin=text).returncode == 2
     plain = run("profiles", "check", "-", stdin=text.replace("5 KB", "5 kB"))
     assert "without either: local_bytes, write_bytes_per_second, read_bytes_per_second" in plain.stdout
+    peaks = "float32_flops_per_second, local_bytes_per_second, launch_seconds"
+    assert f"for estimates of step times in float32 it lacks {peaks}" in plain.stdout
     document = json.loads(run("profiles", "check", "ipu-mk2", "--format", "json").stdout)
     assert document["profiles"][0]["valid"] is True
     assert "ipu-mk2" in run("profiles", "check", "ipu-mk2", "--format", "csv").stdout

@@ -102,3 +102,9 @@ def test_results_go_to_files(tmp_path: Path) -> None:
     done = run("sensitivity", "--T", "64", "--format", "json", "-o", str(tmp_path / "s.json"))
     assert (done.returncode, done.stdout) == (0, "")
     assert json.loads((tmp_path / "s.json").read_text())["best"]["strategy"] == "base"
+
+
+def test_quicker_transfers_that_change_nothing_are_explained() -> None:
+    same = "Quicker transfers change nothing: "
+    assert f"{same}the best plan uses no remote memory." in run("sensitivity", "--T", "200").stdout
+    assert same not in run("sensitivity", "--T", "1024", "--strategies", "remote").stdout

@@ -93,3 +93,16 @@ def test_tables_say_which_workload_was_planned_where_none_was_named() -> None:
     words = "Workload: paper-snn, as none was named; --workload NAME plans another"
     assert words in run("optimize", "--T", "64", "--strategies", "base").stdout
     assert words not in run("optimize", "--T", "64", "--strategies", "base", "--workload", "gru").stdout
+
+
+def test_a_profile_without_optional_peaks_is_said_to_lack_them_for_estimates_alone(tmp_path: Path) -> None:
+    (tmp_path / "mine.toml").write_text('name = "mine"\nlocal_bytes = "1 GB"\nremote_bytes = 0\n')
+    command = ("workloads", "new", "--kind", "gru", "--profile", "./mine.toml", "-o", "job.toml")
+    refused = run(*command, cwd=tmp_path)
+    assert refused.returncode == 2
+    assert refused.stderr == (
+        "ckptplan: --profile: mine has no float32_flops_per_second, local_bytes_per_second, launch_seconds, "
+        "which a profile may leave out, but which step times are estimated from "
+        "(accepted: a profile with these fields, or times of your own: --forward-seconds)\n"
+    )
+    assert run(*command, "--forward-seconds", "1 ms", cwd=tmp_path).returncode == 0

@@ -340,7 +340,8 @@ def test_a_parquet_file_has_one_writer_until_its_rows_are_gone(moment: str, tmp_
     done = subprocess.run([sys.executable, "-c", script], check=False, capture_output=True, text=True)
     assert done.returncode == 0
     assert done.stderr == (
-        f"ckptplan: {file}.partial.jsonl: is being written by another process\n2 rows written to {file}\n"
+        f"ckptplan: {file}.partial.jsonl: is being written by another process\n"
+        f"2 rows written to {file}: plans at 2; with --html FILE the same command draws them\n"
     )
     assert pyarrow.parquet.read_table(file).num_rows == 2
     assert [one.name for one in tmp_path.iterdir()] == [file.name]
@@ -458,3 +459,26 @@ def test_a_sweep_that_no_picture_shows_writes_nothing(tmp_path: Path) -> None:
     assert done.returncode == 2
     assert "--plot: a picture shows one axis or two, and 3 vary" in done.stderr
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("name", ["rows.csv", "rows.jsonl", "rows.parquet"])
+def test_a_sweep_says_which_file_it_wrote_how_many_points_have_a_plan_and_what_comes_next(
+    tmp_path: Path, name: str
+) -> None:
+    file = tmp_path / name
+    command = ("sweep", "--over", "local-bytes=10KiB,300KiB,624KiB", "-o", str(file))
+    assert run(*command).stderr == (
+        f"3 rows written to {file}: plans at 1, nothing fits at 2 (the column binding says why); "
+        "with --html FILE the same command draws them\n"
+    )
+    assert run(*command).stderr == f"{file} is complete: 3 rows\n"
+    drawn = run(*command, "--restart", "--html", str(tmp_path / "page.html")).stderr
+    assert "with --html" not in drawn
+
+
+def test_a_sweep_that_continues_counts_the_new_rows(tmp_path: Path) -> None:
+    file = tmp_path / "rows.csv"
+    command = ("sweep", "--over", "local-bytes=10KiB,624KiB", "-o", str(file))
+    run(*command)
+    file.write_text("".join(file.read_text().splitlines(keepends=True)[:2]))
+    assert f"1 rows written to {file}: plans at 1" in run(*command).stderr

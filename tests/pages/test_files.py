@@ -25,6 +25,7 @@ from ckptplan.report.html.pages import make_front_page, make_sensitivity_page
 from ckptplan.report.html.sketch import Detail, TooLongToDraw, sketch_schedule
 from ckptplan.report.sensitivity import view_sensitivity
 from ckptplan.schedule.timeline import Event
+from ckptplan.units import format_bytes
 from tests.security.program import run_all
 from tests.support import run, small_plan
 
@@ -195,6 +196,16 @@ def test_charts_are_what_the_schema_of_vega_lite_allows() -> None:
         for spec in specs:
             # The page fills in the width of its column.
             altair.Chart.from_dict(json.loads(json.dumps(stripped(spec)).replace('"container"', "400")))
+
+
+def test_the_budget_of_a_front_is_named_as_the_axis_counts_it() -> None:
+    """The axis leaves out what stays; so does the number of the budget, beside the whole."""
+    front = ckptplan.pareto(WORKLOAD.with_steps(1024), PROFILE, local_bytes="512 KiB")
+    free = format_bytes(front.budget_bytes - front.resident_bytes)
+    assert front.resident_bytes
+    text = make_front_page(front, view_front(front)).render()
+    assert f"budget: {free} of 512 KiB" in text
+    assert "budget 512 KiB" not in text
 
 
 def resident(plan: ckptplan.Plan) -> int:

@@ -14,6 +14,7 @@ from ckptplan.calibration.action_times import ActionTimes
 from ckptplan.calibration.calibrated import Calibrated, judge_noise
 from ckptplan.calibration.cell_spec import CellSpec
 from ckptplan.calibration.counter import RunCounter
+from ckptplan.calibration.extent import SHARE, describe_limit
 from ckptplan.calibration.host import HEADROOM, HEADROOM_ASSUMPTION, host_memory_bytes, processor_name
 from ckptplan.calibration.in_jax.counted import assume_times
 from ckptplan.calibration.in_jax.networks import JaxNetwork, build_jax_network
@@ -49,7 +50,7 @@ _QUICK_ROUNDS, _QUICK_UNCERTAINTY = 3, 0.1
 #: Segments of a nested schedule; steps between states of remote memory.
 _SEGMENTS, _STEPS_BETWEEN = 4, 1
 #: The steps of the first program; the share of the limit that estimates may take.
-_PILOT_STEPS, _SHARE = 32, 0.8
+_PILOT_STEPS = 32
 _LEAST_SECONDS = 1e-9
 #: Bytes that C libraries give to one run after another. Larger buffers are new in each run, and the time to
 #: touch them is long and varies.
@@ -193,14 +194,14 @@ class _Measuring:
         runs = [2 * length * each] * len(self.jobs) * (self.rounds + 1)
         self.expected = [*[first.compile_seconds] * len(self.jobs), *runs]
         total = sum(self.expected) + 4 * first.compile_seconds
-        if max_seconds is not None and total > _SHARE * max_seconds:
+        if max_seconds is not None and total > SHARE * max_seconds:
             raise InputError(
-                f"measuring this cell takes {format_wait(total)}, and may take {max_seconds:g} s at most",
+                f"measuring this cell takes {format_wait(total)}, and may take {describe_limit(max_seconds)}",
                 field="max_seconds",
                 value=max_seconds,
                 accepted=Phrase(
                     "a smaller batch or fewer neurons, or ",
-                    Argument("max_seconds", math.ceil(total / _SHARE)),
+                    Argument("max_seconds", math.ceil(total / SHARE)),
                 ),
             )
         if announce is not None:

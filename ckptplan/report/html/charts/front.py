@@ -9,6 +9,7 @@ import numpy as np
 
 from ckptplan.model.plan import Plan
 from ckptplan.report import style
+from ckptplan.report.budget import name_budget
 from ckptplan.report.html.charts.look import (
     CONFIG,
     INK,
@@ -210,7 +211,7 @@ def _draw_budget(front: ParetoFront) -> list[Spec]:
     if not int(front.local_peak_bytes[0]) - resident <= free <= most:
         return []
     at: Spec = {"x": {"datum": free}, "y": {"value": 0}}
-    text = {"text": {"value": f"budget {format_bytes(front.budget_bytes)}"}}
+    text = {"text": {"value": name_budget(front.budget_bytes, resident=resident)}}
     return [
         annotate({"type": "rule", "color": INK, "strokeDash": [6, 4]}, {**at, "y2": {"value": "height"}}),
         annotate({"type": "text", "align": "left", "baseline": "top", "dx": 4, "dy": 4}, {**at, **text}),
