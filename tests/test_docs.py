@@ -120,7 +120,7 @@ def test_commands_of_the_documents_run(page: str, workplace: Path) -> None:
 PYTHON_PAGES = (
     *sorted({*PAGES} - {"docs/accuracy.md"}), "docs/runtime.md", "docs/cells.md", "docs/torch-plans.md",
     "docs/checks.md", "docs/start/pytorch.md", "docs/jax.md", "docs/executor.md",
-    pytest.param("docs/compiled.md", marks=pytest.mark.slow),
+    "docs/compiled.md",
 )  # fmt: skip
 #: Pages whose Python other tests run: tests/studies/test_docs.py and tests/examples/test_examples.py.
 RUN_ELSEWHERE = {"docs/sweep.md", "docs/sensitivity.md", "docs/lightning.md"}
@@ -128,8 +128,7 @@ RUN_ELSEWHERE = {"docs/sweep.md", "docs/sensitivity.md", "docs/lightning.md"}
 
 def test_every_page_with_python_is_run() -> None:
     pages = [page for page in (ROOT / "docs").rglob("*.md") if "```python\n" in page.read_text()]
-    listed = {page if isinstance(page, str) else page.values[0] for page in PYTHON_PAGES}
-    assert {page.relative_to(ROOT).as_posix() for page in pages} <= listed | RUN_ELSEWHERE
+    assert {page.relative_to(ROOT).as_posix() for page in pages} <= {*PYTHON_PAGES} | RUN_ELSEWHERE
 
 
 @pytest.mark.parametrize("page", PYTHON_PAGES)

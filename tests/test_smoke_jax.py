@@ -15,14 +15,14 @@ def test_a_scan_within_a_limit_is_that_of_jax() -> None:
     inputs = jax.random.normal(keys[1], (STEPS, BATCH, NEURONS))
     start = jnp.zeros((BATCH, NEURONS))
 
-    def step(w, state, x):  # type: ignore[no-untyped-def]
+    def step(w: jax.Array, state: jax.Array, x: jax.Array) -> tuple[jax.Array, jax.Array]:
         state = jnp.tanh(state @ w + x)
         return state, state.sum()
 
-    def plain(w):  # type: ignore[no-untyped-def]
+    def plain(w: jax.Array) -> jax.Array:
         return jax.lax.scan(lambda state, x: step(w, state, x), start, inputs)[1].sum()
 
-    def limited(w):  # type: ignore[no-untyped-def]
+    def limited(w: jax.Array) -> jax.Array:
         return ckptplan.jax.scan(lambda state, x: step(w, state, x), start, inputs, memory="8 kB")[1].sum()
 
     loss, gradient = jax.jit(jax.value_and_grad(plain))(weights)
