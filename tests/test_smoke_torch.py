@@ -28,7 +28,7 @@ def test_a_network_trains_within_a_limit_as_by_plain_bptt() -> None:
         inputs = torch.randn(STEPS, BATCH, 3) + one_hot(target, 3)
         optimizers[0].zero_grad()
 
-        def loss_of(t: int, output: torch.Tensor, target: torch.Tensor = target) -> torch.Tensor:
+        def loss_of(_: int, output: torch.Tensor, target: torch.Tensor = target) -> torch.Tensor:
             return cross_entropy(readout(output), target)
 
         result = bptt(cell, inputs, None, loss_of, memory="40 kB")
