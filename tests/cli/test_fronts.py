@@ -113,7 +113,7 @@ def test_a_picture_says_what_is_seen(tmp_path: Path) -> None:
     for words in (
         "Least time within each amount of local memory",
         "paper-snn on ipu-mk2, T = 64",
-        "budget 224.6 KiB",
+        "budget: 7.672 KiB of 224.6 KiB",
         "best: ",
         "knee: ",
         "time a batch",
