@@ -384,7 +384,9 @@ def changes():
 @pytest.mark.parametrize("factory", ["raises", "changes"])
 def test_an_error_of_a_cell_of_jax_is_all_that_is_printed(tmp_path: Path, factory: str) -> None:
     (tmp_path / "own_cells.py").write_text(_JAX_CELLS)
-    result = run_process("calibrate", "--cell", f"jax:own_cells:{factory}", cwd=tmp_path, PYTHONPATH=str(tmp_path))
+    result = run_process(
+        "calibrate", "--cell", f"jax:own_cells:{factory}", cwd=tmp_path, PYTHONPATH=str(tmp_path)
+    )
     assert result.returncode == 2
     assert result.stderr.startswith("ckptplan: ")
     assert result.stderr.count("\n") == 1
