@@ -14,7 +14,7 @@ import ckptplan
 from ckptplan.planning.request import Request
 from ckptplan.planning.suggestions import add_suggestions
 from tests.security.program import run_all
-from tests.support import run, small_plan, started
+from tests.support import run_process, small_plan, started
 
 COMMAND = f"{sys.executable} -m ckptplan"
 PLAN = "optimize --T 64 --strategies base,standard -o made.json"
@@ -93,23 +93,23 @@ def test_odd_variables_change_nothing(size: str, epoch: str, other: str, folder:
         **dict.fromkeys(("MPLBACKEND", "_CKPTPLAN_COMPLETE", "TYPER_USE_RICH"), other),
         "SOURCE_DATE_EPOCH": epoch,
     }
-    done = run("simulate", "plan.json", "--gantt", "g.pdf", cwd=folder, **odd)
+    done = run_process("simulate", "plan.json", "--gantt", "g.pdf", cwd=folder, **odd)
     assert (done.returncode, done.stderr) == (0, "picture written to g.pdf\n")
     assert max(map(len, done.stdout.splitlines())) <= 100
-    done = run("--help", **odd)
+    done = run_process("--help", **odd)
     assert (done.returncode, done.stderr) == (0, "")
     assert "optimize" in done.stdout
 
 
 def test_settings_of_matplotlib_in_the_folder_do_not_count(folder: Path) -> None:
     """`text.usetex` would run LaTeX on names."""
-    assert run("simulate", "plan.json", "--gantt", "before.svg", cwd=folder).returncode == 0
+    assert run_process("simulate", "plan.json", "--gantt", "before.svg", cwd=folder).returncode == 0
     (folder / "matplotlibrc").write_text("text.usetex: True\nfont.size: 40\nsvg.fonttype: path\n")
-    done = run("simulate", "plan.json", "--gantt", "after.svg", cwd=folder)
+    done = run_process("simulate", "plan.json", "--gantt", "after.svg", cwd=folder)
     assert done.returncode == 0, done.stderr
     assert (folder / "after.svg").read_bytes() == (folder / "before.svg").read_bytes()
     (folder / "matplotlibrc").write_bytes(b"\xff\xfe")
-    done = run("simulate", "plan.json", "--gantt", "after.svg", cwd=folder)
+    done = run_process("simulate", "plan.json", "--gantt", "after.svg", cwd=folder)
     assert done.returncode == 2
     assert "matplotlib cannot read its settings" in done.stderr
 
