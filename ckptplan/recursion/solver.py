@@ -234,7 +234,8 @@ def _prove_bound(job: TableProblem, *, units: int) -> float:
         tables = cached_tables(job, steps=problem.steps, units=job.units)
         return bounds.bound_by_optimum(problem, float(tables.unstored[problem.steps, units]))
     part = _tabulate_a_part(job)
-    if part is None:
+    if part is None or units >= part.steps * job.sizes.tape:
+        # Nothing, or nothing more: the part recomputes nothing.
         return bounds.bound_by_memory(problem)
     least = bounds.solve_blocks(part.narrow(units))
     return max(
@@ -248,6 +249,7 @@ def _table_candidates(
 ) -> Iterator[Candidate]:
     """Yield a schedule for each budget that allows a faster one than all smaller budgets."""
     row = tables.unstored[pieces]
+    is_ragged = (steps_in_all or pieces) < pieces * chunk
     forest = Forest(tables.decide, sizes=tables.sizes, chunk=chunk, steps=steps_in_all)
     for units in _improving(row):
         root = Part(Where.UNSTORED, pieces, units)
@@ -256,7 +258,7 @@ def _table_candidates(
             local_bytes=units * unit,
             build=partial(forest.grow, root),
             # A ragged first chunk costs less than a whole one, and more than none.
-            least_extra=float(tables.unstored[pieces - 1, units]) if chunk > 1 else None,
+            least_extra=float(tables.unstored[pieces - 1, units]) if is_ragged else None,
         )
 
 

@@ -115,14 +115,15 @@ class Optimal(Solved):
                 _make_problem(costs, unlimited, remote=remote, messages=messages) for messages in (False, True)
             )
             for free, solved, bounds in list_rungs(problem, effort=effort, progress=progress):
-                if remote and costs.overlaps_compute:
+                if remote and solved.exact and _ignores_messages(costs):
+                    # The same schedules at their full cost: none of the others is faster.
+                    paid = solve(replace(charged, free_bytes=free), effort=effort) or solved
+                    solutions = _price_all(paid, costs=costs, is_beaten=is_beaten)
+                elif remote and costs.overlaps_compute:
                     solutions, played = _play_some(solved, costs=costs, is_beaten=is_beaten, most=most_played)
                     most_played -= played
                 else:
                     solutions = _price_all(solved, costs=costs, is_beaten=is_beaten)
-                if remote and solved.exact and _ignores_messages(costs):
-                    paid = solve(replace(charged, free_bytes=free), effort=effort) or solved
-                    solutions += _price_all(paid, costs=costs, is_beaten=is_beaten)
                 for one in solutions:
                     one.settle()
                 proves = remote == room and not (costs.overlaps_compute and room)
