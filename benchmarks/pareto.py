@@ -2,11 +2,20 @@
 
 The job is paper-snn on ipu-mk2, whose tapes are as large as its states: a sequence of T steps has a front
 of about T points for each strategy. Times are those of the search alone, on one core.
+
+``python -m benchmarks.pareto whole`` measures whole calls of ``ckptplan.pareto`` instead, each in a process of
+its own, with the peak of its memory: the strategies that are compared by default, and the closed forms of a long
+sequence.
 """
 
 from __future__ import annotations
 
+import resource
+import sys
+import time
+from concurrent.futures import ProcessPoolExecutor
 from functools import partial
+from multiprocessing import get_context
 from typing import Any
 
 import ckptplan
@@ -44,8 +53,55 @@ def measured(steps: int, *, repeats: int) -> list[dict[str, Any]]:
     return [{"steps": steps, **line} for line in lines]
 
 
+#: Workload, profile, T and strategies of whole calls.
+WHOLE = [
+    ("paper-snn", "ipu-mk2", 4096, "default"),
+    ("paper-snn", "ipu-mk2", 100_000, "default"),
+    ("gru", "nvidia-a100-80gb", 100_000, "default"),
+    ("paper-snn", "ipu-mk2", 1_000_000, "closed"),
+]
+
+
+def trace_whole(workload: str, profile: str, steps: int, strategies: str) -> dict[str, Any]:
+    """Return the time and the peak memory of one call, in a process that does nothing else."""
+    job, machine = ckptplan.load_workload(workload).with_steps(steps), ckptplan.load_profile(profile)
+    start, used = time.perf_counter(), time.process_time()
+    front = ckptplan.pareto(job, machine, strategies=None if strategies == "default" else strategies)
+    return {
+        "workload": workload,
+        "profile": profile,
+        "steps": steps,
+        "strategies": strategies,
+        "points": len(front),
+        "seconds": time.perf_counter() - start,
+        "processor_seconds": time.process_time() - used,
+        "peak_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
+    }
+
+
+def measure_whole(*, repeats: int = 3) -> list[dict[str, Any]]:
+    """Return the quickest of some calls for each case."""
+    results = []
+    for case in WHOLE:
+        calls = []
+        for _ in range(repeats):
+            with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
+                calls.append(pool.submit(trace_whole, *case).result())
+        best = min(calls, key=lambda call: call["seconds"])
+        print(
+            f"{best['workload']:<10} {best['profile']:<17} {best['steps']:>9,} {best['strategies']:<8} "
+            f"{best['points']:>9,} points {best['seconds']:6.2f} s {best['peak_bytes'] / 1e6:6.0f} MB",
+            flush=True,
+        )
+        results.append(best)
+    return results
+
+
 def main() -> None:
-    """Print the table for both lengths."""
+    """Print the table for both lengths, or that of whole calls."""
+    if sys.argv[1:] == ["whole"]:
+        write("pareto_whole", measure_whole())
+        return
     results = [*measured(4096, repeats=9), *measured(10**6, repeats=3)]
     print(f"{'T':>10} {'strategy':<17} {'points':>9} {'median':>11} {'most':>11}")
     for line in results:

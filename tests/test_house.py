@@ -18,9 +18,3 @@ def test_no_class_name_is_used_twice() -> None:
                 places[node.name].append(f"{module.relative_to(PACKAGE)}:{node.lineno}")
     assert len(places) > 100
     assert {name: where for name, where in places.items() if len(where) > 1} == {}
-
-
-def test_no_module_is_over_400_lines() -> None:
-    lengths = {str(module.relative_to(PACKAGE)): len(module.read_text().splitlines()) for module in MODULES}
-    assert len(lengths) > 100
-    assert {name: length for name, length in lengths.items() if length > 400} == {}

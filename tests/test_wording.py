@@ -5,6 +5,7 @@ import pickle
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -90,8 +91,7 @@ def test_a_phrase_is_text_for_python_and_data_for_other_edges() -> None:
 
 def test_every_argument_that_is_spoken_of_is_an_option_of_some_command() -> None:
     """What modules call an argument is translated to an option that exists."""
-    commands = get_command(app).commands  # type: ignore[attr-defined]
-    known = {option for one in commands.values() for each in one.params for option in each.opts}
+    known = set(_options_of(get_command(app)))
     spoken = {
         node.args[0].value
         for module in below_the_command_line()
@@ -103,6 +103,13 @@ def test_every_argument_that_is_spoken_of_is_an_option_of_some_command() -> None
     }
     assert {"local_bytes", "repeats", "cell", "restart"} <= spoken
     assert {option_of(str(name)) for name in spoken} <= known
+
+
+def _options_of(command: Any) -> Iterator[str]:
+    for each in command.params:
+        yield from each.opts
+    for below in getattr(command, "commands", {}).values():
+        yield from _options_of(below)
 
 
 def error_of_another_batch() -> CkptplanError:

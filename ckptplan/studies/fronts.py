@@ -33,7 +33,7 @@ _LOT = 2**16
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Settings:
+class GridPoints:
     """The points of a closed form's front as its parameters, which are much shorter than its columns."""
 
     strategy: ClosedForm
@@ -47,7 +47,7 @@ class Settings:
 
 
 @lru_cache(maxsize=1)
-def _price(settings: Settings) -> Front:
+def _price(settings: GridPoints) -> Front:
     """Return the columns of a front. They are needed for one strategy after the other."""
     local, remote = (np.empty(settings.points, dtype=np.int64) for _ in range(2))
     seconds = np.empty(settings.points)
@@ -70,7 +70,7 @@ class StrategyFront:
     """The front of one strategy, with the answers of its points."""
 
     strategy: Strategy
-    points: Front | Settings
+    points: Front | GridPoints
     #: The answers behind the points.
     answers: Sequence[Answer]
     #: Whether every point of the front is included.
@@ -84,14 +84,14 @@ class StrategyFront:
     @property
     def front(self) -> Front:
         """The points as columns; those of a closed form are computed anew, unless they were the last ones."""
-        return _price(self.points) if isinstance(self.points, Settings) else self.points
+        return _price(self.points) if isinstance(self.points, GridPoints) else self.points
 
 
 @dataclass(frozen=True, kw_only=True)
 class ClosedFormAnswers(Sequence[Answer]):
     """The answers behind the points of a closed form's front, each made on demand from its columns."""
 
-    settings: Settings
+    settings: GridPoints
 
     def __len__(self) -> int:
         return len(self.settings)
@@ -197,7 +197,7 @@ def _trace_closed_form(strategy: ClosedForm, question: Question, *, resolution: 
         base_seconds=question.base_seconds,
     )
     front = trace_front(strategy, costs=question.costs, limits=limits, resolution=resolution)
-    settings = Settings(
+    settings = GridPoints(
         strategy=strategy,
         parameters={name: _shorten(column) for name, column in front.parameters.items()},
         costs=question.costs,

@@ -56,8 +56,8 @@ def pareto(
         workload: the training job.
         profile: the hardware.
         strategies: names or groups; None means those of ``optimize``. Closed forms are listed completely;
-            strategies such as ``optimal`` are solved for every budget that one table answers, and beyond it for
-            some, with a bound on what they may gain between these (``least_seconds``).
+            ``optimal`` has the schedules that it finds for any budget, with a bound on what another schedule
+            may gain (``least_seconds``); other solved strategies may have those of some budgets only.
         local_bytes: the budget of one unit that ``best`` and ``knee`` keep; it does not limit the front.
         headroom: share of local memory to leave free, as 0.1 or '10%'; replaces the profile's. A budget that
             ``local_bytes`` names has none unless it is given here.
