@@ -3,8 +3,9 @@
 The job is paper-snn on ipu-mk2, whose tapes are as large as its states: a sequence of T steps has a front
 of about T points for each strategy. Times are those of the search alone, on one core.
 
-``python -m benchmarks.pareto whole`` measures whole calls of ``ckptplan.pareto`` instead, each in a process of its
-own, with the peak of its memory: the strategies compared by default, and the closed forms of a long sequence.
+``python -m benchmarks.pareto whole`` measures whole calls of ``ckptplan.pareto`` instead, each in a process of
+its own, with the peak of its memory: the strategies compared by default, and the closed forms of a long
+sequence.
 """
 
 from __future__ import annotations
