@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,13 +14,30 @@ from tests.torch.impure.outcome import STRATEGIES, Outcome, run
 PAGE = Path(__file__).parents[3] / "docs/impure-cells.md"
 #: The families register their cases when they are imported, in this order.
 FAMILIES = (modules, functions, spiking, gradients, randomness, statistics, losses)
+#: Refusals that recur: a kind, what its message says of a place, and a pattern that finds the place.
+KINDS = (
+    ("memory", "changes in a step, and later steps read it", r"(?:^|: )([^:]+) changes? in a step\b"),
+    ("iterator", "an iterator that steps read, which cannot be set back", r"takes values from (\S+),"),
+    ("in place", "a parameter that a step changes, though steps run again", r"the parameter (\S+) in place"),
+    ("outside", "computed outside, by this operation, with its own graph", r"computed outside \(by (\w+)\)"),
+    ("other step", "holds a tensor with a graph of another step", r"\)\. (.+?)(?: and \d+ more)? holds?\b"),
+    ("`no_grad`", "another result under `torch.no_grad()`, where steps run that run again later", r"no_grad"),
+    ("random", "random numbers of a loss, which are not replayed when steps run again", r"draws random"),
+)
 _HEAD = f"""# Impure cells and losses, and what becomes of each
 
 A cell and a loss must depend on their arguments alone, because steps run again. These do not, or seem not to. \
 Each runs for {STEPS} steps under five plans ({", ".join(STRATEGIES)}), and its gradients are compared with \
 those of a plain loop that starts from the same seeds: *right* means equal to 1e-9 in fp64, *refused* means an \
-`InputError`, whose beginning the last column shows. Strategies are named where they differ. None is different \
-without a word. [What is checked](checks.md) says how, and what cannot be found.
+`InputError`. Strategies are named where they differ. None is different without a word. \
+[What is checked](checks.md) says how, and what cannot be found.
+
+The last column has the kind of the refusal and the place that its message names, or the beginning of a \
+message of no such kind:
+
+| kind | the place, in words of the message |
+|---|---|
+{chr(10).join(f"| {kind} | {told} |" for kind, told, _ in KINDS)}
 
 `python -m tests.torch.impure` writes this page; `tests/torch/test_impure.py` runs every case.
 """
@@ -61,8 +79,11 @@ def read_outcome(name: str, strategy: str) -> str:
 
 
 def _shorten(message: str) -> str:
-    """Return the beginning of a message, up to what is accepted and to a colon after the field."""
+    """Return the kind of a message and its place, or its beginning, up to a colon after the field."""
     text = message.partition(" (accepted:")[0]
+    for kind, _, pattern in KINDS:
+        if found := re.search(pattern, text):
+            return " ".join([kind, *(f"`{place}`" for place in found.groups())])
     field, _, rest = text.partition(": ")
     return f"{field}: {rest.partition(': ')[0]}".replace("|", r"\|") if rest else text
 
