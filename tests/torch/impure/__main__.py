@@ -28,12 +28,10 @@ _HEAD = f"""# Impure cells and losses, and what becomes of each
 
 A cell and a loss must depend on their arguments alone, because steps run again. These do not, or seem not to. \
 Each runs for {STEPS} steps under five plans ({", ".join(STRATEGIES)}), and its gradients are compared with \
-those of a plain loop that starts from the same seeds: *right* means equal to 1e-9 in fp64, *refused* means an \
-`InputError`. Strategies are named where they differ. None is different without a word. \
+those of a plain loop that starts from the same seeds: *right* means equal to 1e-9 in fp64. \
+All others are refused with an `InputError`: the last column has the kind of the refusal and the place that its \
+message names, or the beginning of a message of no such kind. None is different without a word. \
 [What is checked](checks.md) says how, and what cannot be found.
-
-The last column has the kind of the refusal and the place that its message names, or the beginning of a \
-message of no such kind:
 
 | kind | the place, in words of the message |
 |---|---|
@@ -49,7 +47,7 @@ def page() -> str:
 
 
 def _rows() -> Iterator[str]:
-    heads = ("case", "what it does", "outcome", "refusal")
+    heads = ("case", "what it does", "outcome")
     for family in dict.fromkeys(one.family for one in CASES.values()):
         yield from ("", f"## {family[0].upper()}{family[1:]}", "")
         yield from (f"| {' | '.join(heads)} |", "|---" * len(heads) + "|")
@@ -57,28 +55,31 @@ def _rows() -> Iterator[str]:
 
 
 def _row(name: str, case: Case) -> str:
-    outcomes = [run(case, strategy) for strategy in STRATEGIES]
-    message = next((one.message for one in reversed(outcomes) if one.message), "")
-    return f"| `{name}` | {case.what} | {_merge(outcomes)} | {_shorten(message)} |"
+    return f"| `{name}` | {case.what} | {_merge([run(case, strategy) for strategy in STRATEGIES])} |"
 
 
 def _merge(outcomes: list[Outcome]) -> str:
-    """Return what became of a case: a word, or the strategies behind each word if they differ."""
-    of: dict[str, list[str]] = {}
-    for strategy, one in zip(STRATEGIES, outcomes, strict=True):
-        of.setdefault(one.kind, []).append(strategy)
-    return next(iter(of)) if len(of) == 1 else "; ".join(f"{kind}: {', '.join(of[kind])}" for kind in of)
+    """Return what became of a case: right, or its refusal, or the strategies under which it is right and this."""
+    if any(one.kind == "different" for one in outcomes):
+        raise ValueError("a case is different without a word")
+    right = [strategy for strategy, one in zip(STRATEGIES, outcomes, strict=True) if one.kind == "right"]
+    if len(right) == len(STRATEGIES):
+        return "right"
+    refusal = shorten(next(one.message for one in reversed(outcomes) if one.message))
+    return f"right under {', '.join(right)}, else {refusal}" if right else refusal
 
 
-def read_outcome(name: str, strategy: str) -> str:
-    """Return what the page says of a case under a strategy."""
+def read_outcome(name: str, strategy: str) -> Outcome:
+    """Return what the page says of a case under a strategy, with the refusal as the page has it."""
     row = next(line for line in PAGE.read_text().splitlines() if line.startswith(f"| `{name}` |"))
-    told = row.split(" | ")[2]
-    groups = [group.partition(": ") for group in told.split("; ")]
-    return next(kind for kind, _, names in groups if not names or strategy in names.split(", "))
+    told = row.removesuffix(" |").split(" | ")[2]
+    under, mixed, refusal = told.removeprefix("right under ").partition(", else ")
+    if told == "right" or (mixed and strategy in under.split(", ")):
+        return Outcome("right")
+    return Outcome("refused", refusal if mixed else told)
 
 
-def _shorten(message: str) -> str:
+def shorten(message: str) -> str:
     """Return the kind of a message and its place, or its beginning, up to a colon after the field."""
     text = message.partition(" (accepted:")[0]
     for kind, _, pattern in KINDS:
