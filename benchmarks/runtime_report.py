@@ -27,15 +27,14 @@ RATIOS = (
 )
 ABOUT = (
     "`python -m benchmarks.runtime`, on one thread of a shared machine: T = 4,096, batch 32, 64 inputs, 256 "
-    "neurons, fp32, the loss inside the chunk, all in one run; medians of 5 rounds. Live tensors do not "
-    "include parameters and inputs. The prediction covers checkpoints, tapes and saved spikes, but no "
-    "gradients and workspaces. A fresh process is measured at its peak, with the growth that the run caused. "
+    "neurons, fp32, the loss inside the chunk; medians of 5 rounds. Live tensors do not include parameters and "
+    "inputs. The prediction covers checkpoints, tapes and saved spikes, but no gradients and workspaces. A "
+    "fresh process is measured at its peak, with the growth that the run caused. "
     "`torch.utils.checkpoint` is non-reentrant."
 )
 ABOUT_RATIOS = (
     "Ratios, with the bound that was set where there is one (≤). `torch.utils.checkpoint` has the same chunks; "
-    "beside `optimal` it is nested. The memory of the process is compared with the prediction and that of one "
-    "plain step."
+    "beside `optimal` it is nested. The process is compared with the prediction and one plain step."
 )
 NAMES = {"lif": "Spiking neurons (LIF)", "gru": "GRU"}
 
@@ -55,7 +54,7 @@ def document(results: dict[str, Any]) -> str:
 def write_document(results: dict[str, Any]) -> None:
     """Write the tables into the page."""
     before, rest = PAGE.read_text().split(BEGIN)
-    PAGE.write_text(before + BEGIN + document(results) + END + rest.split(END)[1])
+    PAGE.write_text(before + BEGIN + document(results) + END + rest.partition(END)[2])
 
 
 def _row(line: dict[str, Any]) -> str:
@@ -67,10 +66,8 @@ def _row(line: dict[str, Any]) -> str:
 def _replay(one: dict[str, Any], limits: list[dict[str, Any]]) -> str:
     limit = next(each for each in limits if each["what"] == f"{REPLAY}{one['inputs']}")
     return (
-        f"Replay of a chunk of 64 steps, inputs {one['inputs']}, {one['activity']:.1%} of neurons active: "
-        f"{one['replay_seconds'] * 1e3:.2f} ms, or {one['replay_after_forward_seconds'] * 1e3:.2f} ms "
-        "after a forward pass, which leaves other data in the caches; the forward pass takes "
-        f"{one['forward_seconds'] * 1e3:.2f} ms (ratio {_bound(limit)})."
+        f"Replay of a chunk of 64 steps, inputs {one['inputs']}: {one['replay_seconds'] * 1e3:.2f} ms, "
+        f"{_bound(limit)} of its forward pass."
     )
 
 

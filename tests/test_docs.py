@@ -4,6 +4,7 @@ import json
 import os
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -18,10 +19,10 @@ from benchmarks import (
     accuracy_tables,
     fused,
     networks_report,
+    runtime_report,
     wrong_profiles,
 )
 from benchmarks.accuracy_errors import bias
-from benchmarks.runtime_report import document
 from ckptplan.cost import paper
 from ckptplan.strategies.registry import all_strategies
 from tests.cost import test_paper
@@ -264,7 +265,22 @@ def _row_of_case(case: dict[str, Any]) -> str:
 def test_figures_for_executed_plans_are_those_measured() -> None:
     """The whole section, as the benchmark writes it."""
     results = json.loads((ROOT / "benchmarks/results/runtime.json").read_text())["results"]
-    assert document(results) in (ROOT / "docs/measured.md").read_text()
+    assert runtime_report.document(results) in (ROOT / "docs/measured.md").read_text()
+
+
+@pytest.mark.parametrize("report", [runtime_report, networks_report], ids=["runtime", "networks"])
+def test_writing_the_tables_leaves_the_rest_of_the_pages_as_it_is(
+    report: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also what stands behind the section of another benchmark."""
+    pages = {name: page for name, page in vars(report).items() if isinstance(page, Path)}
+    for name, page in pages.items():
+        shutil.copy(page, tmp_path / name)
+        monkeypatch.setattr(report, name, tmp_path / name)
+    benchmark = report.__name__.removeprefix("benchmarks.").removesuffix("_report")
+    report.write_document(json.loads((ROOT / f"benchmarks/results/{benchmark}.json").read_text())["results"])
+    for name, page in pages.items():
+        assert (tmp_path / name).read_text() == page.read_text()
 
 
 def test_figures_for_recurrent_layers_are_those_measured() -> None:
@@ -282,13 +298,18 @@ def test_figures_for_networks_are_those_measured() -> None:
 
 
 def test_figures_for_fronts_are_those_measured() -> None:
+    """The table shows some of the rows; each is, whole, one that was measured."""
     page = (ROOT / "docs/trade-offs.md").read_text()
     measured = json.loads((ROOT / "benchmarks/results/pareto.json").read_text())["results"]
     of = {(line["steps"], line["strategy"]): line for line in measured}
+    rows = set()
     for steps, name in of:
         if steps == 4096:
             short, long = of[4096, name]["median_seconds"] * 1e3, of[10**6, name]["median_seconds"]
-            assert f"| {short:.1f} ms | {long:.2f} s | {of[10**6, name]['points']:,} |" in page
+            rows.add(f"{name} | {short:.1f} ms | {long:.2f} s | {of[10**6, name]['points']:,}")
+    shown = {row.replace("`", "") for row in re.findall(r"^\| (.* ms \| .*) \|$", page, re.M)}
+    assert len(shown) >= 5
+    assert shown <= rows
 
 
 def test_pages_that_the_code_refers_to_exist() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from ckptplan.paper.claims.claim import COMPUTE, FITTED_MEMORY, TRANSFERS, Claim
+from ckptplan.paper.claims.claim import FITTED_MEMORY, Claim
 from ckptplan.paper.figures.content import PaperFigure
 from ckptplan.paper.setting import PaperSetting
 from ckptplan.paper.text import format_model, format_reading, format_value, name_judged, summarize
@@ -14,14 +14,13 @@ _HEAD = """\
 # The paper's figures and claims, from the model
 
 The paper is Bencheikh, Finkbeiner, Neftci 2024, [arXiv 2412.11810](https://arxiv.org/abs/2412.11810). \
-This page compares what it says with what the model computes for `{workload}` on `{profile}`. Every number is \
-computed, and the page is written by
+This page compares what it says with what the model computes for `{workload}` on `{profile}`. It is written by
 
 ```sh
 {page_command}
 ```
 
-The claims as data: `{claims_command}` (or `csv`); the points of a figure: `{points_command}`.
+The claims as data: `{claims_command}` (or `csv`); the points of a figure, such as 4: `{points_command}`.
 
 ## Claims
 
@@ -31,8 +30,7 @@ The claims as data: `{claims_command}` (or `csv`); the points of a figure: `{poi
 tests nothing.
 - **An input**: {judged} compare the paper's words with a number that the workload assumes, not with a result. \
 The verdict tests the paper against itself, not the model.
-- An asterisk marks numbers that depend on inputs that are assumed, not published. Below, "transfers" are the \
-rates, the latency and T_s.
+- An asterisk marks numbers that depend on inputs that are assumed, not published; the data name them.
 - "Not significant", "almost" and the like are read as up to 10 %, "unaffected" as up to 1 %. A largest T is \
 read as: it fits, and twice as many steps do not.
 - The model is the exact one of [equations](equations.md); the column "equations" has the value of the printed \
@@ -81,10 +79,7 @@ def render_page(
         "## What the agreements are worth\n",
         "\n".join(_render_notes(claims, agreeing=True)) + "\n",
         _FIGURES,
-        *(
-            _render_figure(figure, picture, command=command(figure=figure.number, format="csv"))
-            for figure, picture in zip(figures, pictures, strict=True)
-        ),
+        *(_render_figure(figure, picture) for figure, picture in zip(figures, pictures, strict=True)),
     ]
     return "\n".join(parts)
 
@@ -111,36 +106,16 @@ def _render_notes(claims: Sequence[Claim], *, agreeing: bool) -> Iterator[str]:
         if claim.agrees is not agreeing:
             continue
         # Not a Markdown list, which would renumber the claims.
-        yield f'**{number}.** *"{claim.quote}"* {claim.why}{_render_inputs(claim)}\n'
+        yield f'**{number}.** *"{claim.quote}"* {claim.why}{_render_fitted(claim)}\n'
 
 
-def _render_inputs(claim: Claim) -> str:
-    parts = []
-    if claim.fitted:
-        parts.append(f"Chosen so that it holds: {_name_inputs(claim.fitted)}.")
-    others = [field for field in claim.assumed if field not in claim.fitted]
-    if others:
-        parts.append(f"Assumed: {_name_inputs(others)}.")
-    return "".join(f" {part}" for part in parts)
+def _render_fitted(claim: Claim) -> str:
+    if not claim.fitted:
+        return ""
+    together = claim.fitted == FITTED_MEMORY
+    names = "resident bytes" if together else ", ".join(f"`{name}`" for name in claim.fitted)
+    return f" Chosen so that it holds: {names}."
 
 
-#: Inputs that are usually named together.
-_GROUPS = {
-    "step times": COMPUTE,
-    "transfers": TRANSFERS,
-    "resident bytes": FITTED_MEMORY,
-}
-
-
-def _name_inputs(names: Sequence[str]) -> str:
-    """Return the names of inputs, with one name for a whole group."""
-    together = {group: fields for group, fields in _GROUPS.items() if set(fields) <= set(names)}
-    alone = [name for name in names if not any(name in fields for fields in together.values())]
-    return ", ".join([*together, *(f"`{name}`" for name in alone)])
-
-
-def _render_figure(figure: PaperFigure, picture: str, *, command: str) -> str:
-    return (
-        f"### Figure {figure.number}. {figure.title}\n\n![{figure.title}]({picture})\n\n"
-        f"{figure.caption} Data: `{command}`.\n"
-    )
+def _render_figure(figure: PaperFigure, picture: str) -> str:
+    return f"### Figure {figure.number}. {figure.title}\n\n![{figure.title}]({picture})\n\n{figure.caption}\n"

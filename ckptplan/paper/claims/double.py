@@ -61,7 +61,7 @@ def double_near_standard(setting: PaperSetting) -> Claim:
         inputs=(*COMPUTE, *TRANSFERS),
         why=f"{describe_point(double)}, with a local peak {format_percent(above)} above the least of Remote, "
         f"recomputes {_count_recomputed(there, double):.1f} steps per step of the sequence, Standard at most "
-        "one. 'Almost' is read as up to 10 %.",
+        "one.",
     )
 
 

@@ -29,8 +29,8 @@ _HEAD = f"""# Impure cells and losses, and what becomes of each
 A cell and a loss must depend on their arguments alone, because steps run again. These do not, or seem not to. \
 Each runs for {STEPS} steps under five plans ({", ".join(STRATEGIES)}), and its gradients are compared with \
 those of a plain loop that starts from the same seeds: *right* means equal to 1e-9 in fp64. \
-All others are refused with an `InputError`: the last column has the kind of the refusal and the place that its \
-message names, or the beginning of a message of no such kind. None is different without a word. \
+All others are refused with an `InputError`: the last column has the kind of the refusal and the place that \
+its message names, or the beginning of a message of no such kind. None is different without a word. \
 [What is checked](checks.md) says how, and what cannot be found.
 
 | kind | the place, in words of the message |
@@ -59,7 +59,7 @@ def _row(name: str, case: Case) -> str:
 
 
 def _merge(outcomes: list[Outcome]) -> str:
-    """Return what became of a case: right, or its refusal, or the strategies under which it is right and this."""
+    """Return what became of a case: right, its refusal, or the strategies under which it is right and this."""
     if any(one.kind == "different" for one in outcomes):
         raise ValueError("a case is different without a word")
     right = [strategy for strategy, one in zip(STRATEGIES, outcomes, strict=True) if one.kind == "right"]
