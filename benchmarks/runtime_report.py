@@ -20,7 +20,6 @@ COLUMNS = {
 RATIOS = (
     ("time over checkpoint's", "time", "torch.utils.checkpoint"),
     ("over plain's", "time", "plain"),
-    ("over base's", "time", "ckptplan"),
     ("live over checkpoint's", "live peak", "torch.utils.checkpoint"),
     ("process over predicted", "process", "predicted"),
     ("its growth over predicted", "growth of the process", "predicted"),

@@ -90,17 +90,13 @@ def make_figure_3(setting: PaperSetting) -> PaperFigure:
         f"{double.points[-1].neurons_per_unit / base.points[-1].neurons_per_unit:.1f}"
         for base, double in (panel.series for panel in panels)
     )
-    parameters = "; ".join(
-        f"T = {steps}: chunk_size {double['chunk_size']}, remote_chunk_size {double['remote_chunk_size']}"
-        for steps, double in ((steps, two_level_setting(steps)) for steps, _ in FIGURE_3_JOBS)
-    )
     return PaperFigure(
         number=3,
         title="Double and Base over model sizes",
         caption=f"Curves end at the largest network that fits {describe_budget(setting)}; with Double it is "
         f"{ratios} times that of Base, from left to right. The paper names no parameters. chunk_size is the "
-        "fourth root of T and remote_chunk_size its square, from which section VI derives its O(T^(1/4)) "
-        f"({parameters}). Weights, and the spikes kept of each step, grow with the network.",
+        "fourth root of T and remote_chunk_size its square, from which section VI derives its O(T^(1/4)). "
+        "Weights, and the spikes kept of each step, grow with the network.",
         panels=panels,
     )
 

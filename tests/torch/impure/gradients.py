@@ -16,7 +16,7 @@ from tests.torch.impure.modules import Cell
 
 SLOPES = "gradients alone"
 PLACES = "objects of the standard library"
-LAZY = "made in the first call, then changed"
+LAZY = "made in the first call"
 SUMS = "sums for a last step"
 
 

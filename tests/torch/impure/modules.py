@@ -12,7 +12,7 @@ from tests.torch.impure.cases import Job, case, cell_case
 
 KEPT = "kept on the module"
 RECORDS = "written, never read"
-CACHES = "made once"
+CACHES = "made in the first call"
 STATES = "objects in the state"
 
 

@@ -12,8 +12,7 @@ from tests.torch.impure.cases import Job, case
 from tests.torch.impure.modules import Cell
 
 STATISTICS = "running statistics"
-WEIGHTS = "weights computed by hooks"
-HOOKS = "hooks"
+HOOKS = "hooks, and weights that they compute"
 
 
 def _normed(norm: torch.nn.Module, **more: Any) -> Job:
@@ -145,28 +144,28 @@ def data_dependent_scale() -> Job:
     return _normed(ActNorm())
 
 
-@case(WEIGHTS, "spectral norm, by a hook")
+@case(HOOKS, "spectral norm, by a hook")
 def spectral_norm_hook() -> Job:
     cell = Cell()
     torch.nn.utils.spectral_norm(cell.inner, "weight_hh")
     return Job(cell=cell)
 
 
-@case(WEIGHTS, "spectral norm, as a parametrization")
+@case(HOOKS, "spectral norm, as a parametrization")
 def spectral_norm() -> Job:
     cell = Cell()
     parametrizations.spectral_norm(cell.inner, "weight_hh")
     return Job(cell=cell)
 
 
-@case(WEIGHTS, "weight norm", right=True)
+@case(HOOKS, "weight norm", right=True)
 def weight_norm() -> Job:
     cell = Cell()
     parametrizations.weight_norm(cell.inner, "weight_hh")
     return Job(cell=cell)
 
 
-@case(WEIGHTS, "weight norm, under parametrize.cached()")
+@case(HOOKS, "weight norm, under parametrize.cached()")
 def cached_weight_norm() -> Job:
     cell, cached = Cell(), ExitStack()
     parametrizations.weight_norm(cell.inner, "weight_hh")
