@@ -31,8 +31,7 @@ tests nothing.
 - **An input**: {judged} compare the paper's words with a number that the workload assumes, not with a result. \
 The verdict tests the paper against itself, not the model.
 - An asterisk marks numbers that depend on inputs that are assumed, not published; the data name them.
-- "Not significant", "almost" and the like are read as up to 10 %, "unaffected" as up to 1 %. A largest T is \
-read as: it fits, and twice as many steps do not.
+- "Not significant", "almost" and the like are read as up to 10 %, "unaffected" as up to 1 %.
 - The model is the exact one of [equations](equations.md); the column "equations" has the value of the printed \
 equation, if there is one.
 

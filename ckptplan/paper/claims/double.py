@@ -68,7 +68,7 @@ def double_near_standard(setting: PaperSetting) -> Claim:
 def remote_chunk_of_double(setting: PaperSetting) -> Claim:
     """Section V: the best remote chunk is in the range 64 to 256."""
     there = setting.replace(steps=STUDY_STEPS)
-    double, knee = there.best("double"), there.best("double", objective="balanced")
+    double = there.best("double")
     free = count_states(there, there.profile.local_bytes)
     return make_claim(
         setting,
@@ -81,10 +81,7 @@ def remote_chunk_of_double(setting: PaperSetting) -> Claim:
         reading=between(64, 256),
         model=double.parameters["remote_chunk_size"],
         inputs=MEMORY,
-        why=f"Memory decides: {free:.0f} states are free, as many as {describe_point(double)} takes. The "
-        "paper does not define the best trade-off: the knee of time and memory (objective balanced) is at "
-        f"remote_chunk_size {knee.parameters['remote_chunk_size']}, {format_percent(there.overhead(knee))} "
-        "time.",
+        why=f"Memory decides: {free:.0f} states are free, as many as {describe_point(double)} takes.",
     )
 
 

@@ -46,8 +46,7 @@ def five_times_larger_networks(setting: PaperSetting) -> Claim:
         f"{grow.ratio('double'):.1f} times (Remote {grow.ratio('remote'):.1f}) if the spikes kept of "
         f"each step grow with the neurons; {stay.ratio('double'):.1f} (Remote {stay.ratio('remote'):.1f}) if "
         f"they do not, and then {twice.ratio('double'):.1f} (Remote {twice.ratio('remote'):.1f}) with a second "
-        f"copy of the weights. Double is at {_format_parameters(two_level_setting(MODEL_SIZE_STEPS))}, "
-        "Remote at chunk_size 1.",
+        "copy of the weights.",
     )
 
 
@@ -136,7 +135,3 @@ def memory_across_sizes(setting: PaperSetting) -> Claim:
         why=f"At {len(ratios)} sizes in {len(panels)} configurations Double needs {min(ratios):.2f} to "
         f"{max(ratios):.2f} of what Base needs.",
     )
-
-
-def _format_parameters(parameters: Mapping[str, int]) -> str:
-    return ", ".join(f"{name} {value}" for name, value in parameters.items())

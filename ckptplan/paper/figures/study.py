@@ -48,8 +48,8 @@ def make_figure_4(setting: PaperSetting) -> PaperFigure:
         caption=f"Filled markers fit {describe_budget(setting)}, hollow ones do not: at this length the spikes "
         f"of all steps, code and weights leave room for {count_free_states(there)} states, and of the "
         f"{len(points)} settings of Hierarchical and Double drawn {sum(point.fits for point in points)} fit. "
-        "Standard and Remote at the same chunk_size are the baselines. The memory axis is cut: Standard rises to "
-        f"{describe_most_memory(baselines)}.",
+        "Standard and Remote at the same chunk_size are the baselines. The memory axis is cut: Standard rises "
+        f"to {describe_most_memory(baselines)}.",
         panels=panels,
     )
 
