@@ -21,7 +21,7 @@ KINDS = (
     ("in place", "a parameter that a step changes, though steps run again", r"the parameter (\S+) in place"),
     ("outside", "computed outside, by this operation, with its own graph", r"computed outside \(by (\w+)\)"),
     ("other step", "holds a tensor with a graph of another step", r"\)\. (.+?)(?: and \d+ more)? holds?\b"),
-    ("`no_grad`", "another result under `torch.no_grad()`, where steps run that run again later", r"no_grad"),
+    ("no_grad", "another result under `torch.no_grad()`, where steps run that run again later", r"no_grad"),
     ("random", "random numbers of a loss, which are not replayed when steps run again", r"draws random"),
 )
 _HEAD = f"""# Impure cells and losses, and what becomes of each
