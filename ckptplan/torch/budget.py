@@ -14,6 +14,7 @@ from ckptplan.errors import Infeasible, InputError, quote_value
 from ckptplan.execution.advice import find_limit, leave_margin, refuse_limit
 from ckptplan.model.plan import Plan
 from ckptplan.model.workload import Basis
+from ckptplan.planning.ranking import rank_strategies
 from ckptplan.planning.request import Request
 from ckptplan.torch.ambient import Autocast
 from ckptplan.torch.constants import refuse_other_leaves
@@ -22,7 +23,6 @@ from ckptplan.torch.known_kinds import ConstantNotes, Constants, KnownKinds
 from ckptplan.torch.measurement import Measurement, choose_count, find_device, measure_call
 from ckptplan.torch.memory import available_bytes
 from ckptplan.torch.parameters import list_parameters
-from ckptplan.torch.plan_cache import search_plan
 from ckptplan.torch.surroundings.number_holders import TensorHolder
 from ckptplan.torch.surroundings.walk import walk
 from ckptplan.torch.trees import flatten
@@ -254,7 +254,7 @@ def _find_code(thing: Any) -> Any:
 
 @lru_cache(maxsize=1024)
 def _plan(measurement: Measurement, steps: int, limit: int, kept: int) -> Plan:
-    return search_plan(_make_request(measurement, steps, limit, kept))
+    return rank_strategies(_make_request(measurement, steps, limit, kept)).best()
 
 
 def _make_request(measurement: Measurement, steps: int, limit: int, kept: int) -> Request:
