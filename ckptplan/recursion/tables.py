@@ -33,8 +33,8 @@ from ckptplan.recursion.tree import Decision, Part, UnitSizes
 
 Values: TypeAlias = npt.NDArray[np.float64]
 
-#: Rows of a piece: with tens of units a row, it fits the second-level cache.
-_ROWS = 256
+#: Entries of a piece: four pieces fit a second-level cache of a MiB.
+_PIECE = 2**15
 _INFINITE = float("inf")
 #: Largest number of entries of one table; there are seven tables of eight bytes an entry.
 CELLS = 5 * 10**6
@@ -187,7 +187,7 @@ class Splits:
     def __init__(self, rests: Values, heads: Values) -> None:
         self.last, self.width = rests.shape[0] - 1, rests.shape[1]
         self.rests, self.heads = rests.reshape(-1), heads.reshape(-1)
-        self.piece = min(_ROWS, rests.shape[0]) * self.width
+        self.piece = min(max(1, _PIECE // self.width), rests.shape[0]) * self.width
         self.sums, self.least_sums = np.empty(self.piece), np.empty(self.piece)
 
     def least(self, t: int) -> Values:
