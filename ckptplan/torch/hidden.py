@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable
 import torch
 
 from ckptplan.errors import InputError
+from ckptplan.torch.slopes import Slopes
 from ckptplan.torch.surroundings.holders import IteratorHolder
 from ckptplan.torch.surroundings.iterators import TapHolder
 from ckptplan.torch.surroundings.number_holders import GradientHolder, TensorHolder
@@ -89,9 +90,7 @@ def refuse_hidden_state(
     if not places:
         return
     surroundings.put_back(world)
-    result = take()
-    slopes = try_slopes(result)
-    present = result.detach()
+    present, slopes = _take_with_slopes(take)
     surroundings.put_back(world)
     read = find_read_places(take, surroundings, world, places, present, slopes=slopes)
     if not read and are_equal(usual.tensors, present.tensors, rounding=_ROUNDING):
@@ -107,6 +106,13 @@ def refuse_hidden_state(
     )
     error.surroundings, error.places = surroundings, read
     raise error
+
+
+def _take_with_slopes(take: Callable[[], StepResult]) -> tuple[StepResult, Slopes | None]:
+    """Run a step; return its result outside of its graph, which is gone before another step runs."""
+    result = take()
+    slopes = try_slopes(result)
+    return result.detach(), slopes
 
 
 def list_names(places: Iterable[Place]) -> str:

@@ -154,11 +154,9 @@ class SequenceWatch:
 
         with self._generators.aside(), torch.enable_grad():
             try:
-                usual = take()
+                usual = take().detach()
                 self._with_graph |= {one for one in places if holds_graph(surroundings.value_of(one))}
-                refuse_hidden_state(
-                    take, surroundings, world, places, usual.detach(), when=" during the sequence"
-                )
+                refuse_hidden_state(take, surroundings, world, places, usual, when=" during the sequence")
             finally:
                 surroundings.put_back(world)
 

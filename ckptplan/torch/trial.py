@@ -158,13 +158,18 @@ def are_equal(
     for one, other in zip(ones, others, strict=True):
         if one.shape != other.shape:
             return False
-        wide = _widen(one)
-        difference = (wide - _widen(other)).abs().nan_to_num(0.0, posinf=0.0)
-        scale = wide.abs().nan_to_num(0.0, posinf=0.0)
         share = max(rounding, 4 * torch.finfo(one.dtype).eps) if one.is_floating_point() else rounding
-        if one.numel() and float(difference.max()) > share * float(scale.max()):
-            return False
+        if one.numel():
+            wide = _widen(one)
+            difference = _largest(wide - _widen(other))
+            if difference > share * _largest(wide):
+                return False
     return True
+
+
+def _largest(tensor: torch.Tensor) -> float:
+    """Return the largest absolute value of the finite numbers."""
+    return float(tensor.abs().nan_to_num_(0.0, posinf=0.0).max())
 
 
 def _widen(tensor: torch.Tensor) -> torch.Tensor:
@@ -234,9 +239,8 @@ def _differs(
 ) -> bool:
     try:
         leaves = disturb()
-        found = take()
-        reached = {id(leaf) for leaf in find_graph_leaves(found.tensors)}
-        steeper = slopes is not None and are_steeper(slopes, measure_slopes(found.tensors, found.roots))
+        found, reached, others = _take_apart(take, with_slopes=slopes is not None)
+        steeper = slopes is not None and are_steeper(slopes, others)
     except (torch.OutOfMemoryError, MemoryError):
         raise
     except Exception:
@@ -245,6 +249,16 @@ def _differs(
         return True
     made = {id(leaf) for leaf in leaves}
     return steeper or bool(made & reached) or not are_equal(usual.tensors, found.tensors, rounding=1e-5)
+
+
+def _take_apart(take: Callable[[], StepResult], *, with_slopes: bool) -> tuple[StepResult, set[int], Slopes]:
+    """Run a step; return its result outside of its graph, the ids of the graph's leaves, and its gradients.
+
+    The graph is gone then: what is compared is held beside none.
+    """
+    found = take()
+    reached = {id(leaf) for leaf in find_graph_leaves(found.tensors)}
+    return found.detach(), reached, measure_slopes(found.tensors, found.roots) if with_slopes else {}
 
 
 def are_steeper(ones: Slopes, others: Slopes) -> bool:
