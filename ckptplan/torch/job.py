@@ -231,7 +231,7 @@ class Job:
             with_graph=probed.with_graph,
             trial=probed.trial,
             generators=self._find_generators(probed),
-            checks=self.verify,
+            forgives_noise=not self.verify,
             roots=self._list_roots(probed),
             expected=probed.changed if probed.recalled else None,
         )

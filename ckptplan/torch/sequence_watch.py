@@ -40,7 +40,7 @@ class SequenceWatch:
         with_graph: the places that held tensors with a graph in the trial.
         trial: runs single steps aside.
         generators: the random generators.
-        checks: whether hidden state that shows only during the sequence is looked for.
+        forgives_noise: whether a step that differs from itself, with nothing changed, is none of hidden state.
         roots: leaves that require a gradient, from which a plain loop computes what steps leave behind.
         expected: what steps changed in earlier calls, holders with keys, if there was no trial in this one.
     """
@@ -54,7 +54,7 @@ class SequenceWatch:
         with_graph: Collection[Place],
         trial: Trial,
         generators: Generators,
-        checks: bool,
+        forgives_noise: bool,
         roots: Sequence[torch.Tensor],
         expected: Iterable[tuple[Holder, Any]] | None = None,
     ) -> None:
@@ -72,7 +72,7 @@ class SequenceWatch:
         self.when_refused: Callable[[], object] = int
         #: The numbers of holders that the sweep made.
         self._made: list[int] = []
-        self._trial, self._generators, self._checks = trial, generators, checks
+        self._trial, self._generators, self._forgives_noise = trial, generators, forgives_noise
         self._drawn = generators.state()
         self._early: Snapshot | None = None
         #: A state, and the step that runs from it.
@@ -86,7 +86,7 @@ class SequenceWatch:
 
     def note_action(self, state: Any, step: int) -> None:
         """Remember the surroundings after the first action, if steps are left, which run from ``step`` on."""
-        if self._early is not None or not self._checks or self._before is None:
+        if self._early is not None or self._before is None:
             return
         self._early = self._surroundings.take()
         if changed := self._surroundings.list_changes(self._before, self._early):
@@ -156,7 +156,15 @@ class SequenceWatch:
             try:
                 usual = take().detach()
                 self._with_graph |= {one for one in places if holds_graph(surroundings.value_of(one))}
-                refuse_hidden_state(take, surroundings, world, places, usual, when=" during the sequence")
+                refuse_hidden_state(
+                    take,
+                    surroundings,
+                    world,
+                    places,
+                    usual,
+                    when=" during the sequence",
+                    forgives_noise=self._forgives_noise,
+                )
             finally:
                 surroundings.put_back(world)
 
