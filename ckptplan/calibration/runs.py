@@ -21,19 +21,17 @@ import torch
 
 from ckptplan.calibration.cells import MeasuredNetwork
 from ckptplan.errors import CkptplanError, InputError
-from ckptplan.execution.events import Frontier, track_of
+from ckptplan.execution.execute import Frontier, track_of
 from ckptplan.model.plan import Plan
 from ckptplan.planning.playback import make_schedule
 from ckptplan.schedule.actions import Action, Tier
 from ckptplan.schedule.schedule import Schedule
 from ckptplan.schedule.timeline import Event
 from ckptplan.torch import Compile, PlanMismatch, bptt
-from ckptplan.torch.allocated import measure_allocated
-from ckptplan.torch.clock import Clock, choose_clock
-from ckptplan.torch.compiled.reasons import CompileFallback
+from ckptplan.torch.compiled.steps import CompileFallback
 from ckptplan.torch.executor import Executor, Observer
 from ckptplan.torch.inputs import iterate_steps, make_sequence
-from ckptplan.torch.meters import LiveBytes
+from ckptplan.torch.meters import Clock, LiveBytes, choose_clock, measure_allocated
 
 
 class Timeline:

@@ -10,10 +10,9 @@ from typing import Any
 
 import torch
 
-from ckptplan.torch.backward import compute_gradients
 from ckptplan.torch.chunk_cell import ChunkCell, SavedOutputs, reverse_chunk
 from ckptplan.torch.engine import Engine, Incoming, Tape
-from ckptplan.torch.gradients import Gradient, Gradients
+from ckptplan.torch.gradients import Gradient, Gradients, compute_gradients
 from ckptplan.torch.graphs import as_graph_roots
 from ckptplan.torch.inputs import Sequence
 from ckptplan.torch.losses import Outputs, Terms

@@ -7,12 +7,11 @@ from collections.abc import Callable, Iterable
 import torch
 
 from ckptplan.errors import InputError
-from ckptplan.torch.slopes import Slopes
 from ckptplan.torch.surroundings.holders import IteratorHolder
 from ckptplan.torch.surroundings.iterators import TapHolder
 from ckptplan.torch.surroundings.number_holders import GradientHolder, TensorHolder
 from ckptplan.torch.surroundings.snapshot import Place, Snapshot, Surroundings
-from ckptplan.torch.trial import StepResult, are_equal, find_read_places, try_slopes
+from ckptplan.torch.trial import Slopes, StepResult, are_equal, find_read_places, try_slopes
 
 #: Relative difference of results that rounding may cause.
 _ROUNDING = 1e-5

@@ -24,8 +24,7 @@ from ckptplan.torch.kept import StaleFindingsError
 from ckptplan.torch.leftovers import guard_leftovers
 from ckptplan.torch.surroundings.holders import Content, Holder
 from ckptplan.torch.surroundings.number_holders import ArrayHolder, GradientHolder, TensorHolder
-from ckptplan.torch.surroundings.snapshot import Place, Snapshot, Surroundings
-from ckptplan.torch.surroundings.values import holds_graph
+from ckptplan.torch.surroundings.snapshot import Place, Snapshot, Surroundings, holds_graph
 from ckptplan.torch.surroundings.walk import walk
 from ckptplan.torch.trial import StepResult, Trial, detach_state
 

@@ -17,7 +17,7 @@ from torch.nn.utils import parametrize
 import ckptplan
 from ckptplan.schedule.actions import Backward, Record
 from ckptplan.torch import bptt, unroll
-from ckptplan.torch.surroundings.graphs import name_graphs
+from ckptplan.torch.held_graphs import name_graphs
 from tests.torch.support import plan_of
 
 STEPS = 16

@@ -18,8 +18,7 @@ from torch._inductor.custom_graph_pass import CustomGraphPass, get_hash_for_file
 from torch.utils._pytree import tree_map_only
 
 from ckptplan.torch.compiled.piece import copy_from_graph
-from ckptplan.torch.compiled.reasons import PieceError
-from ckptplan.torch.compiled.steps import VARIABLE, PieceFunction, copy_function
+from ckptplan.torch.compiled.steps import VARIABLE, PieceError, PieceFunction, copy_function
 from ckptplan.torch.compiling.explain import TooManyGraphsError, explain_error
 from ckptplan.torch.compiling.merge import MergeProducts
 

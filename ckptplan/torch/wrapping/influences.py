@@ -8,10 +8,9 @@ from typing import Any, TypeAlias
 
 import torch
 
-from ckptplan.torch.slopes import Slopes, measure_slopes
 from ckptplan.torch.surroundings.snapshot import Snapshot, Surroundings
 from ckptplan.torch.trees import flatten
-from ckptplan.torch.trial import are_steeper, detach_state
+from ckptplan.torch.trial import Slopes, are_steeper, detach_state, measure_slopes
 from ckptplan.torch.wrapping.slots import Slot, are_equal_values, copy_tensors, depends_on
 
 #: Whether the output differs, and which slots hold something else after the step.
