@@ -31,10 +31,9 @@ if TYPE_CHECKING:
     from ckptplan.storage.schedules import load_schedule
     from ckptplan.storage.toml_files import save_profile, save_workload
     from ckptplan.storage.workloads import load_workload
-    from ckptplan.studies.largest import largest
+    from ckptplan.studies.largest import Reach, largest
     from ckptplan.studies.machines import MachineComparison, compare_machines
     from ckptplan.studies.pareto import ParetoFront, pareto
-    from ckptplan.studies.reach import Reach
     from ckptplan.studies.sensitivity import sensitivity
     from ckptplan.studies.sweep import sweep
 
@@ -83,7 +82,7 @@ _HOMES = {
     "MissingExtra": "ckptplan.errors",
     "ParetoFront": "ckptplan.studies.pareto",
     "Plan": "ckptplan.model.plan",
-    "Reach": "ckptplan.studies.reach",
+    "Reach": "ckptplan.studies.largest",
     "Schedule": "ckptplan.schedule.schedule",
     "Trace": "ckptplan.schedule.simulator",
     "Workload": "ckptplan.model.workload",

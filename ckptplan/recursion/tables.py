@@ -29,8 +29,9 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from ckptplan.cost.arrays import SUM_ROUNDING
 from ckptplan.model.split import Choice, Where
-from ckptplan.recursion.action_costs import FREE, ActionCosts
+from ckptplan.recursion.problem import FREE, ActionCosts
 from ckptplan.recursion.tree import Decision, Part, UnitSizes
 
 Values: TypeAlias = npt.NDArray[np.float64]
@@ -38,8 +39,6 @@ Values: TypeAlias = npt.NDArray[np.float64]
 #: Entries of a piece: four pieces fit a second-level cache of a MiB.
 _PIECE = 2**15
 _INFINITE = float("inf")
-#: Share of a cost by which sums in another order may differ.
-_ROUNDING = 1e-12
 #: With fewer than this share of the columns, rows that are not adjacent are quicker to read.
 _FEW = 1 / 8
 #: Largest number of entries of one table; there are seven tables of eight bytes an entry.
@@ -154,7 +153,7 @@ class Tables:
         if more < 0:
             return len(remote)
         # Sums in another order may differ by rounding.
-        places = np.flatnonzero(least_local + more <= remote * (1 + _ROUNDING))
+        places = np.flatnonzero(least_local + more <= remote * (1 + SUM_ROUNDING))
         return int(places[-1]) + 1 if len(places) else 0
 
     def decide(self, part: Part) -> Decision:

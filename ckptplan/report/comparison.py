@@ -10,7 +10,7 @@ from rich.console import Console
 from ckptplan.cost.case import Case
 from ckptplan.errors import Infeasible
 from ckptplan.model.plan import Plan
-from ckptplan.planning.same_schedules import group_same_schedules, list_same_schedules
+from ckptplan.planning.resolution import group_same_schedules, list_same_schedules
 from ckptplan.report.aligned import align_bytes, align_percents, align_ratios, align_seconds
 from ckptplan.report.budget import print_budget, print_warning
 from ckptplan.report.columns import Cell, FittedTable, TableColumn, wrap_lines

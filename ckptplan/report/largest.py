@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.text import Text
 
 from ckptplan.cost.case import Case
-from ckptplan.planning.same_schedules import list_same_schedules
+from ckptplan.planning.resolution import list_same_schedules
 from ckptplan.report.aligned import align_counts, align_percents, align_seconds
 from ckptplan.report.budget import print_budget, print_warning
 from ckptplan.report.columns import Cell, FittedTable, TableColumn, wrap_lines
@@ -21,7 +21,7 @@ from ckptplan.report.view import View
 from ckptplan.storage.plans import plan_document
 from ckptplan.storage.tables import Columns, Rows
 from ckptplan.strategies.registry import strategy_of
-from ckptplan.studies.reach import Reach
+from ckptplan.studies.largest import Reach
 from ckptplan.units import format_count, format_percent
 from ckptplan.wording import Wording
 

@@ -17,9 +17,8 @@ from ckptplan.report.view import View
 from ckptplan.storage.tables import Columns, Row, Rows
 from ckptplan.strategies.registry import all_parameters
 from ckptplan.studies.axes import Axis, Value
-from ckptplan.studies.error_bars import ErrorBars
 from ckptplan.studies.rows import parameter_columns
-from ckptplan.studies.sensitivity import FACTORS, Best, BreakEven, Influence, Replanned, Sensitivity
+from ckptplan.studies.sensitivity import FACTORS, Best, BreakEven, ErrorBars, Influence, Replanned, Sensitivity
 from ckptplan.units import format_percent, format_seconds
 from ckptplan.wording import Argument, Wording
 

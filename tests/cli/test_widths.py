@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 
 import ckptplan
 from ckptplan.calibration.validation import Regret, Row
-from ckptplan.cli.app import app
+from ckptplan.cli.app import make_app
 from ckptplan.report.formats import table as table_format
 from ckptplan.report.formats.table import Table, print_table
 from ckptplan.report.validation import view_validation
@@ -72,7 +72,7 @@ def drawn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Draw]:
         ckptplan.save_plan(small_plan(), name)
     # What a page writes first.
     ckptplan.save_workload(ckptplan.load_workload("paper-snn").with_steps(64), "snn.toml")
-    assert CliRunner().invoke(app, ["schedule", "plan.json", "-o", "schedule.jsonl"]).exit_code == 0
+    assert CliRunner().invoke(make_app(), ["schedule", "plan.json", "-o", "schedule.jsonl"]).exit_code == 0
     return found
 
 
@@ -105,7 +105,7 @@ def test_the_documents_have_such_commands() -> None:
 
 @pytest.mark.parametrize("command", documented())
 def test_words_and_numbers_are_whole_at_every_width(command: str, drawn: list[Draw]) -> None:
-    done = CliRunner().invoke(app, shlex.split(command)[1:], prog_name="ckptplan")
+    done = CliRunner().invoke(make_app(), shlex.split(command)[1:], prog_name="ckptplan")
     assert done.exit_code == 0, done.output
     assert drawn
     for draw in drawn:
@@ -114,12 +114,12 @@ def test_words_and_numbers_are_whole_at_every_width(command: str, drawn: list[Dr
 
 @pytest.mark.parametrize("name", ["profiles show nvidia-h200", "workloads show paper-snn", "paper --figure 3"])
 def test_other_tables_are_whole_too(name: str, drawn: list[Draw]) -> None:
-    assert CliRunner().invoke(app, name.split()).exit_code == 0
+    assert CliRunner().invoke(make_app(), name.split()).exit_code == 0
     is_kept(drawn[0])
 
 
 def test_a_whole_basis_is_whole_at_every_width(drawn: list[Draw]) -> None:
-    assert CliRunner().invoke(app, ["optimize", "--T", "1024", "--basis"]).exit_code == 0
+    assert CliRunner().invoke(make_app(), ["optimize", "--T", "1024", "--basis"]).exit_code == 0
     is_kept(drawn[0])
 
 

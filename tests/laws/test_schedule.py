@@ -9,7 +9,7 @@ from ckptplan.model.record import Parameters
 from ckptplan.model.step_costs import StepCosts
 from ckptplan.schedule.illegal import IllegalAction
 from ckptplan.schedule.simulator import play
-from ckptplan.search.box import Limits, find_best_setting
+from ckptplan.search.best_setting import Limits, find_best_setting
 from ckptplan.search.objective import least_time
 from ckptplan.strategies.protocol import Strategy
 from tests.support import CLOSED, changed, plain_costs, setting_of, step_costs

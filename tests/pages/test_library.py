@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from ckptplan.report.html import library
-from ckptplan.report.html.library import load_library
+from ckptplan.report.html import page
+from ckptplan.report.html.page import load_library
 from ckptplan.storage import cache
 
 SCRIPT = "window.drawChart = 1;\r\n"
@@ -24,7 +24,7 @@ def made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[int]:
         count.append(1)
         return SCRIPT
 
-    monkeypatch.setattr(library, "_make", make)
+    monkeypatch.setattr(page, "_make", make)
     monkeypatch.setenv(cache.VARIABLE, str(tmp_path))
     return count
 
@@ -55,8 +55,8 @@ def test_the_script_is_that_of_the_installed_release(tmp_path: Path, monkeypatch
     assert len(first) > 500_000
     assert "drawChart" in first
     assert load_anew() == first
-    monkeypatch.setattr(library, "version", lambda _: "99.0")
-    assert library._find_file() not in list((tmp_path / "charts").iterdir())
+    monkeypatch.setattr(page, "version", lambda _: "99.0")
+    assert page._find_file() not in list((tmp_path / "charts").iterdir())
 
 
 @pytest.mark.parametrize("content", [b"", b"\xff", b"alert(1)", b"// 00\nalert(1)"])

@@ -29,8 +29,8 @@ from ckptplan.report.style import styled
 from ckptplan.report.sweep import Summary
 from ckptplan.report.tornado import draw_tornado
 from ckptplan.storage.tables import Row, csv_text
+from ckptplan.studies.largest import Reach
 from ckptplan.studies.pareto import ParetoFront
-from ckptplan.studies.reach import Reach
 from ckptplan.studies.sensitivity import sensitivity
 from ckptplan.studies.sweep import iterate_rows, make_sweep
 

@@ -17,7 +17,7 @@ from ckptplan.report.infeasible import format_infeasible
 from ckptplan.report.largest import view_reaches
 from ckptplan.report.limits import limit_words
 from ckptplan.report.sweep import Summary
-from ckptplan.studies.reach import Reach
+from ckptplan.studies.largest import Reach
 from ckptplan.studies.sweep import make_sweep
 from tests.support import run
 
