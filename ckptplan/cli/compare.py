@@ -192,9 +192,8 @@ def _compare_machines(
 
         write_page(html, lambda: make_machines_page(comparison, view, command=options.command_line()))
     if machines.plot:
-        from ckptplan.report.machines_plot import draw_machines
-        from ckptplan.report.sizes import SIZES
-        from ckptplan.report.style import save_picture, styled
+        from ckptplan.report.machines import draw_machines
+        from ckptplan.report.style import SIZES, save_picture, styled
 
         with styled(SIZES[machines.size]):
             save_picture(draw_machines(comparison, SIZES[machines.size]), machines.plot, option="--plot")

@@ -118,8 +118,7 @@ def _contents(setting: "PaperSetting", number: int | None) -> "Sequence[PaperFig
 
 def _draw(setting: "PaperSetting", number: int | None, folder: str, format_: PictureFormat, size: str) -> None:
     from ckptplan.paper.pictures import draw_figure
-    from ckptplan.report.sizes import SIZES
-    from ckptplan.report.style import save_picture, styled
+    from ckptplan.report.style import SIZES, save_picture, styled
 
     try:
         Path(folder).mkdir(parents=True, exist_ok=True)

@@ -133,8 +133,7 @@ def _drawn(plan: "Plan", schedule: str | None, path: str, size: str) -> "Iterato
     """Collect events, and draw them when the schedule ends."""
     from ckptplan.cost.case import Case
     from ckptplan.report.gantt import Gantt
-    from ckptplan.report.sizes import SIZES
-    from ckptplan.report.style import save_picture, styled
+    from ckptplan.report.style import SIZES, save_picture, styled
 
     resident = Case(workload=plan.workload, profile=plan.profile).costs.resident_bytes
     picture = Gantt(plan, resident_bytes=resident, schedule=schedule)

@@ -145,9 +145,8 @@ def _make_page(sweep: Sweep) -> SweepPage:
 
 
 def _draw(picture: SweepPicture, path: str, size: str) -> None:
-    from ckptplan.report.sizes import SIZES
-    from ckptplan.report.style import save_picture, styled
-    from ckptplan.report.sweep_draw import draw_sweep
+    from ckptplan.report.style import SIZES, save_picture, styled
+    from ckptplan.report.sweep_plot import draw_sweep
 
     with styled(SIZES[size]):
         save_picture(draw_sweep(picture, SIZES[size]), path, option="--plot")

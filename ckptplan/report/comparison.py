@@ -11,12 +11,26 @@ from ckptplan.cost.case import Case
 from ckptplan.errors import Infeasible
 from ckptplan.model.plan import Plan
 from ckptplan.planning.same_schedules import group_same_schedules, list_same_schedules
-from ckptplan.report.aligned import align_bytes, align_percents, align_ratios, align_seconds
-from ckptplan.report.budget import print_budget, print_warning
-from ckptplan.report.columns import Cell, FittedTable, TableColumn, wrap_lines
+from ckptplan.report.columns import (
+    Cell,
+    FittedTable,
+    TableColumn,
+    align_bytes,
+    align_percents,
+    align_ratios,
+    align_seconds,
+    wrap_lines,
+)
+from ckptplan.report.fields import (
+    PROVED,
+    make_names_cell,
+    make_plan_row,
+    passed_over,
+    print_budget,
+    print_title,
+    print_warning,
+)
 from ckptplan.report.infeasible import format_verdict
-from ckptplan.report.plan_rows import make_plan_row
-from ckptplan.report.plan_text import PROVED, make_names_cell, passed_over, print_title
 from ckptplan.report.view import View
 from ckptplan.storage.plans import plan_document
 from ckptplan.storage.tables import Rows

@@ -11,11 +11,24 @@ import numpy.typing as npt
 from rich.console import Console
 
 from ckptplan.model.plan import Plan
-from ckptplan.report.aligned import align_bytes, align_counts, align_percents, align_seconds
-from ckptplan.report.budget import print_budget, print_warning
-from ckptplan.report.columns import Cell, FittedTable, TableColumn, wrap_lines
+from ckptplan.report.columns import (
+    Cell,
+    FittedTable,
+    TableColumn,
+    align_bytes,
+    align_counts,
+    align_percents,
+    align_seconds,
+    wrap_lines,
+)
+from ckptplan.report.fields import (
+    format_parameters,
+    make_parameters_cell,
+    print_budget,
+    print_title,
+    print_warning,
+)
 from ckptplan.report.infeasible import format_infeasible
-from ckptplan.report.plan_text import format_parameters, make_parameters_cell, print_title
 from ckptplan.report.view import Column, View
 from ckptplan.storage.tables import Blocks, Columns
 from ckptplan.strategies.registry import all_parameters

@@ -10,13 +10,23 @@ from rich.text import Text
 
 from ckptplan.cost.case import Case
 from ckptplan.planning.same_schedules import list_same_schedules
-from ckptplan.report.aligned import align_counts, align_percents, align_seconds
-from ckptplan.report.budget import print_budget, print_warning
-from ckptplan.report.columns import Cell, FittedTable, TableColumn, wrap_lines
-from ckptplan.report.infeasible import format_verdict
-from ckptplan.report.limits import limit_words
-from ckptplan.report.plan_rows import list_plan_columns, make_plan_row
-from ckptplan.report.plan_text import make_parameters_cell
+from ckptplan.report.columns import (
+    Cell,
+    FittedTable,
+    TableColumn,
+    align_counts,
+    align_percents,
+    align_seconds,
+    wrap_lines,
+)
+from ckptplan.report.fields import (
+    list_plan_columns,
+    make_parameters_cell,
+    make_plan_row,
+    print_budget,
+    print_warning,
+)
+from ckptplan.report.infeasible import format_verdict, limit_words
 from ckptplan.report.view import View
 from ckptplan.storage.plans import plan_document
 from ckptplan.storage.tables import Columns, Rows

@@ -26,7 +26,7 @@ def show_as_html(result: Any) -> str | None:
     """Return the table of a result as HTML, None if there is none; other people's text stays text."""
     from rich.console import Console
 
-    from ckptplan.report.harmless import HarmlessText
+    from ckptplan.report.columns import HarmlessText
 
     view = _find_view(result)
     if view is None:

@@ -9,11 +9,18 @@ from rich.text import Text
 
 from ckptplan.errors import Infeasible
 from ckptplan.model.plan import Plan
-from ckptplan.report.budget import describe_headroom, warn_of_uncounted_bytes
 from ckptplan.report.columns import FittedTable, TableColumn, wrap_lines
 from ckptplan.report.comparison import make_strategies_table
-from ckptplan.report.plan_rows import list_plan_columns, make_plan_row
-from ckptplan.report.plan_text import PROVED, format_parameters, passed_over, print_title
+from ckptplan.report.fields import (
+    PROVED,
+    describe_headroom,
+    format_parameters,
+    list_plan_columns,
+    make_plan_row,
+    passed_over,
+    print_title,
+    warn_of_uncounted_bytes,
+)
 from ckptplan.report.view import View
 from ckptplan.storage.plans import plan_document
 from ckptplan.storage.tables import Rows

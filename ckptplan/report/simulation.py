@@ -13,7 +13,7 @@ from rich.text import Text
 
 from ckptplan.model.plan import Plan
 from ckptplan.report.columns import FittedTable, TableColumn, wrap_lines
-from ckptplan.report.plan_text import format_parameters, print_title
+from ckptplan.report.fields import format_parameters, print_title
 from ckptplan.report.view import View
 from ckptplan.schedule.simulator import Trace
 from ckptplan.units import format_bytes, format_count, format_percent, format_seconds

@@ -11,11 +11,19 @@ from rich.console import Console
 from rich.text import Text
 
 from ckptplan.model.prediction import BasisEntry
-from ckptplan.report.aligned import align_bytes, align_percents, align_seconds
 from ckptplan.report.basis import list_basis
-from ckptplan.report.columns import Cell, Content, FittedTable, TableColumn, wrap_lines
-from ckptplan.report.limits import limit_words
-from ckptplan.report.plan_text import shorten_parameters
+from ckptplan.report.columns import (
+    Cell,
+    Content,
+    FittedTable,
+    TableColumn,
+    align_bytes,
+    align_percents,
+    align_seconds,
+    wrap_lines,
+)
+from ckptplan.report.fields import shorten_parameters
+from ckptplan.report.infeasible import limit_words
 from ckptplan.strategies.registry import all_parameters
 from ckptplan.studies.axes import Axis
 from ckptplan.studies.sweep import Sweep

@@ -11,9 +11,8 @@ from rich.text import Text
 
 from ckptplan.calibration.validation import FACTOR, REGRET, Contender, Regret, Row, Unit, Validation, Verdict
 from ckptplan.model.plan import Plan
-from ckptplan.report.aligned import align_seconds
-from ckptplan.report.columns import Cell, FittedTable, TableColumn, wrap_lines
-from ckptplan.report.plan_text import format_parameters, print_title, shorten_parameters
+from ckptplan.report.columns import Cell, FittedTable, TableColumn, align_seconds, wrap_lines
+from ckptplan.report.fields import format_parameters, print_title, shorten_parameters
 from ckptplan.report.view import View
 from ckptplan.units import (
     format_bytes,

@@ -19,11 +19,11 @@ from typer.testing import CliRunner
 import ckptplan
 from ckptplan.calibration.validation import Regret, Row
 from ckptplan.cli.app import app
+from ckptplan.report.columns import split_pieces
 from ckptplan.report.formats import table as table_format
 from ckptplan.report.formats.table import Table, print_table
 from ckptplan.report.validation import view_validation
 from ckptplan.report.view import View
-from ckptplan.report.wrapping import split_pieces
 from ckptplan.strategies.registry import all_parameters
 from ckptplan.studies.axes import all_axes
 from tests.calibration.test_verdicts import contender, made, sample

@@ -15,8 +15,8 @@ from rich.console import Console
 from rich.text import Text
 
 import ckptplan
+from ckptplan.report.columns import HarmlessText
 from ckptplan.report.formats.table import _make_console
-from ckptplan.report.harmless import HarmlessText
 from ckptplan.storage.tables import csv_text
 from ckptplan.wording import escape_controls, find_control
 from tests.security.program import run_all

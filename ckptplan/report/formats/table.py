@@ -46,7 +46,7 @@ def _make_console(file: Any, *, width: int | None = None) -> Console:
     """Return a console: colours on a terminal only, and not with NO_COLOR; other people's text is just text."""
     from rich.console import Console
 
-    from ckptplan.report.harmless import HarmlessText
+    from ckptplan.report.columns import HarmlessText
 
     console = Console(file=file, width=width, highlight=False, markup=False, emoji=False)
     console.push_render_hook(HarmlessText())

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from ckptplan.model.plan import Plan
 from ckptplan.report import style
+from ckptplan.report.fields import format_parameters
 from ckptplan.report.html.charts.look import CONFIG, INK, Chart, Spec, annotate
-from ckptplan.report.plan_text import format_parameters
 from ckptplan.units import format_bytes, format_percent, format_seconds
 
 

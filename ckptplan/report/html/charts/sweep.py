@@ -19,8 +19,7 @@ from ckptplan.report.html.charts.look import (
     zoom,
 )
 from ckptplan.report.sweep import format_parameters_of, format_reason
-from ckptplan.report.sweep_axes import is_wide, place_values, quantity_ticks
-from ckptplan.report.sweep_plot import Plane, SweepPicture
+from ckptplan.report.sweep_plot import Plane, SweepPicture, is_wide, place_values, quantity_ticks
 from ckptplan.units import format_bytes, format_percent, format_seconds
 
 _LINE_HEIGHT = 380
