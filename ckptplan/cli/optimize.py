@@ -12,8 +12,8 @@ from ckptplan.cli.wording import as_option, named_by_option
 if TYPE_CHECKING:
     from ckptplan.model.plan import Plan
     from ckptplan.planning.ranking import Ranking
+    from ckptplan.report.formats import View
     from ckptplan.report.html.page import Page
-    from ckptplan.report.view import View
 
 
 @takes_groups

@@ -18,7 +18,7 @@ from ckptplan.errors import InputError, quote_value
 if TYPE_CHECKING:
     from ckptplan.paper.figures.content import PaperFigure
     from ckptplan.paper.setting import PaperSetting
-    from ckptplan.report.view import View
+    from ckptplan.report.formats import View
 
 
 class PictureFormat(enum.StrEnum):

@@ -33,7 +33,7 @@ def command(
 
     For profiles and workloads it is that of the data, once TOML is read; for schedules that of each line.
     """
-    from ckptplan.report.formats.json import json_text
+    from ckptplan.report.formats import json_text
     from ckptplan.storage.schemas import file_schema
 
     write_text(output or "-", json_text(file_schema(kind.value)))

@@ -94,7 +94,7 @@ def is_no_file(path: str) -> bool:
 
 def _print(work: SweepRun, *, basis: bool) -> None:
     from ckptplan.report.basis import print_basis
-    from ckptplan.report.formats.table import print_table
+    from ckptplan.report.formats import print_table
     from ckptplan.report.sweep import Summary
 
     sweep = work.sweep

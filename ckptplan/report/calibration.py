@@ -10,7 +10,7 @@ from rich.console import Console
 from ckptplan.calibration.calibrated import Calibrated
 from ckptplan.model.calibration import Calibration
 from ckptplan.report.columns import FittedTable, TableColumn, wrap_lines
-from ckptplan.report.view import View
+from ckptplan.report.formats import View
 from ckptplan.units import (
     format_bytes,
     format_flop_rate,

@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, TypeAlias
+from typing import IO, Literal, TypeAlias
 
 from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions, ConsoleRenderable, RenderHook, RenderResult
@@ -21,6 +21,13 @@ from rich.text import Text
 
 from ckptplan.units import format_bytes, format_count, format_percent, format_rate, format_seconds
 from ckptplan.wording import Argument, Wording, escape_controls
+
+
+def make_console(file: IO[str], *, width: int | None = None) -> Console:
+    """Return a console: colours on a terminal only, and not with NO_COLOR; other people's text is just text."""
+    console = Console(file=file, width=width, highlight=False, markup=False, emoji=False, force_jupyter=False)
+    console.push_render_hook(HarmlessText())
+    return console
 
 
 class HarmlessText(RenderHook):

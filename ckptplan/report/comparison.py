@@ -30,8 +30,8 @@ from ckptplan.report.fields import (
     print_title,
     print_warning,
 )
+from ckptplan.report.formats import View
 from ckptplan.report.infeasible import format_verdict
-from ckptplan.report.view import View
 from ckptplan.storage.plans import plan_document
 from ckptplan.storage.tables import Rows
 from ckptplan.strategies.registry import strategy_of

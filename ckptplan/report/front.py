@@ -28,8 +28,8 @@ from ckptplan.report.fields import (
     print_title,
     print_warning,
 )
+from ckptplan.report.formats import Column, View
 from ckptplan.report.infeasible import format_infeasible
-from ckptplan.report.view import Column, View
 from ckptplan.storage.tables import Blocks, Columns
 from ckptplan.strategies.registry import all_parameters
 from ckptplan.studies.pareto import MOST_EXACT, ParetoFront

@@ -20,7 +20,7 @@ from ckptplan.report.columns import (
     align_rates,
     wrap_lines,
 )
-from ckptplan.report.view import View
+from ckptplan.report.formats import View
 from ckptplan.units import format_bytes, format_flop_rate, format_rate, format_seconds, format_share
 from ckptplan.wording import Wording
 

@@ -26,8 +26,8 @@ from ckptplan.report.fields import (
     print_budget,
     print_warning,
 )
+from ckptplan.report.formats import View
 from ckptplan.report.infeasible import format_verdict, limit_words
-from ckptplan.report.view import View
 from ckptplan.storage.plans import plan_document
 from ckptplan.storage.tables import Columns, Rows
 from ckptplan.strategies.registry import strategy_of

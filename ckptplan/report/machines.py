@@ -20,10 +20,10 @@ from ckptplan.model.workload import Workload
 from ckptplan.report import style
 from ckptplan.report.columns import Cell, FittedTable, TableColumn, align_bytes, align_percents, wrap_text
 from ckptplan.report.fields import format_parameters, make_plan_row
+from ckptplan.report.formats import View
 from ckptplan.report.infeasible import format_verdict
 from ckptplan.report.labels import Label, place_labels, set_title, settle
 from ckptplan.report.style import PAGE, Size
-from ckptplan.report.view import View
 from ckptplan.storage.plans import plan_document
 from ckptplan.storage.tables import Columns, Rows
 from ckptplan.studies.machines import Machine, MachineComparison

@@ -21,7 +21,7 @@ from ckptplan.report.fields import (
     print_title,
     warn_of_uncounted_bytes,
 )
-from ckptplan.report.view import View
+from ckptplan.report.formats import View
 from ckptplan.storage.plans import plan_document
 from ckptplan.storage.tables import Rows
 from ckptplan.units import format_bytes, format_count, format_percent, format_seconds

@@ -16,9 +16,9 @@ from ckptplan.report import style
 from ckptplan.report.basis import list_basis
 from ckptplan.report.columns import Cell, FittedTable, TableColumn, wrap_lines
 from ckptplan.report.fields import print_budget, print_title
+from ckptplan.report.formats import View
 from ckptplan.report.labels import set_legend, set_title, wrap
 from ckptplan.report.style import PAGE, Size
-from ckptplan.report.view import View
 from ckptplan.storage.tables import Columns, Row, Rows
 from ckptplan.strategies.registry import all_parameters
 from ckptplan.studies.axes import Axis, Value

@@ -14,7 +14,7 @@ from rich.text import Text
 from ckptplan.model.plan import Plan
 from ckptplan.report.columns import FittedTable, TableColumn, wrap_lines
 from ckptplan.report.fields import format_parameters, print_title
-from ckptplan.report.view import View
+from ckptplan.report.formats import View
 from ckptplan.schedule.simulator import Trace
 from ckptplan.units import format_bytes, format_count, format_percent, format_seconds
 from ckptplan.wording import Wording

@@ -13,7 +13,7 @@ from ckptplan.calibration.validation import FACTOR, REGRET, Contender, Regret, R
 from ckptplan.model.plan import Plan
 from ckptplan.report.columns import Cell, FittedTable, TableColumn, align_seconds, wrap_lines
 from ckptplan.report.fields import format_parameters, print_title, shorten_parameters
-from ckptplan.report.view import View
+from ckptplan.report.formats import View
 from ckptplan.units import (
     format_bytes,
     format_count,

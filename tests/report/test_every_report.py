@@ -17,7 +17,7 @@ from ckptplan.errors import Infeasible
 from ckptplan.model.plan import Plan
 from ckptplan.planning.playback import simulate
 from ckptplan.report.comparison import view_comparison
-from ckptplan.report.formats.json import json_text
+from ckptplan.report.formats import json_text
 from ckptplan.report.front import view_front
 from ckptplan.report.front_plot import draw_front
 from ckptplan.report.infeasible import format_infeasible

@@ -13,6 +13,7 @@ from ckptplan.model.profile import HardwareProfile
 from ckptplan.model.workload import Workload
 from ckptplan.planning.same_schedules import group_same_schedules
 from ckptplan.report.basis import print_basis
+from ckptplan.report.formats import View
 from ckptplan.report.html.blocks import Paragraph, collect_blocks
 from ckptplan.report.html.charts.comparison import chart_comparison
 from ckptplan.report.html.charts.front import chart_front
@@ -29,7 +30,6 @@ from ckptplan.report.html.plans import (
     show_plans,
 )
 from ckptplan.report.infeasible import format_infeasible
-from ckptplan.report.view import View
 from ckptplan.studies.machines import MachineComparison
 from ckptplan.studies.pareto import ParetoFront
 from ckptplan.studies.sensitivity import Sensitivity

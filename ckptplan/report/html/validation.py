@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from ckptplan.calibration.validation import Validation
 from ckptplan.model.plan import Plan
+from ckptplan.report.formats import View
 from ckptplan.report.html.blocks import collect_blocks
 from ckptplan.report.html.page import Page, PlanPanel, Section
 from ckptplan.report.html.pages import label_plan, name_job, section_of_basis
 from ckptplan.report.html.plans import offer_plan, show_plans
-from ckptplan.report.view import View
 
 
 def make_validation_page(plan: Plan, found: Validation, view: View, *, command: str = "") -> Page:
