@@ -14,11 +14,11 @@ from ckptplan.model.workload import Workload
 from ckptplan.report.columns import (
     Cell,
     FittedTable,
+    Sheet,
     TableColumn,
     align_bytes,
     align_counts,
     align_rates,
-    wrap_lines,
 )
 from ckptplan.report.formats import View
 from ckptplan.units import format_bytes, format_flop_rate, format_rate, format_seconds, format_share
@@ -29,7 +29,7 @@ def view_profiles(profiles: Sequence[HardwareProfile], *, wording: Wording = str
     """Return a list of profiles for every format."""
     return View(
         kind="profiles",
-        table=lambda console: _print_profiles(console, profiles, wording=wording),
+        table=lambda console: _print_profiles(Sheet(console, wording), profiles),
         document=lambda: {"profiles": [_make_profile_row(profile) for profile in profiles]},
         rows=lambda: [_make_profile_row(profile) for profile in profiles],
     )
@@ -39,7 +39,7 @@ def view_profile(profile: HardwareProfile, *, wording: Wording = str) -> View:
     """Return every number of a profile with its grade and its source, for every format."""
     return View(
         kind="profile",
-        table=lambda console: _print_profile(console, profile, wording=wording),
+        table=lambda console: _print_profile(Sheet(console, wording), profile),
         document=lambda: {
             "profile": {
                 "hash": profile.hash,
@@ -61,7 +61,7 @@ def view_checks(profiles: Sequence[HardwareProfile]) -> View:
     )
 
 
-def _print_profiles(console: Console, profiles: Sequence[HardwareProfile], *, wording: Wording) -> None:
+def _print_profiles(sheet: Sheet, profiles: Sequence[HardwareProfile]) -> None:
     """Print a line for each profile."""
     table = FittedTable(
         (
@@ -86,10 +86,10 @@ def _print_profiles(console: Console, profiles: Sequence[HardwareProfile], *, wo
             profile.read_bytes_per_second,
             f"{len(_list_assumed(profile))} of {len(profile.sources)}",
         )
-    table.print_on(console, wording=wording)
-    console.print()
+    sheet.show(table)
+    sheet.gap()
     text = "Every number with its source, or the assumption made: ckptplan profiles show NAME"
-    console.print(wrap_lines(text, width=console.width), soft_wrap=True)
+    sheet.say(text)
 
 
 def _make_profile_row(profile: HardwareProfile) -> dict[str, Any]:
@@ -103,12 +103,12 @@ def _make_profile_row(profile: HardwareProfile) -> dict[str, Any]:
     }
 
 
-def _print_profile(console: Console, profile: HardwareProfile, *, wording: Wording) -> None:
+def _print_profile(sheet: Sheet, profile: HardwareProfile) -> None:
     """Print every number of a profile with its grade and its source."""
     text = f": {profile.description}" if profile.description else ""
     title = Text.assemble((profile.name, "bold"), text)
-    console.print(wrap_lines(title, width=console.width), soft_wrap=True)
-    console.print()
+    sheet.say(title)
+    sheet.gap()
     table = FittedTable(
         (
             TableColumn(title="number"),
@@ -129,10 +129,10 @@ def _print_profile(console: Console, profile: HardwareProfile, *, wording: Wordi
             Cell(value="" if source is None else source.grade, style="yellow" if field in assumed else ""),
             "; ".join(part for part in told if part) or "stated without a source",
         )
-    table.print_on(console, wording=wording)
-    console.print()
+    sheet.show(table)
+    sheet.gap()
     grades = "Grades: " + ", ".join(f"{grade} {meaning}" for grade, meaning in GRADES.items())
-    console.print(wrap_lines(grades, width=console.width), soft_wrap=True)
+    sheet.say(grades)
 
 
 def _list_sources(profile: HardwareProfile) -> list[dict[str, Any]]:
@@ -211,7 +211,7 @@ def view_workloads(workloads: Sequence[Workload], *, wording: Wording = str) -> 
     """Return a list of workloads for every format."""
     return View(
         kind="workloads",
-        table=lambda console: _print_workloads(console, workloads, wording=wording),
+        table=lambda console: _print_workloads(Sheet(console, wording), workloads),
         document=lambda: {"workloads": [_make_workload_row(workload) for workload in workloads]},
         rows=lambda: [_make_workload_row(workload) for workload in workloads],
     )
@@ -221,7 +221,7 @@ def view_workload(workload: Workload, *, wording: Wording = str) -> View:
     """Return every number of a workload with its basis, for every format."""
     return View(
         kind="workload",
-        table=lambda console: _print_workload(console, workload, wording=wording),
+        table=lambda console: _print_workload(Sheet(console, wording), workload),
         document=lambda: {
             "workload": {"hash": workload.hash, **workload.model_dump(mode="json", exclude_none=True)}
         },
@@ -229,7 +229,7 @@ def view_workload(workload: Workload, *, wording: Wording = str) -> View:
     )
 
 
-def _print_workloads(console: Console, workloads: Sequence[Workload], *, wording: Wording) -> None:
+def _print_workloads(sheet: Sheet, workloads: Sequence[Workload]) -> None:
     """Print a line for each workload."""
     table = FittedTable(
         (
@@ -248,10 +248,10 @@ def _print_workloads(console: Console, workloads: Sequence[Workload], *, wording
             workload.tape_bytes,
             workload.description,
         )
-    table.print_on(console, wording=wording)
-    console.print()
+    sheet.show(table)
+    sheet.gap()
     text = "Every number and how it was obtained: ckptplan workloads show NAME"
-    console.print(wrap_lines(text, width=console.width), soft_wrap=True)
+    sheet.say(text)
 
 
 def _make_workload_row(workload: Workload) -> dict[str, Any]:
@@ -264,12 +264,12 @@ def _make_workload_row(workload: Workload) -> dict[str, Any]:
     }
 
 
-def _print_workload(console: Console, workload: Workload, *, wording: Wording) -> None:
+def _print_workload(sheet: Sheet, workload: Workload) -> None:
     """Print every number of a workload with its basis."""
     text = f": {workload.description}" if workload.description else ""
     title = Text.assemble((workload.name, "bold"), text)
-    console.print(wrap_lines(title, width=console.width), soft_wrap=True)
-    console.print()
+    sheet.say(title)
+    sheet.gap()
     table = FittedTable(
         (
             TableColumn(title="field"),
@@ -289,7 +289,7 @@ def _print_workload(console: Console, workload: Workload, *, wording: Wording) -
     if workload.network is not None:
         for field, value in workload.network.model_dump().items():
             table.add_row(f"network.{field}", format_field(field, value), "", "")
-    table.print_on(console, wording=wording)
+    sheet.show(table)
 
 
 def _list_fields(workload: Workload) -> list[dict[str, Any]]:

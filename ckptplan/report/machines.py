@@ -10,26 +10,23 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from rich.console import Console
 from rich.text import Text
 
 from ckptplan.errors import Infeasible
-from ckptplan.model.plan import Plan
 from ckptplan.model.prediction import BasisEntry
 from ckptplan.model.workload import Workload
 from ckptplan.report import style
-from ckptplan.report.columns import Cell, FittedTable, TableColumn, align_bytes, align_percents, wrap_text
-from ckptplan.report.fields import format_parameters, make_plan_row
+from ckptplan.report.columns import Cell, FittedTable, Sheet, TableColumn
+from ckptplan.report.fields import LOCAL, OVER_BASE, make_result_document, make_result_row, name_plan
 from ckptplan.report.formats import View
 from ckptplan.report.infeasible import format_verdict
 from ckptplan.report.labels import Label, place_labels, set_title, settle
 from ckptplan.report.style import PAGE, Size
-from ckptplan.storage.plans import plan_document
 from ckptplan.storage.tables import Columns, Rows
 from ckptplan.studies.machines import Machine, MachineComparison
 from ckptplan.studies.rows import DETAIL_COLUMNS, JOB_COLUMNS, REASON_COLUMNS, cost_columns
 from ckptplan.units import format_count, format_duration, format_percent
-from ckptplan.wording import Argument, Wording
+from ckptplan.wording import Argument, Phrase, Wording, put_into_words
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -60,42 +57,37 @@ def view_machines(comparison: MachineComparison, *, wording: Wording = str) -> V
     """Return machines side by side for every format."""
     return View(
         kind="machines",
-        table=lambda console: _print_machines(console, comparison, wording=wording),
+        table=lambda console: _print_machines(Sheet(console, wording), comparison),
         document=lambda: _make_document(comparison),
         rows=lambda: _list_rows(comparison),
         basis=lambda: _collect_basis(comparison),
     )
 
 
-def _print_machines(console: Console, comparison: MachineComparison, *, wording: Wording) -> None:
+def _print_machines(sheet: Sheet, comparison: MachineComparison) -> None:
     workload = comparison.workload
     title = f"Machines for {workload.name}, T = {format_count(workload.steps)} time steps"
-    _print_lines(console, Text.assemble((title, "bold"), f", {_name_run(comparison)}"))
-    console.print()
-    _make_table(comparison).print_on(console, wording=wording)
+    sheet.say(Text.assemble((title, "bold"), f", {_name_run(comparison)}"))
+    sheet.gap()
+    sheet.show(_make_table(comparison))
     answers = list(summarise(comparison))
     if answers:
-        console.print()
+        sheet.gap()
     for line in answers:
-        _print_lines(console, Text(line, style="bold green"))
-    console.print()
-    console.print(Text("Plans", style="bold"))
+        sheet.say(line, style="bold green")
+    sheet.gap()
+    sheet.say("Plans", style="bold")
     for machine in comparison.machines:
-        _print_item(console, machine.profile.name, _describe_plan(machine))
-    console.print()
-    console.print(Text("What the numbers rest on", style="bold"))
-    for head, text in _list_notes(comparison, wording=wording):
-        _print_item(console, head, text)
+        _print_item(sheet, machine.profile.name, _describe_plan(machine))
+    sheet.gap()
+    sheet.say("What the numbers rest on", style="bold")
+    for head, text in _list_notes(comparison):
+        _print_item(sheet, head, text)
 
 
-def _print_item(console: Console, head: str, text: str) -> None:
-    for line in wrap_text(Text.assemble((head, "yellow"), f": {text}"), width=console.width - 2):
-        console.print(Text.assemble("  ", line), soft_wrap=True)
-
-
-def _print_lines(console: Console, text: Text) -> None:
-    for line in wrap_text(text, width=console.width):
-        console.print(line, soft_wrap=True)
+def _print_item(sheet: Sheet, head: str, text: str) -> None:
+    words = put_into_words(text, sheet.wording)
+    sheet.say(Text.assemble((head, "yellow"), f": {words}"), indent=2)
 
 
 def _name_run(comparison: MachineComparison) -> str:
@@ -112,8 +104,8 @@ def _make_table(comparison: MachineComparison) -> FittedTable:
         (
             TableColumn(title="machine"),
             TableColumn(title="time" if comparison.batches == 1 else "run", right=True),
-            TableColumn(title="over base", short="over\nbase", form=align_percents, priority=2),
-            TableColumn(title="local", form=align_bytes, priority=1),
+            OVER_BASE.ranked(2),
+            LOCAL.ranked(1),
             TableColumn(title="largest T", short="largest\nT", right=True),
             *((TableColumn(title="price", right=True),) if priced else ()),
             *((TableColumn(title="energy", right=True, priority=3),) if powered else ()),
@@ -250,7 +242,7 @@ def _tell_interval(machine: Machine) -> str:
 def _describe_plan(machine: Machine) -> str:
     if isinstance(machine.result, Infeasible):
         return f"nothing: {format_verdict(machine.result)}"
-    text = f"{machine.result.strategy}  {format_parameters(machine.result)}".strip()
+    text = name_plan(machine.result)
     if machine.times == "estimated":
         return f"{text}; {_tell_interval(machine)}"
     return f"{text}; no time: without {_join(machine.missing)}" if machine.times == "carried over" else text
@@ -260,7 +252,7 @@ def _join(missing: Sequence[str]) -> str:
     return ", ".join(missing)
 
 
-def _list_notes(comparison: MachineComparison, *, wording: Wording) -> Iterator[tuple[str, str]]:
+def _list_notes(comparison: MachineComparison) -> Iterator[tuple[str, str]]:
     """Yield what is estimated, missing, or the same for all machines."""
     workload, machines = comparison.workload, comparison.machines
     estimated = [machine for machine in machines if machine.times == "estimated"]
@@ -284,10 +276,7 @@ def _list_notes(comparison: MachineComparison, *, wording: Wording) -> Iterator[
         )
     limit = comparison.reach_overhead
     if limit is not None:
-        yield (
-            "largest T",
-            _describe_reach(limit, wording),
-        )
+        yield "largest T", _describe_reach(limit)
     if any(machine.most_joules is not None for machine in machines):
         yield "energy", "an upper figure: the time at the power under load"
 
@@ -298,9 +287,9 @@ def _say_whose_times(workload: Workload) -> str:
     return f"the times of {workload.name} belong to {workload.timed_on}"
 
 
-def _describe_reach(limit: float, wording: Wording) -> str:
+def _describe_reach(limit: float) -> str:
     base = "twice base's time" if limit == 1 else f"{format_percent(limit)} over base"
-    return f"at most {base}; {wording(Argument('max_overhead'))} sets the limit"
+    return Phrase(f"at most {base}; ", Argument("max_overhead"), " sets the limit")
 
 
 def _collect_basis(comparison: MachineComparison) -> tuple[BasisEntry, ...]:
@@ -333,11 +322,7 @@ def _make_entry(machine: Machine, deadline: float | None) -> dict[str, Any]:
         "profile": {"name": profile.name, "hash": profile.hash},
         **_list_numbers(machine, deadline),
         "missing": list(machine.missing),
-        **(
-            {"fits": True, "plan": plan_document(machine.result)}
-            if isinstance(machine.result, Plan)
-            else {"fits": False, **_reason(machine.result)}
-        ),
+        **make_result_document(machine.result),
     }
 
 
@@ -364,11 +349,7 @@ def _list_rows(comparison: MachineComparison) -> Rows:
     job = {"workload": comparison.workload.name, "steps": comparison.workload.steps}
     rows = []
     for machine in comparison.machines:
-        row = {**job, "profile": machine.profile.name}
-        if isinstance(machine.result, Plan):
-            row |= {**make_plan_row(machine.result), "fits": True}
-        else:
-            row |= {"fits": False, **_reason(machine.result)}
+        row = {**job, "profile": machine.profile.name, **make_result_row(machine.result)}
         row |= {**_list_numbers(machine, comparison.deadline), "missing": " ".join(machine.missing)}
         if machine.times == "carried over":
             row |= dict.fromkeys(("overhead", "least_seconds", "gap", "paper_seconds", "paper_overhead"))
@@ -377,10 +358,6 @@ def _list_rows(comparison: MachineComparison) -> Rows:
         columns={**JOB_COLUMNS, **cost_columns(), **REASON_COLUMNS, **_MACHINE_COLUMNS, **DETAIL_COLUMNS},
         rows=rows,
     )
-
-
-def _reason(error: Infeasible) -> dict[str, Any]:
-    return {"binding": error.binding, "need": error.need, "have": error.have}
 
 
 #: Times that are round in their units, and how many of them an axis has at most.

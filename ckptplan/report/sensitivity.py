@@ -9,24 +9,22 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from rich.console import Console
 from rich.text import Text
 
 from ckptplan.report import style
 from ckptplan.report.basis import list_basis
-from ckptplan.report.columns import Cell, FittedTable, TableColumn, wrap_lines
-from ckptplan.report.fields import print_budget, print_title
+from ckptplan.report.columns import Cell, FittedTable, Sheet, TableColumn
+from ckptplan.report.fields import format_cells, identify_job, print_budget, print_title
 from ckptplan.report.formats import View
 from ckptplan.report.labels import set_legend, set_title, wrap
 from ckptplan.report.style import PAGE, Size
 from ckptplan.storage.tables import Columns, Row, Rows
-from ckptplan.strategies.registry import all_parameters
 from ckptplan.studies.axes import Axis, Value
 from ckptplan.studies.error_bars import ErrorBars
 from ckptplan.studies.rows import parameter_columns
 from ckptplan.studies.sensitivity import FACTORS, Best, BreakEven, Influence, Replanned, Sensitivity
 from ckptplan.units import format_count, format_percent, format_seconds
-from ckptplan.wording import Argument, Wording
+from ckptplan.wording import Argument, Phrase, Wording, put_into_words
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -46,34 +44,31 @@ def view_sensitivity(study: Sensitivity, *, wording: Wording = str) -> View:
     """Return the effect of each input on the best plan, for every format."""
     return View(
         kind="sensitivity",
-        table=lambda console: _print_sensitivity(console, study, wording=wording),
+        table=lambda console: _print_sensitivity(Sheet(console, wording), study),
         document=lambda: _make_document(study),
         rows=lambda: _list_rows(study),
         basis=lambda: list_basis(study.workload, study.profile, study.goal),
     )
 
 
-def _print_sensitivity(console: Console, study: Sensitivity, *, wording: Wording) -> None:
+def _print_sensitivity(sheet: Sheet, study: Sensitivity) -> None:
     """Print the plan, the effect of each input, where another strategy is better, and the error bars."""
-    print_title(console, workload=study.workload, profile=study.profile)
+    print_title(sheet, study.workload, study.profile)
     best = study.best
-    console.print(
-        Text.assemble(
-            "best: ", (best.strategy, "bold green"), f"  {_parameters(best)}: {format_seconds(best.seconds)}"
-        )
-    )
+    cost = f"  {format_cells(best.parameters)}: {format_seconds(best.seconds)}"
+    sheet.console.print(Text.assemble("best: ", (best.strategy, "bold green"), cost))
     profile = study.profile
-    print_budget(console, profile, budget=profile.local_budget_bytes, headroom=profile.headroom)
-    console.print()
-    _make_table(study).print_on(console, wording=wording)
-    console.print()
+    print_budget(sheet, profile, budget=profile.local_budget_bytes, headroom=profile.headroom)
+    sheet.gap()
+    sheet.show(_make_table(study))
+    sheet.gap()
     text = "Change of time, planned again with the input at that factor; below it what differs."
-    console.print(wrap_lines(text, width=console.width), soft_wrap=True)
+    sheet.say(text)
     if idle := _describe_transfers(study):
-        console.print(wrap_lines(idle, width=console.width), soft_wrap=True)
-    _print_break_evens(console, study.influences, wording=wording)
+        sheet.say(idle)
+    _print_break_evens(sheet, study.influences)
     if study.error_bars is not None:
-        _print_error_bars(console, study, study.error_bars)
+        _print_error_bars(sheet, study, study.error_bars)
 
 
 def _describe_transfers(study: Sensitivity) -> str:
@@ -173,20 +168,12 @@ def format_values(axis: Axis, values: Sequence[Value]) -> str:
     return " / ".join(dict.fromkeys(axis.kind.show(value) for value in values))
 
 
-def _parameters(best: Best) -> str:
-    return ", ".join(
-        f"{name} {best.parameters[name]}"
-        for name in all_parameters()
-        if name in best.parameters and not name.endswith("_units")
-    )
-
-
-def _print_break_evens(console: Console, influences: Sequence[Influence], *, wording: Wording) -> None:
-    console.print()
+def _print_break_evens(sheet: Sheet, influences: Sequence[Influence]) -> None:
+    sheet.gap()
     if not any(influence.break_evens for influence in influences):
-        console.print("The same strategy is the best one from a quarter to four times each input.")
+        sheet.console.print("The same strategy is the best one from a quarter to four times each input.")
         return
-    console.print(Text("The best strategy changes", style="bold"))
+    sheet.say("The best strategy changes", style="bold")
     table = FittedTable((TableColumn(), TableColumn(wraps="early")), indent=2)
     for influence in influences:
         nearest = sorted(influence.break_evens, key=lambda each: abs(math.log(each.factor)))[:_MOST_BREAK_EVENS]
@@ -194,9 +181,9 @@ def _print_break_evens(console: Console, influences: Sequence[Influence], *, wor
             table.add_row(influence.name, _format_break_even(influence.axis, each))
         if len(nearest) < len(influence.break_evens):
             more = len(influence.break_evens) - len(nearest)
-            all_of_them = wording(Argument("format", "json"))
-            table.add_row(influence.name, Text(f"{more} more, farther away: {all_of_them}", style="dim"))
-    table.print_on(console)
+            text = Phrase(f"{more} more, farther away: ", Argument("format", "json"))
+            table.add_row(influence.name, Cell(value=put_into_words(text, sheet.wording), style="dim"))
+    sheet.show(table)
 
 
 def _format_break_even(axis: Axis, each: BreakEven) -> str:
@@ -206,20 +193,20 @@ def _format_break_even(axis: Axis, each: BreakEven) -> str:
     return f"{side} {format_values(axis, each.values)} (x {each.factor:.3g}): {names[0]}, not {names[1]}"
 
 
-def _print_error_bars(console: Console, study: Sensitivity, bars: ErrorBars) -> None:
+def _print_error_bars(sheet: Sheet, study: Sensitivity, bars: ErrorBars) -> None:
     ours = study.best.strategy
-    console.print()
-    console.print(Text(f"Every time known to within {100 * bars.share:g} %", style="bold"))
+    sheet.gap()
+    sheet.say(f"Every time known to within {100 * bars.share:g} %", style="bold")
     low, high = (find_change(seconds, study.best) for seconds in (bars.low_seconds, bars.high_seconds))
-    console.print(
+    sheet.console.print(
         f"  time     {format_seconds(bars.low_seconds)} to {format_seconds(bars.high_seconds)} "
         f"({format_percent(low)} to {format_percent(high)}) in 90 % of {bars.samples:,} samples"
     )
     if not bars.better_chance:
-        console.print(f"  choice   {ours} is the best strategy in every sample")
+        sheet.console.print(f"  choice   {ours} is the best strategy in every sample")
     else:
         names = ", ".join(f"{name} {100 * chance:.3g} %" for name, chance in bars.better.items())
-        console.print(
+        sheet.console.print(
             f"  choice   another strategy is better in {100 * bars.better_chance:.3g} % of them ({names})"
         )
     regret = (
@@ -227,15 +214,14 @@ def _print_error_bars(console: Console, study: Sensitivity, bars: ErrorBars) -> 
         if bars.regret > _SAME
         else "as quick as the best plan"
     )
-    console.print(f"  regret   {regret} in 95 % of them")
+    sheet.console.print(f"  regret   {regret} in 95 % of them")
 
 
 def _make_document(study: Sensitivity) -> dict[str, Any]:
     """Return the study as JSON data, in SI base units."""
     bars = study.error_bars
     return {
-        "workload": {"name": study.workload.name, "hash": study.workload.hash, "steps": study.workload.steps},
-        "profile": {"name": study.profile.name, "hash": study.profile.hash},
+        **identify_job(study.workload, study.profile),
         "strategies": list(study.goal.strategies),
         "model": study.goal.model,
         "best": _best(study.best),
