@@ -13,7 +13,7 @@ _OFF = ("", "0", "off", "no", "false")
 
 
 def find_cache(name: str) -> Path | None:
-    """Return the folder of what is kept under a name ("plans"), which need not exist; None means nowhere."""
+    """Return the folder of what is kept under a name ("charts"), which need not exist; None means nowhere."""
     chosen = os.environ.get(VARIABLE)
     if chosen is not None:
         return None if chosen.strip().lower() in _OFF else _expand(chosen, name)

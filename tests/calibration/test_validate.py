@@ -13,7 +13,7 @@ from ckptplan.calibration.calibrate import calibrate
 from ckptplan.calibration.calibrated import Calibrated
 from ckptplan.calibration.cell_spec import CellSpec
 from ckptplan.calibration.cells import MeasuredNetwork, build_network
-from ckptplan.calibration.compared_bytes import gradient_row
+from ckptplan.calibration.comparison import gradient_row
 from ckptplan.calibration.validate import validate
 from ckptplan.calibration.validation import Row, Validation, Verdict
 from ckptplan.model.workload import ACTION_TIMES
