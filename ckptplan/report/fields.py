@@ -15,14 +15,7 @@ from ckptplan.model.headroom import find_memory
 from ckptplan.model.plan import Plan
 from ckptplan.model.profile import HardwareProfile
 from ckptplan.model.workload import Workload
-from ckptplan.report.columns import (
-    Cell,
-    Sheet,
-    TableColumn,
-    align_bytes,
-    align_percents,
-    align_seconds,
-)
+from ckptplan.report.columns import Cell, Sheet, TableColumn, align_bytes, align_percents, align_seconds
 from ckptplan.storage.plans import plan_document
 from ckptplan.storage.tables import Columns
 from ckptplan.strategies.registry import all_parameters

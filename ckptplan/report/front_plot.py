@@ -18,7 +18,7 @@ from ckptplan.cost.exact import overhead
 from ckptplan.report import style
 from ckptplan.report.fields import format_parameters, name_budget
 from ckptplan.report.labels import Label, place_labels, set_legend, set_title, settle, wrap
-from ckptplan.report.style import PAGE, Size
+from ckptplan.report.style import PAGE, Size, measure_text
 from ckptplan.report.ticks import byte_powers, round_decimal, round_ticks, spaced
 from ckptplan.studies.pareto import ParetoFront
 from ckptplan.units import format_bytes, format_count, format_percent, format_seconds
@@ -162,15 +162,9 @@ def _note(axes: Axes, text: str, *, right: bool = True) -> None:
     above = sum(1 + other.get_text().count("\n") for other in axes.texts if other.get_gid() == f"note {right}")
     axes.annotate(
         text, (1 if right else 0, 1), xycoords="axes fraction",
-        xytext=(-4 if right else 4, -4 - 1.3 * above * float(_points())), textcoords="offset points",
+        xytext=(-4 if right else 4, -4 - 1.3 * above * float(measure_text())), textcoords="offset points",
         ha="right" if right else "left", va="top", parse_math=False, gid=f"note {right}", zorder=7,
     ).set_in_layout(False)  # fmt: skip
-
-
-def _points() -> float:
-    from matplotlib import rcParams
-
-    return float(rcParams["font.size"])
 
 
 #: Longer curves are thinned out evenly along the axis: more points cannot be told apart.

@@ -9,13 +9,7 @@ from rich.text import Text
 
 from ckptplan.cost.case import Case
 from ckptplan.planning.same_schedules import list_same_schedules
-from ckptplan.report.columns import (
-    Cell,
-    FittedTable,
-    Sheet,
-    TableColumn,
-    align_counts,
-)
+from ckptplan.report.columns import Cell, FittedTable, Sheet, TableColumn, align_counts
 from ckptplan.report.fields import (
     OVER_BASE,
     PARAMETERS,

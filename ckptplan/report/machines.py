@@ -245,11 +245,7 @@ def _describe_plan(machine: Machine) -> str:
     text = name_plan(machine.result)
     if machine.times == "estimated":
         return f"{text}; {_tell_interval(machine)}"
-    return f"{text}; no time: without {_join(machine.missing)}" if machine.times == "carried over" else text
-
-
-def _join(missing: Sequence[str]) -> str:
-    return ", ".join(missing)
+    return f"{text}; no time: without {', '.join(machine.missing)}" if machine.times == "carried over" else text
 
 
 def _list_notes(comparison: MachineComparison) -> Iterator[tuple[str, str]]:
@@ -267,7 +263,7 @@ def _list_notes(comparison: MachineComparison) -> Iterator[tuple[str, str]]:
             yield (
                 machine.profile.name,
                 f"the plan was chosen with the step times of {workload.timed_on}, which say nothing about "
-                f"the time here. To estimate it, give {_join(machine.missing)}",
+                f"the time here. To estimate it, give {', '.join(machine.missing)}",
             )
     if any(machine.times == "given" for machine in machines):
         yield (

@@ -17,7 +17,7 @@ from ckptplan.report.columns import Cell, FittedTable, Sheet, TableColumn
 from ckptplan.report.fields import format_cells, identify_job, print_budget, print_title
 from ckptplan.report.formats import View
 from ckptplan.report.labels import set_legend, set_title, wrap
-from ckptplan.report.style import PAGE, Size
+from ckptplan.report.style import PAGE, Size, measure_text
 from ckptplan.storage.tables import Columns, Row, Rows
 from ckptplan.studies.axes import Axis, Value
 from ckptplan.studies.error_bars import ErrorBars
@@ -471,7 +471,7 @@ def _draw_end(
     kept = 100 * find_change(point.kept_seconds, study.best)
     if point.kept_fits and abs(kept - share) > 0.05:
         (mark,) = axes.plot(
-            kept, row, marker="D", markersize=0.55 * _points(), markerfacecolor="white",
+            kept, row, marker="D", markersize=0.55 * measure_text(), markerfacecolor="white",
             markeredgecolor=style.BLACK, linestyle="", label=_KEPT_LABEL, zorder=4,
         )  # fmt: skip
         handles.setdefault(_KEPT_LABEL, mark)
@@ -487,14 +487,8 @@ def _beside(axes: Axes, row: int, words: list[str], size: Size) -> None:
         return
     figure: Any = axes.get_figure(root=True)
     width = figure.dpi * (_NARROW if size.width < PAGE.width else 0.3 * size.width)
-    text = "\n".join(wrap(figure, word, width=width, points=_points(), most=2) for word in words)
+    text = "\n".join(wrap(figure, word, width=width, points=measure_text(), most=2) for word in words)
     axes.annotate(
         text, (1, row), xycoords=("axes fraction", "data"), xytext=(4, 0), textcoords="offset points",
         ha="left", va="center", linespacing=1.0, annotation_clip=False,
     )  # fmt: skip
-
-
-def _points() -> float:
-    from matplotlib import rcParams
-
-    return float(rcParams["font.size"])

@@ -188,6 +188,13 @@ def styled(size: Size = PAGE) -> Any:
     return mpl.rc_context(style)
 
 
+def measure_text() -> float:
+    """Return the size of the text of the picture that is being made, in points."""
+    from matplotlib import rcParams
+
+    return float(rcParams["font.size"])
+
+
 def picture_format(path: str, *, option: str) -> str:
     """Return the picture format that a file's name implies. Raises InputError for an unknown one."""
     suffix = Path(path).suffix.removeprefix(".").lower()

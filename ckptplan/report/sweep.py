@@ -11,13 +11,7 @@ from rich.console import Console
 
 from ckptplan.model.prediction import BasisEntry
 from ckptplan.report.basis import list_basis
-from ckptplan.report.columns import (
-    Cell,
-    Content,
-    FittedTable,
-    Sheet,
-    TableColumn,
-)
+from ckptplan.report.columns import Cell, Content, FittedTable, Sheet, TableColumn
 from ckptplan.report.fields import LOCAL, OVER_BASE, PARAMETERS, TIME, format_cells, make_parameters_cell
 from ckptplan.report.infeasible import limit_words
 from ckptplan.studies.sweep import Sweep
