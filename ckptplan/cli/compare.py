@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from ckptplan.model.plan import Plan
     from ckptplan.model.profile import HardwareProfile
     from ckptplan.planning.ranking import Ranking
+    from ckptplan.report.formats import View
     from ckptplan.report.html.page import Page
-    from ckptplan.report.view import View
 
 
 @takes_groups
@@ -228,9 +228,8 @@ def _compare_machines(
 
         write_page(html, lambda: make_machines_page(comparison, view, command=options.command_line()))
     if machines.plot:
-        from ckptplan.report.machines_plot import draw_machines
-        from ckptplan.report.sizes import SIZES
-        from ckptplan.report.style import save_picture, styled
+        from ckptplan.report.machines import draw_machines
+        from ckptplan.report.style import SIZES, save_picture, styled
 
         with styled(SIZES[machines.size]):
             save_picture(draw_machines(comparison, SIZES[machines.size]), machines.plot, option="--plot")

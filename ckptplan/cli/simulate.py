@@ -175,8 +175,7 @@ def _drawn(plan: Plan, schedule: str | None, path: str, size: str) -> Iterator[S
     """Collect events, and draw them when the schedule ends."""
     from ckptplan.cost.case import Case
     from ckptplan.report.gantt import Gantt
-    from ckptplan.report.sizes import SIZES
-    from ckptplan.report.style import save_picture, styled
+    from ckptplan.report.style import SIZES, save_picture, styled
 
     resident = Case(workload=plan.workload, profile=plan.profile).costs.resident_bytes
     picture = Gantt(plan, resident_bytes=resident, schedule=schedule)
@@ -219,7 +218,7 @@ def print_schema(
 
     For profiles and workloads it is that of the data, once TOML is read; for schedules that of each line.
     """
-    from ckptplan.report.formats.json import json_text
+    from ckptplan.report.formats import json_text
     from ckptplan.storage.files import write_text
     from ckptplan.storage.schemas import file_schema
 

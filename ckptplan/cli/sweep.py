@@ -106,7 +106,7 @@ def is_no_file(path: str) -> bool:
 
 def _print(work: SweepRun, *, basis: bool) -> None:
     from ckptplan.report.basis import print_basis
-    from ckptplan.report.formats.table import print_table
+    from ckptplan.report.formats import print_table
     from ckptplan.report.sweep import Summary
 
     sweep = work.sweep
@@ -381,9 +381,8 @@ def _make_page(sweep: Sweep) -> SweepPage:
 
 
 def _draw(picture: SweepPicture, path: str, size: str) -> None:
-    from ckptplan.report.sizes import SIZES
-    from ckptplan.report.style import save_picture, styled
-    from ckptplan.report.sweep_draw import draw_sweep
+    from ckptplan.report.style import SIZES, save_picture, styled
+    from ckptplan.report.sweep_plot import draw_sweep
 
     with styled(SIZES[size]):
         save_picture(draw_sweep(picture, SIZES[size]), path, option="--plot")

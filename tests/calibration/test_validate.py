@@ -18,7 +18,7 @@ from ckptplan.calibration.validate import validate
 from ckptplan.calibration.validation import Row, Validation, Verdict
 from ckptplan.model.workload import ACTION_TIMES
 from ckptplan.planning.playback import make_schedule
-from ckptplan.report.formats.json import json_text
+from ckptplan.report.formats import json_text
 from ckptplan.report.validation import view_validation
 from tests.calibration.shown import shown_table
 

@@ -19,11 +19,10 @@ from typer.testing import CliRunner
 import ckptplan
 from ckptplan.calibration.validation import Regret, Row
 from ckptplan.cli.app import make_app
-from ckptplan.report.formats import table as table_format
-from ckptplan.report.formats.table import Table, print_table
+from ckptplan.report import formats
+from ckptplan.report.columns import split_pieces
+from ckptplan.report.formats import Table, View, print_table
 from ckptplan.report.validation import view_validation
-from ckptplan.report.view import View
-from ckptplan.report.wrapping import split_pieces
 from ckptplan.strategies.registry import all_parameters
 from ckptplan.studies.axes import all_axes
 from tests.calibration.test_verdicts import contender, made, sample
@@ -67,7 +66,7 @@ def drawn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Draw]:
     found: list[Draw] = []
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(Table, "write", lambda _self, view, _path: found.append(view.table))
-    monkeypatch.setattr(table_format, "print_table", found.append)
+    monkeypatch.setattr(formats, "print_table", found.append)
     for name in ("plan.json", "smaller.json"):
         ckptplan.save_plan(small_plan(), name)
     # What a page writes first.

@@ -53,11 +53,10 @@ def prepare() -> None:
     import ckptplan.planning.optimize
     import ckptplan.planning.playback
     import ckptplan.report.comparison
+    import ckptplan.report.inputs
     import ckptplan.report.plan
-    import ckptplan.report.profiles
     import ckptplan.report.simulation
     import ckptplan.report.sweep
-    import ckptplan.report.workloads
     import ckptplan.studies.largest
     import ckptplan.studies.sweep  # noqa: F401 - loaded for the forks
     from ckptplan.cli.app import make_app

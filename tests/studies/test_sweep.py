@@ -18,7 +18,7 @@ from ckptplan.cost.case import Case
 from ckptplan.errors import CkptplanError, InputError, quote_value
 from ckptplan.model.network import Network
 from ckptplan.model.workload import DERIVED
-from ckptplan.report.plan_rows import make_plan_row
+from ckptplan.report.fields import make_plan_row
 from ckptplan.strategies.registry import strategy_of
 from ckptplan.studies.axes import BYTES, COUNT, LIMIT, RATE, STEPS, all_axes, find_axis
 from ckptplan.studies.sweep import Grid, make_grid, make_sweep, read_values

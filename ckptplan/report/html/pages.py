@@ -14,6 +14,7 @@ from ckptplan.model.profile import HardwareProfile
 from ckptplan.model.workload import Workload
 from ckptplan.planning.resolution import group_same_schedules
 from ckptplan.report.basis import print_basis
+from ckptplan.report.formats import View
 from ckptplan.report.html.blocks import Paragraph, collect_blocks
 from ckptplan.report.html.charts.comparison import chart_comparison, chart_machines, chart_tornado
 from ckptplan.report.html.charts.front import chart_front
@@ -28,7 +29,6 @@ from ckptplan.report.html.plans import (
     show_plans,
 )
 from ckptplan.report.infeasible import format_infeasible
-from ckptplan.report.view import View
 from ckptplan.studies.machines import MachineComparison
 from ckptplan.studies.pareto import ParetoFront
 from ckptplan.studies.sensitivity import Sensitivity

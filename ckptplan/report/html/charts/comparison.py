@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from ckptplan.model.plan import Plan
 from ckptplan.report import style
+from ckptplan.report.fields import format_parameters
 from ckptplan.report.html.charts.look import CONFIG, INK, Chart, Spec, annotate
-from ckptplan.report.plan_text import format_parameters
 from ckptplan.report.sensitivity import find_change, format_values, sort_by_effect
 from ckptplan.studies.machines import MachineComparison
 from ckptplan.studies.sensitivity import Sensitivity
