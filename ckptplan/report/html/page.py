@@ -1,7 +1,7 @@
 """Defines a page, and writes it as one file with all that it needs.
 
 Charts are drawn by Vega, Vega-Lite and vega-embed in one script. Making it takes seconds, and it is the same
-for every page, so it is kept in a file that only the user can write.
+for every page, so it is kept in the user's folder for caches, in a file that only the user can write.
 """
 
 from __future__ import annotations
@@ -10,6 +10,9 @@ import base64
 import hashlib
 import json
 import logging
+import os
+import stat
+import sys
 from dataclasses import dataclass, field, replace
 from functools import cache
 from importlib import resources
@@ -20,10 +23,52 @@ from typing import Any, ClassVar
 from ckptplan.errors import InputError, MissingExtra
 from ckptplan.report.html.blocks import Block
 from ckptplan.report.html.charts.look import Chart
-from ckptplan.storage.cache import find_cache, is_private
 from ckptplan.storage.files import write_bytes
 from ckptplan.version import __version__
 from ckptplan.wording import escape_controls
+
+#: The folder, or one of ``_OFF`` for none.
+VARIABLE = "CKPTPLAN_CACHE"
+_OFF = ("", "0", "off", "no", "false")
+
+
+def find_cache(name: str) -> Path | None:
+    """Return the folder of what is kept under a name ("charts"), which need not exist; None means nowhere."""
+    chosen = os.environ.get(VARIABLE)
+    if chosen is not None:
+        return None if chosen.strip().lower() in _OFF else _expand(chosen, name)
+    if sys.platform == "win32":
+        base = os.environ.get("LOCALAPPDATA") or "~/AppData/Local"
+    elif sys.platform == "darwin":
+        base = "~/Library/Caches"
+    else:
+        base = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
+    return _expand(base, f"ckptplan/{name}")
+
+
+def is_private(path: Path) -> bool:
+    """Return whether only this user, or the administrator, could have written a file or its folder.
+
+    Systems without owners of files (Windows) leave that to the folder of the user.
+    """
+    if not hasattr(os, "getuid"):
+        return True
+    return all(_belongs(one) for one in (path, path.parent))
+
+
+def _belongs(path: Path) -> bool:
+    found = path.stat()
+    others = stat.S_IWGRP | stat.S_IWOTH
+    return found.st_uid in (os.getuid(), 0) and not found.st_mode & others
+
+
+def _expand(base: str, below: str) -> Path | None:
+    try:
+        return Path(base).expanduser() / below
+    except RuntimeError:
+        # There is no home, or no user of that name.
+        return None
+
 
 #: The version of Vega-Lite that charts are written for.
 _VEGA_LITE = "6.1"
