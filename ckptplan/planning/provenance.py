@@ -6,8 +6,8 @@ import datetime
 import os
 import time
 
+from ckptplan.model.checked import MOST_JOINED
 from ckptplan.model.plan import Provenance
-from ckptplan.model.quantities import MOST_JOINED
 from ckptplan.version import __version__
 from ckptplan.wording import escape_controls
 

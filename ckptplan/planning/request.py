@@ -9,8 +9,8 @@ from typing import Any, Self, TypedDict, TypeVar, Unpack
 
 from ckptplan.cost.case import Case, replace_numbers
 from ckptplan.errors import Infeasible, InputError, quote_value
+from ckptplan.model.budget import take_headroom
 from ckptplan.model.goal import Goal
-from ckptplan.model.headroom import take_headroom
 from ckptplan.model.plan import Plan, Provenance
 from ckptplan.model.prediction import BasisEntry
 from ckptplan.model.profile import HardwareProfile

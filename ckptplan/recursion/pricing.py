@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from ckptplan.cost.exact import action_seconds, serial_seconds
+from ckptplan.model.prediction import Totals
 from ckptplan.model.step_costs import StepCosts
-from ckptplan.model.totals import Totals
 from ckptplan.recursion.schedule_tree import Tree
 from ckptplan.recursion.tally import Tally, tally
 from ckptplan.schedule.simulator import play

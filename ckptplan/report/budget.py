@@ -5,8 +5,8 @@ from __future__ import annotations
 from rich.console import Console
 from rich.text import Text
 
+from ckptplan.model.budget import find_memory
 from ckptplan.model.goal import Goal
-from ckptplan.model.headroom import find_memory
 from ckptplan.model.plan import Plan
 from ckptplan.model.profile import HardwareProfile
 from ckptplan.report.columns import wrap_lines

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ckptplan.errors import Infeasible
-from ckptplan.model.headroom import add_headroom
+from ckptplan.model.budget import add_headroom
 from ckptplan.report.budget import format_headroom
 from ckptplan.report.limits import limit_words
 from ckptplan.units import format_bytes, format_percent, format_share
