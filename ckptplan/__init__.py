@@ -24,14 +24,11 @@ if TYPE_CHECKING:
     from ckptplan.model.workload import Workload
     from ckptplan.planning.optimize import compare, optimize
     from ckptplan.planning.playback import actions, save_schedule, simulate
-    from ckptplan.schedule.illegal import IllegalAction
     from ckptplan.schedule.schedule import Schedule
-    from ckptplan.schedule.simulator import Trace
+    from ckptplan.schedule.simulator import IllegalAction, Trace
     from ckptplan.storage.plans import load_plan, save_plan
-    from ckptplan.storage.profiles import load_profile
     from ckptplan.storage.schedules import load_schedule
-    from ckptplan.storage.toml_files import save_profile, save_workload
-    from ckptplan.storage.workloads import load_workload
+    from ckptplan.storage.toml_files import load_workload, save_profile, save_workload
     from ckptplan.studies.largest import Reach, largest
     from ckptplan.studies.machines import MachineComparison, compare_machines
     from ckptplan.studies.pareto import ParetoFront, pareto
@@ -76,7 +73,7 @@ __all__ = [
 _HOMES = {
     "CkptplanError": "ckptplan.errors",
     "HardwareProfile": "ckptplan.model.profile",
-    "IllegalAction": "ckptplan.schedule.illegal",
+    "IllegalAction": "ckptplan.schedule.simulator",
     "Infeasible": "ckptplan.errors",
     "InputError": "ckptplan.errors",
     "MachineComparison": "ckptplan.studies.machines",
@@ -93,9 +90,9 @@ _HOMES = {
     "compare_machines": "ckptplan.studies.machines",
     "largest": "ckptplan.studies.largest",
     "load_plan": "ckptplan.storage.plans",
-    "load_profile": "ckptplan.storage.profiles",
+    "load_profile": "ckptplan.storage.toml_files",
     "load_schedule": "ckptplan.storage.schedules",
-    "load_workload": "ckptplan.storage.workloads",
+    "load_workload": "ckptplan.storage.toml_files",
     "optimize": "ckptplan.planning.optimize",
     "pareto": "ckptplan.studies.pareto",
     "save_plan": "ckptplan.storage.plans",

@@ -10,7 +10,7 @@ import pytest
 import ckptplan
 from ckptplan.calibration.calibrated import Noisy
 from ckptplan.errors import CkptplanError, Infeasible, InputError, MissingExtra, did_you_mean, quote_value
-from ckptplan.schedule.illegal import IllegalAction
+from ckptplan.schedule.simulator import IllegalAction
 from ckptplan.torch.hidden import HiddenState
 from ckptplan.torch.kept import StaleFindingsError
 from ckptplan.torch.memory import OutOfMemory

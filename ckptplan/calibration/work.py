@@ -21,7 +21,7 @@ from torch.utils.flop_counter import flop_registry
 from ckptplan.calibration.cells import MeasuredNetwork
 from ckptplan.calibration.pilot import PilotTimes
 from ckptplan.calibration.runs import observe_actions
-from ckptplan.model.operations import ITEM_BYTES, Operations
+from ckptplan.model.network import ITEM_BYTES, Operations
 from ckptplan.planning.playback import make_schedule
 from ckptplan.schedule.actions import Action, Advance, Backward, Record
 from ckptplan.torch.executor import Executor

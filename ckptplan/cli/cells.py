@@ -143,7 +143,7 @@ def _read_max_seconds(text: str) -> float:
 
 def name_content(path: str, option: str) -> str:
     """Return the name that the content of a file gets from the file. Raises InputError for an unusable name."""
-    from ckptplan.model.quantities import check_name
+    from ckptplan.model.checked import check_name
 
     stem = Path(path).name.removesuffix(".toml")
     if path == "-" or not stem:

@@ -102,8 +102,8 @@ def write_profile(numbers: ProfileNumbers, *, output: str, format_: options.Form
     """Write a profile and show it. Raises InputError that names the option."""
     from ckptplan.model.profile import HardwareProfile
     from ckptplan.report.inputs import view_profile
-    from ckptplan.storage.commented import commented_profile
     from ckptplan.storage.files import write_text
+    from ckptplan.storage.toml_files import commented_profile
 
     options.check_folders({"--output": output})
     options.keep_inputs({"--output": output}, numbers.like)

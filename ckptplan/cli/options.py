@@ -282,9 +282,9 @@ def check_jax_device(device: str | None) -> None:
 
 def load_profile(name: str, *, option: str = "--profile") -> HardwareProfile:
     """Load the profile that an option names. Raises InputError."""
-    from ckptplan.storage import profiles
+    from ckptplan.storage import toml_files
 
-    loaded: HardwareProfile = _named(option, profiles.load_profile, name)
+    loaded: HardwareProfile = _named(option, toml_files.load_profile, name)
     return loaded
 
 
@@ -294,9 +294,9 @@ DEFAULT_WORKLOAD = "paper-snn"
 
 def load_workload(name: str | None, *, steps: str | None, batch: str | None, neurons: str | None) -> Workload:
     """Load the workload that an option names, or the default, and change its sizes. Raises InputError."""
-    from ckptplan.storage import workloads
+    from ckptplan.storage import toml_files
 
-    loaded: Workload = _named("--workload", workloads.load_workload, name or DEFAULT_WORKLOAD)
+    loaded: Workload = _named("--workload", toml_files.load_workload, name or DEFAULT_WORKLOAD)
     if batch is not None:
         loaded = loaded.with_batch(plain_integer(batch, option="--batch", most=10**9))
     if neurons is not None:

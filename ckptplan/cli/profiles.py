@@ -22,7 +22,7 @@ def list_(*, output: OutputOptions) -> None:
     """List the built-in hardware profiles."""
     from ckptplan.report.inputs import view_profiles
     from ckptplan.storage.library import list_names
-    from ckptplan.storage.profiles import load_profile
+    from ckptplan.storage.toml_files import load_profile
 
     profiles = [load_profile(name) for name in list_names("hardware_profiles")]
     write_view(view_profiles(profiles, wording=as_option), output)
@@ -42,7 +42,7 @@ def show(
 ) -> None:
     """Show every number of a hardware profile, with its source and grade."""
     from ckptplan.report.inputs import view_profile
-    from ckptplan.storage.profiles import load_profile
+    from ckptplan.storage.toml_files import load_profile
 
     profile = load_profile(name)
     write_view(view_profile(profile, wording=as_option), output)
@@ -65,7 +65,7 @@ def check(
     """Check that hardware profiles are complete and valid; exits 2 at the first that is not."""
     from ckptplan.report.inputs import view_checks
     from ckptplan.storage.library import list_names
-    from ckptplan.storage.profiles import load_profile
+    from ckptplan.storage.toml_files import load_profile
 
     profiles = [load_profile(path) for path in paths or list_names("hardware_profiles")]
     write_view(view_checks(profiles), output)

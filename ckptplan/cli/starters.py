@@ -123,8 +123,8 @@ def write_network(
     """Write the workload of a kind of network and show it. Raises InputError."""
     from ckptplan.planning.starters import make_workload
     from ckptplan.report.inputs import view_workload
-    from ckptplan.storage.commented import commented_workload
     from ckptplan.storage.files import write_text
+    from ckptplan.storage.toml_files import commented_workload
 
     options.check_folders({"--output": output})
     options.keep_inputs({"--output": output}, kind.profile)

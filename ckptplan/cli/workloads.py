@@ -25,7 +25,7 @@ def list_(*, output: OutputOptions) -> None:
     """List the built-in workloads."""
     from ckptplan.report.inputs import view_workloads
     from ckptplan.storage.library import list_names
-    from ckptplan.storage.workloads import load_workload
+    from ckptplan.storage.toml_files import load_workload
 
     workloads = [load_workload(name) for name in list_names("workloads")]
     write_view(view_workloads(workloads, wording=as_option), output)
@@ -45,7 +45,7 @@ def show(
 ) -> None:
     """Show every number of a workload, and how it was obtained."""
     from ckptplan.report.inputs import view_workload
-    from ckptplan.storage.workloads import load_workload
+    from ckptplan.storage.toml_files import load_workload
 
     workload = load_workload(name)
     write_view(view_workload(workload, wording=as_option), output)

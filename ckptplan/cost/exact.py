@@ -11,8 +11,8 @@ import numpy.typing as npt
 
 from ckptplan.cost.arrays import Integers, Quantity
 from ckptplan.model.budget import Budget
+from ckptplan.model.prediction import Totals
 from ckptplan.model.step_costs import StepCosts
-from ckptplan.model.totals import Totals
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,9 +11,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ckptplan.errors import InputError
-from ckptplan.model.operations import Operations
+from ckptplan.model.checked import MAX_SECONDS
+from ckptplan.model.network import Operations
 from ckptplan.model.profile import HardwareProfile
-from ckptplan.model.quantities import MAX_SECONDS
 from ckptplan.model.workload import ACTION_TIMES, TIMES, Basis, Workload
 from ckptplan.units import format_seconds, format_share
 

@@ -1,8 +1,58 @@
-"""Defines the byte budgets that a plan must keep."""
+"""Defines the byte budgets that a plan must keep, and takes the headroom off a memory, in exact integers.
+
+The headroom is the share of a local memory that plans leave free.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any
+
+from ckptplan.errors import InputError
+from ckptplan.units import ACCEPTED_HEADROOM, format_bytes, format_share
+
+
+def take_headroom(memory: int, headroom: float) -> int:
+    """Return the bytes that remain of ``memory`` bytes, rounded down.
+
+    The share counts as the decimal number that it is written as, so 10 % of 80 GB leave 72,000,000,000 bytes.
+    Raises InputError if not a byte remains.
+    """
+    remaining = rest_of(memory, headroom)
+    if remaining < 1:
+        raise InputError(
+            f"{format_share(headroom)} of {format_bytes(memory)} leaves nothing to plan with",
+            field="headroom",
+            value=headroom,
+            accepted=f"{ACCEPTED_HEADROOM}, that leaves at least a byte",
+        )
+    return remaining
+
+
+def rest_of(memory: int, headroom: float) -> int:
+    """Return the bytes that remain of ``memory`` bytes, rounded down; may be 0."""
+    return memory * _remaining_share(headroom) // 1
+
+
+def add_headroom(budget: int, headroom: float) -> int:
+    """Return the least memory of which at least ``budget`` bytes remain; both in bytes."""
+    return -(-budget // _remaining_share(headroom))
+
+
+def find_memory(budget: int, headroom: float, *, machine: int) -> int:
+    """Return the memory that a budget is the rest of, in bytes: the machine's, or the least that leaves it."""
+    return machine if rest_of(machine, headroom) == budget else add_headroom(budget, headroom)
+
+
+def without_zero_headroom(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields of a document or a hash; no headroom is left out, as before there was any."""
+    return {name: value for name, value in fields.items() if value or name != "headroom"}
+
+
+def _remaining_share(headroom: float) -> Fraction:
+    return 1 - Fraction(repr(float(headroom)))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -4,7 +4,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, SerializerFunctionWrapHandler, model_serializer
 
-from ckptplan.model.quantities import Name, Text
+from ckptplan.model.checked import Name, Text
 from ckptplan.units import format_threads
 
 #: The largest number of threads that can be asked for.

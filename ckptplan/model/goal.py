@@ -4,9 +4,8 @@ from typing import Annotated, Any, ClassVar, Literal, TypeAlias
 
 from pydantic import Field, SerializerFunctionWrapHandler, model_serializer
 
-from ckptplan.model.checked import CheckedModel
-from ckptplan.model.headroom import without_zero_headroom
-from ckptplan.model.quantities import FirstFault, Headroom, Limit, Name, PositiveBytes, Share
+from ckptplan.model.budget import without_zero_headroom
+from ckptplan.model.checked import CheckedModel, FirstFault, Headroom, Limit, Name, PositiveBytes, Share
 
 #: What to minimise; 'balanced' is the knee of the front of time and memory.
 ObjectiveName: TypeAlias = Literal["time", "memory", "balanced"]

@@ -6,12 +6,11 @@ from typing import Annotated, ClassVar, Literal, Self
 from pydantic import BeforeValidator, ConfigDict, Field, PlainSerializer, WithJsonSchema, model_validator
 
 from ckptplan.errors import InputError, quote_value
-from ckptplan.model.checked import CheckedModel
+from ckptplan.model.checked import CheckedModel, FirstFault, JoinedText, Name, Steps, Text
 from ckptplan.model.display import Displayed
 from ckptplan.model.goal import Goal
 from ckptplan.model.prediction import BasisEntry, Bound, Predicted
 from ckptplan.model.profile import HardwareProfile
-from ckptplan.model.quantities import FirstFault, JoinedText, Name, Steps, Text
 from ckptplan.model.record import MappingRecord, Parameters
 from ckptplan.model.split import Split
 from ckptplan.model.workload import Workload

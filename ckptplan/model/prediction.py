@@ -1,13 +1,39 @@
-"""Defines the predicted cost of a plan, its proven bound, and the basis of the prediction."""
+"""Defines the cost of a schedule, the prediction of a plan, its proven bound, and the basis of it all."""
+
+from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
 from pydantic import Field
 
-from ckptplan.model.quantities import Bytes, JoinedText, Seconds, Text
+from ckptplan.model.checked import Bytes, JoinedText, Seconds, Text
 from ckptplan.model.record import MappingRecord
 from ckptplan.units import MAX_BYTES
+
+
+@dataclass(frozen=True, kw_only=True)
+class Totals:
+    """Seconds, peaks and counts of a whole schedule.
+
+    Local bytes are per unit and include the resident ones; remote bytes count all units.
+    ``recomputed_steps`` counts steps that run again, ``remote_writes`` and ``remote_reads`` count states,
+    and ``messages`` counts both directions together. ``advances``, ``chunks`` (recorded runs of steps),
+    ``local_saves`` and ``local_loads`` count actions.
+    """
+
+    seconds: float
+    local_peak_bytes: int
+    remote_peak_bytes: int
+    recomputed_steps: int
+    remote_writes: int
+    remote_reads: int
+    messages: int
+    advances: int
+    chunks: int
+    local_saves: int
+    local_loads: int
+
 
 _Events = Annotated[int, Field(strict=True, ge=0, le=MAX_BYTES)]
 

@@ -12,9 +12,9 @@ from pydantic import (
 )
 
 from ckptplan.errors import InputError, did_you_mean
-from ckptplan.model.checked import CheckedModel, digest
-from ckptplan.model.headroom import take_headroom, without_zero_headroom
-from ckptplan.model.quantities import (
+from ckptplan.model.budget import take_headroom, without_zero_headroom
+from ckptplan.model.checked import (
+    CheckedModel,
     Count,
     FlopRate,
     Headroom,
@@ -26,6 +26,7 @@ from ckptplan.model.quantities import (
     Seconds,
     Text,
     Watts,
+    digest,
 )
 from ckptplan.units import parse_optional_bytes
 

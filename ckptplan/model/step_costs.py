@@ -5,8 +5,7 @@ from typing import Annotated, ClassVar, Self
 from pydantic import Field, model_validator
 
 from ckptplan.errors import InputError
-from ckptplan.model.checked import CheckedModel
-from ckptplan.model.quantities import Bytes, PositiveBytes, Seconds, Steps
+from ckptplan.model.checked import Bytes, CheckedModel, PositiveBytes, Seconds, Steps
 from ckptplan.units import MAX_BYTES
 
 

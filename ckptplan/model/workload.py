@@ -13,11 +13,9 @@ from pydantic import (
 
 from ckptplan.errors import InputError, did_you_mean, quote_value
 from ckptplan.model.calibration import Calibration
-from ckptplan.model.checked import CheckedModel, digest
-from ckptplan.model.network import Network
-from ckptplan.model.operations import Operations
-from ckptplan.model.quantities import (
+from ckptplan.model.checked import (
     Bytes,
+    CheckedModel,
     Count,
     Name,
     PositiveBytes,
@@ -25,7 +23,9 @@ from ckptplan.model.quantities import (
     Seconds,
     Steps,
     Text,
+    digest,
 )
+from ckptplan.model.network import Network, Operations
 from ckptplan.units import MAX_BYTES
 from ckptplan.wording import Argument, Phrase
 

@@ -20,8 +20,7 @@ from ckptplan.model.workload import Workload
 from ckptplan.search.best_setting import Limits
 from ckptplan.search.infeasibility import find_reason
 from ckptplan.search.question import Question
-from ckptplan.storage.profiles import load_profile
-from ckptplan.storage.workloads import load_workload
+from ckptplan.storage.toml_files import load_profile, load_workload
 from ckptplan.strategies.registry import closed_form_of
 
 #: Upper limit of the search for largest sizes, far above any length of the paper.

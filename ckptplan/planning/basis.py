@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Literal
 
+from ckptplan.model.budget import rest_of
 from ckptplan.model.goal import Goal
-from ckptplan.model.headroom import rest_of
 from ckptplan.model.prediction import BasisEntry
 from ckptplan.model.profile import GRADES, NUMBERS, PEAKS, HardwareProfile
 from ckptplan.model.workload import ACTION_TIMES, DERIVED, TIMES, Workload

@@ -14,9 +14,8 @@ from ckptplan.model.plan import Plan
 from ckptplan.model.progress import Progress
 from ckptplan.model.record import Parameters
 from ckptplan.schedule.actions import Action, Advance, Backward, Record
-from ckptplan.schedule.illegal import IllegalAction
 from ckptplan.schedule.schedule import Schedule
-from ckptplan.schedule.simulator import Trace, play
+from ckptplan.schedule.simulator import IllegalAction, Trace, play
 from ckptplan.schedule.timeline import Sink
 from ckptplan.storage.files import replace_file
 from ckptplan.storage.schedules import KIND, ScheduleFormat, load_schedule, schedule_lines

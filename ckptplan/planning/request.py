@@ -15,13 +15,13 @@ from typing import Any, Self, TypedDict, TypeVar, Unpack
 
 from ckptplan.cost.case import Case, replace_numbers
 from ckptplan.errors import Infeasible, InputError, quote_value
+from ckptplan.model.budget import take_headroom
+from ckptplan.model.checked import MOST_JOINED
 from ckptplan.model.goal import Goal
-from ckptplan.model.headroom import take_headroom
 from ckptplan.model.plan import Plan, Provenance
 from ckptplan.model.prediction import BasisEntry
 from ckptplan.model.profile import HardwareProfile
 from ckptplan.model.progress import Progress
-from ckptplan.model.quantities import MOST_JOINED
 from ckptplan.model.workload import Workload
 from ckptplan.planning.basis import collect_basis
 from ckptplan.planning.resolution import derive_bound, find_resolution

@@ -9,13 +9,13 @@ from typing import Any
 from ckptplan.cost.case import Case
 from ckptplan.cost.exact import overhead
 from ckptplan.errors import Change, Infeasible, InputError
-from ckptplan.model.headroom import add_headroom, find_memory, rest_of
+from ckptplan.model.budget import add_headroom, find_memory, rest_of
 from ckptplan.model.step_costs import StepCosts
 from ckptplan.model.workload import Workload
 from ckptplan.planning.request import Request
 from ckptplan.search.question import Question
 from ckptplan.storage.library import list_names
-from ckptplan.storage.profiles import load_profile
+from ckptplan.storage.toml_files import load_profile
 from ckptplan.strategies.registry import select_strategies
 
 _MOST = 4

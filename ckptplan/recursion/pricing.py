@@ -8,9 +8,9 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from ckptplan.cost.exact import action_seconds, serial_seconds
+from ckptplan.model.prediction import Totals
 from ckptplan.model.split import Choice, Where
 from ckptplan.model.step_costs import StepCosts
-from ckptplan.model.totals import Totals
 from ckptplan.recursion.schedule_tree import Tree
 from ckptplan.recursion.tree import Decision, Part, drop_idle_slot, parts_after
 from ckptplan.schedule.simulator import play

@@ -11,7 +11,7 @@ from typing import Any
 from rich.text import Text
 
 from ckptplan.errors import Infeasible
-from ckptplan.model.headroom import find_memory
+from ckptplan.model.budget import find_memory
 from ckptplan.model.plan import Plan
 from ckptplan.model.profile import HardwareProfile
 from ckptplan.model.workload import Workload

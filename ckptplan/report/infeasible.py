@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import assert_never
 
 from ckptplan.errors import Infeasible, Limit
-from ckptplan.model.headroom import add_headroom
+from ckptplan.model.budget import add_headroom
 from ckptplan.report.fields import format_headroom
 from ckptplan.units import format_bytes, format_count, format_percent, format_share
 from ckptplan.wording import Argument, Wording

@@ -8,11 +8,10 @@ from dataclasses import dataclass, fields
 from ckptplan.cost import paper
 from ckptplan.cost.exact import Cost, cost_of, overhead
 from ckptplan.model.goal import Model
-from ckptplan.model.prediction import PaperPrediction, Predicted
+from ckptplan.model.prediction import PaperPrediction, Predicted, Totals
 from ckptplan.model.record import Parameters
 from ckptplan.model.split import Split
 from ckptplan.model.step_costs import StepCosts
-from ckptplan.model.totals import Totals
 from ckptplan.recursion.pricing import price_tree
 from ckptplan.recursion.schedule_tree import read_tree
 from ckptplan.strategies.adopted import read_setting

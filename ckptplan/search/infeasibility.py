@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from ckptplan.cost.exact import overhead
 from ckptplan.errors import Infeasible, Limit
-from ckptplan.model.totals import Totals
+from ckptplan.model.prediction import Totals
 from ckptplan.search.question import BudgetLimit, Question
 
 

@@ -16,8 +16,8 @@ from typing import IO, Any
 
 from ckptplan.errors import InputError
 from ckptplan.storage.files import check_file_name, write_bytes
-from ckptplan.storage.locks import lock_file
 from ckptplan.storage.tables import Lines
+from ckptplan.storage.temporary import lock_file
 from ckptplan.wording import Argument, Phrase
 
 #: Upper limit on the bytes of a row, in case another file is one long line.

@@ -16,7 +16,18 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
-from ckptplan.storage.locks import lock_file
+
+def lock_file(descriptor: int) -> None:
+    """Lock an open file, and return at once.
+
+    Raises BlockingIOError if another process holds the lock, and OSError if the file system has no locks. Does
+    nothing on Windows, where no other process can delete or replace an open file.
+    """
+    if sys.platform != "win32":
+        import fcntl
+
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
 
 #: Seconds after which files of other machines are stale: locks may not reach across a network folder.
 _OLD = 86_400

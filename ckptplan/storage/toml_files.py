@@ -1,16 +1,26 @@
-"""Writes workloads and profiles as TOML, which ``load_workload`` and ``load_profile`` read back as equal."""
+"""Reads and writes workloads and profiles as TOML; what is written reads back as equal.
+
+In a profile every number may have a source, a date and a grade (docs/profiles.md). Files for people who go on
+editing them have a comment on each number, as its model describes it.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import datetime
+import re
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from ckptplan.errors import InputError
-from ckptplan.model.profile import NUMBERS, HardwareProfile
+from pydantic import BaseModel
+
+from ckptplan.errors import InputError, did_you_mean, quote_value
+from ckptplan.model.network import Network
+from ckptplan.model.profile import GRADES, NUMBERS, HardwareProfile
 from ckptplan.model.workload import Workload
-from ckptplan.storage.files import write_text
-from ckptplan.storage.versions import WRITTEN, Kind
+from ckptplan.storage.files import parse_toml, read_text, write_text
+from ckptplan.storage.library import locate
+from ckptplan.storage.versions import WRITTEN, Kind, drop_version
 from ckptplan.units import (
     format_bytes,
     format_flop_rate,
@@ -21,6 +31,77 @@ from ckptplan.units import (
     parse_rate,
     parse_seconds,
 )
+
+_SOURCE_KEYS = ("grade", "source", "date", "note", "assumption")
+
+
+def load_profile(name_or_path: str | Path) -> HardwareProfile:
+    """Return a built-in hardware profile by name, or one from a TOML file.
+
+    In the file a number is a plain number, text with a unit, or a table of ``value`` and its ``source``,
+    ``grade``, ``date``, ``note`` or ``assumption`` (docs/profiles.md). Raises InputError.
+    """
+    path = locate(name_or_path, shelf="hardware_profiles", noun="hardware profile")
+    source = str(name_or_path)
+    document = drop_version(parse_toml(read_text(path), source=source), kind="profile", source=source)
+    try:
+        return HardwareProfile(**_separate_sources(document))
+    except InputError as error:
+        raise error.inside(source=source) from None
+
+
+def _separate_sources(document: dict[str, Any]) -> dict[str, Any]:
+    """Separate the numbers from their sources."""
+    if "sources" in document:
+        raise InputError(
+            "is not a field: give the source with each number",
+            field="sources",
+            accepted="tables with value, source, grade",
+        )
+    numbers: dict[str, Any] = {}
+    sources: dict[str, dict[str, Any]] = {}
+    for field, entry in document.items():
+        if field in NUMBERS and isinstance(entry, dict):
+            numbers[field], sources[field] = _read_number(field, entry)
+        else:
+            numbers[field] = entry
+    return {**numbers, "sources": sources}
+
+
+def _read_number(field: str, entry: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+    known = ("value", *_SOURCE_KEYS)
+    for key, given in entry.items():
+        if key not in known:
+            raise InputError(
+                f"is not a key of a number.{did_you_mean(key, known)}",
+                field=f"{field}.{key[:60]}",
+                value=given,
+                accepted=", ".join(known),
+            )
+    if "value" not in entry:
+        raise InputError("is missing", field=f"{field}.value", accepted="a number, or text with a unit")
+    if "grade" not in entry:
+        raise InputError("is missing", field=f"{field}.grade", accepted=", ".join(GRADES))
+    date = entry.get("date")
+    if date is not None and not isinstance(date, (str, datetime.date)):
+        raise InputError(f"{quote_value(date)} is not a date", field=f"{field}.date", accepted="as 2026-11-21")
+    source = {key: entry[key] for key in _SOURCE_KEYS if key in entry}
+    return entry["value"], source if date is None else {**source, "date": str(date)}
+
+
+def load_workload(name_or_path: str | Path) -> Workload:
+    """Return a built-in workload by name, or one from a TOML file (docs/workloads.md).
+
+    Raises InputError.
+    """
+    path = locate(name_or_path, shelf="workloads", noun="workload")
+    source = str(name_or_path)
+    document = drop_version(parse_toml(read_text(path), source=source), kind="workload", source=source)
+    try:
+        return Workload(**document)
+    except InputError as error:
+        raise error.inside(source=source) from None
+
 
 _Form = tuple[Callable[[float], str], Callable[[object], float]]
 #: Ending of a field's name -> how to format and parse its values.
@@ -96,3 +177,36 @@ def _reads_as(text: str, parse: Callable[[object], float], value: float) -> bool
     except InputError:
         # The rounded text is not a whole number of bytes.
         return False
+
+
+_FIELD = re.compile(r"(\w+) = .*")
+_TABLE = re.compile(r"\[(\w+)\]")
+
+
+def commented_workload(workload: Workload, *, head: str) -> str:
+    """Return a workload as TOML with a comment on each number; ``head`` is the first comment."""
+    return _comment(workload_text(workload), head, {"": Workload, "network": Network})
+
+
+def commented_profile(profile: HardwareProfile, *, head: str) -> str:
+    """Return a profile as TOML with a comment on each number; ``head`` is the first comment."""
+    return _comment(profile_text(profile), head, {"": HardwareProfile})
+
+
+def _comment(text: str, head: str, models: Mapping[str, type[BaseModel]]) -> str:
+    table = ""
+    lines = [f"# {line}" for line in head.splitlines()]
+    for line in text.splitlines()[1:]:
+        if match := _TABLE.match(line):
+            table = match[1]
+            model = models.get("")
+            told = model.model_fields[table].description if model and table in model.model_fields else None
+            lines += [f"{line}  # {told}" if told else line]
+            continue
+        if line.startswith("["):
+            table = "no fields"
+        match = _FIELD.fullmatch(line)
+        described = models.get(table)
+        field = described.model_fields.get(match[1]) if match and described else None
+        lines.append(f"{line}  # {field.description}" if field and field.description else line)
+    return "\n".join(lines) + "\n"

@@ -24,9 +24,9 @@ from ckptplan.cost.overlap import (
 )
 from ckptplan.model.budget import Budget
 from ckptplan.model.goal import Model
+from ckptplan.model.prediction import Totals
 from ckptplan.model.record import Parameters
 from ckptplan.model.step_costs import StepCosts
-from ckptplan.model.totals import Totals
 from ckptplan.strategies.protocol import Columns, Strategy, no_equation
 
 

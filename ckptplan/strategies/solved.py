@@ -17,11 +17,11 @@ import numpy as np
 
 from ckptplan.cost.exact import Cost, cost_of, join_costs
 from ckptplan.model.budget import Budget
+from ckptplan.model.prediction import Totals
 from ckptplan.model.progress import Progress
 from ckptplan.model.record import Parameters
 from ckptplan.model.split import Split
 from ckptplan.model.step_costs import StepCosts
-from ckptplan.model.totals import Totals
 from ckptplan.recursion.pricing import price_tree
 from ckptplan.recursion.problem import Candidate, Family
 from ckptplan.recursion.schedule_tree import Tree, read_tree, write_parameters, write_splits

@@ -8,7 +8,7 @@ import ckptplan
 from ckptplan import HardwareProfile, Infeasible, InputError, Workload
 from ckptplan.cost.case import Case
 from ckptplan.cost.roofline import find_missing
-from ckptplan.model.operations import Operations
+from ckptplan.model.network import Operations
 from ckptplan.model.workload import Basis
 from ckptplan.storage.plans import load_plan, save_plan
 from ckptplan.studies.axes import find_axis

@@ -7,8 +7,7 @@ from hypothesis import strategies as st
 from ckptplan.model.budget import Budget
 from ckptplan.model.record import Parameters
 from ckptplan.model.step_costs import StepCosts
-from ckptplan.schedule.illegal import IllegalAction
-from ckptplan.schedule.simulator import play
+from ckptplan.schedule.simulator import IllegalAction, play
 from ckptplan.search.best_setting import Limits, find_best_setting
 from ckptplan.search.objective import least_time
 from ckptplan.strategies.protocol import Strategy

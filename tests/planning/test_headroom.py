@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 import ckptplan
 from ckptplan import Infeasible, InputError, Plan
-from ckptplan.model.headroom import add_headroom, find_memory, take_headroom
+from ckptplan.model.budget import add_headroom, find_memory, take_headroom
 from ckptplan.storage.plans import plan_document, plan_text
 from ckptplan.storage.schemas import file_schema
 

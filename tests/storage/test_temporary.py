@@ -12,7 +12,7 @@ import pytest
 import ckptplan
 from ckptplan.storage import temporary
 from ckptplan.storage.files import replace_file, write_text
-from ckptplan.storage.locks import lock_file
+from ckptplan.storage.temporary import lock_file
 from tests.support import long_plan, run, small_plan, started
 
 #: Writes without end; a test ends it.

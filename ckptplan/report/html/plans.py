@@ -15,7 +15,7 @@ from ckptplan.report.html.charts.look import Chart
 from ckptplan.report.html.charts.schedule import chart_schedule
 from ckptplan.report.html.page import Download, ShownPlan
 from ckptplan.report.html.sketch import Detail, TooLongToDraw, sketch_schedule
-from ckptplan.schedule.illegal import IllegalAction
+from ckptplan.schedule.simulator import IllegalAction
 from ckptplan.storage.plans import plan_text
 from ckptplan.studies.pareto import ParetoFront
 from ckptplan.units import format_bytes, format_count, format_percent, format_seconds
