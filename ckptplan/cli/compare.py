@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -18,7 +19,7 @@ from ckptplan.errors import Infeasible, InputError, quote_value
 if TYPE_CHECKING:
     from ckptplan.model.plan import Plan
     from ckptplan.model.profile import HardwareProfile
-    from ckptplan.planning.ranking import Ranking
+    from ckptplan.planning.ranking import Compared
     from ckptplan.report.formats import View
     from ckptplan.report.html.page import Page
 
@@ -42,15 +43,17 @@ def optimize(*, job: JobOptions, wishes: WishOptions, html: Html = None, output:
         note("interrupted: the best plan so far, without a bound")
     with explained(html, lambda: ranked.request.case):
         plan = ranked.best()
-    view = view_plan(plan, ranked.by_strategy, unsearched=ranked.unsearched, wording=as_option)
+    # The table and the page show the other strategies; JSON and CSV do without.
+    by_strategy = cache(ranked.by_strategy)
+    view = view_plan(plan, by_strategy, unsearched=ranked.unsearched, wording=as_option)
     write_plan(plan, view, output, workload=job.workload)
-    write_page(html, lambda: _make_plan_page(plan, view, ranked))
+    write_page(html, lambda: _make_plan_page(plan, view, by_strategy()))
 
 
-def _make_plan_page(plan: Plan, view: View, ranked: Ranking) -> Page:
+def _make_plan_page(plan: Plan, view: View, results: Compared) -> Page:
     from ckptplan.report.html.pages import make_plan_page
 
-    return make_plan_page(plan, view, ranked.by_strategy(), command=options.command_line())
+    return make_plan_page(plan, view, results, command=options.command_line())
 
 
 @dataclass(frozen=True, kw_only=True)

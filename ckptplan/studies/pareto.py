@@ -536,7 +536,7 @@ class ParetoFront(Displayed, Sequence[Plan]):
         # Of equal points, take the fastest, which is the last.
         return int(last - np.argmin(share[::-1]))
 
-    @property
+    @cached_property
     def knee(self) -> Plan:
         """The knee within the budget, as ``optimize(objective='balanced')``. Raises Infeasible."""
         return self._search(self._request.replace(objective="balanced")).best()
@@ -561,7 +561,7 @@ class ParetoFront(Displayed, Sequence[Plan]):
         several = len(self.by_strategy) > 1
         return find_reason(question, subject=f"{names} {'do' if several else 'does'} not fit")
 
-    @property
+    @cached_property
     def best(self) -> Plan:
         """The plan to run within the budget, as ``optimize``. Raises Infeasible."""
         return self._search(self._request).best()
