@@ -31,8 +31,7 @@ from ckptplan.calibration.cell_spec import CellSpec
 from ckptplan.calibration.in_jax.calibrate import calibrate_jax
 from ckptplan.calibration.in_jax.compared import compare_sizes
 from ckptplan.calibration.in_jax.networks import JaxNetwork, build_jax_network
-from ckptplan.calibration.in_jax.programs import CompiledLoop, compile_gradient
-from ckptplan.calibration.in_jax.rest import settle
+from ckptplan.calibration.in_jax.programs import CompiledLoop, compile_gradient, settle
 from ckptplan.calibration.in_jax.sizes import CompiledSizes, choose_sizes, count_jax_sizes
 from ckptplan.calibration.samples import Sample
 from ckptplan.planning.playback import make_schedule

@@ -22,7 +22,7 @@ from ckptplan.model.step_costs import StepCosts
 from ckptplan.schedule.actions import Action, Advance, Backward, Free, Load, Record, Save, Tier
 from ckptplan.schedule.simulator import play
 from ckptplan.torch import measured_sizes
-from ckptplan.torch.clock import choose_clock
+from ckptplan.torch.meters import choose_clock
 
 #: Settings (T, chunk) that are timed for the calibration, then those that are predicted: (T, chunk) or
 #: (T, outer, inner).

@@ -22,9 +22,9 @@ from benchmarks.record import spread, write
 from benchmarks.runtime_variants import MACHINE, Job, chunked, gru_job, lif_job, plain
 from ckptplan import Plan, Workload, optimize
 from ckptplan.torch import bptt
-from ckptplan.torch.allocated import measure_allocated
 from ckptplan.torch.compiled.steps import SHIFT, run_with_loss
 from ckptplan.torch.compiling.backend import CompiledFunction, set_compiler
+from ckptplan.torch.meters import measure_allocated
 from ckptplan.torch.trees import flatten
 from ckptplan.units import format_bytes
 

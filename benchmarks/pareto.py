@@ -22,8 +22,8 @@ import ckptplan
 from benchmarks.record import median_of, write
 from ckptplan.cost.case import Case
 from ckptplan.model.budget import Budget
-from ckptplan.search.box import Limits
-from ckptplan.search.front import merge_fronts, trace_front
+from ckptplan.search.best_setting import Limits
+from ckptplan.search.trace_closed import merge_fronts, trace_front
 from ckptplan.strategies.registry import closed_form_of, select_strategies
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from importlib import import_module
 
+from ckptplan.model.display import register_displays
 from ckptplan.version import __version__
 
 #: As typing's; importing typing takes as long as all else that happens before Ctrl-C is heeded.
@@ -28,10 +29,9 @@ if TYPE_CHECKING:
     from ckptplan.storage.plans import load_plan, save_plan
     from ckptplan.storage.schedules import load_schedule
     from ckptplan.storage.toml_files import load_profile, load_workload, save_profile, save_workload
-    from ckptplan.studies.largest import largest
+    from ckptplan.studies.largest import Reach, largest
     from ckptplan.studies.machines import MachineComparison, compare_machines
     from ckptplan.studies.pareto import ParetoFront, pareto
-    from ckptplan.studies.reach import Reach
     from ckptplan.studies.sensitivity import sensitivity
     from ckptplan.studies.sweep import sweep
 
@@ -84,10 +84,9 @@ _PUBLIC = {
     "ckptplan.storage.plans": ("load_plan", "save_plan"),
     "ckptplan.storage.schedules": ("load_schedule",),
     "ckptplan.storage.toml_files": ("load_profile", "load_workload", "save_profile", "save_workload"),
-    "ckptplan.studies.largest": ("largest",),
+    "ckptplan.studies.largest": ("Reach", "largest"),
     "ckptplan.studies.machines": ("MachineComparison", "compare_machines"),
     "ckptplan.studies.pareto": ("ParetoFront", "pareto"),
-    "ckptplan.studies.reach": ("Reach",),
     "ckptplan.studies.sensitivity": ("sensitivity",),
     "ckptplan.studies.sweep": ("sweep",),
 }
@@ -105,3 +104,11 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     return sorted(__all__)
+
+
+#: What shows results in notebooks; imported when one asks.
+_NOTEBOOK = "ckptplan.report.notebook"
+register_displays(
+    html=lambda result: import_module(_NOTEBOOK).show_as_html(result),
+    png=lambda result: import_module(_NOTEBOOK).draw_as_png(result),
+)

@@ -12,12 +12,10 @@ from hypothesis import HealthCheck, settings
 
 # Tests run on all cores already; threads that wait for each other on busy cores take many times as long.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
-# Of what is kept for other processes, tests share the script of charts, which takes seconds to make. A file in
-# place of the folder of plans keeps those out: one test's plans, or the user's, are none of the next.
+# Tests share the script of charts, which takes seconds to make and is kept for other processes.
 if "PYTEST_XDIST_WORKER" not in os.environ:
     os.environ["CKPTPLAN_CACHE"] = tempfile.mkdtemp(prefix="ckptplan-tests-")
     atexit.register(shutil.rmtree, os.environ["CKPTPLAN_CACHE"], ignore_errors=True)
-    (Path(os.environ["CKPTPLAN_CACHE"]) / "plans").touch()
 
 #: What `python -m pytest` selects (pyproject.toml); slow modules are then not even imported.
 QUICK_ONLY = "not slow"

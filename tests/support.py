@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 import ckptplan
 from ckptplan.cli import main
-from ckptplan.cli.interrupts import Interrupts
+from ckptplan.cli.main import Interrupts
 from ckptplan.cost.exact import Cost
 from ckptplan.model.budget import Budget
 from ckptplan.model.calibration import Calibration
@@ -30,7 +30,7 @@ from ckptplan.model.step_costs import StepCosts
 from ckptplan.model.workload import ACTION_TIMES
 from ckptplan.recursion.growing import growth_ratio
 from ckptplan.search.answer import Answer, SolvedAnswer
-from ckptplan.search.box import Limits
+from ckptplan.search.best_setting import Limits
 from ckptplan.search.objective import Objective
 from ckptplan.search.question import Question
 from ckptplan.strategies.closed_form import ClosedForm

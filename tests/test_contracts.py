@@ -33,12 +33,12 @@ def check_contract(place: Path, *, file: str, line: str) -> subprocess.Completed
 @pytest.mark.parametrize(
     ("file", "line", "told"),
     [
-        ("brand_new.py", "from ckptplan.strategies.double import Double", "brand_new -> {}double"),
+        ("brand_new.py", "from ckptplan.strategies.two_levels import Double", "brand_new -> {}two_levels"),
         ("brand_new.py", "import ckptplan.strategies.optimal", "brand_new -> {}optimal"),
         ("brand_new.py", "from ckptplan.strategies import registry", "brand_new -> {}registry"),
-        ("bptt_msm.py", "from ckptplan.strategies import bptt_hsm", "bptt_msm -> {}bptt_hsm"),
+        ("standard.py", "from ckptplan.strategies import growing", "standard -> {}growing"),
         ("revolve.py", "from ckptplan.strategies.growing import Growing", "revolve -> {}growing"),
-        ("two_levels.py", "from ckptplan.strategies.nested import Nested", "two_levels -> {}nested"),
+        ("solved.py", "from ckptplan.strategies.two_levels import Nested", "solved -> {}two_levels"),
     ],
 )
 def test_no_strategy_imports_another(file: str, line: str, told: str, tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from typer.main import get_command
 import ckptplan
 from ckptplan.calibration.calibrated import Noisy
 from ckptplan.calibration.cell_spec import CellSpec
-from ckptplan.cli.app import app
+from ckptplan.cli.app import make_app
 from ckptplan.cli.wording import as_option, message_of, option_of
 from ckptplan.errors import CkptplanError, Infeasible, InputError
 from ckptplan.report.infeasible import format_infeasible
@@ -91,7 +91,7 @@ def test_a_phrase_is_text_for_python_and_data_for_other_edges() -> None:
 
 def test_every_argument_that_is_spoken_of_is_an_option_of_some_command() -> None:
     """What modules call an argument is translated to an option that exists."""
-    known = set(_options_of(get_command(app)))
+    known = set(_options_of(get_command(make_app())))
     spoken = {
         node.args[0].value
         for module in below_the_command_line()

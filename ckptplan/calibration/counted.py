@@ -6,14 +6,13 @@ from collections.abc import Mapping
 
 import torch
 
-from ckptplan.calibration.assumed_times import complete_times
 from ckptplan.calibration.cell_spec import CellSpec
 from ckptplan.calibration.cells import build_network
 from ckptplan.calibration.extent import size_extent
 from ckptplan.calibration.machine import prepare_machine
 from ckptplan.calibration.measuring import Announce, Measuring
 from ckptplan.calibration.pilot import PilotTimes
-from ckptplan.calibration.workloads import make_counted
+from ckptplan.calibration.workloads import complete_times, make_counted
 from ckptplan.model.progress import Progress
 from ckptplan.model.workload import TIMES, Workload
 

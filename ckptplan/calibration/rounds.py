@@ -1,4 +1,7 @@
-"""Times steps and messages in rounds, which can end after any of them."""
+"""Times steps and messages in rounds, which can end after any of them.
+
+The timed schedules hold every kind of action, in chunks of several sizes.
+"""
 
 from __future__ import annotations
 
@@ -10,16 +13,33 @@ from ckptplan.calibration.action_times import ActionTimes, TimedActions, fit_act
 from ckptplan.calibration.cells import MeasuredNetwork
 from ckptplan.calibration.counter import RunCounter
 from ckptplan.calibration.runs import record_timeline
-from ckptplan.calibration.timed_schedules import make_schedules
 from ckptplan.calibration.transfer_times import (
     TimedMessages,
     TransferTimes,
     fit_transfer_times,
     make_message_schedules,
 )
+from ckptplan.planning.playback import make_schedule
 from ckptplan.schedule.schedule import Schedule
 from ckptplan.schedule.timeline import Event
 from ckptplan.torch.trees import flatten
+
+#: The least number of steps of a schedule: single steps are timed several times in each round.
+_LEAST_STEPS = 32
+
+
+def make_schedules(chunks: tuple[int, ...]) -> list[Schedule]:
+    """Return schedules that run every kind of action with each size of a chunk.
+
+    For each size, there is a schedule of two segments of four or more chunks. A further one records all steps
+    at once, as plain backpropagation does.
+    """
+    nested = []
+    for chunk in chunks:
+        segment = chunk * max(4, _LEAST_STEPS // 2 // chunk)
+        nested.append(make_schedule("nested", steps=2 * segment, chunk_size=chunk, segment_size=segment))
+    return [*nested, make_schedule("base", steps=3 * chunks[-1])]
+
 
 #: Quartiles need at least this many rounds.
 LEAST_ROUNDS = 3

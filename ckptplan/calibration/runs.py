@@ -21,19 +21,64 @@ import torch
 
 from ckptplan.calibration.cells import MeasuredNetwork
 from ckptplan.errors import CkptplanError, InputError
+from ckptplan.execution.execute import Frontier, track_of
 from ckptplan.model.plan import Plan
 from ckptplan.planning.playback import make_schedule
-from ckptplan.schedule.actions import Action
+from ckptplan.schedule.actions import Action, Tier
 from ckptplan.schedule.schedule import Schedule
 from ckptplan.schedule.timeline import Event
 from ckptplan.torch import Compile, PlanMismatch, bptt
-from ckptplan.torch.allocated import measure_allocated
-from ckptplan.torch.clock import Clock, choose_clock
-from ckptplan.torch.compiled.reasons import CompileFallback
+from ckptplan.torch.compiled.steps import CompileFallback
 from ckptplan.torch.executor import Executor, Observer
 from ckptplan.torch.inputs import iterate_steps, make_sequence
-from ckptplan.torch.meters import LiveBytes
-from ckptplan.torch.timeline import Timeline
+from ckptplan.torch.meters import Clock, LiveBytes, choose_clock, measure_allocated
+
+
+class Timeline:
+    """An observer of ``bptt`` and ``unroll`` that records, as events, when each action began and ended.
+
+    Actions are measured one by one: on a device, each is waited for, so that copies do not overlap compute
+    while they are measured. Time between the forward and the backward pass is excluded. Without
+    ``counts_bytes``, no bytes are counted, since inspecting a recorded graph slows its backward pass down.
+    Times are those of ``choose_clock`` unless a clock is given.
+    """
+
+    def __init__(
+        self,
+        device: torch.device,
+        *,
+        resident_bytes: int = 0,
+        counts_bytes: bool = True,
+        clock: Clock | None = None,
+    ) -> None:
+        self.events: list[Event] = []
+        self.clock = clock or choose_clock(device)
+        self._device, self._resident, self._counts = device, resident_bytes, counts_bytes
+        self._frontier = Frontier()
+        self._elapsed = 0.0
+
+    def __call__(self, action: Action, executor: Executor) -> None:
+        """Record an action that is done."""
+        if self._device.type == "cuda":
+            torch.cuda.synchronize(self._device)
+        start, self._elapsed = self._elapsed, self._elapsed + self.clock() - executor.began
+        local = remote = 0
+        if self._counts:
+            local = executor.stores[Tier.LOCAL].bytes + sum(tape.bytes for tape in executor.tapes)
+            remote = executor.stores[Tier.REMOTE].bytes
+        self.events.append(
+            Event(
+                start=start,
+                end=self._elapsed,
+                track=track_of(action),
+                action=action,
+                held_at=self._elapsed,
+                local_bytes=self._resident + local,
+                remote_bytes=remote,
+                recomputed_steps=self._frontier.pass_over(action),
+            )
+        )
+
 
 #: Called after each action of a run that is not timed.
 Tick = Callable[[], None]

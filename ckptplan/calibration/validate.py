@@ -21,8 +21,8 @@ from ckptplan.errors import InputError
 from ckptplan.model.plan import Plan
 from ckptplan.model.progress import Progress
 from ckptplan.torch.chunk_cell import ChunkCell
-from ckptplan.torch.clock import name_clock
 from ckptplan.torch.memory import available_bytes
+from ckptplan.torch.meters import name_clock
 from ckptplan.units import format_bytes
 from ckptplan.wording import Argument, Phrase
 

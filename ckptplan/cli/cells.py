@@ -167,7 +167,7 @@ def write_counted(
     options.check_folders({"--output": output})
     name, arguments = name_content(output, "--output"), cell.read()
     from ckptplan.cli.progress import progress_bar
-    from ckptplan.report.workloads import view_workload
+    from ckptplan.report.inputs import view_workload
     from ckptplan.storage.toml_files import save_workload
 
     with named_by_option(), progress_bar("counting") as progress:

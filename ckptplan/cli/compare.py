@@ -1,4 +1,6 @@
-"""``ckptplan compare``: each strategy at its best, or each machine, side by side."""
+"""``ckptplan optimize``: the best plan. ``ckptplan compare``: each strategy at its best, or each machine."""
+
+from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
@@ -7,14 +9,48 @@ import typer
 
 from ckptplan.cli import options
 from ckptplan.cli.groups import takes_groups
-from ckptplan.cli.html import Html, check_html, write_page
+from ckptplan.cli.html import Html, check_html, explained, write_page
 from ckptplan.cli.options import JobOptions, OutputOptions, WishOptions
-from ckptplan.cli.output import note, write_view
+from ckptplan.cli.output import note, write_plan, write_view
 from ckptplan.cli.wording import as_option, named_by_option
 from ckptplan.errors import Infeasible, InputError, quote_value
 
 if TYPE_CHECKING:
+    from ckptplan.model.plan import Plan
     from ckptplan.model.profile import HardwareProfile
+    from ckptplan.planning.ranking import Ranking
+    from ckptplan.report.formats import View
+    from ckptplan.report.html.page import Page
+
+
+@takes_groups
+def optimize(*, job: JobOptions, wishes: WishOptions, html: Html = None, output: OutputOptions) -> None:
+    """Find the best strategy and its parameters within the memory budget.
+
+    Prints a table; with -o FILE the plan is also written as JSON. With --format json or csv, only
+    the plan is written.
+    """
+    from ckptplan.cli.progress import progress_bar
+    from ckptplan.planning.ranking import rank_strategies
+    from ckptplan.report.plan import view_plan
+
+    check_html(html)
+    options.keep_inputs({"--output": output.file, "--html": html}, job.profile, job.workload)
+    with named_by_option(), progress_bar("looking for the optimum") as progress:
+        ranked = rank_strategies(options.make_request(job, wishes, progress=progress))
+    if ranked.interrupted:
+        note("interrupted: the best plan so far, without a bound")
+    with explained(html, lambda: ranked.request.case):
+        plan = ranked.best()
+    view = view_plan(plan, ranked.by_strategy, unsearched=ranked.unsearched, wording=as_option)
+    write_plan(plan, view, output, workload=job.workload)
+    write_page(html, lambda: _make_plan_page(plan, view, ranked))
+
+
+def _make_plan_page(plan: Plan, view: View, ranked: Ranking) -> Page:
+    from ckptplan.report.html.pages import make_plan_page
+
+    return make_plan_page(plan, view, ranked.by_strategy(), command=options.command_line())
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -192,9 +228,8 @@ def _compare_machines(
 
         write_page(html, lambda: make_machines_page(comparison, view, command=options.command_line()))
     if machines.plot:
-        from ckptplan.report.machines_plot import draw_machines
-        from ckptplan.report.sizes import SIZES
-        from ckptplan.report.style import save_picture, styled
+        from ckptplan.report.machines import draw_machines
+        from ckptplan.report.style import SIZES, save_picture, styled
 
         with styled(SIZES[machines.size]):
             save_picture(draw_machines(comparison, SIZES[machines.size]), machines.plot, option="--plot")
@@ -205,7 +240,7 @@ def _compare_machines(
         raise typer.Exit(Infeasible.exit_code)
 
 
-def _read_prices(texts: list[str] | None, profiles: "list[HardwareProfile]") -> dict[str, float] | None:
+def _read_prices(texts: list[str] | None, profiles: list[HardwareProfile]) -> dict[str, float] | None:
     """Return the price of an hour by machine, None if no option gives one. Raises InputError."""
     if texts is None:
         return None

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import enum
 import inspect
-import re
-import sys
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal, get_args, get_origin
 
@@ -46,8 +44,6 @@ GROUPS: Mapping[str, str] = {
     "closed": "those that a few parameters determine, which answer at once",
     "all": "every strategy",
 }
-#: What the first line of a strategy's module says before it describes the strategy.
-_HEAD = re.compile(r"^Implements (?:[\w-]+: |[\w-]+, which )?")
 
 
 class HelpfulCommand(TyperCommand):
@@ -122,9 +118,8 @@ def describe_strategies() -> dict[str, str]:
 
 
 def describe(strategy: object) -> str:
-    """Return what a strategy does, as the first line of its module says."""
-    text = sys.modules[type(strategy).__module__].__doc__ or ""
-    return _HEAD.sub("", text.partition("\n")[0]).rstrip(".")
+    """Return what a strategy does, as the first line of its class says."""
+    return (type(strategy).__doc__ or "").strip().partition("\n")[0].rstrip(".")
 
 
 def find_example(path: str) -> str | None:

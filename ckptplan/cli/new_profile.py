@@ -101,7 +101,7 @@ _QUESTIONS = {
 def write_profile(numbers: ProfileNumbers, *, output: str, format_: options.FormatName) -> None:
     """Write a profile and show it. Raises InputError that names the option."""
     from ckptplan.model.profile import HardwareProfile
-    from ckptplan.report.profiles import view_profile
+    from ckptplan.report.inputs import view_profile
     from ckptplan.storage.files import write_text
     from ckptplan.storage.toml_files import commented_profile
 

@@ -14,7 +14,7 @@ import typer
 from ckptplan.cli.completion import complete_profile, complete_strategies, complete_workload
 from ckptplan.cli.wording import option_of
 from ckptplan.errors import InputError, MissingExtra, quote_value
-from ckptplan.report.formats.registry import all_formats, format_of_file
+from ckptplan.report.formats import FORMATS, format_of_file
 from ckptplan.units import MAX_STEPS, parse_bytes, parse_fraction, parse_headroom
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     FormatName = str
 else:
     # Any that is registered; typer reads the choices off the type.
-    FormatName = Literal[tuple(all_formats())]
+    FormatName = Literal[tuple(FORMATS)]
 
 
 Steps = Annotated[

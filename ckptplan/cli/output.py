@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from ckptplan.cli.environment import write_error
 from ckptplan.cli.options import DEFAULT_WORKLOAD, OutputOptions, command_line
 from ckptplan.cli.wording import as_option
-from ckptplan.report.formats.registry import format_named
+from ckptplan.report.formats import format_named
 from ckptplan.version import __version__
 from ckptplan.wording import put_on_one_line
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from ckptplan.model.plan import Plan
-    from ckptplan.report.view import View
+    from ckptplan.report.formats import View
 
 #: For commands without the option --workload.
 NO_WORKLOAD = ""

@@ -18,7 +18,7 @@ from ckptplan.errors import InputError, quote_value
 if TYPE_CHECKING:
     from ckptplan.paper.figures.content import PaperFigure
     from ckptplan.paper.setting import PaperSetting
-    from ckptplan.report.view import View
+    from ckptplan.report.formats import View
 
 
 class PictureFormat(enum.StrEnum):
@@ -118,8 +118,7 @@ def _contents(setting: "PaperSetting", number: int | None) -> "Sequence[PaperFig
 
 def _draw(setting: "PaperSetting", number: int | None, folder: str, format_: PictureFormat, size: str) -> None:
     from ckptplan.paper.pictures import draw_figure
-    from ckptplan.report.sizes import SIZES
-    from ckptplan.report.style import save_picture, styled
+    from ckptplan.report.style import SIZES, save_picture, styled
 
     try:
         Path(folder).mkdir(parents=True, exist_ok=True)

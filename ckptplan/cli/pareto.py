@@ -142,8 +142,7 @@ def _make_page(front: "ParetoFront") -> "Page":
 
 def _draw(front: "ParetoFront", path: str, size: str) -> None:
     from ckptplan.report.front_plot import draw_front
-    from ckptplan.report.sizes import SIZES
-    from ckptplan.report.style import save_picture, styled
+    from ckptplan.report.style import SIZES, save_picture, styled
 
     with styled(SIZES[size]):
         save_picture(draw_front(front, SIZES[size]), path, option="--plot")

@@ -20,7 +20,7 @@ app = typer.Typer(cls=HelpfulGroup, help="List, show, check and make hardware pr
 @takes_groups
 def list_(*, output: OutputOptions) -> None:
     """List the built-in hardware profiles."""
-    from ckptplan.report.profiles import view_profiles
+    from ckptplan.report.inputs import view_profiles
     from ckptplan.storage.library import list_names
     from ckptplan.storage.toml_files import load_profile
 
@@ -41,7 +41,7 @@ def show(
     output: OutputOptions,
 ) -> None:
     """Show every number of a hardware profile, with its source and grade."""
-    from ckptplan.report.profiles import view_profile
+    from ckptplan.report.inputs import view_profile
     from ckptplan.storage.toml_files import load_profile
 
     profile = load_profile(name)
@@ -63,7 +63,7 @@ def check(
     output: OutputOptions,
 ) -> None:
     """Check that hardware profiles are complete and valid; exits 2 at the first that is not."""
-    from ckptplan.report.profiles import view_checks
+    from ckptplan.report.inputs import view_checks
     from ckptplan.storage.library import list_names
     from ckptplan.storage.toml_files import load_profile
 

@@ -66,9 +66,8 @@ def command(
     view = view_sensitivity(study, wording=as_option)
     write_view(view, output, workload=job.workload)
     if plot:
-        from ckptplan.report.sizes import SIZES
-        from ckptplan.report.style import save_picture, styled
-        from ckptplan.report.tornado import draw_tornado
+        from ckptplan.report.sensitivity import draw_tornado
+        from ckptplan.report.style import SIZES, save_picture, styled
 
         with styled(SIZES[size]):
             save_picture(draw_tornado(study, SIZES[size]), plot, option="--plot")

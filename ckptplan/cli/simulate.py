@@ -1,5 +1,11 @@
-"""``ckptplan simulate``: play a plan's schedule and check the prediction."""
+"""``ckptplan simulate``, ``schedule`` and ``schema``: what other programs read of plans.
 
+A plan's schedule is played and the prediction checked; its actions and the schemas of files are written.
+"""
+
+from __future__ import annotations
+
+import enum
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Annotated
@@ -16,6 +22,42 @@ from ckptplan.errors import InputError
 if TYPE_CHECKING:
     from ckptplan.model.plan import Plan
     from ckptplan.schedule.timeline import Event, Sink
+
+
+class ScheduleFormat(enum.StrEnum):
+    """How a schedule is written."""
+
+    jsonl = "jsonl"
+    csv = "csv"
+
+
+def write_schedule(
+    plan: options.PlanFile,
+    format_: Annotated[
+        ScheduleFormat | None,
+        typer.Option("--format", help="One JSON object or CSV row per action (default: by the file's name)."),
+    ] = None,
+    output: options.OutputFile = None,
+) -> None:
+    """Write the actions of a plan, one per line (docs/schedule-format.md)."""
+    from ckptplan.cli.progress import progress_bar
+    from ckptplan.planning.playback import save_schedule
+    from ckptplan.storage.plans import load_plan
+
+    options.keep_inputs({"--output": output}, plan)
+    planned = load_plan(plan)
+    path = output or "-"
+    with progress_bar("writing the schedule", beside_output=path == "-") as progress:
+        count = save_schedule(
+            planned,
+            path,
+            format=None if format_ is None else format_.value,
+            progress=progress,
+            command=options.command_line(),
+        )
+    if path != "-":
+        note(f"{count:,} actions written to {path}")
+
 
 #: Exit code if a schedule does not cost what its closed form says.
 DISAGREES = 4
@@ -93,11 +135,11 @@ def _check_files(
     options.keep_inputs({"--output": output, "--trace": trace, "--gantt": gantt}, plan, schedule)
 
 
-def _each(sinks: "list[Sink]") -> "Sink | None":
+def _each(sinks: list[Sink]) -> Sink | None:
     if len(sinks) < 2:
         return sinks[0] if sinks else None
 
-    def both(event: "Event") -> None:
+    def both(event: Event) -> None:
         for sink in sinks:
             sink(event)
 
@@ -105,7 +147,7 @@ def _each(sinks: "list[Sink]") -> "Sink | None":
 
 
 @contextmanager
-def _traced(plan: "Plan", schedule: str | None, path: str) -> "Iterator[Sink]":
+def _traced(plan: Plan, schedule: str | None, path: str) -> Iterator[Sink]:
     """Stream events to a trace file, which appears when the schedule ends."""
     from ckptplan.cost.case import Case
     from ckptplan.planning.playback import make_schedule_head
@@ -129,12 +171,11 @@ def _traced(plan: "Plan", schedule: str | None, path: str) -> "Iterator[Sink]":
 
 
 @contextmanager
-def _drawn(plan: "Plan", schedule: str | None, path: str, size: str) -> "Iterator[Sink]":
+def _drawn(plan: Plan, schedule: str | None, path: str, size: str) -> Iterator[Sink]:
     """Collect events, and draw them when the schedule ends."""
     from ckptplan.cost.case import Case
     from ckptplan.report.gantt import Gantt
-    from ckptplan.report.sizes import SIZES
-    from ckptplan.report.style import save_picture, styled
+    from ckptplan.report.style import SIZES, save_picture, styled
 
     resident = Case(workload=plan.workload, profile=plan.profile).costs.resident_bytes
     picture = Gantt(plan, resident_bytes=resident, schedule=schedule)
@@ -151,3 +192,34 @@ def _drawn(plan: "Plan", schedule: str | None, path: str, size: str) -> "Iterato
     with styled(SIZES[size]):
         save_picture(picture.draw(SIZES[size]), path, option="--gantt")
     note(f"picture written to {path}")
+
+
+class SchemaKind(enum.StrEnum):
+    """File formats that have a schema."""
+
+    plan = "plan"
+    profile = "profile"
+    schedule = "schedule"
+    workload = "workload"
+
+
+class SchemaFormat(enum.StrEnum):
+    """Schemas are JSON; the option exists because every command has it."""
+
+    json = "json"
+
+
+def print_schema(
+    kind: Annotated[SchemaKind, typer.Argument(help="Which file format.")],
+    format_: Annotated[SchemaFormat, typer.Option("--format", help="Schemas are JSON.")] = SchemaFormat.json,  # noqa: ARG001
+    output: options.OutputFile = None,
+) -> None:
+    """Print the JSON Schema of a file format.
+
+    For profiles and workloads it is that of the data, once TOML is read; for schedules that of each line.
+    """
+    from ckptplan.report.formats import json_text
+    from ckptplan.storage.files import write_text
+    from ckptplan.storage.schemas import file_schema
+
+    write_text(output or "-", json_text(file_schema(kind.value)))

@@ -122,7 +122,7 @@ def write_network(
 ) -> None:
     """Write the workload of a kind of network and show it. Raises InputError."""
     from ckptplan.planning.starters import make_workload
-    from ckptplan.report.workloads import view_workload
+    from ckptplan.report.inputs import view_workload
     from ckptplan.storage.files import write_text
     from ckptplan.storage.toml_files import commented_workload
 

@@ -127,7 +127,7 @@ def command(
     view = view_validation(planned, found, wording=as_option)
     write_view(view, output)
     if html:
-        from ckptplan.report.html.validation import make_validation_page
+        from ckptplan.report.html.pages import make_validation_page
 
         write_page(html, lambda: make_validation_page(planned, found, view, command=options.command_line()))
     if trace is not None:

@@ -23,7 +23,7 @@ app = typer.Typer(cls=HelpfulGroup, help="List, show and make workloads.", no_ar
 @takes_groups
 def list_(*, output: OutputOptions) -> None:
     """List the built-in workloads."""
-    from ckptplan.report.workloads import view_workloads
+    from ckptplan.report.inputs import view_workloads
     from ckptplan.storage.library import list_names
     from ckptplan.storage.toml_files import load_workload
 
@@ -44,7 +44,7 @@ def show(
     output: OutputOptions,
 ) -> None:
     """Show every number of a workload, and how it was obtained."""
-    from ckptplan.report.workloads import view_workload
+    from ckptplan.report.inputs import view_workload
     from ckptplan.storage.toml_files import load_workload
 
     workload = load_workload(name)

@@ -1,4 +1,4 @@
-"""Integer arithmetic that works alike on single numbers and on numpy arrays."""
+"""Arithmetic that works alike on single numbers and on numpy arrays, and how far its sums can be trusted."""
 
 from __future__ import annotations
 
@@ -11,6 +11,12 @@ import numpy.typing as npt
 Integers: TypeAlias = npt.NDArray[np.int64]
 #: A scalar or an array of any shape; functions work element by element.
 Quantity: TypeAlias = "int | float | npt.NDArray[Any]"
+#: Share by which sums of the same few terms may differ if they are formed in another order: some thousand times
+#: the spacing of floats, 2.2e-16.
+SUM_ROUNDING = 1e-12
+#: Share by which times may differ that are counted in two ways, as action by action and by a closed form:
+#: sums of up to millions of terms.
+COUNT_ROUNDING = 1e-9
 
 
 def ceil_div(numerator: Any, denominator: Any) -> Any:

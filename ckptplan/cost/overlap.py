@@ -16,7 +16,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from ckptplan.cost.arrays import Integers, Quantity
+from ckptplan.cost.arrays import SUM_ROUNDING, Integers, Quantity
 from ckptplan.cost.exact import Counts, action_seconds
 from ckptplan.model.step_costs import StepCosts
 
@@ -129,7 +129,8 @@ def least_overlapped_seconds(counts: Counts, bounds: TransferBounds, costs: Step
     if_reads_are_hidden = other_writes + after
     known = np.maximum(compute_seconds(counts, costs), writes + reads)
     # Slightly less, since the sums of a point are rounded in another order.
-    least: Seconds = np.maximum(known, np.maximum(if_writes_are_hidden, if_reads_are_hidden)) * (1 - 1e-12)
+    either = np.maximum(if_writes_are_hidden, if_reads_are_hidden)
+    least: Seconds = np.maximum(known, either) * (1 - SUM_ROUNDING)
     return least
 
 

@@ -1,6 +1,8 @@
 """Executes a schedule by calling functions of the caller: for loops in any framework, or in none.
 
 Each action is checked against the laws of docs/schedule-format.md before its function is called.
+
+What is said of an action when it is done: its track, and how many of its steps had run before.
 """
 
 from __future__ import annotations
@@ -13,7 +15,6 @@ from typing import TypeAlias
 
 from ckptplan.cost.case import Case
 from ckptplan.errors import InputError, quote_value
-from ckptplan.execution.events import track_of
 from ckptplan.execution.lookahead import Lookahead
 from ckptplan.model.budget import Budget
 from ckptplan.model.plan import Plan
@@ -22,7 +23,32 @@ from ckptplan.planning.playback import actions
 from ckptplan.schedule.actions import Action, Advance, Backward, Free, Load, Record, Save, Tier, Transfer
 from ckptplan.schedule.schedule import Schedule
 from ckptplan.schedule.simulator import Trace, play
-from ckptplan.schedule.timeline import Event, Sink
+from ckptplan.schedule.timeline import COMPUTE, READ, WRITE, Event, Sink
+
+
+def track_of(action: Action) -> str:
+    """Return the track of an action that is executed: compute, writes or reads."""
+    match action:
+        case Load(_, Tier.REMOTE) | Transfer(_, Tier.REMOTE, _):
+            return READ
+        case Save(_, Tier.REMOTE) | Transfer():
+            return WRITE
+    return COMPUTE
+
+
+class Frontier:
+    """Counts the steps of each action that had run before."""
+
+    def __init__(self) -> None:
+        self._known = 0
+
+    def pass_over(self, action: Action) -> int:
+        """Return how many steps of an action run again, and remember those that ran."""
+        if not isinstance(action, Advance | Record):
+            return 0
+        known, self._known = self._known, max(self._known, action.stop)
+        return max(0, min(known, action.stop) - action.start)
+
 
 #: Called with the first step and the one after the last.
 Run: TypeAlias = Callable[[int, int], object]

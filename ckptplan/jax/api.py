@@ -1,19 +1,22 @@
-"""The entry points ``scan``, ``bptt`` and ``plan_for``."""
+"""The entry points ``scan``, ``bptt`` and ``plan_for``.
+
+Steps that communicate over a named axis of ``jax.vmap`` are refused.
+"""
 
 from __future__ import annotations
 
 import operator
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jax import lax
+from jax.extend import core
 
 from ckptplan.errors import InputError, quote_value
 from ckptplan.jax.chosen import check_plan, choose_footprint, keeps_remote, read_schedule
-from ckptplan.jax.collectives import check_collectives
 from ckptplan.jax.leaves import lower_keys
 from ckptplan.jax.planning import make_plan
 from ckptplan.jax.program import Loop, run_loop
@@ -25,6 +28,34 @@ from ckptplan.jax.tapes import Tape, Wanted, check_tape, make_recording
 from ckptplan.model.plan import Plan
 from ckptplan.model.workload import Workload
 from ckptplan.schedule.schedule import Schedule
+
+
+def check_collectives(jaxpr: core.Jaxpr) -> None:
+    """Raise InputError if a step communicates over an axis of ``jax.vmap``; axes of ``shard_map`` are fine."""
+    manual = set(jax.sharding.get_abstract_mesh().manual_axes)
+    for name, axis in _collectives(jaxpr):
+        if axis not in manual:
+            raise InputError(
+                f"calls {name} over the axis {axis!r} of jax.vmap, which is not supported under a plan",
+                field="f",
+                accepted="collectives of shard_map, or the same sum over an axis of the state",
+            )
+
+
+def _collectives(jaxpr: core.Jaxpr) -> Iterator[tuple[str, str]]:
+    """Yield the names of collectives and of their axes, also of those in inner jaxprs."""
+    for equation in jaxpr.eqns:
+        for key in ("axes", "axis_name"):
+            for axis in _as_tuple(equation.params.get(key)):
+                if isinstance(axis, str):
+                    yield equation.primitive.name, axis
+        for inner in core.jaxprs_in_params(equation.params):
+            yield from _collectives(inner)
+
+
+def _as_tuple(value: Any) -> tuple[Any, ...]:
+    return value if isinstance(value, tuple) else (value,)
+
 
 #: More arrays of one shape in a list are hardly as many sequences.
 _MOST_SEQUENCES = 2

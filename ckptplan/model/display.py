@@ -2,8 +2,15 @@
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import Any
+#: As typing's, which would be loaded with the package.
+TYPE_CHECKING = False
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+#: 'html' or 'png' -> what shows a result so; the package fills it.
+_DISPLAYS: dict[str, Callable[[Any], Any]] = {}
 
 
 class Displayed:
@@ -15,13 +22,14 @@ class Displayed:
     __slots__ = ()
 
     def _repr_html_(self) -> str | None:
-        shown: str | None = _show("show_as_html", self)
+        shown: str | None = _DISPLAYS["html"](self)
         return shown
 
     def _repr_png_(self) -> bytes | None:
-        drawn: bytes | None = _show("draw_as_png", self)
+        drawn: bytes | None = _DISPLAYS["png"](self)
         return drawn
 
 
-def _show(how: str, result: object) -> Any:
-    return getattr(import_module("ckptplan.report.notebook"), how)(result)
+def register_displays(*, html: Callable[[Any], str | None], png: Callable[[Any], bytes | None]) -> None:
+    """Take what shows a result as HTML, and what draws it as PNG; either returns None if there is nothing."""
+    _DISPLAYS.update(html=html, png=png)

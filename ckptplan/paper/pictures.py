@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any
 from ckptplan.paper.figures.content import Panel, PaperFigure, Series
 from ckptplan.report import style
 from ckptplan.report.labels import Label, place_labels, set_legend, set_title, settle
-from ckptplan.report.sizes import PAGE, Size
-from ckptplan.report.style import Look
+from ckptplan.report.style import PAGE, Look, Size
 from ckptplan.units import format_bytes
 
 if TYPE_CHECKING:

@@ -13,9 +13,8 @@ from ckptplan.paper.claims.claim import Claim
 from ckptplan.paper.figures.content import PaperFigure, point_row
 from ckptplan.paper.setting import PaperSetting
 from ckptplan.paper.text import ASSUMED, format_model, name_judged, summarize
-from ckptplan.report.aligned import align_counts
-from ckptplan.report.columns import Cell, FittedTable, TableColumn, wrap_lines
-from ckptplan.report.view import View
+from ckptplan.report.columns import Cell, FittedTable, TableColumn, align_counts, wrap_lines
+from ckptplan.report.formats import View
 from ckptplan.units import format_bytes, format_count, format_seconds
 from ckptplan.wording import Argument, Wording
 

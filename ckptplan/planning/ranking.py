@@ -11,13 +11,12 @@ from ckptplan.errors import Infeasible
 from ckptplan.model.display import Displayed
 from ckptplan.model.plan import Plan
 from ckptplan.model.prediction import BasisEntry
-from ckptplan.planning.bound import list_proofs
 from ckptplan.planning.request import Request
-from ckptplan.planning.resolution import explain_choice
+from ckptplan.planning.resolution import explain_choice, list_proofs
 from ckptplan.planning.suggestions import add_suggestions
 from ckptplan.search.answer import Answer
+from ckptplan.search.infeasibility import find_reason
 from ckptplan.search.question import Question
-from ckptplan.search.reasons import find_reason
 from ckptplan.strategies.registry import select_strategies
 
 

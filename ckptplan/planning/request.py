@@ -1,8 +1,14 @@
-"""Defines a request, which is a case and a goal; every use case searches and plans through it."""
+"""Defines a request, which is a case and a goal; every use case searches and plans through it.
+
+A plan records which version of the program made it, with which command, and when.
+"""
 
 from __future__ import annotations
 
 import dataclasses
+import datetime
+import os
+import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Self, TypedDict, TypeVar, Unpack
@@ -10,6 +16,7 @@ from typing import Any, Self, TypedDict, TypeVar, Unpack
 from ckptplan.cost.case import Case, replace_numbers
 from ckptplan.errors import Infeasible, InputError, quote_value
 from ckptplan.model.budget import take_headroom
+from ckptplan.model.checked import MOST_JOINED
 from ckptplan.model.goal import Goal
 from ckptplan.model.plan import Plan, Provenance
 from ckptplan.model.prediction import BasisEntry
@@ -17,14 +24,27 @@ from ckptplan.model.profile import HardwareProfile
 from ckptplan.model.progress import Progress
 from ckptplan.model.workload import Workload
 from ckptplan.planning.basis import collect_basis
-from ckptplan.planning.bound import derive_bound
-from ckptplan.planning.provenance import make_provenance
-from ckptplan.planning.resolution import find_resolution
+from ckptplan.planning.resolution import derive_bound, find_resolution
 from ckptplan.search.answer import Answer
+from ckptplan.search.infeasibility import find_reason
 from ckptplan.search.question import Question
-from ckptplan.search.reasons import find_reason
 from ckptplan.strategies.registry import select_strategies
 from ckptplan.units import parse_bytes, parse_headroom
+from ckptplan.version import __version__
+from ckptplan.wording import escape_controls
+
+
+def make_provenance(command: str) -> Provenance:
+    """Return the provenance of a plan that ``command`` makes now.
+
+    The date is in UTC; SOURCE_DATE_EPOCH fixes it, so that builds of documents are reproducible.
+    """
+    epoch = os.environ.get("SOURCE_DATE_EPOCH", "")
+    seconds = int(epoch) if epoch.isascii() and epoch.isdecimal() and len(epoch) < 11 else time.time()
+    date = datetime.datetime.fromtimestamp(seconds, datetime.UTC).isoformat(timespec="seconds")
+    # A name of a file on the command line may hold any character.
+    return Provenance(version=__version__, command=escape_controls(command)[:MOST_JOINED], date=date)
+
 
 _Number = TypeVar("_Number", int, float)
 

@@ -35,11 +35,10 @@ from ckptplan.model.budget import Budget
 from ckptplan.model.split import Choice, Where
 from ckptplan.model.step_costs import StepCosts
 from ckptplan.recursion import revolve
-from ckptplan.recursion.pricing import MOST_PLAYED
+from ckptplan.recursion.pricing import MOST_PLAYED, Tally, know_counts
 from ckptplan.recursion.problem import Family
 from ckptplan.recursion.schedule_tree import Tree, grow_tree
 from ckptplan.recursion.single_tape import binomial_decision
-from ckptplan.recursion.tally import Tally, know_counts
 from ckptplan.recursion.tree import Decision, Part, UnitSizes
 
 #: The most recomputed steps that a time in floating point can represent exactly.

@@ -22,7 +22,7 @@ from collections.abc import Callable
 import numpy as np
 
 from ckptplan.model.split import Choice, Where
-from ckptplan.recursion.action_costs import FREE, ActionCosts
+from ckptplan.recursion.problem import FREE, ActionCosts
 from ckptplan.recursion.tables import Splits, Values, shift
 from ckptplan.recursion.tree import Decision, Part, UnitSizes
 

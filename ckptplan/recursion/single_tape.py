@@ -21,7 +21,7 @@ import numpy as np
 
 from ckptplan.model.split import Choice, Where
 from ckptplan.recursion import revolve
-from ckptplan.recursion.action_costs import FREE, ActionCosts
+from ckptplan.recursion.problem import FREE, ActionCosts
 from ckptplan.recursion.tables import Values
 from ckptplan.recursion.tree import Decision, Part, UnitSizes
 

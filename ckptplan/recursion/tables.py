@@ -15,7 +15,9 @@ recorded at once, and k is paid already; all are 0 for t = 0. Each schedule runs
 time, so only the cost beyond that counts, and one value serves the first sweep and every later one.
 
 The two minima over all splits dominate the work, with T^2 M / 2 sums each. Both read rows that are adjacent
-in memory, in pieces that fit the cache.
+in memory, in pieces that fit the cache. That of (R3) is left out where it cannot be the least: if r_d >= l,
+far(t, m) >= owned(t, m) by induction over t, so that each sum of (R3) is at least r_d - l more than the same
+sum of (R2), whose least value is known.
 """
 
 from __future__ import annotations
@@ -27,15 +29,18 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from ckptplan.cost.arrays import SUM_ROUNDING
 from ckptplan.model.split import Choice, Where
-from ckptplan.recursion.action_costs import FREE, ActionCosts
+from ckptplan.recursion.problem import FREE, ActionCosts
 from ckptplan.recursion.tree import Decision, Part, UnitSizes
 
 Values: TypeAlias = npt.NDArray[np.float64]
 
-#: Rows of a piece: with tens of units a row, it fits the second-level cache.
-_ROWS = 256
+#: Entries of a piece: four pieces fit a second-level cache of a MiB.
+_PIECE = 2**15
 _INFINITE = float("inf")
+#: With fewer than this share of the columns, rows that are not adjacent are quicker to read.
+_FEW = 1 / 8
 #: Largest number of entries of one table; there are seven tables of eight bytes an entry.
 CELLS = 5 * 10**6
 
@@ -119,12 +124,13 @@ class Tables:
             local = self.local[t]
             np.copyto(local, shift(recorded, -state))
             if t > 1:
-                np.minimum(local, split_local.least(t), out=local)
+                least_local = split_local.least(t)
+                np.minimum(local, least_local, out=local)
             held = shift(local, state)
             # (R3) k + chunk(t, m); min(s, l) + owned(t, m - M_s); the least over all splits.
             remote = np.minimum(recorded, held + self.hold if self.hold else held, out=self.remote[t])
-            if t > 1 and has_remote:
-                np.minimum(remote, split_remote.least(t), out=remote)
+            if t > 1 and has_remote and (columns := self._count_columns(least_local, remote)):
+                np.minimum(remote[:columns], split_remote.least(t, columns), out=remote[:columns])
             # (R1) k + chunk(t, m); s + owned(t, m - M_s); w + far(t, m).
             unstored = np.minimum(recorded, held + s if s else held, out=self.unstored[t])
             if has_remote:
@@ -135,6 +141,20 @@ class Tables:
             np.copyto(rests[last - t], unstored)
             if progress is not None and t % 64 == 0:
                 progress(t * t, last * last)
+
+    def _count_columns(self, least_local: Values, remote: Values) -> int:
+        """Return the first units beyond which no split of (R3) costs less than ``remote``.
+
+        Arguments:
+            least_local: the least of the splits of (R2), shape (units + 1,).
+            remote: the least of the other terms of (R3), likewise.
+        """
+        more = self.read - self.actions.load
+        if more < 0:
+            return len(remote)
+        # Sums in another order may differ by rounding.
+        places = np.flatnonzero(least_local + more <= remote * (1 + SUM_ROUNDING))
+        return int(places[-1]) + 1 if len(places) else 0
 
     def decide(self, part: Part) -> Decision:
         """Return the decision that attains the value of a part; ties are broken in a fixed order.
@@ -187,11 +207,15 @@ class Splits:
     def __init__(self, rests: Values, heads: Values) -> None:
         self.last, self.width = rests.shape[0] - 1, rests.shape[1]
         self.rests, self.heads = rests.reshape(-1), heads.reshape(-1)
-        self.piece = min(_ROWS, rests.shape[0]) * self.width
+        self.piece = min(max(1, _PIECE // self.width), rests.shape[0]) * self.width
         self.sums, self.least_sums = np.empty(self.piece), np.empty(self.piece)
 
-    def least(self, t: int) -> Values:
-        """Return the minimum for every number of units."""
+    def least(self, t: int, columns: int | None = None) -> Values:
+        """Return the minimum for every number of units, or for the first ``columns`` of them."""
+        if columns is not None and columns < _FEW * self.width:
+            rows, heads = (one.reshape(-1, self.width)[:, :columns] for one in (self.rests, self.heads))
+            few: Values = np.min(rows[self.last - t + 1 : self.last] + heads[1:t], axis=0)
+            return few
         width, piece = self.width, self.piece
         rests = self.rests[(self.last - t + 1) * width : self.last * width]
         heads = self.heads[width : t * width]
@@ -210,7 +234,7 @@ class Splits:
             np.minimum(best[: len(upper)], upper, out=best[: len(upper)])
             rows = half
         least: Values = best[: rows * width].reshape(rows, width).min(axis=0)
-        return least
+        return least[:columns]
 
 
 def shift(row: Values, by: int) -> Values:

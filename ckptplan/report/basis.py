@@ -12,7 +12,7 @@ from ckptplan.model.prediction import BasisEntry
 from ckptplan.model.profile import HardwareProfile
 from ckptplan.model.workload import Workload
 from ckptplan.planning.basis import collect_basis, find_unsourced
-from ckptplan.report.wrapping import wrap_text
+from ckptplan.report.columns import wrap_text
 from ckptplan.wording import Argument, Wording
 
 

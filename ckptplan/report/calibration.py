@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from rich.console import Console
-
 from ckptplan.calibration.calibrated import Calibrated
 from ckptplan.model.calibration import Calibration
-from ckptplan.report.columns import FittedTable, TableColumn, wrap_lines
-from ckptplan.report.view import View
+from ckptplan.report.columns import FittedTable, Sheet, TableColumn
+from ckptplan.report.formats import View
 from ckptplan.units import (
     format_bytes,
     format_flop_rate,
@@ -19,7 +17,7 @@ from ckptplan.units import (
     format_seconds,
     format_share,
 )
-from ckptplan.wording import Argument, Wording
+from ckptplan.wording import Argument, Phrase, Wording
 
 _SIZES = {
     "state_bytes": "state",
@@ -44,25 +42,26 @@ def view_calibration(found: Calibrated, *, wording: Wording = str) -> View:
     """Return what a calibration measured, for every format."""
     return View(
         kind="calibration",
-        table=lambda console: _print_calibration(console, found, wording=wording),
+        table=lambda console: _print_calibration(Sheet(console, wording), found),
         document=lambda: _make_document(found),
         rows=lambda: _list_rows(found),
     )
 
 
-def _print_calibration(console: Console, found: Calibrated, *, wording: Wording) -> None:
+def _print_calibration(sheet: Sheet, found: Calibrated) -> None:
     """Print sizes, times with their spread and fit, transfers, and how far to trust them."""
     calibration = _of(found)
-    console.print(f"{found.workload.cell}, batch {found.workload.batch}", style="bold", soft_wrap=True)
+    head = f"{found.workload.cell}, batch {found.workload.batch}"
+    sheet.console.print(head, style="bold", soft_wrap=True)
     where = f"on {calibration.machine}, {calibration.threads_text}, {calibration.framework}"
-    console.print(wrap_lines(f"{where}, {calibration.clock}", width=console.width), soft_wrap=True)
-    console.print()
+    sheet.say(f"{where}, {calibration.clock}")
+    sheet.gap()
     table = FittedTable(
         (
             TableColumn(),
             TableColumn(title="measured", right=True),
             TableColumn(title="spread", right=True),
-            TableColumn(title="fit R²" if console.encoding.startswith("utf") else "fit R2"),
+            TableColumn(title="fit R²" if sheet.console.encoding.startswith("utf") else "fit R2"),
         )
     )
     for row in _list_numbers(found):
@@ -72,14 +71,14 @@ def _print_calibration(console: Console, found: Calibrated, *, wording: Wording)
             "" if row["spread"] is None else format_share(row["spread"]),
             "" if row["fit"] is None else f"{row['fit']:.4f}",
         )
-    table.print_on(console, wording=wording)
-    console.print()
-    text = (
+    sheet.show(table)
+    sheet.gap()
+    text = Phrase(
         f"Times of plans are known to about {format_share(calibration.uncertainty)}, messages to about "
-        f"{format_share(calibration.transfer_uncertainty)}. Error bars of a decision: "
-        f"ckptplan sensitivity {wording(Argument('uncertainty', f'{calibration.uncertainty * 100:.2g}%'))}"
+        f"{format_share(calibration.transfer_uncertainty)}. Error bars of a decision: ckptplan sensitivity ",
+        Argument("uncertainty", f"{calibration.uncertainty * 100:.2g}%"),
     )
-    console.print(wrap_lines(text, width=console.width), soft_wrap=True)
+    sheet.say(text)
 
 
 def _list_numbers(found: Calibrated) -> list[dict[str, Any]]:

@@ -2,20 +2,25 @@
 
 Where the width is scarce, a table becomes narrower in this order: short titles, short cells, less space between
 columns, parameters on several lines, long texts below their row. Only then columns are left out, and a line
-below the table names them.
+below the table names them. Numbers of a column have the same unit and decimals where they are of similar size,
+and stay on a line with their names and units. What other people wrote does not act on a terminal.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from typing import Literal, TypeAlias
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import IO, Any, Literal, TypeAlias
 
-from rich.console import Console, ConsoleOptions, RenderResult
+from rich.cells import cell_len
+from rich.console import Console, ConsoleOptions, ConsoleRenderable, RenderHook, RenderResult
+from rich.measure import Measurement
+from rich.segment import Segment
 from rich.text import Text
 
-from ckptplan.report.wrapping import measure_pieces, measure_width, wrap_text
-from ckptplan.wording import Argument, Wording, escape_controls
+from ckptplan.units import format_bytes, format_count, format_percent, format_rate, format_seconds
+from ckptplan.wording import Argument, Phrase, Wording, escape_controls, put_into_words
 
 #: Formats all numbers of a column together, so that they have the same unit and decimals.
 Form: TypeAlias = Callable[[Sequence[float]], Sequence[str]]
@@ -43,6 +48,10 @@ class TableColumn:
     right: bool = False
     wraps: Literal["no", "late", "early"] = "no"
     form: Form | None = None
+
+    def ranked(self, priority: int, **other: Any) -> TableColumn:
+        """Return the same column with a priority, and with what else is different."""
+        return replace(self, priority=priority, **other)
 
     @property
     def called(self) -> str:
@@ -138,11 +147,10 @@ class FittedTable:
             console.print(PrintedTable(table=self, text=Text("\n").join(lines)), soft_wrap=True)
         if dropped:
             names = ", ".join(self.columns[index].called for index in dropped)
-            rest = wording(Argument("format", "csv"))
-            console.print()
-            enough = needed + self.indent
-            hint = f"Left out in {console.width} columns: {names}; {enough} columns or {rest} show all."
-            console.print(wrap_lines(hint, width=console.width, style="dim"), soft_wrap=True)
+            hint = f"Left out in {console.width} columns: {names}; {needed + self.indent} columns or "
+            sheet = Sheet(console, wording)
+            sheet.gap()
+            sheet.say(Phrase(hint, Argument("format", "csv"), " show all."), style="dim")
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -154,12 +162,6 @@ class PrintedTable:
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         yield self.text
-
-
-def wrap_lines(text: str | Text, *, width: int, style: str = "") -> Text:
-    """Return a text wrapped between words; numbers keep their units, and words that are longer stay whole."""
-    one = text if isinstance(text, Text) else Text(text, style=style)
-    return Text("\n").join(wrap_text(one, width=width))
 
 
 class _Cells:
@@ -302,3 +304,198 @@ def _draw_row(
         line.rstrip()
         lines.append(line)
     return lines
+
+
+@dataclass(frozen=True, eq=False)
+class Sheet:
+    """A console on which a result prints paragraphs and tables, with arguments in the words of who asks."""
+
+    console: Console
+    wording: Wording = str
+
+    def gap(self) -> None:
+        """Print an empty line."""
+        self.console.print()
+
+    def say(self, text: str | Text, *, style: str = "", indent: int = 0) -> None:
+        """Print a paragraph, whose lines break between words."""
+        words = put_into_words(text, self.wording) if isinstance(text, str) else text
+        lines = wrap_lines(words, width=self.console.width - indent, style=style)
+        if indent:
+            lines = Text("\n").join(Text.assemble(" " * indent, line) for line in lines.split("\n"))
+        self.console.print(lines, soft_wrap=True)
+
+    def show(self, table: FittedTable) -> None:
+        """Print a table."""
+        table.print_on(self.console, wording=self.wording)
+
+
+def make_console(file: IO[str], *, width: int | None = None) -> Console:
+    """Return a console: colours on a terminal only, and not with NO_COLOR; other people's text is just text."""
+    console = Console(file=file, width=width, highlight=False, markup=False, emoji=False, force_jupyter=False)
+    console.push_render_hook(HarmlessText())
+    return console
+
+
+class HarmlessText(RenderHook):
+    """Makes a console show every text as ``escape_controls`` returns it; its own colours remain."""
+
+    def process_renderables(self, renderables: list[ConsoleRenderable]) -> list[ConsoleRenderable]:
+        """Return what a console prints instead."""
+        return [_Harmless(one) for one in renderables]
+
+
+@dataclass(frozen=True)
+class _Harmless:
+    inner: ConsoleRenderable
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        segments: Iterable[Segment] = console.render(self.inner, options)
+        for text, style, control in segments:
+            yield Segment(text if control else escape_controls(text), style, control)
+
+    def __rich_measure__(self, console: Console, options: ConsoleOptions) -> Measurement:
+        return Measurement.get(console, options, self.inner)
+
+
+#: Numbers of a column have one unit if the largest is less than this many times the smallest.
+_SIMILAR = 1000.0
+#: No number has more digits before its point than this one.
+_LARGE = 1e6
+
+
+def align_seconds(values: Sequence[float]) -> list[str]:
+    """Format times: '33.40 ms' below '32.34 ms'."""
+    return _align(values, format_seconds, {"s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9})
+
+
+def align_bytes(values: Sequence[float]) -> list[str]:
+    """Format sizes in binary units: '624.0 KiB' below '638.1 KiB'."""
+    return _align(values, format_bytes, {unit: 1024.0**i for i, unit in enumerate(_BINARY)})
+
+
+def align_rates(values: Sequence[float]) -> list[str]:
+    """Format transfer rates in decimal units: '20.0 GB/s' below '63.5 GB/s'."""
+    return _align(values, format_rate, {f"{unit}/s": 1000.0**i for i, unit in enumerate(_DECIMAL)})
+
+
+def align_percents(values: Sequence[float]) -> list[str]:
+    """Format shares as signed percentages."""
+    return _pad_units([format_percent(value) for value in values])
+
+
+def align_counts(values: Sequence[float]) -> list[str]:
+    """Format counts: '1,472'."""
+    return [format_count(int(value)) for value in values]
+
+
+def align_ratios(values: Sequence[float]) -> list[str]:
+    """Format ratios with three decimals: '1.116'."""
+    return [f"{value:.3f}" for value in values]
+
+
+_BINARY = ("B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
+_DECIMAL = ("B", "kB", "MB", "GB", "TB", "PB")
+
+
+def _align(
+    values: Sequence[float], format_one: Callable[[float], str], units: Mapping[str, float]
+) -> list[str]:
+    """Return the numbers in the unit of the smallest if all are similar, else each in its own."""
+    sizes = [abs(value) for value in values if value]
+    unit = format_one(min(sizes, default=0.0)).rpartition(" ")[2]
+    if not sizes or max(sizes) >= min(_SIMILAR * min(sizes), _LARGE * units[unit]):
+        return _pad_units([format_one(value) for value in values])
+    decimals = max(_count_decimals(value / units[unit]) for value in values)
+    return [f"{value / units[unit]:,.{decimals}f} {unit}" for value in values]
+
+
+def _count_decimals(value: float) -> int:
+    """Return the decimals that four significant digits of a number need."""
+    return len(f"{float(f'{value:.4g}'):f}".rstrip("0").partition(".")[2])
+
+
+def _pad_units(texts: Sequence[str]) -> list[str]:
+    """Return texts with short units padded, so that numbers flush right end at the same place."""
+    units = [text.rpartition(" ")[2] if " " in text else "" for text in texts]
+    widest = max(map(len, units), default=0)
+    return [f"{text}{' ' * (widest - len(unit))}" for text, unit in zip(texts, units, strict=True)]
+
+
+#: A word with the space that follows it.
+_WORD = re.compile(r"\S+\s*|\s+")
+#: What stays on one line with a number after it: the name of a parameter, and a sign of equality.
+_NAME = re.compile(r"[a-z_]+|=")
+_NUMBER = re.compile(r"\d[\d,]*")
+
+
+def measure_width(text: Text) -> int:
+    """Return the width of the longest line of a text, in columns of a terminal."""
+    return max((cell_len(line) for line in text.plain.split("\n")), default=0)
+
+
+def measure_pieces(text: Text) -> int:
+    """Return the width of the longest part of a text that is never broken."""
+    lines = text.plain.split("\n")
+    return max((cell_len(piece.rstrip()) for line in lines for piece in split_pieces(line)), default=0)
+
+
+def split_pieces(line: str) -> list[str]:
+    """Return the parts of a line that are never broken, each with the space that follows it.
+
+    They are words, but a number stays with its unit or with what it counts, and 'chunk_size 16' and 'T = 5'
+    stay whole.
+    """
+    pieces: list[str] = []
+    last = ""
+    for word in _WORD.findall(line):
+        if pieces and _belong_together(last, word.rstrip()):
+            pieces[-1] += word
+        else:
+            pieces.append(word)
+        last = word.rstrip()
+    return pieces
+
+
+def _belong_together(before: str, word: str) -> bool:
+    if not before or not word:
+        return False
+    named = word == "=" or (_NAME.fullmatch(before) and _NUMBER.fullmatch(word))
+    return before[-1].isdigit() or bool(named)
+
+
+def wrap_lines(text: str | Text, *, width: int, style: str = "") -> Text:
+    """Return a text wrapped between words; numbers keep their units, and words that are longer stay whole."""
+    one = text if isinstance(text, Text) else Text(text, style=style)
+    return Text("\n").join(wrap_text(one, width=width))
+
+
+def wrap_text(text: Text, *, width: int) -> list[Text]:
+    """Return the lines of a text; a part longer than ``width`` is a line of its own."""
+    lines: list[Text] = []
+    for line in text.split("\n", allow_blank=True):
+        breaks = _find_breaks(line.plain, width=width)
+        if not breaks:
+            # Space at the end of a number stands in place of a unit.
+            lines.append(line)
+            continue
+        for part in line.divide(breaks):
+            part.rstrip()
+            lines.append(part)
+    return lines or [Text()]
+
+
+def _find_breaks(line: str, *, width: int) -> list[int]:
+    """Return where lines begin, but for the first one."""
+    if cell_len(line) <= width:
+        return []
+    breaks: list[int] = []
+    place = used = 0
+    for piece in split_pieces(line):
+        size = cell_len(piece)
+        if used and used + cell_len(piece.rstrip()) > width:
+            breaks.append(place)
+            used = 0
+        place += len(piece)
+        used += size
+    return breaks

@@ -5,20 +5,28 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, TypeAlias
 
-from rich.console import Console
-
 from ckptplan.cost.case import Case
 from ckptplan.errors import Infeasible
 from ckptplan.model.plan import Plan
-from ckptplan.planning.same_schedules import group_same_schedules, list_same_schedules
-from ckptplan.report.aligned import align_bytes, align_percents, align_ratios, align_seconds
-from ckptplan.report.budget import print_budget, print_warning
-from ckptplan.report.columns import Cell, FittedTable, TableColumn, wrap_lines
+from ckptplan.planning.resolution import group_same_schedules, list_same_schedules
+from ckptplan.report.columns import Cell, FittedTable, Sheet, TableColumn, align_ratios
+from ckptplan.report.fields import (
+    LOCAL,
+    OVER_BASE,
+    PARAMETERS,
+    PROVED,
+    STRATEGY,
+    TIME,
+    identify_job,
+    make_names_cell,
+    make_result_document,
+    make_result_row,
+    passed_over,
+    print_limits,
+    print_title,
+)
+from ckptplan.report.formats import View
 from ckptplan.report.infeasible import format_verdict
-from ckptplan.report.plan_rows import make_plan_row
-from ckptplan.report.plan_text import PROVED, make_names_cell, passed_over, print_title
-from ckptplan.report.view import View
-from ckptplan.storage.plans import plan_document
 from ckptplan.storage.tables import Rows
 from ckptplan.strategies.registry import strategy_of
 from ckptplan.studies.rows import DETAIL_COLUMNS, JOB_COLUMNS, REASON_COLUMNS, cost_columns
@@ -35,26 +43,28 @@ def view_comparison(results: Results, case: Case, *, regret: bool = False, wordi
     """
     return View(
         kind="comparison",
-        table=lambda console: _print_comparison(console, results, case, regret=regret, wording=wording),
+        table=lambda console: _print_comparison(Sheet(console, wording), results, case, regret=regret),
         document=lambda: _make_document(results, case),
         rows=lambda: _list_rows(results, case),
-        basis=lambda: next((one.estimate_basis for one in results.values() if isinstance(one, Plan)), ()),
+        basis=lambda: () if (best := find_best(results)) is None else best.estimate_basis,
     )
 
 
-def _print_comparison(
-    console: Console, results: Results, case: Case, *, regret: bool, wording: Wording
-) -> None:
+def _print_comparison(sheet: Sheet, results: Results, case: Case, *, regret: bool) -> None:
     """Print the best plan of each strategy."""
-    print_title(console, workload=case.workload, profile=case.profile)
-    make_strategies_table(results, regret=regret).print_on(console, wording=wording)
-    plans = [result for result in results.values() if isinstance(result, Plan)]
-    if plans and regret:
-        console.print()
-        console.print(wrap_lines(_above(plans[0]), width=console.width), soft_wrap=True)
-    if plans:
-        print_budget(console, case.profile, budget=plans[0].goal.local_bytes, headroom=plans[0].goal.headroom)
-        print_warning(console, plans[0], wording=wording)
+    print_title(sheet, case.workload, case.profile)
+    sheet.show(make_strategies_table(results, regret=regret))
+    best = find_best(results)
+    if best is not None and regret:
+        sheet.gap()
+        sheet.say(_above(best))
+    if best is not None:
+        print_limits(sheet, best)
+
+
+def find_best(results: Results) -> Plan | None:
+    """Return the first plan of some results, None if nothing fits."""
+    return next((result for result in results.values() if isinstance(result, Plan)), None)
 
 
 def make_strategies_table(results: Results, *, regret: bool = False) -> FittedTable:
@@ -62,7 +72,7 @@ def make_strategies_table(results: Results, *, regret: bool = False) -> FittedTa
 
     Of several strategies with the same schedule, the simplest names the line, which lists the others.
     """
-    best = next((result for result in results.values() if isinstance(result, Plan)), None)
+    best = find_best(results)
     table = FittedTable((*_COLUMNS, *(_REGRETS if regret else (_VERDICT,))))
     for result, also in _merge_lines(results):
         if isinstance(result, Plan):
@@ -93,13 +103,7 @@ def _shorten(verdict: str) -> Cell:
 _SHORT_VERDICTS = {"does not fit": "no fit", "too little": "alike", "less memory": "alike", "knee": "farther"}
 
 
-_COLUMNS = (
-    TableColumn(title="strategy"),
-    TableColumn(title="parameters", wraps="late"),
-    TableColumn(title="time", form=align_seconds),
-    TableColumn(title="over base", short="over\nbase", form=align_percents, priority=2),
-    TableColumn(title="local", form=align_bytes, priority=1),
-)
+_COLUMNS = (STRATEGY, PARAMETERS, TIME, OVER_BASE.ranked(2), LOCAL.ranked(1))
 _VERDICT = TableColumn(short="than\nbest", name="than best", wraps="late")
 _REGRETS = tuple(
     TableColumn(title=f"{what} / least", short=f"{what} /\nleast", form=align_ratios, right=True)
@@ -162,20 +166,13 @@ def _why_not(plan: Plan, best: Plan) -> str:
 
 def _make_document(results: Results, case: Case) -> dict[str, Any]:
     """Return the comparison as JSON data: full plans, and reasons where there is none."""
-    workload, profile = case.workload, case.profile
     same = list_same_schedules(result for result in results.values() if isinstance(result, Plan))
     return {
-        "workload": {"name": workload.name, "hash": workload.hash, "steps": workload.steps},
-        "profile": {"name": profile.name, "hash": profile.hash},
+        **identify_job(case.workload, case.profile),
         "strategies": {
-            name: {
-                "fits": True,
-                **_regrets(result),
-                "same_schedule": list(same[name]),
-                "plan": plan_document(result),
-            }
+            name: make_result_document(result, **_regrets(result), same_schedule=list(same[name]))
             if isinstance(result, Plan)
-            else {"fits": False, **_reason(result)}
+            else make_result_document(result)
             for name, result in results.items()
         },
     }
@@ -186,14 +183,5 @@ def _list_rows(results: Results, case: Case) -> Rows:
     job = {"workload": case.workload.name, "profile": case.profile.name, "steps": case.workload.steps}
     return Rows(
         columns={**JOB_COLUMNS, **cost_columns(), **REASON_COLUMNS, **DETAIL_COLUMNS},
-        rows=[
-            {**make_plan_row(result), "fits": True}
-            if isinstance(result, Plan)
-            else {**job, "strategy": name, "fits": False, **_reason(result)}
-            for name, result in results.items()
-        ],
+        rows=[{**job, "strategy": name, **make_result_row(result)} for name, result in results.items()],
     )
-
-
-def _reason(error: Infeasible) -> dict[str, Any]:
-    return {"binding": error.binding, "need": error.need, "have": error.have}

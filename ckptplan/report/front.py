@@ -8,21 +8,39 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from rich.console import Console
 
 from ckptplan.model.plan import Plan
-from ckptplan.report.aligned import align_bytes, align_counts, align_percents, align_seconds
-from ckptplan.report.budget import print_budget, print_warning
-from ckptplan.report.columns import Cell, FittedTable, TableColumn, wrap_lines
+from ckptplan.report.columns import (
+    Cell,
+    FittedTable,
+    Sheet,
+    TableColumn,
+    align_bytes,
+    align_counts,
+    align_seconds,
+)
+from ckptplan.report.fields import (
+    LOCAL,
+    OVER_BASE,
+    PARAMETERS,
+    STRATEGY,
+    TIME,
+    explain_choice,
+    format_parameters,
+    identify_job,
+    make_parameters_cell,
+    print_budget,
+    print_title,
+    print_warning,
+)
+from ckptplan.report.formats import Column, View
 from ckptplan.report.infeasible import format_infeasible
-from ckptplan.report.plan_text import format_parameters, make_parameters_cell, print_title
-from ckptplan.report.view import Column, View
 from ckptplan.storage.tables import Blocks, Columns
 from ckptplan.strategies.registry import all_parameters
 from ckptplan.studies.pareto import MOST_EXACT, ParetoFront
 from ckptplan.studies.rows import JOB_COLUMNS, parameter_columns
 from ckptplan.units import format_bytes, format_count, format_share
-from ckptplan.wording import Argument, Wording
+from ckptplan.wording import Argument, Phrase, Wording
 
 #: Rows of the table, evenly spaced in the logarithm of the memory besides the resident bytes.
 _RUNGS = 10
@@ -34,47 +52,49 @@ def view_front(front: ParetoFront, *, wording: Wording = str) -> View:
     """Return the front of all strategies and that of each for every format; points are written as a stream."""
     return View(
         kind="front",
-        table=lambda console: _print_front(console, front, wording=wording),
+        table=lambda console: _print_front(Sheet(console, wording), front),
         document=lambda: _make_document(front),
         rows=lambda: _make_rows(front),
         basis=lambda: front[len(front) - 1].estimate_basis if len(front) else (),
     )
 
 
-def _print_front(console: Console, front: ParetoFront, *, wording: Wording) -> None:
+def _print_front(sheet: Sheet, front: ParetoFront) -> None:
     """Print plans from the least memory to the least time, then a line for each strategy."""
-    print_title(console, workload=front.workload, profile=front.profile)
+    print_title(sheet, front.workload, front.profile)
     if not len(front):
         reason = front.lacks(front.budget_bytes)
-        console.print("no plan" if reason is None else format_infeasible(reason))
+        sheet.console.print("no plan" if reason is None else format_infeasible(reason))
         return
     explained = _explain_best(front)
-    console.print(wrap_lines(_summarize(front), width=console.width), soft_wrap=True)
-    print_budget(console, front.profile, budget=front.budget_bytes, headroom=front.headroom)
-    console.print()
-    _make_table(front, label="quickest" if explained else "best").print_on(console, wording=wording)
-    console.print()
-    _make_strategies_table(front).print_on(console, wording=wording)
+    sheet.say(_summarize(front))
+    print_budget(sheet, front.profile, budget=front.budget_bytes, headroom=front.headroom)
+    sheet.gap()
+    sheet.show(_make_table(front, label="quickest" if explained else "best"))
+    sheet.gap()
+    sheet.show(_make_strategies_table(front))
     if explained:
-        console.print(wrap_lines(explained, width=console.width), soft_wrap=True)
+        sheet.say(explained)
     best = front.place_within(front.budget_bytes)
     if best is not None:
-        print_warning(console, front[best], wording=wording)
-    for line in _list_notes(front, wording=wording):
-        console.print(wrap_lines(line, width=console.width, style="dim"), soft_wrap=True)
+        print_warning(sheet, front[best])
+    for line in _list_notes(front):
+        sheet.say(line, style="dim")
 
 
-def _list_notes(front: ParetoFront, *, wording: Wording = str) -> Iterator[str]:
+def _list_notes(front: ParetoFront) -> Iterator[str]:
     """Yield what the table leaves out."""
     if all(strategy.is_closed_form for strategy in front.compared):
-        more = wording(Argument("strategies", "all"))
-        yield f"only closed forms are compared, which answer at once; {more} adds optimal and others, slowly"
+        yield Phrase(
+            "only closed forms are compared, which answer at once; ",
+            Argument("strategies", "all"),
+            " adds optimal and others, slowly",
+        )
     if front.resolution:
         share = format_share(front.resolution)
-        every = (
-            f"; {wording(Argument('resolution', 0))} lists all" if front.workload.steps <= MOST_EXACT else ""
-        )
-        yield f"plans within {share} of a listed one, in memory and in time, are left out{every}"
+        left = f"plans within {share} of a listed one, in memory and in time, are left out"
+        every = ("; ", Argument("resolution", 0), " lists all")
+        yield Phrase(left, *(every if front.workload.steps <= MOST_EXACT else ()))
     yield from _list_gaps(front)
 
 
@@ -110,11 +130,11 @@ def _summarize(front: ParetoFront) -> str:
 def _make_table(front: ParetoFront, *, label: str) -> FittedTable:
     table = FittedTable(
         (
-            TableColumn(title="local", form=align_bytes),
-            TableColumn(title="time", form=align_seconds),
-            TableColumn(title="over base", short="over\nbase", form=align_percents, priority=1),
-            TableColumn(title="strategy"),
-            TableColumn(title="parameters", wraps="late"),
+            LOCAL,
+            TIME,
+            OVER_BASE.ranked(1),
+            STRATEGY,
+            PARAMETERS,
             TableColumn(name="mark", wraps="late"),
         )
     )
@@ -125,7 +145,7 @@ def _make_table(front: ParetoFront, *, label: str) -> FittedTable:
             float(front.seconds[place]),
             float(front.overhead[place]),
             front.strategies[place],
-            make_parameters_cell(front[place]),
+            make_parameters_cell(format_parameters(front[place])),
             Cell(value=labels.get(place, ""), style="bold"),
         )
     return table
@@ -146,7 +166,7 @@ def _explain_best(front: ParetoFront) -> str:
     if place is None or _is_at(front.best, front, place):
         return ""
     plan = front.best
-    reasons = "; ".join(entry.text for entry in plan.estimate_basis if entry.field == "search")
+    reasons = explain_choice(plan)
     what = f"{plan.strategy} {format_parameters(plan)}".rstrip()
     return f"to run within {format_bytes(front.budget_bytes)}: {what}{': ' if reasons else ''}{reasons}"
 
@@ -166,14 +186,12 @@ def _make_strategies_table(front: ParetoFront) -> FittedTable:
     budget = format_bytes(front.budget_bytes)
     table = FittedTable(
         (
-            TableColumn(title="strategy"),
+            STRATEGY,
             TableColumn(title="plans", form=align_counts, priority=1),
             TableColumn(title="least local", short="least\nlocal", form=align_bytes),
-            TableColumn(
-                title="over base", short="over\nbase", name="over base there", form=align_percents, priority=3
-            ),
+            OVER_BASE.ranked(3, name="over base there"),
             TableColumn(title=f"within {budget}", short=f"within\n{budget}", form=align_seconds),
-            TableColumn(title="over base", short="over\nbase", form=align_percents),
+            OVER_BASE,
             TableColumn(title="best of all", short="best\nof all", right=True, form=align_counts, priority=2),
         )
     )
@@ -205,8 +223,7 @@ def _find_best_within(front: ParetoFront, budget: int) -> tuple[str | float, flo
 def _make_document(front: ParetoFront) -> dict[str, Any]:
     """Return JSON data: the case, the points of the front as columns, then those of each strategy."""
     return {
-        "workload": {"name": front.workload.name, "hash": front.workload.hash, "steps": front.workload.steps},
-        "profile": {"name": front.profile.name, "hash": front.profile.hash},
+        **identify_job(front.workload, front.profile),
         "local_budget_bytes": front.budget_bytes,
         "headroom": front.headroom,
         "resident_bytes": front.resident_bytes,

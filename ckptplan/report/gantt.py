@@ -15,9 +15,9 @@ import numpy as np
 from ckptplan.errors import InputError
 from ckptplan.model.plan import Plan
 from ckptplan.report import style
+from ckptplan.report.fields import format_parameters
 from ckptplan.report.labels import set_legend, set_title
-from ckptplan.report.plan_text import format_parameters
-from ckptplan.report.sizes import PAGE, Size
+from ckptplan.report.style import PAGE, Size
 from ckptplan.report.ticks import byte_steps
 from ckptplan.schedule.actions import Backward, Free, Load, Record, Save, Tier, Transfer
 from ckptplan.schedule.timeline import BARS, Event, kind_of

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from ckptplan.report.style import BLACK, GREY, ink_of
+from ckptplan.report.style import BLACK, GREY, ink_of, measure_text
 from ckptplan.wording import escape_controls
 
 if TYPE_CHECKING:
@@ -310,10 +310,8 @@ def set_title(figure: Figure, *lines: str) -> int:
 
     Returns the number of lines after wrapping.
     """
-    from matplotlib import rcParams
-
     edge = 4 * figure.dpi / 72
-    points = float(rcParams["font.size"])
+    points = measure_text()
     text = "\n".join(wrap(figure, line, width=figure.bbox.width - 2 * edge, points=points) for line in lines)
     figure.suptitle(text, x=edge / figure.bbox.width, ha="left", fontsize=points, parse_math=False)
     return text.count("\n") + 1

@@ -5,26 +5,33 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from rich.console import Console
 from rich.text import Text
 
 from ckptplan.cost.case import Case
-from ckptplan.planning.same_schedules import list_same_schedules
-from ckptplan.report.aligned import align_counts, align_percents, align_seconds
-from ckptplan.report.budget import print_budget, print_warning
-from ckptplan.report.columns import Cell, FittedTable, TableColumn, wrap_lines
-from ckptplan.report.infeasible import format_verdict
-from ckptplan.report.limits import limit_words
-from ckptplan.report.plan_rows import list_plan_columns, make_plan_row
-from ckptplan.report.plan_text import make_parameters_cell
-from ckptplan.report.view import View
+from ckptplan.planning.resolution import list_same_schedules
+from ckptplan.report.columns import Cell, FittedTable, Sheet, TableColumn, align_counts
+from ckptplan.report.fields import (
+    OVER_BASE,
+    PARAMETERS,
+    STRATEGY,
+    TIME,
+    format_parameters,
+    list_plan_columns,
+    make_parameters_cell,
+    make_plan_row,
+    print_limits,
+)
+from ckptplan.report.formats import View
+from ckptplan.report.infeasible import format_verdict, limit_words
 from ckptplan.storage.plans import plan_document
 from ckptplan.storage.tables import Columns, Rows
 from ckptplan.strategies.registry import strategy_of
-from ckptplan.studies.reach import Reach
+from ckptplan.studies.largest import Reach
 from ckptplan.units import format_count, format_percent
 from ckptplan.wording import Wording
 
+#: What a row and the document say of a reach besides its plan.
+_FINDINGS: Columns = {"value": "whole", "bound_by": "text", "proved": "truth", "interrupted": "truth"}
 _OF = {"T": "time steps", "batch": "samples", "neurons": "neurons"}
 
 
@@ -40,7 +47,7 @@ def view_reaches(
     return View(
         kind="largest",
         table=lambda console: _print_reaches(
-            console, reaches, case, quantity=quantity, max_overhead=max_overhead, wording=wording
+            Sheet(console, wording), reaches, case, quantity=quantity, max_overhead=max_overhead
         ),
         document=lambda: _make_document(reaches, quantity=quantity),
         rows=lambda: _list_rows(reaches, quantity=quantity),
@@ -49,27 +56,21 @@ def view_reaches(
 
 
 def _print_reaches(
-    console: Console,
-    reaches: Mapping[str, Reach],
-    case: Case,
-    *,
-    quantity: str,
-    max_overhead: float | None,
-    wording: Wording,
+    sheet: Sheet, reaches: Mapping[str, Reach], case: Case, *, quantity: str, max_overhead: float | None
 ) -> None:
     limit = "" if max_overhead is None else f", at most {format_percent(max_overhead)} over base"
     fixed = "" if quantity == "T" else f", T = {format_count(case.workload.steps)}"
-    console.print(
+    sheet.console.print(
         Text.assemble(
             (f"Largest {quantity} ({_OF[quantity]})", "bold"),
             f" of {case.workload.name} on {case.profile.name}{fixed}{limit}",
         )
     )
-    console.print()
-    _make_table(reaches, quantity=quantity).print_on(console, wording=wording)
+    sheet.gap()
+    sheet.show(_make_table(reaches, quantity=quantity))
     for name, others in _merge_lines(reaches).items():
         if others:
-            console.print(wrap_lines(f"{name} also: {', '.join(others)}", width=console.width), soft_wrap=True)
+            sheet.say(f"{name} also: {', '.join(others)}")
     plan = next((reach.plan for reach in reaches.values() if reach.plan is not None), None)
     interrupted = [name for name, reach in reaches.items() if reach.interrupted]
     unproved = [name for name, reach in reaches.items() if not reach.proved and name not in interrupted]
@@ -79,10 +80,9 @@ def _print_reaches(
     ):
         if names:
             line = f"{what}: {', '.join(names)}"
-            console.print(wrap_lines(line, width=console.width, style="dim"), soft_wrap=True)
+            sheet.say(line, style="dim")
     if plan is not None:
-        print_budget(console, case.profile, budget=plan.goal.local_bytes, headroom=plan.goal.headroom)
-        print_warning(console, plan, wording=wording)
+        print_limits(sheet, plan)
 
 
 def _make_table(reaches: Mapping[str, Reach], *, quantity: str) -> FittedTable:
@@ -90,15 +90,15 @@ def _make_table(reaches: Mapping[str, Reach], *, quantity: str) -> FittedTable:
     ratio = TableColumn(title="of base", short="of\nbase", right=True, priority=3)
     table = FittedTable(
         (
-            TableColumn(title="strategy"),
+            STRATEGY,
             TableColumn(
                 title=f"largest {quantity}", short=f"largest\n{quantity}", form=align_counts, right=True
             ),
             *((ratio,) if base else ()),
-            TableColumn(title="time", form=align_seconds),
-            TableColumn(title="over base", short="over\nbase", form=align_percents, priority=1),
+            TIME,
+            OVER_BASE.ranked(1),
             TableColumn(title="the next breaks", short="the next\nbreaks", priority=2),
-            TableColumn(title="parameters", wraps="late"),
+            PARAMETERS,
         )
     )
     empty = (None,) * (3 if base else 2)
@@ -119,7 +119,7 @@ def _make_table(reaches: Mapping[str, Reach], *, quantity: str) -> FittedTable:
             predicted.seconds,
             predicted.overhead,
             "" if reach.interrupted else _make_bound_cell(reach),
-            make_parameters_cell(reach.plan),
+            make_parameters_cell(format_parameters(reach.plan)),
         )
     return table
 
@@ -137,12 +137,12 @@ def _merge_lines(reaches: Mapping[str, Reach]) -> dict[str, tuple[str, ...]]:
 
 
 def _is_alike(one: Reach, other: Reach) -> bool:
-    return (one.value, one.bound_by, one.proved, one.interrupted) == (
-        other.value,
-        other.bound_by,
-        other.proved,
-        other.interrupted,
-    )
+    return _list_findings(one) == _list_findings(other)
+
+
+def _list_findings(reach: Reach) -> dict[str, Any]:
+    """Return what was found besides the plan: members of the document, and cells of a row."""
+    return {name: getattr(reach, name) for name in _FINDINGS}
 
 
 def _list_same(reaches: Mapping[str, Reach]) -> dict[str, tuple[str, ...]]:
@@ -162,10 +162,7 @@ def _make_document(reaches: Mapping[str, Reach], *, quantity: str) -> dict[str, 
         "quantity": quantity,
         "strategies": {
             name: {
-                "value": reach.value,
-                "bound_by": reach.bound_by,
-                "proved": reach.proved,
-                "interrupted": reach.interrupted,
+                **_list_findings(reach),
                 "same_schedule": list(same.get(name, ())),
                 "plan": None if reach.plan is None else plan_document(reach.plan),
             }
@@ -176,22 +173,12 @@ def _make_document(reaches: Mapping[str, Reach], *, quantity: str) -> dict[str, 
 
 def _list_rows(reaches: Mapping[str, Reach], *, quantity: str) -> Rows:
     """Return a flat row for each strategy."""
-    columns: Columns = {
-        "quantity": "text",
-        "value": "whole",
-        "bound_by": "text",
-        "proved": "truth",
-        "interrupted": "truth",
-    }
     return Rows(
-        columns={**columns, **list_plan_columns()},
+        columns={"quantity": "text", **_FINDINGS, **list_plan_columns()},
         rows=[
             {
                 "quantity": quantity,
-                "value": reach.value,
-                "bound_by": reach.bound_by,
-                "proved": reach.proved,
-                "interrupted": reach.interrupted,
+                **_list_findings(reach),
                 **({"strategy": name} if reach.plan is None else make_plan_row(reach.plan)),
             }
             for name, reach in reaches.items()

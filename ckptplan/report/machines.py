@@ -1,31 +1,36 @@
-"""Machines side by side, one line each, the quickest first; below, the plan on each and what was estimated."""
+"""Machines side by side, one line each, the quickest first; below, the plan on each and what was estimated.
+
+The picture has the time on each, with the interval of an estimate, and the longest sequence.
+"""
 
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from rich.console import Console
 from rich.text import Text
 
 from ckptplan.errors import Infeasible
-from ckptplan.model.plan import Plan
 from ckptplan.model.prediction import BasisEntry
 from ckptplan.model.workload import Workload
-from ckptplan.report.aligned import align_bytes, align_percents
-from ckptplan.report.columns import Cell, FittedTable, TableColumn
+from ckptplan.report import style
+from ckptplan.report.columns import Cell, FittedTable, Sheet, TableColumn
+from ckptplan.report.fields import LOCAL, OVER_BASE, make_result_document, make_result_row, name_plan
+from ckptplan.report.formats import View
 from ckptplan.report.infeasible import format_verdict
-from ckptplan.report.plan_rows import make_plan_row
-from ckptplan.report.plan_text import format_parameters
-from ckptplan.report.view import View
-from ckptplan.report.wrapping import wrap_text
-from ckptplan.storage.plans import plan_document
+from ckptplan.report.labels import Label, place_labels, set_title, settle
+from ckptplan.report.style import PAGE, Size
 from ckptplan.storage.tables import Columns, Rows
 from ckptplan.studies.machines import Machine, MachineComparison
 from ckptplan.studies.rows import DETAIL_COLUMNS, JOB_COLUMNS, REASON_COLUMNS, cost_columns
 from ckptplan.units import format_count, format_duration, format_percent
-from ckptplan.wording import Argument, Wording
+from ckptplan.wording import Argument, Phrase, Wording, put_into_words
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 #: The columns of a row that are about the machine, and not about its plan.
 _MACHINE_COLUMNS: Columns = {
@@ -52,42 +57,37 @@ def view_machines(comparison: MachineComparison, *, wording: Wording = str) -> V
     """Return machines side by side for every format."""
     return View(
         kind="machines",
-        table=lambda console: _print_machines(console, comparison, wording=wording),
+        table=lambda console: _print_machines(Sheet(console, wording), comparison),
         document=lambda: _make_document(comparison),
         rows=lambda: _list_rows(comparison),
         basis=lambda: _collect_basis(comparison),
     )
 
 
-def _print_machines(console: Console, comparison: MachineComparison, *, wording: Wording) -> None:
+def _print_machines(sheet: Sheet, comparison: MachineComparison) -> None:
     workload = comparison.workload
     title = f"Machines for {workload.name}, T = {format_count(workload.steps)} time steps"
-    _print_lines(console, Text.assemble((title, "bold"), f", {_name_run(comparison)}"))
-    console.print()
-    _make_table(comparison).print_on(console, wording=wording)
+    sheet.say(Text.assemble((title, "bold"), f", {_name_run(comparison)}"))
+    sheet.gap()
+    sheet.show(_make_table(comparison))
     answers = list(summarise(comparison))
     if answers:
-        console.print()
+        sheet.gap()
     for line in answers:
-        _print_lines(console, Text(line, style="bold green"))
-    console.print()
-    console.print(Text("Plans", style="bold"))
+        sheet.say(line, style="bold green")
+    sheet.gap()
+    sheet.say("Plans", style="bold")
     for machine in comparison.machines:
-        _print_item(console, machine.profile.name, _describe_plan(machine))
-    console.print()
-    console.print(Text("What the numbers rest on", style="bold"))
-    for head, text in _list_notes(comparison, wording=wording):
-        _print_item(console, head, text)
+        _print_item(sheet, machine.profile.name, _describe_plan(machine))
+    sheet.gap()
+    sheet.say("What the numbers rest on", style="bold")
+    for head, text in _list_notes(comparison):
+        _print_item(sheet, head, text)
 
 
-def _print_item(console: Console, head: str, text: str) -> None:
-    for line in wrap_text(Text.assemble((head, "yellow"), f": {text}"), width=console.width - 2):
-        console.print(Text.assemble("  ", line), soft_wrap=True)
-
-
-def _print_lines(console: Console, text: Text) -> None:
-    for line in wrap_text(text, width=console.width):
-        console.print(line, soft_wrap=True)
+def _print_item(sheet: Sheet, head: str, text: str) -> None:
+    words = put_into_words(text, sheet.wording)
+    sheet.say(Text.assemble((head, "yellow"), f": {words}"), indent=2)
 
 
 def _name_run(comparison: MachineComparison) -> str:
@@ -104,8 +104,8 @@ def _make_table(comparison: MachineComparison) -> FittedTable:
         (
             TableColumn(title="machine"),
             TableColumn(title="time" if comparison.batches == 1 else "run", right=True),
-            TableColumn(title="over base", short="over\nbase", form=align_percents, priority=2),
-            TableColumn(title="local", form=align_bytes, priority=1),
+            OVER_BASE.ranked(2),
+            LOCAL.ranked(1),
             TableColumn(title="largest T", short="largest\nT", right=True),
             *((TableColumn(title="price", right=True),) if priced else ()),
             *((TableColumn(title="energy", right=True, priority=3),) if powered else ()),
@@ -242,17 +242,13 @@ def _tell_interval(machine: Machine) -> str:
 def _describe_plan(machine: Machine) -> str:
     if isinstance(machine.result, Infeasible):
         return f"nothing: {format_verdict(machine.result)}"
-    text = f"{machine.result.strategy}  {format_parameters(machine.result)}".strip()
+    text = name_plan(machine.result)
     if machine.times == "estimated":
         return f"{text}; {_tell_interval(machine)}"
-    return f"{text}; no time: without {_join(machine.missing)}" if machine.times == "carried over" else text
+    return f"{text}; no time: without {', '.join(machine.missing)}" if machine.times == "carried over" else text
 
 
-def _join(missing: Sequence[str]) -> str:
-    return ", ".join(missing)
-
-
-def _list_notes(comparison: MachineComparison, *, wording: Wording) -> Iterator[tuple[str, str]]:
+def _list_notes(comparison: MachineComparison) -> Iterator[tuple[str, str]]:
     """Yield what is estimated, missing, or the same for all machines."""
     workload, machines = comparison.workload, comparison.machines
     estimated = [machine for machine in machines if machine.times == "estimated"]
@@ -267,7 +263,7 @@ def _list_notes(comparison: MachineComparison, *, wording: Wording) -> Iterator[
             yield (
                 machine.profile.name,
                 f"the plan was chosen with the step times of {workload.timed_on}, which say nothing about "
-                f"the time here. To estimate it, give {_join(machine.missing)}",
+                f"the time here. To estimate it, give {', '.join(machine.missing)}",
             )
     if any(machine.times == "given" for machine in machines):
         yield (
@@ -276,10 +272,7 @@ def _list_notes(comparison: MachineComparison, *, wording: Wording) -> Iterator[
         )
     limit = comparison.reach_overhead
     if limit is not None:
-        yield (
-            "largest T",
-            _describe_reach(limit, wording),
-        )
+        yield "largest T", _describe_reach(limit)
     if any(machine.most_joules is not None for machine in machines):
         yield "energy", "an upper figure: the time at the power under load"
 
@@ -290,9 +283,9 @@ def _say_whose_times(workload: Workload) -> str:
     return f"the times of {workload.name} belong to {workload.timed_on}"
 
 
-def _describe_reach(limit: float, wording: Wording) -> str:
+def _describe_reach(limit: float) -> str:
     base = "twice base's time" if limit == 1 else f"{format_percent(limit)} over base"
-    return f"at most {base}; {wording(Argument('max_overhead'))} sets the limit"
+    return Phrase(f"at most {base}; ", Argument("max_overhead"), " sets the limit")
 
 
 def _collect_basis(comparison: MachineComparison) -> tuple[BasisEntry, ...]:
@@ -325,11 +318,7 @@ def _make_entry(machine: Machine, deadline: float | None) -> dict[str, Any]:
         "profile": {"name": profile.name, "hash": profile.hash},
         **_list_numbers(machine, deadline),
         "missing": list(machine.missing),
-        **(
-            {"fits": True, "plan": plan_document(machine.result)}
-            if isinstance(machine.result, Plan)
-            else {"fits": False, **_reason(machine.result)}
-        ),
+        **make_result_document(machine.result),
     }
 
 
@@ -356,11 +345,7 @@ def _list_rows(comparison: MachineComparison) -> Rows:
     job = {"workload": comparison.workload.name, "steps": comparison.workload.steps}
     rows = []
     for machine in comparison.machines:
-        row = {**job, "profile": machine.profile.name}
-        if isinstance(machine.result, Plan):
-            row |= {**make_plan_row(machine.result), "fits": True}
-        else:
-            row |= {"fits": False, **_reason(machine.result)}
+        row = {**job, "profile": machine.profile.name, **make_result_row(machine.result)}
         row |= {**_list_numbers(machine, comparison.deadline), "missing": " ".join(machine.missing)}
         if machine.times == "carried over":
             row |= dict.fromkeys(("overhead", "least_seconds", "gap", "paper_seconds", "paper_overhead"))
@@ -371,5 +356,144 @@ def _list_rows(comparison: MachineComparison) -> Rows:
     )
 
 
-def _reason(error: Infeasible) -> dict[str, Any]:
-    return {"binding": error.binding, "need": error.need, "have": error.have}
+#: Times that are round in their units, and how many of them an axis has at most.
+_ROUND = (
+    *(10.0**power for power in range(-18, 1)),
+    10.0, 60.0, 600.0, 3600.0, 36000.0, 345600.0,
+    *(864000.0 * 10.0**power for power in range(8)),
+)  # fmt: skip
+_TICKS, _FEW_TICKS = 5, 4
+
+
+def draw_machines(comparison: MachineComparison, size: Size = PAGE) -> Figure:
+    """Return the picture, of the same data as the JSON document.
+
+    Call it, and save the picture, within ``style.styled(size)``.
+    """
+    from matplotlib.figure import Figure
+
+    machines, narrow = comparison.machines, size.width < PAGE.width
+    height = 1.7 + 0.34 * len(machines)
+    figure = Figure(figsize=size.inches(2 * height - 0.7 if narrow else height), layout="constrained")
+    times, lengths = figure.subplots(2, 1) if narrow else figure.subplots(1, 2, width_ratios=(3, 2))
+    set_title(figure, *_title(comparison))
+    _draw_times(times, comparison, size)
+    _draw_lengths(lengths, machines)
+    names = [machine.profile.name for machine in machines]
+    for axes in (times, lengths):
+        axes.set_yticks(range(len(machines)), names if narrow or axes is times else [])
+        axes.set_ylim(len(machines) - 0.4, -0.8)
+        axes.tick_params(axis="y", length=0)
+        axes.grid(axis="x", color=style.PALE, linewidth=0.6 * size.scale)
+        axes.set_axisbelow(True)
+    settle(figure)
+    _label_times(times, comparison, size)
+    _label_lengths(lengths, machines)
+    return figure
+
+
+def _title(comparison: MachineComparison) -> list[str]:
+    workload = comparison.workload
+    head = f"{workload.name}, T = {format_count(workload.steps)}"
+    if comparison.batches > 1:
+        head += f", {format_count(comparison.batches)} batches"
+    return [head, *summarise(comparison)]
+
+
+def _draw_times(axes: Axes, comparison: MachineComparison, size: Size) -> None:
+    """Draw a point for each time, and a line from the least to the most of an estimate."""
+    ends: list[float] = []
+    for row, machine in enumerate(comparison.machines):
+        seconds = machine.run_seconds
+        if seconds is None:
+            text = "does not fit" if machine.plan is None else "time not known"
+            axes.annotate(
+                text, (0.02, row), xycoords=("axes fraction", "data"), va="center", color=style.GREY,
+            )  # fmt: skip
+            continue
+        low, high = _find_ends(machine, seconds)
+        ends += [low, high]
+        axes.hlines(row, low, high, color=style.SKY, linewidth=4 * size.scale, zorder=2)
+        axes.plot(
+            seconds, row, marker="o", markersize=6 * size.scale, color=style.BLUE, zorder=3,
+            markerfacecolor="white" if machine.interval else style.BLUE,
+        )  # fmt: skip
+    if comparison.deadline is not None:
+        axes.axvline(comparison.deadline, color=style.VERMILION, linewidth=size.scale, linestyle=(0, (4, 2)))
+        ends.append(comparison.deadline)
+    _time_axis(axes, ends, most=_TICKS if size.width >= PAGE.width else _FEW_TICKS)
+    what = "a batch" if comparison.batches == 1 else "the run"
+    estimates = "; hollow: estimated" if any(m.interval for m in comparison.machines) else ""
+    axes.set_xlabel(f"time of {what}{estimates}")
+
+
+def _find_ends(machine: Machine, seconds: float) -> tuple[float, float]:
+    """Return the least and the most time of a run, which are equal if it was measured."""
+    low, high = machine.interval or (seconds / machine.batches,) * 2
+    return low * machine.batches, high * machine.batches
+
+
+def _label_times(axes: Axes, comparison: MachineComparison, size: Size) -> None:
+    """Write each time beside its point, and the deadline at its line."""
+    known = [(row, one, one.run_seconds) for row, one in enumerate(comparison.machines) if one.run_seconds]
+    labels = [
+        Label(
+            text=f"{'~' if machine.interval else ''}{format_duration(seconds)}",
+            # Above the point, so that the line through it stays free.
+            points=[(seconds, row - 0.12)],
+        )
+        for row, machine, seconds in known
+    ]
+    lines = [[(end, row) for end in _find_ends(machine, seconds)] for row, machine, seconds in known]
+    if comparison.deadline is not None:
+        span = [(comparison.deadline, row) for row in (-0.8, len(comparison.machines) - 0.4)]
+        words = f"deadline {format_duration(comparison.deadline)}"
+        labels.append(Label(text=words, points=span, colour=style.VERMILION))
+    place_labels(
+        axes, labels, curves=lines, marks=[(seconds, row, 7 * size.scale) for row, _, seconds in known]
+    )
+
+
+def _time_axis(axes: Axes, ends: list[float], *, most: int) -> None:
+    from matplotlib.ticker import FuncFormatter, NullLocator
+
+    axes.set_xscale("log")
+    axes.xaxis.set_minor_locator(NullLocator())
+    if not ends or min(ends) <= 0:
+        axes.set_xticks([])
+        return
+    low, high = min(ends) / 2.5, max(ends) * 2.5
+    axes.set_xlim(low, high)
+    inside = [tick for tick in _ROUND if low <= tick <= high]
+    axes.set_xticks(inside[:: max(1, -(-len(inside) // most))])
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: format_duration(value)))
+
+
+def _draw_lengths(axes: Axes, machines: tuple[Machine, ...]) -> None:
+    """Draw a bar for the longest sequence on each machine, with its number at its end."""
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
+
+    most = max(1, *(machine.largest_steps for machine in machines))
+    for row, machine in enumerate(machines):
+        steps = machine.largest_steps
+        axes.barh(row, max(steps, 1), height=0.5, color=style.GREEN if steps else style.PALE)
+    axes.set_xscale("log")
+    axes.set_xlim(1, 10 ** (1.35 * len(str(most))))
+    axes.xaxis.set_minor_locator(NullLocator())
+    axes.xaxis.set_major_locator(LogLocator(numticks=5))
+    axes.xaxis.set_major_formatter(FuncFormatter(_round_count))
+    axes.set_xlabel("largest T")
+
+
+def _label_lengths(axes: Axes, machines: tuple[Machine, ...]) -> None:
+    for row, machine in enumerate(machines):
+        steps = machine.largest_steps
+        axes.annotate(
+            format_count(steps) if steps else "none", (max(steps, 1), row), xytext=(4, 0),
+            textcoords="offset points", va="center",
+        )  # fmt: skip
+
+
+def _round_count(value: float, _: int) -> str:
+    """Return a power of ten: '10,000', or with its exponent."""
+    return f"{value:,.0f}" if value < 1e6 else f"$10^{{{round(math.log10(value))}}}$"

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from ckptplan.cost.case import Case
 from ckptplan.errors import InputError
 from ckptplan.model.plan import Plan
-from ckptplan.report.view import View
+from ckptplan.report.formats import View
 from ckptplan.studies.machines import MachineComparison
 from ckptplan.studies.pareto import ParetoFront
 
@@ -24,19 +24,13 @@ _DOTS = 100
 
 def show_as_html(result: Any) -> str | None:
     """Return the table of a result as HTML, None if there is none; other people's text stays text."""
-    from rich.console import Console
-
-    from ckptplan.report.harmless import HarmlessText
+    from ckptplan.report.columns import make_console
 
     view = _find_view(result)
     if view is None:
         return None
     printed = io.StringIO()
-    console = Console(
-        file=printed, width=_WIDTH, highlight=False, markup=False, emoji=False, force_jupyter=False
-    )
-    console.push_render_hook(HarmlessText())
-    view.table(console)
+    view.table(make_console(printed, width=_WIDTH))
     lines = "\n".join(line.rstrip() for line in printed.getvalue().splitlines())
     return f'<pre style="line-height: normal; overflow-x: auto">{escape(lines)}</pre>'
 

@@ -2,30 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 
-from rich.console import Console
 from rich.text import Text
 
-from ckptplan.errors import Infeasible
 from ckptplan.model.plan import Plan
-from ckptplan.report.budget import describe_headroom, warn_of_uncounted_bytes
-from ckptplan.report.columns import FittedTable, TableColumn, wrap_lines
-from ckptplan.report.comparison import make_strategies_table
-from ckptplan.report.plan_rows import list_plan_columns, make_plan_row
-from ckptplan.report.plan_text import PROVED, format_parameters, passed_over, print_title
-from ckptplan.report.view import View
+from ckptplan.report.columns import FittedTable, Sheet
+from ckptplan.report.comparison import Results, make_strategies_table
+from ckptplan.report.fields import (
+    FACTS,
+    PROVED,
+    describe_headroom,
+    explain_choice,
+    format_parameters,
+    list_plan_columns,
+    make_plan_row,
+    name_plan,
+    passed_over,
+    print_title,
+    warn_of_uncounted_bytes,
+)
+from ckptplan.report.formats import View
 from ckptplan.storage.plans import plan_document
 from ckptplan.storage.tables import Rows
 from ckptplan.units import format_bytes, format_count, format_percent, format_seconds
-from ckptplan.wording import Wording
+from ckptplan.wording import Wording, put_into_words
 
 _BAR = 24
 
 
 def view_plan(
     plan: Plan,
-    compared: Callable[[], Mapping[str, Plan | Infeasible]],
+    compared: Callable[[], Results],
     *,
     unsearched: Sequence[str] = (),
     wording: Wording = str,
@@ -36,40 +44,31 @@ def view_plan(
     """
     return View(
         kind=None,
-        table=lambda console: _print_plan(console, plan, compared(), unsearched, wording=wording),
+        table=lambda console: _print_plan(Sheet(console, wording), plan, compared(), unsearched),
         document=lambda: plan_document(plan),
         rows=lambda: Rows(columns=list_plan_columns(), rows=[make_plan_row(plan)]),
         basis=lambda: plan.estimate_basis,
     )
 
 
-def _print_plan(
-    console: Console,
-    plan: Plan,
-    results: Mapping[str, Plan | Infeasible],
-    unsearched: Sequence[str],
-    *,
-    wording: Wording,
-) -> None:
+def _print_plan(sheet: Sheet, plan: Plan, results: Results, unsearched: Sequence[str]) -> None:
     """Print the plan and its runners-up."""
     # The others are compared with the plan to run.
     others = {name: result for name, result in results.items() if name != plan.strategy}
     results = {plan.strategy: plan, **others}
-    print_title(console, workload=plan.workload, profile=plan.profile)
-    _facts(plan, results, wording=wording, unicode=console.encoding.startswith("utf")).print_on(console)
-    console.print()
-    make_strategies_table(results).print_on(console, wording=wording)
+    print_title(sheet, plan.workload, plan.profile)
+    sheet.show(_list_facts(sheet, plan, results))
+    sheet.gap()
+    sheet.show(make_strategies_table(results))
     if unsearched:
         names = ", ".join(unsearched)
         text = f"not searched, as none can be quicker: {names} (ckptplan compare plans each of them)"
-        console.print(wrap_lines(text, width=console.width, style="dim"), soft_wrap=True)
+        sheet.say(text, style="dim")
 
 
-def _facts(
-    plan: Plan, results: Mapping[str, Plan | Infeasible], *, wording: Wording, unicode: bool
-) -> FittedTable:
+def _list_facts(sheet: Sheet, plan: Plan, results: Results) -> FittedTable:
     predicted = plan.predicted
-    table = FittedTable((TableColumn(), TableColumn(wraps="early")))
+    table = FittedTable(FACTS)
     table.add_row("strategy", Text.assemble((plan.strategy, "bold green"), f"  {format_parameters(plan)}"))
     # The bound is one of time: it says nothing about the least memory or the knee.
     if plan.bound is not None and plan.goal.objective == "time":
@@ -78,9 +77,9 @@ def _facts(
         table.add_row(heading, text)
     if wish := _wish(plan):
         table.add_row("chosen for", wish)
-    table.add_row("local memory", _local(plan, unicode=unicode))
-    if warning := warn_of_uncounted_bytes(plan, wording=wording):
-        table.add_row(Text("warning", style="bold yellow"), warning)
+    table.add_row("local memory", _local(plan, unicode=sheet.console.encoding.startswith("utf")))
+    if warning := warn_of_uncounted_bytes(plan):
+        table.add_row(Text("warning", style="bold yellow"), put_into_words(warning, sheet.wording))
     table.add_row("remote memory", _remote(plan))
     table.add_row("time", _time(plan))
     table.add_row(
@@ -106,7 +105,7 @@ def _proof(gap: float) -> str:
     return f"within {format_percent(gap)[1:]} of the least possible time"
 
 
-def _beside(plan: Plan, results: Mapping[str, Plan | Infeasible]) -> dict[str, str]:
+def _beside(plan: Plan, results: Results) -> dict[str, str]:
     """Return what the best regular plan and the paper's best would cost, where they are not this one."""
     plans = [result for result in results.values() if isinstance(result, Plan)]
     regular = next((one for one in plans if one.regular), None)
@@ -116,9 +115,9 @@ def _beside(plan: Plan, results: Mapping[str, Plan | Infeasible]) -> dict[str, s
         found["schedule"] = "irregular: it needs a loop over its list of actions"
         if regular is not None:
             found["best regular"] = _price(regular, plan)
-    notes = [entry.text for entry in plan.estimate_basis if entry.field == "search"]
+    notes = explain_choice(plan)
     if notes and any(passed_over(one, plan) for one in plans):
-        found["choice"] = "; ".join(notes)
+        found["choice"] = notes
     if paper is not None and paper not in (plan, regular if not plan.regular else None):
         found["paper's best"] = _price(paper, plan)
     elif paper is not None and paper is regular and not plan.regular:
@@ -128,8 +127,7 @@ def _beside(plan: Plan, results: Mapping[str, Plan | Infeasible]) -> dict[str, s
 
 def _price(other: Plan, plan: Plan) -> str:
     slower = other.predicted.seconds / plan.predicted.seconds - 1 if plan.predicted.seconds else 0.0
-    what = f"{other.strategy}  {format_parameters(other)}".strip()
-    return f"{what}: {format_seconds(other.predicted.seconds)}, {format_percent(slower)} time"
+    return f"{name_plan(other)}: {format_seconds(other.predicted.seconds)}, {format_percent(slower)} time"
 
 
 def _wish(plan: Plan) -> str:
@@ -148,7 +146,7 @@ def _local(plan: Plan, *, unicode: bool) -> Text:
     used, budget = plan.predicted.local_peak_bytes, plan.goal.local_bytes or plan.profile.local_budget_bytes
     filled = min(_BAR, round(_BAR * used / budget))
     full, empty = ("█", "░") if unicode else ("#", ".")
-    taken = describe_headroom(plan.goal, plan.profile)
+    taken = describe_headroom(plan.profile, budget=plan.goal.local_bytes, headroom=plan.goal.headroom)
     where = "per unit" if plan.profile.units > 1 else "in all"
     return Text.assemble(
         (full * filled, "cyan"),

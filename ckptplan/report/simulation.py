@@ -8,13 +8,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from rich.console import Console
 from rich.text import Text
 
 from ckptplan.model.plan import Plan
-from ckptplan.report.columns import FittedTable, TableColumn, wrap_lines
-from ckptplan.report.plan_text import format_parameters, print_title
-from ckptplan.report.view import View
+from ckptplan.report.columns import FittedTable, Sheet, TableColumn
+from ckptplan.report.fields import identify_plan, name_plan, print_title
+from ckptplan.report.formats import View
 from ckptplan.schedule.simulator import Trace
 from ckptplan.units import format_bytes, format_count, format_percent, format_seconds
 from ckptplan.wording import Wording
@@ -69,22 +68,19 @@ def view_simulation(plan: Plan, trace: Trace, *, schedule: str | None = None, wo
     """
     return View(
         kind="simulation",
-        table=lambda console: _print_simulation(console, plan, trace, schedule=schedule, wording=wording),
+        table=lambda console: _print_simulation(Sheet(console, wording), plan, trace, schedule=schedule),
         document=lambda: _make_document(plan, trace, schedule=schedule),
         rows=lambda: _list_rows(plan, trace),
         basis=lambda: plan.estimate_basis,
     )
 
 
-def _print_simulation(
-    console: Console, plan: Plan, trace: Trace, *, schedule: str | None, wording: Wording
-) -> None:
+def _print_simulation(sheet: Sheet, plan: Plan, trace: Trace, *, schedule: str | None) -> None:
     """Print both side by side."""
-    print_title(console, workload=plan.workload, profile=plan.profile)
-    played = schedule or f"{plan.strategy}  {format_parameters(plan)}".strip()
-    text = f"schedule  {played}: {format_count(trace.actions)} actions, every law kept"
-    console.print(wrap_lines(text, width=console.width), soft_wrap=True)
-    console.print()
+    print_title(sheet, plan.workload, plan.profile)
+    actions = f"{format_count(trace.actions)} actions, every law kept"
+    sheet.say(f"schedule  {schedule or name_plan(plan)}: {actions}")
+    sheet.gap()
     table = FittedTable(
         (
             TableColumn(),
@@ -96,10 +92,10 @@ def _print_simulation(
     for row in compare_quantities(plan, trace):
         name, shown = _QUANTITIES[row.quantity]
         table.add_row(name, shown(row.predicted), shown(row.simulated), _difference(row, shown))
-    table.print_on(console, wording=wording)
+    sheet.show(table)
     if trace.stall_seconds:
-        console.print()
-        console.print(f"compute waits {format_seconds(trace.stall_seconds)} for transfers")
+        sheet.gap()
+        sheet.console.print(f"compute waits {format_seconds(trace.stall_seconds)} for transfers")
 
 
 def _difference(row: Comparison, shown: Callable[[Any], str]) -> Text:
@@ -115,11 +111,7 @@ def _make_document(plan: Plan, trace: Trace, *, schedule: str | None) -> dict[st
     """Return both as JSON data, with the basis of the prediction."""
     rows = compare_quantities(plan, trace)
     return {
-        "strategy": plan.strategy,
-        "parameters": dict(plan.parameters),
-        "steps": plan.steps,
-        "workload": {"name": plan.workload.name, "hash": plan.workload.hash},
-        "profile": {"name": plan.profile.name, "hash": plan.profile.hash},
+        **identify_plan(plan),
         "schedule": schedule,
         "agrees": all(row.agrees for row in rows),
         "simulated": dataclasses.asdict(trace),
@@ -130,12 +122,5 @@ def _make_document(plan: Plan, trace: Trace, *, schedule: str | None) -> dict[st
 
 def _list_rows(plan: Plan, trace: Trace) -> list[dict[str, Any]]:
     """Return a row for each quantity."""
-    return [
-        {
-            "quantity": row.quantity,
-            "predicted": row.predicted,
-            "simulated": row.simulated,
-            "agrees": row.agrees,
-        }
-        for row in compare_quantities(plan, trace)
-    ]
+    names = ("quantity", "predicted", "simulated", "agrees")
+    return [{name: getattr(row, name) for name in names} for row in compare_quantities(plan, trace)]

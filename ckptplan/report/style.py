@@ -1,4 +1,4 @@
-"""One look for all pictures: colours for all kinds of colour vision, fonts legible in a narrow column."""
+"""One look for all pictures: colours for all kinds of colour vision, sizes at which all text is legible."""
 
 from __future__ import annotations
 
@@ -9,12 +9,44 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ckptplan.errors import InputError
-from ckptplan.report.sizes import PAGE, Size
 from ckptplan.storage.files import write_bytes
 from ckptplan.strategies.registry import all_strategies, strategy_of
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+
+
+@dataclass(frozen=True, kw_only=True)
+class Size:
+    """The size of a picture as it is printed or shown.
+
+    ``height`` is in inches, or None if each picture takes the height that it needs; lengths within a picture,
+    as of markers and lines, grow with ``points``, the size of all text.
+    """
+
+    name: str
+    width: float
+    height: float | None
+    points: float
+    #: Dots per inch of a PNG.
+    dots: int
+
+    @property
+    def scale(self) -> float:
+        """How much larger text is than on a page."""
+        return self.points / 8
+
+    def inches(self, height: float) -> tuple[float, float]:
+        """Return width and height of a picture that would be ``height`` inches high on a page."""
+        return self.width, self.height or height
+
+
+COLUMN = Size(name="column", width=3.4, height=None, points=8, dots=300)
+PAGE = Size(name="page", width=6.9, height=None, points=8, dots=170)
+SLIDE = Size(name="slide", width=13.3, height=7.5, points=15, dots=110)
+#: All sizes by name, the smallest first.
+SIZES: Mapping[str, Size] = {size.name: size for size in (COLUMN, PAGE, SLIDE)}
+
 
 #: Okabe and Ito's colours (jfly.uni-koeln.de/color), distinct for all common kinds of colour vision.
 BLACK, ORANGE, SKY, GREEN, YELLOW, BLUE, VERMILION, PURPLE = (
@@ -154,6 +186,13 @@ def styled(size: Size = PAGE) -> Any:
         **_sized(size),
     }  # a plain mapping, where the types spell out three hundred names
     return mpl.rc_context(style)
+
+
+def measure_text() -> float:
+    """Return the size of the text of the picture that is being made, in points."""
+    from matplotlib import rcParams
+
+    return float(rcParams["font.size"])
 
 
 def picture_format(path: str, *, option: str) -> str:

@@ -8,19 +8,15 @@ from itertools import product
 from typing import Any
 
 from rich.console import Console
-from rich.text import Text
 
 from ckptplan.model.prediction import BasisEntry
-from ckptplan.report.aligned import align_bytes, align_percents, align_seconds
 from ckptplan.report.basis import list_basis
-from ckptplan.report.columns import Cell, Content, FittedTable, TableColumn, wrap_lines
-from ckptplan.report.limits import limit_words
-from ckptplan.report.plan_text import shorten_parameters
-from ckptplan.strategies.registry import all_parameters
-from ckptplan.studies.axes import Axis
+from ckptplan.report.columns import Cell, Content, FittedTable, Sheet, TableColumn
+from ckptplan.report.fields import LOCAL, OVER_BASE, PARAMETERS, TIME, format_cells, make_parameters_cell
+from ckptplan.report.infeasible import limit_words
 from ckptplan.studies.sweep import Sweep
 from ckptplan.units import format_count
-from ckptplan.wording import Argument, Wording
+from ckptplan.wording import Argument, Phrase, Wording
 
 #: Rows shown on a console; the others are only counted.
 MOST_ROWS = 40
@@ -46,19 +42,17 @@ class Summary:
 
     def print(self, console: Console, *, wording: Wording = str) -> None:
         """Print the rows kept, the number left out, and how often each strategy is best."""
+        sheet = Sheet(console, wording)
         title = _format_title(self.sweep)
         if title:
-            console.print(Text(title, style="bold"))
-        _make_table(self.sweep, self.shown).print_on(console, wording=wording)
-        console.print()
+            sheet.say(title, style="bold")
+        sheet.show(_make_table(self.sweep, self.shown))
+        sheet.gap()
         if self.count > len(self.shown):
-            file = wording(Argument("output", "FILE.csv"))
-            more = format_count(self.count - len(self.shown))
-            text = f"{more} more rows; {file} (or .jsonl, .parquet) writes all"
-            console.print(wrap_lines(text, width=console.width), soft_wrap=True)
+            more = f"{format_count(self.count - len(self.shown))} more rows; "
+            sheet.say(Phrase(more, Argument("output", "FILE.csv"), " (or .jsonl, .parquet) writes all"))
         shares = ", ".join(f"{name} {format_count(count)}" for name, count in self.best.most_common())
-        text = f"best of {format_count(self.count)}: {shares}"
-        console.print(wrap_lines(text, width=console.width), soft_wrap=True)
+        sheet.say(f"best of {format_count(self.count)}: {shares}")
 
     def list_basis(self) -> tuple[BasisEntry, ...]:
         """Return the inputs of all jobs of the sweep, each once, as they are before the grid changes them."""
@@ -90,29 +84,17 @@ def _make_table(sweep: Sweep, rows: Iterable[Mapping[str, Any]]) -> FittedTable:
                 for axis in sweep.grid.axes
             ),
             TableColumn(title="best"),
-            TableColumn(title="parameters", wraps="late", priority=1),
-            TableColumn(title="time", form=align_seconds),
-            TableColumn(title="over base", short="over\nbase", form=align_percents, priority=3),
-            TableColumn(title="local", form=align_bytes, priority=2),
+            PARAMETERS.ranked(1),
+            TIME,
+            OVER_BASE.ranked(3),
+            LOCAL.ranked(2),
         )
     )
     for row in rows:
-        cells = [row[name] for name in jobs] + [_shown(axis, row) for axis in sweep.grid.axes]
+        cells = [row[name] for name in jobs]
+        cells += [axis.kind.show(row[axis.column]) for axis in sweep.grid.axes]
         table.add_row(*cells, *(_plan(row) if row["fits"] else _reason(row)))
     return table
-
-
-def _shown(axis: Axis, row: Mapping[str, Any]) -> str:
-    return axis.kind.show(row[axis.column])
-
-
-def format_parameters_of(row: Mapping[str, Any]) -> str:
-    """Return the parameters of a row's plan, as 'chunk_size 64'."""
-    return ", ".join(
-        f"{name} {row[name]}"
-        for name in all_parameters()
-        if row[name] is not None and not name.endswith("_units")
-    )
 
 
 def format_reason(row: Mapping[str, Any]) -> str:
@@ -122,10 +104,9 @@ def format_reason(row: Mapping[str, Any]) -> str:
 
 
 def _plan(row: Mapping[str, Any]) -> list[Content]:
-    parameters = format_parameters_of(row)
     return [
         row["strategy"],
-        Cell(value=parameters, short=shorten_parameters(parameters)),
+        make_parameters_cell(format_cells(row)),
         row["seconds"],
         row["overhead"],
         row["local_peak_bytes"],

@@ -4,17 +4,24 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
-from rich.console import Console
 from rich.text import Text
 
 from ckptplan.calibration.validation import FACTOR, REGRET, Contender, Regret, Row, Unit, Validation, Verdict
 from ckptplan.model.plan import Plan
-from ckptplan.report.aligned import align_seconds
-from ckptplan.report.columns import Cell, FittedTable, TableColumn, wrap_lines
-from ckptplan.report.plan_text import format_parameters, print_title, shorten_parameters
-from ckptplan.report.view import View
+from ckptplan.report.columns import FittedTable, Sheet, TableColumn, align_seconds
+from ckptplan.report.fields import (
+    FACTS,
+    PARAMETERS,
+    STRATEGY,
+    identify_plan,
+    make_parameters_cell,
+    name_plan,
+    print_title,
+)
+from ckptplan.report.formats import View
 from ckptplan.units import (
     format_bytes,
     format_count,
@@ -66,40 +73,40 @@ def view_validation(plan: Plan, found: Validation, *, wording: Wording = str) ->
     """Return predictions, measurements and verdicts for every format."""
     return View(
         kind="validation",
-        table=lambda console: _print_validation(console, plan, found, wording=wording),
+        table=lambda console: _print_validation(Sheet(console, wording), plan, found),
         document=lambda: _make_document(plan, found),
         rows=lambda: _list_rows(found),
         basis=lambda: plan.estimate_basis,
     )
 
 
-def _print_validation(console: Console, plan: Plan, found: Validation, *, wording: Wording) -> None:
+def _print_validation(sheet: Sheet, plan: Plan, found: Validation) -> None:
     """Print each quantity with its verdict, the regret, and what limits the comparison."""
-    print_title(console, workload=plan.workload, profile=plan.profile)
+    print_title(sheet, plan.workload, plan.profile)
     threads = format_threads(found.threads)
     rounds = f"; {found.clock}, medians of {found.repeats} rounds in turn" if found.repeats else ""
-    facts = FittedTable((TableColumn(), TableColumn(wraps="early")))
-    facts.add_row("plan", f"{plan.strategy}  {format_parameters(plan)}".rstrip())
+    facts = FittedTable(FACTS)
+    facts.add_row("plan", name_plan(plan))
     facts.add_row("ran", f"{found.cell}, batch {plan.workload.batch}")
     facts.add_row("on", f"{found.machine}, {threads}{rounds}")
-    facts.print_on(console)
-    console.print()
-    _make_table(found).print_on(console, wording=wording)
-    _say(console, _explain(found))
+    sheet.show(facts)
+    sheet.gap()
+    sheet.show(_make_table(found))
+    _say(sheet, _explain(found))
     if found.not_comparable is not None:
-        _say(console, f"Times are not comparable: {found.not_comparable}.")
+        _say(sheet, f"Times are not comparable: {found.not_comparable}.")
     if found.regret is not None:
-        console.print()
-        _print_regret(console, found.regret, wording=wording)
+        sheet.gap()
+        _print_regret(sheet, found.regret)
     for note in found.notes:
-        _say(console, f"Note: {note}.")
-    _say(console, _conclusion(found, wording=wording))
+        _say(sheet, f"Note: {note}.")
+    _say(sheet, _conclude(found, wording=sheet.wording))
 
 
-def _say(console: Console, text: str | Text) -> None:
+def _say(sheet: Sheet, text: str | Text) -> None:
     """Print a paragraph."""
-    console.print()
-    console.print(wrap_lines(text, width=console.width), soft_wrap=True)
+    sheet.gap()
+    sheet.say(text)
 
 
 def _explain(found: Validation) -> str:
@@ -160,7 +167,7 @@ def _allowed(row: Row) -> str:
     return "exact" if row.allowed == 0 else "x 2" if row.allowed == FACTOR - 1 else f"{row.allowed * 100:.1f} %"
 
 
-def _print_regret(console: Console, regret: Regret, *, wording: Wording) -> None:
+def _print_regret(sheet: Sheet, regret: Regret) -> None:
     told = (
         "nothing that was measured is quicker"
         if regret.ratio == 1
@@ -170,11 +177,11 @@ def _print_regret(console: Console, regret: Regret, *, wording: Wording) -> None
     said = Text.assemble(
         ("Decision regret  ", "bold"), f"{regret.ratio:.3f}: {told}  ", _verdict(regret.verdict)
     )
-    console.print(wrap_lines(said, width=console.width), soft_wrap=True)
+    sheet.say(said)
     table = FittedTable(
         (
-            TableColumn(title="strategy", wraps="late"),
-            TableColumn(title="parameters", wraps="late"),
+            replace(STRATEGY, wraps="late"),
+            PARAMETERS,
             TableColumn(title="predicted", form=align_seconds),
             TableColumn(title="measured", form=align_seconds),
             TableColumn(title="bias", right=True),
@@ -187,27 +194,27 @@ def _print_regret(console: Console, regret: Regret, *, wording: Wording) -> None
         mark = " (chosen)" if one.strategy == regret.chosen else ""
         table.add_row(
             f"{one.strategy}{mark}",
-            Cell(value=_parameters(one), short=shorten_parameters(_parameters(one))),
+            make_parameters_cell(_format_parameters(one)),
             one.predicted_seconds,
             one.seconds.median,
             f"{one.bias * 100:+.1f} %",
             f"{one.allowed * 100:.1f} %",
             _verdict(one.verdict),
         )
-    table.print_on(console, wording=wording)
+    sheet.show(table)
     for one in ordered:
         if one.same:
             also = f"The schedule of {one.strategy} is also that of {', '.join(one.same)}."
-            console.print(wrap_lines(also, width=console.width), soft_wrap=True)
+            sheet.say(also)
 
 
-def _parameters(one: Contender) -> str:
+def _format_parameters(one: Contender) -> str:
     return ", ".join(
         f"{name} {value:,}" for name, value in one.parameters.items() if not name.endswith("units")
     )
 
 
-def _conclusion(found: Validation, *, wording: Wording) -> Text:
+def _conclude(found: Validation, *, wording: Wording) -> Text:
     wrong = []
     if found.off:
         wrong.append(f"Outside what is allowed: {', '.join(_with_numbers(found, name) for name in found.off)}")
@@ -236,11 +243,7 @@ def _with_numbers(found: Validation, name: str) -> str:
 def _make_document(plan: Plan, found: Validation) -> dict[str, Any]:
     """Return the validation as JSON data, in SI base units."""
     return {
-        "strategy": plan.strategy,
-        "parameters": dict(plan.parameters),
-        "steps": plan.steps,
-        "workload": {"name": plan.workload.name, "hash": plan.workload.hash},
-        "profile": {"name": plan.profile.name, "hash": plan.profile.hash},
+        **identify_plan(plan),
         "cell": found.cell,
         "machine": found.machine,
         "device": found.device,

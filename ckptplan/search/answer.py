@@ -12,8 +12,8 @@ from ckptplan.model.prediction import PaperPrediction, Predicted, Totals
 from ckptplan.model.record import Parameters
 from ckptplan.model.split import Split
 from ckptplan.model.step_costs import StepCosts
-from ckptplan.recursion.plan_data import read_tree
 from ckptplan.recursion.pricing import price_tree
+from ckptplan.recursion.schedule_tree import read_tree
 from ckptplan.strategies.adopted import read_setting
 from ckptplan.strategies.closed_form import ClosedForm
 from ckptplan.strategies.protocol import Strategy, no_equation

@@ -43,8 +43,6 @@ class FirstOnly:
         return self.objective(cost)[:1]
 
 
-#: Share of a time by which sums of floats, formed in another order, may differ.
-ROUNDING = 1e-12
 #: The decimals of the sum of the scaled axes that count. Where a front runs along its chord, all sums are equal
 #: but for rounding: by 1e-15, or up to 1e-10 if the times of the ends differ by a millionth only.
 _DIGITS = 9

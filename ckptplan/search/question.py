@@ -11,6 +11,7 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 
 from ckptplan.cost import paper
+from ckptplan.cost.arrays import SUM_ROUNDING
 from ckptplan.cost.exact import Cost, overhead
 from ckptplan.model.budget import Budget
 from ckptplan.model.goal import Goal
@@ -18,10 +19,8 @@ from ckptplan.model.progress import Progress, StagedProgress
 from ckptplan.model.step_costs import StepCosts
 from ckptplan.search.adoption import adopt_answer, is_adoptable
 from ckptplan.search.answer import Answer, ClosedFormAnswer, SolvedAnswer
-from ckptplan.search.box import Limits, Rival, find_least, find_setting
-from ckptplan.search.champion import TIME_FIRST, Preference, rank_of
+from ckptplan.search.best_setting import Limits, Rival, find_least, find_setting
 from ckptplan.search.objective import (
-    ROUNDING,
     FirstOnly,
     Knee,
     Objective,
@@ -29,6 +28,7 @@ from ckptplan.search.objective import (
     least_remote_memory,
     least_time,
 )
+from ckptplan.search.preference import TIME_FIRST, Preference, rank_of
 from ckptplan.strategies.closed_form import ClosedForm
 from ckptplan.strategies.protocol import Strategy, no_equation
 from ckptplan.strategies.registry import all_strategies
@@ -87,7 +87,7 @@ class Question:
     def rank(self) -> list[Answer]:
         """Return the best answer of each strategy that fits: the one to choose first, then the others by key.
 
-        The first is the simplest that no other beats by more than the resolution (``search/champion.py``).
+        The first is the simplest that no other beats by more than the resolution (``search/preference.py``).
         """
         return self._rank_by(self._prefer())
 
@@ -102,7 +102,7 @@ class Question:
         Without a resolution there are none, as an equally quick plan may need less memory.
         """
         by_time = self.goal.objective == "time" and self.goal.model == "exact" and self.resolution > 0
-        if not by_time or champion.key[0] > self.least_seconds * (1 + ROUNDING):
+        if not by_time or champion.key[0] > self.least_seconds * (1 + SUM_ROUNDING):
             return ()
         return tuple(
             one for one in self.strategies if order_of_search(one) > order_of_search(champion.strategy)
@@ -218,7 +218,7 @@ class Question:
             small_bytes=int(small.key[0]),
         )
         # Nobody can tell that the smallest plan is slower.
-        if small.key[1] * (1 - max(self.resolution, ROUNDING)) <= fast.key[0]:
+        if small.key[1] * (1 - max(self.resolution, SUM_ROUNDING)) <= fast.key[0]:
             return least_memory
         # If the fastest plan is also the smallest, there is nothing to balance.
         return knee if knee.fast_bytes > knee.small_bytes else least_time
@@ -278,12 +278,12 @@ class Question:
         if self.goal.model != "exact" or preference.objective is not least_time:
             return False
         if preference.resolution:
-            return champion.key[0] * (1 - preference.resolution) <= self.least_seconds * (1 - ROUNDING)
+            return champion.key[0] * (1 - preference.resolution) <= self.least_seconds * (1 - SUM_ROUNDING)
         return (
             not champion.strategy.parameter_names
             and champion.key[0] <= self.base_seconds
             # More than rounding could hide.
-            and self.costs.recompute_seconds > ROUNDING * self.base_seconds
+            and self.costs.recompute_seconds > SUM_ROUNDING * self.base_seconds
         )
 
     def _answer(

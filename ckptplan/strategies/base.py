@@ -29,7 +29,10 @@ def _printed(*, low: Columns, high: Columns, costs: StepCosts) -> Cost:
 
 
 class Base(ClosedForm):
-    """Section III-A of the paper."""
+    """Plain backpropagation through time: keep every tape, recompute nothing.
+
+    Section III-A of the paper.
+    """
 
     name = "base"
     rank = 0
@@ -63,4 +66,4 @@ class Base(ClosedForm):
         return reverse_locally(0, steps, steps)
 
 
-STRATEGY = Base()
+STRATEGIES = (Base(),)

@@ -19,7 +19,10 @@ from ckptplan.strategies.protocol import Columns
 
 
 class Growing(ClosedForm):
-    """The last chunk has ``chunk_size`` steps, the j-th before it floor(j state_units / tape_units) more."""
+    """Standard with chunks that grow towards the start: equal recomputation, less memory.
+
+    The last chunk has ``chunk_size`` steps, the j-th before it floor(j state_units / tape_units) more.
+    """
 
     name = "growing"
     rank = 6
@@ -69,4 +72,4 @@ class Growing(ClosedForm):
         return reverse_between(0, steps, growing.list_chunk_ends(0, steps, chunk=chunk, p=p, q=q))
 
 
-STRATEGY = Growing()
+STRATEGIES = (Growing(),)

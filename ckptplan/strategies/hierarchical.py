@@ -79,7 +79,10 @@ def _transfers(point: Columns, *, costs: StepCosts) -> TransferTiming:
 
 
 class Hierarchical(ClosedForm):
-    """Section III-D of the paper; the last ``nb_local`` checkpoints never leave local memory."""
+    """Checkpoints move to and from remote memory in batches.
+
+    Section III-D of the paper; the last ``nb_local`` checkpoints never leave local memory.
+    """
 
     name = "hierarchical"
     rank = 3
@@ -173,4 +176,4 @@ def _starts(ends: range, chunk: int) -> Callable[[int, int], Iterator[int]]:
     return lambda low, high: (max(0, end - chunk) for end in ends[max(0, low) : high])
 
 
-STRATEGY = Hierarchical()
+STRATEGIES = (Hierarchical(),)

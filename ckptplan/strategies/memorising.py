@@ -1,4 +1,4 @@
-"""The base class of the strategies of Gruslys et al. 2016, which solve one table for all budgets."""
+"""The strategies of Gruslys et al. 2016 (BPTT-HSM, BPTT-ISM, BPTT-MSM): one table for all budgets."""
 
 from __future__ import annotations
 
@@ -13,9 +13,8 @@ from ckptplan.model.budget import Budget
 from ckptplan.model.progress import Progress
 from ckptplan.model.split import Where
 from ckptplan.model.step_costs import StepCosts
-from ckptplan.recursion.action_costs import ActionCosts
 from ckptplan.recursion.memorisation import Memorisation
-from ckptplan.recursion.problem import Candidate
+from ckptplan.recursion.problem import ActionCosts, Candidate
 from ckptplan.recursion.schedule_tree import Forest
 from ckptplan.recursion.table_problem import WORK
 from ckptplan.recursion.tables import CELLS
@@ -128,3 +127,42 @@ def _convert_to_units(costs: StepCosts, budget: Budget, *, steps: int) -> tuple[
 
 def _is_affordable(steps: int, units: int) -> bool:
     return steps**2 * (units + 1) <= WORK["thorough"] and (steps + 1) * (units + 1) <= CELLS
+
+
+class BpttHsm(Memorising):
+    """Memorises hidden states only: binomial checkpointing (Gruslys et al. 2016).
+
+    BPTT-HSM of the paper, executed under the laws of docs/schedule-format.md.
+    """
+
+    name = "bptt-hsm"
+    rank = 21
+    hidden = True
+    internal = False
+
+
+class BpttIsm(Memorising):
+    """Memorises internal states (tapes) only (Gruslys et al. 2016).
+
+    BPTT-ISM of the paper, executed under the laws of docs/schedule-format.md.
+    """
+
+    name = "bptt-ism"
+    rank = 22
+    hidden = False
+    internal = True
+
+
+class BpttMsm(Memorising):
+    """Memorises hidden or internal states (Gruslys et al. 2016).
+
+    BPTT-MSM of the paper, executed under the laws of docs/schedule-format.md.
+    """
+
+    name = "bptt-msm"
+    rank = 23
+    hidden = True
+    internal = True
+
+
+STRATEGIES = (BpttHsm(), BpttIsm(), BpttMsm())

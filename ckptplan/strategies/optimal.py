@@ -1,4 +1,8 @@
-"""Implements Optimal: the optimum over all legal schedules, for any sizes, two tiers and any reads."""
+"""Implements Optimal: the optimum over all legal schedules, for any sizes, two tiers and any reads.
+
+The schedule of the least local memory has a form of its own: the first state is in remote memory, and read for
+each step anew.
+"""
 
 from __future__ import annotations
 
@@ -9,21 +13,21 @@ from typing import TypeVar
 
 import numpy as np
 
-from ckptplan.cost.arrays import ceil_div
+from ckptplan.cost.arrays import SUM_ROUNDING, ceil_div
+from ckptplan.cost.exact import Counts, price
 from ckptplan.model.budget import Budget
 from ckptplan.model.progress import Progress
 from ckptplan.model.record import Parameters
-from ckptplan.model.split import Split
+from ckptplan.model.split import Choice, Split, Where
 from ckptplan.model.step_costs import StepCosts
-from ckptplan.recursion.action_costs import ActionCosts
 from ckptplan.recursion.bounds import bound_by_tapes
 from ckptplan.recursion.disk_revolve import find_segments
 from ckptplan.recursion.periodic import find_periods
 from ckptplan.recursion.pricing import MOST_PLAYED_IN_ALL, is_played, least_seconds_of, memory_variants
-from ckptplan.recursion.problem import Family, Problem, SolvedProblem
-from ckptplan.recursion.reread import find_reread
-from ckptplan.recursion.schedule_tree import Tree
+from ckptplan.recursion.problem import ActionCosts, Family, Problem, SolvedProblem
+from ckptplan.recursion.schedule_tree import Tree, grow_tree
 from ckptplan.recursion.solver import list_rungs, solve
+from ckptplan.recursion.tree import Decision, Part, UnitSizes
 from ckptplan.schedule.actions import Action
 from ckptplan.strategies.adopted import read_setting
 from ckptplan.strategies.solved import (
@@ -39,11 +43,58 @@ from ckptplan.strategies.solved import (
     prefer_quickest,
 )
 
+#: The longest sequence: a plan holds two decisions for each step.
+_MOST_STEPS = 50_000
+_ONE = np.array([1])
+
+
+def find_reread(costs: StepCosts, budget: Budget) -> Family:
+    """Return the schedule, which needs one tape and one remote state, if it fits.
+
+    Nothing if transfers overlap compute, where their buffers take more than a local checkpoint does.
+    """
+    steps = costs.steps
+    counts = Counts(
+        recomputed_steps=np.array([steps * (steps - 1) // 2]),
+        remote_writes=_ONE,
+        remote_reads=np.array([steps - 1]),
+        messages=np.array([steps]),
+        advances=np.array([steps - 1]),
+        chunks=np.array([steps]),
+        local_saves=_ONE * 0,
+        local_loads=_ONE * 0,
+        largest_message=_ONE,
+        tapes=_ONE,
+        local_checkpoints=_ONE * 0,
+        remote_checkpoints=_ONE,
+    )
+    cost = price(counts, costs)
+    fits = cost.within(budget) & (not costs.overlaps_compute and 1 < steps <= _MOST_STEPS)
+    return Family(
+        cost=cost.take(fits), regular=np.zeros(int(fits[0]), np.bool_), build=lambda _: _make_tree(steps)
+    )
+
+
+def _make_tree(steps: int) -> Tree:
+    return grow_tree(Part(Where.UNSTORED, steps, 1), _decide, sizes=UnitSizes(1, 1))
+
+
+def _decide(part: Part) -> Decision:
+    if part.steps == 1:
+        return Decision(Choice.TAPE)
+    if part.where is Where.UNSTORED:
+        return Decision(Choice.OFFLOAD)
+    return Decision(Choice.SPLIT, part.steps - 1)
+
+
 _T = TypeVar("_T")
 
 
 class Optimal(Solved):
-    """The general problem of docs/optimality.md; exact if transfers are serial and carry one state each."""
+    """The optimum over all legal schedules, for any sizes, two tiers and any reads.
+
+    The general problem of docs/optimality.md; exact if transfers are serial and carry one state each.
+    """
 
     name = "optimal"
     rank = 20
@@ -77,7 +128,7 @@ class Optimal(Solved):
             unlimited = budget.remote_bytes is None and not costs.message_seconds
             full = whole.exact and (not room or unlimited)
             best = replace(fitting[0], least_seconds=least_seconds)
-            if full or (not front and best.totals.seconds <= least_seconds * (1 + _ROUNDING)):
+            if full or (not front and best.totals.seconds <= least_seconds * (1 + SUM_ROUNDING)):
                 return replace(best, proved=True)
         fitting += job.find_alternatives(
             built, exact=whole.exact, without_remote=False not in solved, room=room
@@ -154,8 +205,6 @@ class Optimal(Solved):
         return solution is not None
 
 
-#: Share of a time by which sums in another order may differ.
-_ROUNDING = 1e-12
 #: A lower effort, for each of several searches.
 _LESS = {"quick": "glance", "thorough": "quick"}
 #: For each schedule that is simulated, the number of those that are counted.
@@ -268,7 +317,7 @@ def _price_all(solved: SolvedProblem, *, costs: StepCosts, is_beaten: IsBeaten) 
     for candidate in solved.candidates:
         least = candidate.extra if candidate.least_extra is None else candidate.least_extra
         # Sums in another order may differ.
-        least = (costs.sweep_seconds + least) * (1 - _ROUNDING)
+        least = (costs.sweep_seconds + least) * (1 - SUM_ROUNDING)
         if not is_beaten(costs.resident_bytes + candidate.local_bytes, least):
             solutions.append(make_solution(candidate.build(), costs=costs, notes=notes))
     return solutions
@@ -286,7 +335,7 @@ def _play_some(
     trees = list[Tree]()
     for candidate in _spread(solved.candidates, _COUNTED * most):
         tree = candidate.build()
-        least = least_seconds_of(tree, costs=costs) * (1 - _ROUNDING)
+        least = least_seconds_of(tree, costs=costs) * (1 - SUM_ROUNDING)
         if not is_beaten(costs.resident_bytes + candidate.local_bytes + 2 * costs.state_bytes, least):
             trees.append(tree)
     counted = [tree for tree in trees if not is_played(tree, costs=costs)]
@@ -360,4 +409,4 @@ def _bound_by_memory(costs: StepCosts, budget: Budget) -> float:
     )
 
 
-STRATEGY = Optimal()
+STRATEGIES = (Optimal(),)

@@ -1,4 +1,4 @@
-"""Finds strategies by name: every module of this package that defines ``STRATEGY``."""
+"""Finds strategies by name: in every module of this package that defines ``STRATEGIES``."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from ckptplan.strategies.protocol import Strategy
 @cache
 def all_strategies() -> Mapping[str, Strategy]:
     """Return every strategy by name, in the order that breaks ties."""
-    strategies = [
-        module.STRATEGY
+    modules = [
+        import_module(f"ckptplan.strategies.{info.name}")
         for info in pkgutil.iter_modules(ckptplan.strategies.__path__)
-        if hasattr(module := import_module(f"ckptplan.strategies.{info.name}"), "STRATEGY")
     ]
+    strategies = [strategy for module in modules for strategy in getattr(module, "STRATEGIES", ())]
     return {strategy.name: strategy for strategy in sorted(strategies, key=lambda strategy: strategy.rank)}
 
 

@@ -62,7 +62,10 @@ def _transfers(point: Columns, *, costs: StepCosts) -> TransferTiming:
 
 
 class Remote(ClosedForm):
-    """Section III-C of the paper; each checkpoint is one message, by way of the workspace."""
+    """Standard with every checkpoint in remote memory.
+
+    Section III-C of the paper; each checkpoint is one message, by way of the workspace.
+    """
 
     name = "remote"
     rank = 2
@@ -127,4 +130,4 @@ class Remote(ClosedForm):
             yield Backward(start, end)
 
 
-STRATEGY = Remote()
+STRATEGIES = (Remote(),)

@@ -20,7 +20,10 @@ from ckptplan.strategies.protocol import Columns
 
 
 class Revolve(ClosedForm):
-    """Revolve of Griewank and Walther 2000, with chunks of ``chunk_size`` steps in place of single steps."""
+    """Binomial checkpointing in local memory, with the least recomputation.
+
+    Revolve of Griewank and Walther 2000, with chunks of ``chunk_size`` steps in place of single steps.
+    """
 
     name = "revolve"
     rank = 8
@@ -94,4 +97,4 @@ def _least_saves(low: Columns, fewest_splits: Integers, *, steps: int) -> Intege
     return saves
 
 
-STRATEGY = Revolve()
+STRATEGIES = (Revolve(),)

@@ -22,10 +22,9 @@ from ckptplan.model.progress import Progress
 from ckptplan.model.record import Parameters
 from ckptplan.model.split import Split
 from ckptplan.model.step_costs import StepCosts
-from ckptplan.recursion.plan_data import read_tree, write_parameters, write_splits
 from ckptplan.recursion.pricing import price_tree
 from ckptplan.recursion.problem import Candidate, Family
-from ckptplan.recursion.schedule_tree import Tree
+from ckptplan.recursion.schedule_tree import Tree, read_tree, write_parameters, write_splits
 from ckptplan.schedule.actions import Action
 from ckptplan.strategies.protocol import Strategy
 

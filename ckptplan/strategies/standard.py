@@ -36,7 +36,10 @@ def _printed(*, low: Columns, high: Columns, costs: StepCosts) -> Cost:
 
 
 class Standard(ClosedForm):
-    """Section III-B of the paper; chunks of ``chunk_size`` steps, the ragged one first."""
+    """A local checkpoint before each chunk; each chunk but the last runs again.
+
+    Section III-B of the paper; chunks of ``chunk_size`` steps, the ragged one first.
+    """
 
     name = "standard"
     rank = 1
@@ -79,4 +82,4 @@ class Standard(ClosedForm):
         return reverse_locally(0, steps, parameters["chunk_size"])
 
 
-STRATEGY = Standard()
+STRATEGIES = (Standard(),)

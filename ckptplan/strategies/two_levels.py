@@ -1,16 +1,25 @@
-"""Counts for Double, Double-growing and Nested: chunks inside segments, and recomputed steps."""
+"""Implements Double, Double-growing and Nested: chunks inside segments, and recomputed steps."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
+from ckptplan.cost import paper
 from ckptplan.cost.arrays import Integers, ceil_div
+from ckptplan.cost.exact import Cost, Counts
 from ckptplan.cost.overlap import TransferBounds, TransferTiming
+from ckptplan.model.budget import Budget
 from ckptplan.model.record import Parameters
+from ckptplan.model.split import Split
 from ckptplan.model.step_costs import StepCosts
+from ckptplan.recursion import growing
+from ckptplan.schedule.actions import Action, Advance, Free, Load, Save, Tier
+from ckptplan.schedule.segments import cut_range, reverse_between, reverse_locally
+from ckptplan.strategies.closed_form import Box, Capacity, ClosedForm
 from ckptplan.strategies.protocol import Columns
 
 
@@ -174,3 +183,247 @@ def count_segment_recomputed(length: Integers, chunk: Integers) -> Integers:
     """Return g(L) of ``levels``: the steps that run again to reverse a segment without any tape left."""
     steps: Integers = 2 * length - np.minimum(chunk, length)
     return steps
+
+
+_REMOTE_CHUNKS = TwoLevels(segment="remote_chunk_size")
+
+
+def _printed(*, low: Columns, high: Columns, costs: StepCosts) -> Cost:
+    communications = paper.communications_double(T=costs.steps, remote_chunk_size=high["remote_chunk_size"])
+    return Cost(
+        seconds=paper.time_double(
+            T_standard=paper.standard_seconds(costs),
+            T_refwd=paper.recompute_seconds(costs),
+            T_c=paper.transfer_seconds(costs),
+            T_s=costs.message_seconds,
+            N_c=communications,
+        ),
+        local_peak_bytes=paper.memory_double(
+            chunk_size=low["chunk_size"],
+            inner_checkpoints=ceil_div(low["remote_chunk_size"], high["chunk_size"]),
+            M_s=costs.state_bytes,
+            M_a=costs.tape_bytes,
+            M_others=costs.resident_bytes,
+        ),
+        remote_peak_bytes=communications // 2 * costs.remote_state_bytes,
+    )
+
+
+class Double(ClosedForm):
+    """Remote checkpoints far apart, and local checkpoints between them.
+
+    Section III-E of the paper; a remote checkpoint is read once and held while its segment is reversed.
+    """
+
+    name = "double"
+    rank = 4
+    parameter_names = ("chunk_size", "remote_chunk_size")
+    printed = staticmethod(_printed)
+    transfers = _REMOTE_CHUNKS.transfers
+
+    def candidates(self, *, costs: StepCosts, budget: Budget) -> Box | None:
+        capacity = Capacity.within(budget, costs=costs)
+        least = ceil_div(costs.steps, capacity.remote_checkpoints + 1)
+        most = min(costs.steps, capacity.tapes * (capacity.local_checkpoints + 1))
+        if capacity.tapes < 1 or most < least:
+            return None
+        return Box(
+            low={"chunk_size": 1, "remote_chunk_size": least},
+            high={"chunk_size": capacity.tapes, "remote_chunk_size": most},
+        )
+
+    def counts(self, *, low: Columns, high: Columns, steps: int) -> Counts:
+        two = _REMOTE_CHUNKS.levels(low=low, high=high, steps=steps)
+        return Counts(
+            recomputed_steps=two.recomputed_steps,
+            remote_writes=two.outer,
+            remote_reads=two.outer,
+            messages=2 * two.outer,
+            advances=two.chunks - 1,
+            chunks=two.chunks,
+            local_saves=two.checkpoints,
+            local_loads=two.checkpoints,
+            largest_message=np.minimum(1, two.outer),
+            tapes=low["chunk_size"],
+            local_checkpoints=two.inner,
+            remote_checkpoints=two.outer,
+        )
+
+    def admits(self, *, low: Columns, high: Columns, steps: int) -> npt.NDArray[np.bool_]:
+        return _REMOTE_CHUNKS.chunk_within_segment(low=low, high=high)
+
+    def bound_transfers(self, *, low: Columns, high: Columns, steps: int) -> TransferBounds:
+        return _REMOTE_CHUNKS.bound_transfers(low=low, high=high, steps=steps)
+
+    def clamp(self, parameters: Parameters, *, steps: int) -> Parameters:
+        return _REMOTE_CHUNKS.clamp(parameters, steps=steps)
+
+    def actions(
+        self, parameters: Parameters, *, steps: int, splits: Sequence[Split] | None = None
+    ) -> Iterator[Action]:
+        chunk, segment = parameters["chunk_size"], parameters["remote_chunk_size"]
+        ends = cut_range(0, steps, segment)
+        for end in ends:
+            start = max(0, end - segment)
+            yield Save(start, Tier.REMOTE)
+            yield Advance(start, end)
+        yield from reverse_locally(ends[-1] if ends else 0, steps, chunk)
+        for end in reversed(ends):
+            start = max(0, end - segment)
+            yield Load(start, Tier.REMOTE)
+            yield Free(start, Tier.REMOTE)
+            yield from reverse_locally(start, end, chunk)
+
+
+_SEGMENTS = TwoLevels(segment="segment_size")
+
+
+class Nested(ClosedForm):
+    """Double with its outer checkpoints in local memory.
+
+    Two levels of local checkpoints, as nested ``torch.utils.checkpoint`` calls execute; not in the paper.
+    """
+
+    name = "nested"
+    rank = 5
+    parameter_names = ("chunk_size", "segment_size")
+
+    def candidates(self, *, costs: StepCosts, budget: Budget) -> Box | None:
+        capacity = Capacity.within(budget, costs=costs)
+        least = ceil_div(costs.steps, capacity.local_checkpoints + 1)
+        most = min(costs.steps, capacity.tapes * (capacity.local_checkpoints + 1))
+        if capacity.tapes < 1 or most < least:
+            return None
+        return Box(
+            low={"chunk_size": 1, "segment_size": least},
+            high={"chunk_size": capacity.tapes, "segment_size": most},
+        )
+
+    def counts(self, *, low: Columns, high: Columns, steps: int) -> Counts:
+        two = _SEGMENTS.levels(low=low, high=high, steps=steps)
+        none = np.zeros_like(two.outer)
+        return Counts(
+            recomputed_steps=two.recomputed_steps,
+            remote_writes=none,
+            remote_reads=none,
+            messages=none,
+            advances=two.chunks - 1,
+            chunks=two.chunks,
+            local_saves=two.shared_checkpoints,
+            local_loads=two.chunks - 1,
+            largest_message=none,
+            tapes=low["chunk_size"],
+            local_checkpoints=two.outer + two.inner,
+            remote_checkpoints=none,
+        )
+
+    def admits(self, *, low: Columns, high: Columns, steps: int) -> npt.NDArray[np.bool_]:
+        return _SEGMENTS.chunk_within_segment(low=low, high=high)
+
+    def clamp(self, parameters: Parameters, *, steps: int) -> Parameters:
+        return _SEGMENTS.clamp(parameters, steps=steps)
+
+    def actions(
+        self, parameters: Parameters, *, steps: int, splits: Sequence[Split] | None = None
+    ) -> Iterator[Action]:
+        chunk, segment = parameters["chunk_size"], parameters["segment_size"]
+        ends = cut_range(0, steps, segment)
+        for end in ends:
+            start = max(0, end - segment)
+            yield Save(start, Tier.LOCAL)
+            yield Advance(start, end)
+        yield from reverse_locally(ends[-1] if ends else 0, steps, chunk)
+        for end in reversed(ends):
+            start = max(0, end - segment)
+            yield Load(start, Tier.LOCAL)
+            # The outer checkpoint serves as the segment's first inner one, if the segment has any.
+            held = end - start > chunk
+            if not held:
+                yield Free(start, Tier.LOCAL)
+            yield from reverse_locally(start, end, chunk, held=held)
+
+
+class _GrowingLevels(TwoLevels):
+    """Segments that are cut into chunks which grow towards their start."""
+
+    def count_chunks(self, length: Integers, *, point: Columns) -> Integers:
+        return growing.count_chunks(
+            length, chunk=point["chunk_size"], p=point["state_units"], q=point["tape_units"]
+        )
+
+
+_GROWING_CHUNKS = _GrowingLevels(segment="remote_chunk_size")
+
+
+class DoubleGrowing(ClosedForm):
+    """Double with chunks that grow within each segment: equal recomputation, less memory.
+
+    Segments of ``remote_chunk_size`` steps, as in Double, each cut into chunks as in Growing.
+    """
+
+    name = "double-growing"
+    rank = 7
+    parameter_names = ("chunk_size", "remote_chunk_size", "state_units", "tape_units")
+    always_regular = False
+    transfers = _GROWING_CHUNKS.transfers
+
+    def candidates(self, *, costs: StepCosts, budget: Budget) -> Box | None:
+        capacity = Capacity.within(budget, costs=costs)
+        least = ceil_div(costs.steps, capacity.remote_checkpoints + 1)
+        if capacity.tapes < 1:
+            return None
+        p, q = growing.growth_ratio(state=costs.state_bytes, tape=costs.tape_bytes)
+        fixed = {"state_units": p, "tape_units": q}
+        return Box(
+            low={"chunk_size": 1, "remote_chunk_size": least, **fixed},
+            high={"chunk_size": capacity.tapes, "remote_chunk_size": costs.steps, **fixed},
+        )
+
+    def counts(self, *, low: Columns, high: Columns, steps: int) -> Counts:
+        two = _GROWING_CHUNKS.levels(low=low, high=high, steps=steps)
+        return Counts(
+            recomputed_steps=two.recomputed_steps,
+            remote_writes=two.outer,
+            remote_reads=two.outer,
+            messages=2 * two.outer,
+            advances=two.chunks - 1,
+            chunks=two.chunks,
+            local_saves=two.checkpoints,
+            local_loads=two.checkpoints,
+            largest_message=np.minimum(1, two.outer),
+            tapes=low["chunk_size"],
+            local_checkpoints=two.inner,
+            remote_checkpoints=two.outer,
+        )
+
+    def admits(self, *, low: Columns, high: Columns, steps: int) -> npt.NDArray[np.bool_]:
+        return _GROWING_CHUNKS.chunk_within_segment(low=low, high=high)
+
+    def bound_transfers(self, *, low: Columns, high: Columns, steps: int) -> TransferBounds:
+        return _GROWING_CHUNKS.bound_transfers(low=low, high=high, steps=steps)
+
+    def clamp(self, parameters: Parameters, *, steps: int) -> Parameters:
+        return Parameters({**parameters, **_GROWING_CHUNKS.clamp(parameters, steps=steps)})
+
+    def regular(self, parameters: Parameters, *, steps: int) -> bool:
+        return parameters["chunk_size"] >= parameters["remote_chunk_size"]
+
+    def actions(
+        self, parameters: Parameters, *, steps: int, splits: Sequence[Split] | None = None
+    ) -> Iterator[Action]:
+        chunk, segment, p, q = (parameters[name] for name in self.parameter_names)
+        ends = cut_range(0, steps, segment)
+        for end in ends:
+            start = max(0, end - segment)
+            yield Save(start, Tier.REMOTE)
+            yield Advance(start, end)
+        last = ends[-1] if ends else 0
+        yield from reverse_between(last, steps, growing.list_chunk_ends(last, steps, chunk=chunk, p=p, q=q))
+        for end in reversed(ends):
+            start = max(0, end - segment)
+            yield Load(start, Tier.REMOTE)
+            yield Free(start, Tier.REMOTE)
+            yield from reverse_between(start, end, growing.list_chunk_ends(start, end, chunk=chunk, p=p, q=q))
+
+
+STRATEGIES = (Double(), Nested(), DoubleGrowing())

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ckptplan.planning.bound import derive_bound, list_proofs
+from ckptplan.planning.resolution import derive_bound, list_proofs
 from ckptplan.search.answer import Answer
+from ckptplan.search.infeasibility import find_reason
 from ckptplan.search.question import Question
-from ckptplan.search.reasons import find_reason
 from ckptplan.storage.tables import Columns, Row
 from ckptplan.strategies.registry import all_parameters
 

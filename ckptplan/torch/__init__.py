@@ -14,7 +14,7 @@ except ImportError as error:
 
 from ckptplan.torch.api import bptt, plan_for, scan, unroll
 from ckptplan.torch.chunk_cell import ChunkCell
-from ckptplan.torch.compiled.reasons import CompileFallback
+from ckptplan.torch.compiled.steps import CompileFallback
 from ckptplan.torch.compiling.options import Compile
 from ckptplan.torch.lif import LIF
 from ckptplan.torch.memory import OutOfMemory

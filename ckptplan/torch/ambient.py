@@ -1,16 +1,212 @@
-"""Saves and restores what a step depends on besides its arguments: random generators and autocast."""
+"""Saves and restores what a step depends on besides its arguments: random generators and autocast.
+
+Random generators that a step may draw from: PyTorch's, Python's, numpy's, and objects that users hold.
+"""
 
 from __future__ import annotations
 
+import ctypes
+import random
+from abc import ABC, abstractmethod
+from array import array
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from itertools import zip_longest
 from typing import Any
 
+import numpy as np
 import torch
 
-from ckptplan.torch.random_sources import are_equal_states, list_default_sources, list_held_sources
+#: The Mersenne twister of numpy's default generator: 624 words and a position.
+_TWISTER_BYTES = 4 * 625
+
+
+class RandomSource(ABC):
+    """A generator; its states are opaque, and the same object as long as no number is drawn."""
+
+    def __init__(self) -> None:
+        self._last: Any = None
+
+    def state(self) -> Any:
+        """Return the present state."""
+        state = self._read()
+        if self._last is None or not are_equal_states(state, self._last):
+            self._last = state
+        return self._last
+
+    def restore(self, state: Any) -> None:
+        """Continue from a state."""
+        if self.state() is not state:
+            self._write(state)
+            self._last = state
+
+    @abstractmethod
+    def _read(self) -> Any: ...
+
+    @abstractmethod
+    def _write(self, state: Any) -> None: ...
+
+
+def are_equal_states(one: Any, other: Any) -> bool:
+    """Return whether two states of the same generator are equal."""
+    if one is other:
+        return True
+    if isinstance(one, torch.Tensor):
+        return torch.equal(one, other)
+    if isinstance(one, dict):
+        # Of numpy: nested, with arrays.
+        return one.keys() == other.keys() and all(are_equal_states(one[key], other[key]) for key in one)
+    return bool(np.all(one == other))
+
+
+class TorchDefault(RandomSource):
+    """PyTorch's default generator of the CPU, or of a CUDA device."""
+
+    def __init__(self, device: torch.device | None = None) -> None:
+        super().__init__()
+        self._device = device
+
+    def _read(self) -> torch.Tensor:
+        return torch.get_rng_state() if self._device is None else torch.cuda.get_rng_state(self._device)
+
+    def _write(self, state: torch.Tensor) -> None:
+        if self._device is None:
+            torch.set_rng_state(state)
+        else:
+            torch.cuda.set_rng_state(state, self._device)
+
+
+class PythonRandom(RandomSource):
+    """The module ``random``, or an object of ``random.Random``."""
+
+    def __init__(self, generator: Any = random) -> None:
+        super().__init__()
+        self._generator = generator
+        self._seen: Any = None
+
+    def _read(self) -> Any:
+        state = self._generator.getstate()
+        if self._seen is not None and _begins_alike(state, self._seen):
+            return self._last
+        self._seen = state
+        return _pack(state)
+
+    def _write(self, state: Any) -> None:
+        self._seen = _unpack(state)
+        self._generator.setstate(self._seen)
+
+
+def _begins_alike(one: Any, other: Any) -> bool:
+    """Return whether no number was drawn between two states of Python's generator.
+
+    A draw moves the position, which is the last word, and all words change before it is the same again.
+    """
+    if not (_is_twister(one) and _is_twister(other)):
+        return bool(one == other)
+    return bool(one[2] == other[2] and one[1][-1] == other[1][-1] and one[1][:8] == other[1][:8])
+
+
+def _is_twister(state: Any) -> bool:
+    return isinstance(state, tuple) and len(state) == 3 and isinstance(state[1], tuple) and len(state[1]) == 625
+
+
+def _pack(state: Any) -> Any:
+    """Return a state as bytes: a tuple of so many integers takes ten times the memory."""
+    return (state[0], array("I", state[1]).tobytes(), state[2]) if _is_twister(state) else state
+
+
+def _unpack(state: Any) -> Any:
+    if isinstance(state, tuple) and len(state) == 3 and isinstance(state[1], bytes):
+        return state[0], tuple(array("I", state[1])), state[2]
+    return state
+
+
+class NumpyDefault(RandomSource):
+    """The generator behind ``numpy.random.rand`` and its like."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._twister: Any = None
+        self._address: int | None = None
+        self._words, self._has_spare = b"", True
+
+    def _read(self) -> Any:
+        # Reading the state takes 30 us. Usually a look at its memory shows that it has not moved; only a spare
+        # number of a normal distribution is used up without a trace there.
+        words = self._read_words()
+        if words and words == self._words and not self._has_spare:
+            return self._last
+        state: Any = np.random.get_state(legacy=False)  # noqa: NPY002 - what others draw from
+        self._words, self._has_spare = words, bool(state.get("has_gauss", 1))
+        return state
+
+    def _write(self, state: Any) -> None:
+        np.random.set_state(state)  # noqa: NPY002 - as above
+        self._words = b""
+
+    def _read_words(self) -> bytes:
+        """Return the memory of the generator, nothing if it is not numpy's own Mersenne twister."""
+        generator = np.random.mtrand.get_bit_generator()
+        if generator is not self._twister:
+            is_known = type(generator) is np.random.MT19937
+            self._twister, self._words = generator, b""
+            self._address = generator.ctypes.state_address if is_known else None
+        return b"" if self._address is None else ctypes.string_at(self._address, _TWISTER_BYTES)
+
+
+class HeldTorch(RandomSource):
+    """A ``torch.Generator``."""
+
+    def __init__(self, generator: torch.Generator) -> None:
+        super().__init__()
+        self._generator = generator
+
+    def _read(self) -> torch.Tensor:
+        return self._generator.get_state()
+
+    def _write(self, state: torch.Tensor) -> None:
+        self._generator.set_state(state)
+
+
+class HeldNumpy(RandomSource):
+    """A ``numpy.random.Generator``, or a ``RandomState``."""
+
+    def __init__(self, generator: np.random.Generator | np.random.RandomState) -> None:
+        super().__init__()
+        self._generator = generator
+
+    def _read(self) -> Any:
+        if isinstance(self._generator, np.random.RandomState):
+            return self._generator.get_state(legacy=False)
+        return self._generator.bit_generator.state
+
+    def _write(self, state: Any) -> None:
+        if isinstance(self._generator, np.random.RandomState):
+            self._generator.set_state(state)
+        else:
+            self._generator.bit_generator.state = state
+
+
+def list_default_sources(device: torch.device) -> list[RandomSource]:
+    """Return the default generators that a cell on a device may draw from."""
+    sources: list[RandomSource] = [TorchDefault(), PythonRandom(), NumpyDefault()]
+    return [*sources, TorchDefault(device)] if device.type == "cuda" else sources
+
+
+def list_held_sources(generators: Iterable[object]) -> list[RandomSource]:
+    """Return generators that users hold as sources, each once; others than those known are left out."""
+    found: dict[int, RandomSource] = {}
+    for one in generators:
+        if isinstance(one, torch.Generator):
+            found.setdefault(id(one), HeldTorch(one))
+        elif isinstance(one, np.random.Generator | np.random.RandomState):
+            found.setdefault(id(one), HeldNumpy(one))
+        elif isinstance(one, random.Random) and not isinstance(one, random.SystemRandom):
+            # The system's entropy cannot be drawn again.
+            found.setdefault(id(one), PythonRandom(one))
+    return list(found.values())
+
 
 #: States of the generators, in the order of their sources.
 RandomState = tuple[Any, ...]

@@ -55,7 +55,7 @@ def unroll(
         replay_randomness: whether steps that run again draw the same random numbers again.
         verify: whether states, outputs and loss terms of steps that run again are compared with what they
             were; a difference beyond rounding raises InputError. Nothing is compared if randomness is not
-            replayed.
+            replayed. Hidden state is looked for in either case.
         schedule: actions to execute instead of those of ``plan``, e.g. from ``ckptplan.load_schedule``;
             ``ckptplan.simulate`` checks whether they are legal.
         observer: called with each action when it is done.

@@ -1,8 +1,12 @@
-"""Calls a cell, and explains what is wrong if it cannot be called or returns something else than accepted."""
+"""Calls a cell, and explains what is wrong if it cannot be called or returns something else than accepted.
+
+Some kinds of cells of this package are treated in a special way; users' cells are none of them.
+"""
 
 from __future__ import annotations
 
 import re
+from abc import abstractmethod
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,6 +14,23 @@ from typing import Any
 from ckptplan.errors import InputError, quote_value
 from ckptplan.torch.inputs import is_list_of_steps
 from ckptplan.torch.trees import flatten
+
+
+class ClosedCell:
+    """A cell that reaches nothing but the state, the input and the parameters that are named for it.
+
+    Graphs of its steps need no search for other parameters, and trials of it need not be kept.
+    """
+
+
+class SlotCell:
+    """A cell that works on places of a module, and gives them back after each step."""
+
+    @property
+    @abstractmethod
+    def places(self) -> frozenset[tuple[int, Any]]:
+        """What may change between steps: the ids of dicts, with keys."""
+
 
 _ACCEPTED = (
     "cell(state, x) -> (state, output); ckptplan.torch.adapters has those of torch.nn, snnTorch, Norse and "

@@ -10,14 +10,12 @@ import torch
 from torch.nn.modules import module as torch_module
 
 from ckptplan.errors import InputError
-from ckptplan.torch.backward import compute_gradients
 from ckptplan.torch.chunk_cell import ChunkCell, LeafGradients, reverse_chunk
-from ckptplan.torch.gradients import Gradient
+from ckptplan.torch.gradients import Gradient, compute_gradients
 from ckptplan.torch.graphs import as_graph_roots, find_graph_leaves
 from ckptplan.torch.inputs import Sequence, detach_inputs, iterate_steps
-from ckptplan.torch.slopes import make_direction
 from ckptplan.torch.trees import Leaves, Structure, flatten, is_differentiable
-from ckptplan.torch.trial import ROUNDING, are_equal, copy_leaves
+from ckptplan.torch.trial import ROUNDING, are_equal, copy_leaves, make_direction
 
 #: Steps whose gradients are compared at a time: those within a chunk depend on each other.
 _FEW = 3

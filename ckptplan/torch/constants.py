@@ -17,8 +17,7 @@ from torch.utils import _pytree
 
 from ckptplan.errors import InputError
 from ckptplan.torch.digests import is_close
-from ckptplan.torch.records import open_records
-from ckptplan.torch.trees import name_layout
+from ckptplan.torch.trees import name_layout, open_records
 
 #: Types of values that are the same whenever a checkpoint is read.
 _IMMUTABLE = (

@@ -16,10 +16,10 @@ from ckptplan.errors import InputError
 from ckptplan.execution.lookahead import Lookahead
 from ckptplan.schedule.actions import Action, Advance, Backward, Free, Load, Record, Save, Tier, Transfer
 from ckptplan.torch.ambient import Autocast, Generators
-from ckptplan.torch.clock import Clock
 from ckptplan.torch.engine import Engine, Incoming, Tape
 from ckptplan.torch.gradients import Gradient
 from ckptplan.torch.losses import Outputs
+from ckptplan.torch.meters import Clock
 from ckptplan.torch.sequence_watch import SequenceWatch
 from ckptplan.torch.stores import Checkpoint, Store
 from ckptplan.torch.trees import Leaves, flatten

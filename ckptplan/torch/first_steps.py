@@ -21,12 +21,10 @@ from ckptplan.torch.chunk_cell import ChunkCell
 from ckptplan.torch.chunk_check import check_chunk, check_reverse
 from ckptplan.torch.constants import are_equal_constants
 from ckptplan.torch.graphs import find_graph_leaves, find_outer_node
-from ckptplan.torch.held_graphs import describe_holders
+from ckptplan.torch.held_graphs import describe_holders, name_graphs
 from ckptplan.torch.hidden import refuse_hidden_state, refuse_lost_changes
 from ckptplan.torch.parameters import Parameters
-from ckptplan.torch.surroundings.graphs import name_graphs
-from ckptplan.torch.surroundings.snapshot import Place, Snapshot, Surroundings
-from ckptplan.torch.surroundings.values import holds_graph
+from ckptplan.torch.surroundings.snapshot import Place, Snapshot, Surroundings, holds_graph
 from ckptplan.torch.trees import flatten
 from ckptplan.torch.trial import ROUNDING, StepResult, Trial, are_equal, are_equal_terms
 

@@ -1,8 +1,13 @@
-"""Accumulates gradients while a sequence is reversed: of the state, the parameters and the inputs."""
+"""Accumulates gradients while a sequence is reversed: of the state, the parameters and the inputs.
+
+Computes gradients through a recorded graph, given the gradients of its outputs.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
 
 import torch
 
@@ -49,3 +54,56 @@ class Gradients:
         for whole, part in zip(self.inputs, parts, strict=False):
             if part is not None and whole is not None:
                 whole[start:stop] = part
+
+
+def compute_gradients(
+    outputs: Sequence[torch.Tensor],
+    gradients: Sequence[Gradient],
+    wanted: Sequence[torch.Tensor],
+    *,
+    parameters: Sequence[torch.Tensor],
+) -> tuple[Gradient, ...]:
+    """Return the gradients of ``wanted``, then of the parameters; None where there is no gradient."""
+    live = [
+        (output, gradient)
+        for output, gradient in zip(outputs, gradients, strict=True)
+        if gradient is not None and output.requires_grad
+    ]
+    everything = (*wanted, *parameters)
+    if not live or not everything:
+        return (None,) * len(everything)
+    # The gradient of a scalar need not be given. PyTorch checks given gradients with symbolic shapes, which
+    # would import sympy.
+    with torch.enable_grad(), suspend_hooks(parameters):
+        root = _GivenGradients.apply([gradient for _, gradient in live], *(output for output, _ in live))  # type: ignore[no-untyped-call]
+        return torch.autograd.grad(root, everything, allow_unused=True)
+
+
+class _GivenGradients(torch.autograd.Function):
+    """A scalar that passes given gradients to its inputs, whatever its own gradient is."""
+
+    @staticmethod
+    def forward(ctx: Any, gradients: list[torch.Tensor], *outputs: torch.Tensor) -> torch.Tensor:
+        """Return a scalar."""
+        ctx.gradients = gradients
+        return torch.zeros((), device=outputs[0].device)
+
+    @staticmethod
+    def backward(ctx: Any, *_: torch.Tensor) -> Any:
+        """Pass the gradients on, without keeping them."""
+        gradients, ctx.gradients = ctx.gradients, None
+        return None, *gradients
+
+
+@contextmanager
+def suspend_hooks(parameters: Sequence[torch.Tensor]) -> Iterator[None]:
+    """Disable hooks of parameters for each chunk, so that they fire once, for the whole gradient."""
+    hooked: list[tuple[Any, Any]] = [(tensor, tensor._backward_hooks) for tensor in parameters]
+    hooked = [(tensor, hooks) for tensor, hooks in hooked if hooks]
+    for tensor, _ in hooked:
+        tensor._backward_hooks = None
+    try:
+        yield
+    finally:
+        for tensor, hooks in hooked:
+            tensor._backward_hooks = hooks

@@ -17,7 +17,7 @@ from ckptplan.planning.playback import schedule_of
 from ckptplan.schedule.actions import Action, Tier
 from ckptplan.schedule.schedule import Schedule
 from ckptplan.torch.ambient import Autocast, Generators
-from ckptplan.torch.cell_kinds import ClosedCell, SlotCell
+from ckptplan.torch.cell_calls import ClosedCell, SlotCell
 from ckptplan.torch.chunk_cell import ChunkCell
 from ckptplan.torch.chunk_engine import ChunkEngine
 from ckptplan.torch.compiled.engine import CompiledEngine
@@ -30,7 +30,6 @@ from ckptplan.torch.executor import Executor, Observer
 from ckptplan.torch.fit import Gauge, make_gauge
 from ckptplan.torch.function import PlannedSequence, Run
 from ckptplan.torch.gradients import Gradients
-from ckptplan.torch.host_store import HostStore
 from ckptplan.torch.inputs import Sequence, make_sequence
 from ckptplan.torch.kept import Situation, forget, keep, number_findings
 from ckptplan.torch.losses import Outputs, SummedLoss
@@ -40,7 +39,7 @@ from ckptplan.torch.probe import ProbeResult, probe
 from ckptplan.torch.sequence_watch import SequenceWatch
 from ckptplan.torch.sharding import refuse_sharded
 from ckptplan.torch.step_engine import StepEngine
-from ckptplan.torch.stores import FileStore, LocalStore, Store
+from ckptplan.torch.stores import FileStore, HostStore, LocalStore, Store
 from ckptplan.torch.surroundings.holders import Holder
 from ckptplan.torch.trees import Structure, flatten, refuse_inference_tensors
 from ckptplan.torch.verify import Verifier
@@ -231,7 +230,7 @@ class Job:
             with_graph=probed.with_graph,
             trial=probed.trial,
             generators=self._find_generators(probed),
-            checks=self.verify,
+            forgives_noise=not self.verify,
             roots=self._list_roots(probed),
             expected=probed.changed if probed.recalled else None,
         )

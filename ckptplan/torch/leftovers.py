@@ -12,8 +12,7 @@ from typing import Any
 import torch
 
 from ckptplan.errors import InputError
-from ckptplan.torch.surroundings.snapshot import Place, Surroundings
-from ckptplan.torch.surroundings.values import holds_graph, replace_tensors
+from ckptplan.torch.surroundings.snapshot import Place, Surroundings, holds_graph, replace_tensors
 from ckptplan.torch.trees import is_differentiable
 
 

@@ -11,9 +11,9 @@ import torch
 
 from ckptplan.schedule.actions import Action, Advance, Backward, Free, Load, Record, Save, Tier
 from ckptplan.schedule.schedule import Schedule
-from ckptplan.torch.backward import suspend_hooks
 from ckptplan.torch.chunk_cell import ChunkCell
 from ckptplan.torch.executor import Executor
+from ckptplan.torch.gradients import suspend_hooks
 from ckptplan.torch.graphs import find_graph_leaves
 from ckptplan.torch.inputs import make_sequence
 from ckptplan.torch.meters import LiveBytes

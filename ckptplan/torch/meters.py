@@ -1,14 +1,77 @@
-"""Measures the memory of tensors in bytes of real storages: the present amount and the peak."""
+"""Measures the memory of tensors in bytes of real storages: the present amount and the peak.
+
+Allocators report what compiled graphs take, too. Times are those of the clock that fits a device.
+"""
 
 from __future__ import annotations
 
+import time
 import weakref
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Literal, TypeAlias
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_iter
+
+#: Returns seconds; only differences mean something.
+Clock: TypeAlias = Callable[[], float]
+#: Processor time is used where it is at least as fine as this, in seconds: on some systems it is not.
+_FINE = 1e-5
+
+
+def choose_clock(device: torch.device) -> Clock:
+    """Return the clock for runs on a device.
+
+    With one thread on a processor it is the processor time of this process, which other programs on the machine
+    do not lengthen; otherwise wall time.
+    """
+    fine = time.get_clock_info("process_time").resolution <= _FINE
+    alone = device.type == "cpu" and torch.get_num_threads() == 1
+    return time.process_time if alone and fine else time.perf_counter
+
+
+def name_clock(device: torch.device) -> Literal["wall time", "processor time"]:
+    """Return what ``choose_clock`` measures, as text."""
+    return "wall time" if choose_clock(device) is time.perf_counter else "processor time"
+
+
+@dataclass
+class Allocated:
+    """The bytes that were allocated at most, beyond those at the beginning."""
+
+    peak: int = 0
+
+
+@contextmanager
+def measure_allocated(device: torch.device) -> Iterator[Allocated]:
+    """Measure what the block allocates on a device; ``peak`` is known afterwards."""
+    found = Allocated()
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+        before = torch.cuda.memory_allocated(device)
+        torch.cuda.reset_peak_memory_stats(device)
+        yield found
+        torch.cuda.synchronize(device)
+        found.peak = torch.cuda.max_memory_allocated(device) - before
+        return
+    # Not torch.profiler, which writes lines of its own to standard error.
+    legacy: Any = torch.autograd
+    kind: Any = torch._C._profiler
+    settings = kind.ProfilerConfig(
+        kind.ProfilerState.CPU, False, True, False, False, False, kind._ExperimentalConfig()
+    )
+    legacy._enable_profiler_legacy(settings)
+    try:
+        yield found
+    finally:
+        records = legacy._disable_profiler_legacy()
+    now = 0
+    for event in (one for thread in records for one in thread if one.kind() == "memory_alloc"):
+        now += event.cpu_memory_usage()
+        found.peak = max(found.peak, now)
 
 
 class LiveBytes(TorchDispatchMode):

@@ -17,8 +17,6 @@ from ckptplan.model.plan import Plan
 from ckptplan.planning.playback import schedule_of
 from ckptplan.schedule.actions import Action, Advance, Backward, Free, Load, Record, Save, Tier, Transfer
 from ckptplan.schedule.schedule import Schedule
-from ckptplan.torch.allocated import measure_allocated
-from ckptplan.torch.backward import suspend_hooks
 from ckptplan.torch.budget import (
     count_kept,
     count_steps,
@@ -35,6 +33,7 @@ from ckptplan.torch.compiling.options import Compile
 from ckptplan.torch.compiling.prepare import find_piece, is_known
 from ckptplan.torch.compiling.request import PieceRequest
 from ckptplan.torch.executor import Executor
+from ckptplan.torch.gradients import suspend_hooks
 from ckptplan.torch.graphs import find_graph_leaves
 from ckptplan.torch.inputs import make_sequence
 from ckptplan.torch.measurement import (
@@ -44,6 +43,7 @@ from ckptplan.torch.measurement import (
     find_device,
     measure_call,
 )
+from ckptplan.torch.meters import measure_allocated
 from ckptplan.torch.parameters import list_parameters
 from ckptplan.torch.planned import bptt_planned
 from ckptplan.torch.sequence_watch import leave_as_found

@@ -24,8 +24,7 @@ from ckptplan.torch.kept import StaleFindingsError
 from ckptplan.torch.leftovers import guard_leftovers
 from ckptplan.torch.surroundings.holders import Content, Holder
 from ckptplan.torch.surroundings.number_holders import ArrayHolder, GradientHolder, TensorHolder
-from ckptplan.torch.surroundings.snapshot import Place, Snapshot, Surroundings
-from ckptplan.torch.surroundings.values import holds_graph
+from ckptplan.torch.surroundings.snapshot import Place, Snapshot, Surroundings, holds_graph
 from ckptplan.torch.surroundings.walk import walk
 from ckptplan.torch.trial import StepResult, Trial, detach_state
 
@@ -40,7 +39,7 @@ class SequenceWatch:
         with_graph: the places that held tensors with a graph in the trial.
         trial: runs single steps aside.
         generators: the random generators.
-        checks: whether hidden state that shows only during the sequence is looked for.
+        forgives_noise: whether a step that differs from itself, with nothing changed, is none of hidden state.
         roots: leaves that require a gradient, from which a plain loop computes what steps leave behind.
         expected: what steps changed in earlier calls, holders with keys, if there was no trial in this one.
     """
@@ -54,7 +53,7 @@ class SequenceWatch:
         with_graph: Collection[Place],
         trial: Trial,
         generators: Generators,
-        checks: bool,
+        forgives_noise: bool,
         roots: Sequence[torch.Tensor],
         expected: Iterable[tuple[Holder, Any]] | None = None,
     ) -> None:
@@ -72,7 +71,7 @@ class SequenceWatch:
         self.when_refused: Callable[[], object] = int
         #: The numbers of holders that the sweep made.
         self._made: list[int] = []
-        self._trial, self._generators, self._checks = trial, generators, checks
+        self._trial, self._generators, self._forgives_noise = trial, generators, forgives_noise
         self._drawn = generators.state()
         self._early: Snapshot | None = None
         #: A state, and the step that runs from it.
@@ -86,7 +85,7 @@ class SequenceWatch:
 
     def note_action(self, state: Any, step: int) -> None:
         """Remember the surroundings after the first action, if steps are left, which run from ``step`` on."""
-        if self._early is not None or not self._checks or self._before is None:
+        if self._early is not None or self._before is None:
             return
         self._early = self._surroundings.take()
         if changed := self._surroundings.list_changes(self._before, self._early):
@@ -154,10 +153,16 @@ class SequenceWatch:
 
         with self._generators.aside(), torch.enable_grad():
             try:
-                usual = take()
+                usual = take().detach()
                 self._with_graph |= {one for one in places if holds_graph(surroundings.value_of(one))}
                 refuse_hidden_state(
-                    take, surroundings, world, places, usual.detach(), when=" during the sequence"
+                    take,
+                    surroundings,
+                    world,
+                    places,
+                    usual,
+                    when=" during the sequence",
+                    forgives_noise=self._forgives_noise,
                 )
             finally:
                 surroundings.put_back(world)

@@ -7,12 +7,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ckptplan.torch.backward import compute_gradients
-from ckptplan.torch.cell_calls import check_result
-from ckptplan.torch.cell_kinds import ClosedCell
+from ckptplan.torch.cell_calls import ClosedCell, check_result
 from ckptplan.torch.engine import Cell, Engine, Incoming, Tape
 from ckptplan.torch.fit import Gauge
-from ckptplan.torch.gradients import Gradient, Gradients
+from ckptplan.torch.gradients import Gradient, Gradients, compute_gradients
 from ckptplan.torch.graphs import as_graph_roots, count_saved_bytes, refuse_hooks
 from ckptplan.torch.inputs import Sequence, detach_inputs
 from ckptplan.torch.losses import Outputs, Terms

@@ -1,11 +1,17 @@
-"""Runs single steps and their losses aside, to compare them and to find what they read."""
+"""Runs single steps and their losses aside, to compare them and to find what they read.
+
+Gradients of a single step, for what steps keep that changes gradients but no values.
+
+The slope of a surrogate gradient, a factor in a hook and the temperature of a straight-through estimator are
+such things: what a step returns does not tell.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from collections.abc import Sequence as SequenceOf
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 
@@ -16,9 +22,42 @@ from ckptplan.torch.constants import are_equal_constants, refuse_other_leaves
 from ckptplan.torch.graphs import as_graph_roots, find_graph_leaves, read_sequence_number, refuse_hooks
 from ckptplan.torch.inputs import Sequence
 from ckptplan.torch.losses import SummedLoss
-from ckptplan.torch.slopes import Slopes, measure_slopes
 from ckptplan.torch.surroundings.snapshot import Place, Snapshot, Surroundings
-from ckptplan.torch.trees import Leaves, flatten
+from ckptplan.torch.trees import Leaves, flatten, is_differentiable
+
+#: Gradients by the ids of parameters, and those of the state and the inputs by their positions below zero.
+Slopes: TypeAlias = dict[int, torch.Tensor]
+
+
+def measure_slopes(results: SequenceOf[torch.Tensor], roots: SequenceOf[torch.Tensor]) -> Slopes:
+    """Return gradients of what a step returned, in a fixed direction.
+
+    They are those of the state and the inputs, and of parameters without hooks, which might count their calls.
+    """
+    ends = [one for one in results if one.requires_grad and is_differentiable(one)]
+    begins = {-1 - place: root for place, root in enumerate(roots) if root.requires_grad}
+    inner = {id(root) for root in roots}
+    leaves = find_graph_leaves(ends)
+    begins |= {id(one): one for one in leaves if id(one) not in inner and not one._backward_hooks}
+    if not (ends and begins):
+        return {key: torch.zeros_like(one) for key, one in begins.items()}
+    found = torch.autograd.grad(
+        ends,
+        list(begins.values()),
+        [make_direction(one, place) for place, one in enumerate(ends)],
+        allow_unused=True,
+        materialize_grads=True,
+        # A graph from outside belongs to the caller.
+        retain_graph=True,
+    )
+    return dict(zip(begins, found, strict=True))
+
+
+def make_direction(tensor: torch.Tensor, place: int) -> torch.Tensor:
+    """Return fixed numbers from 0.5 to 1.5, of the shape and the type of a tensor."""
+    numbers = torch.arange(tensor.numel(), device=tensor.device, dtype=torch.float32)
+    return (1 + 0.5 * torch.cos(numbers + place)).reshape(tensor.shape).to(tensor.dtype)
+
 
 #: Relative difference that rounding may cause between calls, or for a chunk; hidden state causes more.
 ROUNDING = 1e-3
@@ -158,13 +197,18 @@ def are_equal(
     for one, other in zip(ones, others, strict=True):
         if one.shape != other.shape:
             return False
-        wide = _widen(one)
-        difference = (wide - _widen(other)).abs().nan_to_num(0.0, posinf=0.0)
-        scale = wide.abs().nan_to_num(0.0, posinf=0.0)
         share = max(rounding, 4 * torch.finfo(one.dtype).eps) if one.is_floating_point() else rounding
-        if one.numel() and float(difference.max()) > share * float(scale.max()):
-            return False
+        if one.numel():
+            wide = _widen(one)
+            difference = _largest(wide - _widen(other))
+            if difference > share * _largest(wide):
+                return False
     return True
+
+
+def _largest(tensor: torch.Tensor) -> float:
+    """Return the largest absolute value of the finite numbers."""
+    return float(tensor.abs().nan_to_num_(0.0, posinf=0.0).max())
 
 
 def _widen(tensor: torch.Tensor) -> torch.Tensor:
@@ -234,9 +278,8 @@ def _differs(
 ) -> bool:
     try:
         leaves = disturb()
-        found = take()
-        reached = {id(leaf) for leaf in find_graph_leaves(found.tensors)}
-        steeper = slopes is not None and are_steeper(slopes, measure_slopes(found.tensors, found.roots))
+        found, reached, others = _take_apart(take, with_slopes=slopes is not None)
+        steeper = slopes is not None and are_steeper(slopes, others)
     except (torch.OutOfMemoryError, MemoryError):
         raise
     except Exception:
@@ -245,6 +288,16 @@ def _differs(
         return True
     made = {id(leaf) for leaf in leaves}
     return steeper or bool(made & reached) or not are_equal(usual.tensors, found.tensors, rounding=1e-5)
+
+
+def _take_apart(take: Callable[[], StepResult], *, with_slopes: bool) -> tuple[StepResult, set[int], Slopes]:
+    """Run a step; return its result outside of its graph, the ids of the graph's leaves, and its gradients.
+
+    The graph is gone then: what is compared is held beside none.
+    """
+    found = take()
+    reached = {id(leaf) for leaf in find_graph_leaves(found.tensors)}
+    return found.detach(), reached, measure_slopes(found.tensors, found.roots) if with_slopes else {}
 
 
 def are_steeper(ones: Slopes, others: Slopes) -> bool:

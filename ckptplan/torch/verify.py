@@ -23,10 +23,9 @@ import torch
 from torch.utils import _pytree
 
 from ckptplan.errors import InputError
-from ckptplan.torch.comparisons import Comparisons, Number
 from ckptplan.torch.constants import are_equal_constants
 from ckptplan.torch.digests import Projections, can_project, find_rounding, measure_norm
-from ckptplan.torch.repeats import MakeStepsError, RunSums, StepNumbers, make_step_numbers
+from ckptplan.torch.repeats import Comparisons, MakeStepsError, Number, RunSums, StepNumbers, make_step_numbers
 from ckptplan.torch.trees import Leaves, Structure, flatten, is_differentiable
 
 _CAUSES = (

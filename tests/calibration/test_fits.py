@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from ckptplan.calibration import transfer_times
 from ckptplan.calibration.action_times import TimedActions, fit_action_times
+from ckptplan.calibration.rounds import make_schedules
 from ckptplan.calibration.samples import Line, Sample, relative_least_squares
-from ckptplan.calibration.timed_schedules import make_schedules
 from ckptplan.model.step_costs import StepCosts
 from ckptplan.schedule.actions import Action, Backward
 from ckptplan.schedule.simulator import play

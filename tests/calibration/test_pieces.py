@@ -11,10 +11,9 @@ import torch
 from ckptplan.calibration import runs
 from ckptplan.calibration.calibrate import calibrate
 from ckptplan.calibration.cell_spec import CellSpec
-from ckptplan.calibration.cells import MeasuredNetwork, build_network
+from ckptplan.calibration.cells import MeasuredNetwork, PieceCell, build_network
 from ckptplan.calibration.counter import RunCounter
 from ckptplan.calibration.footprint import FEWEST_RUNS, measure
-from ckptplan.calibration.pieces import PieceCell
 from ckptplan.errors import InputError
 from ckptplan.planning.playback import make_schedule
 from tests.torch.support import assert_close

@@ -13,12 +13,12 @@ from ckptplan.calibration.calibrate import calibrate
 from ckptplan.calibration.calibrated import Calibrated
 from ckptplan.calibration.cell_spec import CellSpec
 from ckptplan.calibration.cells import MeasuredNetwork, build_network
-from ckptplan.calibration.compared_bytes import gradient_row
+from ckptplan.calibration.comparison import gradient_row
 from ckptplan.calibration.validate import validate
 from ckptplan.calibration.validation import Row, Validation, Verdict
 from ckptplan.model.workload import ACTION_TIMES
 from ckptplan.planning.playback import make_schedule
-from ckptplan.report.formats.json import json_text
+from ckptplan.report.formats import json_text
 from ckptplan.report.validation import view_validation
 from tests.calibration.shown import shown_table
 

@@ -1,4 +1,4 @@
-"""An output format is one new file: every command that prints a result takes it up."""
+"""An output format is one class: every command that prints a result takes it up."""
 
 from __future__ import annotations
 
@@ -11,12 +11,11 @@ import pytest
 FORMAT = '''
 """Results as a table of Markdown."""
 
-from ckptplan.report.formats.protocol import Format
+from ckptplan.report.formats import FORMATS, Format
 
 
 class Markdown(Format):
     name = "markdown"
-    rank = 10
     suffix = ".md"
 
     def render(self, view):
@@ -28,15 +27,11 @@ class Markdown(Format):
             yield f"| {' | '.join(str(row.get(name)) for name in names)} |\\n"
 
 
-FORMAT = Markdown()
+FORMATS[Markdown.name] = Markdown()
 '''
-#: The program, with one more folder of formats.
-PROGRAM = """
-import pathlib
-
-import ckptplan.report.formats
-
-ckptplan.report.formats.__path__.append(str(pathlib.Path(__file__).parent / "formats"))
+#: The program, with one more format.
+PROGRAM = f"""
+{FORMAT}
 
 from ckptplan.cli.main import main
 
@@ -63,12 +58,10 @@ every_command = pytest.mark.parametrize(
 
 @pytest.fixture(scope="module")
 def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A program beside a folder with one format."""
-    folder = tmp_path_factory.mktemp("program")
-    (folder / "formats").mkdir()
-    (folder / "formats" / "markdown.py").write_text(FORMAT)
-    (folder / "program.py").write_text(PROGRAM)
-    return folder / "program.py"
+    """A program with a format of its own."""
+    file = tmp_path_factory.mktemp("program") / "program.py"
+    file.write_text(PROGRAM)
+    return file
 
 
 def start(program: Path, *arguments: str) -> subprocess.CompletedProcess[str]:

@@ -58,7 +58,7 @@ class Even(ClosedForm):
         return reverse_locally(0, steps, -(-steps // parameters["nb_chunks"]))
 
 
-STRATEGY = Even()
+STRATEGIES = (Even(),)
 '''
 #: The program, with one more folder of strategies; processes that a sweep starts run the first lines, too.
 PROGRAM = """

@@ -11,7 +11,7 @@ from ckptplan.paper.claims import make_claims
 from ckptplan.paper.figures import FIGURES
 from ckptplan.paper.setting import load_paper_setting
 from ckptplan.paper.table import view_claims, view_figure
-from ckptplan.report.formats.json import json_text
+from ckptplan.report.formats import json_text
 from ckptplan.storage.tables import csv_text
 from tests.support import run
 

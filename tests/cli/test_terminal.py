@@ -19,7 +19,7 @@ from typer.main import get_command
 from typer.testing import CliRunner
 
 import ckptplan
-from ckptplan.cli.app import app
+from ckptplan.cli.app import make_app
 from ckptplan.cli.help import EXAMPLES, describe_strategies, find_example
 from ckptplan.errors import did_you_mean
 from ckptplan.strategies.registry import all_strategies
@@ -104,7 +104,7 @@ def test_a_request_for_completion_that_says_nothing_is_ignored(value: str) -> No
 
 def commands() -> Iterator[tuple[str, Any]]:
     """Every command by its path, as 'profiles show'."""
-    root: Any = get_command(app)
+    root: Any = get_command(make_app())
     yield "", root
     for name, one in root.commands.items():
         yield name, one
@@ -113,7 +113,9 @@ def commands() -> Iterator[tuple[str, Any]]:
 
 @pytest.mark.parametrize("path", [path for path, _ in commands()])
 def test_help_has_an_example_and_the_strategies_and_no_types_of_flags(path: str) -> None:
-    done = CliRunner().invoke(app, [*path.split(), "--help"], env={"COLUMNS": "80"}, prog_name="ckptplan")
+    done = CliRunner().invoke(
+        make_app(), [*path.split(), "--help"], env={"COLUMNS": "80"}, prog_name="ckptplan"
+    )
     told = " ".join(done.output.split())
     example = find_example(path)
     assert example is not None, f"give the command an example in cli/help.py: {path}"
@@ -151,7 +153,7 @@ def test_examples_run(path: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ckptplan.save_plan(tiny_plan() if path == "validate" else small_plan(), "plan.json")
     arguments = shlex.split(EXAMPLES[path])[1:]
     more = ["--repeats", "1"] if path == "validate" else []
-    done = CliRunner().invoke(app, [*arguments, *more], prog_name="ckptplan", catch_exceptions=False)
+    done = CliRunner().invoke(make_app(), [*arguments, *more], prog_name="ckptplan", catch_exceptions=False)
     assert done.exit_code in ((0, 4) if path == "validate" else (0,)), done.output
 
 

@@ -18,12 +18,11 @@ from typer.testing import CliRunner
 
 import ckptplan
 from ckptplan.calibration.validation import Regret, Row
-from ckptplan.cli.app import app
-from ckptplan.report.formats import table as table_format
-from ckptplan.report.formats.table import Table, print_table
+from ckptplan.cli.app import make_app
+from ckptplan.report import formats
+from ckptplan.report.columns import split_pieces
+from ckptplan.report.formats import Table, View, print_table
 from ckptplan.report.validation import view_validation
-from ckptplan.report.view import View
-from ckptplan.report.wrapping import split_pieces
 from ckptplan.strategies.registry import all_parameters
 from ckptplan.studies.axes import all_axes
 from tests.calibration.test_verdicts import contender, made, sample
@@ -67,12 +66,12 @@ def drawn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Draw]:
     found: list[Draw] = []
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(Table, "write", lambda _self, view, _path: found.append(view.table))
-    monkeypatch.setattr(table_format, "print_table", found.append)
+    monkeypatch.setattr(formats, "print_table", found.append)
     for name in ("plan.json", "smaller.json"):
         ckptplan.save_plan(small_plan(), name)
     # What a page writes first.
     ckptplan.save_workload(ckptplan.load_workload("paper-snn").with_steps(64), "snn.toml")
-    assert CliRunner().invoke(app, ["schedule", "plan.json", "-o", "schedule.jsonl"]).exit_code == 0
+    assert CliRunner().invoke(make_app(), ["schedule", "plan.json", "-o", "schedule.jsonl"]).exit_code == 0
     return found
 
 
@@ -105,7 +104,7 @@ def test_the_documents_have_such_commands() -> None:
 
 @pytest.mark.parametrize("command", documented())
 def test_words_and_numbers_are_whole_at_every_width(command: str, drawn: list[Draw]) -> None:
-    done = CliRunner().invoke(app, shlex.split(command)[1:], prog_name="ckptplan")
+    done = CliRunner().invoke(make_app(), shlex.split(command)[1:], prog_name="ckptplan")
     assert done.exit_code == 0, done.output
     assert drawn
     for draw in drawn:
@@ -114,12 +113,12 @@ def test_words_and_numbers_are_whole_at_every_width(command: str, drawn: list[Dr
 
 @pytest.mark.parametrize("name", ["profiles show nvidia-h200", "workloads show paper-snn", "paper --figure 3"])
 def test_other_tables_are_whole_too(name: str, drawn: list[Draw]) -> None:
-    assert CliRunner().invoke(app, name.split()).exit_code == 0
+    assert CliRunner().invoke(make_app(), name.split()).exit_code == 0
     is_kept(drawn[0])
 
 
 def test_a_whole_basis_is_whole_at_every_width(drawn: list[Draw]) -> None:
-    assert CliRunner().invoke(app, ["optimize", "--T", "1024", "--basis"]).exit_code == 0
+    assert CliRunner().invoke(make_app(), ["optimize", "--T", "1024", "--basis"]).exit_code == 0
     is_kept(drawn[0])
 
 

@@ -13,7 +13,7 @@ from typing import Any, get_args, get_origin
 
 import typer
 
-from ckptplan.cli.app import app
+from ckptplan.cli.app import make_app
 from ckptplan.storage.plans import plan_text
 from tests.fuzz.case import DOCUMENTED, Case, Streams
 from tests.fuzz.makers import CHEAP, make_file_case, plans
@@ -51,7 +51,7 @@ def commands() -> dict[tuple[str, ...], tuple[Any, ...]]:
         inner = [walk(one, (*words, name)) for name, one in command.commands.items()]
         return {words: parameters for found in inner for words, parameters in found.items()}
 
-    return walk(typer.main.get_command(app), ())
+    return walk(typer.main.get_command(make_app()), ())
 
 
 def choices(parameter: Any) -> tuple[str, ...]:

@@ -53,20 +53,19 @@ def prepare() -> None:
     import ckptplan.planning.optimize
     import ckptplan.planning.playback
     import ckptplan.report.comparison
+    import ckptplan.report.inputs
     import ckptplan.report.plan
-    import ckptplan.report.profiles
     import ckptplan.report.simulation
     import ckptplan.report.sweep
-    import ckptplan.report.workloads
     import ckptplan.studies.largest
     import ckptplan.studies.sweep  # noqa: F401 - loaded for the forks
-    from ckptplan.cli.app import app
+    from ckptplan.cli.app import make_app
     from tests.fuzz.makers import documents
 
     for kind in ("profile", "workload", "plan", "schedule"):
         documents(kind)
     # typer makes the commands from the application anew for each call, which takes longer than most cases.
-    command = typer.main.get_command(app)
+    command = typer.main.get_command(make_app())
     typer.main.get_command = lambda _: command  # type: ignore[assignment]
     gc.collect()
     gc.freeze()

@@ -13,7 +13,7 @@ from typing import Any
 
 from typer.main import get_command
 
-from ckptplan.cli.app import app
+from ckptplan.cli.app import make_app
 from tests.golden.jobs import ALONE, FORMATS, JOBS, MEASURED, MY_JOB, NEEDS, OF_A_PLAN, TOO_LONG, WITHOUT
 from tests.support import run
 
@@ -27,7 +27,7 @@ _ROUNDING = 1e-9
 
 def all_commands() -> dict[str, Any]:
     """Return the commands of the program by name; those of a group as 'profiles-list'."""
-    root: Any = get_command(app)
+    root: Any = get_command(make_app())
     found = {}
     for name, command in root.commands.items():
         inner = getattr(command, "commands", None)

@@ -9,9 +9,9 @@ from ckptplan.cost.exact import Cost
 from ckptplan.model.budget import Budget
 from ckptplan.model.goal import Model
 from ckptplan.model.step_costs import StepCosts
-from ckptplan.search import front as searched
-from ckptplan.search.box import Limits
-from ckptplan.search.front import Front, merge_fronts, trace_front
+from ckptplan.search import trace_closed as searched
+from ckptplan.search.best_setting import Limits
+from ckptplan.search.trace_closed import Front, merge_fronts, trace_front
 from ckptplan.strategies.closed_form import ClosedForm
 from tests.support import CLOSED, columns_of, plain_costs, setting_of, settings_of, step_costs
 

@@ -16,10 +16,10 @@ from ckptplan.model.budget import Budget
 from ckptplan.model.step_costs import StepCosts
 from ckptplan.recursion import table_problem
 from ckptplan.recursion.disk_revolve import find_segments
-from ckptplan.recursion.tally import tally
+from ckptplan.recursion.pricing import tally
 from ckptplan.search.answer import Answer
 from ckptplan.search.question import Question
-from ckptplan.studies.fronts import StrategyFront, trace_fronts
+from ckptplan.studies.pareto import StrategyFront, trace_fronts
 from tests.support import CLOSED, SOLVED, ask, step_costs
 
 ROUNDING = 1e-12

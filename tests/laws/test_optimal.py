@@ -19,11 +19,10 @@ from ckptplan.model.progress import Progress
 from ckptplan.model.split import FORMS
 from ckptplan.model.step_costs import StepCosts
 from ckptplan.recursion import pricing, solver, table_problem
-from ckptplan.recursion.action_costs import ActionCosts
-from ckptplan.recursion.problem import Problem, SolvedProblem
+from ckptplan.recursion.problem import ActionCosts, Problem, SolvedProblem
 from ckptplan.schedule.actions import Action
 from ckptplan.schedule.simulator import Trace, play
-from ckptplan.search.reasons import find_reason
+from ckptplan.search.infeasibility import find_reason
 from ckptplan.strategies.registry import select_strategies
 from tests.support import SOLVED, ask, changed, plain_costs, solution_of, step_costs
 

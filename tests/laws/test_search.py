@@ -8,7 +8,7 @@ from ckptplan.model.budget import Budget
 from ckptplan.model.goal import Model, ObjectiveName
 from ckptplan.model.step_costs import StepCosts
 from ckptplan.search.answer import ClosedFormAnswer
-from ckptplan.search.box import Limits, SearchEffort, find_best_setting
+from ckptplan.search.best_setting import Limits, SearchEffort, find_best_setting
 from ckptplan.search.objective import Knee, Objective, least_memory, least_remote_memory, least_time
 from tests.support import CLOSED, ask, brute_force, changed, plain_costs, step_costs
 

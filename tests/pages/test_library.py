@@ -8,9 +8,8 @@ from typing import Any
 
 import pytest
 
-from ckptplan.report.html import library
-from ckptplan.report.html.library import load_library
-from ckptplan.storage import cache
+from ckptplan.report.html import page
+from ckptplan.report.html.page import load_library
 
 SCRIPT = "window.drawChart = 1;\r\n"
 
@@ -24,8 +23,8 @@ def made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[int]:
         count.append(1)
         return SCRIPT
 
-    monkeypatch.setattr(library, "_make", make)
-    monkeypatch.setenv(cache.VARIABLE, str(tmp_path))
+    monkeypatch.setattr(page, "_make", make)
+    monkeypatch.setenv(page.VARIABLE, str(tmp_path))
     return count
 
 
@@ -50,13 +49,13 @@ def test_the_script_is_made_once(made: list[int], tmp_path: Path) -> None:
 
 def test_the_script_is_that_of_the_installed_release(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It draws with Vega and nothing else; another release has another file."""
-    monkeypatch.setenv(cache.VARIABLE, str(tmp_path))
+    monkeypatch.setenv(page.VARIABLE, str(tmp_path))
     first = load_anew()
     assert len(first) > 500_000
     assert "drawChart" in first
     assert load_anew() == first
-    monkeypatch.setattr(library, "version", lambda _: "99.0")
-    assert library._find_file() not in list((tmp_path / "charts").iterdir())
+    monkeypatch.setattr(page, "version", lambda _: "99.0")
+    assert page._find_file() not in list((tmp_path / "charts").iterdir())
 
 
 @pytest.mark.parametrize("content", [b"", b"\xff", b"alert(1)", b"// 00\nalert(1)"])
@@ -83,9 +82,9 @@ def test_a_file_that_others_can_write_is_not_taken(made: list[int], tmp_path: Pa
 def test_it_is_made_for_each_process_where_nothing_is_kept(
     made: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv(cache.VARIABLE, "0")
+    monkeypatch.setenv(page.VARIABLE, "0")
     assert load_anew() == load_anew() == SCRIPT
     (tmp_path / "file").touch()
-    monkeypatch.setenv(cache.VARIABLE, str(tmp_path / "file"))
+    monkeypatch.setenv(page.VARIABLE, str(tmp_path / "file"))
     assert load_anew() == SCRIPT
     assert len(made) == 3

@@ -7,13 +7,13 @@ import pytest
 from ckptplan.model.workload import Workload
 from ckptplan.paper.claims import (
     baselines,
+    claim,
     double,
     hierarchical,
     lengths,
     make_claims,
     methods,
     networks,
-    readings,
     times,
 )
 from ckptplan.paper.claims.claim import Claim
@@ -118,19 +118,17 @@ def test_disagreements_stay() -> None:
 @pytest.mark.parametrize(
     ("reading", "admitted", "refused"),
     [
-        (readings.exactly(64), [64], [63, 65]),
-        (readings.more_than(4), [4.01], [4, 3]),
-        (readings.less_than(0.1), [0.09], [0.1, 0.11, 0.36 / 3.6]),
-        (readings.at_most(0.1), [0.1, 0.1 + 1e-12, -1], [0.101]),
-        (readings.at_least(5), [5, 6], [4.99]),
-        (readings.between(64, 256), [64, 256], [63, 257]),
-        (readings.about(0.05, digit=0.01), [0.045, 0.05, 0.055], [0.044, 0.056]),
-        (readings.largest_on_a_grid(400), [400, 799], [399, 800]),
+        (claim.exactly(64), [64], [63, 65]),
+        (claim.more_than(4), [4.01], [4, 3]),
+        (claim.less_than(0.1), [0.09], [0.1, 0.11, 0.36 / 3.6]),
+        (claim.at_most(0.1), [0.1, 0.1 + 1e-12, -1], [0.101]),
+        (claim.at_least(5), [5, 6], [4.99]),
+        (claim.between(64, 256), [64, 256], [63, 257]),
+        (claim.about(0.05, digit=0.01), [0.045, 0.05, 0.055], [0.044, 0.056]),
+        (claim.largest_on_a_grid(400), [400, 799], [399, 800]),
     ],
 )
-def test_a_reading_admits_a_range(
-    reading: readings.Reading, admitted: list[float], refused: list[float]
-) -> None:
+def test_a_reading_admits_a_range(reading: claim.Reading, admitted: list[float], refused: list[float]) -> None:
     assert all(reading.admits(value) for value in admitted)
     assert not any(reading.admits(value) for value in refused)
 

@@ -4,9 +4,8 @@ import pytest
 
 from ckptplan.errors import InputError
 from ckptplan.paper.figures import FIGURES, make_figure, make_figures
-from ckptplan.paper.figures.content import PaperFigure, Series
+from ckptplan.paper.figures.content import PaperFigure, Series, two_level_setting
 from ckptplan.paper.figures.growth import MODEL_SIZE_STEPS
-from ckptplan.paper.figures.rules import two_level_setting
 from ckptplan.paper.setting import load_paper_setting
 from ckptplan.strategies.registry import closed_form_of
 

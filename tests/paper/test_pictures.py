@@ -7,8 +7,7 @@ import pytest
 from ckptplan.paper.figures import FIGURES
 from ckptplan.paper.pictures import draw_figure
 from ckptplan.paper.setting import load_paper_setting
-from ckptplan.report.sizes import SIZES
-from ckptplan.report.style import save_picture, styled
+from ckptplan.report.style import SIZES, save_picture, styled
 from tests.report.measured import assert_legible, texts_of
 
 PAPER = load_paper_setting()

@@ -14,7 +14,7 @@ import pytest
 from ckptplan.model.budget import Budget
 from ckptplan.model.split import Where
 from ckptplan.model.step_costs import StepCosts
-from ckptplan.recursion.action_costs import ActionCosts
+from ckptplan.recursion.problem import ActionCosts
 from ckptplan.recursion.tables import Tables
 from ckptplan.recursion.tree import Part, UnitSizes
 from tests.recursion.exhaustive import Prices, least_cost

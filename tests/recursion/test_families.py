@@ -16,9 +16,9 @@ from ckptplan.model.step_costs import StepCosts
 from ckptplan.recursion.disk_revolve import deal_steps, find_segments, make_segments_tree
 from ckptplan.recursion.periodic import find_periods, make_period_tree
 from ckptplan.recursion.problem import Family
-from ckptplan.recursion.reread import find_reread
 from ckptplan.recursion.schedule_tree import Tree
 from ckptplan.schedule.simulator import play
+from ckptplan.strategies.optimal import find_reread
 from tests.support import ask, plain_costs, step_costs
 
 #: Seconds, local bytes and remote bytes.

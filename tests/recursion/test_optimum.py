@@ -10,16 +10,15 @@ from hypothesis import strategies as st
 
 from ckptplan.model.split import Where
 from ckptplan.recursion import bounds
-from ckptplan.recursion.action_costs import FREE, ActionCosts
 from ckptplan.recursion.memorisation import Memorisation, count_forward_operations
-from ckptplan.recursion.problem import Problem
+from ckptplan.recursion.pricing import Tally, tally
+from ckptplan.recursion.problem import FREE, ActionCosts, Problem
 from ckptplan.recursion.revolve import count_recomputed
 from ckptplan.recursion.schedule_tree import grow_tree
 from ckptplan.recursion.single_tape import SingleTape, is_classical
 from ckptplan.recursion.solver import solve
 from ckptplan.recursion.table_problem import WORK
 from ckptplan.recursion.tables import Tables
-from ckptplan.recursion.tally import Tally, tally
 from ckptplan.recursion.tree import Part, UnitSizes
 from ckptplan.schedule.simulator import play
 from tests.recursion.against_search import check_plan, check_recursion

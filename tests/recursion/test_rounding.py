@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ckptplan.recursion.problem import Problem
-from ckptplan.recursion.rounding import choose_unit, round_sizes
 from ckptplan.recursion.solver import solve
+from ckptplan.recursion.table_problem import choose_unit, round_sizes
 from ckptplan.recursion.tables import Tables
 from ckptplan.recursion.tree import UnitSizes
 

@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ckptplan.model.split import Where
-from ckptplan.recursion.action_costs import ActionCosts
+from ckptplan.recursion.problem import ActionCosts
 from ckptplan.recursion.schedule_tree import grow_tree
 from ckptplan.recursion.tables import Tables
 from ckptplan.recursion.tree import Part, UnitSizes

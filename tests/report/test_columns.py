@@ -10,9 +10,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.console import Console
 
-from ckptplan.report.aligned import align_bytes, align_percents, align_rates, align_seconds
-from ckptplan.report.columns import Cell, FittedTable, TableColumn
-from ckptplan.report.wrapping import split_pieces
+from ckptplan.report.columns import (
+    Cell,
+    FittedTable,
+    TableColumn,
+    align_bytes,
+    align_percents,
+    align_rates,
+    align_seconds,
+    split_pieces,
+)
 
 COLUMNS = (
     TableColumn(title="strategy"),

@@ -17,20 +17,19 @@ from ckptplan.errors import Infeasible
 from ckptplan.model.plan import Plan
 from ckptplan.planning.playback import simulate
 from ckptplan.report.comparison import view_comparison
-from ckptplan.report.formats.json import json_text
+from ckptplan.report.formats import json_text
 from ckptplan.report.front import view_front
 from ckptplan.report.front_plot import draw_front
 from ckptplan.report.infeasible import format_infeasible
 from ckptplan.report.largest import view_reaches
 from ckptplan.report.plan import view_plan
-from ckptplan.report.sensitivity import view_sensitivity
+from ckptplan.report.sensitivity import draw_tornado, view_sensitivity
 from ckptplan.report.simulation import view_simulation
 from ckptplan.report.style import styled
 from ckptplan.report.sweep import Summary
-from ckptplan.report.tornado import draw_tornado
 from ckptplan.storage.tables import Row, csv_text
+from ckptplan.studies.largest import Reach
 from ckptplan.studies.pareto import ParetoFront
-from ckptplan.studies.reach import Reach
 from ckptplan.studies.sensitivity import sensitivity
 from ckptplan.studies.sweep import iterate_rows, make_sweep
 

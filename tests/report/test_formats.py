@@ -7,9 +7,7 @@ import json
 import pytest
 
 from ckptplan.errors import InputError
-from ckptplan.report.formats.json import json_text
-from ckptplan.report.formats.registry import all_formats, format_named, format_of_file
-from ckptplan.report.view import Column, View
+from ckptplan.report.formats import FORMATS, Column, View, format_named, format_of_file, json_text
 
 VIEW = View(
     kind="greeting",
@@ -20,7 +18,7 @@ VIEW = View(
 
 
 def test_a_table_is_the_first_format_and_so_the_default() -> None:
-    assert list(all_formats()) == ["table", "json", "csv"]
+    assert list(FORMATS) == ["table", "json", "csv"]
 
 
 @pytest.mark.parametrize(
@@ -39,7 +37,7 @@ def test_a_format_takes_its_form_of_a_result(name: str, text: str) -> None:
     ("file", "name"), [("a.json", "json"), ("a/b.CSV", "csv"), ("a.txt", None), ("json", None), ("-", None)]
 )
 def test_the_name_of_a_file_asks_for_a_format(file: str, name: str | None) -> None:
-    assert format_of_file(file) is (None if name is None else all_formats()[name])
+    assert format_of_file(file) is (None if name is None else FORMATS[name])
 
 
 def test_a_format_that_there_is_not() -> None:

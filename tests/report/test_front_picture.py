@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 
 from ckptplan.report.front_plot import draw_front
-from ckptplan.report.sizes import SIZES
-from ckptplan.report.style import styled
+from ckptplan.report.style import SIZES, styled
 from tests.report.jobs import front_of, jobs
 from tests.report.measured import assert_legible, texts_of
 

@@ -10,8 +10,7 @@ import ckptplan
 from ckptplan.cost.case import Case
 from ckptplan.report import gantt
 from ckptplan.report.gantt import Gantt
-from ckptplan.report.sizes import SIZES
-from ckptplan.report.style import styled
+from ckptplan.report.style import SIZES, styled
 from tests.report.jobs import plan_of
 from tests.report.measured import assert_legible, texts_of
 

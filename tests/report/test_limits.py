@@ -13,11 +13,10 @@ from ckptplan.cli.wording import as_option, option_of
 from ckptplan.cost.case import Case
 from ckptplan.errors import Infeasible, Limit
 from ckptplan.report.comparison import view_comparison
-from ckptplan.report.infeasible import format_infeasible
+from ckptplan.report.infeasible import format_infeasible, limit_words
 from ckptplan.report.largest import view_reaches
-from ckptplan.report.limits import limit_words
 from ckptplan.report.sweep import Summary
-from ckptplan.studies.reach import Reach
+from ckptplan.studies.largest import Reach
 from ckptplan.studies.sweep import make_sweep
 from tests.support import run
 

@@ -21,7 +21,7 @@ def more_strategies(folder: Path, count: int) -> Iterator[None]:
         (folder / f"style_{number}.py").write_text(
             "from ckptplan.strategies.standard import Standard\n"
             f"class New(Standard):\n    name = 'new-{number}'\n    rank = {100 + number}\n"
-            "STRATEGY = New()\n"
+            "STRATEGIES = (New(),)\n"
         )
     path = ckptplan.strategies.__path__
     path.append(str(folder))

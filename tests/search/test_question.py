@@ -8,9 +8,9 @@ import ckptplan
 from ckptplan.errors import Infeasible
 from ckptplan.model.budget import Budget
 from ckptplan.model.goal import ObjectiveName
-from ckptplan.search.box import cached_best_setting
+from ckptplan.search.best_setting import cached_best_setting
+from ckptplan.search.infeasibility import find_reason
 from ckptplan.search.objective import FirstOnly, least_memory, least_time
-from ckptplan.search.reasons import find_reason
 from tests.support import CLOSED, ask, plain_costs
 
 COSTS = plain_costs(300)

@@ -146,21 +146,3 @@ def test_workers_of_a_sweep_import_nothing_from_the_current_folder(folder: Path,
     )
     assert found.returncode == 0, found.stderr
     assert not (folder / "ran").exists()
-
-
-def test_a_file_of_the_plan_cache_runs_nothing(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from ckptplan.planning.request import Request
-    from ckptplan.storage import cache
-    from ckptplan.torch import plan_cache
-
-    monkeypatch.chdir(folder)
-    monkeypatch.setenv(cache.VARIABLE, str(folder))
-    plan = small_plan()
-    request = Request.of(plan.workload, plan.profile, strategies="paper", local_bytes="230 kB", command="")
-    found = plan_cache.search_plan(request)
-    (kept,) = (folder / "plans").glob("*.json")
-    for content in (pickle.dumps(Bomb()), plan_naming("planted:factory", folder).read_bytes()):
-        kept.write_bytes(content)
-        assert plan_cache.search_plan(request).parameters == found.parameters
-    assert not (folder / "ran").exists()
-    assert "planted" not in sys.modules

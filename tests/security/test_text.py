@@ -15,8 +15,7 @@ from rich.console import Console
 from rich.text import Text
 
 import ckptplan
-from ckptplan.report.formats.table import _make_console
-from ckptplan.report.harmless import HarmlessText
+from ckptplan.report.columns import HarmlessText, make_console
 from ckptplan.storage.tables import csv_text
 from ckptplan.wording import escape_controls, find_control
 from tests.security.program import run_all
@@ -147,7 +146,7 @@ def test_keys_of_a_file_are_told_on_one_line(tmp_path: Path) -> None:
 @given(text=st.text(alphabet=st.one_of(st.sampled_from("a \n\t\r\x1b[31m\x9b\u202e\ud800"), st.characters())))
 def test_tables_hold_no_controls(text: str) -> None:
     buffer = io.StringIO()
-    _make_console(buffer, width=10_000).print(Text.assemble((text, "bold"), text))
+    make_console(buffer, width=10_000).print(Text.assemble((text, "bold"), text))
     assert find_control(buffer.getvalue()) is None
 
 

@@ -12,9 +12,16 @@ from ckptplan.model.budget import Budget
 from ckptplan.planning.resolution import RESOLUTION
 from ckptplan.strategies.registry import select_strategies
 from ckptplan.studies.axes import find_axis
-from ckptplan.studies.error_bars import SEED, _vary_times, compute_error_bars
 from ckptplan.studies.fixed_plan import FixedPlan
-from ckptplan.studies.sensitivity import FACTORS, INPUTS, Influence, Sensitivity
+from ckptplan.studies.sensitivity import (
+    FACTORS,
+    INPUTS,
+    SEED,
+    Influence,
+    Sensitivity,
+    _vary_times,
+    compute_error_bars,
+)
 from tests.support import ask
 
 SNN = ckptplan.load_workload("paper-snn")

@@ -10,11 +10,10 @@ import torch
 import ckptplan
 from ckptplan import Plan
 from ckptplan.torch import Compile, bptt, plan_for
-from ckptplan.torch.allocated import measure_allocated
-from ckptplan.torch.host_store import HostStore
 from ckptplan.torch.lif import LIF
 from ckptplan.torch.memory import available_bytes
-from ckptplan.torch.stores import Checkpoint
+from ckptplan.torch.meters import measure_allocated
+from ckptplan.torch.stores import Checkpoint, HostStore
 from ckptplan.torch.trees import flatten
 from tests.torch.support import MACHINE, assert_close, gradients, plain, plan_of
 

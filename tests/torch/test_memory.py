@@ -15,8 +15,7 @@ from ckptplan.execution.lookahead import Lookahead
 from ckptplan.schedule.actions import Load, Tier, Transfer
 from ckptplan.strategies.registry import all_strategies
 from ckptplan.torch.ambient import RandomState
-from ckptplan.torch.host_store import HostStore
-from ckptplan.torch.stores import Checkpoint
+from ckptplan.torch.stores import Checkpoint, HostStore
 from ckptplan.torch.trees import flatten
 from tests.torch.support import plan_of
 

@@ -579,3 +579,56 @@ def test_an_output_whose_elements_cancel_is_compared_with_its_size() -> None:
     unroll(cell, torch.randn(60, 1, 8), torch.zeros(1, 8), plan=plan_of(60, "standard", states=40))[
         0
     ].sum().backward()
+
+
+class Remembering(torch.nn.Module):
+    """Reads what the step before left, from the third step on: no trial sees it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = torch.nn.Linear(5, 5)
+        self.last = torch.zeros(())
+        self.count = 0
+
+    def forward(self, state: torch.Tensor, x: torch.Tensor) -> Any:
+        self.count += 1
+        state = torch.tanh(self.layer(x) + state)
+        if float(x[0, 0]) > 0:
+            state = state + 0.5 * self.last
+            self.last = state.detach().mean()
+        return state, state
+
+
+def test_hidden_state_is_refused_whether_repeated_steps_are_compared_or_not() -> None:
+    inputs = torch.randn(STEPS, 3, 5)
+    inputs[:2, 0, 0], inputs[2:, 0, 0] = -1.0, 1.0
+    for verify in (True, False):
+        with pytest.raises(InputError, match=r"cell\.last changes in a step during the sequence"):
+            bptt(
+                Remembering(), inputs, torch.zeros(3, 5), lambda _, h: h.square().mean(),
+                plan=plan(), verify=verify,
+            )  # fmt: skip
+
+
+class Noisy(torch.nn.Module):
+    """Returns something else each time from the third step on, as atomic additions do, and counts its steps."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = torch.nn.Linear(5, 5)
+        self.calls, self.count = array("q", [0]), 0
+
+    def forward(self, state: torch.Tensor, x: torch.Tensor) -> Any:
+        self.calls[0] += 1
+        self.count += 1
+        noise = 1e-3 * (-1) ** self.calls[0] if float(x[0, 0]) > 0 else 0.0
+        state = torch.tanh(self.layer(x) + state) * (1 + noise)
+        return state, state
+
+
+def test_noise_is_forgiven_where_repeated_steps_are_not_compared() -> None:
+    inputs, state = torch.randn(STEPS, 3, 5), torch.zeros(3, 5)
+    inputs[:2, 0, 0], inputs[2:, 0, 0] = -1.0, 1.0
+    bptt(Noisy(), inputs, state, lambda _, h: h.square().mean(), plan=plan(), verify=False).loss.backward()
+    with pytest.raises(InputError):
+        bptt(Noisy(), inputs, state, lambda _, h: h.square().mean(), plan=plan()).loss.backward()

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from ckptplan.calibration.assumed_times import complete_times
 from ckptplan.calibration.cell_spec import CellSpec
 from ckptplan.calibration.in_jax.networks import build_jax_network
 from ckptplan.calibration.in_jax.sizes import CompiledSizes, choose_sizes, count_jax_sizes
-from ckptplan.calibration.workloads import make_counted
+from ckptplan.calibration.workloads import complete_times, make_counted
 from ckptplan.model.progress import Progress
 from ckptplan.model.workload import Workload
 

@@ -1,7 +1,12 @@
-"""Compiles programs of a cell, and measures their time and what the compiler says of their memory."""
+"""Compiles programs of a cell, and measures their time and what the compiler says of their memory.
+
+Before a measurement, the process comes to rest; new pages of memory are counted.
+"""
 
 from __future__ import annotations
 
+import sys
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from time import perf_counter
@@ -10,10 +15,34 @@ from typing import Any
 import jax
 
 from ckptplan.calibration.in_jax.networks import JaxNetwork
-from ckptplan.calibration.in_jax.rest import count_new_pages, settle
 from ckptplan.jax.tapes import Tape
 from ckptplan.model.plan import Plan
 from ckptplan.schedule.schedule import Schedule
+
+#: Seconds of a pause, the share of it in which a process at rest may compute, and the most pauses.
+_PAUSE, _REST, _MOST_PAUSES = 0.01, 0.2, 50
+
+
+def settle() -> None:
+    """Wait until no thread of this process computes.
+
+    When a program has returned its results, another thread still gives its buffers back to the system. What
+    runs meanwhile takes longer by either clock.
+    """
+    for _ in range(_MOST_PAUSES):
+        began = time.process_time()
+        time.sleep(_PAUSE)
+        if time.process_time() - began < _REST * _PAUSE:
+            return
+
+
+def count_new_pages() -> int:
+    """Return the pages of memory that this process was given so far (page faults); 0 on Windows."""
+    if sys.platform == "win32":
+        return 0
+    import resource
+
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
 
 
 @dataclass(frozen=True, kw_only=True)

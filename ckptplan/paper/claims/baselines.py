@@ -3,9 +3,18 @@
 from __future__ import annotations
 
 from ckptplan.model.budget import Budget
-from ckptplan.paper.claims.claim import COMPUTE, MEMORY, TRANSFERS, Claim, make_claim
-from ckptplan.paper.claims.readings import UNAFFECTED, at_most, exactly
-from ckptplan.paper.claims.study import count_states, describe_point
+from ckptplan.paper.claims.claim import (
+    COMPUTE,
+    MEMORY,
+    TRANSFERS,
+    UNAFFECTED,
+    Claim,
+    at_most,
+    count_states,
+    describe_point,
+    exactly,
+    make_claim,
+)
 from ckptplan.paper.figures.study import CHUNK_SIZES, STUDY_STEPS
 from ckptplan.paper.setting import PaperSetting, nearest_root
 from ckptplan.units import format_percent

@@ -6,9 +6,21 @@ import math
 from itertools import pairwise
 
 from ckptplan.model.budget import Budget
-from ckptplan.paper.claims.claim import COMPUTE, MEMORY, TRANSFERS, Claim, make_claim
-from ckptplan.paper.claims.readings import SLIGHT, at_most, between, exactly, more_than
-from ckptplan.paper.claims.study import count_checkpoints, count_states, describe_point
+from ckptplan.paper.claims.claim import (
+    COMPUTE,
+    MEMORY,
+    SLIGHT,
+    TRANSFERS,
+    Claim,
+    at_most,
+    between,
+    count_checkpoints,
+    count_states,
+    describe_point,
+    exactly,
+    make_claim,
+    more_than,
+)
 from ckptplan.paper.figures.study import STUDY_STEPS
 from ckptplan.paper.setting import PaperSetting, Point, nearest_root
 from ckptplan.units import format_percent, format_seconds

@@ -2,9 +2,18 @@
 
 from __future__ import annotations
 
-from ckptplan.paper.claims.claim import COMPUTE, MEMORY, TRANSFERS, Claim, make_claim
-from ckptplan.paper.claims.readings import SLIGHT, at_most, less_than
-from ckptplan.paper.claims.study import count_checkpoints, describe_point
+from ckptplan.paper.claims.claim import (
+    COMPUTE,
+    MEMORY,
+    SLIGHT,
+    TRANSFERS,
+    Claim,
+    at_most,
+    count_checkpoints,
+    describe_point,
+    less_than,
+    make_claim,
+)
 from ckptplan.paper.figures.study import STUDY_STEPS
 from ckptplan.paper.setting import PaperSetting, nearest_root
 from ckptplan.units import format_bytes, format_seconds

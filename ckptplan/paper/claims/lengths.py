@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from ckptplan.paper.claims.claim import FITTED_MEMORY, MEMORY, Claim, make_claim
-from ckptplan.paper.claims.readings import largest_on_a_grid, more_than
+from ckptplan.paper.claims.claim import FITTED_MEMORY, MEMORY, Claim, largest_on_a_grid, make_claim, more_than
 from ckptplan.paper.setting import PaperSetting, Point, find_largest
 from ckptplan.units import format_count, format_percent
 

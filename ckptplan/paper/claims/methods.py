@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from ckptplan.cost import paper
-from ckptplan.paper.claims.claim import Claim, make_claim
-from ckptplan.paper.claims.readings import about, exactly, less_than
+from ckptplan.paper.claims.claim import Claim, about, exactly, less_than, make_claim
 from ckptplan.paper.setting import PaperSetting, nearest_root
 from ckptplan.units import format_percent
 

@@ -8,10 +8,9 @@ from itertools import product
 
 from ckptplan.model.record import Parameters
 from ckptplan.model.step_costs import StepCosts
-from ckptplan.paper.claims.claim import MEMORY, Claim, make_claim
-from ckptplan.paper.claims.readings import Reading, at_least, less_than, more_than
+from ckptplan.paper.claims.claim import MEMORY, Claim, Reading, at_least, less_than, make_claim, more_than
+from ckptplan.paper.figures.content import two_level_setting
 from ckptplan.paper.figures.growth import MODEL_SIZE_STEPS, make_figure_3
-from ckptplan.paper.figures.rules import two_level_setting
 from ckptplan.paper.setting import PaperSetting, find_largest
 from ckptplan.strategies.registry import closed_form_of
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from ckptplan.paper.claims.claim import COMPUTE, TRANSFERS, Claim, make_claim
+from ckptplan.paper.claims.claim import COMPUTE, SLIGHT, TRANSFERS, Claim, about, at_most, make_claim, more_than
 from ckptplan.paper.claims.lengths import REMOTE_STEPS, STANDARD_STEPS
-from ckptplan.paper.claims.readings import SLIGHT, about, at_most, more_than
 from ckptplan.paper.setting import PaperSetting, Point, nearest_root
 from ckptplan.units import format_percent
 

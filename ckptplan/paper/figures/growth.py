@@ -4,8 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from ckptplan.paper.figures.content import PaperFigure, Series, describe_budget, make_panel
-from ckptplan.paper.figures.rules import RULES, Rule, fourth_root, two_level_setting
+from ckptplan.paper.figures.content import (
+    RULES,
+    PaperFigure,
+    Rule,
+    Series,
+    describe_budget,
+    fourth_root,
+    make_panel,
+    two_level_setting,
+)
 from ckptplan.paper.setting import PaperSetting, Point, find_largest
 from ckptplan.units import format_count
 

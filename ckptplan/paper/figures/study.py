@@ -8,11 +8,11 @@ from ckptplan.paper.figures.content import (
     PaperFigure,
     Series,
     Y,
+    count_free_states,
     describe_budget,
     describe_most_memory,
     make_panel,
 )
-from ckptplan.paper.figures.rules import count_free_states
 from ckptplan.paper.setting import PaperSetting, nearest_root
 from ckptplan.units import format_count
 

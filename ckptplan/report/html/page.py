@@ -1,21 +1,142 @@
-"""Defines a page, and writes it as one file with all that it needs."""
+"""Defines a page, and writes it as one file with all that it needs.
+
+Charts are drawn by Vega, Vega-Lite and vega-embed in one script. Making it takes seconds, and it is the same
+for every page, so it is kept in the user's folder for caches, in a file that only the user can write.
+"""
 
 from __future__ import annotations
 
 import base64
 import hashlib
 import json
+import logging
+import os
+import stat
+import sys
 from dataclasses import dataclass, field, replace
 from functools import cache
 from importlib import resources
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
 from typing import Any, ClassVar
 
-from ckptplan.errors import MissingExtra
+from ckptplan.errors import InputError, MissingExtra
 from ckptplan.report.html.blocks import Block
 from ckptplan.report.html.charts.look import Chart
-from ckptplan.report.html.library import load_library
+from ckptplan.storage.files import write_bytes
 from ckptplan.version import __version__
 from ckptplan.wording import escape_controls
+
+#: The folder, or one of ``_OFF`` for none.
+VARIABLE = "CKPTPLAN_CACHE"
+_OFF = ("", "0", "off", "no", "false")
+
+
+def find_cache(name: str) -> Path | None:
+    """Return the folder of what is kept under a name ("charts"), which need not exist; None means nowhere."""
+    chosen = os.environ.get(VARIABLE)
+    if chosen is not None:
+        return None if chosen.strip().lower() in _OFF else _expand(chosen, name)
+    if sys.platform == "win32":
+        base = os.environ.get("LOCALAPPDATA") or "~/AppData/Local"
+    elif sys.platform == "darwin":
+        base = "~/Library/Caches"
+    else:
+        base = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
+    return _expand(base, f"ckptplan/{name}")
+
+
+def is_private(path: Path) -> bool:
+    """Return whether only this user, or the administrator, could have written a file or its folder.
+
+    Systems without owners of files (Windows) leave that to the folder of the user.
+    """
+    if not hasattr(os, "getuid"):
+        return True
+    return all(_belongs(one) for one in (path, path.parent))
+
+
+def _belongs(path: Path) -> bool:
+    found = path.stat()
+    others = stat.S_IWGRP | stat.S_IWOTH
+    return found.st_uid in (os.getuid(), 0) and not found.st_mode & others
+
+
+def _expand(base: str, below: str) -> Path | None:
+    try:
+        return Path(base).expanduser() / below
+    except RuntimeError:
+        # There is no home, or no user of that name.
+        return None
+
+
+#: The version of Vega-Lite that charts are written for.
+_VEGA_LITE = "6.1"
+#: What pages call to draw a chart.
+_ENTRY = "window.drawChart = vegaEmbed;"
+#: The most bytes of a file that is read; the script has 0.9 MB.
+_MOST_BYTES = 2**23
+_log = logging.getLogger("ckptplan.report")
+
+
+@cache
+def load_library() -> str:
+    """Return the script. Raises MissingExtra."""
+    path = _find_file()
+    script = None if path is None else _read(path)
+    if script is None:
+        script = _make()
+        if path is not None:
+            _write(path, script)
+    return script
+
+
+def _make() -> str:
+    try:
+        import vl_convert
+    except ImportError:
+        raise MissingExtra("html", package="vl-convert-python") from None
+    return str(vl_convert.javascript_bundle(_ENTRY, vl_version=_VEGA_LITE))
+
+
+def _find_file() -> Path | None:
+    """Return the file of the script that the installed release of vl-convert makes. Raises MissingExtra."""
+    try:
+        release = version("vl-convert-python")
+    except PackageNotFoundError:
+        raise MissingExtra("html", package="vl-convert-python") from None
+    folder = find_cache("charts")
+    name = hashlib.sha256(f"{release} {_VEGA_LITE} {_ENTRY}".encode()).hexdigest()[:32]
+    return None if folder is None else folder / f"{name}.js"
+
+
+def _read(path: Path) -> str | None:
+    """Return the script of a file; None if there is none, or one that this user may not have written.
+
+    The first line is the digest of the others, so that a damaged file is none.
+    """
+    try:
+        if not path.is_file() or path.stat().st_size > _MOST_BYTES or not is_private(path):
+            return None
+        digest, _, script = path.read_bytes().decode().partition("\n")
+    except (OSError, ValueError) as error:
+        _log.debug("the file %s holds no script, and is replaced: %s", path, error)
+        return None
+    return script if digest == _digest(script) else None
+
+
+def _write(path: Path, script: str) -> None:
+    """Write the script, if the folder can be written to."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        write_bytes(path, f"{_digest(script)}\n{script}".encode())
+        path.chmod(0o600)
+    except (InputError, OSError) as error:
+        _log.debug("the script of charts is not kept in a file: %s", error)
+
+
+def _digest(script: str) -> str:
+    return f"// {hashlib.sha256(script.encode()).hexdigest()}"
 
 
 @dataclass(frozen=True, kw_only=True)

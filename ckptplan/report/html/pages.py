@@ -6,18 +6,18 @@ from collections.abc import Callable, Mapping
 
 from rich.console import Console
 
+from ckptplan.calibration.validation import Validation
 from ckptplan.cost.case import Case
 from ckptplan.errors import Infeasible
 from ckptplan.model.plan import Plan
 from ckptplan.model.profile import HardwareProfile
 from ckptplan.model.workload import Workload
-from ckptplan.planning.same_schedules import group_same_schedules
+from ckptplan.planning.resolution import group_same_schedules
 from ckptplan.report.basis import print_basis
+from ckptplan.report.formats import View
 from ckptplan.report.html.blocks import Paragraph, collect_blocks
-from ckptplan.report.html.charts.comparison import chart_comparison
+from ckptplan.report.html.charts.comparison import chart_comparison, chart_machines, chart_tornado
 from ckptplan.report.html.charts.front import chart_front
-from ckptplan.report.html.charts.machines import chart_machines
-from ckptplan.report.html.charts.tornado import chart_tornado
 from ckptplan.report.html.page import ChartBlock, Page, PlanPanel, Section
 from ckptplan.report.html.plans import (
     WHOLE,
@@ -29,7 +29,6 @@ from ckptplan.report.html.plans import (
     show_plans,
 )
 from ckptplan.report.infeasible import format_infeasible
-from ckptplan.report.view import View
 from ckptplan.studies.machines import MachineComparison
 from ckptplan.studies.pareto import ParetoFront
 from ckptplan.studies.sensitivity import Sensitivity
@@ -253,5 +252,24 @@ def make_infeasible_page(
         title=f"Nothing fits: {title}",
         lede=error.subject,
         sections=(*sections_of_reasons({"": error}, wording=wording), *more),
+        command=command,
+    ).tidied()
+
+
+def make_validation_page(plan: Plan, found: Validation, view: View, *, command: str = "") -> Page:
+    """Return the page of a validation."""
+    panel = PlanPanel(plans=show_plans([label_plan(plan)]))
+    return Page(
+        title=f"Predicted and measured: {name_job(plan.workload, plan.profile)}",
+        lede=f"{plan.strategy} with {found.cell}, on {found.machine}.",
+        sections=(
+            Section(
+                name="numbers",
+                title="Predicted and measured",
+                blocks=(*collect_blocks(view.table), *offer_plan(plan)),
+            ),
+            Section(name="schedule", title="The schedule as it was predicted", blocks=(panel,)),
+            section_of_basis(view),
+        ),
         command=command,
     ).tidied()

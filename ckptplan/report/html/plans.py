@@ -10,11 +10,11 @@ import numpy as np
 from ckptplan.cost.case import Case
 from ckptplan.errors import InputError
 from ckptplan.model.plan import Plan
+from ckptplan.report.fields import format_parameters
 from ckptplan.report.html.charts.look import Chart
 from ckptplan.report.html.charts.schedule import chart_schedule
 from ckptplan.report.html.page import Download, ShownPlan
 from ckptplan.report.html.sketch import Detail, TooLongToDraw, sketch_schedule
-from ckptplan.report.plan_text import format_parameters
 from ckptplan.schedule.simulator import IllegalAction
 from ckptplan.storage.plans import plan_text
 from ckptplan.studies.pareto import ParetoFront

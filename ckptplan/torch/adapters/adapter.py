@@ -31,3 +31,29 @@ def describe_place(root: torch.nn.Module, module: torch.nn.Module) -> str:
     """Return the class of a module, and where it is in another."""
     path = next((path for path, one in root.named_modules() if one is module), "")
     return f"{type(module).__name__} ({path})" if path else type(module).__name__
+
+
+#: Cells of other packages with the signature ``cell(x, state)`` of ``torch.nn.LSTMCell``.
+_ALIKE = frozenset({"SpikingRNNCellBase"})
+
+
+class TorchCell(Adapter):
+    """``torch.nn.RNNCell``, ``GRUCell`` and ``LSTMCell``: the output is the (hidden) state.
+
+    SpikingJelly's ``SpikingVanillaRNNCell``, ``SpikingGRUCell`` and ``SpikingLSTMCell`` are called in the same
+    way. The initial state may be None, for zeros. Raises InputError for another module.
+    """
+
+    def __init__(self, module: torch.nn.Module) -> None:
+        super().__init__(module)
+        if not isinstance(module, torch.nn.RNNCellBase) and not find_class(module, "spikingjelly", _ALIKE):
+            raise InputError(
+                f"{type(module).__name__} is not such a cell",
+                field="module",
+                accepted="torch.nn.RNNCell, GRUCell or LSTMCell, or SpikingJelly's cells of these names",
+            )
+
+    def forward(self, state: Any, x: torch.Tensor) -> tuple[Any, torch.Tensor]:
+        """Take a step."""
+        state = self.module(x, state)
+        return state, state[0] if isinstance(state, tuple) else state

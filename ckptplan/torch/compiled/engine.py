@@ -9,8 +9,7 @@ from typing import Any
 import torch
 
 from ckptplan.torch.compiled.piece import CompiledPiece, copy_from_graph, prepare_leaves
-from ckptplan.torch.compiled.reasons import PieceError
-from ckptplan.torch.compiled.steps import SHIFT
+from ckptplan.torch.compiled.steps import SHIFT, PieceError
 from ckptplan.torch.engine import Tape
 from ckptplan.torch.fit import Gauge
 from ckptplan.torch.gradients import Gradient

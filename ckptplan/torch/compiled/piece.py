@@ -9,8 +9,7 @@ from typing import Any, Literal, TypeAlias
 
 import torch
 
-from ckptplan.torch.compiled.reasons import REFUSED, NotCompiled
-from ckptplan.torch.compiled.steps import PieceFunction
+from ckptplan.torch.compiled.steps import REFUSED, NotCompiled, PieceFunction
 from ckptplan.torch.trees import Leaves, Structure, is_differentiable
 
 #: What a piece returns besides the state: the losses of its steps, their loss as a whole, or their outputs.

@@ -7,7 +7,7 @@ import re
 from torch._dynamo.exc import BackendCompilerFailed, Unsupported, UserError
 from torch._inductor.exc import InvalidCxxCompiler
 
-from ckptplan.torch.compiled.reasons import NotCompiled, Reason
+from ckptplan.torch.compiled.steps import NotCompiled, Reason
 
 #: What PyTorch says of code whose shapes or branches depend on numbers in tensors.
 _DATA = re.compile(

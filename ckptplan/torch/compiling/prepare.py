@@ -13,7 +13,7 @@ import torch
 
 from ckptplan.torch.chunk_cell import ChunkCell
 from ckptplan.torch.compiled.piece import CompiledPiece
-from ckptplan.torch.compiled.reasons import NotCompiled
+from ckptplan.torch.compiled.steps import NotCompiled
 from ckptplan.torch.compiling.build import Built, build_piece
 from ckptplan.torch.compiling.options import Compile, CompileProgress
 from ckptplan.torch.compiling.request import PieceRequest

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from ckptplan.torch.surroundings.holders import Content, Holder, Key, NamedValues
-from ckptplan.torch.surroundings.scope import is_passed_over
+from ckptplan.torch.surroundings.signature import is_passed_over
 
 
 class TappedIterator:

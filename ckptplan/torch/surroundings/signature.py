@@ -6,6 +6,8 @@ their numbers change with each training step. Two walks with equal signatures me
 order, be they other objects: a lambda that a loop makes anew, with the same variables, is the same one.
 
 Nothing is kept alive: classes, code and objects that have no parts are there as weak references.
+
+Which packages and classes the search for surroundings looks into.
 """
 
 from __future__ import annotations
@@ -13,7 +15,8 @@ from __future__ import annotations
 import hashlib
 import sys
 import weakref
-from collections import deque
+from argparse import Namespace
+from collections import UserDict, UserList, deque
 from contextvars import ContextVar
 from functools import lru_cache, partial
 from types import (
@@ -23,6 +26,7 @@ from types import (
     GeneratorType,
     MethodType,
     MethodWrapperType,
+    SimpleNamespace,
 )
 from typing import Any
 
@@ -30,7 +34,41 @@ import torch
 from torch.nn.parameter import is_lazy
 
 from ckptplan.torch.surroundings.disturb import is_array
-from ckptplan.torch.surroundings.scope import PLAIN_DATA, is_searched
+
+#: Packages whose functions and plain objects keep nothing between steps, or nothing that steps read.
+_PASSED_OVER = frozenset(sys.stdlib_module_names) | {
+    "_pytest", "ckptplan", "lightning", "lightning_fabric", "matplotlib", "numpy", "pandas", "pytest",
+    "pytorch_lightning", "scipy", "sklearn", "tensorboard", "torch", "torchmetrics", "torchvision", "tqdm",
+    "triton", "wandb",
+}  # fmt: skip
+#: Classes of such packages whose objects hold what a user put there.
+_SEARCHED = (
+    "_thread._local", "argparse.", "collections.", "queue.", "torch.distributions.", "torch.optim.", "types.",
+    "weakref.",
+)  # fmt: skip
+#: Classes of the standard library whose objects hold what users put into them.
+PLAIN_DATA = (SimpleNamespace, Namespace, UserDict, UserList)
+
+
+@lru_cache(maxsize=4096)
+def is_passed_over_module(name: str) -> bool:
+    """Return whether a package, or a module in it, is not searched."""
+    return name.partition(".")[0] in _PASSED_OVER
+
+
+def is_passed_over(thing: Any) -> bool:
+    """Return whether a class or a function belongs to a package that is not searched."""
+    return is_passed_over_module(getattr(thing, "__module__", None) or "builtins")
+
+
+def is_searched(one: type) -> bool:
+    """Return whether the attributes of objects of a class are looked at."""
+    return (
+        not is_passed_over(one)
+        or issubclass(one, PLAIN_DATA)
+        or f"{one.__module__}.{one.__qualname__}".startswith(_SEARCHED)
+    )
+
 
 #: Tensors up to this size that modules hold are described by their numbers, too: a mode may be one.
 _MOST_BYTES = 2**16

@@ -45,8 +45,7 @@ from ckptplan.torch.surroundings.holders import (
     read_cell,
 )
 from ckptplan.torch.surroundings.number_holders import ArrayHolder, GradientHolder, TensorHolder
-from ckptplan.torch.surroundings.scope import is_passed_over, is_passed_over_module, is_searched
-from ckptplan.torch.surroundings.signature import Signature
+from ckptplan.torch.surroundings.signature import Signature, is_passed_over, is_passed_over_module, is_searched
 
 #: Objects that are looked at, and elements of one container.
 _MOST_OBJECTS, _MOST_ELEMENTS = 4_000, 512

@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 import torch
 from torch import _VF, Tensor
 
-from ckptplan.torch.cell_kinds import ClosedCell
+from ckptplan.torch.cell_calls import ClosedCell
 
 #: The hidden state of all layers, (layers, B, H) each: of an LSTM two tensors, else one.
 Hidden: TypeAlias = tuple[Tensor, ...]

@@ -8,10 +8,9 @@ from typing import Any, TypeAlias
 
 import torch
 
-from ckptplan.torch.slopes import Slopes, measure_slopes
 from ckptplan.torch.surroundings.snapshot import Snapshot, Surroundings
 from ckptplan.torch.trees import flatten
-from ckptplan.torch.trial import are_steeper
+from ckptplan.torch.trial import Slopes, are_steeper, detach_state, measure_slopes
 from ckptplan.torch.wrapping.slots import Slot, are_equal_values, copy_tensors, depends_on
 
 #: Whether the output differs, and which slots hold something else after the step.
@@ -22,10 +21,13 @@ Change: TypeAlias = Callable[[Slot], list[torch.Tensor]]
 
 @dataclass(frozen=True, kw_only=True)
 class _Seen:
-    """What a step returned, what it left in the slots, and its gradients."""
+    """What a step returned and left in the slots, outside of its graph, and its gradients."""
 
-    output: Any
+    #: The output, and the value of each slot.
     values: list[Any]
+    #: Which of the values are tensors with a graph, and which depend on what was changed.
+    with_graph: list[bool]
+    dependent: list[bool]
     slopes: Slopes | None
 
 
@@ -63,11 +65,9 @@ class Influences:
 
     def find_sums(self, change: Change) -> list[bool]:
         """Return of each slot whether it holds a tensor with a graph that goes on from what was there."""
-        usual = self._usual.values
-        tensors = [isinstance(one, torch.Tensor) and one.requires_grad for one in usual]
         return [
             one and self._find_effects_of_one(slot, change)[1][number]
-            for number, (slot, one) in enumerate(zip(self._slots, tensors, strict=True))
+            for number, (slot, one) in enumerate(zip(self._slots, self._usual.with_graph[1:], strict=True))
         ]
 
     def are_read(self, slots: Sequence[Slot], change: Change, known: Sequence[bool]) -> bool:
@@ -86,15 +86,8 @@ class Influences:
 
     def _find_effects(self, slots: Sequence[Slot], change: Change) -> Effects | None:
         """Return what is different after a change; None if the step fails."""
-        leaves: list[torch.Tensor] = []
-
-        def change_all() -> list[torch.Tensor]:
-            for slot in slots:
-                leaves.extend(change(slot))
-            return leaves
-
         try:
-            seen = self._see(change_all)
+            seen = self._see(lambda: [leaf for slot in slots for leaf in change(slot)])
         except (torch.OutOfMemoryError, MemoryError):
             raise
         except Exception:
@@ -103,11 +96,10 @@ class Influences:
         steeper = (
             usual.slopes is not None and seen.slopes is not None and are_steeper(usual.slopes, seen.slopes)
         )
-        hits = [
-            depends_on(value, leaves) or not are_equal_values(before, value)
-            for before, value in zip(usual.values, seen.values, strict=True)
-        ]
-        output = depends_on(seen.output, leaves) or not are_equal_values(usual.output, seen.output)
+        output, *hits = (
+            depends or not are_equal_values(before, value)
+            for depends, before, value in zip(seen.dependent, usual.values, seen.values, strict=True)
+        )
         # If only gradients tell, it is not known which results they belong to.
         return output or (steeper and not any(hits)), hits
 
@@ -117,10 +109,9 @@ class Influences:
             for slot in self._slots:
                 # The step may write into it, which would leave a graph behind.
                 slot.write(copy_tensors(slot.read()))
-            change()
-            output = self._take()
-            values = [slot.read() for slot in self._slots]
-            tensors = [leaf for value in (output, *values) for leaf in flatten(value)[0]]
+            changed = change()
+            values = [self._take(), *(slot.read() for slot in self._slots)]
+            tensors = [leaf for value in values for leaf in flatten(value)[0]]
             try:
                 slopes = measure_slopes(tensors, ())
             except (torch.OutOfMemoryError, MemoryError):
@@ -128,6 +119,12 @@ class Influences:
             except RuntimeError:
                 # Autograd has none; values tell.
                 slopes = None
-            return _Seen(output=output, values=values, slopes=slopes)
+            # The graph is gone when the next step runs.
+            return _Seen(
+                values=[detach_state(value) for value in values],
+                with_graph=[isinstance(one, torch.Tensor) and one.requires_grad for one in values],
+                dependent=[depends_on(value, changed) for value in values],
+                slopes=slopes,
+            )
         finally:
             self._surroundings.put_back(self._world)

@@ -20,11 +20,10 @@ from ckptplan.torch.ambient import Generators, RandomState
 from ckptplan.torch.constants import can_be_held
 from ckptplan.torch.inputs import Sequence, iterate_steps
 from ckptplan.torch.probe import walk_made
-from ckptplan.torch.slopes import measure_slopes
 from ckptplan.torch.surroundings.iterators import tap_iterators
 from ckptplan.torch.surroundings.snapshot import Place, Snapshot, Surroundings
 from ckptplan.torch.trees import flatten
-from ckptplan.torch.trial import MOST_AHEAD, list_versions
+from ckptplan.torch.trial import MOST_AHEAD, list_versions, measure_slopes
 from ckptplan.torch.wrapping.influences import Influences
 from ckptplan.torch.wrapping.mixed_steps import refuse_mixed_steps
 from ckptplan.torch.wrapping.slots import (

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from ckptplan.errors import InputError
-from ckptplan.torch.cell_kinds import SlotCell
+from ckptplan.torch.cell_calls import SlotCell
 from ckptplan.torch.surroundings.number_holders import equal_numbers
 from ckptplan.torch.trees import flatten
 from ckptplan.torch.wrapping.slots import Slot, copy_tensors

@@ -10,7 +10,8 @@ import torch
 from ckptplan.errors import InputError, quote_value
 from ckptplan.model.plan import Plan
 from ckptplan.schedule.schedule import Schedule
-from ckptplan.torch.wrapping.explicit import ExplicitSequence, takes_state
+from ckptplan.torch.adapters import NorseCell, TorchCell
+from ckptplan.torch.adapters.adapter import find_class
 from ckptplan.torch.wrapping.fused import FusedSequence
 from ckptplan.torch.wrapping.stateful import StatefulSequence
 from ckptplan.torch.wrapping.wrapped import Wrapped
@@ -81,3 +82,36 @@ def wrap(
     if takes_state(net):
         return ExplicitSequence(net, **shared)
     return StatefulSequence(net, reset=reset, detach=detach, **shared)
+
+
+class ExplicitSequence(Wrapped):
+    """A module ``net(x, state) -> (output, state)`` over sequences: (outputs, state) for (T, B, ...).
+
+    ``torch.nn.RNNCell``, ``GRUCell`` and ``LSTMCell`` count, too, and ``Lift`` of Norse, which already takes a
+    sequence.
+    """
+
+    def __init__(self, net: torch.nn.Module, **options: Any) -> None:
+        super().__init__(net, **options)
+        inner: Any = net.lifted_module if find_class(net, "norse", frozenset({"Lift"})) else net
+        cell = TorchCell if isinstance(inner, torch.nn.RNNCellBase) else NorseCell
+        # Not as a child: it is one already, under its own name.
+        self.__dict__["_cell"] = cell(inner)
+
+    def forward(self, inputs: Any, state: Any = None) -> tuple[Any, Any]:
+        """Return the outputs of all time steps, stacked, and the final state.
+
+        Arguments:
+            inputs: a tensor of shape (T, B, ...).
+            state: the initial state; None for the one that the module makes.
+
+        Raises InputError, also if no plan fits the limit.
+        """
+        return self._unroll(self._cell, inputs, state)
+
+
+def takes_state(net: torch.nn.Module) -> bool:
+    """Return whether a module takes its state and returns it, as far as its class tells."""
+    if isinstance(net, torch.nn.RNNCellBase):
+        return True
+    return any(one.__module__.partition(".")[0] == "norse" for one in type(net).__mro__)

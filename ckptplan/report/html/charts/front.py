@@ -9,7 +9,7 @@ import numpy as np
 
 from ckptplan.model.plan import Plan
 from ckptplan.report import style
-from ckptplan.report.budget import name_budget
+from ckptplan.report.fields import format_parameters, name_budget
 from ckptplan.report.html.charts.look import (
     CONFIG,
     INK,
@@ -23,7 +23,6 @@ from ckptplan.report.html.charts.look import (
     themed,
     zoom,
 )
-from ckptplan.report.plan_text import format_parameters
 from ckptplan.strategies.registry import all_parameters
 from ckptplan.studies.pareto import ParetoFront
 from ckptplan.units import format_bytes, format_count, format_percent, format_seconds

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from ckptplan.report import style
+from ckptplan.report.fields import format_cells
 from ckptplan.report.html.charts.look import (
     CONFIG,
     INK,
@@ -18,9 +19,8 @@ from ckptplan.report.html.charts.look import (
     strategy_scales,
     zoom,
 )
-from ckptplan.report.sweep import format_parameters_of, format_reason
-from ckptplan.report.sweep_axes import is_wide, place_values, quantity_ticks
-from ckptplan.report.sweep_plot import Plane, SweepPicture
+from ckptplan.report.sweep import format_reason
+from ckptplan.report.sweep_plot import Plane, SweepPicture, is_wide, place_values, quantity_ticks
 from ckptplan.units import format_bytes, format_percent, format_seconds
 
 _LINE_HEIGHT = 380
@@ -58,7 +58,7 @@ def _describe(picture: SweepPicture, row: Mapping[str, Any]) -> Spec:
         **shown,
         "v": row[picture.quantity],
         "best": row["strategy"],
-        "parameters": format_parameters_of(row),
+        "parameters": format_cells(row),
         "time": format_seconds(row["seconds"]),
         "over": format_percent(row["overhead"]),
         "local": format_bytes(row["local_peak_bytes"]),

@@ -1,7 +1,7 @@
 """Finds the exact front of memory and time: every setting that no other setting beats in both.
 
-This is branch and bound as in ``search/box.py``, for all budgets at once. With M and S the bounds of a box B
-on local bytes and seconds, and
+This is branch and bound as in ``search/best_setting.py``, for all budgets at once. With M and S the bounds of a
+box B on local bytes and seconds, and
 
     least(m) = min of seconds(x) over all settings x seen so far with memory(x) <= m,
 
@@ -25,9 +25,16 @@ from ckptplan.cost.exact import Counts, price
 from ckptplan.cost.overlap import TransferBounds, least_overlapped_seconds
 from ckptplan.model.goal import Model
 from ckptplan.model.step_costs import StepCosts
-from ckptplan.search.box import Limits
-from ckptplan.search.boxes import Boxes, cut_in_halves, cut_into_singles, join_boxes, list_corners, list_points
-from ckptplan.search.dominance import Key, SeenPoints, drop_dominated
+from ckptplan.search.best_setting import (
+    Boxes,
+    Limits,
+    cut_in_halves,
+    cut_into_singles,
+    join_boxes,
+    list_corners,
+    list_points,
+)
+from ckptplan.search.staircase import Key, SeenPoints, drop_dominated
 from ckptplan.strategies.closed_form import ClosedForm
 from ckptplan.strategies.protocol import Columns
 

@@ -1,4 +1,4 @@
-"""Hardware profiles: lists, single profiles, checks."""
+"""What a plan is made for, as lists and one by one: hardware profiles with their checks, and workloads."""
 
 from __future__ import annotations
 
@@ -10,9 +10,17 @@ from rich.text import Text
 
 from ckptplan.cost.roofline import list_missing_peaks
 from ckptplan.model.profile import GRADES, NUMBERS, HardwareProfile
-from ckptplan.report.aligned import align_bytes, align_counts, align_rates
-from ckptplan.report.columns import Cell, FittedTable, TableColumn, wrap_lines
-from ckptplan.report.view import View
+from ckptplan.model.workload import Workload
+from ckptplan.report.columns import (
+    Cell,
+    FittedTable,
+    Sheet,
+    TableColumn,
+    align_bytes,
+    align_counts,
+    align_rates,
+)
+from ckptplan.report.formats import View
 from ckptplan.units import format_bytes, format_flop_rate, format_rate, format_seconds, format_share
 from ckptplan.wording import Wording
 
@@ -21,9 +29,9 @@ def view_profiles(profiles: Sequence[HardwareProfile], *, wording: Wording = str
     """Return a list of profiles for every format."""
     return View(
         kind="profiles",
-        table=lambda console: _print_profiles(console, profiles, wording=wording),
-        document=lambda: {"profiles": [_make_row(profile) for profile in profiles]},
-        rows=lambda: [_make_row(profile) for profile in profiles],
+        table=lambda console: _print_profiles(Sheet(console, wording), profiles),
+        document=lambda: {"profiles": [_make_profile_row(profile) for profile in profiles]},
+        rows=lambda: [_make_profile_row(profile) for profile in profiles],
     )
 
 
@@ -31,7 +39,7 @@ def view_profile(profile: HardwareProfile, *, wording: Wording = str) -> View:
     """Return every number of a profile with its grade and its source, for every format."""
     return View(
         kind="profile",
-        table=lambda console: _print_profile(console, profile, wording=wording),
+        table=lambda console: _print_profile(Sheet(console, wording), profile),
         document=lambda: {
             "profile": {
                 "hash": profile.hash,
@@ -39,7 +47,7 @@ def view_profile(profile: HardwareProfile, *, wording: Wording = str) -> View:
                 "headroom": profile.headroom,
             }
         },
-        rows=lambda: _list_numbers(profile),
+        rows=lambda: _list_sources(profile),
     )
 
 
@@ -53,7 +61,7 @@ def view_checks(profiles: Sequence[HardwareProfile]) -> View:
     )
 
 
-def _print_profiles(console: Console, profiles: Sequence[HardwareProfile], *, wording: Wording) -> None:
+def _print_profiles(sheet: Sheet, profiles: Sequence[HardwareProfile]) -> None:
     """Print a line for each profile."""
     table = FittedTable(
         (
@@ -78,13 +86,13 @@ def _print_profiles(console: Console, profiles: Sequence[HardwareProfile], *, wo
             profile.read_bytes_per_second,
             f"{len(_list_assumed(profile))} of {len(profile.sources)}",
         )
-    table.print_on(console, wording=wording)
-    console.print()
+    sheet.show(table)
+    sheet.gap()
     text = "Every number with its source, or the assumption made: ckptplan profiles show NAME"
-    console.print(wrap_lines(text, width=console.width), soft_wrap=True)
+    sheet.say(text)
 
 
-def _make_row(profile: HardwareProfile) -> dict[str, Any]:
+def _make_profile_row(profile: HardwareProfile) -> dict[str, Any]:
     """Return a profile as a flat row of SI numbers."""
     return {
         "name": profile.name,
@@ -95,12 +103,12 @@ def _make_row(profile: HardwareProfile) -> dict[str, Any]:
     }
 
 
-def _print_profile(console: Console, profile: HardwareProfile, *, wording: Wording) -> None:
+def _print_profile(sheet: Sheet, profile: HardwareProfile) -> None:
     """Print every number of a profile with its grade and its source."""
     text = f": {profile.description}" if profile.description else ""
     title = Text.assemble((profile.name, "bold"), text)
-    console.print(wrap_lines(title, width=console.width), soft_wrap=True)
-    console.print()
+    sheet.say(title)
+    sheet.gap()
     table = FittedTable(
         (
             TableColumn(title="number"),
@@ -121,13 +129,13 @@ def _print_profile(console: Console, profile: HardwareProfile, *, wording: Wordi
             Cell(value="" if source is None else source.grade, style="yellow" if field in assumed else ""),
             "; ".join(part for part in told if part) or "stated without a source",
         )
-    table.print_on(console, wording=wording)
-    console.print()
+    sheet.show(table)
+    sheet.gap()
     grades = "Grades: " + ", ".join(f"{grade} {meaning}" for grade, meaning in GRADES.items())
-    console.print(wrap_lines(grades, width=console.width), soft_wrap=True)
+    sheet.say(grades)
 
 
-def _list_numbers(profile: HardwareProfile) -> list[dict[str, Any]]:
+def _list_sources(profile: HardwareProfile) -> list[dict[str, Any]]:
     """Return a row for each number."""
     rows = []
     for field in NUMBERS:
@@ -194,3 +202,105 @@ _UNITS: dict[str, Callable[[float], str]] = {
     "_seconds": format_seconds,
     "_watts": "{:g} W".format,
 }
+
+
+_TEXTS = ("name", "description", "basis", "network")
+
+
+def view_workloads(workloads: Sequence[Workload], *, wording: Wording = str) -> View:
+    """Return a list of workloads for every format."""
+    return View(
+        kind="workloads",
+        table=lambda console: _print_workloads(Sheet(console, wording), workloads),
+        document=lambda: {"workloads": [_make_workload_row(workload) for workload in workloads]},
+        rows=lambda: [_make_workload_row(workload) for workload in workloads],
+    )
+
+
+def view_workload(workload: Workload, *, wording: Wording = str) -> View:
+    """Return every number of a workload with its basis, for every format."""
+    return View(
+        kind="workload",
+        table=lambda console: _print_workload(Sheet(console, wording), workload),
+        document=lambda: {
+            "workload": {"hash": workload.hash, **workload.model_dump(mode="json", exclude_none=True)}
+        },
+        rows=lambda: _list_fields(workload),
+    )
+
+
+def _print_workloads(sheet: Sheet, workloads: Sequence[Workload]) -> None:
+    """Print a line for each workload."""
+    table = FittedTable(
+        (
+            TableColumn(title="name"),
+            TableColumn(title="T", form=align_counts),
+            TableColumn(title="state", form=align_bytes),
+            TableColumn(title="tape", form=align_bytes),
+            TableColumn(title="what it is", wraps="early"),
+        )
+    )
+    for workload in workloads:
+        table.add_row(
+            Cell(value=workload.name, style="bold"),
+            workload.steps,
+            workload.state_bytes,
+            workload.tape_bytes,
+            workload.description,
+        )
+    sheet.show(table)
+    sheet.gap()
+    text = "Every number and how it was obtained: ckptplan workloads show NAME"
+    sheet.say(text)
+
+
+def _make_workload_row(workload: Workload) -> dict[str, Any]:
+    """Return a workload as a flat row of SI numbers."""
+    return {
+        "name": workload.name,
+        "description": workload.description,
+        **workload.numbers(),
+        "hash": workload.hash,
+    }
+
+
+def _print_workload(sheet: Sheet, workload: Workload) -> None:
+    """Print every number of a workload with its basis."""
+    text = f": {workload.description}" if workload.description else ""
+    title = Text.assemble((workload.name, "bold"), text)
+    sheet.say(title)
+    sheet.gap()
+    table = FittedTable(
+        (
+            TableColumn(title="field"),
+            TableColumn(title="value", right=True),
+            TableColumn(title="basis"),
+            TableColumn(title="why", wraps="early"),
+        )
+    )
+    for row in _list_fields(workload):
+        kind = row.get("basis", "")
+        table.add_row(
+            row["field"],
+            format_field(row["field"], row["value"]),
+            Cell(value=kind, style="yellow" if kind == "assumed" else ""),
+            row.get("why", ""),
+        )
+    if workload.network is not None:
+        for field, value in workload.network.model_dump().items():
+            table.add_row(f"network.{field}", format_field(field, value), "", "")
+    sheet.show(table)
+
+
+def _list_fields(workload: Workload) -> list[dict[str, Any]]:
+    """Return a row for each field."""
+    rows: list[dict[str, Any]] = []
+    for field in type(workload).model_fields:
+        value = getattr(workload, field)
+        if field in _TEXTS or value is None:
+            continue
+        basis = workload.basis.get(field)
+        rows.append(
+            {"field": field, "value": value, **({"basis": basis.kind, "why": basis.why} if basis else {})}
+        )
+    return rows

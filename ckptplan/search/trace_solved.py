@@ -18,22 +18,20 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from ckptplan.cost.arrays import Integers
+from ckptplan.cost.arrays import COUNT_ROUNDING, Integers
 from ckptplan.model.budget import Budget
 from ckptplan.model.step_costs import StepCosts
 from ckptplan.recursion.pricing import MOST_PLAYED_IN_ALL
 from ckptplan.search.answer import Answer, SolvedAnswer
-from ckptplan.search.box import Limits
-from ckptplan.search.dominance import drop_dominated
-from ckptplan.search.front import Front
+from ckptplan.search.best_setting import Limits
 from ckptplan.search.objective import least_time
 from ckptplan.search.question import Question
+from ckptplan.search.staircase import drop_dominated
+from ckptplan.search.trace_closed import Front
 from ckptplan.strategies.solved import Rung, Solution, Solved
 
 #: With up to this many levels of memory, every budget is solved.
 _EVERY = 256
-#: Share of a time by which sums in another order may differ.
-_ROUNDING = 1e-9
 #: Parts of a rung in which progress is reported.
 _PARTS = 1_000
 #: The number of budgets that are solved if there are more levels.
@@ -199,7 +197,7 @@ def _is_proved(front: Front, bounds: LowerBounds) -> bool:
         return False
     places = np.searchsorted(front.local_peak_bytes, bounds.local_bytes, side="right") - 1
     found = np.where(places < 0, np.inf, front.seconds[np.maximum(places, 0)])
-    return bool((found <= bounds.seconds * (1 + _ROUNDING)).all())
+    return bool((found <= bounds.seconds * (1 + COUNT_ROUNDING)).all())
 
 
 def _arrange(

@@ -8,13 +8,12 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from ckptplan.cost.arrays import Integers
+from ckptplan.cost.arrays import SUM_ROUNDING, Integers
 from ckptplan.model.step_costs import StepCosts
 
 #: Columns in the order of comparison: local bytes, seconds, remote bytes, then the parameters.
 Key: TypeAlias = tuple[npt.NDArray[Any], ...]
 
-_ROUNDING = 1e-11
 #: The most levels of memory that a search distinguishes.
 _LEVELS = 2**22
 
@@ -30,7 +29,7 @@ class SeenPoints:
         most = costs.steps * costs.tape_bytes
         self.resident_bytes = costs.resident_bytes
         # Overlapped times are summed in several orders: a difference by rounding alone is not a gain.
-        self.share = 1 - _ROUNDING if costs.overlaps_compute else 1.0
+        self.share = 1 - SUM_ROUNDING if costs.overlaps_compute else 1.0
         self.unit = max(math.gcd(costs.state_bytes, costs.tape_bytes), -(-most // _LEVELS))
         #: least(m): the least time seen with at most m levels of memory.
         self.least = np.full(most // self.unit + 2, np.inf)

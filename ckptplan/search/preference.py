@@ -25,13 +25,11 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from math import inf
 
+from ckptplan.cost.arrays import COUNT_ROUNDING
 from ckptplan.search.answer import Answer
-from ckptplan.search.box import Rival
+from ckptplan.search.best_setting import Rival
 from ckptplan.search.objective import FirstOnly, Knee, Objective, least_time
 from ckptplan.strategies.protocol import Strategy
-
-#: Relative difference of times that another order of summation can cause.
-_ROUNDING = 1e-9
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,7 +72,7 @@ class Preference:
         the smaller of their two times at most by the factor 1 - rho, since it does not replace the champion
         that has it. In the end both are within rho of L. So they are the same if seconds(x) (1 - rho)^n > L.
         """
-        return seconds / (1 - self.resolution) ** strategies * (1 + _ROUNDING)
+        return seconds / (1 - self.resolution) ** strategies * (1 + COUNT_ROUNDING)
 
     def _mark(self, champion: Answer) -> tuple[float, ...]:
         """Return the key that an answer must be below to replace the champion; as long as the key."""

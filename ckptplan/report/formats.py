@@ -1,0 +1,215 @@
+"""A result in every format: as a table for people, as a JSON document, as rows of CSV.
+
+A result is a ``View``, which makes each of its forms when a format asks for it. A new format is one more class
+here; every command takes it up.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from ckptplan.errors import InputError, did_you_mean
+from ckptplan.storage.files import replace_file
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from ckptplan.model.prediction import BasisEntry
+    from ckptplan.storage.tables import Row
+
+#: The width of plain text that no terminal limits. 80, what rich assumes off a terminal, wraps paths and
+#: sources needlessly.
+_WIDE = 100
+
+
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+class View:
+    """One result for every format.
+
+    ``kind`` names the document, as in ``ckptplan.comparison``; None for a document that names itself, as a
+    plan does.
+    """
+
+    kind: str | None
+    #: Prints the result for people.
+    table: Callable[[Console], None]
+    #: Returns all of it as nested JSON data, in SI base units. A part may be a function without arguments,
+    #: called when the part is written, so that long parts are not all in memory at once.
+    document: Callable[[], Mapping[str, Any]]
+    #: Returns flat rows, in SI base units.
+    rows: Callable[[], Iterable[Row]]
+    #: Returns the inputs of the estimate with their origins; none for a result that estimates nothing. Where
+    #: tables are printed, a line counts them; documents have them in full.
+    basis: Callable[[], Sequence[BasisEntry]] = tuple
+
+
+class Column(list[Any]):
+    """A long list of plain values in a document; JSON keeps it on one line."""
+
+
+class Format(ABC):
+    """One way to write any result."""
+
+    #: As ``--format`` takes it.
+    name: ClassVar[str]
+    #: How a file's name ends that asks for this format, as '.json'; None if no name does.
+    suffix: ClassVar[str | None] = None
+
+    @abstractmethod
+    def render(self, view: View) -> Iterator[str]:
+        """Yield a result as text, piece by piece: some results are larger than memory."""
+
+    def write(self, view: View, path: str) -> None:
+        """Write a result to a file, '-' for standard output. Raises InputError if it cannot be written."""
+        with replace_file(path) as file:
+            file.writelines(self.render(view))
+
+
+class Table(Format):
+    """What a result prints: with colours on a terminal, as plain text elsewhere."""
+
+    name = "table"
+
+    def render(self, view: View) -> Iterator[str]:
+        """Yield the table as plain text."""
+        yield _render_plain(view.table)
+
+    def write(self, view: View, path: str) -> None:
+        """Print to a terminal as it can show it; otherwise write plain text."""
+        if path == "-" and sys.stdout.isatty():
+            print_table(view.table)
+        else:
+            super().write(view, path)
+
+
+class Json(Format):
+    """The document of a result, in SI base units, indented for people who read it."""
+
+    name = "json"
+    suffix = ".json"
+
+    def render(self, view: View) -> Iterator[str]:
+        """Yield the document; parts of it that are functions are called when they are reached."""
+        return generate_json(view.document())
+
+
+class Csv(Format):
+    """The rows of a result with a header, in SI base units."""
+
+    name = "csv"
+    suffix = ".csv"
+
+    def render(self, view: View) -> Iterator[str]:
+        """Yield the header, then rows or blocks of rows."""
+        from ckptplan.storage.tables import csv_pieces
+
+        return csv_pieces(view.rows())
+
+
+#: Every format by name, the default first.
+FORMATS: dict[str, Format] = {one.name: one for one in (Table(), Json(), Csv())}
+
+
+def format_named(name: str) -> Format:
+    """Return the format called ``name``. Raises InputError with the nearest known one."""
+    if name not in FORMATS:
+        raise InputError(
+            f"there is no format {name!r}.{did_you_mean(name, FORMATS)}",
+            field="format",
+            value=name,
+            accepted=", ".join(FORMATS),
+        )
+    return FORMATS[name]
+
+
+def format_of_file(path: str) -> Format | None:
+    """Return the format that a file's name asks for, None if it asks for none."""
+    suffix = Path(path).suffix.lower()
+    return next((one for one in FORMATS.values() if suffix and one.suffix == suffix), None)
+
+
+def print_table(table: Callable[[Console], None]) -> None:
+    """Print to standard output."""
+    if sys.stdout.isatty():
+        from ckptplan.report.columns import make_console
+
+        table(make_console(sys.stdout))
+    else:
+        sys.stdout.write(_render_plain(table))
+
+
+def _render_plain(table: Callable[[Console], None]) -> str:
+    """Return a table as plain text, in characters that standard output can show."""
+    import io
+
+    from ckptplan.report.columns import make_console
+
+    encoding = sys.stdout.encoding or "utf-8"
+    buffer = io.TextIOWrapper(io.BytesIO(), encoding=encoding, errors="replace", newline="")
+    table(make_console(buffer, width=_find_width()))
+    buffer.seek(0)
+    return "".join(f"{line.rstrip()}\n" for line in buffer.read().splitlines())
+
+
+def _find_width() -> int:
+    """Return COLUMNS; or the width of the terminal that a pipe or pager probably leads to; or else 100."""
+    columns = os.environ.get("COLUMNS", "")
+    if columns.isascii() and columns.isdecimal() and 0 < int(columns[:9]) < 10_000:
+        return int(columns)
+    return min(_find_terminal_width() or _WIDE, _WIDE)
+
+
+def _find_terminal_width() -> int | None:
+    """Return the columns of the terminal that standard error or input belongs to, None if there is none.
+
+    Standard output may be a pipe to a pager or a filter, whose lines end at the same terminal.
+    """
+    for stream in (sys.stderr, sys.stdin):
+        try:
+            if stream is not None and stream.isatty():
+                return os.get_terminal_size(stream.fileno()).columns or None
+        except (OSError, ValueError):
+            # Closed, or no stream of the system.
+            continue
+    return None
+
+
+def json_text(document: Mapping[str, Any]) -> str:
+    """Return JSON as the program prints it."""
+    return "".join(generate_json(document))
+
+
+def generate_json(document: Mapping[str, Any]) -> Iterator[str]:
+    """Yield JSON as the program prints it: two spaces a level, NaN and infinity refused with ValueError."""
+    import json  # --help names the format, and writes nothing
+
+    yield from _generate(document, encode=json.JSONEncoder(allow_nan=False).encode, margin="\n")
+    yield "\n"
+
+
+def _generate(value: Any, *, encode: Callable[[Any], str], margin: str) -> Iterator[str]:
+    if callable(value):
+        value = value()
+    deeper = f"{margin}  "
+    if isinstance(value, Mapping) and value:
+        opening = "{"
+        for name, member in value.items():
+            yield f"{opening}{deeper}{encode(name)}: "
+            yield from _generate(member, encode=encode, margin=deeper)
+            opening = ","
+        yield f"{margin}}}"
+    elif isinstance(value, (list, tuple)) and value and not isinstance(value, Column):
+        opening = "["
+        for member in value:
+            yield f"{opening}{deeper}"
+            yield from _generate(member, encode=encode, margin=deeper)
+            opening = ","
+        yield f"{margin}]"
+    else:
+        yield encode(value)

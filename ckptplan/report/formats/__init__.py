@@ -1,1 +1,0 @@
-"""Output formats: one module each, found by the registry."""
