@@ -128,7 +128,7 @@ class Network(CheckedModel):
 
     Without a ``kind`` the sizes follow the paper's setting: the state is one membrane value per neuron and
     sample, eq. (3); the spikes of all steps stay stored as indices; each layer has one dense recurrent weight
-    matrix. With a kind they follow from the layers of that kind (``model/network_kinds.py``).
+    matrix. With a kind they follow from the layers of that kind (``KINDS``).
     Raises InputError.
     """
 
