@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from ckptplan.schedule.simulator import IllegalAction, Trace
     from ckptplan.storage.plans import load_plan, save_plan
     from ckptplan.storage.schedules import load_schedule
-    from ckptplan.storage.toml_files import load_workload, save_profile, save_workload
+    from ckptplan.storage.toml_files import load_profile, load_workload, save_profile, save_workload
     from ckptplan.studies.largest import Reach, largest
     from ckptplan.studies.machines import MachineComparison, compare_machines
     from ckptplan.studies.pareto import ParetoFront, pareto
@@ -70,39 +70,27 @@ __all__ = [
     "sweep",
 ]
 
-_HOMES = {
-    "CkptplanError": "ckptplan.errors",
-    "HardwareProfile": "ckptplan.model.profile",
-    "IllegalAction": "ckptplan.schedule.simulator",
-    "Infeasible": "ckptplan.errors",
-    "InputError": "ckptplan.errors",
-    "MachineComparison": "ckptplan.studies.machines",
-    "MissingExtra": "ckptplan.errors",
-    "ParetoFront": "ckptplan.studies.pareto",
-    "Plan": "ckptplan.model.plan",
-    "Reach": "ckptplan.studies.largest",
-    "Schedule": "ckptplan.schedule.schedule",
-    "Trace": "ckptplan.schedule.simulator",
-    "Workload": "ckptplan.model.workload",
-    "actions": "ckptplan.planning.playback",
-    "compare": "ckptplan.planning.optimize",
-    "execute": "ckptplan.execution.execute",
-    "compare_machines": "ckptplan.studies.machines",
-    "largest": "ckptplan.studies.largest",
-    "load_plan": "ckptplan.storage.plans",
-    "load_profile": "ckptplan.storage.toml_files",
-    "load_schedule": "ckptplan.storage.schedules",
-    "load_workload": "ckptplan.storage.toml_files",
-    "optimize": "ckptplan.planning.optimize",
-    "pareto": "ckptplan.studies.pareto",
-    "save_plan": "ckptplan.storage.plans",
-    "save_profile": "ckptplan.storage.toml_files",
-    "save_schedule": "ckptplan.planning.playback",
-    "save_workload": "ckptplan.storage.toml_files",
-    "sensitivity": "ckptplan.studies.sensitivity",
-    "simulate": "ckptplan.planning.playback",
-    "sweep": "ckptplan.studies.sweep",
+#: Module -> the public names that it defines.
+_PUBLIC = {
+    "ckptplan.errors": ("CkptplanError", "Infeasible", "InputError", "MissingExtra"),
+    "ckptplan.execution.execute": ("execute",),
+    "ckptplan.model.plan": ("Plan",),
+    "ckptplan.model.profile": ("HardwareProfile",),
+    "ckptplan.model.workload": ("Workload",),
+    "ckptplan.planning.optimize": ("compare", "optimize"),
+    "ckptplan.planning.playback": ("actions", "save_schedule", "simulate"),
+    "ckptplan.schedule.schedule": ("Schedule",),
+    "ckptplan.schedule.simulator": ("IllegalAction", "Trace"),
+    "ckptplan.storage.plans": ("load_plan", "save_plan"),
+    "ckptplan.storage.schedules": ("load_schedule",),
+    "ckptplan.storage.toml_files": ("load_profile", "load_workload", "save_profile", "save_workload"),
+    "ckptplan.studies.largest": ("Reach", "largest"),
+    "ckptplan.studies.machines": ("MachineComparison", "compare_machines"),
+    "ckptplan.studies.pareto": ("ParetoFront", "pareto"),
+    "ckptplan.studies.sensitivity": ("sensitivity",),
+    "ckptplan.studies.sweep": ("sweep",),
 }
+_HOMES = {name: module for module, names in _PUBLIC.items() for name in names}
 
 
 def __getattr__(name: str) -> Any:

@@ -5,10 +5,8 @@ The headroom is the share of a local memory that plans leave free.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Any
 
 from ckptplan.errors import InputError
 from ckptplan.units import ACCEPTED_HEADROOM, format_bytes, format_share
@@ -44,11 +42,6 @@ def add_headroom(budget: int, headroom: float) -> int:
 def find_memory(budget: int, headroom: float, *, machine: int) -> int:
     """Return the memory that a budget is the rest of, in bytes: the machine's, or the least that leaves it."""
     return machine if rest_of(machine, headroom) == budget else add_headroom(budget, headroom)
-
-
-def without_zero_headroom(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fields of a document or a hash; no headroom is left out, as before there was any."""
-    return {name: value for name, value in fields.items() if value or name != "headroom"}
 
 
 def _remaining_share(headroom: float) -> Fraction:

@@ -1,10 +1,10 @@
 """Defines the record of a calibration: its machine, its repeats, and the accuracy of its times."""
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, SerializerFunctionWrapHandler, model_serializer
+from pydantic import BaseModel, ConfigDict, Field
 
-from ckptplan.model.checked import Name, Text
+from ckptplan.model.checked import IF_ANY, Name, Text
 from ckptplan.units import format_threads
 
 #: The largest number of threads that can be asked for.
@@ -33,9 +33,9 @@ class Calibration(BaseModel):
     threads: Annotated[
         int, Field(ge=1, le=MOST_THREADS, description="threads that ran the cell on the processor")
     ]
-    torch: Annotated[Text | None, Field(description="version of PyTorch, if it ran the cell")] = None
-    jax: Annotated[Text | None, Field(description="version of JAX, if it ran the cell")] = None
-    tape: Annotated[Text | None, Field(description="kind of tapes, if JAX ran the cell")] = None
+    torch: Annotated[Text | None, IF_ANY, Field(description="version of PyTorch, if it ran the cell")] = None
+    jax: Annotated[Text | None, IF_ANY, Field(description="version of JAX, if it ran the cell")] = None
+    tape: Annotated[Text | None, IF_ANY, Field(description="kind of tapes, if JAX ran the cell")] = None
     date: Annotated[Text, Field(description="UTC, ISO 8601")]
     seed: Annotated[int, Field(ge=-(2**63), lt=2**63)]
     clock: Annotated[
@@ -66,14 +66,6 @@ class Calibration(BaseModel):
         dict[Name, Measured],
         Field(description="field, or recorded_seconds (a recorded step) -> repeats, spread and fit"),
     ] = Field(default_factory=dict)
-
-    @model_serializer(mode="wrap")
-    def _leave_out_the_other_framework(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Return the fields, without what is only of the framework that did not run the cell."""
-        document: dict[str, Any] = serialize(self)
-        return {
-            name: value for name, value in document.items() if name not in ("torch", "jax", "tape") or value
-        }
 
     @property
     def framework(self) -> str:

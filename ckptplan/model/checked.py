@@ -76,6 +76,9 @@ def _limit(value: object) -> int | None:
     return None if value is None else parse_optional_bytes(value)
 
 
+#: A field that documents leave out if it is None, or if it is nothing, as before there was such a field.
+IF_GIVEN: Any = Field(exclude_if=lambda value: value is None)
+IF_ANY: Any = Field(exclude_if=lambda value: not value)
 #: Bytes, zero allowed.
 Bytes = Annotated[int, BeforeValidator(parse_bytes), Field(ge=0, le=MAX_BYTES)]
 #: Bytes of something that exists.

@@ -1,11 +1,10 @@
 """Defines the goal of a plan: the objective, the limits, and the strategies to choose from."""
 
-from typing import Annotated, Any, ClassVar, Literal, TypeAlias
+from typing import Annotated, ClassVar, Literal, TypeAlias
 
-from pydantic import Field, SerializerFunctionWrapHandler, model_serializer
+from pydantic import Field
 
-from ckptplan.model.budget import without_zero_headroom
-from ckptplan.model.checked import CheckedModel, FirstFault, Headroom, Limit, Name, PositiveBytes, Share
+from ckptplan.model.checked import IF_ANY, CheckedModel, FirstFault, Headroom, Limit, Name, PositiveBytes, Share
 
 #: What to minimise; 'balanced' is the knee of the front of time and memory.
 ObjectiveName: TypeAlias = Literal["time", "memory", "balanced"]
@@ -30,7 +29,7 @@ class Goal(CheckedModel):
         PositiveBytes | None, Field(description="local budget of one unit, headroom taken off")
     ] = None
     headroom: Annotated[
-        Headroom, Field(description="share of local memory left free, of which local_bytes is the rest")
+        Headroom, IF_ANY, Field(description="share of local memory left free, of which local_bytes is the rest")
     ] = 0.0
     remote_bytes: Annotated[Limit, Field(description="remote budget in all; none: unbounded")] = None
     strategies: Annotated[
@@ -39,8 +38,3 @@ class Goal(CheckedModel):
     effort: Annotated[EffortName, Field(description="how much work the search for optimal schedules is")] = (
         "quick"
     )
-
-    @model_serializer(mode="wrap")
-    def _leave_out_no_headroom(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Return the fields, without a headroom of zero, as before there was any."""
-        return without_zero_headroom(serialize(self))

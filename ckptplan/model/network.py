@@ -12,10 +12,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import Field, SerializerFunctionWrapHandler, model_serializer, model_validator
+from pydantic import Field, model_validator
 
 from ckptplan.errors import InputError
-from ckptplan.model.checked import Bytes, CheckedModel, Count, Share, Text
+from ckptplan.model.checked import IF_GIVEN, Bytes, CheckedModel, Count, Share, Text
 
 #: The types of numbers that networks compute in, and the bytes of each.
 ITEM_BYTES = {"float64": 8, "float32": 4, "float16": 2, "bfloat16": 2}
@@ -128,7 +128,7 @@ class Network(CheckedModel):
 
     Without a ``kind`` the sizes follow the paper's setting: the state is one membrane value per neuron and
     sample, eq. (3); the spikes of all steps stay stored as indices; each layer has one dense recurrent weight
-    matrix. With a kind they follow from the layers of that kind (``model/network_kinds.py``).
+    matrix. With a kind they follow from the layers of that kind (``KINDS``).
     Raises InputError.
     """
 
@@ -148,14 +148,19 @@ class Network(CheckedModel):
     ] = 0
     kind: Annotated[
         Literal["gru", "lstm", "snn", "convlstm"] | None,
+        IF_GIVEN,
         Field(description="what the layers are; none: the paper's"),
     ] = None
     inputs: Annotated[
-        Count | None, Field(description="input values per sample and step; of a ConvLSTM, its channels")
+        Count | None,
+        IF_GIVEN,
+        Field(description="input values per sample and step; of a ConvLSTM, its channels"),
     ] = None
-    height: Annotated[Count | None, Field(description="rows of the images of a ConvLSTM")] = None
-    width: Annotated[Count | None, Field(description="columns of the images of a ConvLSTM")] = None
-    kernel: Annotated[Count | None, Field(description="rows, and columns, of the filters of a ConvLSTM")] = None
+    height: Annotated[Count | None, IF_GIVEN, Field(description="rows of the images of a ConvLSTM")] = None
+    width: Annotated[Count | None, IF_GIVEN, Field(description="columns of the images of a ConvLSTM")] = None
+    kernel: Annotated[
+        Count | None, IF_GIVEN, Field(description="rows, and columns, of the filters of a ConvLSTM")
+    ] = None
 
     @model_validator(mode="before")
     @classmethod
@@ -190,16 +195,6 @@ class Network(CheckedModel):
                 accepted=f"a whole number from {self.layers}",
             )
         return self
-
-    @model_serializer(mode="wrap")
-    def _leave_out_no_kind(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Return the fields, without those of a kind where there is none, as before there were kinds."""
-        document: dict[str, Any] = serialize(self)
-        return {
-            name: value
-            for name, value in document.items()
-            if value is not None or name not in ("kind", *_WITH_KIND)
-        }
 
     def sizes(self, *, units: int) -> dict[str, int]:
         """Return the byte sizes per unit by field name, each rounded up to whole bytes."""

@@ -6,14 +6,14 @@ from pydantic import (
     BaseModel,
     ConfigDict,
     Field,
-    SerializerFunctionWrapHandler,
-    model_serializer,
     model_validator,
 )
 
 from ckptplan.errors import InputError, did_you_mean
-from ckptplan.model.budget import take_headroom, without_zero_headroom
+from ckptplan.model.budget import take_headroom
 from ckptplan.model.checked import (
+    IF_ANY,
+    IF_GIVEN,
     CheckedModel,
     Count,
     FlopRate,
@@ -84,7 +84,7 @@ class HardwareProfile(CheckedModel):
     ] = 1
     local_bytes: Annotated[PositiveBytes, Field(description="local memory of one unit, bytes")]
     headroom: Annotated[
-        Headroom, Field(description="share of local memory that plans leave free, from 0 to below 1")
+        Headroom, IF_ANY, Field(description="share of local memory that plans leave free, from 0 to below 1")
     ] = 0.0
     remote_bytes: Annotated[
         Limit, Field(description="remote memory in all, bytes; none, or 'unbounded': no limit")
@@ -111,22 +111,26 @@ class HardwareProfile(CheckedModel):
     power_watts: Annotated[Watts | None, Field(description="power under load, watts")] = None
     idle_power_watts: Annotated[Watts | None, Field(description="idle power, watts")] = None
     float64_flops_per_second: Annotated[
-        FlopRate | None, Field(description="peak of all units in float64, operations per second")
+        FlopRate | None, IF_GIVEN, Field(description="peak of all units in float64, operations per second")
     ] = None
     float32_flops_per_second: Annotated[
-        FlopRate | None, Field(description="peak of all units in float32, operations per second")
+        FlopRate | None, IF_GIVEN, Field(description="peak of all units in float32, operations per second")
     ] = None
     float16_flops_per_second: Annotated[
-        FlopRate | None, Field(description="peak of all units in float16 and bfloat16, operations per second")
+        FlopRate | None,
+        IF_GIVEN,
+        Field(description="peak of all units in float16 and bfloat16, operations per second"),
     ] = None
     local_bytes_per_second: Annotated[
-        Rate | None, Field(description="peak of local memory, all units together, bytes per second")
+        Rate | None, IF_GIVEN, Field(description="peak of local memory, all units together, bytes per second")
     ] = None
     launch_seconds: Annotated[
-        Seconds | None, Field(description="what each kernel of a step takes besides its work, seconds")
+        Seconds | None,
+        IF_GIVEN,
+        Field(description="what each kernel of a step takes besides its work, seconds"),
     ] = None
     price_per_hour: Annotated[
-        Price | None, Field(description="price of an hour, in a currency of your choice")
+        Price | None, IF_GIVEN, Field(description="price of an hour, in a currency of your choice")
     ] = None
     sources: dict[str, Source] = Field(default_factory=dict, description="field -> where its number comes from")
 
@@ -164,12 +168,6 @@ class HardwareProfile(CheckedModel):
         take_headroom(self.local_bytes, self.headroom)
         return self
 
-    @model_serializer(mode="wrap")
-    def _leave_out_no_headroom(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Return the fields, without a headroom of zero and without peaks that are not known, as before."""
-        document = without_zero_headroom(serialize(self))
-        return {name: value for name, value in document.items() if value is not None or name not in PEAKS}
-
     @property
     def local_budget_bytes(self) -> int:
         """The local memory of one unit that plans may use: what the headroom leaves, rounded down."""
@@ -191,7 +189,7 @@ class HardwareProfile(CheckedModel):
 
         A profile without headroom keeps the hash that it had before there was any.
         """
-        return digest(without_zero_headroom(self.numbers()))
+        return digest({name: value for name, value in self.numbers().items() if value or name != "headroom"})
 
 
 def _is_nothing(size: object) -> bool:

@@ -1,12 +1,12 @@
 """One decision of a schedule that parameters alone do not determine (docs/optimality.md)."""
 
 import enum
-from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated
 
-from pydantic import ConfigDict, Field
+from pydantic import Field
 
+from ckptplan.model.record import MappingRecord
 from ckptplan.units import MAX_STEPS
 
 _Steps = Annotated[int, Field(strict=True, ge=1, le=MAX_STEPS)]
@@ -76,10 +76,8 @@ FORMS = frozenset(
 
 
 @dataclass(frozen=True, kw_only=True)
-class Split:
+class Split(MappingRecord):
     """The first decision about every part of ``steps`` steps and ``units`` units of free local memory."""
-
-    __pydantic_config__ = ConfigDict(extra="forbid")
 
     where: Annotated[Where, Field(description="where the first state is kept")]
     steps: Annotated[_Steps, Field(description="steps of the part, in chunks")]
@@ -89,13 +87,3 @@ class Split:
     count: Annotated[
         _Count, Field(description="number of segments, or of steps recorded on the way; 0 without any")
     ] = 0
-
-    def keys(self) -> Iterable[str]:
-        """Return the names of the fields."""
-        return self.__dict__.keys()
-
-    def __getitem__(self, name: str) -> Any:
-        return self.__dict__[name]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self.__dict__)

@@ -6,14 +6,14 @@ from pydantic import (
     BaseModel,
     ConfigDict,
     Field,
-    SerializerFunctionWrapHandler,
-    model_serializer,
     model_validator,
 )
 
 from ckptplan.errors import InputError, did_you_mean, quote_value
 from ckptplan.model.calibration import Calibration
 from ckptplan.model.checked import (
+    IF_ANY,
+    IF_GIVEN,
     Bytes,
     CheckedModel,
     Count,
@@ -44,14 +44,12 @@ class Basis(BaseModel):
 
     kind: Literal["assumed", "derived", "estimated", "measured"]
     why: Annotated[Text, Field(min_length=1)]
-    low: Annotated[Seconds | None, Field(description="an estimated time is at least this, seconds")] = None
-    high: Annotated[Seconds | None, Field(description="an estimated time is at most this, seconds")] = None
-
-    @model_serializer(mode="wrap")
-    def _leave_out_no_interval(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Return the fields, without an interval where there is none, as before times could be estimated."""
-        document: dict[str, Any] = serialize(self)
-        return {name: value for name, value in document.items() if value is not None}
+    low: Annotated[
+        Seconds | None, IF_GIVEN, Field(description="an estimated time is at least this, seconds")
+    ] = None
+    high: Annotated[
+        Seconds | None, IF_GIVEN, Field(description="an estimated time is at most this, seconds")
+    ] = None
 
 
 class Workload(CheckedModel):
@@ -73,7 +71,9 @@ class Workload(CheckedModel):
     )
     network: Annotated[Network | None, Field(description="derives the byte sizes; needs units")] = None
     operations: Annotated[
-        Operations | None, Field(description="the work of a step, to estimate times by; none: the network's")
+        Operations | None,
+        IF_ANY,
+        Field(description="the work of a step, to estimate times by; none: the network's"),
     ] = None
     state_bytes: Annotated[PositiveBytes, Field(description="M_s, one state on one unit, bytes")]
     tape_bytes: Annotated[PositiveBytes, Field(description="M_a, the tape of one step on one unit, bytes")]
@@ -89,13 +89,15 @@ class Workload(CheckedModel):
         Seconds, Field(description="o, what recording the tape adds to a step")
     ] = 0.0
     advance_seconds: Annotated[
-        Seconds, Field(description="a, what a run of steps without tape takes besides its steps")
+        Seconds, IF_ANY, Field(description="a, what a run of steps without tape takes besides its steps")
     ] = 0.0
     chunk_seconds: Annotated[
-        Seconds, Field(description="k, what recording and reversing a run of steps takes besides its steps")
+        Seconds,
+        IF_ANY,
+        Field(description="k, what recording and reversing a run of steps takes besides its steps"),
     ] = 0.0
-    save_seconds: Annotated[Seconds, Field(description="s, storing a state in local memory")] = 0.0
-    load_seconds: Annotated[Seconds, Field(description="l, loading a state from local memory")] = 0.0
+    save_seconds: Annotated[Seconds, IF_ANY, Field(description="s, storing a state in local memory")] = 0.0
+    load_seconds: Annotated[Seconds, IF_ANY, Field(description="l, loading a state from local memory")] = 0.0
     timed_on: Annotated[Text | None, Field(description="the profile that the times belong to")] = None
     cell: Annotated[Text | None, Field(description="the cell that `validate` runs")] = None
     calibration: Annotated[
@@ -140,16 +142,6 @@ class Workload(CheckedModel):
                     f"{did_you_mean(field, type(self).model_fields)}"
                 )
         return self
-
-    @model_serializer(mode="wrap")
-    def _leave_out_free_actions(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Return the fields, without free actions and without operations, as before there were any."""
-        document: dict[str, Any] = serialize(self)
-        return {
-            field: value
-            for field, value in document.items()
-            if value or field not in (*ACTION_TIMES, "operations")
-        }
 
     def with_steps(self, steps: int) -> "Workload":
         """Return the same job over ``steps`` time steps."""

@@ -37,13 +37,23 @@ def read_text(path: str | Path, *, most: int = MOST_CHARACTERS) -> str:
 
     Raises InputError, with the file's name.
     """
+    with open_text(path) as file:
+        # A byte order mark is no part of the text.
+        text = file.read(most + 2).removeprefix("\ufeff")
+    if len(text) > most:
+        raise InputError("is too large", source=str(path), accepted=f"files up to {most // 2**20} MiB")
+    return text
+
+
+@contextmanager
+def open_text(path: str | Path) -> Iterator[TextIO]:
+    """Open a file for reading; '-' is standard input. Raises InputError, also for what happens within."""
     try:
         if str(path) == "-":
-            # As of a file, a byte order mark is no part of the text.
-            text = require_stdin().read(most + 2).removeprefix("\ufeff")
+            yield _require_stdin()
         else:
-            with Path(check_file_name(path)).open(encoding="utf-8-sig") as file:
-                text = file.read(most + 1)
+            with Path(check_file_name(path)).open(encoding="utf-8") as file:
+                yield file
     except UnicodeDecodeError as error:
         raise InputError(f"is not UTF-8 text (byte {error.start})", source=str(path)) from None
     except OSError as error:
@@ -52,12 +62,9 @@ def read_text(path: str | Path, *, most: int = MOST_CHARACTERS) -> str:
         raise
     except ValueError as error:  # an impossible file name
         raise InputError(f"cannot be read: {error}", source=quote_value(str(path))) from None
-    if len(text) > most:
-        raise InputError("is too large", source=str(path), accepted=f"files up to {most // 2**20} MiB")
-    return text
 
 
-def require_stdin() -> TextIO:
+def _require_stdin() -> TextIO:
     """Return standard input. Raises InputError if the program was started without one."""
     if sys.stdin is None:
         raise InputError("is closed", source="standard input", accepted="a file, or text to read")

@@ -6,12 +6,12 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from ckptplan.errors import InputError, did_you_mean, quote_value
-from ckptplan.model.plan import KIND, SCHEMA_VERSION, Plan
+from ckptplan.model.plan import SCHEMA_VERSION, Plan
 from ckptplan.model.profile import HardwareProfile
 from ckptplan.model.workload import Workload
 from ckptplan.storage.files import MOST_CHARACTERS, parse_json, read_text, write_text
 from ckptplan.storage.schedules import KIND as SCHEDULE
-from ckptplan.storage.versions import check_version
+from ckptplan.storage.versions import check_kind
 from ckptplan.strategies.registry import strategy_of
 
 #: The most characters of a plan that holds the decisions of a solved schedule.
@@ -56,15 +56,9 @@ def load_plan(path: str | Path) -> Plan:
     if f'"{SCHEDULE}"' in text.partition("\n")[0]:
         raise InputError("is a schedule; give the plan that it was made from", source=source)
     document = parse_json(text, source=source)
-    if document.get("kind") != KIND:
-        raise InputError(
-            f"{quote_value(document.get('kind'))} is not a plan",
-            field="kind",
-            accepted=repr(KIND),
-            source=source,
-        )
+    version = check_kind(document, kind="plan", source=source)
     _check_size(text, document, source=source)
-    if check_version(document.get("schema_version"), kind="plan", source=source) == 1:
+    if version == 1:
         document = _convert_version_1(document)
     try:
         parts = {

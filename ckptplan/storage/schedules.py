@@ -9,14 +9,13 @@ import csv
 import dataclasses
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal, TextIO, get_args
 
 from ckptplan.errors import InputError, did_you_mean, quote_value
 from ckptplan.schedule.actions import Action, Tier
-from ckptplan.storage.files import check_file_name, parse_json, require_stdin
-from ckptplan.storage.versions import check_version
+from ckptplan.storage.files import open_text, parse_json
+from ckptplan.storage.versions import check_kind
 from ckptplan.units import MAX_STEPS
 
 KIND = "ckptplan.schedule"
@@ -73,7 +72,7 @@ def load_schedule(path: str | Path, *, steps: int | None = None) -> Iterator[Act
     the actions are read, with the line and the field that is not accepted.
     """
     source = "standard input" if str(path) == "-" else str(path)
-    with _open(path) as file:
+    with open_text(path) as file:
         lines = _read_lines(file, source=source)
         first = next(lines, "")
         if first.startswith("{"):
@@ -107,21 +106,6 @@ def _is_end(lines: Iterator[str], *, source: str) -> bool:
     return True
 
 
-@contextmanager
-def _open(path: str | Path) -> Iterator[TextIO]:
-    if str(path) == "-":
-        yield require_stdin()
-        return
-    try:
-        file = Path(check_file_name(path)).open(encoding="utf-8")  # noqa: SIM115 - closed below
-    except OSError as error:
-        raise InputError(f"cannot be read: {error.strerror}", source=str(path)) from None
-    except ValueError as error:  # an impossible file name
-        raise InputError(f"cannot be read: {error}", source=quote_value(str(path))) from None
-    with file:
-        yield file
-
-
 def _read_lines(file: TextIO, *, source: str) -> Iterator[str]:
     number = 0
     try:
@@ -142,15 +126,8 @@ def _read_lines(file: TextIO, *, source: str) -> Iterator[str]:
         raise InputError(f"cannot be read: {error.strerror}", source=source) from None
 
 
-def _check_head(head: Mapping[str, Any], *, steps: int | None, source: str) -> None:
-    if head.get("kind") != KIND:
-        raise InputError(
-            f"{quote_value(head.get('kind'))} is not a schedule",
-            field="kind",
-            accepted=repr(KIND),
-            source=source,
-        )
-    check_version(head.get("schema_version"), kind="schedule", source=source)
+def _check_head(head: dict[str, Any], *, steps: int | None, source: str) -> None:
+    check_kind(head, kind="schedule", source=source)
     _check_step(head.get("steps"), "steps", source=source)
     if steps is not None and head.get("steps") != steps:
         raise InputError(

@@ -22,6 +22,18 @@ def drop_version(document: dict[str, Any], *, kind: Kind, source: str) -> dict[s
     return {key: value for key, value in document.items() if key != "schema_version"}
 
 
+def check_kind(document: dict[str, Any], *, kind: Kind, source: str) -> int:
+    """Return the version of a document of this kind. Raises InputError for another kind or version."""
+    if document.get("kind") != f"ckptplan.{kind}":
+        raise InputError(
+            f"{quote_value(document.get('kind'))} is not a {kind}",
+            field="kind",
+            accepted=repr(f"ckptplan.{kind}"),
+            source=source,
+        )
+    return check_version(document.get("schema_version"), kind=kind, source=source)
+
+
 def check_version(version: object, *, kind: Kind, source: str) -> int:
     """Return the version. Raises InputError if this program cannot read it."""
     if type(version) is not int or not _OLDEST <= version <= WRITTEN[kind]:
