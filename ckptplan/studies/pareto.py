@@ -19,6 +19,7 @@ from ckptplan.cost.exact import Cost, overhead
 from ckptplan.errors import Infeasible, InputError
 from ckptplan.model.budget import Budget
 from ckptplan.model.display import Displayed
+from ckptplan.model.goal import ObjectiveName
 from ckptplan.model.plan import Plan
 from ckptplan.model.profile import HardwareProfile
 from ckptplan.model.progress import Progress, StagedProgress
@@ -375,6 +376,7 @@ class ParetoFront(Displayed, Sequence[Plan]):
         self._request = request
         self._question = request.question().replace(strategies=tuple(one.strategy.name for one in fronts))
         self._fronts = fronts
+        self._plans: dict[ObjectiveName, Plan] = {}
         self._together, self._origins = merge_fronts(one.front for one in fronts)
         #: What no schedule can be faster than; without budgets unless ``optimal`` is compared.
         self.bounds: LowerBounds = bounds or next((one.bounds for one in fronts if one.bounds), NO_BOUNDS)
@@ -536,10 +538,10 @@ class ParetoFront(Displayed, Sequence[Plan]):
         # Of equal points, take the fastest, which is the last.
         return int(last - np.argmin(share[::-1]))
 
-    @cached_property
+    @property
     def knee(self) -> Plan:
         """The knee within the budget, as ``optimize(objective='balanced')``. Raises Infeasible."""
-        return self._search(self._request.replace(objective="balanced")).best()
+        return self._find_best("balanced")
 
     def at(self, local_bytes: int | str) -> Plan:
         """Return the plan to run within a budget of one unit, as ``optimize``.
@@ -561,10 +563,10 @@ class ParetoFront(Displayed, Sequence[Plan]):
         several = len(self.by_strategy) > 1
         return find_reason(question, subject=f"{names} {'do' if several else 'does'} not fit")
 
-    @cached_property
+    @property
     def best(self) -> Plan:
         """The plan to run within the budget, as ``optimize``. Raises Infeasible."""
-        return self._search(self._request).best()
+        return self._find_best(self._request.goal.objective)
 
     def _plan(self, place: int) -> Plan:
         """Return the plan of a point, for the memory that it needs."""
@@ -572,6 +574,12 @@ class ParetoFront(Displayed, Sequence[Plan]):
         answer = self._fronts[which].answers[index]
         own = self._within(int(self.local_peak_bytes[place]))
         return dataclasses.replace(own, own_budget=True).plan(answer)
+
+    def _find_best(self, objective: ObjectiveName) -> Plan:
+        """Return the plan to run for an objective, which is searched for once. Raises Infeasible."""
+        if objective not in self._plans:
+            self._plans[objective] = self._search(self._request.replace(objective=objective)).best()
+        return self._plans[objective]
 
     def _search(self, request: Request) -> Ranking:
         """Search the strategies of this front within the budget of a request."""
