@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -185,9 +187,6 @@ def count_segment_recomputed(length: Integers, chunk: Integers) -> Integers:
     return steps
 
 
-_REMOTE_CHUNKS = TwoLevels(segment="remote_chunk_size")
-
-
 def _printed(*, low: Columns, high: Columns, costs: StepCosts) -> Cost:
     communications = paper.communications_double(T=costs.steps, remote_chunk_size=high["remote_chunk_size"])
     return Cost(
@@ -209,31 +208,20 @@ def _printed(*, low: Columns, high: Columns, costs: StepCosts) -> Cost:
     )
 
 
-class Double(ClosedForm):
-    """Remote checkpoints far apart, and local checkpoints between them.
+class RemoteSegments(ClosedForm):
+    """Segments with a remote checkpoint each, which is read once and held while the segment is reversed.
 
-    Section III-E of the paper; a remote checkpoint is read once and held while its segment is reversed.
+    Subclasses say how a segment is cut into chunks (``levels_of``) and reversed.
     """
 
-    name = "double"
-    rank = 4
-    parameter_names = ("chunk_size", "remote_chunk_size")
-    printed = staticmethod(_printed)
-    transfers = _REMOTE_CHUNKS.transfers
+    levels_of: ClassVar[TwoLevels]
 
-    def candidates(self, *, costs: StepCosts, budget: Budget) -> Box | None:
-        capacity = Capacity.within(budget, costs=costs)
-        least = ceil_div(costs.steps, capacity.remote_checkpoints + 1)
-        most = min(costs.steps, capacity.tapes * (capacity.local_checkpoints + 1))
-        if capacity.tapes < 1 or most < least:
-            return None
-        return Box(
-            low={"chunk_size": 1, "remote_chunk_size": least},
-            high={"chunk_size": capacity.tapes, "remote_chunk_size": most},
-        )
+    @abstractmethod
+    def reverse_segment(self, start: int, end: int, parameters: Parameters) -> Iterator[Action]:
+        """Yield the actions that reverse steps start..end-1, from the state before them."""
 
     def counts(self, *, low: Columns, high: Columns, steps: int) -> Counts:
-        two = _REMOTE_CHUNKS.levels(low=low, high=high, steps=steps)
+        two = self.levels_of.levels(low=low, high=high, steps=steps)
         return Counts(
             recomputed_steps=two.recomputed_steps,
             remote_writes=two.outer,
@@ -250,29 +238,57 @@ class Double(ClosedForm):
         )
 
     def admits(self, *, low: Columns, high: Columns, steps: int) -> npt.NDArray[np.bool_]:
-        return _REMOTE_CHUNKS.chunk_within_segment(low=low, high=high)
+        return self.levels_of.chunk_within_segment(low=low, high=high)
 
     def bound_transfers(self, *, low: Columns, high: Columns, steps: int) -> TransferBounds:
-        return _REMOTE_CHUNKS.bound_transfers(low=low, high=high, steps=steps)
+        return self.levels_of.bound_transfers(low=low, high=high, steps=steps)
 
     def clamp(self, parameters: Parameters, *, steps: int) -> Parameters:
-        return _REMOTE_CHUNKS.clamp(parameters, steps=steps)
+        return Parameters({**parameters, **self.levels_of.clamp(parameters, steps=steps)})
 
     def actions(
         self, parameters: Parameters, *, steps: int, splits: Sequence[Split] | None = None
     ) -> Iterator[Action]:
-        chunk, segment = parameters["chunk_size"], parameters["remote_chunk_size"]
+        segment = parameters["remote_chunk_size"]
         ends = cut_range(0, steps, segment)
         for end in ends:
             start = max(0, end - segment)
             yield Save(start, Tier.REMOTE)
             yield Advance(start, end)
-        yield from reverse_locally(ends[-1] if ends else 0, steps, chunk)
+        yield from self.reverse_segment(ends[-1] if ends else 0, steps, parameters)
         for end in reversed(ends):
             start = max(0, end - segment)
             yield Load(start, Tier.REMOTE)
             yield Free(start, Tier.REMOTE)
-            yield from reverse_locally(start, end, chunk)
+            yield from self.reverse_segment(start, end, parameters)
+
+
+class Double(RemoteSegments):
+    """Remote checkpoints far apart, and local checkpoints between them.
+
+    Section III-E of the paper; a remote checkpoint is read once and held while its segment is reversed.
+    """
+
+    name = "double"
+    rank = 4
+    parameter_names = ("chunk_size", "remote_chunk_size")
+    printed = staticmethod(_printed)
+    levels_of = TwoLevels(segment="remote_chunk_size")
+    transfers = levels_of.transfers
+
+    def candidates(self, *, costs: StepCosts, budget: Budget) -> Box | None:
+        capacity = Capacity.within(budget, costs=costs)
+        least = ceil_div(costs.steps, capacity.remote_checkpoints + 1)
+        most = min(costs.steps, capacity.tapes * (capacity.local_checkpoints + 1))
+        if capacity.tapes < 1 or most < least:
+            return None
+        return Box(
+            low={"chunk_size": 1, "remote_chunk_size": least},
+            high={"chunk_size": capacity.tapes, "remote_chunk_size": most},
+        )
+
+    def reverse_segment(self, start: int, end: int, parameters: Parameters) -> Iterator[Action]:
+        return reverse_locally(start, end, parameters["chunk_size"])
 
 
 _SEGMENTS = TwoLevels(segment="segment_size")
@@ -352,10 +368,7 @@ class _GrowingLevels(TwoLevels):
         )
 
 
-_GROWING_CHUNKS = _GrowingLevels(segment="remote_chunk_size")
-
-
-class DoubleGrowing(ClosedForm):
+class DoubleGrowing(RemoteSegments):
     """Double with chunks that grow within each segment: equal recomputation, less memory.
 
     Segments of ``remote_chunk_size`` steps, as in Double, each cut into chunks as in Growing.
@@ -365,7 +378,8 @@ class DoubleGrowing(ClosedForm):
     rank = 7
     parameter_names = ("chunk_size", "remote_chunk_size", "state_units", "tape_units")
     always_regular = False
-    transfers = _GROWING_CHUNKS.transfers
+    levels_of = _GrowingLevels(segment="remote_chunk_size")
+    transfers = levels_of.transfers
 
     def candidates(self, *, costs: StepCosts, budget: Budget) -> Box | None:
         capacity = Capacity.within(budget, costs=costs)
@@ -379,51 +393,12 @@ class DoubleGrowing(ClosedForm):
             high={"chunk_size": capacity.tapes, "remote_chunk_size": costs.steps, **fixed},
         )
 
-    def counts(self, *, low: Columns, high: Columns, steps: int) -> Counts:
-        two = _GROWING_CHUNKS.levels(low=low, high=high, steps=steps)
-        return Counts(
-            recomputed_steps=two.recomputed_steps,
-            remote_writes=two.outer,
-            remote_reads=two.outer,
-            messages=2 * two.outer,
-            advances=two.chunks - 1,
-            chunks=two.chunks,
-            local_saves=two.checkpoints,
-            local_loads=two.checkpoints,
-            largest_message=np.minimum(1, two.outer),
-            tapes=low["chunk_size"],
-            local_checkpoints=two.inner,
-            remote_checkpoints=two.outer,
-        )
-
-    def admits(self, *, low: Columns, high: Columns, steps: int) -> npt.NDArray[np.bool_]:
-        return _GROWING_CHUNKS.chunk_within_segment(low=low, high=high)
-
-    def bound_transfers(self, *, low: Columns, high: Columns, steps: int) -> TransferBounds:
-        return _GROWING_CHUNKS.bound_transfers(low=low, high=high, steps=steps)
-
-    def clamp(self, parameters: Parameters, *, steps: int) -> Parameters:
-        return Parameters({**parameters, **_GROWING_CHUNKS.clamp(parameters, steps=steps)})
-
     def regular(self, parameters: Parameters, *, steps: int) -> bool:
         return parameters["chunk_size"] >= parameters["remote_chunk_size"]
 
-    def actions(
-        self, parameters: Parameters, *, steps: int, splits: Sequence[Split] | None = None
-    ) -> Iterator[Action]:
-        chunk, segment, p, q = (parameters[name] for name in self.parameter_names)
-        ends = cut_range(0, steps, segment)
-        for end in ends:
-            start = max(0, end - segment)
-            yield Save(start, Tier.REMOTE)
-            yield Advance(start, end)
-        last = ends[-1] if ends else 0
-        yield from reverse_between(last, steps, growing.list_chunk_ends(last, steps, chunk=chunk, p=p, q=q))
-        for end in reversed(ends):
-            start = max(0, end - segment)
-            yield Load(start, Tier.REMOTE)
-            yield Free(start, Tier.REMOTE)
-            yield from reverse_between(start, end, growing.list_chunk_ends(start, end, chunk=chunk, p=p, q=q))
+    def reverse_segment(self, start: int, end: int, parameters: Parameters) -> Iterator[Action]:
+        chunk, _, p, q = (parameters[name] for name in self.parameter_names)
+        return reverse_between(start, end, growing.list_chunk_ends(start, end, chunk=chunk, p=p, q=q))
 
 
 STRATEGIES = (Double(), Nested(), DoubleGrowing())
