@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -36,21 +37,40 @@ def put_on_one_line(text: str) -> str:
 
 @dataclass(frozen=True)
 class Argument:
-    """A parameter of a call and an optional value for it; ``str`` gives the Python form."""
+    """A parameter of a call and an optional value for it; ``str`` puts it into words (``arguments_as``)."""
 
     name: str
     value: object = None
 
     def __str__(self) -> str:
-        return f"{self.name}={'' if self.value is None else repr(self.value)}"
+        return _put_into_words(self)
 
 
 #: Puts an argument into words: as a Python keyword, or as a command-line option.
 Wording: TypeAlias = Callable[[Argument], str]
 
 
+def _as_keyword(argument: Argument) -> str:
+    return f"{argument.name}={'' if argument.value is None else repr(argument.value)}"
+
+
+#: How this process words arguments: its user writes Python, unless a command line runs.
+_put_into_words: Wording = _as_keyword
+
+
+@contextmanager
+def arguments_as(wording: Wording) -> Iterator[None]:
+    """Put all arguments of texts that are made within into words by ``wording``, in this process."""
+    global _put_into_words  # noqa: PLW0603 - who reads the texts of a process is a fact of the process
+    before, _put_into_words = _put_into_words, wording
+    try:
+        yield
+    finally:
+        _put_into_words = before
+
+
 class Phrase(str):
-    """Text that keeps its arguments as data. As a string, it is the text for Python users."""
+    """Text that keeps its arguments as data, for an edge that words them in another way, or another process."""
 
     __slots__ = ("parts",)
     parts: tuple[str | Argument, ...]

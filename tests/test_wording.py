@@ -21,7 +21,7 @@ from ckptplan.report.infeasible import format_infeasible
 from ckptplan.storage.rows import open_rows
 from ckptplan.storage.tables import Lines
 from ckptplan.torch.memory import OutOfMemory, explain_exhaustion
-from ckptplan.wording import Argument, Phrase, put_into_words
+from ckptplan.wording import Argument, Phrase, arguments_as, put_into_words
 from tests.support import run, small_plan
 
 PACKAGE = Path(ckptplan.__file__).parent
@@ -87,6 +87,15 @@ def test_a_phrase_is_text_for_python_and_data_for_other_edges() -> None:
     assert put_into_words("plain text", as_option) == "plain text"
     copy = pickle.loads(pickle.dumps(phrase))  # noqa: S301 - written just now
     assert (copy, copy.parts) == (phrase, phrase.parts)
+
+
+def test_a_command_line_words_all_arguments_of_its_process() -> None:
+    phrase = Phrase("or ", Argument("restart", True))
+    with arguments_as(as_option):
+        assert f"try {Argument('local_bytes', 4096)}" == "try --local-bytes 4096"
+        # Text from another process, a worker that knows of no command line, is worded here.
+        assert pickle.loads(pickle.dumps(phrase)) == "or --restart"  # noqa: S301 - written just now
+    assert str(Argument("restart", True)) == "restart=True"
 
 
 def test_every_argument_that_is_spoken_of_is_an_option_of_some_command() -> None:

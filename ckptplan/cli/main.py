@@ -185,12 +185,15 @@ def run(arguments: list[str], interrupts: Interrupts) -> int:
 
 def _command(arguments: list[str], interrupts: Interrupts) -> int:
     from ckptplan.cli.app import COMMANDS, make_app
+    from ckptplan.cli.wording import as_option
+    from ckptplan.wording import arguments_as
 
     app = make_app(arguments[0] if arguments and arguments[0] in COMMANDS else None)
     for module in _EARLY.get(arguments[0], ()) if arguments else ():
         import_module(module)
     interrupts.starting = False
-    result = app(args=arguments, prog_name="ckptplan", standalone_mode=False)
+    with arguments_as(as_option):
+        result = app(args=arguments, prog_name="ckptplan", standalone_mode=False)
     return result if isinstance(result, int) else 0
 
 
