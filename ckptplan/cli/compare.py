@@ -231,7 +231,7 @@ def _compare_machines(
 
         write_page(html, lambda: make_machines_page(comparison, view, command=options.command_line()))
     if machines.plot:
-        from ckptplan.report.machines import draw_machines
+        from ckptplan.report.machines_plot import draw_machines
         from ckptplan.report.style import SIZES, save_picture, styled
 
         with styled(SIZES[machines.size]):

@@ -66,8 +66,8 @@ def command(
     view = view_sensitivity(study, wording=as_option)
     write_view(view, output, workload=job.workload)
     if plot:
-        from ckptplan.report.sensitivity import draw_tornado
         from ckptplan.report.style import SIZES, save_picture, styled
+        from ckptplan.report.tornado_plot import draw_tornado
 
         with styled(SIZES[size]):
             save_picture(draw_tornado(study, SIZES[size]), plot, option="--plot")

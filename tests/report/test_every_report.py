@@ -23,10 +23,11 @@ from ckptplan.report.front_plot import draw_front
 from ckptplan.report.infeasible import format_infeasible
 from ckptplan.report.largest import view_reaches
 from ckptplan.report.plan import view_plan
-from ckptplan.report.sensitivity import draw_tornado, view_sensitivity
+from ckptplan.report.sensitivity import view_sensitivity
 from ckptplan.report.simulation import view_simulation
 from ckptplan.report.style import styled
 from ckptplan.report.sweep import Summary
+from ckptplan.report.tornado_plot import draw_tornado
 from ckptplan.storage.tables import Row, csv_text
 from ckptplan.studies.largest import Reach
 from ckptplan.studies.pareto import ParetoFront
