@@ -12,11 +12,10 @@ from ckptplan.cli import options
 from ckptplan.cli.groups import takes_groups
 from ckptplan.cli.options import OutputOptions
 from ckptplan.cli.output import note, write_view
-from ckptplan.cli.wording import as_option
 from ckptplan.errors import InputError, quote_value
 
 if TYPE_CHECKING:
-    from ckptplan.paper.figures.content import PaperFigure
+    from ckptplan.paper.figures import PaperFigure
     from ckptplan.paper.setting import PaperSetting
     from ckptplan.report.formats import View
 
@@ -104,16 +103,16 @@ def _view(setting: "PaperSetting", number: int | None) -> "View":
     if number is None:
         from ckptplan.paper.claims import make_claims
 
-        return table.view_claims(make_claims(setting), setting, wording=as_option)
-    from ckptplan.paper.figures import make_figure
+        return table.view_claims(make_claims(setting), setting)
+    from ckptplan.paper.figures import FIGURES
 
-    return table.view_figure(make_figure(setting, number), setting, wording=as_option)
+    return table.view_figure(FIGURES[number](setting), setting)
 
 
 def _contents(setting: "PaperSetting", number: int | None) -> "Sequence[PaperFigure]":
-    from ckptplan.paper.figures import make_figure, make_figures
+    from ckptplan.paper.figures import FIGURES
 
-    return make_figures(setting) if number is None else (make_figure(setting, number),)
+    return [make(setting) for key, make in FIGURES.items() if number in (None, key)]
 
 
 def _draw(setting: "PaperSetting", number: int | None, folder: str, format_: PictureFormat, size: str) -> None:
@@ -148,7 +147,7 @@ def _write_page(setting: "PaperSetting", path: str, folder: str | None, format_:
     contents = _contents(setting, None)
     link = "pictures" if folder is None else _relative(folder, path)
     files = [f"{link}/{_file(content.number, format_)}" for content in contents]
-    page = render_page(make_claims(setting), contents, setting, pictures=files, wording=as_option)
+    page = render_page(make_claims(setting), contents, setting, pictures=files)
     write_text(path, page)
     if path != "-":
         note(f"page written to {path}")

@@ -4,11 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from ckptplan.paper.claims.claim import FITTED_MEMORY, Claim
-from ckptplan.paper.figures.content import PaperFigure
+from ckptplan.paper.claim import (
+    FITTED_MEMORY,
+    Claim,
+    format_model,
+    format_reading,
+    format_value,
+    name_judged,
+    summarize,
+)
+from ckptplan.paper.figures import PaperFigure
 from ckptplan.paper.setting import PaperSetting
-from ckptplan.paper.text import format_model, format_reading, format_value, name_judged, summarize
-from ckptplan.wording import Argument, Wording
+from ckptplan.wording import Argument
 
 _HEAD = """\
 # The paper's figures and claims, from the model
@@ -46,20 +53,12 @@ These show the model's results; the paper's own were measured.
 
 
 def render_page(
-    claims: Sequence[Claim],
-    figures: Sequence[PaperFigure],
-    setting: PaperSetting,
-    *,
-    pictures: Sequence[str],
-    wording: Wording,
+    claims: Sequence[Claim], figures: Sequence[PaperFigure], setting: PaperSetting, *, pictures: Sequence[str]
 ) -> str:
-    """Return the page; ``pictures`` are links to the figures' files, one per figure.
-
-    The page shows commands; ``wording`` puts their arguments into words.
-    """
+    """Return the page; ``pictures`` are links to the figures' files, one per figure."""
 
     def command(**arguments: object) -> str:
-        return " ".join(["ckptplan paper", *(wording(Argument(*item)) for item in arguments.items())])
+        return " ".join(["ckptplan paper", *(str(Argument(*item)) for item in arguments.items())])
 
     head = _HEAD.format(
         workload=setting.workload.name,

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from ckptplan.paper.figures.content import Panel, PaperFigure, Series
+from ckptplan.paper.figures import Panel, PaperFigure, Series
 from ckptplan.report import style
 from ckptplan.report.labels import Label, place_labels, set_legend, set_title, settle
 from ckptplan.report.style import PAGE, Look, Size

@@ -22,6 +22,7 @@ from ckptplan.search.infeasibility import find_reason
 from ckptplan.search.question import Question
 from ckptplan.storage.toml_files import load_profile, load_workload
 from ckptplan.strategies.registry import closed_form_of
+from ckptplan.units import format_seconds
 
 #: Upper limit of the search for largest sizes, far above any length of the paper.
 _MOST = 2**24
@@ -40,6 +41,15 @@ class Point:
     local_peak_bytes: int
     #: Whether it fits both the local and the remote budget.
     fits: bool
+
+    @property
+    def settings(self) -> str:
+        """The parameters as text: 'chunk_size 16, remote_chunk_size 256'."""
+        return ", ".join(f"{name} {value}" for name, value in self.parameters.items())
+
+    def __str__(self) -> str:
+        """Return 'Double with chunk_size 16, remote_chunk_size 256 (34.42 ms)'."""
+        return f"{self.strategy.capitalize()} with {self.settings} ({format_seconds(self.seconds)})"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -135,6 +145,17 @@ class PaperSetting:
     def overhead(self, point: Point) -> float:
         """Return the time that a point adds to base's, as a fraction of base's; both for this setting's T."""
         return point.seconds / self.costs.base_seconds - 1
+
+    def count_states(self, held: Point | int) -> float:
+        """Return a point's local peak, or ``held`` bytes, less the resident bytes, in states."""
+        local = held if isinstance(held, int) else held.local_peak_bytes
+        return (local - self.costs.resident_bytes) / self.costs.state_bytes
+
+    def count_free_states(self) -> int:
+        """Return the number of states that fit besides the resident bytes; a tape counts as one."""
+        costs = self.costs
+        free = self.profile.local_bytes - costs.resident_bytes
+        return max(0, free // max(costs.state_bytes, costs.tape_bytes))
 
 
 def find_largest(fits: Callable[[int], bool]) -> int:

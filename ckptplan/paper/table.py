@@ -9,41 +9,38 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
-from ckptplan.paper.claims.claim import Claim
-from ckptplan.paper.figures.content import PaperFigure, point_row
+from ckptplan.paper.claim import ASSUMED, Claim, format_model, name_judged, summarize
+from ckptplan.paper.figures import PaperFigure, point_row
 from ckptplan.paper.setting import PaperSetting
-from ckptplan.paper.text import ASSUMED, format_model, name_judged, summarize
 from ckptplan.report.columns import Cell, FittedTable, TableColumn, align_counts, wrap_lines
 from ckptplan.report.formats import View
 from ckptplan.units import format_bytes, format_count, format_seconds
-from ckptplan.wording import Argument, Wording
+from ckptplan.wording import Argument
 
 _COLOURS = {"agrees": "green", "agrees by fit": "yellow", "disagrees": "red"}
 
 
-def view_claims(claims: Sequence[Claim], setting: PaperSetting, *, wording: Wording = str) -> View:
+def view_claims(claims: Sequence[Claim], setting: PaperSetting) -> View:
     """Return the claims for every format, with the workload and the machine they are computed for."""
     return View(
         kind="paper_claims",
-        table=lambda console: _print_claims(console, claims, setting, wording=wording),
-        document=lambda: {**_job(setting), "claims": [_make_claim_row(claim) for claim in claims]},
-        rows=lambda: [_make_claim_row(claim) for claim in claims],
+        table=lambda console: _print_claims(console, claims, setting),
+        document=lambda: {**_job(setting), "claims": list(map(_make_claim_row, claims))},
+        rows=lambda: map(_make_claim_row, claims),
     )
 
 
-def view_figure(figure: PaperFigure, setting: PaperSetting, *, wording: Wording = str) -> View:
+def view_figure(figure: PaperFigure, setting: PaperSetting) -> View:
     """Return the points of a figure for every format."""
     return View(
         kind="paper_figure",
-        table=lambda console: _print_figure(console, figure, wording=wording),
+        table=lambda console: _print_figure(console, figure),
         document=lambda: _make_figure_document(figure, setting),
         rows=lambda: _generate_figure_rows(figure),
     )
 
 
-def _print_claims(
-    console: Console, claims: Sequence[Claim], setting: PaperSetting, *, wording: Wording
-) -> None:
+def _print_claims(console: Console, claims: Sequence[Claim], setting: PaperSetting) -> None:
     """Print one line per claim, then the reasons of those that disagree."""
     console.print(Text(_format_title(setting), style="bold"))
     console.print()
@@ -66,10 +63,10 @@ def _print_claims(
             format_model(claim),
             Cell(value=claim.verdict, style=_COLOURS[claim.verdict]),
         )
-    table.print_on(console, wording=wording)
+    table.print_on(console)
     console.print()
     console.print(wrap_lines(summarize(claims), width=console.width), soft_wrap=True)
-    _print_paragraphs(console, _legend(wording, judged=name_judged(claims)))
+    _print_paragraphs(console, _legend(judged=name_judged(claims)))
     console.print()
     console.print(Text("Why claims disagree", style="bold"))
     _print_paragraphs(
@@ -91,10 +88,11 @@ def _format_title(setting: PaperSetting) -> str:
     return f"Claims of arXiv 2412.11810 and the model's numbers for {job}"
 
 
-def _legend(wording: Wording, *, judged: str) -> Iterator[str]:
+def _legend(*, judged: str) -> Iterator[str]:
     """Yield what the terms of the table mean."""
-    names = wording(Argument("format", "json"))
-    yield f"{ASSUMED} depends on inputs that are assumed, not published; {names} names them"
+    yield (
+        f"{ASSUMED} depends on inputs that are assumed, not published; {Argument('format', 'json')} names them"
+    )
     yield "agrees by fit: an input was chosen so that the claim holds; the agreement tests nothing"
     yield f"{judged}: an input is judged, not a result; the verdict tests the paper against itself"
     yield (
@@ -106,20 +104,12 @@ def _make_claim_row(claim: Claim) -> dict[str, Any]:
     """Return a claim as flat data; shares are fractions, an unbounded end of the reading is None."""
     reading = claim.reading
     return {
-        "name": claim.name,
-        "section": claim.section,
-        "quote": claim.quote,
-        "subject": claim.subject,
-        "unit": claim.unit,
-        "paper": claim.paper,
+        **{name: getattr(claim, name) for name in ("name", "section", "quote", "subject", "unit", "paper")},
         "reading_low": _finite(reading.low),
         "reading_high": _finite(reading.high),
         "reading_low_included": reading.low_included,
         "reading_high_included": reading.high_included,
-        "model": claim.model,
-        "equations": claim.equations,
-        "agrees": claim.agrees,
-        "verdict": claim.verdict,
+        **{name: getattr(claim, name) for name in ("model", "equations", "agrees", "verdict")},
         "assumed": list(claim.assumed),
         "fitted": list(claim.fitted),
         "judges_input": claim.judges_input,
@@ -138,7 +128,7 @@ def _job(setting: PaperSetting) -> dict[str, Any]:
     }
 
 
-def _print_figure(console: Console, figure: PaperFigure, *, wording: Wording) -> None:
+def _print_figure(console: Console, figure: PaperFigure) -> None:
     """Print the ends of each curve, and the caption."""
     console.print(Text(f"Figure {figure.number}: {figure.title}", style="bold"))
     console.print()
@@ -165,11 +155,10 @@ def _print_figure(console: Console, figure: PaperFigure, *, wording: Wording) ->
                 *(_y_text(row[panel.y], panel.y) for row in (first, last)),
                 f"{sum(point.fits for point in series.points)} of {len(series.points)}",
             )
-    table.print_on(console, wording=wording)
+    table.print_on(console)
     console.print()
     console.print(wrap_lines(figure.caption, width=console.width), soft_wrap=True)
-    points = (Argument("figure", figure.number), Argument("format", "csv"))
-    console.print(f"All points: {' '.join(map(wording, points))}")
+    console.print(f"All points: {Argument('figure', figure.number)} {Argument('format', 'csv')}")
 
 
 def _x_text(value: Any) -> str:

@@ -5,18 +5,19 @@ from typing import Any
 import pytest
 
 from ckptplan.model.workload import Workload
-from ckptplan.paper.claims import (
-    baselines,
-    claim,
-    double,
-    hierarchical,
-    lengths,
-    make_claims,
-    methods,
-    networks,
-    times,
+from ckptplan.paper.claim import (
+    CLAIMS as MAKERS,
 )
-from ckptplan.paper.claims.claim import Claim
+from ckptplan.paper.claim import (
+    Claim,
+    Reading,
+    about,
+    exactly,
+    largest_on_a_grid,
+    less_than,
+    more_than,
+)
+from ckptplan.paper.claims import make_claims, network_ratio
 from ckptplan.paper.setting import PaperSetting, find_largest, load_paper_setting, nearest_root
 from tests.support import run
 
@@ -85,9 +86,8 @@ def test_standard_costs_5_percent_by_the_printed_equation() -> None:
 def test_larger_networks_rest_on_what_grows_with_them(
     assumption: dict[str, Any], double_ratio: float, remote_ratio: float
 ) -> None:
-    sizes = networks.NetworkSizes(setting=PAPER, **assumption)
-    assert sizes.ratio("double") == pytest.approx(double_ratio, abs=0.05)
-    assert sizes.ratio("remote") == pytest.approx(remote_ratio, abs=0.05)
+    assert network_ratio(PAPER, "double", **assumption) == pytest.approx(double_ratio, abs=0.05)
+    assert network_ratio(PAPER, "remote", **assumption) == pytest.approx(remote_ratio, abs=0.05)
 
 
 def test_all_on_chip_double_grows_as_the_third_root() -> None:
@@ -118,38 +118,38 @@ def test_disagreements_stay() -> None:
 @pytest.mark.parametrize(
     ("reading", "admitted", "refused"),
     [
-        (claim.exactly(64), [64], [63, 65]),
-        (claim.more_than(4), [4.01], [4, 3]),
-        (claim.less_than(0.1), [0.09], [0.1, 0.11, 0.36 / 3.6]),
-        (claim.at_most(0.1), [0.1, 0.1 + 1e-12, -1], [0.101]),
-        (claim.at_least(5), [5, 6], [4.99]),
-        (claim.between(64, 256), [64, 256], [63, 257]),
-        (claim.about(0.05, digit=0.01), [0.045, 0.05, 0.055], [0.044, 0.056]),
-        (claim.largest_on_a_grid(400), [400, 799], [399, 800]),
+        (exactly(64), [64], [63, 65]),
+        (more_than(4), [4.01], [4, 3]),
+        (less_than(0.1), [0.09], [0.1, 0.11, 0.36 / 3.6]),
+        (Reading(high=0.1), [0.1, 0.1 + 1e-12, -1], [0.101]),
+        (Reading(low=5), [5, 6], [4.99]),
+        (Reading(low=64, high=256), [64, 256], [63, 257]),
+        (about(0.05, digit=0.01), [0.045, 0.05, 0.055], [0.044, 0.056]),
+        (largest_on_a_grid(400), [400, 799], [399, 800]),
     ],
 )
-def test_a_reading_admits_a_range(reading: claim.Reading, admitted: list[float], refused: list[float]) -> None:
+def test_a_reading_admits_a_range(reading: Reading, admitted: list[float], refused: list[float]) -> None:
     assert all(reading.admits(value) for value in admitted)
     assert not any(reading.admits(value) for value in refused)
 
 
 @pytest.mark.parametrize(
-    ("make", "changed"),
+    ("name", "changed"),
     [
-        (lengths.base_length, with_network(other_resident_bytes=300_000)),
-        (lengths.standard_length, with_network(activity=0.5)),
-        (times.standard_time, with_workload(recompute_seconds="1 us")),
-        (times.remote_time, with_workload(forward_seconds="9 us", backward_seconds="9 us")),
-        (networks.larger_networks, with_network(activity=0.5)),
-        (baselines.standard_chunk_and_time, with_workload(recompute_seconds="3.6 us")),
-        (double.remote_chunk_of_double, with_profile(local_bytes="700 KiB")),
-        (hierarchical.bandwidth_binds, with_profile(synchronisation_seconds="100 us")),
-        (double.double_gains_from_local_checkpoints, with_profile(write_bytes_per_second="20 TB/s",
+        ("base-length", with_network(other_resident_bytes=300_000)),
+        ("standard-length", with_network(activity=0.5)),
+        ("standard-time", with_workload(recompute_seconds="1 us")),
+        ("remote-time", with_workload(forward_seconds="9 us", backward_seconds="9 us")),
+        ("larger-networks", with_network(activity=0.5)),
+        ("standard-chunk-time", with_workload(recompute_seconds="3.6 us")),
+        ("double-remote-chunk", with_profile(local_bytes="700 KiB")),
+        ("bandwidth-binds", with_profile(synchronisation_seconds="100 us")),
+        ("double-gains", with_profile(write_bytes_per_second="20 TB/s",
                                                                  read_bytes_per_second="20 TB/s")),
     ],
 )  # fmt: skip
-def test_an_agreeing_claim_disagrees_when_its_inputs_change(make: Any, changed: PaperSetting) -> None:
-    before, after = make(PAPER), make(changed)
+def test_an_agreeing_claim_disagrees_when_its_inputs_change(name: str, changed: PaperSetting) -> None:
+    before, after = CLAIMS[name], MAKERS[name](changed)
     assert before.agrees
     assert not after.agrees
     assert after.verdict == "disagrees"
@@ -157,17 +157,17 @@ def test_an_agreeing_claim_disagrees_when_its_inputs_change(make: Any, changed: 
 
 
 @pytest.mark.parametrize(
-    ("make", "changed"),
+    ("name", "changed"),
     [
-        (methods.recompute_share, with_workload(recompute_seconds="1.08 us")),
-        (methods.recompute_small_share, with_workload(recompute_seconds="0.3 us")),
-        (times.double_time, with_workload(recompute_seconds="0.1 us")),
-        (double.double_near_standard, with_workload(recompute_seconds="0.1 us")),
+        ("recompute-30", with_workload(recompute_seconds="1.08 us")),
+        ("recompute-10", with_workload(recompute_seconds="0.3 us")),
+        ("double-time", with_workload(recompute_seconds="0.1 us")),
+        ("double-near-standard", with_workload(recompute_seconds="0.1 us")),
     ],
 )
-def test_a_disagreeing_claim_agrees_when_its_inputs_change(make: Any, changed: PaperSetting) -> None:
-    assert not make(PAPER).agrees
-    assert make(changed).agrees
+def test_a_disagreeing_claim_agrees_when_its_inputs_change(name: str, changed: PaperSetting) -> None:
+    assert not CLAIMS[name].agrees
+    assert MAKERS[name](changed).agrees
 
 
 # What a verdict is worth

@@ -2,15 +2,12 @@
 
 import pytest
 
-from ckptplan.errors import InputError
-from ckptplan.paper.figures import FIGURES, make_figure, make_figures
-from ckptplan.paper.figures.content import PaperFigure, Series, two_level_setting
-from ckptplan.paper.figures.growth import MODEL_SIZE_STEPS
+from ckptplan.paper.figures import FIGURES, MODEL_SIZE_STEPS, PaperFigure, Series, two_level_setting
 from ckptplan.paper.setting import load_paper_setting
 from ckptplan.strategies.registry import closed_form_of
 
 PAPER = load_paper_setting()
-DRAWN = {one.number: one for one in make_figures(PAPER)}
+DRAWN = {number: make(PAPER) for number, make in FIGURES.items()}
 
 
 def curves(content: PaperFigure, panel: str) -> dict[str, Series]:
@@ -75,8 +72,3 @@ def test_figure_5_the_square_root_needs_least_memory() -> None:
     for series in memory.values():
         for point in series.points:
             assert root[point.parameters["remote_chunk_size"]] <= point.local_peak_bytes
-
-
-def test_another_figure_is_refused() -> None:
-    with pytest.raises(InputError, match=r"figure: the paper has no figure 1 .*accepted: 2, 3, 4, 5"):
-        make_figure(PAPER, 1)

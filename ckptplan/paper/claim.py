@@ -1,0 +1,219 @@
+"""A claim of the paper, the model's number for it, and the verdict computed from the two.
+
+Statements of the paper are read as ranges of numbers. A claim is declared by ``says``: it holds what the paper
+says, and the function below it computes what the model says.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+from ckptplan.paper.setting import PaperSetting
+from ckptplan.units import format_percent
+
+#: 'Not significant', 'almost' and similar words without a number are read as up to 10 %.
+SLIGHT = 0.10
+#: 'Unaffected' is read as up to 1 %.
+UNAFFECTED = 0.01
+#: Inputs that determine the largest size that fits.
+MEMORY = ("workload.resident_bytes", "workload.resident_bytes_per_step", "profile.local_bytes")
+#: Those of them chosen to match the largest T of the paper's Figure 2 (workloads/paper-snn.toml).
+FITTED_MEMORY = MEMORY[:2]
+#: Inputs that determine the time of compute.
+COMPUTE = tuple(f"workload.{name}_seconds" for name in ("forward", "backward", "recompute"))
+#: Inputs that determine the time of transfers.
+TRANSFERS = (
+    "profile.write_bytes_per_second",
+    "profile.read_bytes_per_second",
+    "profile.synchronisation_seconds",
+    "profile.latency_seconds",
+)
+#: Marks numbers that depend on unpublished inputs.
+ASSUMED = "*"
+
+#: How a value is shown. 'overhead' is a share with a sign, 'times' a ratio.
+Unit = Literal["steps", "overhead", "share", "times", "count", "states", "exponent"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reading:
+    """The numbers that a statement of the paper admits: a range, each end included or not."""
+
+    low: float = -math.inf
+    high: float = math.inf
+    low_included: bool = True
+    high_included: bool = True
+
+    def admits(self, value: float) -> bool:
+        """Return whether a value is in the range, up to floating-point rounding."""
+        value, low, high = (_rounded(number) for number in (value, self.low, self.high))
+        above = value >= low if self.low_included else value > low
+        below = value <= high if self.high_included else value < high
+        return above and below
+
+
+def exactly(value: float) -> Reading:
+    """Read 'is ...'."""
+    return Reading(low=value, high=value)
+
+
+def more_than(value: float) -> Reading:
+    """Read 'more than ...'."""
+    return Reading(low=value, low_included=False)
+
+
+def less_than(value: float) -> Reading:
+    """Read 'less than ...'."""
+    return Reading(high=value, high_included=False)
+
+
+def about(value: float, *, digit: float) -> Reading:
+    """Read 'about ...': every number that rounds to the value at its last printed ``digit``."""
+    return Reading(low=value - digit / 2, high=value + digit / 2)
+
+
+def largest_on_a_grid(steps: int) -> Reading:
+    """Read a largest T: it fits, and twice as many steps do not.
+
+    The paper reports few lengths: 400, 2,000 and 4,000.
+    """
+    return Reading(low=steps, high=2 * steps, high_included=False)
+
+
+def _rounded(value: float) -> float:
+    """Return nine significant digits, by which 0.1 and the quotient 0.36 / 3.6 are equal."""
+    return float(f"{value:.9g}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Finding:
+    """What a statement is compared with, how it is read, and the model's number."""
+
+    #: What is compared, in this project's terms.
+    subject: str
+    unit: Unit
+    #: The paper's value, quoted as briefly as possible.
+    paper: str
+    reading: Reading
+    #: The exact model's number.
+    model: float
+    #: The number by the paper's printed equations; None where the paper prints none.
+    equations: float | None = None
+    #: The fields that the model's number depends on, as 'workload.forward_seconds'.
+    inputs: tuple[str, ...] = ()
+    #: Inputs chosen to meet this claim.
+    fitted: tuple[str, ...] = ()
+    #: Why the two differ, or what the agreement is worth.
+    why: str
+    #: Whether ``model`` is an input of the workload, so that the verdict says nothing of the model.
+    judges_input: bool = False
+
+    @property
+    def agrees(self) -> bool:
+        """Whether the statement admits the model's number."""
+        return self.reading.admits(self.model)
+
+    @property
+    def verdict(self) -> str:
+        """The verdict: 'agrees', 'agrees by fit' (an input was chosen to meet the claim) or 'disagrees'."""
+        if not self.agrees:
+            return "disagrees"
+        return "agrees by fit" if self.fitted else "agrees"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Claim(Finding):
+    """One statement of the paper with what was found."""
+
+    name: str
+    #: Where the paper says it: 'abstract' or a section.
+    section: str
+    quote: str
+    #: Those of the inputs that are not published.
+    assumed: tuple[str, ...]
+
+
+#: Computes what the model says of a statement.
+Finder: TypeAlias = Callable[[PaperSetting], Finding]
+#: By name, in the order of the paper's sections: makes a claim for a setting.
+CLAIMS: dict[str, Callable[[PaperSetting], Claim]] = {}
+
+
+def says(section: str, quote: str, *, steps: int | None = None) -> Callable[[Finder], Finder]:
+    """Declare a claim that is named as the function below it, which is called at T = ``steps`` if given."""
+
+    def declare(find: Finder) -> Finder:
+        name = find.__name__.replace("_", "-")
+
+        def make(setting: PaperSetting) -> Claim:
+            found = find(setting if steps is None else setting.replace(steps=steps))
+            assumed = tuple(field for field in found.inputs if _is_assumed(setting, field))
+            return Claim(**vars(found), name=name, section=section, quote=quote, assumed=assumed)
+
+        CLAIMS[name] = make
+        return find
+
+    return declare
+
+
+def _is_assumed(setting: PaperSetting, field: str) -> bool:
+    """Return whether ``setting`` gives no published source for an input."""
+    if field in FITTED_MEMORY:
+        return True
+    owner, name = field.split(".")
+    if owner == "workload":
+        basis = setting.workload.basis.get(name)
+        return basis is None or basis.kind == "assumed"
+    source = setting.profile.sources.get(name)
+    return source is None or source.grade == "X"
+
+
+def summarize(claims: Sequence[Claim]) -> str:
+    """Return the number of claims of each verdict: '30 claims: 13 agree, ...'."""
+    counts = Counter(claim.verdict for claim in claims)
+    return (
+        f"{len(claims)} claims: {counts['agrees']} agree, {counts['agrees by fit']} agree by fit, "
+        f"{counts['disagrees']} disagree"
+    )
+
+
+def name_judged(claims: Sequence[Claim]) -> str:
+    """Return the numbers of the claims that judge an input: '2 and 3'."""
+    return " and ".join(str(number) for number, claim in enumerate(claims, start=1) if claim.judges_input)
+
+
+def format_model(claim: Claim) -> str:
+    """Return the model's number, marked if it depends on assumptions."""
+    return f"{format_value(claim.model, claim.unit)}{ASSUMED if claim.assumed else ''}"
+
+
+def format_reading(claim: Claim) -> str:
+    """Return the range that the paper's statement is read as."""
+    reading, unit = claim.reading, claim.unit
+    low, high = format_value(reading.low, unit), format_value(reading.high, unit)
+    if reading.low == reading.high:
+        return low
+    if math.isinf(reading.low):
+        return f"at most {high}" if reading.high_included else f"less than {high}"
+    if math.isinf(reading.high):
+        return f"at least {low}" if reading.low_included else f"more than {low}"
+    return f"{low} to {high}" if reading.high_included else f"from {low}, below {high}"
+
+
+def format_value(value: float, unit: Unit) -> str:
+    """Return a claim's number in its unit; empty for infinity."""
+    if math.isinf(value):
+        return ""
+    if unit == "overhead":
+        return format_percent(value)
+    if unit == "share":
+        return f"{100 * value:.3g} %"
+    if unit == "times":
+        return f"{value:.2f}x"
+    if unit == "exponent":
+        return f"{value:.3g}"
+    return f"{value:,.10g} states" if unit == "states" else f"{value:,.10g}"
