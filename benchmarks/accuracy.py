@@ -36,9 +36,8 @@ from benchmarks.accuracy_plans import (
     list_parameters,
     run_in_turn,
 )
-from benchmarks.accuracy_report import document, section, summary
-from benchmarks.accuracy_tables import put_section
-from benchmarks.record import read, write
+from benchmarks.accuracy_report import points_table, section, summarise
+from benchmarks.harness import DOCS, put_section, read, write
 from ckptplan import Plan
 from ckptplan.calibration import runs
 from ckptplan.calibration.calibrate import calibrate
@@ -183,27 +182,27 @@ def measure_once(strategies: str | None, counted: Counted) -> dict[str, Any]:
         calibrations.append(found.workload.model_dump(mode="json"))
         points += [asdict(point) for point in measured]
     results = {"calibrations": calibrations, "points": points, "peers": peers()}
-    return {**results, "summary": summary(results)}
+    return {**results, "summary": summarise(results)}
 
 
 def main() -> None:
-    """Measure, print all tables and write the section of docs/accuracy.md."""
+    """Measure, and print and write the section of docs/accuracy.md."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--runs", type=int, default=RUNS, help="how often all is measured")
     parser.add_argument("--strategies", help="'all' for those that are not searched by default, too")
     parser.add_argument(
-        "--show", action="store_true", help="print the tables of the last runs, measure nothing"
+        "--show", action="store_true", help="print every plan of the last runs, measure nothing"
     )
     wanted = parser.parse_args()
     if wanted.show:
-        print(document(read("accuracy")))
+        print("\n\n".join(points_table(one["points"]) for one in read("accuracy")))
         return
     torch.set_num_threads(1)
     counted = Counted()
     results = [measure_once(wanted.strategies, counted) for _ in range(wanted.runs)]
-    print(document(results))
+    print(section(results))
     write("accuracy", results)
-    put_section("accuracy", section(results))
+    put_section(DOCS / "accuracy.md", "accuracy", section(results))
 
 
 if __name__ == "__main__":

@@ -28,20 +28,19 @@ def main() -> None:
     # Threads are fixed when JAX is imported.
     set_threads(1)
     from benchmarks.accuracy_jax_cells import Setting, measure_all
-    from benchmarks.accuracy_jax_report import document, section, summary
-    from benchmarks.accuracy_tables import put_section
-    from benchmarks.record import read, write
+    from benchmarks.accuracy_report import points_table, section_jax, summarise_jax
+    from benchmarks.harness import DOCS, put_section, read, write
 
     if wanted.show:
-        print(document(read("accuracy_jax")))
+        print(points_table(read("accuracy_jax")["points"]))
         return
     few = Setting.small(strategies=wanted.strategies)
     results = measure_all(few if wanted.small else Setting(strategies=wanted.strategies))
-    results["summary"] = summary(results)
-    print(document(results))
+    results["summary"] = summarise_jax(results)
+    print(section_jax(results))
     if not wanted.small:
         write("accuracy_jax", results)
-        put_section("accuracy_jax", section(results))
+        put_section(DOCS / "accuracy.md", "accuracy_jax", section_jax(results))
 
 
 if __name__ == "__main__":

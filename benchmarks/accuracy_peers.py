@@ -15,14 +15,13 @@ from typing import Any
 
 import torch
 
-from benchmarks.runtime import live_peak
-from benchmarks.runtime_variants import Job, chunked, gru_job, lif_job, nested
+from benchmarks.variants import Job, make_job, run_checkpoint
 from ckptplan.calibration.samples import Sample
 from ckptplan.model.step_costs import StepCosts
 from ckptplan.schedule.actions import Action, Advance, Backward, Free, Load, Record, Save, Tier
 from ckptplan.schedule.simulator import play
 from ckptplan.torch import measured_sizes
-from ckptplan.torch.meters import choose_clock
+from ckptplan.torch.meters import LiveBytes, choose_clock
 
 #: Settings (T, chunk) that are timed for the calibration, then those that are predicted: (T, chunk) or
 #: (T, outer, inner).
@@ -91,10 +90,10 @@ def schedule(start: int, stop: int, chunks: tuple[int, ...], *, held: bool) -> I
 def peers() -> list[dict[str, Any]]:
     """Return a line for each setting that the calibration did not see."""
     found = []
-    for name, make in (("gru", gru_job), ("lif under autograd", partial(lif_job, autograd=True))):
-        jobs = {steps: make(steps) for steps in {setting[0] for setting in (*SEEN, *UNSEEN)}}
-        times = measured(jobs)
-        peer = calibrated(jobs, times)
+    for kind, name in {"gru": "gru", "lif": "lif under autograd"}.items():
+        job = make_job(kind, batch=32, inputs=64, neurons=256)
+        times = measured(job)
+        peer = calibrated(job, times)
         for setting in UNSEEN:
             seconds, size = peer.predicted(setting)
             totals = [forward + backward for forward, backward in times[setting]]
@@ -108,7 +107,7 @@ def peers() -> list[dict[str, Any]]:
                     "measured_seconds": middle,
                     "spread": Sample(values=tuple(totals)).spread,
                     "predicted_bytes": size,
-                    "measured_bytes": live_peak(jobs[setting[0]], variant(jobs[setting[0]], setting)),
+                    "measured_bytes": live_peak(variant(job, setting)),
                 }
             )
     return found
@@ -116,15 +115,22 @@ def peers() -> list[dict[str, Any]]:
 
 def variant(job: Job, setting: tuple[int, ...]) -> Any:
     """Return the loss under a setting, as a function."""
-    return partial(chunked, job, setting[1]) if len(setting) == 2 else partial(nested, job, *setting[1:])
+    return partial(run_checkpoint, job, setting[0], setting[1:])
 
 
-def measured(jobs: dict[int, Job]) -> dict[tuple[int, ...], list[tuple[float, float]]]:
+def live_peak(run: Any) -> int:
+    """Return the peak bytes of live tensors."""
+    with LiveBytes() as live:
+        run().backward()
+    return int(live.peak)
+
+
+def measured(job: Job) -> dict[tuple[int, ...], list[tuple[float, float]]]:
     """Return seconds of forward and backward passes: all settings in turn, for several rounds."""
     found: dict[tuple[int, ...], list[tuple[float, float]]] = {one: [] for one in (*SEEN, *UNSEEN)}
     for number in range(ROUNDS + 1):
         for setting, times in found.items():
-            times_of_one = passes(jobs[setting[0]], variant(jobs[setting[0]], setting))
+            times_of_one = passes(job, variant(job, setting))
             if number:
                 times.append(times_of_one)
     return found
@@ -143,12 +149,12 @@ def passes(job: Job, run: Any) -> tuple[float, float]:
     return between - began, clock() - between
 
 
-def calibrated(jobs: dict[int, Job], times: dict[tuple[int, ...], list[tuple[float, float]]]) -> Peer:
+def calibrated(job: Job, times: dict[tuple[int, ...], list[tuple[float, float]]]) -> Peer:
     """Return the cost of a step, fitted to the settings of the calibration."""
     forward = [statistics.median(one for one, _ in times[setting]) / setting[0] for setting in SEEN]
     again = [statistics.median(one for _, one in times[setting]) / setting[0] for setting in SEEN]
-    job, seen = jobs[SEEN[0][0]], SEEN[0]
-    sizes = measured_sizes(job.cell, job.inputs, job.state)
+    seen = SEEN[0]
+    sizes = measured_sizes(job.cell, job.inputs(0, 1), job.state)
     peer = Peer(
         forward_seconds=statistics.mean(forward),
         again_seconds=statistics.mean(again),
@@ -156,5 +162,5 @@ def calibrated(jobs: dict[int, Job], times: dict[tuple[int, ...], list[tuple[flo
         tape_bytes=sizes.tape_bytes,
         beside_bytes=0,
     )
-    beside = live_peak(job, variant(job, seen)) - peer.predicted(seen)[1]
+    beside = live_peak(variant(job, seen)) - peer.predicted(seen)[1]
     return Peer(**{**vars(peer), "beside_bytes": max(0, beside)})

@@ -19,9 +19,8 @@ from typing import Any
 
 import torch
 
-from benchmarks.record import write
-from benchmarks.runtime_variants import MACHINE
-from ckptplan import Workload, optimize
+from benchmarks.harness import write
+from benchmarks.variants import make_plan
 from ckptplan.torch import CompileFallback, bptt, wrap
 from ckptplan.torch.adapters import NorseCell, SnnTorchCell, SpikingJellyCell, TorchCell
 
@@ -48,7 +47,9 @@ def square(_: int, output: torch.Tensor) -> torch.Tensor:
 def train_cell(cell: torch.nn.Module, state: Any = None) -> Train:
     """Return what trains a cell under a standard plan."""
     inputs = torch.rand(STEPS, BATCH, INPUTS)
-    plan = make_plan()
+    # Sizes are not compared here.
+    room = CHUNK + STEPS // CHUNK - 1
+    plan = make_plan("standard", steps=STEPS, state_bytes=1, tape_bytes=1, local_bytes=room)
 
     def train(compile_: int | None) -> list[torch.Tensor]:
         loss = bptt(cell, inputs, state, square, plan=plan, compile=compile_).loss
@@ -67,16 +68,6 @@ def train_wrapped(net: torch.nn.Module, **options: Any) -> Train:
         return list(torch.autograd.grad(outputs.square().mean(), list(net.parameters())))
 
     return train
-
-
-def make_plan() -> Any:
-    """Return a standard plan of chunks of 32 steps: sizes are not compared here."""
-    room = CHUNK + STEPS // CHUNK - 1
-    workload = Workload(
-        name="cell", steps=STEPS, units=1, state_bytes=1, tape_bytes=1,
-        forward_seconds=1e-4, backward_seconds=2e-4, recompute_seconds=1e-4,
-    )  # fmt: skip
-    return optimize(workload, MACHINE, strategies=["standard"], remote_bytes=0, local_bytes=room)
 
 
 class Written(torch.nn.Module):

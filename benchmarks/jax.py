@@ -10,15 +10,15 @@ Run: python -m benchmarks.jax
 
 from __future__ import annotations
 
-import argparse
 import os
 import statistics
-import sys
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
+#: Flags of a CPU; memory of a GPU is to be what programs take.
+os.environ["XLA_PYTHON_CLIENT_PREALLOCATE"] = "false"
 os.environ["XLA_FLAGS"] = "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1"
 
 import equinox.internal as eqxi
@@ -28,7 +28,7 @@ import numpy as np
 from jax import lax
 
 import ckptplan
-from benchmarks.record import write
+from benchmarks.harness import MIB, NeedsCudaError, Setting, find_difference, main, table
 from ckptplan.calibration.in_jax.programs import settle
 from ckptplan.jax import bptt, plan_for
 from ckptplan.model.plan import Plan
@@ -40,7 +40,6 @@ COUNTS, MORE_COUNTS = (None, 32, 8), (256, 128, 64, 48, 24, 16, 4)
 ROUNDS, FEWER_ROUNDS = 3, 2
 #: The share of the memory of base that strategies are compiled for.
 SHARE = 0.1
-MIB = 2**20
 
 
 @jax.custom_jvp
@@ -185,17 +184,19 @@ def fit(case: Case, peer: Program) -> Program:
     return program
 
 
-def measure(case: Case) -> list[dict[str, Any]]:
+def measure(case: Case, setting: Setting) -> list[dict[str, Any]]:
     """Return a row for each peer, with ours at its memory."""
     plain = compiled("jax.lax.scan", nested(case), case)
     peers = [
         compiled(f"equinox, {count or 'default'} checkpoints", equinox(case, count), case)
-        for count in (*COUNTS, *MORE_COUNTS)
+        for count in setting.pick((None,), (*COUNTS, *MORE_COUNTS), ())
     ]
     for peer in peers[len(COUNTS) :]:
         peer.rounds = FEWER_ROUNDS
-    peers += [compiled("jax.checkpoint, 64", nested(case, 64), case)]
-    peers += [compiled("jax.checkpoint, 256 and 16", nested(case, 256, 16), case)]
+    chunk = setting.pick(8, 64, 64)
+    peers += [compiled(f"jax.checkpoint, {chunk}", nested(case, chunk), case)]
+    if not setting.small:
+        peers += [compiled("jax.checkpoint, 256 and 16", nested(case, 256, 16), case)]
     ours = [fit(case, peer) for peer in peers]
     results: dict[str, Any] = {}
     for number in range(ROUNDS):
@@ -220,7 +221,9 @@ def measure(case: Case) -> list[dict[str, Any]]:
                 "compile_seconds": mine.compile_seconds,
                 "plan": f"{mine.plan.strategy}, {mine.plan.workload.name.removeprefix('jax-')}",
                 "ratio": statistics.median(a / b for a, b in zip(mine.times, peer.times, strict=True)),
-                "gradient_difference": difference(results[mine.name], results[plain.name]),
+                "gradient_difference": find_difference(
+                    *(jax.tree.leaves(results[one.name]) for one in (mine, plain))
+                ),
             }
         )
     return rows
@@ -267,64 +270,52 @@ def under(case: Case, plan: Plan) -> Callable[..., Any]:
     )[0]
 
 
-def difference(ours: Any, theirs: Any) -> float:
-    """Return the largest difference of gradients, as a share of the largest entry."""
-    pairs = zip(jax.tree.leaves(ours), jax.tree.leaves(theirs), strict=True)
-    return max(float(jnp.abs(a - b).max() / jnp.maximum(jnp.abs(b).max(), 1e-30)) for a, b in pairs)
-
-
-def document(rows: list[dict[str, Any]]) -> str:
-    """Return the tables of the page docs/measured-jax.md, one for each cell."""
-    tables = []
+def document(results: dict[str, Any]) -> str:
+    """Return a table for each cell, and one of the plans of all strategies."""
+    parts = []
+    rows = results["rows"]
+    head = ["time, s", "memory, MiB", "our time", "our memory", "predicted", "compiled in, s", "plan", "ratio"]
     for case in dict.fromkeys(row["case"] for row in rows):
-        lines = [
-            f"| {case}, beside | time, s | memory, MiB | our time | our memory | predicted | plan | ratio |",
-            "|---|---|---|---|---|---|---|---|",
-        ]
-        lines += [_line(row) for row in rows if row["case"] == case]
-        tables.append("\n".join(lines))
-    return "\n\n".join(tables)
+        parts.append(table([f"{case}, beside", *head], [_line(row) for row in rows if row["case"] == case]))
+    if results["strategies"]:
+        lines = [_line_of_strategy(row) for row in results["strategies"]]
+        parts.append(table(["cell", "strategy", "planned in", "compiled in", "memory", "predicted"], lines))
+    return "\n\n".join(parts) + "\n"
 
 
-def _line(row: dict[str, Any]) -> str:
-    theirs = f"| {row['peer']} | {row['peer_seconds']:.2f} | {row['peer_bytes'] / MIB:.2f}"
+def _line(row: dict[str, Any]) -> list[str]:
+    theirs = [row["peer"], f"{row['peer_seconds']:.2f}", f"{row['peer_bytes'] / MIB:.2f}"]
     if "seconds" not in row:
-        return f"{theirs} | | | | | |"
-    memory = f"{row['bytes'] / MIB:.2f} | {row['predicted_bytes'] / MIB:.2f}"
-    return f"{theirs} | {row['seconds']:.2f} | {memory} | {row['plan']} | {row['ratio']:.2f} |"
+        return [*theirs, *[""] * 6]
+    memory = [f"{row['bytes'] / MIB:.2f}", f"{row['predicted_bytes'] / MIB:.2f}"]
+    took = f"{row['compile_seconds']:.1f} (theirs {row['peer_compile_seconds']:.1f})"
+    return [*theirs, f"{row['seconds']:.2f}", *memory, took, row["plan"], f"{row['ratio']:.2f}"]
 
 
-def document_strategies(rows: list[dict[str, Any]]) -> str:
-    """Return the table of strategies; docs/measured-jax.md has its extremes."""
-    lines = ["| cell | strategy | planned in | compiled in | memory | predicted |", "|---|---|---|---|---|---|"]
-    for row in rows:
-        head = f"| {row['case']} | {row['strategy']} |"
-        if "reason" in row:
-            lines.append(f"{head} | | no plan | |")
-            continue
-        lines.append(
-            f"{head} {row['plan_seconds']:.1f} s | {row['compile_seconds']:.1f} s | "
-            f"{row['bytes'] / MIB:.1f} MiB | {row['predicted_bytes'] / MIB:.1f} MiB |"
-        )
-    return "\n".join(lines)
+def _line_of_strategy(row: dict[str, Any]) -> list[str]:
+    if "reason" in row:
+        return [row["case"], row["strategy"], "", "no plan", "", ""]
+    times = (f"{row[key]:.1f} s" for key in ("plan_seconds", "compile_seconds"))
+    sizes = (f"{row[key] / MIB:.1f} MiB" for key in ("bytes", "predicted_bytes"))
+    return [row["case"], row["strategy"], *times, *sizes]
 
 
-def main() -> None:
-    """Measure both cells, print the tables and write the results."""
-    parser = argparse.ArgumentParser(description="Plans in JAX against other checkpointed scans.")
-    parser.add_argument("--strategies", action="store_true", help="only compile a plan of each strategy")
-    only_strategies = parser.parse_args().strategies
+def run(setting: Setting) -> dict[str, Any]:
+    """Measure both cells, beside all peers on a CPU and beside ``jax.checkpoint`` on a GPU."""
+    platform = jax.devices()[0].platform
+    if setting.on_gpu and platform != "gpu":
+        raise NeedsCudaError
+    found: dict[str, Any] = {"device": jax.devices()[0].device_kind, "jax": jax.__version__, "rows": []}
+    found["strategies"] = []
     cases = make_cases()
-    strategies = [row for case in cases for row in compile_strategies(case)]
-    sys.stdout.write(document_strategies(strategies) + "\n\n")
-    if only_strategies:
-        write("jax_strategies", strategies)
-        return
-    rows = [row for case in cases for row in measure(case)]
-    sys.stdout.write(document(rows) + "\n")
-    write("jax", rows)
-    write("jax_strategies", strategies)
+    for case in cases[: setting.pick(1, len(cases), len(cases))]:
+        if not setting.on_gpu and not setting.small:
+            found["strategies"] += compile_strategies(case)
+        sized = replace(case, xs=case.xs[: setting.pick(64, STEPS, STEPS)])
+        found["rows"] += measure(sized, setting)
+        setting.save(found)
+    return found
 
 
 if __name__ == "__main__":
-    main()
+    main("jax", run, document, about=__doc__)

@@ -25,8 +25,8 @@ from typing import Any
 
 import torch
 
+from benchmarks.harness import RESULTS, write
 from benchmarks.networks_report import bounds, document, write_document
-from benchmarks.record import RESULTS, write
 
 ROOT = Path(__file__).parent.parent
 CONVERTED, PEERS = ROOT / "examples/convert", ROOT / "benchmarks/peers"

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
-PAGE = Path(__file__).parent.parent / "docs/networks.md"
-README = PAGE.parents[1] / "README.md"
-CONVERTED = PAGE.parents[1] / "examples/convert/README.md"
+from benchmarks.harness import DOCS, MIB, put_section
+
+PAGE, README = DOCS / "networks.md", DOCS.parent / "README.md"
+CONVERTED = DOCS.parent / "examples/convert/README.md"
 #: At this length nothing is gained, and the page has a line instead of rows.
 SHORT = 16
 #: The length that the page of the converted programs shows.
 SUMMARISED = 256
-BEGIN, END = "<!-- benchmarks.networks -->\n", "<!-- end -->\n"
-MIB = 2**20
 COLUMNS = (
     "T",
     "method",
@@ -107,8 +105,7 @@ def in_short(results: dict[str, Any]) -> str:
 def write_document(results: dict[str, Any]) -> None:
     """Write the tables into the pages."""
     for page, text in ((PAGE, document(results)), (CONVERTED, summary(results)), (README, in_short(results))):
-        before, rest = page.read_text().split(BEGIN)
-        page.write_text(before + BEGIN + text + END + rest.partition(END)[2])
+        put_section(page, "networks", text)
 
 
 def bounds(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:

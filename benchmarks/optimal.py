@@ -15,7 +15,7 @@ from typing import Any
 import checkpoint_schedules
 import numpy as np
 
-from benchmarks.record import spread, write
+from benchmarks.harness import spread, write
 from ckptplan.cost.exact import Cost
 from ckptplan.model.budget import Budget
 from ckptplan.model.step_costs import StepCosts

@@ -7,7 +7,7 @@ the optimum, in total time and in time added to base's. These are not timings: a
 
 from __future__ import annotations
 
-from benchmarks.record import write
+from benchmarks.harness import write
 from ckptplan.model.step_costs import StepCosts
 from ckptplan.planning.request import make_goal
 from ckptplan.search.question import Question

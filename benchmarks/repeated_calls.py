@@ -1,52 +1,28 @@
-"""What a repeated call costs on top of its plan's own steps.
+"""What a call costs on top of its plan's own steps.
 
-Side by side, in turn: a call that begins with a trial (as each call did before findings were kept), a call that
-recognises the one before, and a bare loop that executes the same actions: forward, save, recompute, backward,
-without checks. One thread, processor time, since other programs share the machine. The search for a plan is
-timed in fresh processes. Run: python -m benchmarks.repeated_calls
+Side by side, in turn: a call that recognises the one before, and a bare loop that executes the same actions:
+forward, save, recompute, backward, without checks. One thread, processor time. The runs of the cell that a
+first call with ``memory=`` makes besides those of a later one are counted.
+
+Run: python -m benchmarks.repeated_calls
 """
 
 from __future__ import annotations
 
-import gc
-import json
-import os
+import copy
 import statistics
-import subprocess
-import sys
-import time
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 
 import ckptplan
-from benchmarks.record import write
+from benchmarks.harness import DOCS, Setting, main, table, time_in_turn
+from benchmarks.variants import make_plan
 from ckptplan.schedule.actions import Action, Advance, Backward, Free, Load, Record, Save
-from ckptplan.torch import bptt, kept
+from ckptplan.torch import bptt
 from ckptplan.torch.adapters import TorchCell
-from ckptplan.torch.executor import Executor
-
-MACHINE = ckptplan.HardwareProfile(name="units", local_bytes=10**9, remote_bytes=0)
-#: The limit that repeated calls are held to, over the plan's own steps.
-MOST = 0.05
-
-#: Loads the packages, then makes a plan; the argument is T.
-SEARCH = """
-import sys, time, torch, ckptplan
-from ckptplan.torch import budget
-from ckptplan.torch.measurement import Measurement
-from ckptplan.strategies.registry import all_strategies
-all_strategies()
-sizes = dict(state_bytes=32768, tape_bytes=7 * 32768, resident_bytes_per_step=0, output_bytes=32768)
-seconds = dict(forward_seconds=2e-4, record_seconds=2.4e-4, backward_seconds=4e-4)
-one = Measurement(**sizes, **seconds, workspace_bytes=2_000_000, parameter_bytes=1_000_000, counted=4, steps=16)
-steps = int(sys.argv[1])
-begun = time.process_time()
-budget._plan(one, steps, int(0.15 * steps * 7 * 32768) + 3_000_000, 0)
-print(time.process_time() - begun)
-"""
 
 
 def measure_square(_: int, output: torch.Tensor) -> torch.Tensor:
@@ -72,25 +48,41 @@ class Spiking(torch.nn.Module):
 
 @dataclass(frozen=True)
 class Job:
-    """A sequence with its plan."""
+    """A sequence with a plan, or with a limit of memory."""
 
     cell: torch.nn.Module
     inputs: torch.Tensor
     state: torch.Tensor
     plan: ckptplan.Plan
 
-    def call(self) -> None:
+    def call(self, **limit: Any) -> None:
         """Run the sequence by ``bptt``, forward and backward."""
-        bptt(self.cell, self.inputs, self.state, measure_square, plan=self.plan).loss.backward()
-
-    def call_anew(self) -> None:
-        """Run it as if it were the first time."""
-        kept.forget_all()
-        self.call()
+        how = limit or {"plan": self.plan}
+        bptt(self.cell, self.inputs, self.state, measure_square, **how).loss.backward()
 
     def run_bare(self) -> None:
         """Execute the plan's actions, and check nothing."""
         BareLoop(self).run(ckptplan.actions(self.plan))
+
+    def count_runs(self, **limit: Any) -> int:
+        """Return how often a first call runs the cell besides the sequence and its steps that run again."""
+        fresh = replace(self, cell=copy.deepcopy(self.cell))
+        runs = 0
+
+        def count(*_: object) -> None:
+            nonlocal runs
+            runs += 1
+
+        handle = torch.nn.modules.module.register_module_forward_pre_hook(
+            lambda module, _: count() if module is fresh.cell else None
+        )
+        try:
+            fresh.call(**limit)
+            first, runs = runs, 0
+            fresh.call(**limit)
+        finally:
+            handle.remove()
+        return first - runs
 
 
 class BareLoop:
@@ -153,110 +145,58 @@ class BareLoop:
             parameter.grad = gradient if parameter.grad is None else parameter.grad + gradient
 
 
-def make_plan(steps: int, states: int) -> ckptplan.Plan:
-    """Return a plan with room for so many states, each tape as large as two."""
-    workload = ckptplan.Workload(
-        name="units", steps=steps, units=1, state_bytes=1, tape_bytes=2,
-        forward_seconds=1, backward_seconds=2, recompute_seconds=1,
-    )  # fmt: skip
-    return ckptplan.optimize(workload, MACHINE, strategies=["standard"], local_bytes=states)
-
-
-def make_jobs() -> dict[str, tuple[Job, int]]:
-    """Return the jobs by name, with the number of rounds."""
+def make_jobs(setting: Setting) -> dict[str, Job]:
+    """Return the jobs by name."""
     torch.manual_seed(0)
 
     def make(cell: torch.nn.Module, shape: tuple[int, int, int], neurons: int, states: int) -> Job:
-        state = torch.zeros(shape[1], neurons)
-        return Job(cell, torch.randn(shape), state, make_plan(shape[0], states))
+        # A tape is as large as two states.
+        plan = make_plan("standard", steps=shape[0], state_bytes=1, tape_bytes=2, local_bytes=states)
+        return Job(cell, torch.randn(shape), torch.zeros(shape[1], neurons), plan)
 
     tanh, gru = torch.nn.RNNCell, torch.nn.GRUCell
-    return {
-        "tanh, 8 x 64, T = 100": (make(TorchCell(tanh(64, 64)), (100, 8, 64), 64, 44), 41),
-        "tanh, 32 x 256, T = 100": (make(TorchCell(tanh(64, 256)), (100, 32, 64), 256, 44), 41),
-        "LIF, 32 x 256, T = 100": (make(Spiking(64, 256), (100, 32, 64), 256, 44), 41),
-        "GRU, 32 x 256, T = 16": (make(TorchCell(gru(64, 256)), (16, 32, 64), 256, 16), 41),
-        "GRU, 32 x 256, T = 512": (make(TorchCell(gru(64, 256)), (512, 32, 64), 256, 100), 9),
+    small = {"tanh, 8 x 64, T = 100": make(TorchCell(tanh(64, 64)), (100, 8, 64), 64, 44)}
+    more = {
+        "tanh, 32 x 256, T = 100": make(TorchCell(tanh(64, 256)), (100, 32, 64), 256, 44),
+        "LIF, 32 x 256, T = 100": make(Spiking(64, 256), (100, 32, 64), 256, 44),
+        "GRU, 32 x 256, T = 16": make(TorchCell(gru(64, 256)), (16, 32, 64), 256, 16),
+        "GRU, 32 x 256, T = 512": make(TorchCell(gru(64, 256)), (512, 32, 64), 256, 100),
     }
+    return setting.pick(small, small | more, small | more)
 
 
-class ActionTime:
-    """Adds up the time that the actions of plans take, to tell it from what is around them."""
-
-    def __init__(self) -> None:
-        self.seconds = 0.0
-        for name in ("sweep", "reverse"):
-            setattr(Executor, name, self._time(getattr(Executor, name)))
-
-    def _time(self, method: Callable[..., Any]) -> Callable[..., Any]:
-        def run(*arguments: Any, **named: Any) -> Any:
-            begun = time.process_time()
-            try:
-                return method(*arguments, **named)
-            finally:
-                self.seconds += time.process_time() - begun
-
-        return run
-
-
-def time_job(job: Job, rounds: int, within: ActionTime) -> dict[str, float]:
-    """Time the three ways in turn."""
-    ways = {"first": job.call_anew, "repeated": job.call, "own": job.run_bare}
-    times: dict[str, list[float]] = {name: [] for name in (*ways, "around")}
-    for way in ways.values():
-        way()
-    gc.collect()
-    gc.disable()
-    for _ in range(rounds):
-        for name, way in ways.items():
-            job.cell.zero_grad()
-            within.seconds = 0.0
-            begun = time.process_time()
-            way()
-            times[name].append(time.process_time() - begun)
-            if name == "repeated":
-                times["around"].append(times[name][-1] - within.seconds)
-    gc.enable()
-    found = {name: statistics.median(values) for name, values in times.items()}
-    for name in ("first", "repeated"):
-        found[f"{name}_over_own"] = statistics.median(
-            one / other for one, other in zip(times[name], times["own"], strict=True)
-        )
-    found["around_over_own"] = found["around"] / found["own"]
-    found["least_over_own"] = min(times["repeated"]) / min(times["own"])
+def run(setting: Setting) -> dict[str, Any]:
+    """Return a line for each job."""
+    found = {}
+    for name, job in make_jobs(setting).items():
+        job.run_bare()
+        runs = job.count_runs(memory="1 GB")
+        times = time_in_turn({"repeated": job.call, "bare": job.run_bare}, rounds=setting.pick(3, 21, 21))
+        found[name] = {
+            "extra_runs": runs,
+            **{way: statistics.median(seconds) for way, seconds in times.items()},
+            "repeated_over_bare": statistics.median(
+                one / other for one, other in zip(times["repeated"], times["bare"], strict=True)
+            ),
+        }
+        setting.save(found)
     return found
 
 
-def time_search(steps: int) -> dict[str, float]:
-    """Return the seconds of the search for a plan in a fresh process."""
-    command = [sys.executable, "-c", SEARCH, str(steps)]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    found = subprocess.run(command, env=environment, check=True, capture_output=True).stdout
-    return {"search_seconds": float(json.loads(found))}
-
-
-def main() -> None:
-    """Print the tables."""
-    torch.set_num_threads(1)
-    within = ActionTime()
-    print("| job | with a trial | repeated | own steps | repeated over own | around the actions |")
-    print("|---|---|---|---|---|---|")
-    jobs = {}
-    for name, (job, rounds) in make_jobs().items():
-        found = jobs[name] = time_job(job, rounds, within)
-        print(
-            f"| {name} | {found['first'] * 1e3:.1f} ms | {found['repeated'] * 1e3:.1f} ms "
-            f"| {found['own'] * 1e3:.1f} ms | {100 * (found['repeated_over_own'] - 1):+.1f} % "
-            f"| {found['around'] * 1e3:.2f} ms, {100 * found['around_over_own']:.1f} % |",
-            flush=True,
-        )
-    print("\n| T | search |\n|---|---|")
-    searches = {}
-    for steps in (256, 4_096, 100_000):
-        one = searches[str(steps)] = time_search(steps)
-        print(f"| {steps:,} | {one['search_seconds'] * 1e3:.1f} ms |")
-    write("repeated_calls", {"most": MOST, "jobs": jobs, "searches": searches})
+def document(results: dict[str, Any]) -> str:
+    """Return the results as a table for a page."""
+    head = ["job", "repeated call, ms", "bare loop", "over it"]
+    rows = [
+        [
+            name,
+            *(f"{one[way] * 1e3:.1f}" for way in ("repeated", "bare")),
+            f"{one['repeated_over_bare'] - 1:+.1%}",
+            f"{one['extra_runs']}",
+        ]
+        for name, one in results.items()
+    ]
+    return table([*head, "extra runs of the cell in a first call"], rows) + "\n"
 
 
 if __name__ == "__main__":
-    main()
+    main("repeated_calls", run, document, about=__doc__, page=DOCS / "checks.md")

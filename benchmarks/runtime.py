@@ -1,207 +1,216 @@
-"""Time and memory of executed plans, compared with torch.utils.checkpoint: python -m benchmarks.runtime.
+"""Time and memory of executed plans beside plain backpropagation and torch.utils.checkpoint.
 
-T = 4,096, batch 32, 64 inputs, 256 neurons, fp32, the loss inside the chunk, one thread. All variants of a
-network run in turn, for several rounds; times are medians. Peaks are those of live tensors without parameters
-and inputs (measured separately, since the meter is slow), and those of whole fresh processes.
+Batch 32, 64 inputs, 256 neurons, fp32, T = 4,096, one thread; the loss is inside the chunk. All variants of a
+network run in turn, for several rounds; times are medians. Peaks are what the allocator reports beyond
+parameters and inputs, and the growth of a fresh process. The first call includes the trial and compiling.
+
+Run: python -m benchmarks.runtime
 """
 
 from __future__ import annotations
 
-import argparse
 import json
-import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import replace
+import warnings
+from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import torch
 
-from benchmarks.record import spread, write
-from benchmarks.runtime_report import FIRST_STEP, bounds, document, write_document
-from benchmarks.runtime_variants import (
-    Job,
-    chunked,
-    gru_job,
-    lif_job,
-    nested,
-    plain,
-    plan_of,
-    planned,
+from benchmarks.harness import (
+    DOCS,
+    MIB,
+    Setting,
+    find_difference,
+    main,
+    read_status,
+    show,
+    spread,
+    table,
+    time_in_turn,
 )
+from benchmarks.variants import Job, compute_gradients, make_job, make_plan, run_checkpoint, run_plain, run_plan
 from ckptplan import Plan
-from ckptplan.torch.meters import LiveBytes
+from ckptplan.torch import Compile
+from ckptplan.torch.meters import measure_allocated
 
-STEPS, ROUNDS, SPIKE_BYTES = 4096, 5, 650
-#: M_s and M_a in bytes: a GRU's tape is as large as seven states; neurons under autograd have equal sizes.
-GRU, LIF_AUTOGRAD, LIF = (2**15, 7 * 2**15), (2**16, 2**16), (2**15, 2**15)
-Variant = Callable[[], torch.Tensor]
-
-
-def seconds(job: Job, variant: Variant) -> float:
-    """Return the time of a forward and a backward pass."""
-    for parameter in job.parameters:
-        parameter.grad = None
-    return timed(lambda: variant().backward())
+#: Bytes of a state and of a tape, by batch and neurons.
+SIZES = {"gru": (4, 28), "lif": (8, 8), "replay": (4, 4)}
+#: Returns a loss; the plan that it runs under is None for peers.
+Variant = tuple[Job, Callable[[], torch.Tensor], Plan | None]
 
 
-def live_peak(job: Job, variant: Variant) -> int:
-    """Return the peak bytes of live tensors."""
-    for parameter in job.parameters:
-        parameter.grad = None
-    meter = LiveBytes()
-    with meter:
-        variant().backward()
-    return meter.peak
-
-
-def plans_of(kind: str, steps: int, *, budget: int | None) -> dict[str, Plan]:
-    """Return the plans of a network; ``optimal`` within a budget."""
-    state, tape = {"gru": GRU, "lif": LIF_AUTOGRAD}[kind]
-    found = {"standard": plan_of("standard", steps=steps, state_bytes=state, tape_bytes=tape)}
-    if budget is not None:
-        found["optimal"] = plan_of(
-            "optimal", steps=steps, state_bytes=state, tape_bytes=tape, local_bytes=budget
+def list_variants(kind: str, setting: Setting) -> dict[str, Variant]:
+    """Return the variants of a network: all have the same weights, data and loss."""
+    batch, inputs, neurons = setting.pick((4, 8, 32), (32, 64, 256), (256, 64, 1024))
+    steps, chunk, piece = setting.pick((32, 8, 4), (4096, 64, 16), (1024, 64, 8))
+    make = partial(make_job, batch=batch, inputs=inputs, neurons=neurons, device=setting.device)
+    job, replay = make(kind), make("replay")
+    state, tape = (size * batch * neurons for size in SIZES[kind])
+    room = chunk * tape + (steps // chunk - 1) * state
+    plan = partial(make_plan, steps=steps, state_bytes=state, tape_bytes=tape)
+    standard, base = plan("standard", local_bytes=room), plan("base")
+    optimal = plan("optimal", local_bytes=room // 3)
+    compile_ = Compile(steps=piece)
+    found: dict[str, Variant] = {
+        "plain": (job, partial(run_plain, job, steps), None),
+        f"torch.utils.checkpoint, {chunk}": (job, partial(run_checkpoint, job, steps, (chunk,)), None),
+        f"torch.utils.checkpoint, {4 * chunk} and {chunk // 4}": (
+            job,
+            partial(run_checkpoint, job, steps, (4 * chunk, chunk // 4)),
+            None,
+        ),
+        f"torch.utils.checkpoint, {chunk}, compiled": (
+            job,
+            partial(run_checkpoint, job, steps, (chunk,), run_part=_compile_pieces(job, piece)),
+            None,
+        ),
+        f"ckptplan, standard, {chunk}": (job, partial(run_plan, job, standard), standard),
+        "ckptplan, optimal, a third of it": (job, partial(run_plan, job, optimal), optimal),
+        f"ckptplan, standard, {chunk}, compiled": (
+            job,
+            partial(run_plan, job, standard, compile_=compile_),
+            standard,
+        ),
+        "ckptplan, base, compiled": (job, partial(run_plan, job, base, compile_=compile_), base),
+    }
+    if setting.on_gpu:
+        graphs = Compile(steps=piece, mode="reduce-overhead")
+        found[f"ckptplan, standard, {chunk}, CUDA graphs"] = (
+            job,
+            partial(run_plan, job, standard, compile_=graphs),
+            standard,
         )
     if kind == "lif":
-        own = partial(plan_of, steps=steps, state_bytes=LIF[0], tape_bytes=LIF[1], saved_bytes=SPIKE_BYTES)
-        found |= {"LIF cell, base": own("base"), "LIF cell, standard": own("standard")}
+        found[f"ckptplan, standard, {chunk}, LIF layer"] = (replay, partial(run_plan, replay, standard), None)
     return found
 
 
-def variants_of(
-    kind: str, steps: int, *, budget: int | None
-) -> Iterator[tuple[str, Job, Variant, Plan | None]]:
-    """Yield the variants to compare: all have the same weights, data and loss."""
-    job = gru_job(steps) if kind == "gru" else lif_job(steps, autograd=True)
-    plans = plans_of(kind, steps, budget=budget)
-    chunk = plans["standard"].parameters.chunk_size
-    yield "plain", job, partial(plain, job), None
-    yield f"torch.utils.checkpoint, chunk {chunk}", job, partial(chunked, job, chunk), None
-    yield "torch.utils.checkpoint, nested", job, partial(nested, job, steps // 16, 16), None
-    own = lif_job(steps) if kind == "lif" else job
-    for name, plan in plans.items():
-        mine = own if name.startswith("LIF cell") else job
-        label = name if name == "optimal" or name.endswith("base") else f"{name}, chunk {chunk}"
-        yield f"ckptplan, {label}", mine, partial(planned, mine, plan), plan
+def _compile_pieces(job: Job, piece: int) -> Callable[..., Any]:
+    """Return steps that run in compiled pieces, as users of torch.compile write them."""
+    from torch.utils._pytree import tree_leaves, tree_structure, tree_unflatten
+
+    nest = tree_structure(job.state)
+
+    @torch.compile(dynamic=False)
+    def run_piece(xs: torch.Tensor, total: torch.Tensor, *leaves: torch.Tensor) -> Any:
+        state = tree_unflatten(list(leaves), nest)
+        for x in xs.unbind(0):
+            state, output = job.cell(state, x)
+            total = total + job.loss(0, output)
+        return total, *tree_leaves(state)
+
+    def run_part(_: Job, start: int, stop: int, *carried: torch.Tensor) -> Any:
+        for first in range(start, stop, piece):
+            carried = run_piece(job.inputs(first, min(stop, first + piece)), *carried)
+        return carried
+
+    return run_part
 
 
-def compared(kind: str) -> list[dict[str, Any]]:
-    """Return a line for each variant of a network."""
-    peaks: dict[str, int] = {}
-    beside = 0
-    for name, job, variant, plan in variants_of(kind, STEPS, budget=None):
-        peaks[name] = live_peak(job, variant)
-        if name.startswith("ckptplan, standard"):
-            assert plan is not None  # noqa: S101 - for the type checker
-            # Gradients and workspaces, which a plan does not count.
-            beside = peaks[name] - plan.predicted.local_peak_bytes
-    budget = peaks["torch.utils.checkpoint, nested"] - beside - 2**16
-    variants = list(variants_of(kind, STEPS, budget=budget))
-    times: dict[str, list[float]] = {name: [] for name, *_ in variants}
-    for _ in range(ROUNDS):
-        for name, job, variant, _plan in variants:
-            times[name].append(seconds(job, variant))
-    return [
-        {
-            "network": kind,
-            "variant": name,
-            **spread(times[name]),
-            "live_peak_bytes": peaks[name] if name in peaks else live_peak(job, variant),
-            "predicted_peak_bytes": None if plan is None else plan.predicted.local_peak_bytes,
-            **process_memory(kind, name, budget),
-        }
-        for name, job, variant, plan in variants
-    ]
+def measure_variants(kind: str, setting: Setting, keep: Callable[[dict[str, Any]], None]) -> None:
+    """Measure each variant of a network; ``keep`` is given a line for each."""
+    variants = list_variants(kind, setting)
+    lines: dict[str, dict[str, Any]] = {}
+    expected: list[torch.Tensor] = []
+    for name, (job, run, plan) in variants.items():
 
+        def measure(job: Job = job, run: Callable[[], torch.Tensor] = run) -> dict[str, Any]:
+            with warnings.catch_warnings(record=True) as caught:
+                warnings.simplefilter("always")
+                begun = time.perf_counter()
+                gradients = compute_gradients(job, run)
+                first = time.perf_counter() - begun
+            if not expected:
+                expected.extend(gradients)
+            with measure_allocated(torch.device(setting.device)) as allocated:
+                run().backward()
+            return {
+                "first_seconds": first,
+                "gradient_difference": find_difference(gradients, expected),
+                "peak_bytes": allocated.peak,
+                "warnings": sorted({str(one.message)[:300] for one in caught if "compil" in str(one.message)}),
+            }
 
-def process_memory(kind: str, name: str, budget: int) -> dict[str, int]:
-    """Return the peak of a fresh process, and its growth by the run."""
-    command = [sys.executable, "-m", "benchmarks.runtime", "--one", f"{kind}:{name}:{budget}"]
-    done = subprocess.run(command, check=True, capture_output=True, text=True)
-    found: dict[str, int] = json.loads(done.stdout)
-    return found
-
-
-def one(description: str) -> None:
-    """Run one variant in this process and print its memory."""
-    kind, name, budget = description.split(":")
-    for label, job, variant, _ in variants_of(kind, STEPS, budget=int(budget)):
-        if label == name or (name == FIRST_STEP and label == "plain"):
-            before = _status("VmRSS")
-            if name == FIRST_STEP:
-                job = replace(job, inputs=job.inputs[:1], steps=1)  # noqa: PLW2901 - the last round
-                seconds(job, partial(plain, job))
-            else:
-                seconds(job, variant)
-            peak = _status("VmHWM")
-            sys.stdout.write(json.dumps({"process_peak_bytes": peak, "process_added_bytes": peak - before}))
-            return
-
-
-def _status(field: str) -> int:
-    """Return a size of this process, in bytes."""
-    for line in Path("/proc/self/status").read_text().splitlines():
-        if line.startswith(field + ":"):
-            return int(line.split()[1]) * 1024
-    raise RuntimeError(f"/proc/self/status has no {field}")
-
-
-def replay(*, spiking: bool) -> dict[str, Any]:
-    """Return the time of a chunk of 64 steps, run first and replayed from its spikes.
-
-    Each is timed by itself, and again in turn, so that a replay finds the caches as a forward pass leaves them.
-    """
-    job = lif_job(640, spiking=spiking)
-    cell, x = job.cell, job.inputs[512:576]
-    with torch.no_grad():
-        states, saved = cell.run(job.state, job.inputs[:512], None)
-        state, before = states[-1].clone(), cell.last(saved)
-        _, outputs = cell.run(state, x, before)
-        forward, again = partial(cell.run, state, x, before), partial(cell.replay, state, x, outputs)
-        itself = [statistics.median(timed(action) for _ in range(41)) for action in (forward, again)]
-        turns = [(timed(forward), timed(again)) for _ in range(41)]
-        active = cell.dense(outputs).mean().item()
-    return {
-        "inputs": "spikes" if spiking else "dense",
-        "activity": active,
-        "forward_seconds": itself[0],
-        "replay_seconds": itself[1],
-        "replay_after_forward_seconds": statistics.median(second for _, second in turns),
-        "ratio": itself[1] / itself[0],
+        lines[name] = setting.attempt(f"{kind}, {name}", measure)
+        lines[name]["predicted_bytes"] = None if plan is None else plan.predicted.local_peak_bytes
+    runs = {
+        name: partial(compute_gradients, *variants[name][:2])
+        for name, line in lines.items()
+        if line["status"] == "measured"
     }
+    times = time_in_turn(runs, rounds=setting.pick(1, 5, 5), setting=setting)
+    for name, line in lines.items():
+        timing = spread(times[name]) if name in times else {}
+        growth = {} if setting.on_gpu or setting.small else {"growth_bytes": measure_growth(kind, name)}
+        keep({"network": kind, "variant": name, **line, **timing, **growth})
 
 
-def timed(action: Callable[[], object]) -> float:
-    """Return the time of an action."""
-    start = time.perf_counter()
-    action()
-    return time.perf_counter() - start
+def measure_growth(kind: str, name: str) -> int:
+    """Return by how much a fresh process grows at most while it runs a variant."""
+    command = [sys.executable, "-m", "benchmarks.runtime", "--one", kind, name]
+    return int(json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout))
 
 
-def main() -> None:
-    """Measure, print the tables and write them into docs/measured.md."""
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--one", help="run one variant and print the memory of the process")
-    arguments = parser.parse_args()
+def run_one(kind: str, name: str) -> None:
+    """Run one variant in this process, and print its growth."""
     torch.set_num_threads(1)
-    if arguments.one:
-        one(arguments.one)
-        return
-    lines = []
+    job, run, _ = list_variants(kind, Setting())[name]
+    before = read_status("VmRSS")
+    compute_gradients(job, run)
+    print(read_status("VmHWM") - before)
+
+
+def run(setting: Setting) -> list[dict[str, Any]]:
+    """Measure both networks."""
+    lines: list[dict[str, Any]] = []
+
+    def keep(line: dict[str, Any]) -> None:
+        lines.append(line)
+        setting.save(lines)
+
     for kind in ("lif", "gru"):
-        lines += compared(kind)
-        lines.append({"network": kind, "variant": FIRST_STEP, **process_memory(kind, FIRST_STEP, 10**7)})
-    replays = [replay(spiking=False), replay(spiking=True)]
-    results = {"variants": lines, "replay": replays, "bounds": bounds(lines, replays)}
-    print(document(results))
-    write("runtime", results)
-    write_document(results)
+        measure_variants(kind, setting, keep)
+    return lines
+
+
+def document(lines: list[dict[str, Any]]) -> str:
+    """Return a table for each network; ratios are to plain backpropagation and to checkpoint's chunks."""
+    parts = []
+    for kind in dict.fromkeys(line["network"] for line in lines):
+        of_kind = [line for line in lines if line["network"] == kind]
+        plain, chunked = (line.get("median_seconds") for line in of_kind[:2])
+        head = ["time, s", "over plain", "over checkpoint", "peak, MiB", "predicted", "process grows by, MiB"]
+        parts.append(
+            table(
+                [kind.upper(), *head, "gradients differ by", "first call, s"],
+                [
+                    [
+                        line["variant"],
+                        show(line.get("median_seconds"), ".2f") or line["status"],
+                        *(
+                            show(line.get("median_seconds"), ".2f", 1 / one) if one else ""
+                            for one in (plain, chunked)
+                        ),
+                        show(line.get("peak_bytes"), ",.1f", 1 / MIB),
+                        show(line["predicted_bytes"], ",.1f", 1 / MIB),
+                        show(line.get("growth_bytes"), ",.0f", 1 / MIB),
+                        show(line.get("gradient_difference"), ".0e"),
+                        show(line.get("first_seconds"), ".1f"),
+                    ]
+                    for line in of_kind
+                ],
+            )
+        )
+        parts += [f"{line['variant']}: {text}" for line in of_kind for text in line.get("warnings", ())]
+    return "\n\n".join(parts) + "\n"
 
 
 if __name__ == "__main__":
-    main()
+    if sys.argv[1:2] == ["--one"]:
+        run_one(*sys.argv[2:])
+    else:
+        main("runtime", run, document, about=__doc__, page=DOCS / "measured.md")

@@ -13,8 +13,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from benchmarks.accuracy_tables import put_section, table
-from benchmarks.record import write
+from benchmarks.harness import DOCS, put_section, table, write
 
 #: Cell -> local budget of its plan.
 CELLS = {"gru": "24 MiB", "lif": "16 MiB"}
@@ -115,7 +114,7 @@ def main() -> None:
     results = [line for cell, budget in CELLS.items() for line in lines_of(cell, budget)]
     print(section(results))
     write("wrong_profiles", results)
-    put_section("wrong_profiles", section(results))
+    put_section(DOCS / "accuracy.md", "wrong_profiles", section(results))
 
 
 if __name__ == "__main__":

@@ -4,7 +4,6 @@ import json
 import os
 import re
 import shlex
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -14,15 +13,16 @@ import pytest
 
 import ckptplan
 from benchmarks import (
-    accuracy_jax_report,
     accuracy_report,
-    accuracy_tables,
+    commands,
     fused,
     networks_report,
-    runtime_report,
+    repeated_calls,
+    runtime,
     wrong_profiles,
 )
-from benchmarks.accuracy_errors import bias
+from benchmarks.accuracy_report import bias
+from benchmarks.harness import put_section, read
 from ckptplan.cost import paper
 from ckptplan.strategies.registry import all_strategies
 from tests.cost import test_paper
@@ -202,29 +202,13 @@ def _anchors(page: Path) -> list[str]:
     return [re.sub(r"[^\w -]", "", head.lower()).replace(" ", "-") for head in heads]
 
 
-def test_timings_in_the_documents_are_those_measured() -> None:
-    """Each number of the tables stands in the result file of the benchmark that it names."""
-    measured = json.loads((ROOT / "benchmarks/results/search.json").read_text())["results"]
-    page = (ROOT / "docs/finding-optima.md").read_text()
-    for result in measured:
-        assert f"{result['median_seconds'] * 1e3:.1f} ms" in page
-    startup = json.loads((ROOT / "benchmarks/results/startup.json").read_text())["results"]
-    assert (
-        f"takes {startup['optimize']['ratio']:.1f} times as long" in (ROOT / "docs/architecture.md").read_text()
-    )
-
-
-def test_figures_for_playing_schedules_are_those_measured() -> None:
-    measured = json.loads((ROOT / "benchmarks/results/simulate.json").read_text())["results"]
-    page = (ROOT / "docs/schedule-format.md").read_text()
-    longest = {
-        result["job"]: result
-        for result in measured
-        if (result["strategy"], result["steps"]) == ("double", 10**6)
+def test_times_of_commands_are_those_measured() -> None:
+    """The whole table, as the benchmark writes it; every command of it is one that is measured."""
+    results = json.loads((ROOT / "benchmarks/results/commands.json").read_text())["results"]
+    assert section_of((ROOT / "docs/finding-optima.md").read_text(), "commands") == commands.document(results)
+    assert {one["command"] for one in results} - {commands.BARE} == {
+        command for _, listed in commands.GROUPS.values() for command in listed
     }
-    for job, digits in {"simulate": 2, "schedule jsonl": 2, "simulate --trace": 1}.items():
-        seconds, peak = longest[job]["median_seconds"], longest[job]["peak_bytes"]
-        assert re.search(rf"{seconds:.{digits}f} s and {peak / 1024:.0f} KiB", page), job
 
 
 def test_figures_for_optimal_schedules_are_those_measured() -> None:
@@ -262,30 +246,21 @@ def _row_of_case(case: dict[str, Any]) -> str:
     )
 
 
-def test_figures_for_executed_plans_are_those_measured() -> None:
-    """The whole section, as the benchmark writes it."""
-    results = json.loads((ROOT / "benchmarks/results/runtime.json").read_text())["results"]
-    assert runtime_report.document(results) in (ROOT / "docs/measured.md").read_text()
+@pytest.mark.parametrize(
+    ("benchmark", "page"), [(runtime, "measured.md"), (fused, "measured.md"), (repeated_calls, "checks.md")]
+)
+def test_sections_of_measurements_are_what_benchmarks_wrote(benchmark: Any, page: str) -> None:
+    name = benchmark.__name__.removeprefix("benchmarks.")
+    assert section_of((ROOT / "docs" / page).read_text(), name) == benchmark.document(read(name))
 
 
-@pytest.mark.parametrize("report", [runtime_report, networks_report], ids=["runtime", "networks"])
-def test_writing_the_tables_leaves_the_rest_of_the_pages_as_it_is(
-    report: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_writing_a_section_leaves_the_rest_of_the_page_as_it_is(tmp_path: Path) -> None:
     """Also what stands behind the section of another benchmark."""
-    pages = {name: page for name, page in vars(report).items() if isinstance(page, Path)}
-    for name, page in pages.items():
-        shutil.copy(page, tmp_path / name)
-        monkeypatch.setattr(report, name, tmp_path / name)
-    benchmark = report.__name__.removeprefix("benchmarks.").removesuffix("_report")
-    report.write_document(json.loads((ROOT / f"benchmarks/results/{benchmark}.json").read_text())["results"])
-    for name, page in pages.items():
-        assert (tmp_path / name).read_text() == page.read_text()
-
-
-def test_figures_for_recurrent_layers_are_those_measured() -> None:
-    results = json.loads((ROOT / "benchmarks/results/fused.json").read_text())["results"]
-    assert fused.document(results) in (ROOT / "docs/measured.md").read_text()
+    page = tmp_path / "page.md"
+    text = (ROOT / "docs/accuracy.md").read_text()
+    page.write_text(text)
+    put_section(page, "wrong_profiles", "new\n")
+    assert page.read_text() == text.replace(section_of(text, "wrong_profiles"), "new\n")
 
 
 def test_figures_for_networks_are_those_measured() -> None:
@@ -295,30 +270,6 @@ def test_figures_for_networks_are_those_measured() -> None:
     assert networks_report.in_short(results) in README
     assert networks_report.summary(results) in (ROOT / "examples/convert/README.md").read_text()
     assert networks_report.bounds(results["rows"]) == results["bounds"]
-
-
-#: What is measured besides the strategies, in the words of the page.
-PARTS_OF_FRONTS = {
-    "(merging all)": "merging all nine",
-    "all of 'paper'": "the paper's five",
-    "all of 'closed'": "all nine",
-}
-
-
-def test_figures_for_fronts_are_those_measured() -> None:
-    """The table shows some of the rows; each is, whole, one that was measured."""
-    page = (ROOT / "docs/trade-offs.md").read_text()
-    measured = json.loads((ROOT / "benchmarks/results/pareto.json").read_text())["results"]
-    of = {(line["steps"], line["strategy"]): line for line in measured}
-    rows = set()
-    for steps, name in of:
-        if steps == 4096:
-            short, long = of[4096, name]["median_seconds"] * 1e3, of[10**6, name]["median_seconds"]
-            title = PARTS_OF_FRONTS.get(name, f"`{name}`")
-            rows.add(f"| {title} | {short:.1f} ms | {long:.2f} s | {of[10**6, name]['points']:,} |")
-    shown = set(re.findall(r"^\| .* ms \| .* s \| .* \|$", page, re.M))
-    assert len(shown) >= 5
-    assert shown <= rows
 
 
 def test_pages_that_the_code_refers_to_exist() -> None:
@@ -335,7 +286,7 @@ def test_pages_that_the_code_refers_to_exist() -> None:
 def test_the_page_on_accuracy_is_what_was_measured() -> None:
     """Tables and summary are generated, none is typed."""
     results = json.loads((ROOT / "benchmarks/results/accuracy.json").read_text())["results"]
-    assert all(one["summary"] == accuracy_report.summary(one) for one in results)
+    assert all(one["summary"] == accuracy_report.summarise(one) for one in results)
     page = (ROOT / "docs/accuracy.md").read_text()
     assert section_of(page, "accuracy") == accuracy_report.section(results)
     results = json.loads((ROOT / "benchmarks/results/wrong_profiles.json").read_text())["results"]
@@ -350,8 +301,8 @@ def test_the_page_on_accuracy_is_what_was_measured() -> None:
 def test_the_page_on_accuracy_in_jax_is_what_was_measured() -> None:
     page = (ROOT / "docs/accuracy.md").read_text()
     results = json.loads((ROOT / "benchmarks/results/accuracy_jax.json").read_text())["results"]
-    assert results["summary"] == accuracy_jax_report.summary(results)
-    assert section_of(page, "accuracy_jax") == accuracy_jax_report.section(results)
+    assert results["summary"] == accuracy_report.summarise_jax(results)
+    assert section_of(page, "accuracy_jax") == accuracy_report.section_jax(results)
 
 
 def section_of(page: str, benchmark: str) -> str:
@@ -362,15 +313,15 @@ def section_of(page: str, benchmark: str) -> str:
 @pytest.mark.parametrize("bound", [0.0, 0.02, 0.1])
 def test_the_page_on_accuracy_hides_no_plan_that_is_off(bound: float, monkeypatch: pytest.MonkeyPatch) -> None:
     """All that is off by more than the bounds is listed, noisy or not, and the families have every plan."""
-    monkeypatch.setattr(accuracy_tables, "TIME", (0.0, bound))
-    monkeypatch.setattr(accuracy_tables, "PEAK", (0.0, bound))
+    monkeypatch.setattr(accuracy_report, "TIME", (0.0, bound))
+    monkeypatch.setattr(accuracy_report, "PEAK", (0.0, bound))
     runs = json.loads((ROOT / "benchmarks/results/accuracy.json").read_text())["results"]
     points = [{**one, "run": f"run {n} "} for n, run in enumerate(runs, 1) for one in run["points"]]
     off = {what: [one for one in points if abs(bias(one, what)) > bound] for what in ("seconds", "bytes")}
-    listed = accuracy_tables.beyond_list(points)
+    listed = accuracy_report.beyond_list(points)
     assert len(re.findall(r"(?:run \d|,) [+-][\d.]+%", listed)) == len(off["seconds"])
     assert len(re.findall(r"peak [+-][\d.]+%", listed)) == len(off["bytes"])
-    rows = re.findall(r"\| (\S+) \| (\d+)/(\d+) \|", accuracy_tables.families_table(points))
+    rows = re.findall(r"\| (\S+) \| (\d+)/(\d+) \|", accuracy_report.families_table(points))
     for kind in (1, -1):
         of_kind = [row for row in rows if row[0].startswith("`") == (kind < 0)]
         assert sum(int(row[2]) for row in of_kind) == len(points)

@@ -9,11 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.gpu.__main__ import FAILED, NEEDS_GPU, choose_code
-from benchmarks.gpu.remote_stage import find_shared
-from benchmarks.gpu.report import BEGIN, PAGES, PICTURE, make_section, merge
-from benchmarks.gpu.setting import find_largest
-from benchmarks.gpu.stage import STAGES
+from benchmarks.gpu import FAILED, NEEDS_GPU, PAGES, PICTURE, STAGES, choose_code, make_section, merge
+from benchmarks.headline import find_largest
+from benchmarks.remote import find_shared
 
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "benchmarks/results/gpu.json"
@@ -39,13 +37,13 @@ def test_stages_run_on_a_processor_and_write_nothing_into_the_docs(tmp_path: Pat
     """Those that take seconds; the test of the CUDA tests says what it needs."""
     before = [(ROOT / page).read_bytes() for page in WRITTEN if (ROOT / page).exists()]
     out = tmp_path / "gpu.json"
-    done = run(out, "--stages", "tests,headline")
+    done = run(out, "--stages", "gpu,headline")
     assert done.returncode == NEEDS_GPU, done.stdout + done.stderr
-    assert "tests: needs a CUDA device" in done.stdout
+    assert "gpu: needs a CUDA device" in done.stdout
     document = json.loads(out.read_text())
     stages = document["results"]["stages"]
     assert {name: one["status"] for name, one in stages.items()} == {
-        "tests": "needs a CUDA device",
+        "gpu": "needs a CUDA device",
         "headline": "done",
     }
     for row in stages["headline"]["results"]["sequences"]:
@@ -60,7 +58,7 @@ def test_stages_run_on_a_processor_and_write_nothing_into_the_docs(tmp_path: Pat
 
 @pytest.mark.parametrize("page", PAGES)
 def test_the_pages_have_the_results_or_say_that_there_are_none(page: str) -> None:
-    section = (ROOT / "docs" / page).read_text().split(BEGIN)[1].split("<!-- end -->")[0]
+    section = (ROOT / "docs" / page).read_text().split("<!-- benchmarks.gpu -->\n")[1].split("<!-- end -->")[0]
     if not RESULTS.exists():
         assert section == "Not measured yet.\n"
         return
@@ -70,7 +68,7 @@ def test_the_pages_have_the_results_or_say_that_there_are_none(page: str) -> Non
 
 
 def test_a_stage_that_takes_too_long_is_stopped_and_the_others_go_on(tmp_path: Path) -> None:
-    done = run(tmp_path / "gpu.json", "--stages", "profile,jax", "--minutes", "0.001")
+    done = run(tmp_path / "gpu.json", "--stages", "transfers,jax", "--minutes", "0.001")
     assert done.returncode == FAILED
     stages = json.loads((tmp_path / "gpu.json").read_text())["results"]["stages"]
     assert all(one["status"].startswith(("stopped after", "not begun")) for one in stages.values())

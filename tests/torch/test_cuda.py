@@ -6,10 +6,13 @@ from typing import Any
 
 import pytest
 import torch
+import torch.distributed
+from torch.nn.parallel import DistributedDataParallel
 
 import ckptplan
 from ckptplan import Plan
 from ckptplan.torch import Compile, bptt, plan_for
+from ckptplan.torch.adapters import TorchCell
 from ckptplan.torch.lif import LIF
 from ckptplan.torch.memory import available_bytes
 from ckptplan.torch.meters import measure_allocated
@@ -210,3 +213,34 @@ def test_compiled_pieces_give_the_gradients_of_steps(mode: str) -> None:
     for _ in range(3):
         ours = network.planned(plan, compile=Compile(steps=4, mode=mode))
         assert_close(ours, theirs, relative=1e-4)
+
+
+def test_gradients_under_ddp_on_one_device(tmp_path: Any) -> None:
+    """A plan reduces its gradients once, as a plain loop under the same wrapper does."""
+
+    class Model(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.cell = TorchCell(torch.nn.GRUCell(4, 6)).double()
+
+        def forward(self, inputs: torch.Tensor, state: torch.Tensor, plan: Plan | None) -> torch.Tensor:
+            if plan is not None:
+                return bptt(self.cell, inputs, state, squares, plan=plan).loss
+            total = inputs.new_zeros(())
+            for x in inputs.unbind(0):
+                state, output = self.cell(state, x)
+                total = total + squares(0, output)
+            return total
+
+    torch.distributed.init_process_group("nccl", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
+    try:
+        model = DistributedDataParallel(Model().cuda())
+        inputs, state = torch.randn(STEPS, 3, 4).double().cuda(), torch.zeros(3, 6).double().cuda()
+        found = []
+        for plan in (plan_of(STEPS, "standard", states=30), None):
+            model.zero_grad()
+            model(inputs, state, plan).backward()
+            found.append([one.grad.clone() for one in model.parameters() if one.grad is not None])
+    finally:
+        torch.distributed.destroy_process_group()
+    assert_close(*found, relative=1e-9)

@@ -1,4 +1,7 @@
-"""Predicted against measured: calibrates networks, plans, and validates plans with the regret."""
+"""Predicted against measured: calibrates networks, plans, and validates plans with the regret.
+
+Run: python -m benchmarks.validated
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,7 @@ from typing import Any
 import torch
 
 import ckptplan
-from benchmarks.gpu.setting import Setting
+from benchmarks.harness import MIB, Setting, main, show, table
 from ckptplan.calibration.calibrate import calibrate
 from ckptplan.calibration.calibrated import Calibrated
 from ckptplan.calibration.cell_spec import CellSpec
@@ -20,7 +23,7 @@ NETWORKS = {
     "gru": "gru(inputs={i}, neurons={n})",
     "lif": "lif(inputs={i}, neurons={n})",
     "lstm": "lstm(inputs={i}, neurons={n})",
-    "snntorch": "benchmarks.gpu.accuracy_stage:make_snntorch(inputs={i}, neurons={n})",
+    "snntorch": "benchmarks.validated:make_snntorch(inputs={i}, neurons={n})",
 }
 #: Budgets as shares of the checkpoints and tapes of base, without the resident bytes.
 BUDGETS = (0.1, 0.3)
@@ -55,7 +58,7 @@ def make_snntorch(*, batch: int, inputs: int, neurons: int, device: str) -> tupl
 def run(setting: Setting) -> dict[str, Any]:
     """Validate plans of each network."""
     found: dict[str, Any] = {"networks": []}
-    for name in setting.pick(("gru",), tuple(NETWORKS)):
+    for name in setting.pick(("gru",), tuple(NETWORKS), tuple(NETWORKS)):
         one = setting.attempt(name, partial(validate_network, name, setting))
         found["networks"].append({"network": name, **one})
         found["summary"] = summarize(found["networks"])
@@ -65,21 +68,23 @@ def run(setting: Setting) -> dict[str, Any]:
 
 def validate_network(name: str, setting: Setting) -> dict[str, Any]:
     """Calibrate a network, and validate its best plan for each budget."""
-    sizes = setting.pick({"i": 8, "n": 32}, {"i": 64, "n": 1024})
-    steps = setting.pick(48, 512)
+    sizes = setting.pick({"i": 8, "n": 32}, {"i": 64, "n": 256}, {"i": 64, "n": 1024})
+    steps = setting.pick(48, 512, 512)
     calibrated = calibrate(
         CellSpec.parse(NETWORKS[name].format(**sizes)),
-        batch=setting.pick(4, 256),
+        batch=setting.pick(4, 32, 256),
         steps=steps,
-        device=setting.device.type,
+        device=setting.device,
         quick=setting.small,
         thread_count=torch.get_num_threads(),
-        max_seconds=setting.pick(None, 30),
+        max_seconds=setting.pick(None, None, 30),
     )
     return {
         "workload": calibrated.workload.model_dump(mode="json", exclude_none=True),
         "left_out": calibrated.left_out,
-        "plans": [validate_plan(calibrated, share, setting) for share in setting.pick((0.3,), BUDGETS)],
+        "plans": [
+            validate_plan(calibrated, share, setting) for share in setting.pick((0.3,), BUDGETS, BUDGETS)
+        ],
     }
 
 
@@ -89,7 +94,7 @@ def validate_plan(calibrated: Calibrated, share: float, setting: Setting) -> dic
     resident = workload.resident_bytes + workload.resident_bytes_per_step * workload.steps
     budget = resident + workload.workspace_bytes + int(share * workload.steps * workload.tape_bytes)
     plan = ckptplan.optimize(workload, calibrated.profile, local_bytes=budget)
-    found = validate(plan, trust_cell=True, repeats=setting.pick(2, 3), regret=True)
+    found = validate(plan, trust_cell=True, repeats=setting.pick(2, 3, 3), regret=True)
     return {
         "budget_share": share,
         "strategy": plan.strategy,
@@ -146,3 +151,50 @@ def _judge(what: str, errors: list[float], bounds: tuple[float, float]) -> list[
         {"what": f"{what}, {name}", "number": len(errors), "bound": bound, "reached": one}
         for name, bound, one in zip(("median", "worst"), bounds, reached, strict=True)
     ]
+
+
+def document(results: dict[str, Any]) -> str:
+    """Return the tables of a page."""
+    rows = [
+        [one["what"], f"{one['number']}", _bound(one["bound"]), f"{_bound(one['reached'])}{_miss(one)}"]
+        for one in results.get("summary", ())
+    ]
+    parts = [table(["what", "of", "bound", "reached"], rows)]
+    rows = []
+    for one in results["networks"]:
+        if "plans" not in one:
+            rows.append([one["network"], one["status"], *[""] * 8])
+        for plan in one.get("plans", ()):
+            by_name = {row["quantity"]: row for row in plan["rows"]}
+            rows.append(
+                [
+                    one["network"],
+                    f"{plan['budget_share']:.0%}",
+                    plan["strategy"],
+                    *_compared(by_name.get("total"), "{:.3f} s", 1),
+                    *_compared(by_name.get("local peak"), "{:.1f} MiB", 1 / MIB),
+                    show(plan["regret"], ".3f"),
+                ]
+            )
+    head = ["network", "budget", "chosen", "time predicted", "measured", "error"]
+    parts.append(table([*head, "peak predicted", "measured", "error", "regret"], rows))
+    return "\n\n".join(parts) + "\n"
+
+
+def _bound(value: float) -> str:
+    return f"{value:.3f}" if value >= 1 else f"{value:.1%}"
+
+
+def _miss(one: dict[str, Any]) -> str:
+    return " (missed)" if one["reached"] > one["bound"] else ""
+
+
+def _compared(row: dict[str, Any] | None, form: str, factor: float) -> list[str]:
+    if row is None or row["predicted"] is None:
+        return ["", "", ""]
+    error = f"{row['predicted'] / row['measured'] - 1:+.1%}"
+    return [form.format(row["predicted"] * factor), form.format(row["measured"] * factor), error]
+
+
+if __name__ == "__main__":
+    main("validated", run, document, about=__doc__)

@@ -1,4 +1,7 @@
-"""The device as a profile: calibrated rates, transfers of pinned and pageable memory, and their overlap."""
+"""A device as a profile: calibrated rates, transfers of pinned and pageable memory, and their overlap.
+
+Run: python -m benchmarks.transfers
+"""
 
 from __future__ import annotations
 
@@ -9,12 +12,12 @@ from typing import Any
 
 import torch
 
-from benchmarks.gpu.accuracy_stage import NETWORKS
-from benchmarks.gpu.setting import MIB, Setting
+from benchmarks.harness import MIB, Setting, main, table, wait
 from ckptplan.calibration.calibrate import calibrate
 from ckptplan.calibration.cell_spec import CellSpec
 
 ROUNDS = 7
+_SIZES = (2**16, MIB, 16 * MIB, 256 * MIB)
 
 
 def run(setting: Setting) -> dict[str, Any]:
@@ -24,14 +27,16 @@ def run(setting: Setting) -> dict[str, Any]:
     if setting.on_gpu:
         found["overlap"] = measure_overlap(setting)
         setting.save(found)
-    spec = CellSpec.parse(NETWORKS["gru"].format(**setting.pick({"i": 8, "n": 32}, {"i": 64, "n": 1024})))
+    spec = CellSpec.parse(
+        setting.pick("gru(inputs=8, neurons=32)", "gru(inputs=64, neurons=256)", "gru(inputs=64, neurons=1024)")
+    )
     calibrated = calibrate(
         spec,
-        batch=setting.pick(4, 256),
+        batch=setting.pick(4, 32, 256),
         steps=256,
-        device=setting.device.type,
+        device=setting.device,
         quick=setting.small,
-        max_seconds=setting.pick(None, 50),
+        max_seconds=setting.pick(None, None, 50),
     )
     return {**found, "profile": calibrated.profile.model_dump(mode="json", exclude_none=True)}
 
@@ -40,10 +45,10 @@ def _time(setting: Setting, action: Callable[[], object]) -> float:
     """Return the median seconds of an action."""
     times = []
     for _ in range(ROUNDS + 1):
-        setting.wait()
+        wait(setting)
         began = time.perf_counter()
         action()
-        setting.wait()
+        wait(setting)
         times.append(time.perf_counter() - began)
     return statistics.median(times[1:])
 
@@ -51,7 +56,7 @@ def _time(setting: Setting, action: Callable[[], object]) -> float:
 def measure_transfers(setting: Setting) -> list[dict[str, Any]]:
     """Return the rates of copies between host and device, by size and kind of host memory."""
     found = []
-    for size in setting.pick((2**16, MIB), (2**16, MIB, 16 * MIB, 256 * MIB)):
+    for size in setting.pick((2**16, MIB), _SIZES, _SIZES):
         there = torch.empty(size, dtype=torch.uint8, device=setting.device)
         for pinned in (False, True) if setting.on_gpu else (False,):
             here = torch.empty(size, dtype=torch.uint8, pin_memory=pinned)
@@ -96,3 +101,40 @@ def measure_overlap(setting: Setting) -> dict[str, float]:
         #: 1 if the shorter of the two is hidden, 0 if one waits for the other.
         "hidden_share": (one + other - together) / min(one, other),
     }
+
+
+def document(results: dict[str, Any]) -> str:
+    """Return the tables of a page."""
+    rows = [
+        [
+            f"{one['bytes'] / MIB:g} MiB",
+            "pinned" if one["pinned"] else "pageable",
+            f"{one['write_bytes_per_second'] / 1e9:.2f} GB/s",
+            f"{one['read_bytes_per_second'] / 1e9:.2f} GB/s",
+        ]
+        for one in results["transfers"]
+    ]
+    parts = [table(["copy of", "host memory", "to the host", "to the device"], rows)]
+    if overlap := results.get("overlap"):
+        parts.append(
+            f"Copies beside compute: {overlap['compute_seconds'] * 1e3:.1f} ms of products and "
+            f"{overlap['copy_seconds'] * 1e3:.1f} ms of copies take {overlap['both_seconds'] * 1e3:.1f} ms "
+            f"together: {overlap['hidden_share']:.0%} of the shorter is hidden."
+        )
+    if profile := results.get("profile"):
+        fields = (
+            "local_bytes",
+            "write_bytes_per_second",
+            "read_bytes_per_second",
+            "latency_seconds",
+            "overlaps_compute",
+        )
+        rows = [
+            [name, f"{profile[name]}", profile["sources"].get(name, {}).get("grade", "")] for name in fields
+        ]
+        parts.append(table(["field of the calibrated profile", "value", "grade"], rows))
+    return "\n\n".join(parts) + "\n"
+
+
+if __name__ == "__main__":
+    main("transfers", run, document, about=__doc__)

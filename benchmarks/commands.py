@@ -1,0 +1,168 @@
+"""Time and memory of whole commands, in turn: python -m benchmarks.commands [GROUP...].
+
+Each command runs in a process of its own, with all that a user waits for. ``--against PYTHON`` runs each
+command also with another interpreter, whose environment has another version of ckptplan, round by round.
+Install ckptplan without ``-e`` and without coverage hooks to measure start-up as users have it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from benchmarks.harness import put_section, spread, table, write
+
+PAGE = Path(__file__).parent.parent / "docs/finding-optima.md"
+BARE = "import numpy, pydantic, typer, rich"
+PLAN = "optimize --T 1000000 --strategies double -o plan.json"
+GRU = "--workload gru --profile nvidia-a100-80gb"
+#: Commands by what they measure, with the number of rounds. The group ``schedule`` reads the file of PLAN.
+GROUPS: dict[str, tuple[int, tuple[str, ...]]] = {
+    "start": (
+        21,
+        (
+            "--help",
+            "optimize --T 4096 --profile ipu-mk2 --strategies paper,nested",
+            "optimize --T 4096 --profile ipu-mk2",
+        ),
+    ),
+    "plan": (
+        3,
+        (
+            f"optimize --T 4096 {GRU}",
+            f"compare --T 4096 {GRU}",
+            f"optimize --T 100000 {GRU}",
+            f"optimize --T 1000000 {GRU}",
+            "optimize --T 1000000000 --strategies closed --objective balanced",
+            "optimize --T 4096 --html page.html",
+        ),
+    ),
+    "study": (
+        3,
+        (
+            "pareto --T 4096 --strategies closed",
+            "pareto --T 4096",
+            "pareto --T 100000",
+            f"pareto --T 100000 {GRU}",
+            "pareto --T 1000000 --strategies closed",
+            "largest T --max-overhead 20%",
+            "largest T --strategies all",
+            "sensitivity --T 4096",
+            # 10,000 plans, from jobs that fit without checkpoints to jobs that never fit.
+            "sweep --over T=256:16384:n25 --over local-bytes=256KiB:4MiB:n20 "
+            "--over bandwidth=2GB/s:200GB/s:n20 -o sweep.csv",
+        ),
+    ),
+    "schedule": (
+        3,
+        (
+            "simulate plan.json",
+            "schedule plan.json -o schedule.jsonl",
+            "simulate plan.json --trace trace.json",
+        ),
+    ),
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Run:
+    """What a process took: seconds by the wall and of processors, and its peak memory."""
+
+    seconds: float
+    processor_seconds: float
+    peak_bytes: int
+
+
+def run(command: list[str], folder: Path) -> Run:
+    """Run a command in a folder. Raises RuntimeError if it fails."""
+    # A user's first run writes the byte code.
+    hidden = ("PYTHONDONTWRITEBYTECODE", "PYTHONUNBUFFERED")
+    environment = {key: value for key, value in os.environ.items() if key not in hidden}
+    with (folder / "errors").open("w") as errors:
+        begun = time.perf_counter()
+        process = subprocess.Popen(
+            command, cwd=folder, env=environment, stdout=subprocess.DEVNULL, stderr=errors
+        )
+        _, status, used = os.wait4(process.pid, 0)
+        seconds = time.perf_counter() - begun
+    process.returncode = os.waitstatus_to_exitcode(status)
+    if process.returncode:
+        raise RuntimeError(f"{' '.join(command)}: {(folder / 'errors').read_text()}")
+    return Run(
+        seconds=seconds, processor_seconds=used.ru_utime + used.ru_stime, peak_bytes=used.ru_maxrss * 1024
+    )
+
+
+def measure(group: str, pythons: dict[str, str]) -> list[dict[str, Any]]:
+    """Return a line for each command of a group and each interpreter."""
+    rounds, commands = GROUPS[group]
+    jobs = {(BARE, "bare"): [pythons["here"], "-c", BARE]} if group == "start" else {}
+    for command in commands:
+        for name, python in pythons.items():
+            jobs[command, name] = [python, "-m", "ckptplan", *command.split()]
+    found: dict[tuple[str, str], list[Run]] = {job: [] for job in jobs}
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        if group == "schedule":
+            run([pythons["here"], "-m", "ckptplan", *PLAN.split()], folder)
+        for round_ in range(rounds + 1):
+            for job, words in jobs.items():
+                taken = run(words, folder)
+                # The first round warms up.
+                if round_:
+                    found[job].append(taken)
+    return [
+        {
+            "group": group,
+            "command": command,
+            "of": name,
+            **spread([one.seconds for one in runs]),
+            "processor_seconds": min(one.processor_seconds for one in runs),
+            "peak_bytes": max(one.peak_bytes for one in runs),
+        }
+        for (command, name), runs in found.items()
+    ]
+
+
+def document(lines: list[dict[str, Any]]) -> str:
+    """Return the lines as a table for a page; start-up is compared with bare imports."""
+    bare = next((one["median_seconds"] for one in lines if one["of"] == "bare"), None)
+    several = len({one["of"] for one in lines} - {"bare"}) > 1
+    rows = []
+    for one in lines:
+        is_bare = one["of"] == "bare"
+        name = f"python -c '{BARE}'" if is_bare else f"ckptplan {one['command']}"
+        where = f", {one['of']}" if several and not is_bare else ""
+        ratio = one["median_seconds"] / bare if bare and one["group"] == "start" and not is_bare else None
+        times = "" if ratio is None else f" ({ratio:.1f} times the first line)"
+        rows.append(
+            [f"`{name}`{where}", f"{one['median_seconds']:.2f} s{times}", f"{one['peak_bytes'] / 1e6:,.0f} MB"]
+        )
+    return table(["command", "time", "memory"], rows) + "\n"
+
+
+def main() -> None:
+    """Measure, print a table, and write it into docs/finding-optima.md if it is whole."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("groups", nargs="*", metavar="GROUP", help=f"of {', '.join(GROUPS)}; all by default")
+    parser.add_argument("--against", metavar="PYTHON", help="the interpreter of another environment")
+    options = parser.parse_args()
+    if unknown := set(options.groups) - GROUPS.keys():
+        parser.error(f"there is no {', '.join(sorted(unknown))}")
+    pythons = {"here": sys.executable, **({"there": options.against} if options.against else {})}
+    lines = [line for group in options.groups or GROUPS for line in measure(group, pythons)]
+    print(document(lines))
+    if not options.groups and not options.against:
+        write("commands", lines)
+        put_section(PAGE, "commands", document(lines))
+
+
+if __name__ == "__main__":
+    main()

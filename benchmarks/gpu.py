@@ -1,0 +1,322 @@
+"""All measurements on an NVIDIA GPU in one run: python -m benchmarks.gpu.
+
+Stages are benchmarks that run on a device (``run(setting)``), and the tests that need one. They run one after
+the other, the most valuable first, each in a process of its own with a time limit of its own. After each, all
+results so far are written. A stage that fails or takes too long keeps what it measured; the others go on.
+``--small --device cpu`` runs everything that needs no GPU with small sizes, to see that it runs; nothing of it
+is written into the docs. ``--report FILE...`` writes tables into docs/gpu.md and docs/accuracy.md; several
+files may each have some of the stages.
+
+Exit codes: 0 all stages were measured, 1 a stage failed or was stopped, 3 a stage needs a CUDA device.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+from benchmarks.harness import (
+    DOCS,
+    NEEDS_CUDA,
+    RESULTS,
+    NeedsCudaError,
+    Setting,
+    make_document,
+    put_section,
+    table,
+)
+
+ROOT = Path(__file__).parent.parent
+MINUTES = 25.0
+FAILED, NEEDS_GPU = 1, 3
+#: The modules of stages, and the seconds that each may take of 25 minutes.
+STAGES = {
+    "gpu": 120,
+    "transfers": 90,
+    "headline": 330,
+    "validated": 390,
+    "remote": 150,
+    "runtime": 270,
+    "jax": 150,
+}
+#: The stages of each page.
+PAGES = {
+    "gpu.md": tuple(name for name in STAGES if name != "validated"),
+    "accuracy.md": ("validated",),
+}
+PICTURE = "pictures/gpu-headline.png"
+TESTS = ("tests/torch/test_cuda.py",)
+Document = dict[str, Any]
+
+
+def run(setting: Setting) -> dict[str, Any]:
+    """Run the tests that need a CUDA device, and return how many passed, failed and were skipped."""
+    if not setting.on_gpu:
+        raise NeedsCudaError
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "tests.xml"
+        command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", f"--junitxml={path}"]
+        # One process, since there is one device; what other versions of PyTorch warn of is no failure.
+        command += ["-o", "addopts=--import-mode=importlib", "-o", "filterwarnings=default", *TESTS]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        if not path.exists():
+            raise RuntimeError(f"pytest wrote no report: {done.stdout[-500:]}{done.stderr[-500:]}")
+        cases = list(ElementTree.parse(path).getroot().iter("testcase"))  # noqa: S314 - pytest's own report
+    failed = {
+        f"{case.get('classname')}.{case.get('name')}": (child.get("message") or "")[:300]
+        for case in cases
+        for child in case
+        if child.tag in ("failure", "error")
+    }
+    skipped = sum(child.tag == "skipped" for case in cases for child in case)
+    if skipped == len(cases):
+        raise NeedsCudaError
+    setting.failures += [f"{name}: {message}" for name, message in failed.items()]
+    return {"passed": len(cases) - len(failed) - skipped, "failed": failed, "skipped": skipped}
+
+
+def document(results: dict[str, Any]) -> str:
+    """Return the counts of the tests, and a line for each that failed."""
+    failed = [f"- `{name}`: {message}" for name, message in results["failed"].items()]
+    head = f"Tests: {results['passed']} passed, {len(failed)} failed, {results['skipped']} skipped."
+    return "\n\n".join([head, *(["\n".join(failed)] if failed else [])]) + "\n"
+
+
+def run_here(name: str, path: Path, options: argparse.Namespace) -> None:
+    """Run one stage in this process, and write what it measured, or why it could not."""
+    import torch
+
+    def keep(status: str, results: Any, failures: list[str]) -> None:
+        part = path.with_suffix(".part")
+        part.write_text(json.dumps({"status": status, "failures": failures, "results": results}, indent=2))
+        part.replace(path)
+
+    # Each run begins with a collection, which would take a tenth of a second for all loaded modules.
+    gc.collect()
+    gc.freeze()
+    if options.device == "cpu":
+        torch.set_num_threads(1)
+    setting = Setting(
+        device=options.device,
+        small=options.small,
+        seconds=60 * options.minutes,
+        folder=path.parent,
+        save=lambda results: keep("stopped", results, setting.failures),
+    )
+    try:
+        results = import_module(f"benchmarks.{name}").run(setting)
+    except NeedsCudaError as error:
+        keep(str(error), None, [])
+        return
+    keep("failed" if setting.failures else "done", results, setting.failures)
+
+
+def run_stage(name: str, options: argparse.Namespace, folder: Path, seconds: float) -> dict[str, Any]:
+    """Run a stage in a process of its own, and return its results, with what became of it."""
+    path = folder / f"{name}.json"
+    command = [sys.executable, "-m", "benchmarks.gpu", "--stage", name, "--out", str(path)]
+    command += ["--device", options.device, "--minutes", f"{seconds / 60:.3f}"]
+    command += ["--small"] if options.small else []
+    began = time.monotonic()
+    status = ""
+    # A file, since a pipe that grandchildren hold open would outlast the time limit.
+    with (folder / f"{name}.log").open("w+") as log:
+        try:
+            code = subprocess.run(
+                command, cwd=ROOT, stdout=log, stderr=log, timeout=seconds, check=False
+            ).returncode
+        except subprocess.TimeoutExpired:
+            status, code = f"stopped after {seconds:.0f} s", 0
+        log.seek(0)
+        said = log.read()
+    spent = time.monotonic() - began
+    found = json.loads(path.read_text()) if path.exists() else {"failures": [], "results": None}
+    if code:
+        lines = said.strip().splitlines()
+        status = f"failed: {lines[-1][:400] if lines else f'exit code {code}'}"
+        found["log"] = lines[-15:]
+    return {**found, "status": status or found.get("status", "failed: no results"), "seconds": round(spent, 1)}
+
+
+def describe_machine(device: str) -> dict[str, Any]:
+    """Return the device and the versions, found out in a process that leaves no context behind."""
+    program = (
+        "import json, torch\n"
+        f"on = {device!r} == 'cuda' and torch.cuda.is_available()\n"
+        "p = torch.cuda.get_device_properties(0) if on else None\n"
+        "print(json.dumps({'torch': torch.__version__, 'cuda': torch.version.cuda,\n"
+        "  'cudnn': torch.backends.cudnn.version() if on else None, 'gpus': torch.cuda.device_count(),\n"
+        "  'device': p.name if on else None, 'device_bytes': p.total_memory if on else None}))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise SystemExit(f"PyTorch cannot be imported:\n{done.stderr}")
+    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return found
+
+
+def run_stages(options: argparse.Namespace, names: list[str]) -> Document:
+    """Run the stages, and write the results after each."""
+    machine = describe_machine(options.device)
+    stages: dict[str, dict[str, Any]] = {}
+    end = time.monotonic() + 60 * options.minutes
+    written: Document = {}
+    out: Path | None = options.out
+    with tempfile.TemporaryDirectory(prefix="ckptplan-gpu-") as temporary:
+        folder = Path(temporary) if out is None else out.parent / f"{out.stem}-stages"
+        folder.mkdir(parents=True, exist_ok=True)
+        for name in names:
+            left = end - time.monotonic()
+            # Stages that are done early leave their time to the later ones.
+            share = STAGES[name] / sum(STAGES[one] for one in names[names.index(name) :])
+            limit = min(left, max(STAGES[name] * options.minutes / MINUTES, share * left))
+            if left < 1:
+                stages[name] = {"status": "not begun: time was over", "results": None, "failures": []}
+            else:
+                print(f"{name}: at most {limit:.0f} s", flush=True)
+                stages[name] = run_stage(name, options, folder, limit)
+                report_stage(name, stages[name])
+            written = make_document("gpu", {"small": options.small, "stages": stages}, **machine)
+            if out is not None:
+                out.write_text(json.dumps(written, indent=2) + "\n")
+    return written
+
+
+def report_stage(name: str, found: dict[str, Any]) -> None:
+    """Print what became of a stage."""
+    print(f"{name}: {found['status']}, {found.get('seconds', 0):.1f} s")
+    for line in (*(f"  {one}" for one in found["failures"]), *(f"  | {one}" for one in found.get("log", ()))):
+        print(line)
+    sys.stdout.flush()
+
+
+def choose_code(stages: dict[str, Any]) -> int:
+    """Return the exit code: whether anything failed, then whether anything needs a GPU."""
+    states = [one["status"] for one in stages.values()]
+    if any(state != "done" and not state.startswith(NEEDS_CUDA) for state in states):
+        return FAILED
+    return NEEDS_GPU if any(state != "done" for state in states) else 0
+
+
+def merge(documents: list[Document]) -> Document:
+    """Return one document with the stages of several runs on the same device, the later ones last."""
+    first = documents[0]
+    if any(one["results"]["small"] for one in documents) or any(one["device"] is None for one in documents):
+        raise SystemExit("results of small runs, or of no GPU, are no measurements: they are not reported")
+    if len({(one["device"], one["torch"]) for one in documents}) > 1:
+        raise SystemExit("the files are of different devices, or of different versions of PyTorch")
+    stages = {name: stage for one in documents for name, stage in one["results"]["stages"].items()}
+    return {**first, "results": {"small": False, "stages": stages}}
+
+
+def make_tables(measured: Document, names: Sequence[str]) -> str:
+    """Return what became of some stages, and their tables; none is left out."""
+    stages = measured["results"]["stages"]
+    rows, parts = [], []
+    for name in names:
+        one = stages.get(name, {"status": "not measured", "failures": [], "results": None})
+        failures = "; ".join(one["failures"]).replace("|", "/")
+        rows.append([name, one["status"], f"{one.get('seconds', 0):.0f} s", failures])
+        if one["results"]:
+            make: Callable[[Any], str] = import_module(f"benchmarks.{name}").document
+            parts.append(make(one["results"]).rstrip())
+    return "\n\n".join([table(["stage", "became", "took", "failures"], rows), *parts]) + "\n"
+
+
+def make_section(measured: Document, names: Sequence[str]) -> str:
+    """Return the section of a page: the device, the versions and the command, then the tables."""
+    head = (
+        f"`python -m benchmarks.gpu` on {measured['device']} ({measured['device_bytes'] / 2**30:.0f} GiB), "
+        f"PyTorch {measured['torch']}, CUDA {measured['cuda']}, cuDNN {measured['cudnn']}, Python "
+        f"{measured['python']}, {measured['date']}."
+    )
+    return f"{head}\n\n{make_tables(measured, names)}"
+
+
+def write_pages(measured: Document) -> None:
+    """Write the results, the tables into the pages, and the picture."""
+    (RESULTS / "gpu.json").write_text(json.dumps(measured, indent=2) + "\n")
+    for page, names in PAGES.items():
+        section = make_section(measured, names)
+        if page == "gpu.md" and draw(measured, DOCS / PICTURE):
+            section += f"\n![Time and memory of every way to train a sequence ten times longer]({PICTURE})\n"
+        put_section(DOCS / page, "gpu", section)
+    print(f"written into {', '.join(f'docs/{page}' for page in PAGES)}")
+
+
+def draw(measured: Document, path: Path) -> bool:
+    """Draw time over base against peak memory of the headline; return whether there was anything to draw."""
+    results = measured["results"]["stages"].get("headline", {}).get("results")
+    rows = [
+        (one["network"], line)
+        for one in (results or {}).get("sequences", ())
+        for line in one["variants"]
+        if line.get("over_base") is not None
+    ]
+    if not rows:
+        return False
+    import matplotlib as mpl
+
+    mpl.use("Agg")
+    from matplotlib import pyplot as plt
+
+    kinds = list(dict.fromkeys(kind for kind, _ in rows))
+    figure, panels = plt.subplots(1, len(kinds), figsize=(6 * len(kinds), 4.5), squeeze=False)
+    for panel, kind in zip(panels[0], kinds, strict=True):
+        for one, line in rows:
+            if one == kind:
+                x, y = line["peak_bytes"] / 2**30, 1 + line["over_base"]
+                colour = "tab:blue" if line["variant"].startswith("ckptplan") else "tab:grey"
+                panel.plot(x, y, "o", color=colour)
+                panel.annotate(line["variant"], (x, y), fontsize=7, xytext=(4, 4), textcoords="offset points")
+        panel.set(title=kind, xlabel="peak, GiB", ylabel="time a step over base's")
+        panel.axhline(1.35, color="tab:red", linewidth=0.8, linestyle="--")
+        panel.grid(alpha=0.3)
+    figure.tight_layout()
+    figure.savefig(path, dpi=110, metadata={"Software": None})
+    plt.close(figure)
+    return True
+
+
+def main() -> int:
+    """Measure or report."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
+    parser.add_argument("--small", action="store_true", help="sizes that run in seconds")
+    parser.add_argument("--stages", default=",".join(STAGES), help="of " + ",".join(STAGES))
+    parser.add_argument("--minutes", type=float, default=MINUTES, help="the time for all stages; 25")
+    parser.add_argument("--out", type=Path, help="results; benchmarks/results/gpu.json if a GPU was measured")
+    parser.add_argument("--report", type=Path, nargs="+", metavar="FILE", help="write the tables of results")
+    parser.add_argument("--stage", choices=STAGES, help="run one stage in this process")
+    options = parser.parse_args()
+    if options.stage:
+        run_here(options.stage, options.out, options)
+        return 0
+    if options.report:
+        write_pages(merge([json.loads(path.read_text()) for path in options.report]))
+        return 0
+    names = options.stages.split(",")
+    if unknown := sorted(set(names) - STAGES.keys()):
+        parser.error(f"--stages: there is no {', '.join(unknown)}; there are {', '.join(STAGES)}")
+    real = options.device == "cuda" and not options.small
+    if options.out is None and real:
+        options.out = RESULTS / "gpu.json"
+    measured = run_stages(options, names)
+    print("\n" + make_tables(measured, list(measured["results"]["stages"])))
+    if real and options.out == RESULTS / "gpu.json":
+        write_pages(measured)
+    return choose_code(measured["results"]["stages"])
+
+
+if __name__ == "__main__":
+    sys.exit(main())

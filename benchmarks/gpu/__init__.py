@@ -1,1 +1,0 @@
-"""All measurements on an NVIDIA GPU in one run: python -m benchmarks.gpu."""

@@ -1,0 +1,331 @@
+"""Under one limit of memory: longer sequences and larger networks than plain backpropagation holds.
+
+On a GPU the limit is that of PyTorch's allocator (``torch.cuda.set_per_process_memory_fraction``): weights,
+inputs, workspaces and holes count. First the longest sequence of base is found. Then every way to train runs a
+sequence that is ten times longer; what does not fit is a row, too. Run: python -m benchmarks.headline
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import Any
+
+import torch
+
+from benchmarks.harness import GIB, MIB, ExhaustedError, Setting, clean, main, show, table, wait
+from benchmarks.variants import Job, make_job, run_checkpoint, run_plain, run_plan
+from ckptplan.errors import InputError
+from ckptplan.torch import Compile, plan_for
+from ckptplan.torch.memory import OutOfMemory
+from ckptplan.torch.meters import LiveBytes
+
+Run = Callable[[], torch.Tensor]
+#: How many times longer than base's longest sequence; the most time over base, and the goal.
+LONGER, MOST_OVERHEAD, GOAL_OVERHEAD = 10, 0.35, 0.10
+#: T of the larger network, and how many times more parameters it is to have.
+FIXED_STEPS, LARGER = 300, 4
+#: Room for the workspaces of libraries and for holes, which no plan counts.
+_ASIDE, _ASIDE_BYTES = 0.1, 96 * MIB
+
+
+def make_sized(kind: str, setting: Setting, *, neurons: int | None = None) -> Job:
+    """Return a network of the setting's size."""
+    batch, inputs, usual = setting.pick((4, 8, 32), (32, 64, 256), (256, 64, 1024))
+    return make_job(kind, batch=batch, inputs=inputs, neurons=neurons or usual, device=setting.device)
+
+
+def run(setting: Setting) -> dict[str, Any]:
+    """Measure both networks."""
+    limit = setting.pick(128 * 2**10, 32 * MIB, 4 * GIB)
+    found: dict[str, Any] = {"limit_bytes": limit, "sequences": [], "networks": []}
+    for kind in setting.pick(("gru",), ("gru", "lif"), ("gru", "lif")):
+        _compare_lengths(kind, setting, limit, found)
+    for kind in setting.pick(("lif",), ("gru", "lif"), ("gru", "lif")):
+        found["networks"].append(_compare_networks(kind, setting, limit))
+        setting.save(found)
+    return found
+
+
+def run_once(setting: Setting, variant: Run, *, limit: int | None) -> dict[str, float]:
+    """Return the seconds and the peak bytes of a forward and a backward pass. Raises ExhaustedError.
+
+    On a GPU, peaks are those of the allocator, which also enforces a limit (``set_limit``). On a CPU, live
+    tensors are counted in a run of their own, and the limit is compared with their peak.
+    """
+    clean(setting)
+    try:
+        if setting.on_gpu:
+            wait(setting)
+            before = torch.cuda.memory_allocated()
+            torch.cuda.reset_peak_memory_stats()
+            seconds = _time(setting, variant)
+            return {"seconds": seconds, "peak_bytes": torch.cuda.max_memory_allocated() - before}
+        with LiveBytes() as live:
+            variant().backward()
+    except (torch.OutOfMemoryError, OutOfMemory):
+        raise ExhaustedError("out of memory") from None
+    if limit is not None and live.peak > limit:
+        raise ExhaustedError("out of memory")
+    return {"seconds": _time(setting, variant), "peak_bytes": live.peak}
+
+
+def _time(setting: Setting, variant: Run) -> float:
+    began = time.perf_counter()
+    variant().backward()
+    wait(setting)
+    return time.perf_counter() - began
+
+
+def set_limit(setting: Setting, limit: int | None) -> None:
+    """Let PyTorch's allocator take so many bytes of the GPU in all, or everything."""
+    if setting.on_gpu:
+        total = torch.cuda.get_device_properties(0).total_memory
+        torch.cuda.set_per_process_memory_fraction(1.0 if limit is None else min(1.0, limit / total))
+
+
+def _compare_lengths(kind: str, setting: Setting, limit: int, found: dict[str, Any]) -> None:
+    job = make_sized(kind, setting)
+    # Libraries allocate their workspaces in the first run.
+    run_once(setting, partial(run_plain, job, 8), limit=None)
+    set_limit(setting, limit)
+    try:
+        base = _find_longest(setting, lambda steps: partial(run_plain, job, steps), limit)
+        row: dict[str, Any] = {"network": kind, "longest_of_base": base, "variants": []}
+        found["sequences"].append(row)
+        if not base:
+            raise RuntimeError(f"base of {kind} fits no sequence within {limit:,} bytes")
+        longer = setting.pick(2, LONGER, LONGER) * base
+        once = _measure(setting, partial(run_plain, job, base), base, limit)
+        row["base"] = once
+        for name, make in list_variants(job, longer, setting, limit).items():
+            measured = setting.attempt(
+                f"{kind}, {name}", partial(_make_and_measure, setting, make, longer, limit)
+            )
+            if "seconds_per_step" in measured:
+                measured["over_base"] = measured["seconds_per_step"] / once["seconds_per_step"] - 1
+            row["variants"].append({"variant": name, "steps": longer, **measured})
+            setting.save(found)
+    finally:
+        set_limit(setting, None)
+
+
+def make_fused(job: Job) -> torch.nn.GRU:
+    """Return the layer of a GRU job, which cuDNN runs as a whole, with the same weights."""
+    cell = job.cell.module
+    net = torch.nn.GRU(cell.input_size, cell.hidden_size, device=job.bank.device)
+    with torch.no_grad():
+        for name, value in cell.named_parameters():
+            getattr(net, f"{name}_l0").copy_(value)
+    return net
+
+
+def run_fused(net: torch.nn.GRU, job: Job, steps: int) -> torch.Tensor:
+    """Return the loss of a whole layer over all steps."""
+    outputs, _ = net(job.inputs(0, steps), job.state.unsqueeze(0))
+    loss: torch.Tensor = outputs.square().mean((1, 2)).sum()
+    return loss
+
+
+def list_variants(job: Job, steps: int, setting: Setting, limit: int) -> dict[str, Callable[[], Run]]:
+    """Return the ways to train; what a way prepares, such as a plan, is prepared when it is asked for."""
+    inner = max(2, round(math.sqrt(steps)))
+    cube = max(2, round(steps ** (1 / 3)))
+    variants: dict[str, Callable[[], Run]] = {
+        "plain": lambda: partial(run_plain, job, steps),
+        "ckptplan": lambda: _plan(job, steps, setting, limit),
+        f"torch.utils.checkpoint, {inner}, non-reentrant": lambda: partial(
+            run_checkpoint, job, steps, (inner,), reentrant=False
+        ),
+        f"torch.utils.checkpoint, {inner}, reentrant": lambda: partial(
+            run_checkpoint, job, steps, (inner,), reentrant=True
+        ),
+        f"torch.utils.checkpoint, {cube**2} and {cube}, non-reentrant": lambda: partial(
+            run_checkpoint, job, steps, (cube**2, cube), reentrant=False
+        ),
+        f"torch.utils.checkpoint, {cube**2} and {cube}, reentrant": lambda: partial(
+            run_checkpoint, job, steps, (cube**2, cube), reentrant=True
+        ),
+        "save_on_cpu": lambda: partial(run_plain, job, steps, saved="cpu", pinned=setting.on_gpu),
+    }
+    if job.kind == "gru":
+        net = make_fused(job)
+        variants["nn.GRU as a whole (cuDNN)"] = lambda: partial(run_fused, net, job, steps)
+    else:
+        replayed = make_sized("replay", setting)
+        variants["ckptplan, replayed spikes"] = lambda: _plan(replayed, steps, setting, limit)
+    if setting.on_gpu:
+        # Last: compiling takes longest, and nothing waits for it if time is over.
+        variants["ckptplan, compiled pieces"] = lambda: _plan(
+            job, steps, setting, limit, compile_=Compile(steps=8)
+        )
+    return variants
+
+
+def _plan(job: Job, steps: int, setting: Setting, limit: int, *, compile_: Any = None) -> Run:
+    """Return the run of a plan for what the limit leaves."""
+    clean(setting)
+    held = torch.cuda.memory_allocated() if setting.on_gpu else 0
+    aside = int(_ASIDE * limit) + (_ASIDE_BYTES if setting.on_gpu else 0)
+    try:
+        plan = plan_for(job.cell, job.inputs, job.state, job.loss, memory=limit - held - aside, steps=steps)
+    except InputError as error:
+        if error.field != "memory":
+            raise
+        raise ExhaustedError(f"no plan fits: {error.message}") from None
+    if compile_ is not None:
+        # Compile before the run that is timed.
+        run_plan(job, plan, compile_=compile_).backward()
+    return partial(run_plan, job, plan, compile_=compile_)
+
+
+def _measure(setting: Setting, variant: Run, steps: int, limit: int) -> dict[str, float]:
+    found = run_once(setting, variant, limit=limit)
+    return {**found, "seconds_per_step": found["seconds"] / steps}
+
+
+def _make_and_measure(setting: Setting, make: Callable[[], Run], steps: int, limit: int) -> dict[str, float]:
+    return _measure(setting, make(), steps, limit)
+
+
+def _find_longest(setting: Setting, make: Callable[[int], Run], limit: int) -> int:
+    def fits(number: int) -> bool:
+        try:
+            run_once(setting, make(number), limit=limit)
+        except ExhaustedError:
+            return False
+        return True
+
+    return find_largest(fits, start=setting.pick(8, 64, 64), most=2**20)
+
+
+def _compare_networks(kind: str, setting: Setting, limit: int) -> dict[str, Any]:
+    """Return the largest network of base and of plans at T = 300, within the limit."""
+    steps, unit = setting.pick(12, FIXED_STEPS, FIXED_STEPS), setting.pick(8, 64, 64)
+
+    def find(make: Callable[[Job], Run]) -> dict[str, Any]:
+        best: dict[str, Any] = {}
+
+        def fits(number: int) -> bool:
+            if setting.seconds_left < 0:
+                return False
+            try:
+                # The limit holds for the making of a network, too.
+                job = make_sized(kind, setting, neurons=unit * number)
+                weights = sum(one.nbytes for one in job.parameters)
+                one = run_once(setting, make(job), limit=limit)
+            except (ExhaustedError, torch.OutOfMemoryError):
+                return False
+            numbers = sum(parameter.numel() for parameter in job.parameters)
+            best.update(neurons=unit * number, parameters=numbers, weight_bytes=weights, **one)
+            return True
+
+        find_largest(fits, start=setting.pick(2, 4, 4), most=2**12, share=setting.pick(1.0, 0.06, 0.06))
+        return best
+
+    set_limit(setting, limit)
+    try:
+        base = setting.attempt(
+            f"{kind}, larger, base", lambda: find(lambda job: partial(run_plain, job, steps))
+        )
+        ours = setting.attempt(
+            f"{kind}, larger, ckptplan", lambda: find(lambda job: _plan(job, steps, setting, limit))
+        )
+    finally:
+        set_limit(setting, None)
+    return {"network": kind, "steps": steps, "base": base, "ckptplan": ours}
+
+
+def find_largest(fits: Callable[[int], bool], *, start: int, most: int, share: float = 0.05) -> int:
+    """Return the largest number that fits, to ``share``; 0 if ``start`` does not fit.
+
+    Arguments:
+        fits: whether a number fits; larger ones fit less.
+        start: where to begin.
+        most: the largest number of interest.
+        share: how far apart the last number that fits and the first that does not may be.
+    """
+    if not fits(start):
+        return 0
+    low, high = start, start
+    while high == low:
+        high = min(2 * low, most)
+        if high == low:
+            return low
+        if fits(high):
+            low = high
+    while high - low > max(1, share * low):
+        middle = (low + high) // 2
+        low, high = (middle, high) if fits(middle) else (low, middle)
+    return low
+
+
+def document(results: dict[str, Any]) -> str:
+    """Return the tables of a page, with what was aimed at."""
+    rows = []
+    for one in results["sequences"]:
+        base = one.get("base", {})
+        steps = f"{one['longest_of_base']:,} (the longest)"
+        rows.append([one["network"], "plain", steps, "measured", *_cost(base), ""])
+        rows += [
+            [
+                one["network"],
+                line["variant"],
+                f"{line['steps']:,}",
+                line["status"],
+                *_cost(line),
+                show(line.get("over_base"), "+.0%"),
+            ]
+            for line in one["variants"]
+        ]
+    head = ["network", "trained by", "T", "became", "time a step", "peak", "time over base"]
+    parts = [
+        f"A limit of {results['limit_bytes'] / MIB:,.0f} MiB for everything on the device:",
+        table(head, rows),
+    ]
+    rows = []
+    for one in results["networks"]:
+        for name in ("base", "ckptplan"):
+            line = one[name]
+            numbers = [f"{line[key]:,}" if key in line else "" for key in ("neurons", "parameters")]
+            peak = show(line.get("peak_bytes"), ",.0f", 1 / MIB)
+            rows.append(
+                [one["network"], name, f"{one['steps']}", *numbers, show(line.get("seconds"), ".2f"), peak]
+            )
+    head = ["network", "trained by", "T", "largest: neurons", "parameters", "time, s", "peak, MiB"]
+    parts += [table(head, rows)] if rows else []
+    return "\n\n".join([*parts, table(["what", "aimed at", "reached"], _judge(results))]) + "\n"
+
+
+def _judge(results: dict[str, Any]) -> list[list[str]]:
+    """Return what was aimed at and what was reached; a way that did not run reaches nothing."""
+    rows = []
+    for one in results["sequences"]:
+        ours = [line for line in one["variants"] if line["variant"].startswith("ckptplan")]
+        least = min((line["over_base"] for line in ours if line.get("over_base") is not None), default=None)
+        longer = ours[0]["steps"] // max(1, one["longest_of_base"]) if ours else 0
+        missed = " (missed)" if least is None or least > MOST_OVERHEAD else ""
+        reached = "no run" if least is None else f"{least:+.0%}"
+        what = f"{one['network']}, {longer} times the longest sequence of base: time over base"
+        rows.append([what, f"at most {MOST_OVERHEAD:.0%}; goal {GOAL_OVERHEAD:.0%}", reached + missed])
+    for one in results["networks"]:
+        ours, base = (one[name].get("parameters") for name in ("ckptplan", "base"))
+        ratio = ours / base if ours and base else None
+        missed = " (missed)" if ratio is None or ratio < LARGER else ""
+        reached = "no run" if ratio is None else f"{ratio:.1f} times"
+        what = f"{one['network']}, T = {one['steps']}: parameters of the largest network over base's"
+        rows.append([what, f"at least {LARGER} times", reached + missed])
+    return rows
+
+
+def _cost(line: dict[str, Any]) -> Iterable[str]:
+    """Return the time of a step and the peak, empty for what did not run."""
+    if "seconds" not in line:
+        return "", ""
+    return f"{line['seconds_per_step'] * 1e3:.3f} ms", f"{line['peak_bytes'] / MIB:,.1f} MiB"
+
+
+if __name__ == "__main__":
+    main("headline", run, document, about=__doc__)
