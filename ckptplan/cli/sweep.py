@@ -146,40 +146,38 @@ def _write_rows(work: SweepRun, chosen: RowFormat, output: str, *, restart: bool
     with _open_rows(output, sweep, chosen, restart=restart) as file:
         lacking = file.done < len(sweep)
         if lacking:
-            written = _fill(file, work, named=output)
+            written = _fill(file, work, output)
     note(written if lacking else _say_complete(output, sweep))
 
 
 def _write_parquet(work: SweepRun, output: str, *, restart: bool) -> None:
-    """Collect rows in a partial file, which can be continued, and write the Parquet file when all are there.
-
-    Existing rows must belong to this sweep. Rows of a sweep that --restart began are continued even if the
-    Parquet file still holds another sweep.
-    """
-    from ckptplan.storage.parquet import holds_sweep, import_pyarrow, read_identity, write_parquet
+    """Write a Parquet file, which is there when all its rows are; an interrupted sweep begins anew."""
+    from ckptplan.storage.tables import import_pyarrow, read_identity, write_parquet
 
     sweep = work.sweep
     import_pyarrow()  # fail now if it is missing, not when all rows are there
-    partial, identity = Path(f"{output}.partial.jsonl"), sweep.identity
-    if not restart and not _has_content(partial):
-        try:
-            found = read_identity(output)
-        except InputError as error:
-            raise _offer_restart(error) from None
-        if found == identity:
-            note(_say_complete(output, sweep))
-            return
-        if found is not None:
-            raise _offer_restart(InputError("holds another sweep", source=output, accepted="a new file"))
-    # Holds the lock on both files until the partial file is removed.
-    with _open_rows(str(partial), sweep, RowFormat.jsonl, restart=restart) as file:
-        # False if another process finished the sweep, or was killed before it removed the partial file.
-        lacking = restart or not holds_sweep(output, identity)
-        if lacking:
-            written = _fill(file, work, named=output)
-            write_parquet(output, lines=partial, columns=sweep.columns, identity=identity)
-        file.remove()
-    note(written if lacking else _say_complete(output, sweep))
+    identity = sweep.identity
+    try:
+        found = None if restart else read_identity(output)
+    except InputError as error:
+        raise _offer_restart(error) from None
+    if found == identity:
+        note(_say_complete(output, sweep))
+        return
+    if found is not None:
+        raise _offer_restart(InputError("holds another sweep", source=output, accepted="a new file"))
+    fitting = 0
+
+    def plan() -> Iterator[list[Row]]:
+        nonlocal fitting
+        for rows in work.rows():
+            yield rows
+            fitting += sum(bool(row["fits"]) for row in rows)
+            report(len(rows))
+
+    with _watch(sweep, 0) as report:
+        write_parquet(output, plan(), columns=sweep.columns, identity=identity)
+    note(_say_written(work, output, new=len(sweep), fitting=fitting))
 
 
 def _offer_restart(error: InputError) -> InputError:
@@ -204,11 +202,11 @@ def _open_rows(path: str, sweep: Sweep, chosen: RowFormat, *, restart: bool) -> 
     )
 
 
-def _fill(file: RowFile, work: SweepRun, *, named: str) -> str:
-    """Add the missing rows to a file, and say what they are; ``named`` is the name to show for it."""
+def _fill(file: RowFile, work: SweepRun, output: str) -> str:
+    """Add the missing rows to a file, and say what they are."""
     sweep = work.sweep
     if file.done:
-        note(f"{named} has {file.done:,} of {len(sweep):,} rows; continuing")
+        note(f"{output} has {file.done:,} of {len(sweep):,} rows; continuing")
     new, fitting = len(sweep) - file.done, 0
     try:
         with _watch(sweep, file.done) as report:
@@ -218,22 +216,22 @@ def _fill(file: RowFile, work: SweepRun, *, named: str) -> str:
                 report(len(rows))
     except KeyboardInterrupt:
         # Counted in the file: the interruption may have come between a row and its report.
-        note(f"{file.count():,} of {len(sweep):,} rows are in {named}; the same command continues there")
+        note(f"{file.count():,} of {len(sweep):,} rows are in {output}; the same command continues there")
         raise
-    parts = [f"{new:,} rows written to {named}: plans at {fitting:,}"]
+    return _say_written(work, output, new=new, fitting=fitting)
+
+
+def _say_written(work: SweepRun, output: str, *, new: int, fitting: int) -> str:
+    parts = [f"{new:,} rows written to {output}: plans at {fitting:,}"]
     if new > fitting:
         parts.append(f"nothing fits at {new - fitting:,} (the column binding says why)")
     # Pictures have two axes.
-    drawn = work.collectors or len(sweep.grid.axes) > 2
+    drawn = work.collectors or len(work.sweep.grid.axes) > 2
     return ", ".join(parts) + ("" if drawn else "; with --html FILE the same command draws them")
 
 
 def _say_complete(output: str, sweep: Sweep) -> str:
     return f"{output} is complete: {len(sweep):,} rows"
-
-
-def _has_content(path: Path) -> bool:
-    return path.exists() and path.stat().st_size > 0
 
 
 def _make_lines(sweep: Sweep, chosen: RowFormat) -> Lines:

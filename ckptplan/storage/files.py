@@ -1,18 +1,24 @@
-"""Reads untrusted text, and replaces files atomically."""
+"""Reads untrusted text, and replaces files atomically.
+
+A file is written to a hidden temporary one beside it, which a killed process leaves behind: the next writer of
+the file removes it. A process holds a lock on its temporary file, and the system releases the lock if the
+process is killed, so one that can be locked is stale. A temporary file may also stand for a folder
+(``storage/remote_folder.py``).
+"""
 
 from __future__ import annotations
 
 import errno
 import os
+import shutil
 import sys
 import tomllib
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import IO, Any, Literal, TextIO
+from typing import IO, Any, TextIO
 
 from ckptplan.errors import InputError, quote_value
-from ckptplan.storage.temporary import choose_temporary, create_temporary, remove_stale
 
 #: The most characters of a file: profiles, workloads and plans take some thousands.
 MOST_CHARACTERS = 2**20
@@ -26,9 +32,18 @@ _MOST_DOTS = 500
 
 
 def check_file_name(path: str | Path) -> str | Path:
-    """Return a path unchanged unless it is empty, which Path would take for a folder. Raises InputError."""
+    """Return a path unchanged if a file can have it; an empty one Path would take for a folder.
+
+    Raises InputError.
+    """
     if not str(path):
         raise InputError("the name of the file is empty", field="file")
+    try:
+        impossible = b"\0" in os.fsencode(path)
+    except UnicodeEncodeError:
+        impossible = True
+    if impossible:
+        raise InputError("no file can have this name", source=quote_value(str(path)))
     return path
 
 
@@ -58,10 +73,6 @@ def open_text(path: str | Path) -> Iterator[TextIO]:
         raise InputError(f"is not UTF-8 text (byte {error.start})", source=str(path)) from None
     except OSError as error:
         raise InputError(f"cannot be read: {error.strerror}", source=str(path)) from None
-    except InputError:
-        raise
-    except ValueError as error:  # an impossible file name
-        raise InputError(f"cannot be read: {error}", source=quote_value(str(path))) from None
 
 
 def _require_stdin() -> TextIO:
@@ -147,38 +158,23 @@ def write_text(path: str | Path, text: str) -> None:
 
 
 def write_bytes(path: str | Path, content: bytes) -> None:
-    """Write a binary file atomically, as ``write_text`` does."""
-    with replace_binary_file(path) as file:
+    """Write a binary file atomically, as ``write_text`` does; here '-' is a file name."""
+    with replace_file(path, binary=True) as file:
         file.write(content)
 
 
 @contextmanager
-def replace_binary_file(path: str | Path) -> Iterator[IO[bytes]]:
-    """Open a binary file for writing, as ``replace_file`` does; here '-' is a file name."""
-    with _open_replacement(path, mode="wb") as file:
-        yield file
-
-
-@contextmanager
-def replace_file(path: str | Path) -> Iterator[IO[str]]:
+def replace_file(path: str | Path, *, binary: bool = False) -> Iterator[IO[Any]]:
     """Open a file for writing so that readers see the old file or the new one; '-' is standard output.
 
-    The content is written to a hidden temporary file in the same folder. At the end this file replaces the
-    target; if the block raises, it is deleted. What a killed process left of an earlier attempt is deleted
-    first. Raises InputError if the file cannot be written.
+    At the end the temporary file replaces the target; if the block raises, it is deleted. Raises InputError if
+    the file cannot be written.
     """
-    if str(path) == "-":
+    if str(path) == "-" and not binary:
         yield sys.stdout
-    else:
-        with _open_replacement(path, mode="w") as file:
-            yield file
-
-
-@contextmanager
-def _open_replacement(path: str | Path, *, mode: Literal["w", "wb"]) -> Iterator[IO[Any]]:
-    _check_name(path)
-    encoding = "utf-8" if mode == "w" else None
-    named = Path(path)
+        return
+    named = Path(check_file_name(path))
+    mode, encoding = ("wb", None) if binary else ("w", "utf-8")
     # Choose the name before the file exists, so that it can be deleted after an interruption at any moment.
     temporary = choose_temporary(named)
     try:
@@ -199,12 +195,6 @@ def _open_replacement(path: str | Path, *, mode: Literal["w", "wb"]) -> Iterator
         if error.filename not in (None, str(path), str(temporary)):
             raise  # the caller's error about another file
         raise InputError(f"cannot be written: {error.strerror}", source=str(path)) from None
-
-
-def _check_name(path: str | Path) -> None:
-    check_file_name(path)
-    if "\0" in str(path):
-        raise InputError("cannot be written: no file can have this name", source=quote_value(str(path)))
 
 
 @contextmanager
@@ -229,3 +219,62 @@ def _read_umask() -> int:
     mask = os.umask(0)
     os.umask(mask)
     return mask
+
+
+def choose_temporary(target: Path) -> Path:
+    """Return a new name beside a target, for a file that replaces it when it is whole."""
+    return target.parent / f"{_prefix(target)}{os.urandom(8).hex()}.tmp"
+
+
+def _prefix(target: Path) -> str:
+    """Return what tells a target and this machine: locks may not reach across a network folder."""
+    import hashlib  # loads OpenSSL, which reading a file does not need
+    import platform
+
+    text = f"{platform.node()}/{target.name}"
+    return f".ckptplan-{hashlib.sha256(text.encode('utf-8', 'surrogatepass')).hexdigest()[:16]}-"
+
+
+def create_temporary(path: Path) -> int:
+    """Create a private file, lock it, and return its descriptor. Raises OSError."""
+    while True:
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0), 0o600)
+        # Where no file can be locked, none is taken for stale.
+        with suppress(OSError):
+            lock_file(descriptor, wait=True)
+        if path.exists():
+            return descriptor
+        # Before it was locked, another process took it for stale.
+        os.close(descriptor)
+
+
+def remove_stale(target: Path) -> None:
+    """Remove what killed processes left of earlier attempts to write a target, and no other file."""
+    # Some folders can be written to, but not listed.
+    with suppress(OSError):
+        for path in list(target.parent.glob(f"{_prefix(target)}*.tmp")):
+            # What is being written, somebody else's, or gone raises; and so does all where there are no locks.
+            with suppress(OSError):
+                with os.fdopen(os.open(path, os.O_RDWR | getattr(os, "O_NOFOLLOW", 0)), "rb") as file:
+                    lock_file(file.fileno())
+                    if sys.platform == "win32":
+                        file.close()  # Windows cannot delete an open file, whoever has it open
+                    path.unlink()
+                shutil.rmtree(name_folder(path), ignore_errors=True)
+
+
+def name_folder(temporary: Path) -> Path:
+    """Return the folder that a temporary file stands for."""
+    return temporary.with_suffix(".states")
+
+
+def lock_file(descriptor: int, *, wait: bool = False) -> None:
+    """Lock an open file against other processes; the lock ends with its process, however that ends.
+
+    Raises BlockingIOError if another process holds the lock and ``wait`` is false, and OSError if the file
+    system has no locks. Does nothing on Windows, where no other process can delete or replace an open file.
+    """
+    if sys.platform != "win32":
+        import fcntl
+
+        fcntl.flock(descriptor, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)

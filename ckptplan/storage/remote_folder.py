@@ -1,6 +1,6 @@
 """A folder for remote checkpoints, which goes with its run: also on Ctrl-C, on SIGTERM, and after a kill.
 
-A locked file beside the folder tells that its run lives (``storage/temporary.py``). What a killed process left
+A locked file beside the folder tells that its run lives (``storage/files.py``). What a killed process left
 is removed by the next run that makes such a folder in the same place.
 """
 
@@ -17,7 +17,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from ckptplan.errors import InputError
-from ckptplan.storage.temporary import choose_temporary, create_temporary, name_folder, remove_stale
+from ckptplan.storage.files import choose_temporary, create_temporary, name_folder, remove_stale
 from ckptplan.units import format_bytes
 from ckptplan.wording import escape_controls
 

@@ -15,9 +15,8 @@ from pathlib import Path
 from typing import IO, Any
 
 from ckptplan.errors import InputError
-from ckptplan.storage.files import check_file_name, write_bytes
+from ckptplan.storage.files import check_file_name, lock_file, write_bytes
 from ckptplan.storage.tables import Lines
-from ckptplan.storage.temporary import lock_file
 from ckptplan.wording import Argument, Phrase
 
 #: Upper limit on the bytes of a row, in case another file is one long line.
@@ -29,7 +28,6 @@ class RowFile:
     """An open file of rows, which had ``done`` rows when it was opened."""
 
     done: int
-    path: str | Path
     file: IO[bytes]
     lines: Lines
 
@@ -43,12 +41,6 @@ class RowFile:
         self.file.seek(0)
         ends = sum(line.endswith(b"\n") for line in self.file)
         return ends - self.lines.header().count("\n")
-
-    def remove(self) -> None:
-        """Delete the file while other processes are locked out."""
-        if sys.platform == "win32":
-            self.file.close()  # Windows cannot delete an open file
-        Path(self.path).unlink()
 
 
 def make_beginning(lines: Lines, identity: str) -> str:
@@ -87,15 +79,11 @@ def open_rows(
             # The beginning of a first row stays until the row overwrites it.
             file.truncate(max(end, len(beginning)))
             file.seek(end)
-            yield RowFile(done=done, path=path, file=file, lines=lines)
+            yield RowFile(done=done, file=file, lines=lines)
     except OSError as error:
         if error.filename not in (None, source):
             raise  # the caller's error about another file
         raise InputError(f"cannot be written: {error.strerror}", source=source) from None
-    except ValueError as error:
-        if isinstance(error, InputError) or "\0" not in source:
-            raise
-        raise InputError("cannot be written: no file can have this name", source=repr(source)) from None
 
 
 def _open_begun(path: str | Path, beginning: bytes, *, source: str, restart: bool) -> IO[bytes]:

@@ -1,8 +1,8 @@
-"""Formats tables as CSV or JSON lines; the only module that decides how a cell is written.
+"""Formats tables as CSV, JSON lines or Parquet; the only module that decides how a cell is written.
 
 In CSV, booleans are ``true`` and ``false``, an absent value is an empty field, and spaces separate the members
 of a list. A text that a spreadsheet would take for a formula begins with an apostrophe. Parquet has the same
-columns (``storage/parquet.py``).
+columns; it needs pyarrow (the extra ``parquet``).
 """
 
 from __future__ import annotations
@@ -12,9 +12,13 @@ import io
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain, islice
 from numbers import Number
+from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
+from ckptplan.errors import InputError, MissingExtra
+from ckptplan.storage.files import replace_file
 from ckptplan.wording import escape_controls
 
 #: What a formula begins with in a spreadsheet; the last four are in full width, as Asian keyboards type them.
@@ -131,3 +135,54 @@ def _make_plain(text: str) -> str:
     """Return a text without controls that no spreadsheet takes for a formula."""
     text = escape_controls(text)
     return f"'{text}" if text.lstrip().startswith(_FORMULAS) or text.startswith(("\t", "\n")) else text
+
+
+#: Rows turned into columns at a time.
+_BATCH = 50_000
+_KEY = b"ckptplan.sweep"
+_ARROW_TYPES: Mapping[Type, str] = {"text": "string", "whole": "int64", "number": "float64", "truth": "bool_"}
+
+
+def import_pyarrow() -> Any:
+    """Return the package pyarrow. Raises MissingExtra."""
+    try:
+        import pyarrow as package
+        import pyarrow.parquet
+    except ImportError:
+        raise MissingExtra("parquet", package="pyarrow") from None
+    return package
+
+
+def write_parquet(path: str | Path, rows: Iterable[Sequence[Row]], *, columns: Columns, identity: str) -> None:
+    """Write rows, which come in groups, as a Parquet file that replaces another one when all are there.
+
+    Raises InputError, MissingExtra.
+    """
+    arrow = import_pyarrow()
+    schema = arrow.schema(
+        [(name, getattr(arrow, _ARROW_TYPES[type_])()) for name, type_ in columns.items()],
+        metadata={_KEY: identity.encode()},
+    )
+    each = chain.from_iterable(rows)
+    with replace_file(path, binary=True) as file, arrow.parquet.ParquetWriter(file, schema) as writer:
+        while batch := list(islice(each, _BATCH)):
+            writer.write_table(arrow.Table.from_pylist(batch, schema=schema))
+
+
+def read_identity(path: str | Path) -> str | None:
+    """Return the identity of the sweep in a Parquet file, None if it does not exist.
+
+    Raises InputError, MissingExtra.
+    """
+    arrow = import_pyarrow()
+    source = str(path)
+    if not Path(path).exists():
+        return None
+    try:
+        metadata = arrow.parquet.read_schema(source).metadata or {}
+    except OSError as error:
+        raise InputError(f"cannot be read: {error.strerror}", source=source) from None
+    except (arrow.ArrowException, ValueError):
+        raise InputError("is not a Parquet file", source=source, accepted="a new file") from None
+    identity: str = metadata.get(_KEY, b"").decode(errors="replace")
+    return identity

@@ -82,33 +82,28 @@ def test_one_process_writes_what_several_write(whole: dict[str, Path], tmp_path:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["csv", "jsonl", "parquet"])
+@pytest.mark.parametrize("name", ["csv", "jsonl"])
 def test_a_sweep_killed_again_and_again_ends_as_one_that_never_was(
     name: str, whole: dict[str, Path], tmp_path: Path
 ) -> None:
     """SIGKILL before the first row, then when the file has grown to random sizes."""
     file = tmp_path / f"sweep.{name}"
-    growing = file if name != "parquet" else tmp_path / "sweep.parquet.partial.jsonl"
-    complete = whole["csv" if name == "csv" else "jsonl"].stat().st_size
+    complete = whole[name].stat().st_size
     moments = random.Random(name)  # noqa: S311 - no secret
     for share in (0, *sorted(moments.uniform(0.02, 0.6) for _ in range(4))):
         with sweeping(file, "--jobs", "2") as process:
             time.sleep(moments.uniform(0, 0.2))
-            while share and size_of(growing) < share * complete and process.poll() is None:
+            while share and size_of(file) < share * complete and process.poll() is None:
                 time.sleep(moments.uniform(0, 0.01))
             process.kill()
             process.communicate(timeout=60)
         assert process.returncode == -signal.SIGKILL
-        assert size_of(growing) < complete
+        assert size_of(file) < complete
     with sweeping(file, "--jobs", "2") as process:
         said = process.communicate(timeout=60)[1].decode()
     assert process.returncode == 0
     assert "rows; continuing" in said
-    if name == "parquet":
-        assert pyarrow.parquet.read_table(file).equals(pyarrow.parquet.read_table(whole[name]))
-        assert not growing.exists()
-    else:
-        assert file.read_bytes() == whole[name].read_bytes()
+    assert file.read_bytes() == whole[name].read_bytes()
 
 
 @pytest.mark.slow
@@ -261,90 +256,19 @@ def folder_of(path: Path) -> dict[str, bytes]:
     return {file.name: file.read_bytes() for file in path.iterdir()}
 
 
-@pytest.mark.parametrize("finished", [None, "this", "other"])
-@pytest.mark.parametrize("partial", [b"notes\n", b"{", "other"])
-def test_rows_beside_a_parquet_file_are_looked_at_before_anything_goes(
-    finished: str | None, partial: bytes | str, whole: dict[str, Path], tmp_path: Path
-) -> None:
-    """Rows of another sweep, or of none, are nothing to continue and nothing to delete."""
+def test_a_parquet_file_is_there_when_all_its_rows_are(whole: dict[str, Path], tmp_path: Path) -> None:
+    """A killed sweep leaves the file as it was, and the next one leaves nothing beside its own."""
     file = tmp_path / "s.parquet"
-    grid = GRID if finished != "other" else OTHER
-    if finished is not None:
-        file.write_bytes(whole["parquet"].read_bytes())
-    text = whole["jsonl"].read_bytes()[:5000] if partial == "other" else partial
-    assert isinstance(text, bytes)
-    if partial == "other" and finished != "other":
-        # Rows of another sweep: the same, called otherwise.
-        text = text.replace(text[11:23], b"0" * 12)
-    (tmp_path / "s.parquet.partial.jsonl").write_bytes(text)
-    before = folder_of(tmp_path)
-    done = run("sweep", *grid, "-o", str(file))
-    assert done.returncode == 2
-    assert f"{file}.partial.jsonl: is not a partial result of this sweep" in done.stderr
-    assert folder_of(tmp_path) == before
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("finished", [b"no Parquet", "other"])
-def test_a_killed_restart_is_continued_though_the_file_holds_another_sweep(
-    finished: bytes | str, whole: dict[str, Path], tmp_path: Path
-) -> None:
-    """--restart was given for it, and need not be again; the other sweep does not take its rows away."""
-    file = tmp_path / "s.parquet"
-    if isinstance(finished, bytes):
-        file.write_bytes(finished)
-    else:
-        assert run("sweep", *OTHER, "-o", str(file)).returncode == 0
-    rows_ = tmp_path / "s.parquet.partial.jsonl"
+    assert run("sweep", *OTHER, "-o", str(file)).returncode == 0
+    before = file.read_bytes()
     with sweeping(file, "--jobs", "2", "--restart") as process:
-        while size_of(rows_) < 2000 and process.poll() is None:
+        while len(folder_of(tmp_path)) < 2 and process.poll() is None:
             time.sleep(0.01)
         process.kill()
         process.communicate(timeout=60)
-    before = folder_of(tmp_path)
-    assert run("sweep", *OTHER, "-o", str(file)).returncode == 2
-    assert folder_of(tmp_path) == before
-    done = run("sweep", *GRID, "-o", str(file))
-    assert done.returncode == 0, done.stderr
-    assert "rows; continuing" in done.stderr
-    assert pyarrow.parquet.read_table(file).equals(pyarrow.parquet.read_table(whole["parquet"]))
-    assert [one.name for one in tmp_path.iterdir()] == [file.name]
-
-
-def test_rows_that_a_finished_parquet_file_holds_go(whole: dict[str, Path], tmp_path: Path) -> None:
-    """What a kill between the two leaves."""
-    file = tmp_path / "s.parquet"
-    file.write_bytes(whole["parquet"].read_bytes())
-    (tmp_path / "s.parquet.partial.jsonl").write_bytes(whole["jsonl"].read_bytes())
-    done = run("sweep", *GRID, "-o", str(file))
-    assert (done.returncode, done.stderr) == (0, f"{file} is complete: {ROWS} rows\n")
+    assert file.read_bytes() == before
+    assert run("sweep", *GRID, "-o", str(file), "--restart").returncode == 0
     assert folder_of(tmp_path) == {file.name: whole["parquet"].read_bytes()}
-
-
-@pytest.mark.parametrize("moment", ["write_parquet", "unlink"])
-def test_a_parquet_file_has_one_writer_until_its_rows_are_gone(moment: str, tmp_path: Path) -> None:
-    """Another process that comes when all rows are there is told so, and spoils nothing."""
-    file = tmp_path / "s.parquet"
-    command = ["sweep", "--over", "T=64,128", "-o", str(file)]
-    script = (
-        "import subprocess, sys\nfrom pathlib import Path\nfrom ckptplan.cli.main import main\n"
-        "from ckptplan.storage import parquet\n"
-        f"owner = Path if {moment!r} == 'unlink' else parquet\n"
-        f"true = getattr(owner, {moment!r})\n"
-        "def late(*given, **wishes):\n"
-        "    if owner is parquet or 'partial' in str(given[0]):\n"
-        f"        subprocess.run([sys.executable, '-m', 'ckptplan', *{command!r}, '--restart'])\n"
-        "    return true(*given, **wishes)\n"
-        f"setattr(owner, {moment!r}, late)\nmain({command!r})\n"
-    )
-    done = subprocess.run([sys.executable, "-c", script], check=False, capture_output=True, text=True)
-    assert done.returncode == 0
-    assert done.stderr == (
-        f"ckptplan: {file}.partial.jsonl: is being written by another process\n"
-        f"2 rows written to {file}: plans at 2; with --html FILE the same command draws them\n"
-    )
-    assert pyarrow.parquet.read_table(file).num_rows == 2
-    assert [one.name for one in tmp_path.iterdir()] == [file.name]
 
 
 def test_a_profile_can_come_from_standard_input_and_meet_several_workloads(tmp_path: Path) -> None:

@@ -80,8 +80,8 @@ def test_a_folder_of_another_machine_is_never_taken_for_stale(tmp_path: Path) ->
         process.kill()
         process.wait()
     (left,) = folders_in(tmp_path)
-    _, kind, _, chance = left.stem.split("-")
-    foreign = tmp_path / f".ckptplan-{kind}-00000000-{chance}.states"
+    chance = left.stem.split("-")[-1]
+    foreign = tmp_path / f".ckptplan-{16 * '0'}-{chance}.states"
     left.rename(foreign)
     left.with_suffix(".tmp").rename(foreign.with_suffix(".tmp"))
     os.utime(foreign.with_suffix(".tmp"), (0, 0))

@@ -181,7 +181,7 @@ def test_what_cannot_be_read_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr("ckptplan.storage.schedules._MOST_CHARACTERS", 80)
     for name, message in {
         "missing": "No such file",
-        "a\0b": "null",
+        "a\0b": "no file can have this name",
         "bytes": "not UTF-8 text",
         "long": "line 1: is too long",
         "empty": "line 1: '' is not the first line of a schedule",

@@ -10,9 +10,8 @@ from pathlib import Path
 import pytest
 
 import ckptplan
-from ckptplan.storage import temporary
-from ckptplan.storage.files import replace_file, write_text
-from ckptplan.storage.temporary import lock_file
+from ckptplan.storage import files
+from ckptplan.storage.files import lock_file, replace_file, write_text
 from tests.support import long_plan, run, small_plan, started
 
 #: Writes without end; a test ends it.
@@ -84,7 +83,7 @@ def test_a_file_that_is_being_written_is_left_alone(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "stranger",
-    [".ckptplan-notes.tmp", ".ckptplan-{target}-01234567-0123456789abcdef.tmp.txt", "plan.json.tmp"],
+    [".ckptplan-notes.tmp", ".ckptplan-{target}-0123456789abcdef.tmp.txt", "plan.json.tmp"],
 )
 def test_a_strangers_file_is_left_alone(tmp_path: Path, stranger: str) -> None:
     target = tmp_path / "plan.json"
@@ -118,7 +117,7 @@ def test_another_machines_file_is_left_alone(tmp_path: Path) -> None:
     """A network folder may not pass locks on."""
     target = tmp_path / "plan.json"
     here = tmp_path / kill_a_writer_of(target)
-    other = here.rename(tmp_path / re.sub(r"-[0-9a-f]{8}-", "-00000000-", here.name))
+    other = here.rename(tmp_path / re.sub(r"-[0-9a-f]{16}-", f"-{16 * '0'}-", here.name))
     os.utime(other, (0, 0))
     write_text(target, "new")
     assert other.exists()
@@ -134,12 +133,12 @@ def test_a_file_taken_for_stale_before_it_was_locked_is_made_again(
     def late(descriptor: int, *, wait: bool) -> None:
         calls.append(descriptor)
         if len(calls) == 1:
-            monkeypatch.setattr(temporary, "lock_file", lock_file)
-            temporary.remove_stale(target)
+            monkeypatch.setattr(files, "lock_file", lock_file)
+            files.remove_stale(target)
             assert left_in(tmp_path) == []
         lock_file(descriptor, wait=wait)
 
-    monkeypatch.setattr(temporary, "lock_file", late)
+    monkeypatch.setattr(files, "lock_file", late)
     write_text(target, "new")
     assert len(calls) == 1
     assert target.read_text() == "new"
