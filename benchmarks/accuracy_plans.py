@@ -9,7 +9,7 @@ from typing import TypeVar
 import ckptplan
 from ckptplan import Plan
 from ckptplan.calibration.calibrated import Calibrated
-from ckptplan.planning.resolution import group_same_schedules
+from ckptplan.planning.playback import group_same_schedules
 
 BATCH, LENGTHS = 32, (512, 1280)
 #: Budgets as shares of the checkpoints and tapes of base, without the resident bytes.

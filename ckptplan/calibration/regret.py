@@ -10,7 +10,7 @@ from ckptplan.calibration.samples import Sample
 from ckptplan.calibration.validation import Contender, Regret
 from ckptplan.errors import InputError
 from ckptplan.model.plan import Plan
-from ckptplan.planning.resolution import group_same_schedules
+from ckptplan.planning.playback import group_same_schedules
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -19,7 +19,7 @@ from ckptplan.errors import Infeasible, InputError, quote_value
 if TYPE_CHECKING:
     from ckptplan.model.plan import Plan
     from ckptplan.model.profile import HardwareProfile
-    from ckptplan.planning.ranking import Compared
+    from ckptplan.planning.optimize import Compared
     from ckptplan.report.formats import View
     from ckptplan.report.html.page import Page
 
@@ -32,7 +32,7 @@ def optimize(*, job: JobOptions, wishes: WishOptions, html: Html = None, output:
     the plan is written.
     """
     from ckptplan.cli.progress import progress_bar
-    from ckptplan.planning.ranking import rank_strategies
+    from ckptplan.planning.optimize import rank_strategies
     from ckptplan.report.plan import view_plan
 
     check_html(html)
@@ -167,7 +167,7 @@ def _compare_strategies(
     job: JobOptions, wishes: WishOptions, output: OutputOptions, *, regret: bool, html: str | None
 ) -> None:
     from ckptplan.cli.progress import progress_bar
-    from ckptplan.planning.ranking import rank_strategies
+    from ckptplan.planning.optimize import rank_strategies
     from ckptplan.report.comparison import view_comparison
 
     with named_by_option(), progress_bar("looking for the optimum") as progress:

@@ -49,7 +49,7 @@ def _make_page(plan: "Plan", progress: "Progress | None") -> "Page":
     """Return the page. Raises Infeasible if the plan's own goal cannot be met."""
     from ckptplan.cost.case import Case
     from ckptplan.errors import Infeasible
-    from ckptplan.planning.ranking import rank_strategies
+    from ckptplan.planning.optimize import rank_strategies
     from ckptplan.planning.request import Request
     from ckptplan.report.comparison import view_comparison
     from ckptplan.report.front import view_front

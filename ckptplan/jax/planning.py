@@ -21,7 +21,7 @@ from ckptplan.jax.table import make_table
 from ckptplan.jax.tapes import Tape, Wanted
 from ckptplan.model.plan import Plan
 from ckptplan.model.workload import ACTION_TIMES, TIMES, Basis, Workload
-from ckptplan.planning.ranking import rank_strategies
+from ckptplan.planning.optimize import rank_strategies
 from ckptplan.planning.request import Request
 from ckptplan.units import format_bytes, parse_bytes
 

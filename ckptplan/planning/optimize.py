@@ -2,31 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Unpack
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Unpack
 
+from ckptplan.cost.arrays import COUNT_ROUNDING
+from ckptplan.cost.case import Case
+from ckptplan.errors import Infeasible
+from ckptplan.model.calibration import Calibration
+from ckptplan.model.display import Displayed
 from ckptplan.model.plan import Plan
+from ckptplan.model.prediction import BasisEntry
 from ckptplan.model.profile import HardwareProfile
 from ckptplan.model.progress import Progress
 from ckptplan.model.workload import Workload
-from ckptplan.planning.ranking import Compared, rank_strategies
-from ckptplan.planning.request import Request, Wishes
+from ckptplan.planning.request import RESOLUTION, Request, Wishes
+from ckptplan.planning.suggestions import explain_infeasible
+from ckptplan.search.answer import Answer
+from ckptplan.search.infeasibility import find_reason
+from ckptplan.search.question import Question
+from ckptplan.strategies.solved import Solved
+from ckptplan.units import format_share
 
 
 def optimize(
     workload: Workload,
     profile: HardwareProfile,
     *,
-    strategies: Iterable[str] | None = None,
-    objective: str = "time",
-    model: str = "exact",
-    max_overhead: float | str | None = None,
-    local_bytes: int | str | None = None,
-    headroom: float | str | None = None,
-    remote_bytes: int | str | None = None,
-    effort: str = "quick",
-    progress: Progress | None = None,
     command: str = "ckptplan.optimize",
+    progress: Progress | None = None,
+    **wishes: Unpack[Wishes],
 ) -> Plan:
     """Return the best plan for ``workload`` on ``profile``.
 
@@ -52,20 +57,7 @@ def optimize(
 
     Raises InputError, and Infeasible (need, have, binding limit, verified suggestions).
     """
-    request = Request.of(
-        workload,
-        profile,
-        command=command,
-        progress=progress,
-        strategies=strategies,
-        objective=objective,
-        model=model,
-        max_overhead=max_overhead,
-        local_bytes=local_bytes,
-        headroom=headroom,
-        remote_bytes=remote_bytes,
-        effort=effort,
-    )
+    request = Request.of(workload, profile, command=command, progress=progress, **wishes)
     return rank_strategies(request).best()
 
 
@@ -86,3 +78,123 @@ def compare(
     """
     request = Request.of(workload, profile, command=command, progress=progress, **wishes)
     return rank_strategies(request, every=True).by_strategy()
+
+
+class Compared(Displayed, dict[str, Plan | Infeasible]):
+    """The best plan of each strategy by its name, or why it has none; ``case`` is what was planned."""
+
+    __slots__ = ("case",)
+
+    def __init__(self, results: Mapping[str, Plan | Infeasible], case: Case) -> None:
+        super().__init__(results)
+        self.case = case
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Compared, (dict(self), self.case)
+
+
+def rank_strategies(
+    request: Request, *, strategies: tuple[str, ...] | None = None, every: bool = False
+) -> Ranking:
+    """Search the strategies of a request once; the use cases read their results from the ranking.
+
+    ``strategies`` narrows the search; the goal of the plans still names all that were compared. Unless
+    ``every`` one is asked for, the search ends with a plan that none of the others can be quicker than. Raises
+    InputError.
+    """
+    question = request.question()
+    if strategies is not None:
+        question = question.replace(strategies=strategies)
+    answers = question.rank() if every else question.rank_until_settled()
+    return Ranking(request=request, question=question, answers=answers, every=every)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ranking:
+    """The answers of the strategies that fit a request, the one to choose first (``Question.rank``).
+
+    If not ``every`` strategy had to be searched, some may be ``unsearched``.
+    """
+
+    request: Request
+    question: Question
+    answers: list[Answer]
+    every: bool
+
+    @property
+    def unsearched(self) -> tuple[str, ...]:
+        """The strategies that were not searched, since none can be quicker than the plan to run."""
+        if self.every or not self.answers:
+            return ()
+        return tuple(strategy.name for strategy in self.question.unsearched(self.answers[0]))
+
+    @property
+    def interrupted(self) -> bool:
+        """Whether the search was interrupted, so that the answers are only the best so far."""
+        return bool(self.question.interruptions)
+
+    def best(self) -> Plan:
+        """Return the plan to run.
+
+        Raises Infeasible, with verified suggestions.
+        """
+        if self.answers:
+            return self._plan(self.answers[0])
+        raise explain_infeasible(self.request.replace(strategies=self.question.goal.strategies))
+
+    def by_strategy(self) -> Compared:
+        """Return the best plan of each strategy, the one to run first, then why other strategies do not fit.
+
+        Nothing is said of strategies that were not searched.
+        """
+        plans = {answer.strategy.name: self._plan(answer) for answer in self.answers}
+        reasons = {
+            strategy.name: find_reason(
+                self.question.for_strategy(strategy), subject=f"{strategy.name} does not fit"
+            )
+            for strategy in self.question.strategies
+            if strategy.name not in (*plans, *self.unsearched)
+        }
+        return Compared({**plans, **reasons}, self.request.case)
+
+    def _plan(self, answer: Answer) -> Plan:
+        note = None
+        if answer is self.answers[0]:
+            note = _explain_choice(self.answers, self.question, self.request.case.timed.calibration)
+        notes = [] if note is None else [BasisEntry(field="search", kind="stated", text=note)]
+        return self.request.plan(answer, *notes, proofs=list_proofs(self.answers, self.question))
+
+
+def list_proofs(answers: Sequence[Answer], question: Question) -> list[float | None]:
+    """Return what the answers to a question prove, and that which made the search of others needless.
+
+    ``answers`` are those of ``Question.rank_until_settled``.
+    """
+    unsearched = question.unsearched(answers[0]) if answers else ()
+    proves = any(isinstance(strategy, Solved) and strategy.adopts_others for strategy in unsearched)
+    return [*(answer.least_seconds for answer in answers), *([question.least_seconds] if proves else [])]
+
+
+def _explain_choice(
+    ranked: Sequence[Answer], question: Question, calibration: Calibration | None
+) -> str | None:
+    """Return why the first answer was chosen if another one is predicted to be better, else None.
+
+    ``ranked`` is as ``question.rank`` returns it.
+    """
+    if len(ranked) < 2 or ranked[0].key <= ranked[1].key:
+        return None
+    chosen, better = ranked[:2]
+    if question.goal.objective == "balanced":
+        lead = "to be the better balance by too little to tell"
+        return f"{better.strategy.name} is predicted {lead}; the simpler plan was taken"
+    mine, least = (float(one.cost(question.costs, question.goal.model).seconds[0]) for one in (chosen, better))
+    gain = 1 - least / mine if mine > 0 else 0.0
+    if gain <= COUNT_ROUNDING:
+        return None
+    share = "less than 0.01 %" if gain < 0.0001 else f"{gain * 100:.2g} %"
+    if calibration is None or calibration.uncertainty <= RESOLUTION:
+        teller = "no calibration can tell"
+    else:
+        teller = f"the calibration (known within {format_share(calibration.uncertainty)}) cannot tell"
+    return f"{better.strategy.name} is predicted {share} quicker, which {teller}; the simpler plan was taken"

@@ -1,12 +1,15 @@
-"""Lists, simulates and saves the schedule of a plan."""
+"""Lists, simulates, saves and compares the schedules of plans."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator
 from functools import partial
+from itertools import islice, zip_longest
 from pathlib import Path
 from typing import Any, get_args
 
+from ckptplan.cost.arrays import COUNT_ROUNDING
 from ckptplan.cost.case import Case
 from ckptplan.errors import InputError, quote_value
 from ckptplan.model.budget import Budget
@@ -25,6 +28,17 @@ from ckptplan.version import __version__
 
 #: Actions between two reports of progress, which take some milliseconds.
 _PAUSE = 4096
+#: Schedules of more actions than this are not compared, so that a table does not take seconds.
+_MOST_COMPARED = 100_000
+#: What equal schedules have in common, besides their seconds, which may differ by rounding.
+_COUNTS = (
+    "local_peak_bytes",
+    "remote_peak_bytes",
+    "recomputed_steps",
+    "remote_writes",
+    "remote_reads",
+    "messages",
+)
 
 
 def actions(plan: Plan) -> Iterator[Action]:
@@ -85,13 +99,8 @@ def simulate(
     source = None
     if isinstance(schedule, (str, Path)):
         source = "standard input" if str(schedule) == "-" else str(schedule)
-    played = (
-        actions(plan)
-        if schedule is None
-        else load_schedule(schedule, steps=plan.steps)
-        if isinstance(schedule, (str, Path))
-        else schedule
-    )
+        schedule = load_schedule(schedule, steps=plan.steps)
+    played = actions(plan) if schedule is None else schedule
     budget = Budget(local_bytes=plan.goal.local_bytes, remote_bytes=plan.goal.remote_bytes)
     try:
         return play(
@@ -177,3 +186,38 @@ def _watch(actions: Iterable[Action], plan: Plan, progress: Progress) -> Iterato
         if number % _PAUSE == 0:
             progress(done, total)
     progress(done, total)
+
+
+def group_same_schedules(plans: Iterable[Plan]) -> list[list[Plan]]:
+    """Return plans in groups with the same actions, in the order given.
+
+    Actions are compared one by one, and only if the predicted totals are equal. Plans of more than 100,000
+    actions stay alone.
+    """
+    groups: list[list[Plan]] = []
+    for plan in plans:
+        same = next((group for group in groups if _is_same(group[0], plan)), None)
+        if same is None:
+            groups.append([plan])
+        else:
+            same.append(plan)
+    return groups
+
+
+def list_same_schedules(plans: Iterable[Plan]) -> dict[str, tuple[str, ...]]:
+    """Return for each plan's strategy the other strategies that have the same schedule, the simplest first."""
+    groups = (
+        sorted((plan.strategy for plan in group), key=lambda name: strategy_of(name).simplicity)
+        for group in group_same_schedules(plans)
+    )
+    return {name: tuple(other for other in group if other != name) for group in groups for name in group}
+
+
+def _is_same(one: Plan, other: Plan) -> bool:
+    if one.steps != other.steps or any(one.predicted[name] != other.predicted[name] for name in _COUNTS):
+        return False
+    if not math.isclose(one.predicted.seconds, other.predicted.seconds, rel_tol=COUNT_ROUNDING):
+        return False
+    pairs = zip_longest(actions(one), actions(other))
+    # A further pair means that the schedules are longer than what is compared.
+    return all(mine == others for mine, others in islice(pairs, _MOST_COMPARED)) and next(pairs, None) is None

@@ -13,53 +13,52 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Self, TypedDict, TypeVar, Unpack
 
+from ckptplan.cost.arrays import COUNT_ROUNDING
 from ckptplan.cost.case import Case, replace_numbers
-from ckptplan.errors import Infeasible, InputError, quote_value
+from ckptplan.errors import CkptplanError, InputError, quote_value
 from ckptplan.model.budget import take_headroom
 from ckptplan.model.checked import MOST_JOINED
 from ckptplan.model.goal import Goal
 from ckptplan.model.plan import Plan, Provenance
-from ckptplan.model.prediction import BasisEntry
+from ckptplan.model.prediction import BasisEntry, Bound
 from ckptplan.model.profile import HardwareProfile
 from ckptplan.model.progress import Progress
 from ckptplan.model.workload import Workload
 from ckptplan.planning.basis import collect_basis
-from ckptplan.planning.resolution import derive_bound, find_resolution
 from ckptplan.search.answer import Answer
-from ckptplan.search.infeasibility import find_reason
 from ckptplan.search.question import Question
 from ckptplan.strategies.registry import select_strategies
 from ckptplan.units import parse_bytes, parse_headroom
 from ckptplan.version import __version__
 from ckptplan.wording import escape_controls
 
-
-def make_provenance(command: str) -> Provenance:
-    """Return the provenance of a plan that ``command`` makes now.
-
-    The date is in UTC; SOURCE_DATE_EPOCH fixes it, so that builds of documents are reproducible.
-    """
-    epoch = os.environ.get("SOURCE_DATE_EPOCH", "")
-    seconds = int(epoch) if epoch.isascii() and epoch.isdecimal() and len(epoch) < 11 else time.time()
-    date = datetime.datetime.fromtimestamp(seconds, datetime.UTC).isoformat(timespec="seconds")
-    # A name of a file on the command line may hold any character.
-    return Provenance(version=__version__, command=escape_controls(command)[:MOST_JOINED], date=date)
+#: The share of time below which no calibration has been seen to tell two plans apart.
+RESOLUTION = 0.001
+#: Of two plans of the same job, a difference above this share is real, however uncertain the times are.
+_MOST = 0.01
 
 
-_Number = TypeVar("_Number", int, float)
-
-
-class Wishes(TypedDict, total=False):
-    """The options of a plan, as in ``ckptplan.optimize``."""
+class BudgetWishes(TypedDict, total=False):
+    """The keyword arguments of every use case, as ``ckptplan.optimize`` documents them; None is no wish."""
 
     strategies: Iterable[str] | str | None
-    objective: str
-    model: str
-    max_overhead: float | str | None
     local_bytes: int | str | None
     headroom: float | str | None
     remote_bytes: int | str | None
     effort: str
+
+
+class LimitWishes(BudgetWishes, total=False):
+    """Those of use cases that limit the time, too."""
+
+    max_overhead: float | str | None
+
+
+class Wishes(LimitWishes, total=False):
+    """Those of use cases that choose by any objective."""
+
+    objective: str
+    model: str
 
 
 def make_goal(*, unless_named: str | None = None, **wishes: Unpack[Wishes]) -> Goal:
@@ -76,6 +75,18 @@ def make_goal(*, unless_named: str | None = None, **wishes: Unpack[Wishes]) -> G
     return Goal(strategies=tuple(strategy.name for strategy in chosen), **numbers)
 
 
+def make_provenance(command: str) -> Provenance:
+    """Return the provenance of a plan that ``command`` makes now.
+
+    The date is in UTC; SOURCE_DATE_EPOCH fixes it, so that builds of documents are reproducible.
+    """
+    epoch = os.environ.get("SOURCE_DATE_EPOCH", "")
+    seconds = int(epoch) if epoch.isascii() and epoch.isdecimal() and len(epoch) < 11 else time.time()
+    date = datetime.datetime.fromtimestamp(seconds, datetime.UTC).isoformat(timespec="seconds")
+    # A name of a file on the command line may hold any character.
+    return Provenance(version=__version__, command=escape_controls(command)[:MOST_JOINED], date=date)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Request:
     """A case and the goal of a plan for it. Budgets of the goal that are None are unbounded."""
@@ -85,10 +96,6 @@ class Request:
     provenance: Provenance
     #: Called with the work done and the total work of a long search.
     progress: Progress | None = None
-    #: Whether Ctrl-C returns the best answers so far instead of raising.
-    keeps_best: bool = True
-    #: Whether the local budget is the plan's own peak, as for a point of a front.
-    own_budget: bool = False
     #: Whether the caller named the headroom, which then holds for every memory.
     names_headroom: bool = False
 
@@ -108,10 +115,10 @@ class Request:
         A local budget that the caller names has no headroom, unless ``headroom`` is named, too.
         ``command`` is recorded in the provenance; ``unless_named`` is as in ``make_goal``. Raises InputError.
         """
-        check_kind(workload, Workload, name="workload", load="load_workload")
-        check_kind(profile, HardwareProfile, name="profile", load="load_profile")
+        check_kind(workload, Workload)
+        check_kind(profile, HardwareProfile)
         names_headroom = wishes.get("headroom") is not None
-        wishes |= _read_local_budget(profile, wishes.get("local_bytes"), wishes.get("headroom"))
+        wishes |= _read_local_budget(profile, wishes)
         if wishes.get("remote_bytes") is None:
             wishes["remote_bytes"] = profile.remote_bytes
         return cls(
@@ -144,13 +151,19 @@ class Request:
             goal=self.goal,
             resolution=find_resolution(self.case.timed),
             progress=self.progress,
-            keeps_best=self.keeps_best,
         )
 
-    def plan(self, answer: Answer, *notes: BasisEntry, proofs: Iterable[float | None] | None = None) -> Plan:
+    def plan(
+        self,
+        answer: Answer,
+        *notes: BasisEntry,
+        proofs: Iterable[float | None] | None = None,
+        own_budget: bool = False,
+    ) -> Plan:
         """Return an answer as a plan; ``notes`` are added to its ``estimate_basis``.
 
         ``proofs`` are lower bounds of the time of every schedule; None is that of the answer alone.
+        ``own_budget`` says that the local budget is the plan's own peak, as for a point of a front.
         """
         workload, profile = self.case.timed, self.case.profile
         predicted = answer.predicted(self.case.costs)
@@ -167,58 +180,76 @@ class Request:
             workload=workload,
             profile=profile,
             estimate_basis=(
-                *collect_basis(workload, profile, self.goal, own_budget=self.own_budget),
+                *collect_basis(workload, profile, self.goal, own_budget=own_budget),
                 *searched,
                 *notes,
             ),
             provenance=self.provenance,
         )
 
-    def infeasible(self, subject: str) -> Infeasible:
-        """Return why nothing fits, as an error that begins with ``subject``."""
-        return find_reason(self.question(), subject=subject)
+    def resize(self, quantity: str, value: int) -> Request:
+        """Return the same request, with the same budgets, for another 'steps', 'batch' or 'neurons'.
 
-    def for_case(self, case: Case) -> Request:
-        """Return the same request for another case, with the budgets of that case's profile."""
-        profile = case.profile
-        return dataclasses.replace(self, case=case).replace(
-            local_bytes=profile.local_budget_bytes,
-            headroom=profile.headroom,
-            remote_bytes=profile.remote_bytes,
-        )
-
-    def for_workload(self, workload: Workload) -> Request:
-        """Return the same request, with the same budgets, for another workload on the same profile."""
-        return dataclasses.replace(self, case=Case(workload=workload, profile=self.case.profile))
+        Raises InputError.
+        """
+        workload = self.case.workload
+        change = {
+            "steps": workload.with_steps,
+            "batch": workload.with_batch,
+            "neurons": workload.with_neurons_from,
+        }[quantity]
+        return dataclasses.replace(self, case=Case(workload=change(value), profile=self.case.profile))
 
     def replace(self, **wishes: Any) -> Request:
         """Return the request with other values of the goal's fields, which are not validated."""
         return dataclasses.replace(self, goal=self.goal.model_copy(update=wishes))
 
 
-def replace_memory(
-    profile: HardwareProfile,
-    *,
-    local_bytes: int | str | None = None,
-    headroom: float | str | None = None,
-    remote_bytes: int | str | None = None,
-) -> HardwareProfile:
+#: The wishes that the memory of a profile stands for where studies vary it.
+MEMORY_WISHES = ("local_bytes", "headroom", "remote_bytes")
+
+
+def make_goal_within_memory(**wishes: Unpack[Wishes]) -> Goal:
+    """Return the goal of a study that varies the memory of a profile: without budgets. Raises InputError."""
+    others: Any = {name: wish for name, wish in wishes.items() if name not in MEMORY_WISHES}
+    return make_goal(unless_named="closed", **others)
+
+
+def ask_within_memory(case: Case, goal: Goal) -> Question:
+    """Return the question of a study that varies the memory of a profile, which then gives the budgets.
+
+    Ctrl-C ends its search with no answer: one of many must not be the best so far. Raises InputError.
+    """
+    profile = case.profile
+    budgets = {
+        "local_bytes": profile.local_budget_bytes,
+        "headroom": profile.headroom,
+        "remote_bytes": profile.remote_bytes,
+    }
+    return Question(
+        costs=case.costs,
+        goal=goal.model_copy(update=budgets),
+        resolution=find_resolution(case.timed),
+        keeps_best=False,
+    )
+
+
+def replace_memory(profile: HardwareProfile, wishes: BudgetWishes) -> HardwareProfile:
     """Return a profile whose memory gives the budgets that a caller named, for studies that vary its memory.
 
     As in ``Request.of``, a local budget without a named headroom has none. Raises InputError.
     """
-    named = {"local_bytes": local_bytes, "headroom": headroom, "remote_bytes": remote_bytes}
-    if local_bytes is not None and headroom is None:
+    named = {name: wishes.get(name) for name in MEMORY_WISHES}
+    if named["local_bytes"] is not None and named["headroom"] is None:
         named["headroom"] = 0.0
     return replace_numbers(profile, {name: value for name, value in named.items() if value is not None})
 
 
-def _read_local_budget(
-    profile: HardwareProfile, local_bytes: int | str | None, headroom: float | str | None
-) -> Wishes:
+def _read_local_budget(profile: HardwareProfile, wishes: BudgetWishes) -> Wishes:
     """Return the local budget and its headroom as a goal has them. Raises InputError."""
-    named = _read("local_bytes", parse_bytes, local_bytes)
-    share = _read("headroom", parse_headroom, headroom)
+    budget, free = wishes.get("local_bytes"), wishes.get("headroom")
+    named = None if budget is None else read_argument("local_bytes", parse_bytes, budget)
+    share = None if free is None else read_argument("headroom", parse_headroom, free)
     if named is not None and (named <= 0 or not share):
         # The goal checks the number.
         return {"local_bytes": named, "headroom": 0.0}
@@ -227,20 +258,54 @@ def _read_local_budget(
     return {"local_bytes": take_headroom(memory, share), "headroom": share}
 
 
-def _read(field: str, parse: Callable[[object], _Number], value: object) -> _Number | None:
-    """Return the number that a caller gave for a field, None if there is none. Raises InputError."""
+_Number = TypeVar("_Number", int, float)
+
+
+def read_argument(name: str, parse: Callable[[object], _Number], value: object) -> _Number:
+    """Return the number that a caller gave for an argument. Raises InputError that names the argument."""
     try:
-        return None if value is None else parse(value)
+        return parse(value)
     except InputError as error:
-        raise error.inside(prefix=field) from None
+        raise error.inside(prefix=name) from None
 
 
-def check_kind(value: object, kind: type, *, name: str, load: str) -> None:
-    """Raise InputError unless a value is what ``ckptplan.<load>`` returns."""
+def check_kind(value: object, kind: type, *, name: str | None = None) -> None:
+    """Raise InputError unless a value is a workload or a profile; ``name`` is the argument, if not its kind."""
+    known = "workload" if kind is Workload else "profile"
     if not isinstance(value, kind):
         raise InputError(
             f"{quote_value(value)} is not a {kind.__name__}",
-            field=name,
+            field=name or known,
             value=value,
-            accepted=f"a {kind.__name__}, as ckptplan.{load} returns",
+            accepted=f"a {kind.__name__}, as ckptplan.load_{known} returns",
         )
+
+
+def derive_bound(proofs: Iterable[float | None], seconds: float) -> Bound | None:
+    """Return the best of some lower bounds of every schedule, for a plan of ``seconds``; None if there is none.
+
+    Raises CkptplanError if the plan is faster than the bound, except for rounding.
+    """
+    least = max((least for least in proofs if least is not None), default=None)
+    if least is None:
+        return None
+    # A bound above a plan's time is wrong, and must not be reported as a proof.
+    if least > seconds * (1 + COUNT_ROUNDING):
+        raise CkptplanError(
+            f"the bound on all schedules is {least:.12g} s, but one takes {seconds:.12g} s: "
+            "this is a fault of ckptplan, please report it"
+        )
+    least = min(least, seconds)
+    return Bound(least_seconds=least, gap=0.0 if seconds == 0 else (seconds - least) / seconds)
+
+
+def find_resolution(workload: Workload) -> float:
+    """Return the share of time below which two plans of a workload cannot be told apart.
+
+    Without a calibration, it is ``RESOLUTION``: measured times have not been known better than that, and given
+    ones are hardly better than measured ones. With a calibration, it is the ``uncertainty`` of its times, but
+    at least ``RESOLUTION`` and at most 1 %. Most of an uncertainty is common to all plans, which consist of the
+    same actions, so a larger difference between two plans is real.
+    """
+    calibration = workload.calibration
+    return RESOLUTION if calibration is None else min(max(calibration.uncertainty, RESOLUTION), _MOST)

@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 from ckptplan.cost.case import Case
 from ckptplan.errors import Infeasible
 from ckptplan.model.plan import Plan
-from ckptplan.planning.resolution import group_same_schedules, list_same_schedules
+from ckptplan.planning.playback import group_same_schedules, list_same_schedules
 from ckptplan.report.columns import Cell, FittedTable, Sheet, TableColumn, align_ratios
 from ckptplan.report.fields import (
     LOCAL,
@@ -29,7 +29,7 @@ from ckptplan.report.formats import View
 from ckptplan.report.infeasible import format_verdict
 from ckptplan.storage.tables import Rows
 from ckptplan.strategies.registry import strategy_of
-from ckptplan.studies.rows import DETAIL_COLUMNS, JOB_COLUMNS, REASON_COLUMNS, cost_columns
+from ckptplan.studies.sweep import DETAIL_COLUMNS, JOB_COLUMNS, REASON_COLUMNS, cost_columns
 from ckptplan.units import format_percent
 from ckptplan.wording import Wording
 

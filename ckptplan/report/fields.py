@@ -19,7 +19,7 @@ from ckptplan.report.columns import Cell, Sheet, TableColumn, align_bytes, align
 from ckptplan.storage.plans import plan_document
 from ckptplan.storage.tables import Columns
 from ckptplan.strategies.registry import all_parameters
-from ckptplan.studies.rows import DETAIL_COLUMNS, JOB_COLUMNS, cost_columns
+from ckptplan.studies.sweep import DETAIL_COLUMNS, JOB_COLUMNS, cost_columns
 from ckptplan.units import format_bytes, format_count, format_share
 from ckptplan.wording import Argument, Phrase, put_into_words
 

@@ -38,7 +38,7 @@ from ckptplan.report.infeasible import format_infeasible
 from ckptplan.storage.tables import Blocks, Columns
 from ckptplan.strategies.registry import all_parameters
 from ckptplan.studies.pareto import MOST_EXACT, ParetoFront
-from ckptplan.studies.rows import JOB_COLUMNS, parameter_columns
+from ckptplan.studies.sweep import JOB_COLUMNS, parameter_columns
 from ckptplan.units import format_bytes, format_count, format_share
 from ckptplan.wording import Argument, Phrase, Wording
 

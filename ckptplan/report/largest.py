@@ -8,7 +8,7 @@ from typing import Any
 from rich.text import Text
 
 from ckptplan.cost.case import Case
-from ckptplan.planning.resolution import list_same_schedules
+from ckptplan.planning.playback import list_same_schedules
 from ckptplan.report.columns import Cell, FittedTable, Sheet, TableColumn, align_counts
 from ckptplan.report.fields import (
     OVER_BASE,

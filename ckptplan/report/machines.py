@@ -17,7 +17,7 @@ from ckptplan.report.formats import View
 from ckptplan.report.infeasible import format_verdict
 from ckptplan.storage.tables import Columns, Rows
 from ckptplan.studies.machines import Machine, MachineComparison
-from ckptplan.studies.rows import DETAIL_COLUMNS, JOB_COLUMNS, REASON_COLUMNS, cost_columns
+from ckptplan.studies.sweep import DETAIL_COLUMNS, JOB_COLUMNS, REASON_COLUMNS, cost_columns
 from ckptplan.units import format_count, format_duration, format_percent
 from ckptplan.wording import Argument, Phrase, Wording, put_into_words
 

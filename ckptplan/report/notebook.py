@@ -50,7 +50,7 @@ def draw_as_png(result: Any) -> bytes | None:
 
 def _find_view(result: Any) -> View | None:
     from ckptplan.calibration.validation import Validation
-    from ckptplan.planning.ranking import Compared
+    from ckptplan.planning.optimize import Compared
     from ckptplan.report.comparison import view_comparison
     from ckptplan.report.front import view_front
     from ckptplan.report.machines import view_machines

@@ -14,8 +14,8 @@ from ckptplan.report.fields import format_cells, identify_job, print_budget, pri
 from ckptplan.report.formats import View
 from ckptplan.storage.tables import Columns, Row, Rows
 from ckptplan.studies.axes import Axis, Value
-from ckptplan.studies.rows import parameter_columns
 from ckptplan.studies.sensitivity import FACTORS, Best, BreakEven, ErrorBars, Influence, Replanned, Sensitivity
+from ckptplan.studies.sweep import parameter_columns
 from ckptplan.units import format_percent, format_seconds
 from ckptplan.wording import Argument, Phrase, Wording, put_into_words
 

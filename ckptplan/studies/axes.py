@@ -1,13 +1,18 @@
-"""Defines the inputs of a plan as axes: their names, and how to read, scale and replace their values.
+"""Defines the inputs of a plan as axes, and grids over them: how to read, scale and replace their values.
 
-An axis varies a case, which is a workload on a profile; budgets are the memory sizes of the profile.
+An axis varies a case, which is a workload on a profile; budgets are the memory sizes of the profile. Of the
+ranges of a grid, ``256:65536:x2`` multiplies, ``0:1us:+100ns`` adds, ``5GB/s:80GB/s:n9`` gives 9 values evenly
+spaced in the logarithm, and ``30,60,120`` is a list. A range includes both ends.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import math
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property
+from itertools import groupby
 from typing import Any, TypeAlias
 
 from ckptplan.cost.case import Case
@@ -31,6 +36,7 @@ from ckptplan.units import (
     parse_rate,
     parse_seconds,
 )
+from ckptplan.wording import Phrase
 
 #: A value of an axis in SI base units; None is 'unbounded'.
 Value: TypeAlias = int | float | None
@@ -271,3 +277,208 @@ def find_axis(name: str) -> Axis:
             accepted=", ".join(all_axes()),
         )
     return axis
+
+
+#: Upper limit on grid points.
+MOST_POINTS = 10_000_000
+_ACCEPTED = "START:STOP:xFACTOR, START:STOP:+STEP, START:STOP:nCOUNT, or values with commas between"
+#: Largest ratio of the ends of a range, so that powers of a factor do not overflow.
+_MOST_SPAN = 1e300
+#: Allowance for rounding in a quotient of two ends of a range.
+_HAIR = 1e-9
+
+
+@dataclass(frozen=True, kw_only=True)
+class Grid:
+    """Every combination of the values of some axes; the last axis runs fastest."""
+
+    axes: tuple[Axis, ...]
+    values: tuple[tuple[Value, ...], ...]
+
+    def __len__(self) -> int:
+        return math.prod(len(values) for values in self.values)
+
+    def point(self, index: int) -> tuple[Value, ...]:
+        """Return the values of the axes at one point."""
+        point: list[Value] = []
+        for values in reversed(self.values):
+            index, place = divmod(index, len(values))
+            point.append(values[place])
+        return tuple(reversed(point))
+
+    def put(self, case: Case, point: Sequence[Value]) -> Case:
+        """Return the case with the inputs at one point. Raises InputError that names the point."""
+        changed = case
+        try:
+            for place in self._order:
+                changed = self.axes[place].put(changed, point[place])
+        except InputError as error:
+            raise self.name_point(error, case, point) from None
+        return changed
+
+    @cached_property
+    def _order(self) -> list[int]:
+        """The places of the axes in the order in which they are applied to a case."""
+        ranks = list(all_axes())
+        return sorted(range(len(self.axes)), key=lambda place: ranks.index(self.axes[place].name))
+
+    def name_point(self, error: InputError, case: Case, point: Sequence[Value]) -> InputError:
+        """Return an error of a point that says which one: 'at lstm on ipu, T = 4,096, batch = 60'."""
+        values = (f"{axis.name} = {axis.kind.show(one)}" for axis, one in zip(self.axes, point, strict=True))
+        where = f"{case.workload.name} on {case.profile.name}, {', '.join(values)}"
+        return InputError(
+            Phrase(error.message, f" (at {where})"),
+            field=error.field,
+            value=error.value,
+            accepted=error.accepted,
+        )
+
+
+def make_grid(over: Mapping[str, object] | Iterable[str]) -> Grid:
+    """Return the grid for texts such as 'name=values', or for a mapping of names to values.
+
+    Values are text in the grammar of this module, or iterables of numbers and of text with units. Raises
+    InputError for unknown or repeated axes, for wrong values, and for more than 10 million points.
+    """
+    pairs = list(over.items()) if isinstance(over, Mapping) else [_split_text(text) for text in over]
+    axes: list[Axis] = []
+    values: list[Sequence[Value]] = []
+    for name, given in pairs:
+        axis = find_axis(name)
+        _check_free(axis, axes)
+        axes.append(axis)
+        values.append(read_values(axis, given))
+    points = math.prod(len(some) for some in values)
+    if points > MOST_POINTS:
+        product = " x ".join(f"{len(some):,} {axis.name}" for axis, some in zip(axes, values, strict=True))
+        raise InputError(
+            f"{product} = {points:,} points are too many",
+            field="over",
+            value=points,
+            accepted=f"up to {MOST_POINTS:,}",
+        )
+    return Grid(axes=tuple(axes), values=tuple(tuple(some) for some in values))
+
+
+def _split_text(text: str) -> tuple[str, str]:
+    name, equals, values = text.partition("=")
+    if not equals:
+        raise InputError(
+            f"{quote_value(text)} has no values", field="over", value=text, accepted="as T=256:65536:x2"
+        )
+    return name, values
+
+
+def _check_free(axis: Axis, others: Sequence[Axis]) -> None:
+    for other in others:
+        shared = set(axis.sets) & set(other.sets)
+        if shared:
+            known = (
+                "is given twice" if other is axis else f"sets {', '.join(sorted(shared))}, as {other.name} does"
+            )
+            raise InputError(known, field=axis.name, accepted="each input once")
+
+
+def read_values(axis: Axis, given: object) -> Sequence[Value]:
+    """Return the values of one axis. Raises InputError."""
+    try:
+        if isinstance(given, str):
+            return _read_range(axis, given) if ":" in given else _read_list(axis, given.split(","))
+        return _read_list(axis, given if isinstance(given, Iterable) else [given])
+    except InputError as error:
+        raise error.inside(prefix=axis.name) from None
+
+
+def _read_list(axis: Axis, given: Iterable[object]) -> list[Value]:
+    values = [_read(axis, one) for one in given]
+    if not values:
+        raise InputError("has no values", accepted=_ACCEPTED)
+    if len(set(values)) < len(values):
+        twice = next(value for value, number in Counter(values).items() if number > 1)
+        raise InputError(f"{axis.kind.show(twice)} is given twice", value=twice, accepted="each value once")
+    return values
+
+
+def _read(axis: Axis, given: object) -> Value:
+    if isinstance(given, str) and not given.strip():
+        raise InputError("has an empty value", value=given, accepted=axis.kind.accepted)
+    plain = given.item() if hasattr(given, "item") else given
+    return axis.kind.read(plain.strip() if isinstance(plain, str) else plain)
+
+
+def _read_range(axis: Axis, text: str) -> Sequence[Value]:
+    """Return the values of a range, ascending. Raises InputError, for too many of them before they are made."""
+    parts = text.split(":")
+    if len(parts) != 3 or parts[2][:1] not in ("x", "+", "n"):
+        raise _refuse(text, "is not a range", accepted=_ACCEPTED)
+    ends = [_read(axis, part) for part in parts[:2]]
+    start, stop = (_require_bound(end, text) for end in ends)
+    if start > stop:
+        raise _refuse(text, "starts above its end", accepted="START up to STOP")
+    how, number = parts[2][0], parts[2][1:]
+    if how == "+":
+        each = _require_bound(_read(axis, number), text)
+        if each <= 0:
+            raise _refuse(text, "never arrives", accepted="a step above zero")
+        places = _count_places((stop - start) / each, text)
+        if isinstance(start, int) and isinstance(stop, int) and isinstance(each, int):
+            # Nothing to round.
+            return range(start, stop + 1, each)
+        found = [start + each * i for i in places]
+    elif how == "x":
+        factor = _read_factor(number, text)
+        places = _count_places(math.log(_compute_span(start, stop, text)) / math.log(factor), text)
+        found = [start * factor**i for i in places]
+    else:
+        last = int(number) - 1 if number.isascii() and number.isdecimal() and len(number) < 20 else 0
+        if last < 1:
+            raise _refuse(text, "has no count", accepted="a count from 2, as n9")
+        ratio = _compute_span(start, stop, text)
+        found = [start * ratio ** (i / last) for i in _count_places(last, text)]
+    tidy = (_tidy(value, stop) for value in found)
+    # Rounding may make neighbours equal.
+    return tuple(value for value, _ in groupby(map(round, tidy) if axis.kind.whole else tidy))
+
+
+def _refuse(text: str, fault: str, *, accepted: str) -> InputError:
+    return InputError(f"{quote_value(text)} {fault}", value=text, accepted=accepted)
+
+
+def _require_bound(value: Value, text: str) -> int | float:
+    if value is None:
+        raise _refuse(text, "has no bound", accepted="a list for 'unbounded'")
+    return value
+
+
+def _read_factor(number: str, text: str) -> float:
+    accepted = "a factor above 1, as x2 or x1.5"
+    try:
+        factor = float(number)
+    except ValueError:
+        factor = math.nan
+    if not math.isfinite(factor):
+        raise _refuse(text, "is not a range", accepted=accepted)
+    if factor <= 1:
+        raise _refuse(text, "never arrives", accepted=accepted)
+    return factor
+
+
+def _compute_span(start: float, stop: float, text: str) -> float:
+    """Return the ratio of the ends of a range. Raises InputError if it is undefined or too large."""
+    if start <= 0:
+        raise _refuse(text, "starts at zero, which no factor leaves", accepted="a START above zero")
+    if stop / start > _MOST_SPAN:
+        raise _refuse(text, "has ends too far apart", accepted=f"a STOP up to {_MOST_SPAN:g} times the START")
+    return stop / start
+
+
+def _count_places(quotient: float, text: str) -> range:
+    """Return the numbers of the values from one end to the other. Raises InputError if there are too many."""
+    if quotient + _HAIR >= MOST_POINTS:
+        raise _refuse(text, f"has more than {MOST_POINTS:,} values", accepted=f"up to {MOST_POINTS:,} points")
+    return range(int(quotient + _HAIR) + 1)
+
+
+def _tidy(value: float, stop: float) -> float:
+    """Return a value rounded to 12 digits, which removes errors of sums and powers; at the end, the end."""
+    return stop if math.isclose(value, stop, rel_tol=1e-12) else float(f"{value:.12g}")

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import dataclasses
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
 from math import inf, isqrt, log
+from typing import Unpack
 
 import numpy as np
 
@@ -20,7 +21,7 @@ from ckptplan.model.plan import Plan
 from ckptplan.model.profile import HardwareProfile
 from ckptplan.model.progress import Progress, StagedProgress
 from ckptplan.model.workload import Workload
-from ckptplan.planning.request import Request
+from ckptplan.planning.request import LimitWishes, Request
 from ckptplan.search.answer import Answer
 from ckptplan.search.infeasibility import find_reason
 from ckptplan.search.question import Question
@@ -173,14 +174,8 @@ class ReachSearch(ABC):
             self.best = value, answer
         return answer is not None
 
-    def _job(self, value: int) -> Workload:
-        workload = self.request.case.workload
-        if self.quantity == "T":
-            return workload.with_steps(value)
-        return workload.with_batch(value) if self.quantity == "batch" else workload.with_neurons_from(value)
-
     def _request(self, value: int) -> Request:
-        return self.request.for_workload(self._job(value))
+        return self.request.resize("steps" if self.quantity == "T" else self.quantity, value)
 
     def _question(self, value: int) -> Question:
         return self._request(value).question().for_strategy(self.strategy)
@@ -349,14 +344,9 @@ def largest(
     workload: Workload,
     profile: HardwareProfile,
     *,
-    strategies: Iterable[str] | str | None = None,
-    max_overhead: float | str | None = None,
-    local_bytes: int | str | None = None,
-    headroom: float | str | None = None,
-    remote_bytes: int | str | None = None,
-    effort: str = "quick",
     progress: Progress | None = None,
     command: str = "ckptplan.largest",
+    **wishes: Unpack[LimitWishes],
 ) -> dict[str, Reach]:
     """Return the largest ``quantity`` that fits for each strategy, with the plan for it, largest first.
 
@@ -365,16 +355,11 @@ def largest(
             times stay the same.
         workload: the training job.
         profile: the hardware.
-        strategies: names or groups; None means 'closed', for which the value is proved to be the largest
-            (docs/trade-offs.md).
-        max_overhead: limit on the time over base's, as 0.1 or '10%'; without it, plans may be very slow.
-        local_bytes: replaces the profile's local memory of one unit.
-        headroom: share of local memory to leave free, as 0.1 or '10%'; replaces the profile's. A budget that
-            ``local_bytes`` names has none unless it is given here.
-        remote_bytes: replaces the profile's remote memory in total.
-        effort: 'quick' or 'thorough', as in ``optimize``.
         progress: called with the work done and the total work.
         command: recorded in the provenance of the plans.
+        wishes: ``strategies``, ``local_bytes``, ``headroom``, ``remote_bytes``, ``max_overhead`` and
+            ``effort``, as in ``optimize``. Strategies are by default 'closed', for which the value is proved to
+            be the largest (docs/trade-offs.md). Without a limit on the overhead, plans may be very slow.
 
     Raises InputError.
     """
@@ -390,12 +375,10 @@ def largest(
         profile,
         command=command,
         unless_named="closed",
-        strategies=strategies,
-        local_bytes=local_bytes,
-        headroom=headroom,
-        remote_bytes=remote_bytes,
-        max_overhead=max_overhead,
-        effort=effort,
+        # Named here, so that they cannot be wished for.
+        objective="time",
+        model="exact",
+        **wishes,
     )
     names = request.goal.strategies
     stages = StagedProgress(progress, stages=len(names))

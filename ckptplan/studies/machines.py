@@ -4,19 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Literal, TypeAlias, Unpack
+from typing import Any, Literal, TypeAlias, Unpack
 
 from ckptplan.cost.roofline import belongs_elsewhere, find_missing
 from ckptplan.errors import Infeasible, InputError, quote_value
-from ckptplan.model.budget import Budget
 from ckptplan.model.display import Displayed
 from ckptplan.model.plan import Plan
 from ckptplan.model.profile import HardwareProfile
 from ckptplan.model.progress import Progress, StagedProgress
 from ckptplan.model.workload import ACTION_TIMES, TIMES, Workload
-from ckptplan.planning.ranking import Ranking, rank_strategies
+from ckptplan.planning.optimize import Ranking, rank_strategies
 from ckptplan.planning.request import Request, Wishes
-from ckptplan.studies.fixed_plan import FixedPlan
 from ckptplan.studies.largest import largest
 from ckptplan.units import parse_duration, parse_fraction
 
@@ -261,11 +259,11 @@ def _interval(ranking: Ranking) -> tuple[float, float] | None:
     names = [name for name in (*TIMES, *ACTION_TIMES) if name in basis and basis[name].high is not None]
     if not names:
         return None
-    plan = FixedPlan(answer=ranking.answers[0], model=ranking.request.goal.model)
-    unbounded = Budget(local_bytes=None, remote_bytes=None)
+    answer, model = ranking.answers[0], ranking.request.goal.model
     low, high = (
-        plan.at(case.with_workload(**{name: getattr(basis[name], end) for name in names}).costs, unbounded)[0]
+        float(answer.cost(case.with_workload(**times).costs, model).seconds[0])
         for end in ("low", "high")
+        for times in [{name: getattr(basis[name], end) for name in names}]
     )
     return low, high
 
@@ -275,16 +273,9 @@ def _reach(
 ) -> tuple[int, str]:
     """Return the longest sequence that fits, and the strategy for it."""
     limit = wishes.get("max_overhead")
+    same: Any = {name: wish for name, wish in wishes.items() if name not in ("objective", "model")}
     reaches = largest(
-        "T",
-        workload,
-        profile,
-        strategies=wishes.get("strategies"),
-        max_overhead=REACH_OVERHEAD if limit is None else limit,
-        local_bytes=wishes.get("local_bytes"),
-        headroom=wishes.get("headroom"),
-        remote_bytes=wishes.get("remote_bytes"),
-        effort=wishes.get("effort", "quick"),
+        "T", workload, profile, **same | {"max_overhead": REACH_OVERHEAD if limit is None else limit}
     )
     best = next(iter(reaches.values()))
     if isinstance(result, Plan) and result.steps > best.value:

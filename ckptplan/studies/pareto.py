@@ -6,10 +6,10 @@ Closed forms are traced completely, then those that are solved.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from typing import overload
+from typing import Unpack, overload
 
 import numpy as np
 import numpy.typing as npt
@@ -26,8 +26,8 @@ from ckptplan.model.progress import Progress, StagedProgress
 from ckptplan.model.record import Parameters
 from ckptplan.model.step_costs import StepCosts
 from ckptplan.model.workload import Workload
-from ckptplan.planning.ranking import Ranking, rank_strategies
-from ckptplan.planning.request import Request
+from ckptplan.planning.optimize import Ranking, rank_strategies
+from ckptplan.planning.request import LimitWishes, Request, read_argument
 from ckptplan.search.adoption import adopt_answer
 from ckptplan.search.answer import Answer, ClosedFormAnswer
 from ckptplan.search.best_setting import Limits
@@ -293,15 +293,10 @@ def pareto(
     workload: Workload,
     profile: HardwareProfile,
     *,
-    strategies: Iterable[str] | str | None = None,
-    local_bytes: int | str | None = None,
-    headroom: float | str | None = None,
-    remote_bytes: int | str | None = None,
-    max_overhead: float | str | None = None,
     resolution: float | str | None = None,
-    effort: str = "quick",
     progress: Progress | None = None,
     command: str = "ckptplan.pareto",
+    **wishes: Unpack[LimitWishes],
 ) -> ParetoFront:
     """Return the plans that no other plan beats in both local memory and time, by ascending local memory.
 
@@ -310,19 +305,17 @@ def pareto(
     Arguments:
         workload: the training job.
         profile: the hardware.
-        strategies: names or groups; None means those of ``optimize``. Closed forms are listed completely;
-            ``optimal`` has the schedules that it finds for any budget, with a bound on what another schedule
-            may gain (``least_seconds``); other solved strategies may have those of some budgets only.
-        local_bytes: the budget of one unit that ``best`` and ``knee`` keep; it does not limit the front.
-        headroom: share of local memory to leave free, as 0.1 or '10%'; replaces the profile's. A budget that
-            ``local_bytes`` names has none unless it is given here.
-        remote_bytes: limit on remote memory in total; replaces the profile's.
-        max_overhead: limit on the time over base's, as 0.1 or '10%'.
         resolution: 0 lists every point, 0.01 those that differ by 1 % in memory or time; None means 0 up to
             2,000,000 steps, else 0.001.
-        effort: 'quick' or 'thorough', as in ``optimize``.
         progress: called with the work done and the total work.
         command: recorded in the provenance of the plans.
+        wishes: ``strategies``, ``local_bytes``, ``headroom``, ``remote_bytes``, ``max_overhead`` and
+            ``effort``, as in ``optimize``. The local budget is the one that ``best`` and ``knee`` keep; it
+            does not limit the front.
+
+    Closed forms are listed completely; ``optimal`` has the schedules that it finds for any budget, with a bound
+    on what another schedule may gain (``least_seconds``); other solved strategies may have those of some
+    budgets only.
 
     Raises InputError.
     """
@@ -330,13 +323,11 @@ def pareto(
         workload,
         profile,
         command=command,
-        strategies=strategies,
-        local_bytes=local_bytes,
-        headroom=headroom,
-        remote_bytes=remote_bytes,
-        max_overhead=max_overhead,
-        effort=effort,
         progress=progress,
+        # Named here, so that they cannot be wished for.
+        objective="time",
+        model="exact",
+        **wishes,
     )
     fineness = _read_resolution(resolution, steps=workload.steps)
     fronts = trace_fronts(request.question(), resolution=fineness)
@@ -346,10 +337,7 @@ def pareto(
 def _read_resolution(wanted: float | str | None, *, steps: int) -> float:
     if wanted is None:
         return 0.0 if steps <= MOST_EXACT else COARSE
-    try:
-        value = parse_fraction(wanted)
-    except InputError as error:
-        raise error.inside(prefix="resolution") from None
+    value = read_argument("resolution", parse_fraction, wanted)
     least = 0.0 if steps <= MOST_EXACT else _FINEST
     if not least <= value <= 0.5:
         raise InputError(
@@ -549,11 +537,11 @@ class ParetoFront(Displayed, Sequence[Plan]):
         It need not be on the front: of plans whose times cannot be told apart, it is the simplest. Raises
         InputError and Infeasible.
         """
-        return self._search(self._within(_read_budget(local_bytes))).best()
+        return self._search(self._within(read_argument("local_bytes", parse_bytes, local_bytes))).best()
 
     def lacks(self, local_bytes: int | str) -> Infeasible | None:
         """Return why no plan fits a budget of one unit, None if one does. Raises InputError."""
-        budget = _read_budget(local_bytes)
+        budget = read_argument("local_bytes", parse_bytes, local_bytes)
         if self.place_within(budget) is not None:
             return None
         question = self._question.replace(local_bytes=budget, headroom=0.0)
@@ -573,7 +561,7 @@ class ParetoFront(Displayed, Sequence[Plan]):
         which, index = self._origins[:, place].tolist()
         answer = self._fronts[which].answers[index]
         own = self._within(int(self.local_peak_bytes[place]))
-        return dataclasses.replace(own, own_budget=True).plan(answer)
+        return own.plan(answer, own_budget=True)
 
     def _find_best(self, objective: ObjectiveName) -> Plan:
         """Return the plan to run for an objective, which is searched for once. Raises Infeasible."""
@@ -588,10 +576,3 @@ class ParetoFront(Displayed, Sequence[Plan]):
     def _within(self, budget: int) -> Request:
         """Return the request with a local budget that was named, so that it has no headroom."""
         return self._request.replace(local_bytes=budget, headroom=0.0)
-
-
-def _read_budget(local_bytes: int | str) -> int:
-    try:
-        return parse_bytes(local_bytes)
-    except InputError as error:
-        raise error.inside(prefix="local_bytes") from None

@@ -10,12 +10,12 @@ independently, uniformly in the logarithm, between its value over (1 + share) an
 
 from __future__ import annotations
 
-import dataclasses
 import math
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from fractions import Fraction
+from typing import Any, Unpack
 
 import numpy as np
 import numpy.typing as npt
@@ -23,26 +23,93 @@ import numpy.typing as npt
 from ckptplan.cost.arrays import COUNT_ROUNDING, SUM_ROUNDING
 from ckptplan.cost.case import Case
 from ckptplan.errors import InputError, quote_value
+from ckptplan.model.budget import Budget
 from ckptplan.model.goal import Goal, Model
 from ckptplan.model.profile import HardwareProfile
-from ckptplan.model.progress import Progress, tell
+from ckptplan.model.progress import Progress, StagedProgress
 from ckptplan.model.record import Parameters
 from ckptplan.model.step_costs import StepCosts
 from ckptplan.model.workload import ACTION_TIMES, Workload
-from ckptplan.planning.ranking import explain_infeasible
-from ckptplan.planning.request import Request, check_kind, replace_memory
-from ckptplan.search.answer import Answer
+from ckptplan.planning.request import (
+    BudgetWishes,
+    Request,
+    ask_within_memory,
+    check_kind,
+    make_goal_within_memory,
+    replace_memory,
+)
+from ckptplan.planning.suggestions import explain_infeasible
+from ckptplan.schedule.simulator import play
+from ckptplan.search.answer import Answer, ClosedFormAnswer
 from ckptplan.search.objective import least_time
 from ckptplan.search.preference import Preference
 from ckptplan.search.question import Question
 from ckptplan.strategies.protocol import Strategy
 from ckptplan.studies.axes import Axis, Value, find_axis
-from ckptplan.studies.fixed_plan import FixedPlan
 from ckptplan.units import parse_fraction
+
+
+@dataclass(frozen=True, kw_only=True)
+class FixedPlan:
+    """An answer whose parameters and decisions stay the same while its inputs change."""
+
+    answer: Answer
+    model: Model
+
+    @property
+    def strategy(self) -> Strategy:
+        """The strategy of the plan."""
+        return self.answer.strategy
+
+    def seconds(self, costs: StepCosts) -> float:
+        """Return the seconds at other costs."""
+        return float(self.answer.cost(costs, self.model).seconds[0])
+
+    def at(self, costs: StepCosts, budget: Budget) -> tuple[float, bool]:
+        """Return the seconds at other costs, and whether the plan keeps the budgets there."""
+        cost = self.answer.cost(costs, self.model)
+        local = self._local_peak_bytes(costs, int(cost.local_peak_bytes[0]))
+        fits = (budget.local_bytes is None or local <= budget.local_bytes) and (
+            budget.remote_bytes is None or int(cost.remote_peak_bytes[0]) <= budget.remote_bytes
+        )
+        return float(cost.seconds[0]), fits
+
+    def attainable_seconds(self, costs: StepCosts, budget: Budget) -> float | None:
+        """Return the seconds at other costs if this setting fits and the search there includes it, else None.
+
+        Then the best plan there takes no longer. (Growing chunks are searched for the one growth that the sizes
+        determine, so a setting with another growth is not included.)
+        """
+        if not isinstance(self.answer, ClosedFormAnswer):
+            return None
+        strategy = self.answer.strategy
+        box = strategy.candidates(costs=costs, budget=budget)
+        setting = strategy.clamp(self.answer.parameters, steps=costs.steps)
+        if box is None or any(not box.low[name] <= value <= box.high[name] for name, value in setting.items()):
+            return None
+        seconds, fits = self.at(costs, budget)
+        return seconds if fits else None
+
+    def _local_peak_bytes(self, costs: StepCosts, counted: int) -> int:
+        """Return the local peak, by simulation if chunks grow faster than the sizes allow.
+
+        Then freed checkpoints do not make enough room, and the closed form is too low.
+        """
+        sizes: Mapping[str, int] = self.answer.parameters
+        if not self.strategy.is_closed_form or "state_units" not in sizes:
+            return counted
+        growth = Fraction(sizes["state_units"], sizes["tape_units"])
+        if growth <= Fraction(costs.state_bytes, costs.tape_bytes):
+            return counted
+        actions = self.strategy.actions(self.answer.parameters, steps=costs.steps)
+        return play(actions, costs=costs).local_peak_bytes
+
 
 SAMPLES, SEED = 300, 20241216
 #: A strategy must be faster by more than this share to count as faster, whatever the resolution.
 _TIE = 1e-9
+#: So many plans that were the fastest in some sample are tried in the next ones.
+_MOST_TRIED = 16
 #: The times that are single numbers of the step costs.
 _TIMES = (
     "forward_seconds",
@@ -82,7 +149,7 @@ def compute_error_bars(
     share: float,
     samples: int = SAMPLES,
     seed: int = SEED,
-    on_sample: Callable[[], None] | None = None,
+    on_sample: Callable[[int], None] = lambda _: None,
 ) -> ErrorBars:
     """Return the error bars of a plan.
 
@@ -93,27 +160,27 @@ def compute_error_bars(
         share: how far each time may be off, e.g. 0.1.
         samples: the number of samples.
         seed: the seed of the random numbers.
-        on_sample: called after each sample.
+        on_sample: called with the number of each sample before its search.
     """
-    columns = _vary_times(question.costs, profile, share=share, samples=samples, seed=seed)
-    costs = [
-        StepCosts(**{**dict(question.costs), **{name: float(column[i]) for name, column in columns.items()}})
-        for i in range(samples)
-    ]
-    asked = question.replace(strategies=_select_contenders(question, share))
-    own = asked.for_strategy(kept.strategy)
-    known = _KnownSettings(columns=columns, costs=costs, model=kept.model)
-    ours = known.add(kept)
+    contenders = question.replace(strategies=_select_contenders(question, share))
     closest = 1 - max(question.resolution, _TIE)
-    best = np.empty(samples)
+    # The last plans that were the fastest, and the last of the plan's own strategy: they shorten searches.
+    known = deque([kept], maxlen=_MOST_TRIED)
+    own = deque([kept], maxlen=_MOST_TRIED)
+    ours, best = np.empty(samples), np.empty(samples)
     better: Counter[str] = Counter()
-    for sample in range(samples):
-        strategy, best[sample] = known.find_quickest(asked, sample)
+    varied = _vary_times(question.costs, profile, share=share, samples=samples, seed=seed)
+    for sample, costs in enumerate(varied):
+        on_sample(sample)
+        asked = contenders.replace(costs=costs)
+        ours[sample] = kept.seconds(costs)
+        strategy, best[sample] = _find_quickest(asked, known, kept.model)
         # The search attributes a tie to one strategy, so the plan's own strategy is searched separately.
-        if strategy is not kept.strategy and known.find_quickest(own, sample)[1] * closest > best[sample]:
-            better[known.choose(asked, sample, enough=float(best[sample])).name] += 1
-        if on_sample is not None:
-            on_sample()
+        if strategy is not kept.strategy:
+            _, alone = _find_quickest(asked.for_strategy(kept.strategy), own, kept.model)
+            if alone * closest > best[sample]:
+                chosen = asked.best(enough=float(best[sample]) * (1 + _TIE))
+                better[strategy.name if chosen is None else chosen.strategy.name] += 1
     return ErrorBars(
         share=share,
         samples=samples,
@@ -126,41 +193,14 @@ def compute_error_bars(
     )
 
 
-@dataclass(frozen=True, kw_only=True)
-class _KnownSettings:
-    """The settings that were fastest in some sample, with their seconds in all; they speed up searches."""
-
-    columns: Mapping[str, npt.NDArray[Any]]
-    costs: list[StepCosts]
-    model: Model
-    plans: list[FixedPlan] = field(default_factory=list)
-    seconds: list[npt.NDArray[Any]] = field(default_factory=list)
-
-    def add(self, plan: FixedPlan) -> npt.NDArray[Any]:
-        """Remember a plan, and return its seconds in each sample, shape (samples,)."""
-        self.plans.append(plan)
-        self.seconds.append(plan.seconds_at(self.columns, self.costs))
-        return self.seconds[-1]
-
-    def find_quickest(self, asked: Question, sample: int) -> tuple[Strategy, float]:
-        """Return the fastest of the question's strategies in a sample, and its seconds.
-
-        At least one of these strategies must have a known plan.
-        """
-        places = [place for place, plan in enumerate(self.plans) if plan.strategy in asked.strategies]
-        first = min(places, key=lambda place: self.seconds[place][sample])
-        least = float(self.seconds[first][sample])
-        answer = asked.replace(costs=self.costs[sample]).faster_than(least * (1 - SUM_ROUNDING))
-        if answer is None:
-            return self.plans[first].strategy, least
-        return answer.strategy, float(self.add(FixedPlan(answer=answer, model=self.model))[sample])
-
-    def choose(self, asked: Question, sample: int, *, enough: float) -> Strategy:
-        """Return the strategy to choose in a sample, whose least time is ``enough``."""
-        answer = asked.replace(costs=self.costs[sample]).best(enough=enough * (1 + _TIE))
-        if answer is None:
-            raise RuntimeError("the question has an answer, since a time is known to be attainable")
-        return answer.strategy
+def _find_quickest(question: Question, known: deque[FixedPlan], model: Model) -> tuple[Strategy, float]:
+    """Return the fastest strategy and its seconds, and add its plan to the known ones if they are slower."""
+    seconds, plan = min(((plan.seconds(question.costs), plan) for plan in known), key=lambda pair: pair[0])
+    answer = question.faster_than(seconds * (1 - SUM_ROUNDING))
+    if answer is None:
+        return plan.strategy, seconds
+    known.append(FixedPlan(answer=answer, model=model))
+    return answer.strategy, known[-1].seconds(question.costs)
 
 
 def _select_contenders(question: Question, share: float) -> tuple[str, ...]:
@@ -187,20 +227,21 @@ def _select_contenders(question: Question, share: float) -> tuple[str, ...]:
 
 def _vary_times(
     costs: StepCosts, profile: HardwareProfile, *, share: float, samples: int, seed: int
-) -> dict[str, npt.NDArray[Any]]:
-    """Return samples of the times of the elementary actions, shape (samples,) each.
-
-    T_s and the latency vary independently.
-    """
+) -> list[StepCosts]:
+    """Return samples of the costs; T_s and the latency vary independently."""
     random = np.random.default_rng(seed)
 
-    def times(value: float) -> npt.NDArray[Any]:
-        return value * np.exp(random.uniform(-math.log1p(share), math.log1p(share), samples))
+    def times(value: float) -> npt.NDArray[np.float64]:
+        varied: npt.NDArray[np.float64] = value * np.exp(
+            random.uniform(-math.log1p(share), math.log1p(share), samples)
+        )
+        return varied
 
     columns = {name: times(getattr(costs, name)) for name in _TIMES}
     columns["message_seconds"] = times(profile.synchronisation_seconds) + times(profile.latency_seconds)
     columns.update({name: times(getattr(costs, name)) for name in ACTION_TIMES})
-    return columns
+    rows = zip(*(column.tolist() for column in columns.values()), strict=True)
+    return [StepCosts(**{**dict(costs), **dict(zip(columns, row, strict=True))}) for row in rows]
 
 
 #: Inputs that are listed only if they are not zero.
@@ -224,7 +265,7 @@ FACTORS = (0.5, 0.8, 1.25, 2.0)
 _LEAST, _MOST, _STEPS = 0.25, 4.0, 10
 #: The precision of a break-even, as a ratio of factors.
 _CLOSE = 1.001
-#: The work for an input, in samples of the error bars.
+#: So many samples of the error bars are as much work as an input.
 _WORK = 30
 
 
@@ -300,15 +341,11 @@ def sensitivity(
     workload: Workload,
     profile: HardwareProfile,
     *,
-    strategies: Iterable[str] | None = None,
     model: str = "exact",
-    local_bytes: int | str | None = None,
-    headroom: float | str | None = None,
-    remote_bytes: int | str | None = None,
     uncertainty: float | str | None = None,
-    effort: str = "quick",
     progress: Progress | None = None,
     command: str = "ckptplan.sensitivity",
+    **wishes: Unpack[BudgetWishes],
 ) -> Sensitivity:
     """Return how the best plan and its time change with each input (docs/sensitivity.md).
 
@@ -317,202 +354,151 @@ def sensitivity(
     Arguments:
         workload: the training job.
         profile: the hardware.
-        strategies: names or groups; None means 'closed'.
         model: 'exact', or 'paper' for the printed equations.
-        local_bytes: replaces the profile's local memory of one unit.
-        headroom: share of local memory to leave free, as 0.1 or '10%'; replaces the profile's. A budget that
-            ``local_bytes`` names has none unless it is given here.
-        remote_bytes: replaces the profile's remote memory in total.
         uncertainty: if given, as 0.1 or '10%' and at most 1, the result has error bars: all times vary at once
             by up to this share.
-        effort: 'quick' or 'thorough', as in ``optimize``.
         progress: called with the work done and the total work.
         command: recorded in the provenance.
+        wishes: ``strategies`` (None means 'closed'), ``local_bytes``, ``headroom``, ``remote_bytes`` and
+            ``effort``, as in ``optimize``.
 
     Raises InputError, and Infeasible if nothing fits the unchanged inputs.
     """
-    check_kind(workload, Workload, name="workload", load="load_workload")
-    check_kind(profile, HardwareProfile, name="profile", load="load_profile")
+    check_kind(workload, Workload)
+    check_kind(profile, HardwareProfile)
     share = None if uncertainty is None else _read_share(uncertainty)
-    budgets: Mapping[str, Any] = {
-        "local_bytes": local_bytes,
-        "headroom": headroom,
-        "remote_bytes": remote_bytes,
-    }
-    machine = replace_memory(profile, **budgets)
-    request = Request.of(
-        workload,
-        machine,
-        command=command,
-        unless_named="closed",
-        strategies=strategies,
-        model=model,
-        effort=effort,
-    )
-    study = _Study(request=dataclasses.replace(request, keeps_best=False))
-    goal = request.goal.model_copy(update={"local_bytes": None, "headroom": 0.0, "remote_bytes": None})
-    nominal = study.question(study.case).best()
+    case = Case(workload=workload, profile=replace_memory(profile, wishes))
+    # Named here, so that they cannot be wished for.
+    chosen: dict[str, Any] = {"model": model, "objective": "time", "max_overhead": None}
+    goal = make_goal_within_memory(**chosen, **wishes)
+    question = ask_within_memory(case, goal)
+    nominal = question.best()
     if nominal is None:
         raise explain_infeasible(
-            Request.of(
-                workload,
-                profile,
-                command=command,
-                strategies=goal.strategies,
-                model=model,
-                effort=effort,
-                **budgets,
-            )
+            Request.of(workload, profile, command=command, unless_named="closed", **chosen, **wishes)
         )
-    inputs = [name for name in INPUTS if name not in _OPTIONAL or any(find_axis(name).now(study.case))]
-    done = _WorkCounter(progress, total=_WORK * len(inputs) + (SAMPLES if share is not None else 0))
-    kept = FixedPlan(answer=nominal, model=goal.model)
+    study = _Study(case=case, goal=goal, kept=FixedPlan(answer=nominal, model=goal.model))
+    inputs = [name for name in INPUTS if name not in _OPTIONAL or any(find_axis(name).now(case))]
+    stages = StagedProgress(progress, stages=len(inputs) + (0 if share is None else SAMPLES // _WORK))
     influences = []
-    for name in inputs:
-        tell(progress, name)
-        influences.append(study.measure_influence(find_axis(name), kept))
-        done.step(_WORK)
-    tell(progress, "error bars")
+    for place, name in enumerate(inputs):
+        stages.begin(place, name)
+        influences.append(study.measure_influence(find_axis(name)))
+    error_bars = None
+    if share is not None:
+        error_bars = compute_error_bars(
+            question,
+            study.kept,
+            profile=case.profile,
+            share=share,
+            on_sample=lambda sample: stages.begin(len(inputs) + sample // _WORK, "error bars"),
+        )
+    stages.end()
     return Sensitivity(
         workload=workload,
-        profile=machine,
+        profile=case.profile,
         goal=goal,
-        best=_best(nominal),
+        best=_summarise(nominal),
         influences=tuple(influences),
-        moves=nominal.predicted(study.case.costs).messages > 0,
-        error_bars=None
-        if share is None
-        else compute_error_bars(
-            study.question(study.case), kept, profile=machine, share=share, on_sample=done.step
-        ),
+        moves=nominal.predicted(case.costs).messages > 0,
+        error_bars=error_bars,
     )
 
 
 def _read_share(uncertainty: object) -> float:
     """Return the uncertainty of times as a share. Raises InputError."""
     accepted = "a share above 0 and up to 1, as 0.1 or '10%'"
+    fault = f"{quote_value(uncertainty)} is out of range"
     try:
         share = parse_fraction(uncertainty)
     except InputError as error:
-        raise InputError(error.message, field="uncertainty", value=uncertainty, accepted=accepted) from None
+        share, fault = 0.0, error.message
     if not 0 < share <= 1:
-        raise InputError(
-            f"{quote_value(uncertainty)} is out of range",
-            field="uncertainty",
-            value=uncertainty,
-            accepted=accepted,
-        )
+        raise InputError(fault, field="uncertainty", value=uncertainty, accepted=accepted)
     return share
 
 
-class _WorkCounter:
-    """Counts completed work and reports it."""
-
-    def __init__(self, progress: Progress | None, *, total: int) -> None:
-        self.progress, self.done, self.total = progress, 0, total
-
-    def step(self, work: int = 1) -> None:
-        self.done += work
-        if self.progress is not None:
-            self.progress(self.done, self.total)
-
-
-def _best(answer: Answer) -> Best:
+def _summarise(answer: Answer) -> Best:
     return Best(strategy=answer.strategy.name, parameters=answer.parameters, seconds=answer.key[0])
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Study:
-    """A request, with the answers found so far."""
+class _Scanned:
+    """The best plan at a factor, None if nothing fits."""
 
-    request: Request
-    #: Answers by the costs and budget of their questions.
-    known: dict[Any, Answer | None] = field(default_factory=dict)
+    factor: float
+    plan: FixedPlan | None
 
     @property
-    def case(self) -> Case:
-        return self.request.case
+    def strategy(self) -> str | None:
+        return None if self.plan is None else self.plan.strategy.name
 
-    def best(
-        self, question: Question, *, near: FixedPlan | None, loyal_to: Iterable[str] = ()
-    ) -> Answer | None:
-        """Return the best answer, or one that cannot be told from it, of the first strategy in ``loyal_to``.
 
-        ``near`` is the plan of a similar case, which shortens the search.
-        """
-        best = self._search(question, near)
-        if best is None:
-            return None
-        for name in loyal_to:
-            if name == best.strategy.name:
-                break
-            most = best.key[0] * (1 + COUNT_ROUNDING) / (1 - question.resolution)
-            alone = question.replace(strategies=(name,)).best(enough=most)
-            if alone is not None and alone.key[0] <= most:
-                return alone
-        return best
+@dataclass(frozen=True, kw_only=True)
+class _Study:
+    """A case and a goal, the plan that is kept, and the answers found so far."""
 
-    def _search(self, question: Question, near: FixedPlan | None) -> Answer | None:
-        key = (tuple(dict(question.costs).values()), question.budget)
-        if key not in self.known:
-            enough = None if near is None else near.attainable_seconds(question.costs, question.budget)
-            self.known[key] = question.best(enough=enough)
-        return self.known[key]
+    case: Case
+    goal: Goal
+    kept: FixedPlan
+    known: dict[tuple[StepCosts, Budget], Answer | None] = field(default_factory=dict)
 
-    def question(self, case: Case) -> Question:
-        return self.request.for_case(case).question()
-
-    def measure_influence(self, axis: Axis, kept: FixedPlan) -> Influence:
+    def measure_influence(self, axis: Axis) -> Influence:
         """Return the influence of one input."""
         values = axis.now(self.case)
-        reason = self._explain_no_effect(axis, values)
+        reason = None
+        if not any(values):
+            reason = "is zero, which no factor changes"
+        elif axis.name == "bandwidth" and axis.scale(self.case, 2).costs == self.case.costs:
+            reason = "the profile pins the time of a transfer"
         if reason is not None:
             return Influence(name=axis.name, values=values, no_effect=reason)
         return Influence(
             name=axis.name,
             values=values,
             no_effect=None,
-            points=tuple(self._replan(axis, factor, kept) for factor in FACTORS),
-            break_evens=tuple(sorted(self._find_break_evens(axis, kept), key=lambda each: each.factor)),
+            points=tuple(self._replan(axis, factor) for factor in FACTORS),
+            break_evens=tuple(sorted(self._find_break_evens(axis), key=lambda each: each.factor)),
         )
 
-    def _explain_no_effect(self, axis: Axis, values: tuple[Value, ...]) -> str | None:
-        """Return why scaling an input changes nothing, None if it may change something."""
-        if not any(values):
-            return "is zero, which no factor changes"
-        if axis.name == "bandwidth" and axis.scale(self.case, 2).costs == self.case.costs:
-            return "the profile pins the time of a transfer"
-        return None
-
-    def _replan(self, axis: Axis, factor: float, kept: FixedPlan) -> Replanned:
-        question = self.question(axis.scale(self.case, factor))
-        answer = self.best(question, near=kept)
-        seconds, fits = kept.at(question.costs, question.budget)
+    def _replan(self, axis: Axis, factor: float) -> Replanned:
+        question = ask_within_memory(axis.scale(self.case, factor), self.goal)
+        answer = self._find_best(question, near=self.kept)
+        seconds, fits = self.kept.at(question.costs, question.budget)
         return Replanned(
             factor=factor,
             values=tuple(axis.scale_values(self.case, factor)),
-            best=None if answer is None else _best(answer),
+            best=None if answer is None else _summarise(answer),
             kept_seconds=seconds,
             kept_fits=fits,
         )
 
-    def _at(self, axis: Axis, factor: float, *, near: _Scanned, far: _Scanned | None = None) -> _Scanned:
-        """Return the best plan at a factor; a neighbour's strategy stays if no other is faster beyond doubt."""
-        known = [point.strategy for point in (near, far) if point is not None and point.strategy is not None]
-        answer = self.best(
-            self.question(axis.scale(self.case, factor)), near=near.plan, loyal_to=dict.fromkeys(known)
-        )
-        plan = None if answer is None else FixedPlan(answer=answer, model=self.request.goal.model)
-        return _Scanned(factor=factor, plan=plan)
+    def _find_best(self, question: Question, *, near: FixedPlan | None) -> Answer | None:
+        """Return the best answer; ``near`` is the plan of a similar case, which shortens the search."""
+        key = question.costs, question.budget
+        if key not in self.known:
+            enough = None if near is None else near.attainable_seconds(*key)
+            self.known[key] = question.best(enough=enough)
+        return self.known[key]
 
-    def _find_break_evens(self, axis: Axis, kept: FixedPlan) -> Iterator[BreakEven]:
+    def _find_break_evens(self, axis: Axis) -> Iterator[BreakEven]:
         """Scan a grid of factors outwards from 1, and bisect wherever two neighbours differ."""
         for end in (_LEAST, _MOST):
-            near = _Scanned(factor=1.0, plan=kept)
+            near = _Scanned(factor=1.0, plan=self.kept)
             for step in range(1, _STEPS + 1):
-                far = self._at(axis, end ** (step / _STEPS), near=near)
+                far = self._scan(axis, end ** (step / _STEPS), near)
                 yield from self._bisect(axis, near, far)
                 near = far
+
+    def _scan(self, axis: Axis, factor: float, near: _Scanned, *others: _Scanned) -> _Scanned:
+        """Return the best plan at a factor; a neighbour's strategy stays if no other is faster beyond doubt."""
+        question = ask_within_memory(axis.scale(self.case, factor), self.goal)
+        answer = self._find_best(question, near=near.plan)
+        if answer is not None:
+            names = (one.strategy for one in (near, *others) if one.strategy is not None)
+            answer = _stay_with(names, answer, question)
+        plan = None if answer is None else FixedPlan(answer=answer, model=self.goal.model)
+        return _Scanned(factor=factor, plan=plan)
 
     def _bisect(self, axis: Axis, near: _Scanned, far: _Scanned) -> Iterator[BreakEven]:
         """Yield each change of the best strategy between two factors, by bisection."""
@@ -528,18 +514,18 @@ class _Study:
                 above=high.strategy,
             )
             return
-        middle = self._at(axis, factor, near=near, far=far)
+        middle = self._scan(axis, factor, near, far)
         yield from self._bisect(axis, near, middle)
         yield from self._bisect(axis, middle, far)
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Scanned:
-    """The best plan at a factor, None if nothing fits."""
-
-    factor: float
-    plan: FixedPlan | None
-
-    @property
-    def strategy(self) -> str | None:
-        return None if self.plan is None else self.plan.strategy.name
+def _stay_with(names: Iterable[str], best: Answer, question: Question) -> Answer:
+    """Return an answer of the first of some strategies that cannot be told from the best one, else the best."""
+    most = best.key[0] * (1 + COUNT_ROUNDING) / (1 - question.resolution)
+    for name in dict.fromkeys(names):
+        if name == best.strategy.name:
+            break
+        alone = question.replace(strategies=(name,)).best(enough=most)
+        if alone is not None and alone.key[0] <= most:
+            return alone
+    return best

@@ -23,7 +23,7 @@ from ckptplan.errors import Infeasible, InputError, quote_value
 from ckptplan.execution.advice import find_limit, leave_margin, refuse_limit
 from ckptplan.model.plan import Plan
 from ckptplan.model.workload import Basis
-from ckptplan.planning.ranking import rank_strategies
+from ckptplan.planning.optimize import rank_strategies
 from ckptplan.planning.request import Request
 from ckptplan.torch.ambient import Autocast
 from ckptplan.torch.constants import refuse_other_leaves

@@ -7,7 +7,7 @@ import inspect
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 FOLDER = Path(__file__).parent / "names"
 PACKAGES = ("ckptplan", "ckptplan.torch", "ckptplan.jax")
@@ -45,4 +45,13 @@ def _signature(value: Any) -> str:
     except (TypeError, ValueError):
         return "(...)"
     plain = (one.replace(annotation=inspect.Parameter.empty) for one in parameters)
-    return re.sub(r" at 0x[0-9a-f]+", "", str(inspect.Signature(list(plain))))
+    text = re.sub(r" at 0x[0-9a-f]+", "", str(inspect.Signature(list(plain))))
+    return text + "".join(_list_wishes(value, one) for one in parameters)
+
+
+def _list_wishes(value: Any, parameter: inspect.Parameter) -> str:
+    """Return the keyword arguments that a parameter such as ``**wishes: Unpack[Wishes]`` stands for."""
+    if parameter.kind is not parameter.VAR_KEYWORD or "Unpack[" not in str(parameter.annotation):
+        return ""
+    (names,) = get_args(eval(parameter.annotation, value.__globals__))  # noqa: S307 - the package's own
+    return f" {parameter.name}: {', '.join(sorted(names.__annotations__))}"

@@ -12,7 +12,8 @@ from ckptplan.model.budget import Budget
 from ckptplan.model.goal import Model, ObjectiveName
 from ckptplan.model.step_costs import StepCosts
 from ckptplan.model.workload import ACTION_TIMES
-from ckptplan.planning.resolution import derive_bound, list_proofs
+from ckptplan.planning.optimize import list_proofs
+from ckptplan.planning.request import derive_bound
 from ckptplan.search.answer import Answer
 from ckptplan.search.question import Question
 from ckptplan.studies.axes import find_axis

@@ -14,7 +14,7 @@ from ckptplan.model.prediction import BasisEntry
 from ckptplan.model.profile import PEAKS
 from ckptplan.model.record import Parameters
 from ckptplan.planning.basis import find_unsourced
-from ckptplan.planning.resolution import find_resolution
+from ckptplan.planning.request import find_resolution
 from ckptplan.report.infeasible import format_infeasible
 from ckptplan.search.infeasibility import find_reason
 from ckptplan.search.question import Question

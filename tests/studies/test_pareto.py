@@ -8,7 +8,7 @@ import pytest
 
 import ckptplan
 from ckptplan import Infeasible, InputError, ParetoFront, Plan
-from ckptplan.planning.resolution import RESOLUTION
+from ckptplan.planning.request import RESOLUTION
 from ckptplan.recursion import table_problem
 
 WORKLOAD = ckptplan.load_workload("paper-snn").with_steps(64)

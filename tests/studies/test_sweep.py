@@ -20,8 +20,19 @@ from ckptplan.model.network import Network
 from ckptplan.model.workload import DERIVED
 from ckptplan.report.fields import make_plan_row
 from ckptplan.strategies.registry import strategy_of
-from ckptplan.studies.axes import BYTES, COUNT, LIMIT, RATE, STEPS, all_axes, find_axis
-from ckptplan.studies.sweep import Grid, make_grid, make_sweep, read_values
+from ckptplan.studies.axes import (
+    BYTES,
+    COUNT,
+    LIMIT,
+    RATE,
+    STEPS,
+    Grid,
+    all_axes,
+    find_axis,
+    make_grid,
+    read_values,
+)
+from ckptplan.studies.sweep import make_sweep
 from ckptplan.studies.workers import map_in_order
 from tests.support import started
 
@@ -79,7 +90,7 @@ def test_a_range_of_any_numbers_is_values_or_an_error(start: float, stop: float,
     told: InputError | None = None
     values: Sequence[float | None] = []
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("ckptplan.studies.sweep.MOST_POINTS", 5_000)
+        patch.setattr("ckptplan.studies.axes.MOST_POINTS", 5_000)
         try:
             values = read_values(find_axis("recompute-ratio"), text)
         except InputError as error:

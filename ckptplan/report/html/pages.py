@@ -12,7 +12,7 @@ from ckptplan.errors import Infeasible
 from ckptplan.model.plan import Plan
 from ckptplan.model.profile import HardwareProfile
 from ckptplan.model.workload import Workload
-from ckptplan.planning.resolution import group_same_schedules
+from ckptplan.planning.playback import group_same_schedules
 from ckptplan.report.basis import print_basis
 from ckptplan.report.formats import View
 from ckptplan.report.html.blocks import Paragraph, collect_blocks
