@@ -36,8 +36,8 @@ def check_contract(place: Path, *, file: str, line: str) -> subprocess.Completed
         ("brand_new.py", "from ckptplan.strategies.two_levels import Double", "brand_new -> {}two_levels"),
         ("brand_new.py", "import ckptplan.strategies.optimal", "brand_new -> {}optimal"),
         ("brand_new.py", "from ckptplan.strategies import registry", "brand_new -> {}registry"),
-        ("standard.py", "from ckptplan.strategies import growing", "standard -> {}growing"),
-        ("revolve.py", "from ckptplan.strategies.growing import Growing", "revolve -> {}growing"),
+        ("standard.py", "from ckptplan.strategies import revolve", "standard -> {}revolve"),
+        ("revolve.py", "from ckptplan.strategies.standard import Growing", "revolve -> {}standard"),
         ("solved.py", "from ckptplan.strategies.two_levels import Nested", "solved -> {}two_levels"),
     ],
 )

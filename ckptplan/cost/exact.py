@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import numpy as np
@@ -15,26 +15,31 @@ from ckptplan.model.prediction import Totals
 from ckptplan.model.step_costs import StepCosts
 
 
+def _nothing() -> Integers:
+    return np.zeros(1, dtype=np.int64)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Counts:
     """How often each action occurs, and how much is stored at the peak.
 
-    Arrays of equal shape (n,), with one entry per parameter setting. ``messages`` counts both directions;
-    ``largest_message`` is the number of states in the largest message.
+    Arrays of shape (n,), with one entry per parameter setting, or (1,) where they are all equal. Those that are
+    not given are 0. ``messages`` counts both directions; ``largest_message`` is the number of states in the
+    largest message.
     """
 
     recomputed_steps: Integers
-    remote_writes: Integers
-    remote_reads: Integers
-    messages: Integers
-    advances: Integers
+    remote_writes: Integers = field(default_factory=_nothing)
+    remote_reads: Integers = field(default_factory=_nothing)
+    messages: Integers = field(default_factory=_nothing)
+    advances: Integers = field(default_factory=_nothing)
     chunks: Integers
-    local_saves: Integers
-    local_loads: Integers
-    largest_message: Integers
+    local_saves: Integers = field(default_factory=_nothing)
+    local_loads: Integers = field(default_factory=_nothing)
+    largest_message: Integers = field(default_factory=_nothing)
     tapes: Integers
-    local_checkpoints: Integers
-    remote_checkpoints: Integers
+    local_checkpoints: Integers = field(default_factory=_nothing)
+    remote_checkpoints: Integers = field(default_factory=_nothing)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,7 +107,7 @@ def price(counts: Counts, costs: StepCosts) -> Cost:
             actions=action_seconds(counts, costs),
         ),
         local_peak_bytes=local + counts.tapes * costs.tape_bytes,
-        remote_peak_bytes=counts.remote_checkpoints * costs.remote_state_bytes,
+        remote_peak_bytes=counts.remote_checkpoints * costs.remote_state_bytes + np.zeros_like(counts.tapes),
     )
 
 

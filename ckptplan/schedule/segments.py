@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from ckptplan.schedule.actions import Action, Advance, Backward, Free, Load, Record, Save, Tier
 
@@ -30,6 +30,8 @@ def reverse_between(start: int, stop: int, ends: Sequence[int], *, held: bool = 
     working state is that of ``start``. With ``held`` it is already in a local slot too, which is freed like
     the others.
     """
+    if held and not ends:
+        yield Free(start, _LOCAL)
     first = start
     for end in ends:
         if first > start or not held:
@@ -44,3 +46,24 @@ def reverse_between(start: int, stop: int, ends: Sequence[int], *, held: bool = 
         yield Free(first, _LOCAL)
         yield Record(first, end)
         yield Backward(first, end)
+
+
+def reverse_in_segments(
+    steps: int, size: int, *, tier: Tier, reverse: Callable[[int, int, bool], Iterator[Action]]
+) -> Iterator[Action]:
+    """Run and reverse all steps in segments of ``size`` steps with a checkpoint each, the ragged one first.
+
+    ``reverse`` yields the actions that reverse the steps from its first to its second argument, from the state
+    before them. The third one is true if this state is also in a local slot, which the segment then frees.
+    """
+    ends = cut_range(0, steps, size)
+    segments = [(max(0, end - size), end) for end in ends]
+    for start, end in segments:
+        yield Save(start, tier)
+        yield Advance(start, end)
+    yield from reverse(ends[-1] if ends else 0, steps, False)
+    for start, end in reversed(segments):
+        yield Load(start, tier)
+        if tier is not _LOCAL:
+            yield Free(start, tier)
+        yield from reverse(start, end, tier is _LOCAL)

@@ -302,7 +302,7 @@ def find_setting(
 ) -> BestSetting | None:
     """Return ``find_best_setting`` from a cache if nothing moves, so that transfer costs do not matter."""
     wishes: dict[str, Any] = {"limits": limits, "objective": objective, "model": model, "rival": rival}
-    if strategy.transfers is not None or model != "exact":
+    if strategy.moves_states or model != "exact":
         return find_best_setting(strategy, costs=costs, **wishes)
     return cached_best_setting(strategy, costs=costs.model_copy(update=_NOTHING_MOVES), **wishes)
 

@@ -13,12 +13,9 @@ from ckptplan.model.record import Parameters
 from ckptplan.model.split import FORMS, Choice, Split, Where
 from ckptplan.model.step_costs import StepCosts
 from ckptplan.recursion.growing import growth_ratio
-from ckptplan.strategies.closed_form import ClosedForm
+from ckptplan.strategies.closed_form import SIZE_NAMES, ClosedForm
 from ckptplan.strategies.registry import closed_form_of
 from ckptplan.strategies.solved import Solution
-
-#: The parameters that sizes determine; a solved schedule has parameters of these names, too.
-_SIZES = ("state_units", "tape_units")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,7 +34,7 @@ def can_name(strategy: ClosedForm) -> bool:
 def adopt_setting(setting: FormSetting, *, costs: StepCosts) -> Solution:
     """Return a setting as a solved schedule with a single decision, which names the closed form."""
     strategy, given = setting.strategy, setting.parameters
-    values = [value for name, value in given.items() if name not in _SIZES]
+    values = [value for name, value in given.items() if name not in SIZE_NAMES]
     length, count = (*values, 0, 0)[:2]
     decision = Split(
         where=Where.UNSTORED,
@@ -63,7 +60,7 @@ def adopt_columns(
 ) -> dict[str, Integers]:
     """Return the parameters of ``count`` settings as those of a solved schedule; columns of shape (n,)."""
     p, q = growth_ratio(state=costs.state_bytes, tape=costs.tape_bytes)
-    lengths = next((np.asarray(column) for name, column in given.items() if name not in _SIZES), 1)
+    lengths = next((np.asarray(column) for name, column in given.items() if name not in SIZE_NAMES), 1)
     sizes = {"chunk_size": np.maximum(1, lengths), "state_units": p, "tape_units": q, "local_units": 1}
     return {name: np.broadcast_to(np.asarray(value, dtype=np.int64), count) for name, value in sizes.items()}
 
@@ -84,7 +81,7 @@ def read_setting(parameters: Parameters, splits: Sequence[Split], *, steps: int)
     strategy = closed_form_of(splits[0].choice)
     values = iter((splits[0].length, splits[0].count))
     chosen = Parameters(
-        {name: parameters[name] if name in _SIZES else next(values) for name in strategy.parameter_names}
+        {name: parameters[name] if name in SIZE_NAMES else next(values) for name in strategy.parameter_names}
     )
     if any(value < 1 for value in chosen.values()):
         raise InputError("hold a setting below 1", field="splits", value=dict(chosen), accepted="a new plan")

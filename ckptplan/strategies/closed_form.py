@@ -8,9 +8,9 @@ exact values. With these alone, the search finds the optimum and proves it.
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
-from typing import ClassVar
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+from typing import Self
 
 import numpy as np
 import numpy.typing as npt
@@ -37,19 +37,31 @@ class Box:
     low: Mapping[str, int]
     high: Mapping[str, int]
 
+    @classmethod
+    def of(cls, **ranges: tuple[int, int]) -> Self | None:
+        """Return the box of each parameter's first and last value, None if a range is empty."""
+        if any(last < first for first, last in ranges.values()):
+            return None
+        return cls(
+            low={name: first for name, (first, _) in ranges.items()},
+            high={name: last for name, (_, last) in ranges.items()},
+        )
+
+
+#: The parameters that sizes determine.
+SIZE_NAMES = ("state_units", "tape_units")
+
 
 class ClosedForm(Strategy):
     """A strategy whose cost is a formula of a few integers.
 
-    ``printed`` takes ``low``, ``high`` and ``costs`` and evaluates the paper's equations. ``transfers`` takes
-    a point and ``costs`` and returns when transfers are due there; a strategy that has it has
-    ``bound_transfers``, too.
+    ``printed`` takes ``low``, ``high`` and ``costs`` and evaluates the paper's equations. One that
+    ``moves_states`` has ``transfers`` and ``bound_transfers``.
     """
 
     is_closed_form = True
     always_regular = True
-    #: When transfers are due at each point; None if the strategy uses no remote memory.
-    transfers: ClassVar[Callable[..., TransferTiming] | None] = None
+    moves_states = False
 
     @abstractmethod
     def candidates(self, *, costs: StepCosts, budget: Budget) -> Box | None:
@@ -57,10 +69,6 @@ class ClosedForm(Strategy):
 
         The box may contain settings that exceed the budget: the search checks each.
         """
-
-    @property
-    def moves_states(self) -> bool:
-        return self.transfers is not None
 
     @abstractmethod
     def counts(self, *, low: Columns, high: Columns, steps: int) -> Counts:
@@ -70,9 +78,18 @@ class ClosedForm(Strategy):
         the counts.
         """
 
+    def transfers(self, point: Columns, *, costs: StepCosts) -> TransferTiming:
+        """Return when transfers are due at each point."""
+        raise NotImplementedError(f"{self.name} moves states and does not say when")
+
     def bound_transfers(self, *, low: Columns, high: Columns, steps: int) -> TransferBounds:
         """Return what is known of the transfers of every setting in each box."""
-        raise NotImplementedError(f"{self.name} has transfers without bounds")
+        raise NotImplementedError(f"{self.name} moves states and does not bound when")
+
+    def clamp(self, parameters: Parameters, *, steps: int) -> Parameters:
+        return Parameters(
+            {name: value if name in SIZE_NAMES else min(value, steps) for name, value in parameters.items()}
+        )
 
     def regular(self, parameters: Parameters, *, steps: int) -> bool:
         """Return whether loops with fixed strides, or a static graph, can run the schedule."""
@@ -93,7 +110,7 @@ class ClosedForm(Strategy):
 
     def _price(self, counts: Counts, *, low: Columns, high: Columns, costs: StepCosts) -> Cost:
         cost = price(counts, costs)
-        if not costs.overlaps_compute or self.transfers is None:
+        if not costs.overlaps_compute or not self.moves_states:
             return cost
         is_point = np.logical_and.reduce([low[name] == high[name] for name in self.parameter_names])
         seconds = np.where(
@@ -119,14 +136,7 @@ class ClosedForm(Strategy):
             seconds=float(cost.seconds[0]),
             local_peak_bytes=int(cost.local_peak_bytes[0]),
             remote_peak_bytes=int(cost.remote_peak_bytes[0]),
-            recomputed_steps=int(counts.recomputed_steps[0]),
-            remote_writes=int(counts.remote_writes[0]),
-            remote_reads=int(counts.remote_reads[0]),
-            messages=int(counts.messages[0]),
-            advances=int(counts.advances[0]),
-            chunks=int(counts.chunks[0]),
-            local_saves=int(counts.local_saves[0]),
-            local_loads=int(counts.local_loads[0]),
+            **{name: int(getattr(counts, name)[0]) for name in COUNTED},
         )
 
     def point(self, parameters: Parameters, *, steps: int) -> Columns:
@@ -134,6 +144,10 @@ class ClosedForm(Strategy):
         self.check_names(parameters)
         clamped = self.clamp(parameters, steps=steps)
         return {name: np.array([clamped[name]], dtype=np.int64) for name in self.parameter_names}
+
+
+#: What both ``Counts`` and ``Totals`` count.
+COUNTED = tuple(field.name for field in fields(Totals) if field.name in {one.name for one in fields(Counts)})
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -18,7 +18,7 @@ from ckptplan.cost.exact import Counts, price
 from ckptplan.model.budget import Budget
 from ckptplan.model.progress import Progress
 from ckptplan.model.record import Parameters
-from ckptplan.model.split import Choice, Split, Where
+from ckptplan.model.split import Choice, Where
 from ckptplan.model.step_costs import StepCosts
 from ckptplan.recursion.bounds import bound_by_tapes
 from ckptplan.recursion.disk_revolve import find_segments
@@ -30,6 +30,7 @@ from ckptplan.recursion.solver import list_rungs, solve
 from ckptplan.recursion.tree import Decision, Part, UnitSizes
 from ckptplan.schedule.actions import Action
 from ckptplan.strategies.adopted import read_setting
+from ckptplan.strategies.protocol import Splits
 from ckptplan.strategies.solved import (
     Choose,
     IsBeaten,
@@ -136,14 +137,12 @@ class Optimal(Solved):
         found = best_solution(choose, fitting)
         return None if found is None else replace(found, least_seconds=least_seconds)
 
-    def check(self, parameters: Parameters, *, steps: int, splits: Sequence[Split] | None = None) -> None:
+    def check(self, parameters: Parameters, *, steps: int, splits: Splits = None) -> None:
         self.check_names(parameters)
         if read_setting(parameters, splits or (), steps=steps) is None:
             super().check(parameters, steps=steps, splits=splits)
 
-    def actions(
-        self, parameters: Parameters, *, steps: int, splits: Sequence[Split] | None = None
-    ) -> Iterator[Action]:
+    def actions(self, parameters: Parameters, *, steps: int, splits: Splits = None) -> Iterator[Action]:
         setting = read_setting(parameters, splits or (), steps=steps)
         if setting is None:
             return super().actions(parameters, steps=steps, splits=splits)

@@ -13,18 +13,22 @@ from typing import ClassVar, TypeAlias
 from ckptplan.cost.arrays import Integers
 from ckptplan.cost.exact import Cost
 from ckptplan.errors import InputError
+from ckptplan.model.budget import Budget
 from ckptplan.model.record import Parameters
 from ckptplan.model.split import Split
+from ckptplan.model.step_costs import StepCosts
 from ckptplan.schedule.actions import Action
 
 #: Parameter name -> one value per box (or point), int64 arrays of shape (n,).
 Columns: TypeAlias = Mapping[str, Integers]
+#: A plan's decisions, for strategies that need them besides parameters.
+Splits: TypeAlias = Sequence[Split] | None
 
 
 class Strategy(ABC):
     """One way to place checkpoints.
 
-    To add a strategy, add a module to this package that ends in ``STRATEGY = MyStrategy()``.
+    To add a strategy, add a module to this package that ends in ``STRATEGIES = (MyStrategy(),)``.
     """
 
     #: The name that users type.
@@ -39,13 +43,12 @@ class Strategy(ABC):
     is_closed_form: ClassVar[bool]
     #: Whether each of its schedules is regular: loops with fixed strides, or a static graph, can run it.
     always_regular: ClassVar[bool]
+    #: Whether it may use remote memory.
+    moves_states: ClassVar[bool] = True
+    #: Whether it returns the best schedule of any strategy if it cannot prove its own to be the best.
+    adopts_others: ClassVar[bool] = False
     #: Bounds by the paper's printed equations, None if the paper has none for this strategy.
     printed: ClassVar[Callable[..., Cost] | None] = None
-
-    @property
-    def moves_states(self) -> bool:
-        """Whether it may use remote memory."""
-        return True
 
     @property
     def simplicity(self) -> tuple[bool, bool, bool, int]:
@@ -58,19 +61,18 @@ class Strategy(ABC):
         return not self.is_closed_form, not self.always_regular, self.moves_states, self.rank
 
     @abstractmethod
-    def actions(
-        self, parameters: Parameters, *, steps: int, splits: Sequence[Split] | None = None
-    ) -> Iterator[Action]:
-        """Yield the actions of a clamped setting's schedule.
+    def actions(self, parameters: Parameters, *, steps: int, splits: Splits = None) -> Iterator[Action]:
+        """Yield the actions of a clamped setting's schedule."""
 
-        ``splits`` are a plan's decisions, for strategies that need them besides parameters.
-        """
+    def bound_seconds(self, costs: StepCosts, budget: Budget) -> float:
+        """Return a lower bound on the seconds of any schedule within the budget, which needs no search."""
+        return costs.sweep_seconds
 
     def clamp(self, parameters: Parameters, *, steps: int) -> Parameters:
         """Return the setting that is executed: a chunk is at most as long as the sequence."""
         return parameters
 
-    def check(self, parameters: Parameters, *, steps: int, splits: Sequence[Split] | None = None) -> None:
+    def check(self, parameters: Parameters, *, steps: int, splits: Splits = None) -> None:
         """Raise InputError unless these are the strategy's parameters, and clamping changes none of them.
 
         If the strategy needs ``splits``, they must contain the whole schedule.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 import numpy as np
 import numpy.typing as npt
@@ -11,12 +11,11 @@ from ckptplan.cost.arrays import Integers, ceil_div
 from ckptplan.cost.exact import Counts
 from ckptplan.model.budget import Budget
 from ckptplan.model.record import Parameters
-from ckptplan.model.split import Split
 from ckptplan.model.step_costs import StepCosts
 from ckptplan.recursion import revolve
 from ckptplan.schedule.actions import Action
 from ckptplan.strategies.closed_form import Box, Capacity, ClosedForm
-from ckptplan.strategies.protocol import Columns
+from ckptplan.strategies.protocol import Columns, Splits
 
 
 class Revolve(ClosedForm):
@@ -32,35 +31,24 @@ class Revolve(ClosedForm):
 
     def candidates(self, *, costs: StepCosts, budget: Budget) -> Box | None:
         capacity = Capacity.within(budget, costs=costs)
-        if capacity.tapes < 1:
-            return None
-        return Box(
-            low={"chunk_size": 1, "nb_local": 1},
-            high={"chunk_size": capacity.tapes, "nb_local": max(1, capacity.local_checkpoints)},
-        )
+        return Box.of(chunk_size=(1, capacity.tapes), nb_local=(1, max(1, capacity.local_checkpoints)))
 
     def counts(self, *, low: Columns, high: Columns, steps: int) -> Counts:
         # Longer chunks and more checkpoints both reduce recomputation.
         again, saves = revolve.count_at(np.array([steps]), chunk=high["chunk_size"], slots=high["nb_local"])
-        none = np.zeros_like(again)
         fewest_splits = ceil_div(steps, high["chunk_size"]) - 1
         is_point = (low["chunk_size"] == high["chunk_size"]) & (low["nb_local"] == high["nb_local"])
         if not is_point.all():
             saves = np.where(is_point, saves, _least_saves(low, fewest_splits, steps=steps))
         return Counts(
             recomputed_steps=again,
-            remote_writes=none,
-            remote_reads=none,
-            messages=none,
             # Every split of a part adds a run, a load and a part; each part of one chunk is recorded.
             advances=fewest_splits,
             chunks=fewest_splits + 1,
             local_saves=saves,
             local_loads=fewest_splits,
-            largest_message=none,
             tapes=low["chunk_size"],
             local_checkpoints=np.minimum(low["nb_local"], fewest_splits),
-            remote_checkpoints=none,
         )
 
     def admits(self, *, low: Columns, high: Columns, steps: int) -> npt.NDArray[np.bool_]:
@@ -73,18 +61,11 @@ class Revolve(ClosedForm):
         admitted: npt.NDArray[np.bool_] = (again < revolve.MOST) & useful
         return admitted
 
-    def clamp(self, parameters: Parameters, *, steps: int) -> Parameters:
-        return Parameters(
-            chunk_size=min(parameters["chunk_size"], steps), nb_local=min(parameters["nb_local"], steps)
-        )
-
     def regular(self, parameters: Parameters, *, steps: int) -> bool:
         # With a checkpoint before each chunk, it equals Standard.
         return steps <= parameters["chunk_size"] * (parameters["nb_local"] + 1)
 
-    def actions(
-        self, parameters: Parameters, *, steps: int, splits: Sequence[Split] | None = None
-    ) -> Iterator[Action]:
+    def actions(self, parameters: Parameters, *, steps: int, splits: Splits = None) -> Iterator[Action]:
         return revolve.make_binomial_tree(
             steps=steps, chunk=parameters["chunk_size"], slots=parameters["nb_local"]
         ).actions()

@@ -11,7 +11,6 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import ClassVar
 
 import numpy as np
 
@@ -26,7 +25,7 @@ from ckptplan.recursion.pricing import price_tree
 from ckptplan.recursion.problem import Candidate, Family
 from ckptplan.recursion.schedule_tree import Tree, read_tree, write_parameters, write_splits
 from ckptplan.schedule.actions import Action
-from ckptplan.strategies.protocol import Strategy
+from ckptplan.strategies.protocol import Splits, Strategy
 
 #: Chooses among schedules with these costs: returns the index of the best, None if none is acceptable.
 Choose = Callable[[Cost], int | None]
@@ -84,8 +83,6 @@ class Solved(Strategy):
     parameter_names = ("chunk_size", "state_units", "tape_units", "local_units")
     is_closed_form = False
     always_regular = False
-    #: Whether it returns the best schedule of any strategy if it cannot prove its own to be the best.
-    adopts_others: ClassVar[bool] = False
 
     @abstractmethod
     def solve(
@@ -133,10 +130,6 @@ class Solved(Strategy):
         """
         return None
 
-    def bound_seconds(self, costs: StepCosts, budget: Budget) -> float:
-        """Return a lower bound on the seconds of any schedule within the budget, which needs no search."""
-        return costs.sweep_seconds
-
     @abstractmethod
     def has_schedule(self, *, costs: StepCosts, budget: Budget, effort: str = "quick") -> bool:
         """Return whether ``solve`` finds a schedule within the budget, however long it takes to execute.
@@ -156,13 +149,11 @@ class Solved(Strategy):
 
         return bisect_left(range(1, costs.steps + 1), True, key=lacks)
 
-    def check(self, parameters: Parameters, *, steps: int, splits: Sequence[Split] | None = None) -> None:
+    def check(self, parameters: Parameters, *, steps: int, splits: Splits = None) -> None:
         super().check(parameters, steps=steps)
         read_tree(parameters, splits or (), steps=steps)
 
-    def actions(
-        self, parameters: Parameters, *, steps: int, splits: Sequence[Split] | None = None
-    ) -> Iterator[Action]:
+    def actions(self, parameters: Parameters, *, steps: int, splits: Splits = None) -> Iterator[Action]:
         return read_tree(parameters, splits or (), steps=steps).actions()
 
 

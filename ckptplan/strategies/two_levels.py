@@ -1,10 +1,9 @@
-"""Implements Double, Double-growing and Nested: chunks inside segments, and recomputed steps."""
+"""Implements Double, Nested and Double-growing: chunks inside segments, and recomputed steps."""
 
 from __future__ import annotations
 
-from abc import abstractmethod
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator
+from functools import partial
 from typing import ClassVar
 
 import numpy as np
@@ -16,38 +15,31 @@ from ckptplan.cost.exact import Cost, Counts
 from ckptplan.cost.overlap import TransferBounds, TransferTiming
 from ckptplan.model.budget import Budget
 from ckptplan.model.record import Parameters
-from ckptplan.model.split import Split
 from ckptplan.model.step_costs import StepCosts
 from ckptplan.recursion import growing
-from ckptplan.schedule.actions import Action, Advance, Free, Load, Save, Tier
-from ckptplan.schedule.segments import cut_range, reverse_between, reverse_locally
+from ckptplan.schedule.actions import Action, Tier
+from ckptplan.schedule.segments import reverse_between, reverse_in_segments, reverse_locally
 from ckptplan.strategies.closed_form import Box, Capacity, ClosedForm
-from ckptplan.strategies.protocol import Columns
+from ckptplan.strategies.protocol import Columns, Splits
 
 
-@dataclass(frozen=True, kw_only=True)
-class Levels:
-    """Lower bounds in each box, exact at points: checkpoints of both levels, recomputed steps, chunks.
+class TwoLevels(ClosedForm):
+    """Chunks of ``chunk_size`` steps inside segments, each with a checkpoint that is held while it is reversed.
 
-    ``inner`` is the number of checkpoints in one segment, ``checkpoints`` in all segments together.
-    ``shared_checkpoints`` counts those of both levels if a segment's outer one serves as its first inner one.
+    The parameter named ``segment`` is their length. If states are moved, the checkpoints of segments are in
+    remote memory, and each is read once; else they are in local memory.
     """
 
-    outer: Integers
-    inner: Integers
-    recomputed_steps: Integers
-    chunks: Integers
-    checkpoints: Integers
-    shared_checkpoints: Integers
+    segment: ClassVar[str] = "remote_chunk_size"
 
+    def candidates(self, *, costs: StepCosts, budget: Budget) -> Box | None:
+        capacity = Capacity.within(budget, costs=costs)
+        outer = capacity.remote_checkpoints if self.moves_states else capacity.local_checkpoints
+        longest = min(costs.steps, capacity.tapes * (capacity.local_checkpoints + 1))
+        lengths = (ceil_div(costs.steps, outer + 1), longest)
+        return Box.of(**{"chunk_size": (1, capacity.tapes), self.segment: lengths})
 
-@dataclass(frozen=True, kw_only=True)
-class TwoLevels:
-    """Chunks of ``chunk_size`` steps inside segments, whose length is the parameter named ``segment``."""
-
-    segment: str
-
-    def levels(self, *, low: Columns, high: Columns, steps: int) -> Levels:
+    def counts(self, *, low: Columns, high: Columns, steps: int) -> Counts:
         """Return the counts for segments of rc steps, cut into chunks of c = chunk_size.
 
         There are s = ceil(T/rc) segments, the first of L0 = T - (s-1) rc steps. A segment is swept once
@@ -70,23 +62,43 @@ class TwoLevels:
         undivided = self.count_chunks(np.full_like(first, steps), point=high)
         outer = fewest_segments - 1
         chunks = np.maximum(outer * within + within_first, undivided)
-        return Levels(
-            outer=outer,
-            inner=within - 1,
-            recomputed_steps=np.maximum(
-                self._recomputed(low, high, fewest_segments=fewest_segments, steps=steps),
-                self._recomputed_between(low, high, steps=steps),
-            ),
+        recomputed = np.maximum(
+            self._recomputed(low, high, fewest_segments=fewest_segments, steps=steps),
+            self._recomputed_between(low, high, steps=steps),
+        )
+        if self.moves_states:
+            saves = np.maximum(outer * (within - 1) + within_first - 1, undivided - most_segments)
+            return Counts(
+                recomputed_steps=recomputed,
+                remote_writes=outer,
+                remote_reads=outer,
+                messages=2 * outer,
+                advances=chunks - 1,
+                chunks=chunks,
+                local_saves=saves,
+                local_loads=saves,
+                largest_message=np.minimum(1, outer),
+                tapes=low["chunk_size"],
+                local_checkpoints=within - 1,
+                remote_checkpoints=outer,
+            )
+        # A segment's outer checkpoint serves as its first inner one.
+        saves = np.maximum(
+            # s - 1 outer ones; of the inner ones, all in the last segment, all but one in the others.
+            outer
+            + (within - 1)
+            + np.maximum(0, outer - 1) * np.maximum(0, within - 2)
+            + np.where(outer > 0, np.maximum(0, within_first - 2), 0),
+            ceil_div(undivided, 2) - 1,
+        )
+        return Counts(
+            recomputed_steps=recomputed,
+            advances=chunks - 1,
             chunks=chunks,
-            checkpoints=np.maximum(outer * (within - 1) + within_first - 1, undivided - most_segments),
-            shared_checkpoints=np.maximum(
-                # s - 1 outer ones; of the inner ones, all in the last segment, all but one in the others.
-                outer
-                + (within - 1)
-                + np.maximum(0, outer - 1) * np.maximum(0, within - 2)
-                + np.where(outer > 0, np.maximum(0, within_first - 2), 0),
-                ceil_div(undivided, 2) - 1,
-            ),
+            local_saves=saves,
+            local_loads=chunks - 1,
+            tapes=low["chunk_size"],
+            local_checkpoints=outer + within - 1,
         )
 
     def count_chunks(self, length: Integers, *, point: Columns) -> Integers:
@@ -124,16 +136,16 @@ class TwoLevels:
         weaker: Integers = least - np.maximum(0, high["chunk_size"] - high[self.segment])
         return weaker
 
-    def chunk_within_segment(self, *, low: Columns, high: Columns) -> npt.NDArray[np.bool_]:
-        """Return which boxes contain a legal setting: the shortest chunk fits in the longest segment."""
+    def admits(self, *, low: Columns, high: Columns, steps: int) -> npt.NDArray[np.bool_]:
+        # The shortest chunk fits in the longest segment.
         legal: npt.NDArray[np.bool_] = low["chunk_size"] <= high[self.segment]
         return legal
 
     def clamp(self, parameters: Parameters, *, steps: int) -> Parameters:
-        """Return the setting with c <= T and c <= rc <= T."""
+        # c <= T and c <= rc <= T.
         chunk = min(parameters["chunk_size"], steps)
         segment = min(max(parameters[self.segment], chunk), steps)
-        return Parameters({"chunk_size": chunk, self.segment: segment})
+        return Parameters({**parameters, "chunk_size": chunk, self.segment: segment})
 
     def transfers(self, point: Columns, *, costs: StepCosts) -> TransferTiming:
         """Return when transfers are due if each segment's first state is written once and read once.
@@ -180,9 +192,21 @@ class TwoLevels:
             saves_before=0,
         )
 
+    def actions(self, parameters: Parameters, *, steps: int, splits: Splits = None) -> Iterator[Action]:
+        return reverse_in_segments(
+            steps,
+            parameters[self.segment],
+            tier=Tier.REMOTE if self.moves_states else Tier.LOCAL,
+            reverse=partial(self.reverse_segment, parameters),
+        )
+
+    def reverse_segment(self, parameters: Parameters, start: int, end: int, held: bool) -> Iterator[Action]:
+        """Yield the actions that reverse steps start..end-1, whose first state is ``held`` in a local slot."""
+        return reverse_locally(start, end, parameters["chunk_size"], held=held)
+
 
 def count_segment_recomputed(length: Integers, chunk: Integers) -> Integers:
-    """Return g(L) of ``levels``: the steps that run again to reverse a segment without any tape left."""
+    """Return g(L) of ``counts``: the steps that run again to reverse a segment without any tape left."""
     steps: Integers = 2 * length - np.minimum(chunk, length)
     return steps
 
@@ -208,62 +232,7 @@ def _printed(*, low: Columns, high: Columns, costs: StepCosts) -> Cost:
     )
 
 
-class RemoteSegments(ClosedForm):
-    """Segments with a remote checkpoint each, which is read once and held while the segment is reversed.
-
-    Subclasses say how a segment is cut into chunks (``levels_of``) and reversed.
-    """
-
-    levels_of: ClassVar[TwoLevels]
-
-    @abstractmethod
-    def reverse_segment(self, start: int, end: int, parameters: Parameters) -> Iterator[Action]:
-        """Yield the actions that reverse steps start..end-1, from the state before them."""
-
-    def counts(self, *, low: Columns, high: Columns, steps: int) -> Counts:
-        two = self.levels_of.levels(low=low, high=high, steps=steps)
-        return Counts(
-            recomputed_steps=two.recomputed_steps,
-            remote_writes=two.outer,
-            remote_reads=two.outer,
-            messages=2 * two.outer,
-            advances=two.chunks - 1,
-            chunks=two.chunks,
-            local_saves=two.checkpoints,
-            local_loads=two.checkpoints,
-            largest_message=np.minimum(1, two.outer),
-            tapes=low["chunk_size"],
-            local_checkpoints=two.inner,
-            remote_checkpoints=two.outer,
-        )
-
-    def admits(self, *, low: Columns, high: Columns, steps: int) -> npt.NDArray[np.bool_]:
-        return self.levels_of.chunk_within_segment(low=low, high=high)
-
-    def bound_transfers(self, *, low: Columns, high: Columns, steps: int) -> TransferBounds:
-        return self.levels_of.bound_transfers(low=low, high=high, steps=steps)
-
-    def clamp(self, parameters: Parameters, *, steps: int) -> Parameters:
-        return Parameters({**parameters, **self.levels_of.clamp(parameters, steps=steps)})
-
-    def actions(
-        self, parameters: Parameters, *, steps: int, splits: Sequence[Split] | None = None
-    ) -> Iterator[Action]:
-        segment = parameters["remote_chunk_size"]
-        ends = cut_range(0, steps, segment)
-        for end in ends:
-            start = max(0, end - segment)
-            yield Save(start, Tier.REMOTE)
-            yield Advance(start, end)
-        yield from self.reverse_segment(ends[-1] if ends else 0, steps, parameters)
-        for end in reversed(ends):
-            start = max(0, end - segment)
-            yield Load(start, Tier.REMOTE)
-            yield Free(start, Tier.REMOTE)
-            yield from self.reverse_segment(start, end, parameters)
-
-
-class Double(RemoteSegments):
+class Double(TwoLevels):
     """Remote checkpoints far apart, and local checkpoints between them.
 
     Section III-E of the paper; a remote checkpoint is read once and held while its segment is reversed.
@@ -273,28 +242,10 @@ class Double(RemoteSegments):
     rank = 4
     parameter_names = ("chunk_size", "remote_chunk_size")
     printed = staticmethod(_printed)
-    levels_of = TwoLevels(segment="remote_chunk_size")
-    transfers = levels_of.transfers
-
-    def candidates(self, *, costs: StepCosts, budget: Budget) -> Box | None:
-        capacity = Capacity.within(budget, costs=costs)
-        least = ceil_div(costs.steps, capacity.remote_checkpoints + 1)
-        most = min(costs.steps, capacity.tapes * (capacity.local_checkpoints + 1))
-        if capacity.tapes < 1 or most < least:
-            return None
-        return Box(
-            low={"chunk_size": 1, "remote_chunk_size": least},
-            high={"chunk_size": capacity.tapes, "remote_chunk_size": most},
-        )
-
-    def reverse_segment(self, start: int, end: int, parameters: Parameters) -> Iterator[Action]:
-        return reverse_locally(start, end, parameters["chunk_size"])
+    moves_states = True
 
 
-_SEGMENTS = TwoLevels(segment="segment_size")
-
-
-class Nested(ClosedForm):
+class Nested(TwoLevels):
     """Double with its outer checkpoints in local memory.
 
     Two levels of local checkpoints, as nested ``torch.utils.checkpoint`` calls execute; not in the paper.
@@ -303,72 +254,10 @@ class Nested(ClosedForm):
     name = "nested"
     rank = 5
     parameter_names = ("chunk_size", "segment_size")
-
-    def candidates(self, *, costs: StepCosts, budget: Budget) -> Box | None:
-        capacity = Capacity.within(budget, costs=costs)
-        least = ceil_div(costs.steps, capacity.local_checkpoints + 1)
-        most = min(costs.steps, capacity.tapes * (capacity.local_checkpoints + 1))
-        if capacity.tapes < 1 or most < least:
-            return None
-        return Box(
-            low={"chunk_size": 1, "segment_size": least},
-            high={"chunk_size": capacity.tapes, "segment_size": most},
-        )
-
-    def counts(self, *, low: Columns, high: Columns, steps: int) -> Counts:
-        two = _SEGMENTS.levels(low=low, high=high, steps=steps)
-        none = np.zeros_like(two.outer)
-        return Counts(
-            recomputed_steps=two.recomputed_steps,
-            remote_writes=none,
-            remote_reads=none,
-            messages=none,
-            advances=two.chunks - 1,
-            chunks=two.chunks,
-            local_saves=two.shared_checkpoints,
-            local_loads=two.chunks - 1,
-            largest_message=none,
-            tapes=low["chunk_size"],
-            local_checkpoints=two.outer + two.inner,
-            remote_checkpoints=none,
-        )
-
-    def admits(self, *, low: Columns, high: Columns, steps: int) -> npt.NDArray[np.bool_]:
-        return _SEGMENTS.chunk_within_segment(low=low, high=high)
-
-    def clamp(self, parameters: Parameters, *, steps: int) -> Parameters:
-        return _SEGMENTS.clamp(parameters, steps=steps)
-
-    def actions(
-        self, parameters: Parameters, *, steps: int, splits: Sequence[Split] | None = None
-    ) -> Iterator[Action]:
-        chunk, segment = parameters["chunk_size"], parameters["segment_size"]
-        ends = cut_range(0, steps, segment)
-        for end in ends:
-            start = max(0, end - segment)
-            yield Save(start, Tier.LOCAL)
-            yield Advance(start, end)
-        yield from reverse_locally(ends[-1] if ends else 0, steps, chunk)
-        for end in reversed(ends):
-            start = max(0, end - segment)
-            yield Load(start, Tier.LOCAL)
-            # The outer checkpoint serves as the segment's first inner one, if the segment has any.
-            held = end - start > chunk
-            if not held:
-                yield Free(start, Tier.LOCAL)
-            yield from reverse_locally(start, end, chunk, held=held)
+    segment = "segment_size"
 
 
-class _GrowingLevels(TwoLevels):
-    """Segments that are cut into chunks which grow towards their start."""
-
-    def count_chunks(self, length: Integers, *, point: Columns) -> Integers:
-        return growing.count_chunks(
-            length, chunk=point["chunk_size"], p=point["state_units"], q=point["tape_units"]
-        )
-
-
-class DoubleGrowing(RemoteSegments):
+class DoubleGrowing(TwoLevels):
     """Double with chunks that grow within each segment: equal recomputation, less memory.
 
     Segments of ``remote_chunk_size`` steps, as in Double, each cut into chunks as in Growing.
@@ -378,27 +267,31 @@ class DoubleGrowing(RemoteSegments):
     rank = 7
     parameter_names = ("chunk_size", "remote_chunk_size", "state_units", "tape_units")
     always_regular = False
-    levels_of = _GrowingLevels(segment="remote_chunk_size")
-    transfers = levels_of.transfers
+    moves_states = True
 
     def candidates(self, *, costs: StepCosts, budget: Budget) -> Box | None:
         capacity = Capacity.within(budget, costs=costs)
         least = ceil_div(costs.steps, capacity.remote_checkpoints + 1)
-        if capacity.tapes < 1:
-            return None
         p, q = growing.growth_ratio(state=costs.state_bytes, tape=costs.tape_bytes)
-        fixed = {"state_units": p, "tape_units": q}
-        return Box(
-            low={"chunk_size": 1, "remote_chunk_size": least, **fixed},
-            high={"chunk_size": capacity.tapes, "remote_chunk_size": costs.steps, **fixed},
+        return Box.of(
+            chunk_size=(1, capacity.tapes),
+            remote_chunk_size=(least, costs.steps),
+            state_units=(p, p),
+            tape_units=(q, q),
+        )
+
+    def count_chunks(self, length: Integers, *, point: Columns) -> Integers:
+        return growing.count_chunks(
+            length, chunk=point["chunk_size"], p=point["state_units"], q=point["tape_units"]
         )
 
     def regular(self, parameters: Parameters, *, steps: int) -> bool:
         return parameters["chunk_size"] >= parameters["remote_chunk_size"]
 
-    def reverse_segment(self, start: int, end: int, parameters: Parameters) -> Iterator[Action]:
+    def reverse_segment(self, parameters: Parameters, start: int, end: int, held: bool) -> Iterator[Action]:
         chunk, _, p, q = (parameters[name] for name in self.parameter_names)
-        return reverse_between(start, end, growing.list_chunk_ends(start, end, chunk=chunk, p=p, q=q))
+        ends = growing.list_chunk_ends(start, end, chunk=chunk, p=p, q=q)
+        return reverse_between(start, end, ends, held=held)
 
 
 STRATEGIES = (Double(), Nested(), DoubleGrowing())

@@ -21,7 +21,7 @@ TOTALS = dict(re.findall(r"^\| (m [=>] 1) \| (.*) \|$", SECTION, re.M))
 CLOSED = {
     name: strategy
     for name, strategy in all_strategies().items()
-    if isinstance(strategy, ClosedForm) and strategy.transfers
+    if isinstance(strategy, ClosedForm) and strategy.moves_states
 }
 
 

@@ -50,7 +50,7 @@ def test_the_same_optimum_is_searched_once(objective: ObjectiveName) -> None:
 )
 def test_what_binds_is_searched_once(budget: Budget, most: float | None) -> None:
     """Each limit is lifted in turn, and the least that it would have to be is looked for."""
-    moving_nothing = tuple(one for one in STRATEGIES if one.transfers is None)
+    moving_nothing = tuple(one for one in STRATEGIES if not one.moves_states)
     question = ask(costs=COSTS, budget=budget, strategies=moving_nothing, max_overhead=most)
     assert question.best() is None
     assert_remembered(lambda: find_reason(question, subject="it"))
