@@ -21,7 +21,7 @@ from ckptplan.model.budget import Budget
 from ckptplan.model.step_costs import StepCosts
 from ckptplan.recursion import classical, table_problem
 from ckptplan.strategies.registry import all_strategies
-from ckptplan.strategies.solved import Solved
+from ckptplan.strategies.solved import Solved, Task
 
 #: Name, strategy, steps, units, tape, effort, repeats.
 CASES: list[tuple[str, str, int, int, int, str, int]] = [
@@ -93,9 +93,9 @@ def ours() -> list[dict[str, Any]]:
         costs, budget = problem(steps, tape), Budget(local_bytes=units)
         timing, solution = timed(
             repeats,
-            lambda: strategy.solve(costs=costs, budget=budget, choose=first, effort=effort),  # noqa: B023
+            lambda: strategy.solve(Task(costs=costs, budget=budget, choose=first, effort=effort)),  # noqa: B023
         )
-        seconds, least = solution.totals.seconds, solution.least_seconds
+        seconds, least = solution.totals(costs).seconds, solution.least_seconds
         gap = None if least is None else (seconds - least) / seconds
         shown = "" if gap is None else f"{gap:.2%}"
         print(
@@ -124,7 +124,7 @@ def peers() -> list[dict[str, Any]]:
         for name, make in makers.items():
             theirs, _ = timed(1, lambda: make(steps))  # noqa: B023
             costs, budget = problem(steps, 9), Budget(local_bytes=17)
-            mine, _ = timed(5, lambda: optimal.solve(costs=costs, budget=budget, choose=first))  # noqa: B023
+            mine, _ = timed(5, lambda: optimal.solve(Task(costs=costs, budget=budget, choose=first)))  # noqa: B023
             ratio = theirs["median_seconds"] / mine["median_seconds"]
             print(
                 f"{name:<12} {steps:>6,} {theirs['median_seconds']:>8.2f} s "

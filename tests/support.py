@@ -25,18 +25,19 @@ from ckptplan.model.budget import Budget
 from ckptplan.model.calibration import Calibration
 from ckptplan.model.goal import Goal, Model
 from ckptplan.model.plan import Plan
+from ckptplan.model.prediction import Totals
 from ckptplan.model.record import Parameters
 from ckptplan.model.step_costs import StepCosts
 from ckptplan.model.workload import ACTION_TIMES
 from ckptplan.recursion.growing import growth_ratio
-from ckptplan.search.answer import Answer, SolvedAnswer
 from ckptplan.search.best_setting import Limits
 from ckptplan.search.objective import Objective
 from ckptplan.search.question import Question
+from ckptplan.strategies.answer import Answer
 from ckptplan.strategies.closed_form import ClosedForm
 from ckptplan.strategies.protocol import Columns, Strategy
 from ckptplan.strategies.registry import all_strategies
-from ckptplan.strategies.solved import Solution, Solved
+from ckptplan.strategies.solved import Solved
 
 #: Time costs: zero, small whole numbers (which make ties) and any positive number.
 seconds = st.one_of(
@@ -119,10 +120,11 @@ def ask(
     return asked if budget is None else asked.replace(**vars(budget))
 
 
-def solution_of(answer: Answer | None) -> Solution:
-    """The schedule behind an answer of a strategy that is solved."""
-    assert isinstance(answer, SolvedAnswer)
-    return answer.solution
+def totals_of(answer: Answer | None) -> Totals:
+    """The cost of an answer of a strategy that is solved."""
+    assert answer is not None
+    assert answer.solved is not None
+    return answer.solved
 
 
 def fixed(strategy: Strategy, *, state_bytes: int, tape_bytes: int) -> dict[str, int]:

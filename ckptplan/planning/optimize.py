@@ -18,10 +18,9 @@ from ckptplan.model.progress import Progress
 from ckptplan.model.workload import Workload
 from ckptplan.planning.request import RESOLUTION, Request, Wishes
 from ckptplan.planning.suggestions import explain_infeasible
-from ckptplan.search.answer import Answer
 from ckptplan.search.infeasibility import find_reason
 from ckptplan.search.question import Question
-from ckptplan.strategies.solved import Solved
+from ckptplan.strategies.answer import Answer
 from ckptplan.units import format_share
 
 
@@ -171,7 +170,7 @@ def list_proofs(answers: Sequence[Answer], question: Question) -> list[float | N
     ``answers`` are those of ``Question.rank_until_settled``.
     """
     unsearched = question.unsearched(answers[0]) if answers else ()
-    proves = any(isinstance(strategy, Solved) and strategy.adopts_others for strategy in unsearched)
+    proves = any(strategy.adopts_others for strategy in unsearched)
     return [*(answer.least_seconds for answer in answers), *([question.least_seconds] if proves else [])]
 
 

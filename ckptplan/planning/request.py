@@ -25,8 +25,8 @@ from ckptplan.model.profile import HardwareProfile
 from ckptplan.model.progress import Progress
 from ckptplan.model.workload import Workload
 from ckptplan.planning.basis import collect_basis
-from ckptplan.search.answer import Answer
 from ckptplan.search.question import Question
+from ckptplan.strategies.answer import Answer
 from ckptplan.strategies.registry import select_strategies
 from ckptplan.units import parse_bytes, parse_headroom
 from ckptplan.version import __version__

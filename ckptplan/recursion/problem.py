@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -91,16 +91,12 @@ class Problem:
 class Candidate:
     """A schedule that ``build`` constructs, with the seconds it adds to the first sweep and its local bytes.
 
-    ``local_bytes`` is an upper bound. ``remote_states`` is the peak in remote memory, as far as it is known.
-    A ``regular`` schedule loops with fixed strides. Where ``extra`` is an upper bound, too, ``least_extra`` is
-    the lower one.
+    ``local_bytes`` is an upper bound. Where ``extra`` is one, too, ``least_extra`` is the lower bound.
     """
 
     extra: float
     local_bytes: int
     build: Callable[[], Tree]
-    remote_states: int = 0
-    regular: bool = False
     least_extra: float | None = None
 
 
@@ -119,6 +115,18 @@ class Family:
         return len(self.regular)
 
 
+def as_family(candidates: Sequence[Candidate], costs: StepCosts) -> Family:
+    """Return candidates, none of which is known to be regular, as a family."""
+    local_bytes = np.array([candidate.local_bytes for candidate in candidates], dtype=np.int64)
+    cost = Cost(
+        seconds=costs.sweep_seconds + np.array([candidate.extra for candidate in candidates]),
+        local_peak_bytes=local_bytes + costs.resident_bytes,
+        remote_peak_bytes=np.zeros_like(local_bytes),
+    )
+    regular = np.zeros(len(candidates), dtype=np.bool_)
+    return Family(cost=cost, regular=regular, build=lambda place: candidates[place].build())
+
+
 @dataclass(frozen=True, kw_only=True)
 class SolvedProblem:
     """Schedules to choose from, and the least seconds that any schedule within the budget adds."""
@@ -126,5 +134,5 @@ class SolvedProblem:
     candidates: list[Candidate]
     least_extra: float
     exact: bool
-    #: What is lost by rounding bytes up to units, as text; '' if nothing is lost.
-    rounding: str = ""
+    #: What is lost by rounding bytes up to units, as text.
+    notes: tuple[str, ...] = ()

@@ -215,12 +215,12 @@ def _small_budget_candidates(job: TableProblem) -> Iterator[Candidate]:
 def _solve_exactly(job: TableProblem, relaxed: TableProblem, free: int) -> SolvedProblem:
     problem = job.problem
     tables = cached_tables(job, steps=problem.steps, units=job.units)
-    rounding = _describe_rounding(job)
+    notes = _describe_rounding(job)
     return SolvedProblem(
         candidates=list(_table_candidates(tables, problem.steps, unit=job.unit)),
         least_extra=_prove_bound(relaxed, units=free // relaxed.unit),
-        exact=problem.covered and not rounding,
-        rounding=rounding,
+        exact=problem.covered and not notes,
+        notes=notes,
     )
 
 
@@ -277,7 +277,7 @@ def _solve_in_parts(job: TableProblem, relaxed: TableProblem, free: int) -> Solv
         candidates=candidates,
         least_extra=_prove_bound(relaxed, units=free // relaxed.unit),
         exact=False,
-        rounding=_describe_rounding(job),
+        notes=_describe_rounding(job),
     )
 
 
@@ -287,16 +287,17 @@ def _tabulate_a_part(job: TableProblem) -> Tables | None:
     return cached_tables(job, steps=steps, units=useful_units(job, steps=steps)) if steps else None
 
 
-def _describe_rounding(job: TableProblem) -> str:
-    """Return what is lost if sizes are not multiples of the unit, as text; '' if they are."""
+def _describe_rounding(job: TableProblem) -> tuple[str, ...]:
+    """Return what is lost if sizes are not multiples of the unit, as text; nothing if they are."""
     problem, unit = job.problem, job.unit
     state, tape = job.sizes.state * unit - problem.state_bytes, job.sizes.tape * unit - problem.tape_bytes
     if not state and not tape:
-        return ""
-    return (
+        return ()
+    text = (
         f"local memory is counted in units of {unit:,} bytes: {state:,} bytes are lost for each state held and "
         f"{tape:,} for each tape; the plan keeps the budget in bytes"
     )
+    return (text,)
 
 
 def _segment_candidates(problem: Problem, tables: Tables, *, unit: int) -> Iterator[Candidate]:

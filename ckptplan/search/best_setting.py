@@ -28,7 +28,7 @@ from ckptplan.model.budget import Budget
 from ckptplan.model.goal import Model
 from ckptplan.model.record import Parameters
 from ckptplan.model.step_costs import StepCosts
-from ckptplan.search.objective import Key, Objective
+from ckptplan.search.objective import Key, Objective, Rival
 from ckptplan.strategies.closed_form import Box, ClosedForm
 from ckptplan.strategies.protocol import Columns
 
@@ -191,21 +191,6 @@ class BestSetting:
     parameters: Parameters
     key: tuple[float, ...]
     gap: float = 0.0
-
-
-@dataclass(frozen=True, kw_only=True)
-class Rival:
-    """The key of another strategy's best setting, which a setting must beat.
-
-    ``ties_win`` says that a setting with the same key also beats it.
-    """
-
-    key: tuple[float, ...]
-    ties_win: bool
-
-    def best(self, names: tuple[str, ...]) -> tuple[float, ...]:
-        """Return the rival as a best point with parameters that no point has."""
-        return (*self.key, *[float("inf") if self.ties_win else float("-inf")] * len(names))
 
 
 @dataclass(frozen=True, kw_only=True)

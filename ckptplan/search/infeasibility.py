@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from ckptplan.cost.exact import overhead
 from ckptplan.errors import Infeasible, Limit
 from ckptplan.model.prediction import Totals
+from ckptplan.search.objective import least_time
 from ckptplan.search.question import BudgetLimit, Question
 
 
@@ -69,13 +70,7 @@ def _explain_unsolved(question: Question, *, subject: str) -> Infeasible:
                     subject=subject,
                     headroom=question.goal.headroom,
                 )
-    most = max(
-        (
-            one.most_steps(question.costs, question.budget, effort=question.goal.effort)
-            for one in question.all_solved
-        ),
-        default=0,
-    )
+    most = max((one.most_steps(question.task(least_time)) for one in question.all_solved), default=0)
     have = question.costs.steps
     return Infeasible(
         binding="steps",

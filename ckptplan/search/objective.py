@@ -1,15 +1,38 @@
-"""Defines objectives, which rank costs by a key."""
+"""Ranks costs by a key, and chooses between answers whose times cannot be told apart (docs/finding-optima.md).
+
+Strategies are gone through from simple to complicated (``Strategy.simplicity``). The first answer is the
+champion. A later one takes its place only if it is better by more than the resolution rho, the share of time
+below which two plans cannot be told apart:
+
+    x replaces c    if key(x) < mark(c),
+
+where mark(c) is the key of c with its seconds, or the coordinate of a knee, lowered
+by rho. If rho is 0, the lexicographic key decides, and ``Strategy.rank`` between equal keys.
+
+The champion c is within rho of the best answer: key(x) >= mark(c) for every answer x. If x came after c, it did
+not replace c. If x came before c, it was not below the mark of the champion of its time, because it either did
+not replace that champion or was itself the champion, whose key is not below its own mark. Marks only fall, as
+each champion has a lower key than the one before. For the objective time, this means seconds(x) >= (1 - rho)
+seconds(c): the champion is within rho of the quickest.
+
+Hence a search may skip what is not below the mark of the champion: it replaces neither this champion nor, as
+marks only fall, a later one.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from math import inf
 from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
+from ckptplan.cost.arrays import COUNT_ROUNDING
 from ckptplan.cost.exact import Cost
+from ckptplan.strategies.answer import Answer
+from ckptplan.strategies.protocol import Strategy
 
 #: Columns that are compared lexicographically; all rise with the cost.
 Key: TypeAlias = tuple[npt.NDArray[Any], ...]
@@ -67,3 +90,85 @@ class Knee:
         share = (cost.local_peak_bytes - self.small_bytes) / (self.fast_bytes - self.small_bytes)
         share = share + (cost.seconds - self.fast_seconds) / (self.small_seconds - self.fast_seconds)
         return np.round(share, _DIGITS), *least_time(cost)
+
+
+#: The objectives of which seconds are the first number.
+TIME_FIRST: tuple[Callable[..., object], ...] = (least_time, FirstOnly(least_time))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rival:
+    """The key of another strategy's best setting, which a setting must beat.
+
+    ``ties_win`` says that a setting with the same key also beats it.
+    """
+
+    key: tuple[float, ...]
+    ties_win: bool
+
+    def best(self, names: tuple[str, ...]) -> tuple[float, ...]:
+        """Return the rival as a best point with parameters that no point has."""
+        return (*self.key, *[inf if self.ties_win else -inf] * len(names))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Preference:
+    """How to choose between answers: by ``objective``, up to ``resolution`` in time."""
+
+    objective: Objective
+    resolution: float = 0.0
+
+    def replaces(self, later: Answer, champion: Answer | None) -> bool:
+        """Return whether an answer takes the place of the champion among the simpler strategies."""
+        if champion is None:
+            return True
+        if not self.resolution:
+            return rank_of(later) < rank_of(champion)
+        return later.key < self._mark(champion)
+
+    def order(self, answers: Iterable[Answer]) -> list[Answer]:
+        """Return the champion of some answers first, then the others by key."""
+        champion: Answer | None = None
+        everyone = sorted(answers, key=lambda answer: answer.strategy.simplicity)
+        for answer in everyone:
+            if self.replaces(answer, champion):
+                champion = answer
+        others = sorted((answer for answer in everyone if answer is not champion), key=rank_of)
+        return others if champion is None else [champion, *others]
+
+    def find_rival(self, champion: Answer, strategy: Strategy) -> Rival:
+        """Return what a setting of ``strategy`` must beat to replace the champion."""
+        if not self.resolution:
+            return Rival(key=champion.key, ties_win=strategy.rank < champion.strategy.rank)
+        return Rival(key=self._mark(champion), ties_win=False)
+
+    def widen(self, seconds: float, *, strategies: int) -> float:
+        """Return a time so long that no answer above it affects which of n ``strategies`` is the champion.
+
+        ``seconds`` is a time that one of them attains, so the least time L is not above it. An answer x can
+        have an effect without being the champion in the end: for a while, it keeps others from that place.
+        Compare what happens with and without x. As long as the two champions differ, each further answer lowers
+        the smaller of their two times at most by the factor 1 - rho, since it does not replace the champion
+        that has it. In the end both are within rho of L. So they are the same if seconds(x) (1 - rho)^n > L.
+        """
+        return seconds / (1 - self.resolution) ** strategies * (1 + COUNT_ROUNDING)
+
+    def _mark(self, champion: Answer) -> tuple[float, ...]:
+        """Return the key that an answer must be below to replace the champion; as long as the key."""
+        first, *rest = champion.key
+        mark: list[float]
+        if isinstance(self.objective, Knee):
+            # Both ends of the front have the coordinate 1, and a plan that is the quickest and the smallest has
+            # 0. So the resolution is a share of the way between these, whatever the coordinate is.
+            mark = [first - self.resolution]
+        elif self.objective in TIME_FIRST:
+            mark = [first * (1 - self.resolution)]
+        else:
+            # Bytes are exact: one byte less is better. Then seconds decide.
+            mark = [first, *(seconds * (1 - self.resolution) for seconds in rest[:1])]
+        return (*mark, *[-inf] * (len(champion.key) - len(mark)))
+
+
+def rank_of(answer: Answer) -> tuple[tuple[float, ...], int]:
+    """Return the sort key of an answer; the order of the strategies breaks ties."""
+    return answer.key, answer.strategy.rank

@@ -17,26 +17,32 @@ from ckptplan.model.budget import Budget
 from ckptplan.model.goal import Goal
 from ckptplan.model.progress import Progress, StagedProgress
 from ckptplan.model.step_costs import StepCosts
-from ckptplan.search.adoption import adopt_answer, is_adoptable
-from ckptplan.search.answer import Answer, ClosedFormAnswer, SolvedAnswer
-from ckptplan.search.best_setting import Limits, Rival, find_least, find_setting
+from ckptplan.search.best_setting import Limits, find_least, find_setting
 from ckptplan.search.objective import (
+    TIME_FIRST,
     FirstOnly,
     Knee,
     Objective,
+    Preference,
+    Rival,
     least_memory,
     least_remote_memory,
     least_time,
+    rank_of,
 )
-from ckptplan.search.preference import TIME_FIRST, Preference, rank_of
+from ckptplan.strategies.adopted import adopt_answer, is_adoptable
+from ckptplan.strategies.answer import Answer
 from ckptplan.strategies.closed_form import ClosedForm
 from ckptplan.strategies.protocol import Strategy, no_equation
 from ckptplan.strategies.registry import all_strategies
-from ckptplan.strategies.solved import Solved
+from ckptplan.strategies.solved import Solved, Task
 
 #: The limits of a goal.
 BudgetLimit: TypeAlias = Literal["local_bytes", "remote_bytes", "max_overhead"]
 _OF_THE_GOAL = frozenset(Goal.model_fields)
+#: The objectives that ask for the least local memory, and what is said if it is not proved to be the least.
+_MEMORY_FIRST = (least_memory, FirstOnly(least_memory))
+_LESS_MEMORY = "no schedule with less local memory was found, but that there is none is not proved"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -111,8 +117,7 @@ class Question:
     @cached_property
     def least_seconds(self) -> float:
         """A lower bound on the seconds of any schedule within the budget, which needs no search."""
-        solved = (one for one in all_strategies().values() if isinstance(one, Solved))
-        return max(one.bound_seconds(self.costs, self.budget) for one in solved)
+        return max(one.bound_seconds(self.costs, self.budget) for one in all_strategies().values())
 
     def best(self, *, enough: float | None = None) -> Answer | None:
         """Return the answer to choose, None if nothing fits.
@@ -151,8 +156,23 @@ class Question:
         closed = tuple(one.name for one in self.strategies if one.is_closed_form)
         smallest = self.replace(strategies=closed)._find_first(Preference(objective=least_memory))
         return smallest is not None or any(
-            one.has_schedule(costs=self.costs, budget=self.budget, effort=self.goal.effort)
-            for one in self._solved_strategies
+            one.has_schedule(self.task(least_time)) for one in self._solved_strategies
+        )
+
+    def task(self, objective: Objective, *, front: bool = False, progress: Progress | None = None) -> Task:
+        """Return what a solved strategy is asked for; with ``front``, less memory may be preferred to time."""
+        limits = self.limits
+
+        def choose(cost: Cost) -> int | None:
+            return find_least(objective(cost), limits.keeps(cost))
+
+        return Task(
+            costs=self.costs,
+            budget=self.budget,
+            choose=choose,
+            effort=self.goal.effort,
+            front=front,
+            progress=progress,
         )
 
     def may_fit(self) -> bool:
@@ -240,7 +260,6 @@ class Question:
         Searches stop where they cannot beat ``rival``; an answer need not beat it. No strategy is searched
         after a champion that ``stops`` them.
         """
-        limits = self.limits
         answers: list[Answer] = []
         champion: Answer | None = None
         stages = StagedProgress(self.progress, stages=len(self._solved_strategies))
@@ -250,7 +269,6 @@ class Question:
             try:
                 answer = self._answer(
                     strategy,
-                    limits,
                     preference.objective,
                     rival=_choose_rival(preference, champion, strategy, rival) if only_first else None,
                     answers=answers,
@@ -289,7 +307,6 @@ class Question:
     def _answer(
         self,
         strategy: Strategy,
-        limits: Limits,
         objective: Objective,
         *,
         rival: Rival | None,
@@ -300,100 +317,79 @@ class Question:
 
         ``answers`` are those of the strategies before it.
         """
-        if isinstance(strategy, Solved):
-            own = self._solve(strategy, limits, objective, progress=progress)
-            if not strategy.adopts_others or (own is not None and own.solution.proved):
-                return own
-            return self._adopt_best(strategy, own, limits, objective, answers=answers)
         if isinstance(strategy, ClosedForm):
-            return self._search(strategy, limits, objective, rival=rival)
-        raise TypeError(f"{strategy.name} is neither a closed form nor solved")
+            return self._search(strategy, objective, rival=rival)
+        if not isinstance(strategy, Solved):
+            raise TypeError(f"{strategy.name} is neither a closed form nor solved")
+        own = self._solve(strategy, objective, progress=progress)
+        if not strategy.adopts_others or (own is not None and own.proved):
+            return own
+        return self._adopt_best(strategy, own, objective, answers=answers)
 
-    def _search(
-        self, strategy: ClosedForm, limits: Limits, objective: Objective, *, rival: Rival | None
-    ) -> Answer | None:
+    def _search(self, strategy: ClosedForm, objective: Objective, *, rival: Rival | None) -> Answer | None:
         best = find_setting(
             strategy,
             costs=self.costs,
-            limits=limits,
+            limits=self.limits,
             objective=objective,
             model=self.goal.model,
             rival=rival,
         )
         if best is None:
             return None
-        return ClosedFormAnswer(
+        tie = f"thousands of settings tie; this one is proved within {best.gap:.1g} of the best"
+        return Answer(
             strategy=strategy,
             parameters=best.parameters,
+            solved_at=self.costs,
+            regular=strategy.regular(best.parameters, steps=self.costs.steps),
             key=best.key,
+            notes=(tie,) if best.gap else (),
             gap=best.gap,
-            steps=self.costs.steps,
         )
 
-    def _solve(
-        self, strategy: Solved, limits: Limits, objective: Objective, *, progress: Progress | None
-    ) -> SolvedAnswer | None:
+    def _solve(self, strategy: Solved, objective: Objective, *, progress: Progress | None) -> Answer | None:
         if self.goal.model == "paper":
             raise no_equation(strategy.name)
-
-        def choose(cost: Cost) -> int | None:
-            return find_least(objective(cost), limits.keeps(cost))
-
-        solution = strategy.solve(
-            costs=self.costs,
-            budget=self.budget,
-            choose=choose,
-            effort=self.goal.effort,
-            # The schedules of smaller budgets are of no use if time comes first.
-            front=objective not in TIME_FIRST,
-            progress=progress,
-        )
-        if solution is None or not limits.keeps(solution.cost)[0]:
+        # The schedules of smaller budgets are of no use if time comes first.
+        answer = strategy.solve(self.task(objective, front=objective not in TIME_FIRST, progress=progress))
+        if answer is None or not self.limits.keeps(answer.cost(self.costs))[0]:
             return None
-        return SolvedAnswer(
-            strategy=strategy,
-            parameters=solution.parameters,
-            key=tuple(column[0].item() for column in objective(solution.cost)),
-            steps=self.costs.steps,
-            solution=solution,
-            solved_at=self.costs,
-        )
+        key = tuple(column[0].item() for column in objective(answer.cost(self.costs)))
+        return dataclasses.replace(answer, key=key)
 
     def _adopt_best(
-        self,
-        strategy: Solved,
-        own: SolvedAnswer | None,
-        limits: Limits,
-        objective: Objective,
-        *,
-        answers: Sequence[Answer],
-    ) -> SolvedAnswer | None:
+        self, strategy: Solved, own: Answer | None, objective: Objective, *, answers: Sequence[Answer]
+    ) -> Answer | None:
         """Return the best schedule of any strategy as that of ``strategy``: its own unless another is better.
 
         Of the strategies that are not among ``answers``, only closed forms are searched: the solved strategy
-        considers the schedules of the others itself.
+        considers the schedules of the others itself. If the objective is memory, the answer says so where less
+        memory is not excluded.
         """
-        candidates = [answer for answer in answers if is_adoptable(answer)]
+        candidates = [answer for answer in answers if is_adoptable(answer.strategy)]
         best: Answer | None = min([*([] if own is None else [own]), *candidates], key=rank_of, default=None)
         for other in all_strategies().values():
-            if not isinstance(other, ClosedForm) or other.name in self.goal.strategies:
+            if not isinstance(other, ClosedForm) or other in self.strategies or not is_adoptable(other):
                 continue
             rival = None if best is None else Rival(key=best.key, ties_win=False)
-            found = self._search(other, limits, objective, rival=rival)
-            if found is not None and is_adoptable(found) and (best is None or found.key < best.key):
+            found = self._search(other, objective, rival=rival)
+            if found is not None and (best is None or found.key < best.key):
                 best = found
         if best is None or (own is not None and own.key <= best.key):
             best = own
-        return (
-            None
-            if best is None
-            else adopt_answer(best, strategy=strategy, own=own, objective=objective, costs=self.costs)
-        )
+        if best is None:
+            return None
+        least_seconds = None if own is None else own.least_seconds
+        adopted = adopt_answer(best, strategy=strategy, least_seconds=least_seconds)
+        if objective in _MEMORY_FIRST and best.key[0] > strategy.least_local_bytes(self.costs):
+            adopted = dataclasses.replace(adopted, notes=(*adopted.notes, _LESS_MEMORY))
+        return adopted
 
 
 def order_of_search(strategy: Strategy) -> tuple[bool, tuple[bool, bool, bool, int]]:
     """Return the sort key: a strategy that adopts the schedules of others comes after all of them."""
-    return isinstance(strategy, Solved) and strategy.adopts_others, strategy.simplicity
+    return strategy.adopts_others, strategy.simplicity
 
 
 def _choose_rival(

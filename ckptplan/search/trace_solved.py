@@ -19,16 +19,14 @@ import numpy as np
 import numpy.typing as npt
 
 from ckptplan.cost.arrays import COUNT_ROUNDING, Integers
-from ckptplan.model.budget import Budget
 from ckptplan.model.step_costs import StepCosts
 from ckptplan.recursion.pricing import MOST_PLAYED_IN_ALL
-from ckptplan.search.answer import Answer, SolvedAnswer
-from ckptplan.search.best_setting import Limits
 from ckptplan.search.objective import least_time
 from ckptplan.search.question import Question
 from ckptplan.search.staircase import drop_dominated
 from ckptplan.search.trace_closed import Front
-from ckptplan.strategies.solved import Rung, Solution, Solved
+from ckptplan.strategies.answer import Answer
+from ckptplan.strategies.solved import Rung, Solved
 
 #: With up to this many levels of memory, every budget is solved.
 _EVERY = 256
@@ -100,24 +98,25 @@ class _Search:
     def list_all(self) -> tuple[list[Answer], list[tuple[int, float]], bool]:
         """Return the answers and bounds that the strategy lists, and whether they are those of all budgets."""
         question, listed = self.question, list[Rung]()
+        unlimited = question.replace(local_bytes=None)
         rungs = self.strategy.list_rungs(
-            costs=question.costs,
-            remote_bytes=question.goal.remote_bytes,
-            effort=question.goal.effort,
+            unlimited.task(
+                least_time, progress=lambda done, total: self._report(len(listed) + done / max(1, total))
+            ),
             is_beaten=self._is_beaten,
-            progress=lambda done, total: self._report(len(listed) + done / max(1, total)),
         )
         if rungs is None:
             return [], [], False
-        limits = dataclasses.replace(question.limits, budget=Budget(remote_bytes=question.goal.remote_bytes))
         answers, bounds, complete = list[Answer](), list[tuple[int, float]](), True
         for rung in rungs:
             listed.append(rung)
             self._report(len(listed))
-            for solution in rung.solutions:
-                if limits.keeps(solution.cost)[0]:
-                    answers.append(self._answer(solution))
-                elif not Limits(budget=limits.budget).keeps(solution.cost)[0]:
+            for answer in rung.answers:
+                cost = answer.cost(question.costs)
+                if unlimited.limits.keeps(cost)[0]:
+                    key = tuple(column[0].item() for column in least_time(cost))
+                    answers.append(dataclasses.replace(answer, key=key))
+                elif not cost.within(unlimited.budget)[0]:
                     complete = False
             bounds += rung.bounds
         return answers, bounds, complete
@@ -126,16 +125,6 @@ class _Search:
         """Report that so many rungs are done; how many follow is not known."""
         if self.question.progress is not None:
             self.question.progress(int(_PARTS * rungs), int(_PARTS * (rungs + 1)))
-
-    def _answer(self, solution: Solution) -> Answer:
-        return SolvedAnswer(
-            strategy=self.strategy,
-            parameters=solution.parameters,
-            key=tuple(column[0].item() for column in least_time(solution.cost)),
-            steps=self.question.costs.steps,
-            solution=solution,
-            solved_at=self.question.costs,
-        )
 
     def walk(self) -> Iterator[Answer]:
         """Solve every level: the next budget is just below the memory that the last schedule needs."""

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
+from typing import NamedTuple
 
 import numpy as np
 
@@ -13,45 +14,52 @@ from ckptplan.model.record import Parameters
 from ckptplan.model.split import FORMS, Choice, Split, Where
 from ckptplan.model.step_costs import StepCosts
 from ckptplan.recursion.growing import growth_ratio
+from ckptplan.strategies.answer import Answer
 from ckptplan.strategies.closed_form import SIZE_NAMES, ClosedForm
+from ckptplan.strategies.protocol import Strategy
 from ckptplan.strategies.registry import closed_form_of
-from ckptplan.strategies.solved import Solution
 
 
-@dataclass(frozen=True, kw_only=True)
-class FormSetting:
+class FormSetting(NamedTuple):
     """A setting of a closed form."""
 
     strategy: ClosedForm
     parameters: Parameters
 
 
-def can_name(strategy: ClosedForm) -> bool:
-    """Return whether a decision can name the strategy."""
-    return strategy.name in FORMS
+def is_adoptable(strategy: Strategy) -> bool:
+    """Return whether the schedules of a strategy can be written as decisions."""
+    return not strategy.is_closed_form or strategy.name in FORMS
 
 
-def adopt_setting(setting: FormSetting, *, costs: StepCosts) -> Solution:
-    """Return a setting as a solved schedule with a single decision, which names the closed form."""
-    strategy, given = setting.strategy, setting.parameters
+def adopt_answer(answer: Answer, *, strategy: Strategy, least_seconds: float | None) -> Answer:
+    """Return the answer of an adoptable strategy as that of ``strategy``, with the bound that this one proved.
+
+    A setting of a closed form becomes a schedule with a single decision, which names the form.
+    """
+    if not answer.strategy.is_closed_form:
+        return replace(answer, strategy=strategy, least_seconds=least_seconds)
+    costs, given = answer.solved_at, answer.parameters
     values = [value for name, value in given.items() if name not in SIZE_NAMES]
     length, count = (*values, 0, 0)[:2]
     decision = Split(
         where=Where.UNSTORED,
         steps=costs.steps,
         units=0,
-        choice=Choice(strategy.name),
+        choice=Choice(answer.strategy.name),
         length=length,
         count=count,
     )
-    return Solution(
-        parameters=Parameters(
-            {name: int(column[0]) for name, column in adopt_columns(given, count=1, costs=costs).items()}
-        ),
+    columns = adopt_columns(given, count=1, costs=costs)
+    return Answer(
+        strategy=strategy,
+        parameters=Parameters({name: int(column[0]) for name, column in columns.items()}),
+        solved_at=costs,
+        regular=answer.regular,
         schedule=(decision,),
-        totals=strategy.totals(given, costs=costs),
-        least_seconds=None,
-        regular=strategy.regular(given, steps=costs.steps),
+        solved=answer.totals(costs),
+        key=answer.key,
+        least_seconds=least_seconds,
     )
 
 
@@ -86,4 +94,4 @@ def read_setting(parameters: Parameters, splits: Sequence[Split], *, steps: int)
     if any(value < 1 for value in chosen.values()):
         raise InputError("hold a setting below 1", field="splits", value=dict(chosen), accepted="a new plan")
     strategy.check(chosen, steps=steps)
-    return FormSetting(strategy=strategy, parameters=chosen)
+    return FormSetting(strategy, chosen)

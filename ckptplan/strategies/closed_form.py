@@ -27,7 +27,7 @@ from ckptplan.model.goal import Model
 from ckptplan.model.prediction import Totals
 from ckptplan.model.record import Parameters
 from ckptplan.model.step_costs import StepCosts
-from ckptplan.strategies.protocol import Columns, Strategy, no_equation
+from ckptplan.strategies.protocol import Columns, Splits, Strategy, no_equation
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -123,12 +123,10 @@ class ClosedForm(Strategy):
         return replace(cost, seconds=seconds)
 
     def cost(self, parameters: Parameters, *, costs: StepCosts, model: Model = "exact") -> Cost:
-        """Return the cost of one setting, as arrays of one element. Raises InputError."""
         point = self.point(parameters, steps=costs.steps)
         return self.evaluate(low=point, high=point, costs=costs, model=model)
 
-    def totals(self, parameters: Parameters, *, costs: StepCosts) -> Totals:
-        """Return the cost of one setting by the exact model. Raises InputError."""
+    def totals(self, parameters: Parameters, *, costs: StepCosts, splits: Splits = None) -> Totals:
         point = self.point(parameters, steps=costs.steps)
         counts = self.counts(low=point, high=point, steps=costs.steps)
         cost = self._price(counts, low=point, high=point, costs=costs)

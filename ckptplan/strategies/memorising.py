@@ -10,24 +10,16 @@ from math import gcd
 import numpy as np
 
 from ckptplan.model.budget import Budget
-from ckptplan.model.progress import Progress
 from ckptplan.model.split import Where
 from ckptplan.model.step_costs import StepCosts
 from ckptplan.recursion.memorisation import Memorisation
-from ckptplan.recursion.problem import ActionCosts, Candidate
+from ckptplan.recursion.problem import ActionCosts, Candidate, as_family
 from ckptplan.recursion.schedule_tree import Forest
 from ckptplan.recursion.table_problem import WORK
 from ckptplan.recursion.tables import CELLS
 from ckptplan.recursion.tree import Part, UnitSizes
-from ckptplan.strategies.solved import (
-    Choose,
-    IsBeaten,
-    Rung,
-    Solution,
-    Solved,
-    choose_candidate,
-    make_solution,
-)
+from ckptplan.strategies.answer import Answer
+from ckptplan.strategies.solved import IsBeaten, Rung, Solved, Task
 
 
 class Memorising(Solved):
@@ -37,39 +29,23 @@ class Memorising(Solved):
     hidden: bool
     internal: bool
 
-    def solve(
-        self,
-        *,
-        costs: StepCosts,
-        budget: Budget,
-        choose: Choose,
-        effort: str = "quick",
-        front: bool = False,
-        progress: Progress | None = None,
-    ) -> Solution | None:
-        _, _, units = _convert_to_units(costs, budget, steps=costs.steps)
-        if not _is_affordable(costs.steps, units):
+    def solve(self, task: Task) -> Answer | None:
+        _, _, units = _convert_to_units(task.costs, task.budget)
+        if not _is_affordable(task.costs.steps, units):
             return None
-        candidates = self._tabulate(costs, units, progress=progress)
-        return choose_candidate(candidates, costs=costs, choose=choose)
+        return self.build_best([as_family(self._tabulate(task, units), task.costs)], task)
 
-    def list_rungs(
-        self,
-        *,
-        costs: StepCosts,
-        remote_bytes: int | None,
-        effort: str = "quick",
-        is_beaten: IsBeaten,
-        progress: Progress | None = None,
-    ) -> Iterator[Rung]:
-        _, _, units = _convert_to_units(costs, Budget(), steps=costs.steps)
+    def list_rungs(self, task: Task, *, is_beaten: IsBeaten) -> Iterator[Rung]:
+        costs = task.costs
+        _, _, units = _convert_to_units(costs, Budget())
         most = bisect_left(range(units + 1), True, key=lambda more: not _is_affordable(costs.steps, more)) - 1
-        candidates = self._tabulate(costs, most, progress=progress)
-        yield Rung(solutions=[make_solution(candidate.build(), costs=costs) for candidate in candidates])
+        candidates = self._tabulate(task, most)
+        yield Rung(answers=[self.answer_with(candidate.build(), costs=costs) for candidate in candidates])
 
-    def _tabulate(self, costs: StepCosts, units: int, *, progress: Progress | None) -> list[Candidate]:
+    def _tabulate(self, task: Task, units: int) -> list[Candidate]:
         """Return a schedule for each budget that allows a faster one than all smaller budgets."""
-        unit, sizes, _ = _convert_to_units(costs, Budget(), steps=costs.steps)
+        costs = task.costs
+        unit, sizes, _ = _convert_to_units(costs, Budget())
         if units < sizes.tape:
             return []
         # Memory for all tapes, or for all states, is enough.
@@ -85,7 +61,7 @@ class Memorising(Solved):
             sizes=sizes,
             hidden=self.hidden,
             internal=self.internal,
-            progress=progress,
+            progress=task.progress,
         )
         row = table.first_row()
         places = np.flatnonzero(np.isfinite(row) & (row < np.concatenate([[np.inf], row[:-1]])))
@@ -99,10 +75,11 @@ class Memorising(Solved):
             for place in places.tolist()
         ]
 
-    def has_schedule(self, *, costs: StepCosts, budget: Budget, effort: str = "quick") -> bool:
+    def has_schedule(self, task: Task) -> bool:
+        costs, budget = task.costs, task.budget
         if budget.local_bytes is not None and budget.local_bytes < self.least_local_bytes(costs):
             return False
-        return _is_affordable(costs.steps, _convert_to_units(costs, budget, steps=costs.steps)[2])
+        return _is_affordable(costs.steps, _convert_to_units(costs, budget)[2])
 
     def least_local_bytes(self, costs: StepCosts) -> int:
         state, tape = costs.state_bytes, costs.tape_bytes
@@ -113,8 +90,9 @@ class Memorising(Solved):
         return costs.resident_bytes + least
 
 
-def _convert_to_units(costs: StepCosts, budget: Budget, *, steps: int) -> tuple[int, UnitSizes, int]:
+def _convert_to_units(costs: StepCosts, budget: Budget) -> tuple[int, UnitSizes, int]:
     """Return the bytes of a unit, the sizes in units, and the number of useful units of memory."""
+    steps = costs.steps
     # A single step needs only its tape.
     unit = gcd(costs.state_bytes, costs.tape_bytes) if steps > 1 else costs.tape_bytes
     sizes = UnitSizes(-(-costs.state_bytes // unit), costs.tape_bytes // unit)

@@ -7,16 +7,16 @@ each step anew.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import inf
 from typing import TypeVar
 
 import numpy as np
 
 from ckptplan.cost.arrays import SUM_ROUNDING, ceil_div
-from ckptplan.cost.exact import Counts, price
+from ckptplan.cost.exact import Cost, Counts, price
 from ckptplan.model.budget import Budget
-from ckptplan.model.progress import Progress
+from ckptplan.model.prediction import Totals
 from ckptplan.model.record import Parameters
 from ckptplan.model.split import Choice, Where
 from ckptplan.model.step_costs import StepCosts
@@ -24,25 +24,15 @@ from ckptplan.recursion.bounds import bound_by_tapes
 from ckptplan.recursion.disk_revolve import find_segments
 from ckptplan.recursion.periodic import find_periods
 from ckptplan.recursion.pricing import MOST_PLAYED_IN_ALL, is_played, least_seconds_of, memory_variants
-from ckptplan.recursion.problem import ActionCosts, Family, Problem, SolvedProblem
+from ckptplan.recursion.problem import ActionCosts, Family, Problem, SolvedProblem, as_family
 from ckptplan.recursion.schedule_tree import Tree, grow_tree
 from ckptplan.recursion.solver import list_rungs, solve
 from ckptplan.recursion.tree import Decision, Part, UnitSizes
 from ckptplan.schedule.actions import Action
 from ckptplan.strategies.adopted import read_setting
+from ckptplan.strategies.answer import Answer
 from ckptplan.strategies.protocol import Splits
-from ckptplan.strategies.solved import (
-    Choose,
-    IsBeaten,
-    Rung,
-    Solution,
-    Solved,
-    best_solution,
-    choose_candidate,
-    choose_of_families,
-    make_solution,
-    prefer_quickest,
-)
+from ckptplan.strategies.solved import Choose, IsBeaten, Rung, Solved, Task
 
 #: The longest sequence: a plan holds two decisions for each step.
 _MOST_STEPS = 50_000
@@ -62,11 +52,8 @@ def find_reread(costs: StepCosts, budget: Budget) -> Family:
         messages=np.array([steps]),
         advances=np.array([steps - 1]),
         chunks=np.array([steps]),
-        local_saves=_ONE * 0,
-        local_loads=_ONE * 0,
         largest_message=_ONE,
         tapes=_ONE,
-        local_checkpoints=_ONE * 0,
         remote_checkpoints=_ONE,
     )
     cost = price(counts, costs)
@@ -91,6 +78,16 @@ def _decide(part: Part) -> Decision:
 _T = TypeVar("_T")
 
 
+#: A lower effort, for each of several searches.
+_LESS = {"quick": "glance", "thorough": "quick"}
+#: For each schedule that is simulated, the number of those that are counted.
+_COUNTED = 4
+#: The most memories for which the bound by memory is listed.
+_LEVELS = 2**20
+#: How many prices of a write are tried if remote memory is too small.
+_PRICES = 8
+
+
 class Optimal(Solved):
     """The optimum over all legal schedules, for any sizes, two tiers and any reads.
 
@@ -101,24 +98,15 @@ class Optimal(Solved):
     rank = 20
     adopts_others = True
 
-    def solve(
-        self,
-        *,
-        costs: StepCosts,
-        budget: Budget,
-        choose: Choose,
-        effort: str = "quick",
-        front: bool = False,
-        progress: Progress | None = None,
-    ) -> Solution | None:
-        job = _OptimalSearch(
-            costs=costs, budget=budget, choose=choose, effort=effort, front=front, progress=progress
-        )
-        room = _has_room(costs, budget.remote_bytes)
-        solved = {remote: job.solve(remote=remote) for remote in (memory_variants(costs) if room else (False,))}
+    def solve(self, task: Task) -> Answer | None:
+        costs, budget = task.costs, task.budget
+        room = _has_room(costs, budget)
+        solved = {
+            remote: _solve(task, remote=remote) for remote in (memory_variants(costs) if room else (False,))
+        }
         whole = next(iter(solved.values()))
-        built = [solution for solution in map(job.build, solved.values()) if solution is not None]
-        fitting = [solution for solution in built if job.fits(solution)]
+        built = [answer for answer in (self._build(task, one) for one in solved.values()) if answer is not None]
+        fitting = [answer for answer in built if _fits(task, answer)]
         # A bound for unlimited remote memory also holds for less. Transfers that overlap compute may cost
         # nothing.
         hidden = costs.overlaps_compute and room
@@ -128,14 +116,80 @@ class Optimal(Solved):
             # The recursion charges each message, or there is none, and no limit of remote memory.
             unlimited = budget.remote_bytes is None and not costs.message_seconds
             full = whole.exact and (not room or unlimited)
-            best = replace(fitting[0], least_seconds=least_seconds)
-            if full or (not front and best.totals.seconds <= least_seconds * (1 + SUM_ROUNDING)):
-                return replace(best, proved=True)
-        fitting += job.find_alternatives(
-            built, exact=whole.exact, without_remote=False not in solved, room=room
+            (best,) = fitting
+            quickest = best.totals(costs).seconds <= least_seconds * (1 + SUM_ROUNDING)
+            if full or (not task.front and quickest):
+                return replace(best, least_seconds=least_seconds, proved=True)
+        fitting += self._find_alternatives(
+            task, built, exact=whole.exact, without_remote=False not in solved, room=room
         )
-        found = best_solution(choose, fitting)
+        found = task.best_of(fitting)
         return None if found is None else replace(found, least_seconds=least_seconds)
+
+    def _build(self, task: Task, solved: SolvedProblem) -> Answer | None:
+        """Return the best schedule, however much remote memory it needs."""
+        return self.build_best([as_family(solved.candidates, task.costs)], task, notes=solved.notes)
+
+    def _find_alternatives(
+        self, task: Task, built: list[Answer], *, exact: bool, without_remote: bool, room: bool
+    ) -> list[Answer]:
+        """Return other legal schedules: closed forms, and schedules that need less remote memory.
+
+        Arguments:
+            task: what is searched for.
+            built: what the recursion chose.
+            exact: whether its tables hold the whole sequence.
+            without_remote: whether schedules that move nothing are still to be solved.
+            room: whether a state fits in remote memory.
+        """
+        others = [self.build_best(list(_find_families(task)), task)]
+        if room and exact and _ignores_messages(task.costs):
+            charged = self._build(task, _solve(task, remote=True, messages=True))
+            others += [charged] if charged is not None and _fits(task, charged) else []
+        greedy = next((answer for answer in built if not _fits(task, answer)), None)
+        limited = task.front and task.budget.remote_bytes is not None
+        local = None
+        if room and without_remote and (greedy is not None or not built or limited):
+            # Schedules that move nothing, where a limit leaves out what the recursion chose.
+            local = self._build(task, _solve(task, remote=False))
+            others.append(local)
+        if greedy is not None and not task.costs.overlaps_compute:
+            others += self._raise_prices(task, greedy, local)
+        note = ("remote memory is too small for the optimum that uses it",) if greedy is not None else ()
+        return [replace(one, notes=(*one.notes, *note)) for one in others if one is not None]
+
+    def _raise_prices(self, task: Task, greedy: Answer, local: Answer | None) -> Iterator[Answer]:
+        """Yield schedules for a price of a write that rises until they fit, and then bisects.
+
+        A higher price leaves fewer states in remote memory at once. Each schedule that fits is legal; the
+        best of them need not be optimal.
+        """
+        costs = task.costs
+        room = (task.budget.remote_bytes or 0) // costs.remote_state_bytes
+        saved = costs.base_seconds
+        if local is not None:
+            saved = local.totals(costs).seconds - greedy.totals(costs).seconds
+        low, high, price = 0.0, inf, saved / room
+        for _ in range(_PRICES):
+            candidates = _solve(task, remote=True, price=price).candidates
+            if not price or not candidates:
+                return
+            quickest = min(candidates, key=lambda candidate: candidate.extra)
+            answer = self.answer_with(quickest.build(), costs=costs)
+            if _fits(task, answer):
+                yield answer
+                high = price
+                if answer.totals(costs).remote_peak_bytes > costs.remote_state_bytes * (room - 1):
+                    return
+            else:
+                low = price
+            price = 4 * price if high == inf else (low + high) / 2
+
+    def totals(self, parameters: Parameters, *, costs: StepCosts, splits: Splits = None) -> Totals:
+        setting = read_setting(parameters, splits or (), steps=costs.steps)
+        if setting is None:
+            return super().totals(parameters, costs=costs, splits=splits)
+        return setting.strategy.totals(setting.parameters, costs=costs)
 
     def check(self, parameters: Parameters, *, steps: int, splits: Splits = None) -> None:
         self.check_names(parameters)
@@ -148,198 +202,119 @@ class Optimal(Solved):
             return super().actions(parameters, steps=steps, splits=splits)
         return setting.strategy.actions(setting.parameters, steps=steps)
 
-    def list_rungs(
-        self,
-        *,
-        costs: StepCosts,
-        remote_bytes: int | None,
-        effort: str = "quick",
-        is_beaten: IsBeaten,
-        progress: Progress | None = None,
-    ) -> Iterator[Rung]:
-        room = _has_room(costs, remote_bytes)
-        unlimited = Budget(remote_bytes=remote_bytes)
+    def list_rungs(self, task: Task, *, is_beaten: IsBeaten) -> Iterator[Rung]:
+        costs = task.costs
+        room = _has_room(costs, task.budget)
         most_played = MOST_PLAYED_IN_ALL // costs.steps
         for remote in memory_variants(costs) if room else (False,):
-            problem, charged = (
-                _make_problem(costs, unlimited, remote=remote, messages=messages) for messages in (False, True)
-            )
-            for free, solved, bounds in list_rungs(problem, effort=effort, progress=progress):
-                if remote and solved.exact and _ignores_messages(costs):
-                    # The same schedules at their full cost: none of the others is faster.
-                    paid = solve(replace(charged, free_bytes=free), effort=effort) or solved
-                    solutions = _price_all(paid, costs=costs, is_beaten=is_beaten)
-                elif remote and costs.overlaps_compute:
-                    solutions, played = _play_some(solved, costs=costs, is_beaten=is_beaten, most=most_played)
+            problem = _make_problem(costs, task.budget, remote=remote)
+            charged = _make_problem(costs, task.budget, remote=remote, messages=True)
+            for free, solved, bounds in list_rungs(problem, effort=task.effort, progress=task.progress):
+                if remote and costs.overlaps_compute:
+                    answers, played = self._play_some(solved, costs, is_beaten=is_beaten, most=most_played)
                     most_played -= played
+                elif remote and solved.exact and _ignores_messages(costs):
+                    # The same schedules at their full cost: none of the others is faster.
+                    paid = solve(replace(charged, free_bytes=free), effort=task.effort) or solved
+                    answers = self._price_all(paid, costs, is_beaten=is_beaten)
                 else:
-                    solutions = _price_all(solved, costs=costs, is_beaten=is_beaten)
-                for one in solutions:
+                    answers = self._price_all(solved, costs, is_beaten=is_beaten)
+                for one in answers:
                     one.settle()
                 proves = remote == room and not (costs.overlaps_compute and room)
                 yield Rung(
-                    solutions=solutions,
+                    answers=answers,
                     bounds=[
                         (costs.resident_bytes + top, costs.sweep_seconds + extra)
                         for top, extra in (bounds if proves else ())
                     ],
                 )
-        reread = find_reread(costs, unlimited)
-        built = [make_solution(reread.build(place), costs=costs) for place in range(len(reread))]
-        yield Rung(solutions=built, bounds=_list_bounds_by_memory(costs))
+        reread = find_reread(costs, task.budget)
+        built = [self.answer_with(reread.build(place), costs=costs) for place in range(len(reread))]
+        yield Rung(answers=built, bounds=_list_bounds_by_memory(costs))
+
+    def _price_all(self, solved: SolvedProblem, costs: StepCosts, *, is_beaten: IsBeaten) -> list[Answer]:
+        """Return the candidates, whose cost is counted, as schedules; except those that are beaten."""
+        answers = list[Answer]()
+        for candidate in solved.candidates:
+            least = candidate.extra if candidate.least_extra is None else candidate.least_extra
+            # Sums in another order may differ.
+            least = (costs.sweep_seconds + least) * (1 - SUM_ROUNDING)
+            if not is_beaten(costs.resident_bytes + candidate.local_bytes, least):
+                answers.append(self.answer_with(candidate.build(), costs=costs, notes=solved.notes))
+        return answers
+
+    def _play_some(
+        self, solved: SolvedProblem, costs: StepCosts, *, is_beaten: IsBeaten, most: int
+    ) -> tuple[list[Answer], int]:
+        """Return candidates whose transfers overlap compute as schedules, and how many of them were simulated.
+
+        Those that are beaten even if all their transfers are hidden are left out. Of more than ``most``, that
+        many are taken, spread evenly.
+        """
+        trees = list[Tree]()
+        for candidate in _spread(solved.candidates, _COUNTED * most):
+            tree = candidate.build()
+            least = least_seconds_of(tree, costs=costs) * (1 - SUM_ROUNDING)
+            if not is_beaten(costs.resident_bytes + candidate.local_bytes + 2 * costs.state_bytes, least):
+                trees.append(tree)
+        counted = [tree for tree in trees if not is_played(tree, costs=costs)]
+        played = _spread([tree for tree in trees if is_played(tree, costs=costs)], most)
+        answers = [self.answer_with(tree, costs=costs, notes=solved.notes) for tree in [*counted, *played]]
+        return answers, len(played)
 
     def bound_seconds(self, costs: StepCosts, budget: Budget) -> float:
         return costs.sweep_seconds + _bound_by_memory(costs, budget)
 
-    def has_schedule(self, *, costs: StepCosts, budget: Budget, effort: str = "quick") -> bool:
+    def has_schedule(self, task: Task) -> bool:
+        costs, budget = task.costs, task.budget
         if budget.local_bytes is not None and budget.local_bytes < self.least_local_bytes(costs):
             return False
-        if any(map(len, _find_families(costs, budget))):
+        if any(map(len, _find_families(replace(task, front=False)))):
             return True
         if budget.remote_bytes is None or costs.steps == 1:
             # With unlimited remote memory, the closed forms fit if any schedule does.
             return False
         # Remote states that are read several times may need less remote memory; only solving shows it.
-        solution = self.solve(costs=costs, budget=budget, choose=prefer_quickest(budget), effort=effort)
-        return solution is not None
+        return self.solve(replace(task, choose=_prefer_quickest(budget), front=False)) is not None
 
 
-#: A lower effort, for each of several searches.
-_LESS = {"quick": "glance", "thorough": "quick"}
-#: For each schedule that is simulated, the number of those that are counted.
-_COUNTED = 4
-#: The most memories for which the bound by memory is listed.
-_LEVELS = 2**20
-#: How many prices of a write are tried if remote memory is too small.
-_PRICES = 8
+def _prefer_quickest(budget: Budget) -> Choose:
+    """Return a chooser of the fastest schedule within a budget."""
+
+    def choose(cost: Cost) -> int | None:
+        fits = cost.within(budget)
+        return int(np.argmin(np.where(fits, cost.seconds, np.inf))) if fits.any() else None
+
+    return choose
 
 
-@dataclass(frozen=True, kw_only=True)
-class _OptimalSearch:
-    costs: StepCosts
-    budget: Budget
-    choose: Choose
-    effort: str
-    front: bool
-    progress: Progress | None
+def _solve(task: Task, *, remote: bool, price: float = 0.0, messages: bool = False) -> SolvedProblem:
+    """Return the recursion's solution; ``price`` is added to the cost of each write.
 
-    def solve(self, *, remote: bool, price: float = 0.0, messages: bool = False) -> SolvedProblem:
-        """Return the recursion's solution; ``price`` is added to the cost of each write.
-
-        With ``messages``, each state is charged for its message, however cheap it is.
-        """
-        problem = _make_problem(self.costs, self.budget, remote=remote, messages=messages)
-        effort, front = self.effort, self.front
-        if price:
-            problem, effort, front = replace(problem, write=problem.write + price), _LESS[effort], False
-        solved = solve(problem, effort=effort, front=front, progress=self.progress)
-        if solved is None:
-            return SolvedProblem(
-                candidates=[], least_extra=_bound_by_memory(self.costs, self.budget), exact=False
-            )
-        return solved
-
-    def build(self, solved: SolvedProblem) -> Solution | None:
-        """Return the best schedule, however much remote memory it needs."""
-        notes = (solved.rounding,) if solved.rounding else ()
-        return choose_candidate(solved.candidates, costs=self.costs, choose=self.choose, notes=notes)
-
-    def fits(self, solution: Solution) -> bool:
-        """Return whether the remote memory is large enough for a solution."""
-        limit = self.budget.remote_bytes
-        return limit is None or solution.totals.remote_peak_bytes <= limit
-
-    def find_alternatives(
-        self, built: list[Solution], *, exact: bool, without_remote: bool, room: bool
-    ) -> list[Solution]:
-        """Return other legal schedules: closed forms, and schedules that need less remote memory.
-
-        Arguments:
-            built: what the recursion chose.
-            exact: whether its tables hold the whole sequence.
-            without_remote: whether schedules that move nothing are still to be solved.
-            room: whether a state fits in remote memory.
-        """
-        families = list(_find_families(self.costs, self.budget, front=self.front))
-        others = [choose_of_families(families, costs=self.costs, choose=self.choose)]
-        if room and exact and _ignores_messages(self.costs):
-            charged = self.build(self.solve(remote=True, messages=True))
-            others += [charged] if charged is not None and self.fits(charged) else []
-        greedy = next((solution for solution in built if not self.fits(solution)), None)
-        limited = self.front and self.budget.remote_bytes is not None
-        local = None
-        if room and without_remote and (greedy is not None or not built or limited):
-            # Schedules that move nothing, where a limit leaves out what the recursion chose.
-            local = self.build(self.solve(remote=False))
-            others.append(local)
-        if greedy is not None and not self.costs.overlaps_compute:
-            others += self._raise_prices(greedy, local)
-        note = ("remote memory is too small for the optimum that uses it",) if greedy is not None else ()
-        return [replace(one, notes=(*one.notes, *note)) for one in others if one is not None]
-
-    def _raise_prices(self, greedy: Solution, local: Solution | None) -> Iterator[Solution]:
-        """Yield schedules for a price of a write that rises until they fit, and then bisects.
-
-        A higher price leaves fewer states in remote memory at once. Each schedule that fits is legal; the
-        best of them need not be optimal.
-        """
-        room = (self.budget.remote_bytes or 0) // self.costs.remote_state_bytes
-        saved = local.totals.seconds - greedy.totals.seconds if local is not None else self.costs.base_seconds
-        low, high, price = 0.0, inf, saved / room
-        for _ in range(_PRICES):
-            candidates = self.solve(remote=True, price=price).candidates
-            if not price or not candidates:
-                return
-            quickest = min(candidates, key=lambda candidate: candidate.extra)
-            solution = make_solution(quickest.build(), costs=self.costs)
-            if self.fits(solution):
-                yield solution
-                high = price
-                if solution.totals.remote_peak_bytes > self.costs.remote_state_bytes * (room - 1):
-                    return
-            else:
-                low = price
-            price = 4 * price if high == inf else (low + high) / 2
-
-
-def _find_families(costs: StepCosts, budget: Budget, *, front: bool = False) -> Iterator[Family]:
-    """Yield schedules that are also legal, and quick to find."""
-    yield find_segments(costs, budget)
-    yield find_periods(costs, budget, front=front)
-    yield find_reread(costs, budget)
-
-
-def _price_all(solved: SolvedProblem, *, costs: StepCosts, is_beaten: IsBeaten) -> list[Solution]:
-    """Return the candidates, whose cost is counted, as schedules; except those that are beaten."""
-    notes = (solved.rounding,) if solved.rounding else ()
-    solutions = list[Solution]()
-    for candidate in solved.candidates:
-        least = candidate.extra if candidate.least_extra is None else candidate.least_extra
-        # Sums in another order may differ.
-        least = (costs.sweep_seconds + least) * (1 - SUM_ROUNDING)
-        if not is_beaten(costs.resident_bytes + candidate.local_bytes, least):
-            solutions.append(make_solution(candidate.build(), costs=costs, notes=notes))
-    return solutions
-
-
-def _play_some(
-    solved: SolvedProblem, *, costs: StepCosts, is_beaten: IsBeaten, most: int
-) -> tuple[list[Solution], int]:
-    """Return candidates whose transfers overlap compute as schedules, and how many of them were simulated.
-
-    Those that are beaten even if all their transfers are hidden are left out. Of more than ``most``, that many
-    are taken, spread evenly.
+    With ``messages``, each state is charged for its message, however cheap it is.
     """
-    notes = (solved.rounding,) if solved.rounding else ()
-    trees = list[Tree]()
-    for candidate in _spread(solved.candidates, _COUNTED * most):
-        tree = candidate.build()
-        least = least_seconds_of(tree, costs=costs) * (1 - SUM_ROUNDING)
-        if not is_beaten(costs.resident_bytes + candidate.local_bytes + 2 * costs.state_bytes, least):
-            trees.append(tree)
-    counted = [tree for tree in trees if not is_played(tree, costs=costs)]
-    played = _spread([tree for tree in trees if is_played(tree, costs=costs)], most)
-    return [make_solution(tree, costs=costs, notes=notes) for tree in [*counted, *played]], len(played)
+    problem = _make_problem(task.costs, task.budget, remote=remote, messages=messages)
+    effort, front = task.effort, task.front
+    if price:
+        problem, effort, front = replace(problem, write=problem.write + price), _LESS[effort], False
+    solved = solve(problem, effort=effort, front=front, progress=task.progress)
+    if solved is None:
+        return SolvedProblem(candidates=[], least_extra=_bound_by_memory(task.costs, task.budget), exact=False)
+    return solved
+
+
+def _fits(task: Task, answer: Answer) -> bool:
+    """Return whether the remote memory is large enough for an answer."""
+    limit = task.budget.remote_bytes
+    return limit is None or answer.totals(task.costs).remote_peak_bytes <= limit
+
+
+def _find_families(task: Task) -> Iterator[Family]:
+    """Yield schedules that are also legal, and quick to find."""
+    yield find_segments(task.costs, task.budget)
+    yield find_periods(task.costs, task.budget, front=task.front)
+    yield find_reread(task.costs, task.budget)
 
 
 def _spread(several: Sequence[_T], most: int) -> Sequence[_T]:
@@ -358,9 +333,9 @@ def _list_bounds_by_memory(costs: StepCosts) -> Iterator[tuple[int, float]]:
     yield from zip((costs.resident_bytes + tops).tolist(), (costs.sweep_seconds + extra).tolist(), strict=True)
 
 
-def _has_room(costs: StepCosts, remote_bytes: int | None) -> bool:
+def _has_room(costs: StepCosts, budget: Budget) -> bool:
     """Return whether a state fits in remote memory."""
-    return remote_bytes is None or remote_bytes >= costs.remote_state_bytes
+    return budget.remote_bytes is None or budget.remote_bytes >= costs.remote_state_bytes
 
 
 #: The recursion ignores a message that costs less than this share of a state's transfer.

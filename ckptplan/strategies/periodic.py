@@ -2,15 +2,31 @@
 
 from __future__ import annotations
 
-from ckptplan.model.budget import Budget
-from ckptplan.model.progress import Progress
+from abc import abstractmethod
+
 from ckptplan.model.step_costs import StepCosts
 from ckptplan.recursion.disk_revolve import find_segments
 from ckptplan.recursion.periodic import find_periods
-from ckptplan.strategies.solved import Choose, Solution, Solved, choose_of_families
+from ckptplan.recursion.problem import Family
+from ckptplan.strategies.answer import Answer
+from ckptplan.strategies.solved import Solved, Task
 
 
-class DiskRevolve(Solved):
+class RevolveInSegments(Solved):
+    """Remote segments, each read once, with Revolve inside, all of whose schedules are priced at once."""
+
+    @abstractmethod
+    def find(self, task: Task) -> Family:
+        """Return the schedules within the budget."""
+
+    def solve(self, task: Task) -> Answer | None:
+        return self.build_best([self.find(task)], task)
+
+    def has_schedule(self, task: Task) -> bool:
+        return len(self.find(task)) > 0
+
+
+class DiskRevolve(RevolveInSegments):
     """Remote checkpoints in the first sweep only, Revolve between them.
 
     Disk-Revolve of Aupy, Herrmann, Hovland and Robert 2016, with one tape at a time, in closed form.
@@ -19,20 +35,8 @@ class DiskRevolve(Solved):
     name = "disk-revolve"
     rank = 9
 
-    def solve(
-        self,
-        *,
-        costs: StepCosts,
-        budget: Budget,
-        choose: Choose,
-        effort: str = "quick",
-        front: bool = False,
-        progress: Progress | None = None,
-    ) -> Solution | None:
-        return choose_of_families([find_segments(costs, budget)], costs=costs, choose=choose)
-
-    def has_schedule(self, *, costs: StepCosts, budget: Budget, effort: str = "quick") -> bool:
-        return len(find_segments(costs, budget)) > 0
+    def find(self, task: Task) -> Family:
+        return find_segments(task.costs, task.budget)
 
     def least_local_bytes(self, costs: StepCosts) -> int:
         # With one tape at a time, keeping all tapes is not an alternative to a slot.
@@ -40,7 +44,7 @@ class DiskRevolve(Solved):
         return costs.resident_bytes + costs.tape_bytes + slot
 
 
-class Periodic(Solved):
+class Periodic(RevolveInSegments):
     """Remote segments of equal length, each read once, with Revolve inside.
 
     Periodic checkpointing of Aupy and Herrmann 2017; a grid of chunks and periods is searched.
@@ -49,20 +53,8 @@ class Periodic(Solved):
     name = "periodic"
     rank = 10
 
-    def solve(
-        self,
-        *,
-        costs: StepCosts,
-        budget: Budget,
-        choose: Choose,
-        effort: str = "quick",
-        front: bool = False,
-        progress: Progress | None = None,
-    ) -> Solution | None:
-        return choose_of_families([find_periods(costs, budget, front=front)], costs=costs, choose=choose)
-
-    def has_schedule(self, *, costs: StepCosts, budget: Budget, effort: str = "quick") -> bool:
-        return len(find_periods(costs, budget, front=False)) > 0
+    def find(self, task: Task) -> Family:
+        return find_periods(task.costs, task.budget, front=task.front)
 
 
 STRATEGIES = (DiskRevolve(), Periodic())

@@ -11,9 +11,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import ClassVar, TypeAlias
 
 from ckptplan.cost.arrays import Integers
-from ckptplan.cost.exact import Cost
+from ckptplan.cost.exact import Cost, cost_of
 from ckptplan.errors import InputError
 from ckptplan.model.budget import Budget
+from ckptplan.model.goal import Model
+from ckptplan.model.prediction import Totals
 from ckptplan.model.record import Parameters
 from ckptplan.model.split import Split
 from ckptplan.model.step_costs import StepCosts
@@ -63,6 +65,16 @@ class Strategy(ABC):
     @abstractmethod
     def actions(self, parameters: Parameters, *, steps: int, splits: Splits = None) -> Iterator[Action]:
         """Yield the actions of a clamped setting's schedule."""
+
+    @abstractmethod
+    def totals(self, parameters: Parameters, *, costs: StepCosts, splits: Splits = None) -> Totals:
+        """Return the cost of a schedule by the exact model. Raises InputError."""
+
+    def cost(self, parameters: Parameters, *, costs: StepCosts, model: Model = "exact") -> Cost:
+        """Return the cost of one setting, as arrays of one element. Raises InputError if it lacks the model."""
+        if model == "paper":
+            raise no_equation(self.name)
+        return cost_of(self.totals(parameters, costs=costs))
 
     def bound_seconds(self, costs: StepCosts, budget: Budget) -> float:
         """Return a lower bound on the seconds of any schedule within the budget, which needs no search."""

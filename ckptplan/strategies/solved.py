@@ -9,22 +9,21 @@ from __future__ import annotations
 from abc import abstractmethod
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from functools import cached_property
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from ckptplan.cost.exact import Cost, cost_of, join_costs
+from ckptplan.cost.exact import Cost, join_costs
 from ckptplan.model.budget import Budget
 from ckptplan.model.prediction import Totals
 from ckptplan.model.progress import Progress
 from ckptplan.model.record import Parameters
-from ckptplan.model.split import Split
 from ckptplan.model.step_costs import StepCosts
 from ckptplan.recursion.pricing import price_tree
-from ckptplan.recursion.problem import Candidate, Family
-from ckptplan.recursion.schedule_tree import Tree, read_tree, write_parameters, write_splits
+from ckptplan.recursion.problem import Family
+from ckptplan.recursion.schedule_tree import Tree, read_tree, write_parameters
 from ckptplan.schedule.actions import Action
+from ckptplan.strategies.answer import Answer
 from ckptplan.strategies.protocol import Splits, Strategy
 
 #: Chooses among schedules with these costs: returns the index of the best, None if none is acceptable.
@@ -34,35 +33,31 @@ IsBeaten = Callable[[int, float], bool]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Solution:
-    """A schedule, as a tree or as decisions, and its cost.
+class Task:
+    """A schedule to find: the one that ``choose`` prefers within ``budget``.
 
-    ``least_seconds`` is a proven lower bound for every schedule within the budget, None if there is none.
-    ``proved`` says that no legal schedule within the limits is better by what the chooser prefers.
+    Arguments:
+        costs: the costs of the elementary actions.
+        budget: the limits of both memories.
+        choose: selects among schedules by their cost.
+        effort: how much work to allow: 'quick' or 'thorough'.
+        front: whether ``choose`` may prefer less memory to less time.
+        progress: called with the work done and the total work.
     """
 
-    parameters: Parameters
-    schedule: Tree | tuple[Split, ...]
-    totals: Totals
-    least_seconds: float | None
-    regular: bool = False
-    notes: tuple[str, ...] = ()
-    proved: bool = False
+    costs: StepCosts
+    budget: Budget
+    choose: Choose
+    effort: str = "quick"
+    front: bool = False
+    progress: Progress | None = None
 
-    @cached_property
-    def splits(self) -> tuple[Split, ...]:
-        """The decisions, which are written when they are asked for."""
-        return write_splits(self.schedule) if isinstance(self.schedule, Tree) else self.schedule
-
-    def settle(self) -> None:
-        """Let go of the table behind the tree, once all schedules that share it have their cost."""
-        if isinstance(self.schedule, Tree):
-            self.schedule.settle()
-
-    @property
-    def cost(self) -> Cost:
-        """The cost as arrays of one element."""
-        return cost_of(self.totals)
+    def best_of(self, answers: Sequence[Answer]) -> Answer | None:
+        """Return the answer that is chosen by the actual costs, None if none is acceptable."""
+        if not answers:
+            return None
+        place = self.choose(join_costs([answer.cost(self.costs) for answer in answers]))
+        return None if place is None else answers[place]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,7 +68,7 @@ class Rung:
     budget is that of the next larger one that any rung lists.
     """
 
-    solutions: Iterable[Solution]
+    answers: Iterable[Answer]
     bounds: Iterable[tuple[int, float]] = ()
 
 
@@ -85,26 +80,8 @@ class Solved(Strategy):
     always_regular = False
 
     @abstractmethod
-    def solve(
-        self,
-        *,
-        costs: StepCosts,
-        budget: Budget,
-        choose: Choose,
-        effort: str = "quick",
-        front: bool = False,
-        progress: Progress | None = None,
-    ) -> Solution | None:
-        """Return the schedule that ``choose`` prefers, None if none fits.
-
-        Arguments:
-            costs: the costs of the elementary actions.
-            budget: the limits of both memories.
-            choose: selects among schedules by their cost.
-            effort: how much work to allow: 'quick' or 'thorough'.
-            front: whether ``choose`` may prefer less memory to less time.
-            progress: called with the work done and the total work.
-        """
+    def solve(self, task: Task) -> Answer | None:
+        """Return the schedule that the task asks for, None if none fits."""
 
     def least_local_bytes(self, costs: StepCosts) -> int:
         """Return the least local memory in bytes with which any schedule exists, whatever the other limits."""
@@ -114,15 +91,7 @@ class Solved(Strategy):
             least = min(least + costs.state_bytes, costs.steps * costs.tape_bytes)
         return costs.resident_bytes + least
 
-    def list_rungs(
-        self,
-        *,
-        costs: StepCosts,
-        remote_bytes: int | None,
-        effort: str = "quick",
-        is_beaten: IsBeaten,
-        progress: Progress | None = None,
-    ) -> Iterator[Rung] | None:
+    def list_rungs(self, task: Task, *, is_beaten: IsBeaten) -> Iterator[Rung] | None:
         """Yield the schedules of all local budgets: what ``solve`` returns for any of them, and maybe others.
 
         They may need more remote memory than there is. Schedules for which ``is_beaten`` is true may be left
@@ -131,23 +100,26 @@ class Solved(Strategy):
         return None
 
     @abstractmethod
-    def has_schedule(self, *, costs: StepCosts, budget: Budget, effort: str = "quick") -> bool:
+    def has_schedule(self, task: Task) -> bool:
         """Return whether ``solve`` finds a schedule within the budget, however long it takes to execute.
 
         Searches call this many times: it builds no schedule and, if possible, fills no table.
         """
 
-    def most_steps(self, costs: StepCosts, budget: Budget, *, effort: str = "quick") -> int:
+    def most_steps(self, task: Task) -> int:
         """Return the longest sequence, up to the given one, that has a schedule; 0 if none has.
 
         All other costs stay the same, including the resident bytes.
         """
 
         def lacks(steps: int) -> bool:
-            shorter = costs.model_copy(update={"steps": steps})
-            return not self.has_schedule(costs=shorter, budget=budget, effort=effort)
+            shorter = task.costs.model_copy(update={"steps": steps})
+            return not self.has_schedule(replace(task, costs=shorter))
 
-        return bisect_left(range(1, costs.steps + 1), True, key=lacks)
+        return bisect_left(range(1, task.costs.steps + 1), True, key=lacks)
+
+    def totals(self, parameters: Parameters, *, costs: StepCosts, splits: Splits = None) -> Totals:
+        return price_tree(read_tree(parameters, splits or (), steps=costs.steps), costs=costs)
 
     def check(self, parameters: Parameters, *, steps: int, splits: Splits = None) -> None:
         super().check(parameters, steps=steps)
@@ -156,94 +128,44 @@ class Solved(Strategy):
     def actions(self, parameters: Parameters, *, steps: int, splits: Splits = None) -> Iterator[Action]:
         return read_tree(parameters, splits or (), steps=steps).actions()
 
+    def answer_with(
+        self, tree: Tree, *, costs: StepCosts, regular: bool = False, notes: tuple[str, ...] = ()
+    ) -> Answer:
+        """Return a schedule with its cost."""
+        return Answer(
+            strategy=self,
+            parameters=write_parameters(tree),
+            solved_at=costs,
+            regular=regular,
+            schedule=tree,
+            solved=price_tree(tree, costs=costs),
+            notes=notes,
+        )
 
-def make_solution(
-    tree: Tree,
-    *,
-    costs: StepCosts,
-    least_seconds: float | None = None,
-    regular: bool = False,
-    notes: tuple[str, ...] = (),
-) -> Solution:
-    """Return a schedule as data, with its cost."""
-    return Solution(
-        parameters=write_parameters(tree),
-        schedule=tree,
-        totals=price_tree(tree, costs=costs),
-        least_seconds=least_seconds,
-        regular=regular,
-        notes=notes,
-    )
+    def build_best(
+        self, families: Sequence[Family], task: Task, *, notes: tuple[str, ...] = ()
+    ) -> Answer | None:
+        """Build and return the schedule that is chosen by the costs known before, None if none is acceptable.
 
-
-def choose_candidate(
-    candidates: Sequence[Candidate], *, costs: StepCosts, choose: Choose, notes: tuple[str, ...] = ()
-) -> Solution | None:
-    """Build and return the candidate that ``choose`` prefers by the costs known before it is built."""
-
-    def build(place: int) -> Solution:
-        chosen = candidates[place]
-        return make_solution(chosen.build(), costs=costs, regular=chosen.regular, notes=notes)
-
-    return _choose_built(_estimate_costs(candidates, costs), build, choose)
-
-
-def choose_of_families(families: Sequence[Family], *, costs: StepCosts, choose: Choose) -> Solution | None:
-    """Build and return the schedule of some families that ``choose`` prefers, None if none is acceptable."""
-    starts = np.cumsum([0, *map(len, families)])
-
-    def build(place: int) -> Solution:
-        which = int(np.searchsorted(starts, place, side="right")) - 1
-        family, index = families[which], place - int(starts[which])
-        return make_solution(family.build(index), costs=costs, regular=bool(family.regular[index]))
-
-    return _choose_built(join_costs([family.cost for family in families]), build, choose)
-
-
-def _choose_built(cost: Cost, build: Callable[[int], Solution], choose: Choose) -> Solution | None:
-    """Build the schedule that ``choose`` prefers by ``cost``.
-
-    If it exceeds a limit once it is built, as messages add to its cost, faster ones are tried.
-    """
-    places = np.arange(len(cost.seconds))
-    for _ in range(_TRIES):
-        place = choose(cost.take(places)) if len(places) else None
-        if place is None:
-            return None
-        best = int(places[place])
-        solution = build(best)
-        places = places[cost.seconds[places] < cost.seconds[best]]
-        if not len(places) or choose(solution.cost) is not None:
-            return solution
-    return None
+        If it exceeds a limit once it is built, as messages add to its cost, faster ones are tried.
+        """
+        cost = join_costs([family.cost for family in families])
+        starts = np.cumsum([0, *map(len, families)])
+        places = np.arange(len(cost.seconds))
+        for _ in range(_TRIES):
+            place = task.choose(cost.take(places)) if len(places) else None
+            if place is None:
+                return None
+            best = int(places[place])
+            which = int(np.searchsorted(starts, best, side="right")) - 1
+            family, index = families[which], best - int(starts[which])
+            answer = self.answer_with(
+                family.build(index), costs=task.costs, regular=bool(family.regular[index]), notes=notes
+            )
+            places = places[cost.seconds[places] < cost.seconds[best]]
+            if not len(places) or task.choose(answer.cost(task.costs)) is not None:
+                return answer
+        return None
 
 
 _TRIES = 20
-
-
-def _estimate_costs(candidates: Sequence[Candidate], costs: StepCosts) -> Cost:
-    remote_states = np.array([candidate.remote_states for candidate in candidates], dtype=np.int64)
-    local_bytes = np.array([candidate.local_bytes for candidate in candidates], dtype=np.int64)
-    return Cost(
-        seconds=costs.sweep_seconds + np.array([candidate.extra for candidate in candidates]),
-        local_peak_bytes=local_bytes + costs.resident_bytes,
-        remote_peak_bytes=remote_states * costs.remote_state_bytes,
-    )
-
-
-def best_solution(choose: Choose, solutions: Sequence[Solution]) -> Solution | None:
-    """Return the solution that ``choose`` prefers by the actual costs."""
-    if not solutions:
-        return None
-    place = choose(join_costs([solution.cost for solution in solutions]))
-    return None if place is None else solutions[place]
-
-
-def prefer_quickest(budget: Budget) -> Choose:
-    """Return a chooser of the fastest schedule within a budget."""
-
-    def choose(cost: Cost) -> int | None:
-        fits = cost.within(budget)
-        return int(np.argmin(np.where(fits, cost.seconds, np.inf))) if fits.any() else None
-
-    return choose

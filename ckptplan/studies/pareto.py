@@ -28,15 +28,14 @@ from ckptplan.model.step_costs import StepCosts
 from ckptplan.model.workload import Workload
 from ckptplan.planning.optimize import Ranking, rank_strategies
 from ckptplan.planning.request import LimitWishes, Request, read_argument
-from ckptplan.search.adoption import adopt_answer
-from ckptplan.search.answer import Answer, ClosedFormAnswer
 from ckptplan.search.best_setting import Limits
 from ckptplan.search.infeasibility import find_reason
 from ckptplan.search.objective import Knee, least_time
 from ckptplan.search.question import Question, order_of_search
 from ckptplan.search.trace_closed import COARSE, Front, merge_fronts, trace_front
 from ckptplan.search.trace_solved import NO_BOUNDS, LowerBounds, SolvedFront, trace_solved_front
-from ckptplan.strategies.adopted import adopt_columns, can_name
+from ckptplan.strategies.adopted import adopt_answer, adopt_columns, is_adoptable
+from ckptplan.strategies.answer import Answer
 from ckptplan.strategies.closed_form import ClosedForm
 from ckptplan.strategies.protocol import Columns, Strategy
 from ckptplan.strategies.registry import select_strategies
@@ -123,11 +122,12 @@ class ClosedFormAnswers(Sequence[Answer]):
         columns = self.settings.parameters
         parameters = Parameters({name: int(column[index]) for name, column in columns.items()})
         key = least_time(strategy.cost(parameters, costs=costs))
-        return ClosedFormAnswer(
+        return Answer(
             strategy=strategy,
             parameters=parameters,
+            solved_at=costs,
+            regular=strategy.regular(parameters, steps=costs.steps),
             key=tuple(column[0].item() for column in key),
-            steps=costs.steps,
         )
 
 
@@ -160,12 +160,9 @@ class AdoptedAnswers(Sequence[Answer]):
         answer = source.answers[place]
         if source.strategy is self.strategy:
             return answer
-        adopted = adopt_answer(answer, strategy=self.strategy, own=None, objective=least_time, costs=self.costs)
         peak = answer.totals(self.costs).local_peak_bytes
         least = float(self.bounds.within(np.array([peak]))[0])
-        return dataclasses.replace(
-            adopted, solution=dataclasses.replace(adopted.solution, least_seconds=least or None)
-        )
+        return adopt_answer(answer, strategy=self.strategy, least_seconds=least or None)
 
 
 def trace_fronts(question: Question, *, resolution: float) -> list[StrategyFront]:
@@ -174,7 +171,7 @@ def trace_fronts(question: Question, *, resolution: float) -> list[StrategyFront
     A strategy that adopts the schedules of others comes last, and takes over whatever any of them finds: so no
     strategy beats it. It also adopts the strategies that are compared by default, asked for or not.
     """
-    adopts = any(isinstance(one, Solved) and one.adopts_others for one in question.strategies)
+    adopts = any(one.adopts_others for one in question.strategies)
     others = [one for one in select_strategies(None) if adopts and one not in question.strategies]
     traced = sorted([*question.strategies, *others], key=order_of_search)
     closed = [one for one in traced if isinstance(one, ClosedForm)]
@@ -187,13 +184,9 @@ def trace_fronts(question: Question, *, resolution: float) -> list[StrategyFront
         alone = question.for_strategy(strategy).replace(
             progress=None if question.progress is None else stages.report_solve
         )
-        sources = [fronts[one] for one in fronts if strategy.adopts_others and _is_adoptable(one)]
+        sources = [fronts[one] for one in fronts if strategy.adopts_others and is_adoptable(one)]
         fronts[strategy] = _trace_solved(strategy, alone, sources)
     return [fronts[strategy] for strategy in question.strategies]
-
-
-def _is_adoptable(strategy: Strategy) -> bool:
-    return isinstance(strategy, Solved) or (isinstance(strategy, ClosedForm) and can_name(strategy))
 
 
 def _trace_closed_forms(

@@ -40,10 +40,10 @@ from ckptplan.planning.request import (
 )
 from ckptplan.planning.suggestions import explain_infeasible
 from ckptplan.schedule.simulator import play
-from ckptplan.search.answer import Answer, ClosedFormAnswer
-from ckptplan.search.objective import least_time
-from ckptplan.search.preference import Preference
+from ckptplan.search.objective import Preference, least_time
 from ckptplan.search.question import Question
+from ckptplan.strategies.answer import Answer
+from ckptplan.strategies.closed_form import ClosedForm
 from ckptplan.strategies.protocol import Strategy
 from ckptplan.studies.axes import Axis, Value, find_axis
 from ckptplan.units import parse_fraction
@@ -80,9 +80,9 @@ class FixedPlan:
         Then the best plan there takes no longer. (Growing chunks are searched for the one growth that the sizes
         determine, so a setting with another growth is not included.)
         """
-        if not isinstance(self.answer, ClosedFormAnswer):
-            return None
         strategy = self.answer.strategy
+        if not isinstance(strategy, ClosedForm):
+            return None
         box = strategy.candidates(costs=costs, budget=budget)
         setting = strategy.clamp(self.answer.parameters, steps=costs.steps)
         if box is None or any(not box.low[name] <= value <= box.high[name] for name, value in setting.items()):

@@ -14,8 +14,8 @@ from ckptplan.model.step_costs import StepCosts
 from ckptplan.model.workload import ACTION_TIMES
 from ckptplan.planning.optimize import list_proofs
 from ckptplan.planning.request import derive_bound
-from ckptplan.search.answer import Answer
 from ckptplan.search.question import Question
+from ckptplan.strategies.answer import Answer
 from ckptplan.studies.axes import find_axis
 from ckptplan.studies.machines import compare_machines
 from tests.support import CLOSED, SOLVED, ask, calibration, plain_costs, seconds, step_costs

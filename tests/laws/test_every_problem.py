@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from ckptplan.model.budget import Budget
 from ckptplan.model.goal import ObjectiveName
 from ckptplan.model.step_costs import StepCosts
-from ckptplan.search.answer import Answer
 from ckptplan.search.question import Question
+from ckptplan.strategies.answer import Answer
 from ckptplan.strategies.registry import all_strategies
 from tests.support import ask, step_costs
 

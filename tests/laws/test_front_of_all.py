@@ -17,8 +17,8 @@ from ckptplan.model.step_costs import StepCosts
 from ckptplan.recursion import table_problem
 from ckptplan.recursion.disk_revolve import find_segments
 from ckptplan.recursion.pricing import tally
-from ckptplan.search.answer import Answer
 from ckptplan.search.question import Question
+from ckptplan.strategies.answer import Answer
 from ckptplan.studies.pareto import StrategyFront, trace_fronts
 from tests.support import CLOSED, SOLVED, ask, step_costs
 

@@ -24,7 +24,7 @@ from ckptplan.schedule.actions import Action
 from ckptplan.schedule.simulator import Trace, play
 from ckptplan.search.infeasibility import find_reason
 from ckptplan.strategies.registry import select_strategies
-from tests.support import SOLVED, ask, changed, plain_costs, solution_of, step_costs
+from tests.support import SOLVED, ask, changed, plain_costs, step_costs, totals_of
 
 ALL = tuple(select_strategies(["all"]))
 lengths = st.one_of(st.integers(1, 12), st.integers(13, 64))
@@ -115,9 +115,8 @@ def test_a_closed_form_that_the_optimum_takes_over_is_executed_as_it_is(
     winner = ask(costs=costs, budget=budget, strategies=("optimal",)).best()
     if winner is None:
         return
-    solution = solution_of(winner)
-    winner.strategy.check(solution.parameters, steps=costs.steps, splits=solution.splits)
-    actions = winner.strategy.actions(solution.parameters, steps=costs.steps, splits=solution.splits)
+    winner.strategy.check(winner.parameters, steps=costs.steps, splits=winner.splits)
+    actions = winner.strategy.actions(winner.parameters, steps=costs.steps, splits=winner.splits)
     trace = play(actions, costs=costs, budget=budget)
     assert trace.seconds == pytest.approx(winner.totals(costs).seconds, rel=1e-9)
     dearer = changed(costs, recompute_seconds=costs.recompute_seconds + 1)
@@ -162,8 +161,7 @@ def test_memory_that_rounding_wastes_does_not_raise_the_bound(
     costs = two_sizes(steps, state, tape, transfer)
     strategies = tuple(select_strategies(["optimal", "standard", "remote"]))
     answers = ask(costs=costs, budget=Budget(local_bytes=budget), strategies=strategies).rank()
-    bound = next(solution_of(one) for one in answers if one.strategy.name == "optimal")
-    assert bound is not None
+    bound = next(one for one in answers if one.strategy.name == "optimal")
     assert bound.least_seconds is not None
     assert bound.least_seconds <= min(one.key[0] for one in answers) * (1 + 1e-12)
 
@@ -201,7 +199,7 @@ def test_with_little_remote_memory_the_optimum_uses_what_there_is() -> None:
     winner = ask(costs=costs, budget=budget, strategies=ALL).best()
     assert winner is not None
     assert winner.strategy.name == "optimal"
-    assert solution_of(winner).totals.remote_peak_bytes <= 15
+    assert totals_of(winner).remote_peak_bytes <= 15
     assert winner.key[0] <= 6525
     assert winner.least_seconds == pytest.approx(6447)
 
@@ -215,8 +213,7 @@ def test_long_sequences_in_local_memory_are_revolve(steps: int, remote: int) -> 
     question = ask(costs=costs, budget=budget, strategies=tuple(select_strategies(["optimal", "revolve"])))
     times = {answer.strategy.name: answer.key[0] for answer in question.rank()}
     assert times["optimal"] <= times["revolve"]
-    solution = solution_of(question.replace(strategies=("optimal",)).rank()[0])
-    assert solution is not None
+    solution = question.replace(strategies=("optimal",)).rank()[0]
     assert solution.least_seconds is not None
     if remote == 0:
         assert solution.least_seconds == times["optimal"]
@@ -263,15 +260,14 @@ def test_solved_schedules_are_played_at_their_cost_and_within_their_budget(
     winner = question.best()
     if winner is None:
         return
-    solution = solution_of(winner)
-    assert solution is not None
-    actions = SOLVED[name].actions(solution.parameters, steps=costs.steps, splits=solution.splits)
+    totals = totals_of(winner)
+    actions = SOLVED[name].actions(winner.parameters, steps=costs.steps, splits=winner.splits)
     trace = play(actions, costs=costs, budget=budget)
-    assert trace.seconds == pytest.approx(solution.totals.seconds, rel=1e-12)
-    assert trace.local_peak_bytes == solution.totals.local_peak_bytes
-    assert trace.remote_peak_bytes == solution.totals.remote_peak_bytes
+    assert trace.seconds == pytest.approx(totals.seconds, rel=1e-12)
+    assert trace.local_peak_bytes == totals.local_peak_bytes
+    assert trace.remote_peak_bytes == totals.remote_peak_bytes
     for field in ("recomputed_steps", "remote_writes", "remote_reads", "messages"):
-        assert getattr(trace, field) == getattr(solution.totals, field)
+        assert getattr(trace, field) == getattr(totals, field)
 
 
 @given(costs=step_costs(steps=lengths), less=st.integers(0, 20_000), more=st.integers(0, 20_000))
@@ -344,8 +340,8 @@ def test_long_sequences_beside_compute_are_counted_and_not_played(
     winner = ask(costs=costs, budget=Budget(local_bytes=local), strategies=(SOLVED[name],)).best()
     assert sum(played) <= pricing.MOST_PLAYED
     assert winner is not None
-    solution = solution_of(winner)
-    assert solution.totals.messages == 0 or solution.splits[0].choice in FORMS
+    assert winner.splits is not None
+    assert totals_of(winner).messages == 0 or winner.splits[0].choice in FORMS
 
 
 @pytest.mark.parametrize("name", ["disk-revolve", "optimal", "periodic"])

@@ -10,6 +10,7 @@ import ckptplan
 from ckptplan import HardwareProfile, Infeasible, Workload
 from ckptplan.model.budget import Budget
 from ckptplan.model.step_costs import StepCosts
+from ckptplan.search.objective import least_time
 from tests.support import SOLVED, ask
 
 #: No job below fits with more steps than this.
@@ -57,8 +58,9 @@ def test_a_schedule_is_said_to_be_there_exactly_where_one_is_found(
         overlaps_compute=overlaps,
     )
     budget = Budget(local_bytes=local, remote_bytes=remote)
-    found = ask(costs=costs, budget=budget, strategies=(strategy,)).best()
-    assert strategy.has_schedule(costs=costs, budget=budget) == (found is not None)
+    question = ask(costs=costs, budget=budget, strategies=(strategy,))
+    found = question.best()
+    assert strategy.has_schedule(question.task(least_time)) == (found is not None)
     if found is not None and local is not None:
         assert strategy.least_local_bytes(costs) <= local
 

@@ -13,7 +13,7 @@ from ckptplan.model.goal import ObjectiveName
 from ckptplan.model.step_costs import StepCosts
 from ckptplan.schedule.actions import Action, Free, Save
 from ckptplan.schedule.simulator import play
-from ckptplan.search.answer import Answer
+from ckptplan.strategies.answer import Answer
 from ckptplan.strategies.registry import all_strategies
 from tests.support import ask, plain_costs, step_costs
 

@@ -204,7 +204,7 @@ def test_sizes_that_share_no_unit_are_rounded_up_and_keep_the_budget() -> None:
     found = solve(problem(900, free_bytes=10**6, state_bytes=9973, tape_bytes=31337), effort="quick")
     assert found is not None
     assert not found.exact
-    assert "bytes are lost for each state held" in found.rounding
+    assert "bytes are lost for each state held" in found.notes[0]
     best = min(found.candidates, key=lambda candidate: candidate.extra)
     trace = play(best.build().actions(), costs=plain_costs(900, state_bytes=9973, tape_bytes=31337))
     assert trace.local_peak_bytes <= best.local_bytes <= 10**6

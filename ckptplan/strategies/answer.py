@@ -1,0 +1,92 @@
+"""Defines the answer of a search: a setting of a closed form, or a schedule as a tree of decisions."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from functools import cached_property
+
+from ckptplan.cost import paper
+from ckptplan.cost.exact import Cost, cost_of, overhead
+from ckptplan.model.goal import Model
+from ckptplan.model.prediction import PaperPrediction, Predicted, Totals
+from ckptplan.model.record import Parameters
+from ckptplan.model.split import Split
+from ckptplan.model.step_costs import StepCosts
+from ckptplan.recursion.schedule_tree import Tree, write_splits
+from ckptplan.strategies.protocol import Strategy
+
+#: The totals that a plan states; how often each action occurs follows from its schedule.
+_TOTALS = tuple(
+    field.name for field in fields(Totals) if field.name in {stated.name for stated in fields(Predicted)}
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Answer:
+    """The best setting or schedule of one strategy, at the costs ``solved_at``.
+
+    ``key`` holds the objective's numbers, by which answers are ranked, the most important first; it is empty
+    until the answer is ranked. A ``regular`` schedule can be run by loops with fixed strides, or by a static
+    graph. ``least_seconds`` is a proven lower bound on the seconds of any schedule within the budget, None if
+    there is none. ``notes`` say what the search could not prove. ``proved`` says that no legal schedule within
+    the limits is better by the objective. ``gap`` is 0 unless another setting of a closed form could be better,
+    by at most this share of the key's first entry.
+    """
+
+    strategy: Strategy
+    parameters: Parameters
+    solved_at: StepCosts
+    regular: bool
+    #: The decisions, as a tree or as a plan has them, and their cost; None if the parameters determine both.
+    schedule: Tree | tuple[Split, ...] | None = None
+    solved: Totals | None = None
+    key: tuple[float, ...] = ()
+    least_seconds: float | None = None
+    notes: tuple[str, ...] = ()
+    proved: bool = False
+    gap: float = 0.0
+
+    @cached_property
+    def splits(self) -> tuple[Split, ...] | None:
+        """The decisions of the schedule, which are written when they are asked for; None if it has none."""
+        return write_splits(self.schedule) if isinstance(self.schedule, Tree) else self.schedule
+
+    def settle(self) -> None:
+        """Let go of the table behind the tree, once all schedules that share it have their cost."""
+        if isinstance(self.schedule, Tree):
+            self.schedule.settle()
+
+    def totals(self, costs: StepCosts) -> Totals:
+        """Return the cost of this schedule by the exact model, at any costs of equally many steps."""
+        if self.solved is not None and (costs is self.solved_at or costs == self.solved_at):
+            return self.solved
+        return self.strategy.totals(self.parameters, costs=costs, splits=self.splits)
+
+    def cost(self, costs: StepCosts, model: Model = "exact") -> Cost:
+        """Return the cost by the given model, as arrays of one element.
+
+        Raises InputError if the strategy lacks the model.
+        """
+        if model == "exact":
+            return cost_of(self.totals(costs))
+        return self.strategy.cost(self.parameters, costs=costs, model=model)
+
+    def predicted(self, costs: StepCosts) -> Predicted:
+        """Return the totals as a plan's prediction, with that of the printed equations."""
+        totals = self.totals(costs)
+        return Predicted(
+            **{name: getattr(totals, name) for name in _TOTALS},
+            overhead=max(0.0, float(overhead(totals.seconds, costs.base_seconds))),
+            paper=self._evaluate_paper(costs),
+        )
+
+    def _evaluate_paper(self, costs: StepCosts) -> PaperPrediction | None:
+        if self.strategy.printed is None:
+            return None
+        cost = self.cost(costs, "paper")
+        seconds = float(cost.seconds[0])
+        return PaperPrediction(
+            seconds=seconds,
+            overhead=float(overhead(seconds, paper.base_seconds(costs))),
+            local_peak_bytes=int(cost.local_peak_bytes[0]),
+        )
