@@ -93,7 +93,7 @@ class Question:
     def rank(self) -> list[Answer]:
         """Return the best answer of each strategy that fits: the one to choose first, then the others by key.
 
-        The first is the simplest that no other beats by more than the resolution (``search/preference.py``).
+        The first is the simplest that no other beats by more than the resolution (``search/objective.py``).
         """
         return self._rank_by(self._prefer())
 
