@@ -47,7 +47,7 @@ class FeedBackNet(PlainNet):
 
 
 net = {"plain": PlainNet, "stateful synapse": StatefulSynapseNet, "feedback": FeedBackNet}[model]()
-functional.set_step_mode(net, step_mode="m")
+functional.set_step_mode(net, step_mode="s")
 net.fc = wrap(net.fc, memory="5 MB")
 optimizer = torch.optim.Adam(net.parameters(), lr=2e-2)
 for step in range(20):

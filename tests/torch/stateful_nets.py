@@ -319,15 +319,6 @@ def make_spikingjelly() -> nn.Module:
     )
 
 
-def make_multi_step() -> nn.Module:
-    """The same in multi-step mode, as SpikingJelly's examples are."""
-    net = nn.Sequential(
-        layer.Linear(INPUTS, UNITS), neuron.LIFNode(), layer.Linear(UNITS, 2), neuron.IFNode(v_reset=None)
-    )
-    functional.set_step_mode(net, "m")
-    return net
-
-
 def reset_all(net: Any) -> None:
     """Reset a network by hand or by its library."""
     if hasattr(net, "reset"):
@@ -360,5 +351,4 @@ NETS: dict[str, Callable[[], nn.Module]] = {
     "snnTorch": make_snntorch,
     "snnTorch, recurrent": make_recurrent_snntorch,
     "SpikingJelly": make_spikingjelly,
-    "SpikingJelly, multi-step": make_multi_step,
 }

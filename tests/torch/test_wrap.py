@@ -46,8 +46,6 @@ def compare(ours: nn.Module, theirs: nn.Module) -> None:
 
 def loop(net: Any, inputs: torch.Tensor) -> Any:
     """What a user of the network would write."""
-    if any(getattr(one, "step_mode", "s") == "m" for one in net.modules()):
-        return net(inputs)
     outputs = [net(x) for x in inputs]
     if isinstance(outputs[0], dict):
         return {key: torch.stack([one[key] for one in outputs]) for key in outputs[0]}
@@ -152,7 +150,7 @@ def test_a_library_resets_the_wrapped_network_as_it_does_the_network() -> None:
     first = wrapped(data(20, like=ours))
     import_quietly("snntorch.utils").reset(wrapped)
     torch.testing.assert_close(wrapped(data(20, like=ours)), first)
-    nodes = make("SpikingJelly, multi-step")
+    nodes = make("SpikingJelly")
     again = wrap(nodes, memory="100 kB")
     first = again(data(20))
     functional.reset_net(again)
@@ -304,23 +302,6 @@ def test_cells_of_pytorch_take_a_state_and_return_it() -> None:
         expected.append(state[0])
     torch.testing.assert_close(outputs, torch.stack(expected))
     torch.testing.assert_close(h, expected[-1])
-
-
-def test_a_network_that_mixes_time_steps_in_multi_step_mode_is_refused() -> None:
-    net = nn.Sequential(layer.Linear(INPUTS, UNITS), layer.BatchNorm1d(UNITS), neuron.LIFNode()).double()
-    functional.set_step_mode(net, "m")
-    images = data().unsqueeze(-1)
-    with pytest.raises(InputError, match="several time steps"):
-        wrap(nn.Sequential(Squeeze(), net), memory="1 MB")(images)
-    functional.set_step_mode(net, "s")
-    wrap(net, memory="1 MB")(data()).sum().backward()
-
-
-class Squeeze(nn.Module):
-    """Makes (T, B, N, 1) of (T, B, N, 1): SpikingJelly's batch normalization wants four axes over time."""
-
-    def forward(self, x: torch.Tensor) -> Any:
-        return x.squeeze(-1)
 
 
 class Feedforward(nn.Module):

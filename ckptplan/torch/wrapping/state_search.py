@@ -25,7 +25,6 @@ from ckptplan.torch.surroundings.snapshot import Place, Snapshot, Surroundings
 from ckptplan.torch.trees import flatten
 from ckptplan.torch.trial import MOST_AHEAD, list_versions, measure_slopes
 from ckptplan.torch.wrapping.influences import Influences
-from ckptplan.torch.wrapping.mixed_steps import refuse_mixed_steps
 from ckptplan.torch.wrapping.slots import (
     Slot,
     are_equal_values,
@@ -107,9 +106,6 @@ class _Trial:
         read = self._find_read(slots, end)
         chosen = [slot for slot, one in zip(slots, read, strict=True) if one]
         self._restart(self._world, self._drawn)
-        if self._step.whole and self._last:
-            first = [self._input(number) for number in range(min(self._count, 4))]
-            refuse_mixed_steps(self._step, first, found)
         unsuited = [slot.name for slot in found if slot not in slots]
         unsuited += list_parameters_among(self._surroundings, places)
         if not chosen:
@@ -155,20 +151,12 @@ class _Trial:
         except (InputError, torch.OutOfMemoryError, MemoryError):
             raise
         except Exception as error:
-            if not self._step.whole:
-                shapes = ", ".join(str(tuple(leaf.shape)) for leaf in self._inputs.leaves)
-                error.add_note(
-                    f"ckptplan: raised by the first time step of inputs of shape {shapes}: the first axis is "
-                    "time. Inputs that are the same in each step need no such axis: net(x, steps=100)"
-                )
-                raise
-            raise InputError(
-                f"in multi-step mode fails for a sequence of one time step ({error}), so that it cannot run "
-                "step by step",
-                field="net",
-                accepted="a net without layers that need the whole sequence, as PSN, MaskedPSN, GatedLIFNode "
-                "and temporal attention do; inputs of the shape (T, B, ...) that it takes",
-            ) from error
+            shapes = ", ".join(str(tuple(leaf.shape)) for leaf in self._inputs.leaves)
+            error.add_note(
+                f"ckptplan: raised by the first time step of inputs of shape {shapes}: the first axis is "
+                "time. Inputs that are the same in each step need no such axis: net(x, steps=100)"
+            )
+            raise
 
     def _find_read(self, slots: list[Slot], end: tuple[Snapshot, RandomState]) -> list[bool]:
         """Return of each slot whether the output depends on it, where neurons are active or at the start."""

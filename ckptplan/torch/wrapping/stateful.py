@@ -106,9 +106,6 @@ class StatefulSequence(Wrapped):
         """
         x, step = self._begin(inputs, steps, constants)
         if not torch.is_grad_enabled():
-            if step.whole:
-                # Refuses what would be different step by step.
-                self._search(step, x)
             return self._loop(step, x)
 
         def run(cell: StatefulCell, state: Any) -> tuple[Any, Any]:
@@ -158,6 +155,7 @@ class StatefulSequence(Wrapped):
         """Reset the module; return the inputs of the sequence, and what takes a step."""
         if not inputs:
             raise InputError("are missing", field="inputs", accepted="tensors of shape (T, ...)")
+        _refuse_sequences(self.net)
         if self._reset is not None:
             # ``net.reset`` knows its module; functions of libraries are given it.
             own = getattr(self._reset, "__self__", None) is self.net
@@ -166,7 +164,7 @@ class StatefulSequence(Wrapped):
             leaves, nest = flatten(inputs)
             inputs = nest.fill([leaf.expand(steps, *leaf.shape) for leaf in leaves])
         count_steps(inputs, None)
-        return inputs, ModuleStep(self.net, constants, whole=_takes_sequences(self.net))
+        return inputs, ModuleStep(self.net, constants)
 
     def _name_parameters(self, constants: dict[str, Any]) -> list[torch.Tensor]:
         """Return the tensors that gradients reach besides the module's: they may have graphs of their own."""
@@ -280,10 +278,15 @@ def _find_late_slots(surroundings: Surroundings, places: list[Place]) -> list[Sl
     return [slot for slot in find_slots(surroundings, places) if not slot.name.startswith("cell.initial")]
 
 
-def _takes_sequences(net: torch.nn.Module) -> bool:
-    """Return whether a network of SpikingJelly is in multi-step mode, or has layers that know no other."""
-    return any(
-        vars(one).get(name) == "m" or find_class(one, "spikingjelly", frozenset({"MultiStepModule"}))
-        for one in net.modules()
-        for name in ("_step_mode", "step_mode")
-    )
+def _refuse_sequences(net: torch.nn.Module) -> None:
+    """Raise InputError for layers of SpikingJelly in multi-step mode, or that know no other."""
+    for name, one in net.named_modules():
+        modes = {vars(one).get("_step_mode"), vars(one).get("step_mode")}
+        if "m" in modes or find_class(one, "spikingjelly", frozenset({"MultiStepModule"})):
+            raise InputError(
+                f"has {type(one).__name__}{f' ({name})' if name else ''}, which is in multi-step mode and takes "
+                "whole sequences: a call is one time step",
+                field="net",
+                accepted='functional.set_step_mode(net, "s"), which computes the same, with a time step as its '
+                "input; layers that know no other mode outside of wrap",
+            )

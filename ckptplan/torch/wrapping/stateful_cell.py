@@ -20,26 +20,13 @@ class ModuleStep:
     Arguments:
         net: the module.
         constants: keyword arguments that are the same in each step.
-        whole: whether the module takes sequences; then a step is a sequence of one.
     """
 
-    def __init__(self, net: torch.nn.Module, constants: Mapping[str, Any], *, whole: bool) -> None:
-        self.net, self.constants, self.whole = net, dict(constants), whole
+    def __init__(self, net: torch.nn.Module, constants: Mapping[str, Any]) -> None:
+        self.net, self.constants = net, dict(constants)
 
     def __call__(self, x: tuple[Any, ...]) -> Any:
-        if not self.whole:
-            return self.net(*x, **self.constants)
-        leaves, nest = flatten(x)
-        outputs, form = flatten(self.net(*nest.fill([leaf[None] for leaf in leaves]), **self.constants))
-        for output in outputs:
-            if output.dim() == 0 or len(output) != 1:
-                raise InputError(
-                    f"is in multi-step mode, and returns {tuple(output.shape)} for a sequence of one time step",
-                    field="net",
-                    accepted="outputs with time as the first axis: the mean over time goes outside of wrap; or "
-                    'single-step mode: functional.set_step_mode(net, "s")',
-                )
-        return form.fill([output[0] for output in outputs])
+        return self.net(*x, **self.constants)
 
 
 class LateGraph(InputError):  # noqa: N818 - what it is, not what it says
@@ -86,7 +73,7 @@ class StatefulCell(torch.nn.Module, SlotCell):
         super().__init__()
         # As a child, so that its parameters and its surroundings are found; and what it is given.
         self.module, self.constants, self.initial = step.net, step.constants, initial
-        self.whole, self.checks_graphs = step.whole, checks_graphs
+        self.checks_graphs = checks_graphs
         self._step, self._slots, self._others = step, tuple(slots), tuple(others)
 
     @property
