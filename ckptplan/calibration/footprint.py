@@ -16,7 +16,7 @@ from ckptplan.model.workload import DERIVED, Basis
 from ckptplan.planning.playback import make_schedule
 from ckptplan.torch.chunk_cell import ChunkCell
 from ckptplan.torch.chunk_engine import MOST_WORKING
-from ckptplan.torch.sizes import measured_sizes
+from ckptplan.torch.measurement import measured_sizes
 from ckptplan.torch.trees import byte_size, flatten
 from ckptplan.units import format_share
 

@@ -29,7 +29,8 @@ from ckptplan.schedule.schedule import Schedule
 from ckptplan.schedule.timeline import Event
 from ckptplan.torch import Compile, PlanMismatch, bptt
 from ckptplan.torch.compiled.steps import CompileFallback
-from ckptplan.torch.executor import Executor, Observer
+from ckptplan.torch.engine import Observer
+from ckptplan.torch.executor import Executor
 from ckptplan.torch.inputs import iterate_steps, make_sequence
 from ckptplan.torch.meters import Clock, LiveBytes, choose_clock, measure_allocated
 

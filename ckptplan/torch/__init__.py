@@ -17,9 +17,9 @@ from ckptplan.torch.chunk_cell import ChunkCell
 from ckptplan.torch.compiled.steps import CompileFallback
 from ckptplan.torch.compiling.options import Compile
 from ckptplan.torch.lif import LIF
+from ckptplan.torch.measurement import Sizes, measured_sizes
 from ckptplan.torch.memory import OutOfMemory
-from ckptplan.torch.planned import Result
-from ckptplan.torch.sizes import Sizes, measured_sizes
+from ckptplan.torch.run import Result
 from ckptplan.torch.wrapping.wrap import wrap
 
 __all__ = [

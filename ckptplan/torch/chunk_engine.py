@@ -12,6 +12,7 @@ import torch
 
 from ckptplan.torch.chunk_cell import ChunkCell, SavedOutputs, reverse_chunk
 from ckptplan.torch.engine import Engine, Incoming, Tape
+from ckptplan.torch.fit import Gauge
 from ckptplan.torch.gradients import Gradient, Gradients, compute_gradients
 from ckptplan.torch.graphs import as_graph_roots
 from ckptplan.torch.inputs import Sequence
@@ -142,11 +143,14 @@ class ChunkEngine(Engine):
         device: torch.device,
         chunk: int,
         room: int | None,
+        again: bool,
+        gauge: Gauge | None = None,
     ) -> None:
         self.cell = cell.for_sequence()
         self.inputs, self.steps, self.outputs = inputs, steps, outputs
-        outputs.saved = True
-        self.parameters, self.gradients = parameters, gradients
+        self.parameters, self.gradients, self.gauge = parameters, gradients, gauge
+        #: Whether steps may run again or be reversed.
+        self.again = again
         self.wants_inputs = any(input_gradients)
         self.device = device
         self.working = MOST_WORKING if room is None else min(max(room // _SHARE, 4), MOST_WORKING)

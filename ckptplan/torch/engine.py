@@ -8,10 +8,13 @@ from typing import Any
 
 import torch
 
+from ckptplan.schedule.actions import Action
 from ckptplan.torch.fit import Gauge
 from ckptplan.torch.gradients import Gradients
 
 Cell = Callable[[Any, Any], tuple[Any, Any]]
+#: Called with each action when it is done, and with its executor.
+Observer = Callable[[Action, Any], None]
 #: Gradients of the results of the outputs, i.e. of stacked outputs or of the loss.
 Incoming = tuple[torch.Tensor | None, ...]
 
@@ -33,8 +36,6 @@ class Engine(ABC):
 
     cell: Any
     gradients: Gradients
-    #: Whether steps may run again or be reversed.
-    again = True
     #: Measures the first recorded steps; None if nothing is measured (any more).
     gauge: Gauge | None = None
 

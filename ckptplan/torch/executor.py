@@ -6,7 +6,6 @@ Backward; the rest runs when the gradient of the result is available.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from time import perf_counter
 from typing import Any
 
@@ -16,7 +15,7 @@ from ckptplan.errors import InputError
 from ckptplan.execution.lookahead import Lookahead
 from ckptplan.schedule.actions import Action, Advance, Backward, Free, Load, Record, Save, Tier, Transfer
 from ckptplan.torch.ambient import Autocast, Generators
-from ckptplan.torch.engine import Engine, Incoming, Tape
+from ckptplan.torch.engine import Engine, Incoming, Observer, Tape
 from ckptplan.torch.gradients import Gradient
 from ckptplan.torch.losses import Outputs
 from ckptplan.torch.meters import Clock
@@ -24,9 +23,6 @@ from ckptplan.torch.sequence_watch import SequenceWatch
 from ckptplan.torch.stores import Checkpoint, Store
 from ckptplan.torch.trees import Leaves, flatten
 from ckptplan.torch.verify import Verifier
-
-#: Called with each action when it is done.
-Observer = Callable[[Action, "Executor"], None]
 
 
 class Executor:
@@ -61,7 +57,7 @@ class Executor:
     ) -> None:
         self.engine, self.outputs, self.steps, self.stores = engine, outputs, steps, stores
         self.generators, self.autocast, self.observer, self._watch = generators, autocast, observer, watch
-        self.verifier = outputs.verifier = verifier
+        self.verifier = verifier
         self.tapes: list[Tape] = []
         #: Steps that have run at least once.
         self.frontier = 0
@@ -113,8 +109,6 @@ class Executor:
 
     def forward_only(self) -> None:
         """Run all steps without checkpoints or tapes."""
-        self.engine.again = False
-        self.verifier = self.outputs.verifier = None
         self._advance(0, self.steps)
         with torch.no_grad():
             self.outputs.finish(self.state)
@@ -178,11 +172,13 @@ class Executor:
     # Steps
 
     def _advance(self, start: int, stop: int) -> None:
+        self._check_before(stop)
         with self.autocast.cast_anew():
             self.state = self.engine.advance(self.state, start, stop, known=self.frontier)
         self._ran(stop)
 
     def _record(self, start: int, stop: int) -> None:
+        self._check_before(stop)
         if self._watch is not None and self.frontier:
             self._watch.guard()
         with self.autocast.cast_anew():
@@ -190,10 +186,13 @@ class Executor:
         self.tapes.append(tape)
         self._ran(stop)
 
+    def _check_before(self, stop: int) -> None:
+        """Look for hidden state before the last steps run, when the plan holds least: checkpoints alone."""
+        if self._watch is not None and 0 < self.frontier < stop == self.steps:
+            self._watch.check(self.state, self.frontier)
+
     def _ran(self, stop: int) -> None:
         self.frontier = max(self.frontier, stop)
-        if self._watch is not None and self.frontier < self.steps:
-            self._watch.note_action(self.state, stop)
         if stop == self.steps:
             leaves, self.end = flatten(self.state)
             self.final = tuple(leaf.detach() for leaf in leaves)

@@ -45,6 +45,8 @@ class Observations:
     #: What the first two steps changed, and which of it held tensors with a graph.
     changed: list[Place]
     with_graph: set[Place]
+    #: What only the first step changed, and without a graph, as masks and other caches.
+    made: list[Place]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,6 +100,7 @@ class FirstSteps:
         # What the first step makes and the second leaves alone is made once, as masks and other caches are.
         # With a graph, such a cache would be part of each chunk's graph.
         places = [*lasting, *(place for place in made if place in with_graph and place not in lasting)]
+        caches = [place for place in made if place not in places]
         refuse_hidden_state(take_second, surroundings, end, places, second.result)
         surroundings.put_back(end)
         _refuse_outer_graph(second.outer, name_graphs(self.things))
@@ -109,6 +112,7 @@ class FirstSteps:
             temporary=len(first.uses.keys() - shared.keys()),
             changed=changed,
             with_graph=with_graph,
+            made=caches,
         )
 
     def _run_first_again(self, state: Any, drawn: RandomState, first: StepResult) -> _Examined:

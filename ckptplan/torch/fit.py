@@ -19,6 +19,7 @@ from ckptplan.errors import InputError, PlanMismatch
 from ckptplan.model.plan import Plan
 from ckptplan.planning.playback import actions
 from ckptplan.schedule.simulator import play
+from ckptplan.torch.compiled.steps import count_frames
 from ckptplan.torch.graphs import count_node_bytes, count_saved_bytes, find_saved_tensors
 from ckptplan.torch.trees import Leaves, byte_size, flatten
 from ckptplan.units import format_bytes
@@ -153,10 +154,10 @@ class Gauge:
         if self.strict and self.message is not None:
             raise _refuse(self.message)
 
-    def warn(self, *, stacklevel: int) -> None:
-        """Warn if the plan does not fit; ``stacklevel`` counts from the caller."""
+    def warn(self) -> None:
+        """Warn if the plan does not fit, where code outside of ckptplan and PyTorch called."""
         if self.message is not None and not self.strict:
-            warnings.warn(self.message, PlanMismatch, stacklevel=stacklevel + 1)
+            warnings.warn(self.message, PlanMismatch, stacklevel=count_frames())
 
 
 def _are_plain(tensors: Iterable[torch.Tensor]) -> bool:

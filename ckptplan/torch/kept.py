@@ -19,7 +19,7 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, TypeAlias
 
@@ -31,7 +31,6 @@ from ckptplan.torch.ambient import Autocast
 from ckptplan.torch.inputs import GivenInputs, Sequence
 from ckptplan.torch.surroundings.holders import Holder
 from ckptplan.torch.surroundings.signature import Signature
-from ckptplan.torch.surroundings.snapshot import Place
 from ckptplan.torch.surroundings.walk import Reached, walk
 from ckptplan.torch.trees import flatten
 
@@ -44,8 +43,10 @@ _HOOKS_OF_ALL = tuple(
     if name.startswith("_global_") and isinstance(value, dict)
 )
 _SIMPLE = (bool, int, float, str, type(None))
-#: A place by the number of its holder, and the key within.
-PlaceNumber: TypeAlias = tuple[int, Any]
+#: Where steps write: a holder, and a key within.
+HeldPlace: TypeAlias = tuple[Holder, Any]
+#: The same by the number of the holder.
+_PlaceNumber: TypeAlias = tuple[int, Any]
 
 
 class StaleFindingsError(InputError):
@@ -54,15 +55,36 @@ class StaleFindingsError(InputError):
 
 @dataclass(frozen=True, kw_only=True)
 class Findings:
-    """What a trial and a sequence showed; objects by their numbers in the walk."""
+    """What a trial and a sequence showed."""
 
     #: The tensors requiring a gradient that steps use.
+    used: tuple[torch.Tensor, ...]
+    #: The cell and the losses, if they are modules, and all modules that were called.
+    modules: tuple[torch.nn.Module, ...]
+    #: The number of tensors requiring a gradient that each step creates.
+    temporary: int
+    #: Of the results of a step.
+    device: torch.device
+    #: What steps change, what of it holds tensors with a graph after a step, and what only the first step
+    #: changes, without a graph: caches.
+    changed: tuple[HeldPlace, ...]
+    with_graph: tuple[HeldPlace, ...]
+    made: tuple[HeldPlace, ...]
+
+    def with_changes(self, changed: Iterable[HeldPlace], with_graph: Iterable[HeldPlace]) -> Findings:
+        """Return the findings with what a sequence has changed besides."""
+        return replace(self, changed=(*self.changed, *changed), with_graph=tuple(with_graph))
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Numbered:
+    """Findings by the numbers that things and holders have in a walk, so that nothing is kept alive."""
+
     used: tuple[int, ...]
     modules: tuple[int, ...]
+    places: tuple[frozenset[_PlaceNumber], ...]
     temporary: int
     device: torch.device
-    changed: frozenset[PlaceNumber]
-    with_graph: frozenset[PlaceNumber]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,30 +110,72 @@ class Situation:
 
 _lock = threading.Lock()
 #: With the weak references whose ids are part of the key: an id stays theirs as long as these live.
-_kept: OrderedDict[Any, tuple[Findings, tuple[Any, ...]]] = OrderedDict()
+_kept: OrderedDict[Any, tuple[_Numbered, tuple[Any, ...]]] = OrderedDict()
 
 
 def recall(situation: Situation) -> Findings | None:
-    """Return what was found in an equal situation, None if nothing was."""
+    """Return what was found in an equal situation, with the objects of this one, None if nothing was."""
     key = situation.key
     with _lock:
         if key is None or key not in _kept:
             return None
         _kept.move_to_end(key)
-        return _kept[key][0]
+        numbered = _kept[key][0]
+    things, holders = situation.signature.things, situation.reached.holders
+    changed, with_graph, made = (
+        tuple((holders[number], key) for number, key in places) for places in numbered.places
+    )
+    return Findings(
+        used=tuple(things[number] for number in numbered.used),
+        modules=tuple(things[number] for number in numbered.modules),
+        temporary=numbered.temporary,
+        device=numbered.device,
+        changed=changed,
+        with_graph=with_graph,
+        made=made,
+    )
 
 
 def keep(situation: Situation, findings: Findings) -> None:
-    """Keep the findings for equal situations."""
+    """Keep the findings for equal situations, unless they are of objects that the walk has not met."""
     key = situation.key
-    if key is None:
+    numbered = None if key is None else _number(situation, findings)
+    if numbered is None:
         return
     with _lock:
         # An old key must go with its references.
         _kept.pop(key, None)
-        _kept[key] = findings, tuple(situation.signature.references)
+        _kept[key] = numbered, tuple(situation.signature.references)
         while len(_kept) > _MOST:
             _kept.popitem(last=False)
+
+
+def _number(situation: Situation, findings: Findings) -> _Numbered | None:
+    numbers = {id(thing): number for number, thing in enumerate(situation.signature.things)}
+    holders = {one.identity: number for number, one in enumerate(situation.reached.holders)}
+    try:
+        return _Numbered(
+            used=tuple(numbers[id(one)] for one in findings.used),
+            modules=tuple(numbers[id(one)] for one in findings.modules),
+            temporary=findings.temporary,
+            device=findings.device,
+            places=tuple(
+                _number_places(holders, places)
+                for places in (findings.changed, findings.with_graph, findings.made)
+            ),
+        )
+    except KeyError:
+        return None
+
+
+def _number_places(
+    holders: Mapping[tuple[Any, ...], int], places: Iterable[HeldPlace]
+) -> frozenset[_PlaceNumber]:
+    numbers = frozenset((holders[holder.identity], key) for holder, key in places)
+    if not all(type(key) in _SIMPLE for _, key in numbers):
+        # It would be kept alive.
+        raise KeyError
+    return numbers
 
 
 def forget(situation: Situation) -> None:
@@ -181,59 +245,3 @@ def _read_modes() -> tuple[Any, ...]:
         torch._C._len_torch_function_stack(),
         torch._C._len_torch_dispatch_stack(),
     )
-
-
-def number_findings(
-    situation: Situation,
-    *,
-    used: Iterable[torch.Tensor],
-    modules: Iterable[torch.nn.Module],
-    temporary: int,
-    device: torch.device,
-    changed: Iterable[tuple[Holder, Any]],
-    with_graph: Iterable[tuple[Holder, Any]],
-) -> Findings | None:
-    """Return findings by numbers; None if one of the objects is not among what a walk has met.
-
-    Arguments:
-        situation: what the walk met.
-        used: tensors requiring a gradient that steps use.
-        modules: those that were called.
-        temporary: the number of tensors requiring a gradient that each step creates.
-        device: of the results of a step.
-        changed: holders with the keys that change in steps.
-        with_graph: those of them that hold tensors with a graph.
-    """
-    numbers = {id(thing): number for number, thing in enumerate(situation.signature.things)}
-    holders = {_identify(one): number for number, one in enumerate(situation.reached.holders)}
-    try:
-        return Findings(
-            used=tuple(numbers[id(one)] for one in used),
-            modules=tuple(numbers[id(one)] for one in modules),
-            temporary=temporary,
-            device=device,
-            changed=_number_places(holders, changed),
-            with_graph=_number_places(holders, with_graph),
-        )
-    except KeyError:
-        return None
-
-
-def _identify(holder: Holder) -> tuple[Any, ...]:
-    # Functions may use different names of one module.
-    return type(holder), id(holder.thing), getattr(holder, "names", None)
-
-
-def _number_places(
-    holders: Mapping[tuple[Any, ...], int], places: Iterable[tuple[Holder, Any]]
-) -> frozenset[PlaceNumber]:
-    numbers = frozenset((holders[_identify(holder)], key) for holder, key in places)
-    if not all(type(key) in _SIMPLE for _, key in numbers):
-        # It would be kept alive.
-        raise KeyError
-    return numbers
-
-
-def find_places(reached: Reached, numbers: Iterable[PlaceNumber]) -> set[Place]:
-    """Return the places of some numbers."""
-    return {Place(number, key, reached.holders[number].name_of(key)) for number, key in numbers}

@@ -30,12 +30,12 @@ class Outputs(ABC):
     at_once = 1
     #: Whether ``finish`` adds anything.
     finishes = False
-    #: Compares what is computed again with what it was; None if nothing is compared.
-    verifier: Verifier | None = None
-    #: Whether outputs that are taken again were saved, so that they cannot differ.
-    saved = False
-    #: The compiled piece that steps run in, None if they run as they are written.
-    piece: Any = None
+
+    def __init__(self, *, verifier: Verifier | None = None, saved: bool = False) -> None:
+        #: Compares what is computed again with what it was; None if nothing is compared.
+        self.verifier = verifier
+        #: Whether outputs that are taken again were saved, so that they cannot differ.
+        self.saved = saved
 
     @abstractmethod
     def take(self, start: int, outputs: Sequence[Any], *, first_time: bool) -> Terms:
@@ -65,7 +65,8 @@ class Outputs(ABC):
 class StackedOutputs(Outputs):
     """Keeps the outputs, stacked over time."""
 
-    def __init__(self, *, steps: int) -> None:
+    def __init__(self, *, steps: int, **options: Any) -> None:
+        super().__init__(**options)
         self.steps = steps
         self.leaves: Leaves = ()
         self.structure: Structure | None = None
@@ -170,10 +171,12 @@ class SummedLoss(Outputs):
     def __init__(
         self,
         *,
-        loss: Callable[[int, Any], torch.Tensor] | None,
-        chunk_loss: Callable[[int, Any], torch.Tensor] | None,
-        final_loss: Callable[[Any], torch.Tensor] | None,
+        loss: Callable[[int, Any], torch.Tensor] | None = None,
+        chunk_loss: Callable[[int, Any], torch.Tensor] | None = None,
+        final_loss: Callable[[Any], torch.Tensor] | None = None,
+        **options: Any,
     ) -> None:
+        super().__init__(**options)
         self.loss, self.chunk_loss, self.final_loss = loss, chunk_loss, final_loss
         # Enough steps for efficient matrix products, and few enough not to affect the memory of a plan.
         self.at_once = 1 if chunk_loss is None else 16

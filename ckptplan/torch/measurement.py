@@ -1,26 +1,33 @@
-"""Measures what a plan needs to know of a call: sizes and times of its steps, and the memory beside them."""
+"""Measures what a plan needs to know of a call: sizes and times of its steps, and the memory beside them.
+
+The first steps of the call run under small schedules, each time from the same surroundings.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Self
 
 import torch
 
+from ckptplan.errors import InputError
 from ckptplan.schedule.actions import Action, Advance, Backward, Free, Load, Record, Save, Tier
 from ckptplan.schedule.schedule import Schedule
+from ckptplan.torch.call import Call, Losses
 from ckptplan.torch.chunk_cell import ChunkCell
 from ckptplan.torch.executor import Executor
 from ckptplan.torch.gradients import suspend_hooks
 from ckptplan.torch.graphs import find_graph_leaves
 from ckptplan.torch.inputs import make_sequence
+from ckptplan.torch.kept import StaleFindingsError
+from ckptplan.torch.losses import StackedOutputs, SummedLoss
 from ckptplan.torch.meters import LiveBytes
-from ckptplan.torch.parameters import list_parameters
-from ckptplan.torch.planned import Result, bptt_planned
+from ckptplan.torch.probe import probe
+from ckptplan.torch.run import MakeOutputs, Run, bptt_planned
 from ckptplan.torch.sequence_watch import leave_as_found
-from ckptplan.torch.sizes import Sizes, copy_roots, measured_sizes
 from ckptplan.torch.trees import Leaves, byte_size, flatten
 
 #: Steps that are timed, at most; of cells that run chunks, the longest piece that they run at a time.
@@ -34,13 +41,19 @@ _AMPLE = 100_000
 
 
 @dataclass(frozen=True, kw_only=True)
-class Measurement:
-    """Bytes and seconds of a call, for any number of steps."""
+class Sizes:
+    """Sizes in bytes, as the fields of a ``Workload`` of one unit."""
 
     state_bytes: int
     tape_bytes: int
-    #: Outputs that a cell saves for the whole sequence, such as spikes.
+    #: Outputs that a cell saves for the whole sequence, such as spikes; zero for most cells.
     resident_bytes_per_step: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Measurement(Sizes):
+    """Bytes and seconds of a call, for any number of steps."""
+
     #: The output of one step.
     output_bytes: int
     #: What a run takes besides checkpoints, tapes and outputs: gradients of parameters, the tensors of a step.
@@ -55,23 +68,120 @@ class Measurement:
     steps: int
 
 
-class OutputSize:
-    """A loss of a step that notes the bytes of its output."""
+class FirstRuns(AbstractContextManager["FirstRuns"]):
+    """Runs the first steps of a call under small schedules, forward and backward.
 
-    def __init__(self, loss: Callable[[int, Any], torch.Tensor] | None) -> None:
-        self.loss, self.bytes = loss, 0
+    Within the context, the surroundings are as they were before each run; afterwards, too. All runs share a
+    trial, and hidden state is not looked for: the call itself will.
+    """
 
-    def __call__(self, step: int, output: Any) -> torch.Tensor:
-        leaves = flatten(output)[0]
-        self.bytes = byte_size(leaves)
-        if self.loss is not None:
-            return self.loss(step, output)
-        floats = [leaf.float().sum() for leaf in leaves if leaf.is_floating_point()]
-        return torch.stack(floats).sum() if floats else torch.zeros(())
+    def __init__(
+        self,
+        cell: Any,
+        inputs: Any,
+        state: Any,
+        *,
+        losses: Losses,
+        steps: int,
+        device: torch.device,
+        **options: Any,
+    ) -> None:
+        self._cell, self._losses, self._device, self._options = cell, losses, device, options
+        self._inputs, self._steps = inputs, steps
+        given, structure = flatten(state)
+        # The graph of a state that is carried on belongs to the caller.
+        self._state = structure.fill(copy_roots(given))
+        self._stack = ExitStack()
+        #: Of the latest run the bytes of the gradients of parameters and inputs, and of an output that is kept.
+        self.parameter_bytes = self.input_bytes = self.output_bytes = 0
+        #: The bytes of the state after it.
+        self.state_bytes = 0
+
+    def __enter__(self) -> Self:
+        self._stack.enter_context(torch.enable_grad())
+        self._stack.enter_context(self._left_as_found())
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+    def _left_as_found(self) -> AbstractContextManager[None]:
+        return leave_as_found({"cell": self._cell, **self._losses}, device=self._device)
+
+    def run(
+        self,
+        count: int,
+        actions: Iterable[Action],
+        observer: Callable[[Action, Executor], None] | None = None,
+        *,
+        meter: Callable[[], AbstractContextManager[Any]] = nullcontext,
+    ) -> Any:
+        """Run actions of so many steps within a meter, and return that."""
+        call = self._make_call(count, actions, observer)
+        make = partial(SummedLoss, **self._losses) if self._losses else partial(StackedOutputs, steps=count)
+        with self._left_as_found():
+            try:
+                return self._run_once(call, make, count, meter, anew=False)
+            except StaleFindingsError:
+                return self._run_once(call, make, count, meter, anew=True)
+
+    def _make_call(
+        self, count: int, actions: Iterable[Action], observer: Callable[[Action, Executor], None] | None
+    ) -> Call:
+        inputs = self._inputs
+        if not callable(inputs):
+            pieces, nest = make_sequence(inputs, steps=self._steps).piece(0, count)
+            inputs = nest.fill(copy_roots(pieces))
+        plan = Schedule(steps=count, actions=tuple(actions), local_states=_AMPLE, chunk_size=count)
+        return Call(
+            cell=self._cell,
+            inputs=inputs,
+            state=self._state,
+            plan=plan,
+            losses=self._losses,
+            observer=observer,
+            **self._options,
+        )
+
+    def _run_once(
+        self,
+        call: Call,
+        make: MakeOutputs,
+        count: int,
+        meter: Callable[[], AbstractContextManager[Any]],
+        *,
+        anew: bool,
+    ) -> Any:
+        probed = probe(call, anew=anew)
+        with meter() as found:
+            self._execute(Run.of(call, probed, make, checks=False), count)
+        return found
+
+    def _execute(self, run: Run, count: int) -> None:
+        results = run.execute()
+        ends = [one for one in results if one.requires_grad]
+        named, pieces = run.call.parameters, run.call.leaves
+        # What named tensors were computed from belongs to the caller.
+        leaves = [*find_graph_leaves(ends, until=named), *(one for one in named if one.grad_fn is not None)]
+        others = [one for one in leaves if all(one is not piece for piece in pieces)]
+        if not leaves:
+            raise InputError(
+                "has nothing that requires a gradient, so that no tape is kept",
+                field="cell",
+                accepted="a cell with parameters, parameters=[...], inputs or a state that require a gradient",
+            )
+        self.parameter_bytes = byte_size(others)
+        self.input_bytes = byte_size([one for one in run.call.sequence.leaves if one.requires_grad])
+        place = len(results) - sum(run.executor.end.is_tensor)
+        self.output_bytes = 0 if self._losses else byte_size(results[:place]) // count
+        self.state_bytes = byte_size(results[place:])
+        wanted = [one for one in results[:place] if one.requires_grad] or ends
+        with suspend_hooks(leaves):
+            torch.autograd.grad(wanted, leaves, [torch.ones_like(one) for one in wanted], allow_unused=True)
 
 
 def measure_call(
-    cell: Any, inputs: Any, state: Any, *, losses: Mapping[str, Any], steps: int, limit: int, **options: Any
+    cell: Any, inputs: Any, state: Any, *, losses: Losses, steps: int, limit: int, **options: Any
 ) -> Measurement:
     """Run the first steps of a call, forward and backward, and leave everything as it was. Raises InputError.
 
@@ -88,67 +198,118 @@ def measure_call(
         options: other arguments of ``bptt``.
     """
     count = choose_count(cell, state, steps=steps, limit=limit)
-    given, structure = flatten(state)
-    # The graph of a state that is carried on belongs to the caller.
-    state = structure.fill(copy_roots(given))
-    named = list_parameters(options.get("parameters", ()))
-    output = OutputSize(losses.get("loss"))
-    parameters = 0
-    used = dict(losses) if "chunk_loss" in losses else {**losses, "loss": output}
     sequence = make_sequence(inputs, steps=steps)
-
-    def begin(number: int) -> tuple[Leaves, Any]:
-        pieces, nest = sequence.piece(0, number)
-        leaves = tuple(copy_roots(pieces))
-        return leaves, nest.fill(leaves)
-
-    def run(number: int, actions: tuple[Action, ...], observer: Any = None) -> Result:
-        pieces, first = begin(number)
-        plan = Schedule(steps=number, actions=actions, local_states=_AMPLE, chunk_size=number)
-        result = bptt_planned(cell, first, state, plan=plan, observer=observer, **used, **options)
-        # What named tensors were computed from belongs to the caller.
-        leaves = list(find_graph_leaves([result.loss], until=named))
-        leaves += [one for one in named if one.grad_fn is not None]
-        nonlocal parameters
-        parameters = byte_size([one for one in leaves if all(one is not piece for piece in pieces)])
-        with suspend_hooks(leaves):
-            torch.autograd.grad(result.loss, leaves, allow_unused=True)
-        return result
-
-    pieces, first = begin(count)
-    device = find_device((*flatten(state)[0], *pieces))
-    with torch.enable_grad(), leave_as_found({"cell": cell, **losses}, device=device):
-        sizes = _measure_sizes(cell, first, state, count=count, begin=begin, **used, **options)
+    device = find_device((*flatten(state)[0], *sequence.leaves))
+    with FirstRuns(cell, inputs, state, losses=losses, steps=steps, device=device, **options) as runs:
+        seen = Recordings()
+        chunks = isinstance(cell, ChunkCell)
+        with _eager():
+            # What is kept for later calls, as weights of digests, is not counted, whichever call is the first.
+            runs.run(min(2, steps), _reverse_halves(min(2, steps)))
+            actions = _reverse_halves(count) if chunks or count < _COUNTED else _REVERSE_COUNTED
+            live = runs.run(count, actions, seen, meter=LiveBytes)
+        _refuse_empty(sequence.leaves, seen)
+        sizes, known = seen.find_sizes(runs.state_bytes, count)
+        # Those of the inputs are kept for the whole sequence, and so are outputs with their gradients.
+        known += runs.input_bytes + 2 * count * runs.output_bytes
+        parameters = runs.parameter_bytes
         most = min(_PIECE if isinstance(cell, ChunkCell) else _STEPS, steps)
         timed = max(count, min(most, limit // (2 * sizes.tape_bytes)))
         seconds = ActionSeconds(device)
-        run(
-            timed,
-            (
-                *(Save(0, Tier.LOCAL), Advance(0, timed), Load(0, Tier.LOCAL), Free(0, Tier.LOCAL)),
-                *(Record(0, timed), Backward(0, timed)),
-            ),
-            seconds,
-        )
-        half = max(1, count // 2)
-        with _eager(), LiveBytes() as live:
-            run(count, tuple(_reverse_by(half, count)))
-    known = half * sizes.tape_bytes + count * sizes.resident_bytes_per_step
-    known += (2 if count > half else 1) * sizes.state_bytes
-    # Those of the inputs are kept for the whole sequence.
-    known += byte_size([one for one in pieces if one.requires_grad])
+        runs.run(timed, run_twice(timed) if chunks or timed < 2 else _reverse_halves(timed), seconds)
     return Measurement(
         **vars(sizes),
-        output_bytes=output.bytes,
+        output_bytes=runs.output_bytes,
         # Gradients are handed over as copies, if others hold them, too.
         workspace_bytes=max(0, live.peak - known) + parameters,
         parameter_bytes=2 * parameters,
-        forward_seconds=seconds.of[Advance] / timed,
-        record_seconds=seconds.of[Record] / timed,
-        backward_seconds=seconds.of[Backward] / timed,
+        forward_seconds=seconds.a_step(Advance),
+        record_seconds=seconds.a_step(Record),
+        backward_seconds=seconds.a_step(Backward),
         counted=count,
         steps=timed,
     )
+
+
+def measured_sizes(cell: Any, inputs: Any, state: Any, loss: Any = None, **more: Any) -> Sizes:
+    """Run the first steps under autograd and count the storages they keep. Arguments are those of ``bptt``.
+
+    ``Workload(**vars(measured_sizes(...)), name=..., steps=..., units=1, ...)`` also needs times; for plans
+    that move nothing, only their ratios matter. Spikes are counted as they fire in the first steps; they take
+    at most one bit per neuron and step. Raises InputError.
+    """
+    leaves = () if callable(inputs) else flatten(inputs)[0]
+    length = len(leaves[0]) if leaves and leaves[0].dim() else 2
+    steps = min(_STEPS, length)
+    pieces, nest = make_sequence(inputs, steps=length).piece(0, steps)
+    seen = Recordings()
+    first = nest.fill(copy_roots(pieces))
+    if loss is None and not any(name.endswith("loss") for name in more):
+        loss = _sum
+    at_once = Schedule(steps=steps, actions=(Record(0, steps), Backward(0, steps)), local_states=steps)
+    things = {"cell": cell, "loss": loss, **more}
+    with torch.enable_grad(), leave_as_found(things, device=pieces[0].device if pieces else None):
+        result = bptt_planned(cell, first, state, loss, plan=at_once, observer=seen, **more)
+    if not seen.tapes:
+        raise InputError(
+            "has nothing that requires a gradient, so that no tape is kept",
+            field="cell",
+            accepted="a cell with parameters, parameters=[...], or inputs or a state that require a gradient",
+        )
+    _refuse_empty(pieces, seen)
+    return seen.find_sizes(byte_size(flatten(result.state)[0]), steps)[0]
+
+
+def _refuse_empty(pieces: Leaves, seen: Recordings) -> None:
+    if not seen.tapes[0][1] and not any(piece.numel() for piece in pieces):
+        raise InputError(
+            f"have no elements: the shape of a step is {tuple(pieces[0].shape[1:])}",
+            field="inputs",
+            accepted="a batch of at least one",
+        )
+
+
+def _sum(_: int, output: Any) -> torch.Tensor:
+    leaves = [torch.view_as_real(leaf) if leaf.is_complex() else leaf for leaf in flatten(output)[0]]
+    return torch.stack([leaf.float().sum() for leaf in leaves]).sum()
+
+
+def copy_roots(leaves: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    """Return tensors outside of any graph, which require a gradient if the given ones do."""
+    return [leaf.detach().requires_grad_(leaf.requires_grad) for leaf in leaves]
+
+
+class Recordings:
+    """An observer that notes the bytes of each tape, and of outputs that are saved for the whole sequence."""
+
+    def __init__(self) -> None:
+        #: For each recording its steps and bytes.
+        self.tapes: list[tuple[int, int]] = []
+        self._saved = 0
+
+    def __call__(self, action: Action, executor: Executor) -> None:
+        self._saved = max(self._saved, executor.engine.saved_bytes)
+        if isinstance(action, Record):
+            self.tapes.append((action.stop - action.start, executor.tapes[-1].bytes))
+
+    def find_sizes(self, state: int, steps: int) -> tuple[Sizes, int]:
+        """Return sizes for a state of so many bytes, and the bytes that a plan counts where most are alive.
+
+        What each recording holds once, such as weights in another type, is no part of the tape of a step, if
+        there are recordings of two lengths: of one step, and at last of several, beside one of the step before.
+        """
+        (few, least), (many, most) = self.tapes[0], self.tapes[-1]
+        if len(self.tapes) < 3:
+            each = -(-least // few)
+            alive = few * each + (2 if len(self.tapes) > 1 else 1) * state
+        else:
+            each = -(-(most - least) // (many - few))
+            # Of two recordings that exist at a time, a plan counts what one holds once.
+            alive = self.tapes[1][1] + most - max(0, least - few * each)
+        sizes = Sizes(
+            state_bytes=state, tape_bytes=max(1, each), resident_bytes_per_step=-(-self._saved // steps)
+        )
+        return sizes, alive + self._saved
 
 
 def choose_count(cell: Any, state: Any, *, steps: int, limit: int) -> int:
@@ -162,34 +323,32 @@ def choose_count(cell: Any, state: Any, *, steps: int, limit: int) -> int:
     return min(_COUNTED_WIDE if wide else _COUNTED_NARROW, steps)
 
 
-def _measure_sizes(
-    cell: Any, first: Any, state: Any, *, count: int, begin: Callable[[int], tuple[Leaves, Any]], **more: Any
-) -> Sizes:
-    """Return the sizes of a step; what a recording holds once is no part of its tape."""
-    sizes = measured_sizes(cell, first, state, **more)
-    few = count // 2
-    if isinstance(cell, ChunkCell) or few < 1:
-        return sizes
-    fewer = measured_sizes(cell, begin(few)[1], state, **more)
-    added = -(-(count * sizes.tape_bytes - few * fewer.tape_bytes) // (count - few))
-    return replace(sizes, tape_bytes=max(1, added))
+#: Steps of which one is recorded by itself, and two after another one, when gradients are there.
+_REVERSE_COUNTED: tuple[Action, ...] = (
+    *(Save(0, Tier.LOCAL), Advance(0, 3), Record(3, 4), Backward(3, 4), Load(0, Tier.LOCAL)),
+    *(Free(0, Tier.LOCAL), Record(0, 1), Record(1, 3), Backward(1, 3), Backward(0, 1)),
+)
 
 
-def _reverse_by(length: int, count: int) -> Iterator[Action]:
-    """Yield the actions that reverse so many steps at a time, from one checkpoint."""
-    yield Save(0, Tier.LOCAL)
-    for stop in range(count, 0, -length):
-        start = max(0, stop - length)
-        if stop < count:
-            yield Load(0, Tier.LOCAL)
-        if start:
-            yield Advance(0, start)
-        else:
-            yield Free(0, Tier.LOCAL)
-        yield from (Record(start, stop), Backward(start, stop))
+def _reverse_halves(count: int) -> Iterator[Action]:
+    """Yield the actions that reverse so many steps in two halves, from one checkpoint."""
+    half = count // 2
+    if half:
+        yield from (Save(0, Tier.LOCAL), Advance(0, half))
+    yield from (Record(half, count), Backward(half, count))
+    if half:
+        yield from (Load(0, Tier.LOCAL), Free(0, Tier.LOCAL), Record(0, half), Backward(0, half))
 
 
-def find_device(leaves: Sequence[torch.Tensor]) -> torch.device:
+def run_twice(count: int) -> tuple[Action, ...]:
+    """Return the actions of so many steps that run once without a tape, and once with one."""
+    return (
+        *(Save(0, Tier.LOCAL), Advance(0, count), Load(0, Tier.LOCAL), Free(0, Tier.LOCAL)),
+        *(Record(0, count), Backward(0, count)),
+    )
+
+
+def find_device(leaves: Leaves | Sequence[torch.Tensor]) -> torch.device:
     """Return the device of tensors: the first that is not the CPU, if there is one."""
     return next((leaf.device for leaf in leaves if leaf.device.type != "cpu"), torch.device("cpu"))
 
@@ -203,14 +362,21 @@ class ActionSeconds:
 
     def __init__(self, device: torch.device) -> None:
         self._device = device if device.type == "cuda" else None
-        self.of: dict[type[Action], float] = {}
+        self._of: dict[type[Action], tuple[int, float]] = {}
 
     def __call__(self, action: Action, executor: Executor) -> None:
         # A process that uses no GPU must not begin to: that takes memory there, and fails if it was forked.
         if torch.cuda.is_initialized():
             torch.cuda.synchronize(self._device)
         spent = max(executor.clock() - executor.began, 1e-9)
-        self.of[type(action)] = self.of.get(type(action), 0.0) + spent
+        if isinstance(action, Advance | Record | Backward):
+            steps, seconds = self._of.get(type(action), (0, 0.0))
+            self._of[type(action)] = steps + action.stop - action.start, seconds + spent
+
+    def a_step(self, kind: type[Action]) -> float:
+        """Return the seconds of a step."""
+        steps, seconds = self._of[kind]
+        return seconds / steps
 
 
 @contextmanager

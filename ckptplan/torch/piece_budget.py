@@ -15,7 +15,7 @@ import torch
 from ckptplan.errors import InputError
 from ckptplan.model.plan import Plan
 from ckptplan.planning.playback import schedule_of
-from ckptplan.schedule.actions import Action, Advance, Backward, Free, Load, Record, Save, Tier, Transfer
+from ckptplan.schedule.actions import Action, Advance, Backward, Free, Load, Record, Save, Transfer
 from ckptplan.schedule.schedule import Schedule
 from ckptplan.torch.budget import (
     count_kept,
@@ -32,23 +32,20 @@ from ckptplan.torch.compiling.build import Built
 from ckptplan.torch.compiling.options import Compile
 from ckptplan.torch.compiling.prepare import find_piece, is_known
 from ckptplan.torch.compiling.request import PieceRequest
-from ckptplan.torch.executor import Executor
-from ckptplan.torch.gradients import suspend_hooks
-from ckptplan.torch.graphs import find_graph_leaves
 from ckptplan.torch.inputs import make_sequence
 from ckptplan.torch.measurement import (
     ActionSeconds,
+    FirstRuns,
     Measurement,
-    OutputSize,
+    Recordings,
     find_device,
     measure_call,
+    run_twice,
 )
 from ckptplan.torch.meters import measure_allocated
 from ckptplan.torch.parameters import list_parameters
-from ckptplan.torch.planned import bptt_planned
 from ckptplan.torch.sequence_watch import leave_as_found
-from ckptplan.torch.sizes import copy_roots
-from ckptplan.torch.trees import byte_size, flatten
+from ckptplan.torch.trees import flatten
 
 _log = logging.getLogger("ckptplan.torch")
 #: Measurements that are kept: they live as long as the pieces.
@@ -187,19 +184,6 @@ def stretch(schedule: Schedule, piece: int, steps: int) -> Schedule:
     )
 
 
-class _TapeBytes(ActionSeconds):
-    """An observer that adds up times, and notes the bytes of the tape."""
-
-    def __init__(self, device: torch.device) -> None:
-        super().__init__(device)
-        self.tape = 0
-
-    def __call__(self, action: Action, executor: Executor) -> None:
-        super().__call__(action, executor)
-        if isinstance(action, Record):
-            self.tape = executor.tapes[-1].bytes
-
-
 def _measure(
     built: Built, request: PieceRequest, written: Measurement, options: Mapping[str, Any]
 ) -> Measurement:
@@ -217,45 +201,35 @@ def _measure(
 def _measure_anew(
     piece: CompiledPiece, request: PieceRequest, written: Measurement, options: Mapping[str, Any]
 ) -> Measurement:
-    count = piece.steps
+    count, seen, seconds = piece.steps, Recordings(), ActionSeconds(request.device)
     pieces, nest = request.inputs.piece(0, count)
-    inputs = nest.fill(copy_roots(pieces))
-    output = OutputSize(request.losses.get("loss"))
-    used = dict(request.losses) if request.losses else {"loss": output}
-
-    def run(actions: tuple[Action, ...], observer: Any = None) -> int:
-        plan = Schedule(steps=count, actions=actions, chunk_size=count)
-        result = bptt_planned(
-            request.cell, inputs, state, plan=plan, observer=observer, compile=piece, **used, **options
-        )
-        leaves = list(find_graph_leaves([result.loss], until=request.parameters))
-        leaves += [one for one in request.parameters if one.grad_fn is not None]
-        with suspend_hooks(leaves):
-            torch.autograd.grad(result.loss, leaves, allow_unused=True)
-        return byte_size(leaves)
-
-    again = (
-        *(Save(0, Tier.LOCAL), Advance(0, count), Load(0, Tier.LOCAL), Free(0, Tier.LOCAL)),
-        *(Record(0, count), Backward(0, count)),
-    )
-    with torch.enable_grad(), leave_as_found(request.things, device=request.device):
-        with torch.no_grad():
-            # The state after some steps is of the form that was compiled.
-            state = run_with_outputs(request.cell, None, SHIFT, request.state, inputs)[1]
-        run(again)
-        seconds = _TapeBytes(request.device)
-        run(again, seconds)
-        with measure_allocated(request.device) as allocated:
-            parameters = run(again)
-    state_bytes = written.state_bytes
+    with torch.no_grad(), leave_as_found(request.things, device=request.device):
+        inputs = nest.fill([leaf.detach() for leaf in pieces])
+        # The state after some steps is of the form that was compiled.
+        state = run_with_outputs(request.cell, None, SHIFT, request.state, inputs)[1]
+    with FirstRuns(
+        request.cell,
+        request.inputs,
+        state,
+        losses=request.losses,
+        steps=request.steps,
+        device=request.device,
+        compile=piece,
+        **options,
+    ) as runs:
+        runs.run(count, run_twice(count), seen)
+        runs.run(count, run_twice(count), seconds)
+        allocated = runs.run(count, run_twice(count), meter=partial(measure_allocated, request.device))
+    (_, tape), *_ = seen.tapes
+    known = tape + 2 * written.state_bytes + 2 * count * runs.output_bytes
     return replace(
         written,
-        tape_bytes=seconds.tape,
+        tape_bytes=tape,
         resident_bytes_per_step=0,
-        workspace_bytes=max(0, allocated.peak - seconds.tape - 2 * state_bytes) + parameters,
-        forward_seconds=seconds.of[Advance],
-        record_seconds=seconds.of[Record],
-        backward_seconds=seconds.of[Backward],
+        workspace_bytes=max(0, allocated.peak - known) + runs.parameter_bytes,
+        forward_seconds=count * seconds.a_step(Advance),
+        record_seconds=count * seconds.a_step(Record),
+        backward_seconds=count * seconds.a_step(Backward),
         counted=count,
         steps=count,
     )

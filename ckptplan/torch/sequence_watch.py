@@ -20,50 +20,46 @@ from ckptplan.torch.hidden import (
     refuse_hidden_state,
     refuse_lost_changes,
 )
-from ckptplan.torch.kept import StaleFindingsError
+from ckptplan.torch.kept import HeldPlace, StaleFindingsError
 from ckptplan.torch.leftovers import guard_leftovers
-from ckptplan.torch.surroundings.holders import Content, Holder
+from ckptplan.torch.probe import Probed
+from ckptplan.torch.surroundings.holders import Content
 from ckptplan.torch.surroundings.number_holders import ArrayHolder, GradientHolder, TensorHolder
 from ckptplan.torch.surroundings.snapshot import Place, Snapshot, Surroundings, holds_graph
 from ckptplan.torch.surroundings.walk import walk
-from ckptplan.torch.trial import StepResult, Trial, detach_state
+from ckptplan.torch.trial import StepResult, detach_state
 
 
 class SequenceWatch:
     """The surroundings of one sequence, from before its first step until its gradients are there.
 
     Arguments:
-        surroundings: what the cell and the losses can reach.
+        probed: what is known of the steps, and of what the cell and the losses can reach.
         state: the initial state.
-        before: the contents of the surroundings before the first step.
-        with_graph: the places that held tensors with a graph in the trial.
-        trial: runs single steps aside.
         generators: the random generators.
         forgives_noise: whether a step that differs from itself, with nothing changed, is none of hidden state.
-        roots: leaves that require a gradient, from which a plain loop computes what steps leave behind.
-        expected: what steps changed in earlier calls, holders with keys, if there was no trial in this one.
+        checks: whether hidden state is looked for.
     """
 
     def __init__(
         self,
         *,
-        surroundings: Surroundings,
+        probed: Probed,
         state: Any,
-        before: Snapshot,
-        with_graph: Collection[Place],
-        trial: Trial,
         generators: Generators,
         forgives_noise: bool,
-        roots: Sequence[torch.Tensor],
-        expected: Iterable[tuple[Holder, Any]] | None = None,
+        checks: bool = True,
     ) -> None:
-        self._surroundings, self._with_graph = surroundings, set(with_graph)
-        self._before: Snapshot | None = before
-        self._roots = roots
-        self._expected = None if expected is None else {(id(holder.thing), key) for holder, key in expected}
-        #: What the sweep changed, and whether it was found out that no later step reads it.
-        self.swept: tuple[tuple[Holder, Any], ...] = ()
-        self.checked = False
+        found = probed.found
+        self._surroundings, self._trial = probed.surroundings, probed.trial
+        self._before: Snapshot | None = probed.before
+        self._roots, self._checks = probed.roots, checks
+        self._with_graph = set(self._surroundings.list_places(found.with_graph))
+        self._caches = _identify(found.made)
+        #: What steps changed in earlier calls, if there was no trial in this one.
+        self._expected = _identify(found.changed) if probed.recalled else None
+        #: What the sweep changed.
+        self.swept: tuple[HeldPlace, ...] = ()
         self._swept_places: list[Place] = []
         #: Whether all is as it was before the first step, after a refusal.
         self.restored = False
@@ -71,9 +67,11 @@ class SequenceWatch:
         self.when_refused: Callable[[], object] = int
         #: The numbers of holders that the sweep made.
         self._made: list[int] = []
-        self._trial, self._generators, self._forgives_noise = trial, generators, forgives_noise
+        self._generators, self._forgives_noise = generators, forgives_noise
         self._drawn = generators.state()
-        self._early: Snapshot | None = None
+        #: The surroundings when hidden state was looked for, and what was looked at.
+        self._checked: Snapshot = ()
+        self._known: set[Place] = set()
         #: A state, and the step that runs from it.
         self._start = state, 0
         #: The contents, before the first step, of the holders that the sweep changed.
@@ -83,19 +81,17 @@ class SequenceWatch:
         #: The ids of tensors that steps write.
         self.written: frozenset[int] = frozenset()
 
-    def note_action(self, state: Any, step: int) -> None:
-        """Remember the surroundings after the first action, if steps are left, which run from ``step`` on."""
-        if self._early is not None or self._before is None:
-            return
-        self._early = self._surroundings.take()
-        if changed := self._surroundings.list_changes(self._before, self._early):
-            if self._surroundings.find_more(changed):
-                self._early = self._surroundings.take()
-            # Networks are more active here than at the start.
+    def check(self, state: Any, step: int) -> None:
+        """Look for hidden state in what steps have changed so far; ``step`` runs next, from ``state``.
+
+        Networks are more active here than at the start. Raises InputError.
+        """
+        if self._checks:
             self._start = detach_state(state), step
+            self._checked = self._refuse_hidden(self._surroundings.take())
 
     @property
-    def with_graph(self) -> list[tuple[Holder, Any]]:
+    def with_graph(self) -> list[HeldPlace]:
         """The places that hold tensors with a graph after a step: holders with keys."""
         return [(self._surroundings.holders[place.holder], place.key) for place in self._with_graph]
 
@@ -106,45 +102,66 @@ class SequenceWatch:
     def end_sweep(self) -> None:
         """Find what the sweep changed. Raises InputError if steps read it."""
         surroundings, now = self._surroundings, self._surroundings.take()
-        before, self._before = self._before, None
+        before = self._before
         assert before is not None  # noqa: S101 - a sweep ends once
-        changed = surroundings.list_changes(before, now)
-        unexpected = self._list_unexpected(changed)
-        if unexpected and all(surroundings.can_return(place, before) for place in unexpected):
-            self._before = before
-            raise StaleFindingsError("a step changed what none had changed before", field="cell or loss")
-        self.swept = tuple((surroundings.holders[place.holder], place.key) for place in changed)
         known = len(before)
-        if surroundings.find_more(changed):
-            now = surroundings.take()
+        if self._checked:
+            # What changes in the last steps only, be there their tapes or not.
+            now = self._refuse_hidden(now)
+        changed = surroundings.list_changes(before, now)
+        if not self._checked:
+            self._refuse_stale(changed, before)
+            if surroundings.find_more(changed):
+                now = surroundings.take()
+        refuse_changed_parameters(surroundings, changed)
+        self.swept = tuple((surroundings.holders[place.holder], place.key) for place in changed)
         self._made = [
             number
             for number, holder in enumerate(surroundings.holders[known:], known)
             if not isinstance(holder, TensorHolder) or holder.small
         ]
-        refuse_changed_parameters(surroundings, changed)
         self._changed = {place.holder: before[place.holder] for place in changed}
         self._swept_places = changed
-        if changed and self._early is not None:
-            lasting = list(dict.fromkeys((*surroundings.list_changes(self._early, now), *unexpected)))
-            self.checked = set(changed) <= set(lasting)
-            refuse_lost_changes(surroundings, lasting)
-            self._refuse_hidden(now, lasting)
         guard_leftovers(surroundings, changed, with_graph=self._with_graph, roots=self._roots)
         values = (surroundings.value_of(place) for place in changed)
         self.written = frozenset(id(one) for one in values if isinstance(one, torch.Tensor))
-        self._early = None
         self._left = _leave_out(surroundings, now, changed)
+
+    def _refuse_stale(self, changed: list[Place], before: Snapshot) -> None:
+        """Raise InputError for changes that an earlier call did not show, if all can be put back."""
+        unexpected = self._list_unexpected(changed)
+        if unexpected and all(self._surroundings.can_return(place, before) for place in unexpected):
+            raise StaleFindingsError("a step changed what none had changed before", field="cell or loss")
 
     def _list_unexpected(self, changed: list[Place]) -> list[Place]:
         if self._expected is None:
             return []
-        holders = self._surroundings.holders
-        return [
-            place for place in changed if (id(holders[place.holder].thing), place.key) not in self._expected
-        ]
+        return [place for place in changed if self._identify(place) not in self._expected]
 
-    def _refuse_hidden(self, world: Snapshot, places: list[Place]) -> None:
+    def _identify(self, place: Place) -> tuple[Any, Any]:
+        return self._surroundings.holders[place.holder].identity, place.key
+
+    def _refuse_hidden(self, now: Snapshot) -> Snapshot:
+        """Raise InputError if steps read what they changed; return the contents of all, with what they made."""
+        surroundings, before = self._surroundings, self._before
+        assert before is not None  # noqa: S101 - before the end of the sweep
+        changed = surroundings.list_changes(before, now)
+        self._refuse_stale(changed, before)
+        found = surroundings.list_changes(self._checked, now)
+        if surroundings.find_more(dict.fromkeys((*changed, *found))):
+            now = surroundings.take()
+        places = [
+            place
+            for place in dict.fromkeys((*changed, *found))
+            if place not in self._known and self._identify(place) not in self._caches
+        ]
+        self._known |= set(places)
+        refuse_lost_changes(surroundings, places)
+        if places:
+            self._try_places(now, places)
+        return now
+
+    def _try_places(self, world: Snapshot, places: list[Place]) -> None:
         surroundings, drawn = self._surroundings, self._generators.state()
 
         def take() -> StepResult:
@@ -180,7 +197,7 @@ class SequenceWatch:
             self._generators.restore(self._drawn)
             raise
         finally:
-            self._before = self._early = None
+            self._before, self._checked = None, ()
             self._start = None, 0
 
     @contextmanager
@@ -223,6 +240,10 @@ class SequenceWatch:
             f"{', '.join(names)} changed between the forward and the backward pass, so that steps cannot be "
             "run again as they were"
         )
+
+
+def _identify(places: Iterable[HeldPlace]) -> frozenset[tuple[Any, Any]]:
+    return frozenset((holder.identity, key) for holder, key in places)
 
 
 def _leave_out(

@@ -50,10 +50,11 @@ class StepEngine(Engine):
         gradients: Gradients,
         input_gradients: tuple[bool, ...],
         temporary: int,
+        gauge: Gauge | None = None,
     ) -> None:
         self.cell, self.inputs, self.steps, self.outputs = cell, inputs, steps, outputs
         self.parameters, self.gradients, self.input_gradients = parameters, gradients, input_gradients
-        self.temporary = temporary
+        self.temporary, self.gauge = temporary, gauge
         #: Whether a step that runs without a tape has returned a state with a graph (by ``enable_grad``).
         self._leaks = False
 

@@ -8,7 +8,7 @@ such things: what a step returns does not tell.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from collections.abc import Sequence as SequenceOf
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
@@ -102,11 +102,11 @@ class StepResult:
 
 @dataclass(frozen=True, kw_only=True)
 class Trial:
-    """Single steps of a cell with their losses; ``losses`` is None if there are none."""
+    """Single steps of a cell with their losses, by the names of their arguments."""
 
     cell: Callable[..., Any]
     inputs: Sequence
-    losses: SummedLoss | None
+    losses: Mapping[str, Any]
     generators: Generators
 
     def take(self, state: Any, step: int) -> StepResult:
@@ -151,12 +151,11 @@ class Trial:
 
     def _take_losses(self, step: int, state: Any, output: Any) -> list[torch.Tensor]:
         """Return the losses of a step, and of a state if it were the last one. Raises InputError."""
-        losses = self.losses
-        if losses is None:
+        if not self.losses:
             return []
         leaves = flatten(output)[0]
         versions = list_versions(leaves)
-        fresh = SummedLoss(loss=losses.loss, chunk_loss=losses.chunk_loss, final_loss=losses.final_loss)
+        fresh = SummedLoss(**self.losses)
         terms = fresh.take(step, [output], first_time=True)
         if versions != list_versions(leaves):
             raise InputError(
@@ -169,7 +168,7 @@ class Trial:
     @property
     def loss_field(self) -> str:
         """The argument that losses of steps are given as."""
-        return "chunk_loss" if self.losses is not None and self.losses.chunk_loss is not None else "loss"
+        return "chunk_loss" if "chunk_loss" in self.losses else "loss"
 
 
 def copy_leaves(leaves: Leaves) -> Leaves:

@@ -33,7 +33,6 @@ class CompiledEngine(StepEngine):
     def __init__(self, *, piece: CompiledPiece, loss: Any, **options: Any) -> None:
         super().__init__(**options)
         self.piece, self.loss = piece, loss
-        self.outputs.piece = piece
 
     def advance(self, state: Any, start: int, stop: int, *, known: int) -> Any:
         with self.piece.settings():

@@ -53,10 +53,10 @@ class NotCompiled:
     def warn(self, *, what: str = "steps") -> None:
         """Say what runs uncompiled, and why, where code outside of ckptplan and PyTorch called."""
         text = f"the {what} run uncompiled: {self.text}"
-        warnings.warn(text, CompileFallback, stacklevel=_count_frames())
+        warnings.warn(text, CompileFallback, stacklevel=count_frames())
 
 
-def _count_frames() -> int:
+def count_frames() -> int:
     """Return the stack level of the caller's caller that is neither of ckptplan nor of PyTorch."""
     frame, level = sys._getframe(1), 1
     while frame.f_back is not None and frame.f_globals["__name__"].partition(".")[0] in ("ckptplan", "torch"):

@@ -40,6 +40,11 @@ class Holder(ABC):
     def __init__(self, name: str, thing: Any) -> None:
         self.name, self.thing = name, thing
 
+    @property
+    def identity(self) -> tuple[Any, ...]:
+        """What tells it from other holders, as long as what it holds is alive."""
+        return type(self), id(self.thing)
+
     @abstractmethod
     def read(self, *, copies: bool) -> Content:
         """Return the present content; ``copies`` asks for numbers of tensors, not only versions."""
@@ -164,6 +169,11 @@ class NamesHolder(NamedValues):
     def __init__(self, name: str, thing: dict[str, Any], names: Iterable[str]) -> None:
         super().__init__(name, thing)
         self.names = tuple(names)
+
+    @property
+    def identity(self) -> tuple[Any, ...]:
+        # Functions may use different names of one module.
+        return (*super().identity, self.names)
 
     def read(self, *, copies: bool) -> Content:
         del copies

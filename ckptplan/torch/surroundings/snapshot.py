@@ -136,16 +136,16 @@ class Surroundings:
         )
 
     def take_without_copies(self, before: Snapshot, *, but: Container[int]) -> Snapshot:
-        """Remember the present contents, with the earlier copies of the tensors ``but``."""
+        """Remember the present contents, with the earlier copies of the tensors of holders with some ids."""
         return tuple(
-            one if number in but and isinstance(holder, TensorHolder) else holder.read(copies=False)
-            for number, (holder, one) in enumerate(zip(self.holders, before, strict=False))
+            one if id(holder) in but and isinstance(holder, TensorHolder) else holder.read(copies=False)
+            for holder, one in zip(self.holders, before, strict=False)
         )
 
-    def take_some_copies(self, numbers: Container[int]) -> Snapshot:
-        """Remember the present contents; of large tensors, the numbers of those with some numbers."""
+    def take_some_copies(self, holders: Container[int]) -> Snapshot:
+        """Remember the present contents; of large tensors, the numbers of holders with some ids."""
         return tuple(
-            holder.read(copies=number in numbers and number in self.copyable)
+            holder.read(copies=id(holder) in holders and number in self.copyable)
             for number, holder in enumerate(self.holders)
         )
 
@@ -176,6 +176,11 @@ class Surroundings:
         """Put contents of some holders back."""
         for number, content in contents.items():
             self.holders[number].write(content)
+
+    def list_places(self, held: Iterable[tuple[Holder, Key]]) -> list[Place]:
+        """Return the places of holders, with keys."""
+        numbers = {holder.identity: number for number, holder in enumerate(self.holders)}
+        return [Place(numbers[holder.identity], key, holder.name_of(key)) for holder, key in held]
 
     def value_of(self, place: Place) -> Any:
         """Return the present value of a place."""

@@ -6,6 +6,7 @@ Reads a call of PyTorch's recurrent layers as rows and a state, and answers in t
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -16,7 +17,8 @@ from ckptplan.errors import InputError, quote_value
 from ckptplan.model.plan import Plan
 from ckptplan.schedule.schedule import Schedule
 from ckptplan.torch.budget import read_limit
-from ckptplan.torch.job import Job
+from ckptplan.torch.call import Call
+from ckptplan.torch.run import run_call
 from ckptplan.torch.wrapping.fused_cell import FusedCell, Hidden
 from ckptplan.torch.wrapping.piece_plan import PiecePlan, PieceRun, choose_pieces, fit_pieces
 from ckptplan.torch.wrapping.pieces import PieceInputs, PieceOutputs, SequenceRows
@@ -179,18 +181,17 @@ class FusedSequence(Wrapped):
     ) -> tuple[Tensor, Hidden]:
         named = self._options.get("parameters", ())
         cut = rows.cut(chosen.piece, backwards=cell.backwards)
-        job = Job(
+        call = Call(
             cell=cell,
             inputs=PieceInputs(rows, cut, piece=chosen.piece),
             state=state,
             plan=chosen.plan,
-            losses={},
             # A plan for a limit is made of the sizes of this cell; those of packed pieces differ.
             compares_sizes=self._given is not None and rows.batch_sizes is None,
             **{**self._options, "parameters": (*cell.parameters, *named)},
         )
-        _, (outputs, *final), end = job.run(lambda: PieceOutputs(cut))
-        return outputs, end.fill(final)
+        run, (outputs, *final) = run_call(call, partial(PieceOutputs, cut))
+        return outputs, run.executor.end.fill(final)
 
 
 def _has_hooks(net: torch.nn.Module) -> bool:

@@ -170,8 +170,8 @@ class _FirstRows(Inputs):
 class PieceOutputs(StackedOutputs):
     """Keeps the outputs of all pieces, joined along the first axis."""
 
-    def __init__(self, cut: Cut) -> None:
-        super().__init__(steps=cut.count)
+    def __init__(self, cut: Cut, **options: Any) -> None:
+        super().__init__(steps=cut.count, **options)
         self.cut = cut
 
     def _make_room(self, leaf: torch.Tensor) -> torch.Tensor:

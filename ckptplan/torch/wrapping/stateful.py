@@ -11,10 +11,11 @@ import torch
 from ckptplan.errors import InputError, quote_value
 from ckptplan.torch.adapters.adapter import find_class
 from ckptplan.torch.budget import count_steps
+from ckptplan.torch.call import check_losses
 from ckptplan.torch.hidden import HiddenState
 from ckptplan.torch.inputs import iterate_steps, make_sequence
 from ckptplan.torch.measurement import find_device
-from ckptplan.torch.planned import Result, check_losses
+from ckptplan.torch.run import Result
 from ckptplan.torch.surroundings.snapshot import Place, Surroundings
 from ckptplan.torch.surroundings.walk import walk
 from ckptplan.torch.trees import flatten
@@ -284,8 +285,8 @@ def _refuse_sequences(net: torch.nn.Module) -> None:
         modes = {vars(one).get("_step_mode"), vars(one).get("step_mode")}
         if "m" in modes or find_class(one, "spikingjelly", frozenset({"MultiStepModule"})):
             raise InputError(
-                f"has {type(one).__name__}{f' ({name})' if name else ''}, which is in multi-step mode and takes "
-                "whole sequences: a call is one time step",
+                f"has {type(one).__name__}{f' ({name})' if name else ''}, which is in multi-step mode and "
+                "takes whole sequences: a call is one time step",
                 field="net",
                 accepted='functional.set_step_mode(net, "s"), which computes the same, with a time step as its '
                 "input; layers that know no other mode outside of wrap",

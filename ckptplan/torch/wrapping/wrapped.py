@@ -11,9 +11,10 @@ from ckptplan.errors import InputError, quote_value
 from ckptplan.model.plan import Plan
 from ckptplan.schedule.schedule import Schedule
 from ckptplan.torch.budget import make_plan, read_limit
+from ckptplan.torch.call import RunOptions, refuse_ignored
 from ckptplan.torch.compiling.options import read_compile
 from ckptplan.torch.parameters import list_parameters
-from ckptplan.torch.planned import Result, RunOptions, bptt_planned, refuse_ignored, unroll_planned
+from ckptplan.torch.run import Result, bptt_planned, unroll_planned
 
 #: Options of ``unroll`` that a measurement depends on, too.
 _MEASURED = ("parameters", "replay_randomness", "verify")

@@ -1,0 +1,169 @@
+"""A call of ``bptt`` or ``unroll``: its arguments, checked."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, TypeAlias, TypedDict
+
+import torch
+
+from ckptplan.errors import InputError, quote_value
+from ckptplan.model.plan import Plan
+from ckptplan.planning.playback import schedule_of
+from ckptplan.schedule.actions import Action
+from ckptplan.schedule.schedule import Schedule
+from ckptplan.torch.cell_calls import ClosedCell
+from ckptplan.torch.compiled.piece import CompiledPiece
+from ckptplan.torch.compiling.options import Compile
+from ckptplan.torch.engine import Cell, Observer
+from ckptplan.torch.inputs import Sequence, make_sequence
+from ckptplan.torch.parameters import Parameters, list_parameters
+from ckptplan.torch.trees import Leaves, flatten
+
+#: The losses that are given, by the names of their arguments.
+Losses: TypeAlias = Mapping[str, Callable[..., Any]]
+
+
+class RunOptions(TypedDict, total=False):
+    """The arguments of ``unroll`` and ``bptt`` that say how a plan is executed."""
+
+    parameters: Iterable[torch.Tensor]
+    remote_dir: str | os.PathLike[str] | None
+    replay_randomness: bool
+    verify: bool
+    schedule: Iterable[Action] | None
+    observer: Observer | None
+    strict: bool
+    compile: Compile | CompiledPiece | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Call:
+    """A call of ``bptt`` or ``unroll``; the fields are their arguments. Raises InputError."""
+
+    cell: Cell
+    inputs: Any
+    state: Any
+    plan: Plan | Schedule
+    #: None for ``unroll``, whose outputs are kept.
+    losses: Losses = field(default_factory=dict)
+    parameters: Parameters = ()
+    remote_dir: str | os.PathLike[str] | None = None
+    replay_randomness: bool = True
+    verify: bool = True
+    schedule: Iterable[Action] | None = None
+    observer: Observer | None = None
+    strict: bool = False
+    #: Whether the plan's sizes are compared with those of the cell.
+    compares_sizes: bool = True
+    #: How pieces are compiled, or the piece itself; None if steps run as they are written.
+    compile: Compile | CompiledPiece | None = None
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.plan, Plan | Schedule):
+            raise InputError(
+                f"{quote_value(self.plan)} is not a plan",
+                field="plan",
+                value=self.plan,
+                accepted="a Plan, as ckptplan.optimize and ckptplan.load_plan return, or a ckptplan.Schedule",
+            )
+        if not callable(self.cell):
+            raise InputError(
+                f"{quote_value(self.cell)} cannot be called", field="cell", accepted="cell(state, x)"
+            )
+        if self.remote_dir is not None and not isinstance(self.remote_dir, str | os.PathLike):
+            raise InputError(f"is {quote_value(self.remote_dir)}", field="remote_dir", accepted="a folder")
+        if isinstance(self.plan, Schedule) and self.schedule is None:
+            # A plan's actions are legal by construction; others could silently give wrong gradients.
+            self.plan.check()
+        # Read once: module.parameters() is an iterator.
+        object.__setattr__(self, "parameters", list_parameters(self.parameters))
+
+    @cached_property
+    def sequence(self) -> Sequence:
+        """The inputs as a sequence."""
+        asked_by = "plan" if isinstance(self.plan, Plan) else "schedule"
+        return make_sequence(self.inputs, steps=self.plan.steps, asked_by=asked_by)
+
+    @cached_property
+    def planned(self) -> Schedule:
+        """The actions of the plan."""
+        return schedule_of(self.plan) if isinstance(self.plan, Plan) else self.plan
+
+    @cached_property
+    def things(self) -> dict[str, object]:
+        """The cell, the losses, and what makes the inputs, if they are made: all that may keep something."""
+        made = {"inputs": self.inputs} if callable(self.inputs) else {}
+        return {"cell": self.cell, **self.losses, **made}
+
+    @cached_property
+    def leaves(self) -> Leaves:
+        """The tensors of the state and the inputs."""
+        return (*flatten(self.state)[0], *self.sequence.leaves)
+
+    @cached_property
+    def device(self) -> torch.device:
+        """The device on which the cell will probably run, from its arguments."""
+        modules = [one for one in (self.cell, *self.losses.values()) if isinstance(one, torch.nn.Module)]
+        tensors = [
+            *(*self.leaves, *self.parameters),
+            *(parameter for module in modules for parameter in module.parameters()),
+        ]
+        devices = [tensor.device for tensor in tensors]
+        accelerators = [device for device in devices if device.type != "cpu"]
+        return (accelerators or devices or [torch.device("cpu")])[0]
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether the cell reaches nothing else: its trial costs little, and it is made anew in each call."""
+        return isinstance(self.cell, ClosedCell)
+
+    @property
+    def runs_as_planned(self) -> bool:
+        """Whether it can run twice: an observer sees each action once, a schedule is given once."""
+        return self.schedule is None and self.observer is None
+
+
+def refuse_ignored(plan: object, memory: object, options: Mapping[str, Any]) -> None:
+    """Raise InputError for arguments that contradict each other, or that would have no effect.
+
+    ``options`` are arguments of ``unroll`` by their names; others than those that are looked at may be missing.
+    """
+    if memory is not None and plan is not None:
+        raise InputError("is given together with plan", field="memory", accepted="one of the two")
+    for name, why in (
+        (
+            "remote_dir",
+            "plans for a limit of memory keep nothing remote, so that nothing would be written there",
+        ),
+        ("schedule", "other actions than those that are planned need not keep the limit"),
+    ):
+        if memory is not None and options.get(name) is not None:
+            raise InputError(
+                f"is given together with memory: {why}",
+                field=name,
+                accepted=f"plan=... with {name}, or memory",
+            )
+    if isinstance(plan, Schedule) and options.get("strict"):
+        raise InputError(
+            "has no effect: a Schedule has no sizes to compare with those of the cell",
+            field="strict",
+            accepted="strict=False, or a Plan",
+        )
+
+
+def check_losses(*, loss: object, chunk_loss: object, final_loss: object) -> dict[str, Any]:
+    """Return the losses that are given, by the names of their arguments. Raises InputError."""
+    if loss is not None and chunk_loss is not None:
+        raise InputError("is given together with loss", field="chunk_loss", accepted="one of the two")
+    if loss is None and chunk_loss is None and final_loss is None:
+        raise InputError("is missing", field="loss", accepted="loss, chunk_loss or final_loss")
+    given = {"loss": loss, "chunk_loss": chunk_loss, "final_loss": final_loss}
+    losses = {name: one for name, one in given.items() if one is not None}
+    for name, function in losses.items():
+        if not callable(function):
+            raise InputError(f"{quote_value(function)} cannot be called", field=name, accepted="a function")
+    return losses

@@ -1,0 +1,388 @@
+"""Runs calls of ``bptt`` and ``unroll``: a sequence is one operation of autograd."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, Unpack
+
+import torch
+
+from ckptplan.errors import InputError
+from ckptplan.execution.lookahead import Lookahead
+from ckptplan.model.plan import Plan
+from ckptplan.schedule.actions import Backward, Tier
+from ckptplan.schedule.schedule import Schedule
+from ckptplan.torch.ambient import Autocast, Generators
+from ckptplan.torch.call import Call, RunOptions, check_losses
+from ckptplan.torch.cell_calls import SlotCell
+from ckptplan.torch.chunk_cell import ChunkCell
+from ckptplan.torch.chunk_engine import ChunkEngine
+from ckptplan.torch.compiled.engine import CompiledEngine
+from ckptplan.torch.compiled.piece import CompiledPiece
+from ckptplan.torch.compiling.prepare import pick_piece
+from ckptplan.torch.engine import Cell, Engine
+from ckptplan.torch.executor import Executor
+from ckptplan.torch.fit import Gauge, make_gauge
+from ckptplan.torch.gradients import Gradient, Gradients
+from ckptplan.torch.held_graphs import explain_held_graphs
+from ckptplan.torch.kept import forget, keep
+from ckptplan.torch.losses import Outputs, StackedOutputs, SummedLoss
+from ckptplan.torch.memory import explain_exhaustion
+from ckptplan.torch.modules import Fingerprint
+from ckptplan.torch.probe import Probed, probe
+from ckptplan.torch.sequence_watch import SequenceWatch
+from ckptplan.torch.step_engine import StepEngine
+from ckptplan.torch.stores import FileStore, HostStore, LocalStore, Store
+from ckptplan.torch.trees import flatten, is_differentiable
+from ckptplan.torch.verify import Verifier
+
+#: Makes what takes the outputs of a run, given what compares them and whether those taken again were saved.
+MakeOutputs = Callable[..., Outputs]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Result:
+    """What ``bptt`` returns: the loss, which can be differentiated, and the final state, which cannot."""
+
+    loss: torch.Tensor
+    state: Any
+    #: What was executed: the given plan or schedule, or the plan that was made for ``memory``.
+    plan: Plan | Schedule
+    #: The steps of the compiled pieces that ran, None if steps ran as they are written.
+    piece: int | None = None
+
+
+def unroll_planned(
+    cell: Cell, inputs: Any, state: Any, *, plan: Plan | Schedule, **options: Unpack[RunOptions]
+) -> tuple[Any, Any]:
+    """Return the outputs of all steps and the final state, as ``ckptplan.torch.unroll`` under a plan."""
+    call = Call(cell=cell, inputs=inputs, state=state, plan=plan, **options)  # type: ignore[arg-type]
+    run, tensors = run_call(call, partial(StackedOutputs, steps=plan.steps))
+    assert isinstance(run.outputs, StackedOutputs)  # noqa: S101 - as asked for
+    structure = run.outputs.structure
+    assert structure is not None  # noqa: S101 - a plan has a step
+    count = sum(structure.is_tensor)
+    return structure.fill(tensors[:count]), run.executor.end.fill(tensors[count:])
+
+
+def bptt_planned(
+    cell: Cell,
+    inputs: Any,
+    state: Any,
+    loss: Callable[[int, Any], torch.Tensor] | None = None,
+    *,
+    plan: Plan | Schedule,
+    chunk_loss: Callable[[int, Any], torch.Tensor] | None = None,
+    final_loss: Callable[[Any], torch.Tensor] | None = None,
+    **options: Unpack[RunOptions],
+) -> Result:
+    """Return the loss of a sequence, as ``ckptplan.torch.bptt`` under a plan. Raises InputError."""
+    losses = check_losses(loss=loss, chunk_loss=chunk_loss, final_loss=final_loss)
+    call = Call(cell=cell, inputs=inputs, state=state, plan=plan, losses=losses, **options)  # type: ignore[arg-type]
+    run, (value, *final) = run_call(call, partial(SummedLoss, **losses))
+    piece = run.piece
+    return Result(
+        loss=value,
+        state=run.executor.end.fill([leaf.detach() for leaf in final]),
+        plan=plan,
+        piece=None if piece is None or piece.broken is not None else piece.steps,
+    )
+
+
+def run_call(call: Call, make_outputs: MakeOutputs) -> tuple[Run, tuple[torch.Tensor, ...]]:
+    """Run a call; return its run, and the results of the outputs with the leaves of the final state.
+
+    Where findings of an earlier call turn out not to hold, all is put back and begins with a trial.
+    """
+    anew = call.is_closed or not call.runs_as_planned
+    while True:
+        probed = probe(call, anew=anew)
+        run = Run.of(call, probed, make_outputs)
+        try:
+            results = run.execute()
+        except InputError:
+            forget(probed.situation)
+            if not probed.recalled:
+                run.distrust()
+            if not (
+                run.watch.restored and (probed.recalled or (run.piece is not None and call.runs_as_planned))
+            ):
+                raise
+            anew = True
+            continue
+        if not call.is_closed:
+            run.keep_findings()
+        return run, results
+
+
+@dataclass(kw_only=True)
+class Run:
+    """One sweep of a call, and its reversal."""
+
+    call: Call
+    probed: Probed
+    outputs: Outputs
+    executor: Executor
+    watch: SequenceWatch
+    gauge: Gauge | None
+    #: The compiled piece that steps run in, None if they run as they are written.
+    piece: CompiledPiece | None
+    actions: Lookahead
+    first: Backward | None = field(default=None, init=False)
+
+    @classmethod
+    def of(cls, call: Call, probed: Probed, make_outputs: MakeOutputs, *, checks: bool = True) -> Run:
+        """Return what executes a call; without ``checks``, hidden state is not looked for."""
+        return _assemble(call, probed, make_outputs, checks=checks)
+
+    def execute(self) -> tuple[torch.Tensor, ...]:
+        """Return the results of the outputs with the leaves of the final state."""
+        call, probed, executor = self.call, self.probed, self.executor
+        if not probed.wants_gradients:
+            # Nothing will be reversed, so no checkpoints are needed.
+            with explain_exhaustion(call.plan, probed.found.device), closing(executor):
+                executor.forward_only()
+            return (*self.outputs.release(), *executor.final)
+        try:
+            found: tuple[torch.Tensor, ...] = PlannedSequence.apply(  # type: ignore[no-untyped-call]
+                self, *call.leaves, *probed.parameters
+            )
+        finally:
+            # Also if memory ran out, which other sizes may explain.
+            if self.gauge is not None:
+                self.gauge.warn()
+        return found
+
+    def keep_findings(self) -> None:
+        """Keep what was found for calls that find all as it is now, until the backward pass refuses it."""
+        probed, situation = self.probed, self.probed.situation
+        changed = self.watch.swept if probed.wants_gradients else probed.found.changed
+        if changed:
+            situation = situation.walk_again(probed.things)
+        if changed or not probed.recalled:
+            keep(situation, probed.found.with_changes(changed, self.watch.with_graph))
+
+        def refused() -> None:
+            forget(situation)
+            self.distrust()
+
+        self.watch.when_refused = refused
+
+    def distrust(self) -> None:
+        """Keep what was refused from running compiled again: another call shows whether that was the reason."""
+        if self.piece is not None:
+            self.piece.distrust()
+
+    @contextmanager
+    def explain(self) -> Iterator[None]:
+        """Turn errors of the block into what they mean for a run. The block must release what it holds."""
+        with (
+            explain_exhaustion(self.call.plan, self.probed.found.device),
+            explain_held_graphs(self.probed.things),
+        ):
+            try:
+                yield
+            except BaseException:
+                # Close first, so that the error reports the memory that is free afterwards.
+                self.executor.close()
+                raise
+
+    def sweep(self) -> None:
+        """Execute the actions before the first Backward."""
+        with self.watch.sweep(), self.explain():
+            self.first = self.executor.sweep(self.actions)
+            self.watch.end_sweep()
+
+    def reverse(self, gradients: tuple[torch.Tensor | None, ...], *, outputs: int) -> None:
+        """Execute the rest, given the gradients of so many ``outputs`` and of the final state."""
+        if self.first is not None:
+            with self.explain():
+                self.executor.reverse(
+                    self.first,
+                    self.actions,
+                    final=list(gradients[outputs:]),
+                    incoming=tuple(gradients[:outputs]),
+                )
+
+
+class PlannedSequence(torch.autograd.Function):
+    """The operation; its arguments are the run, the initial state, the inputs and the parameters."""
+
+    @staticmethod
+    def forward(ctx: Any, run: Run, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        """Execute the first sweep."""
+        ctx.set_materialize_grads(False)
+        ctx.run = run
+        ctx.versions = [tensor._version for tensor in tensors]
+        ctx.tensors = [tensor.detach() for tensor in tensors]
+        run.sweep()
+        cell: object = run.call.cell
+        # Taken after the sweep: steps may replace buffers, e.g. in neurons that keep their last state.
+        ctx.modules = Fingerprint(
+            run.probed.found.modules,
+            others=run.probed.name_parameters(),
+            without=run.watch.written,
+            places=cell.places if isinstance(cell, SlotCell) else frozenset(),
+        )
+        # The results refer to this function, so the run must not refer to them.
+        final, run.executor.final = run.executor.final, ()
+        ctx.states = len(final)
+        results = (*run.outputs.release(), *(leaf.clone() for leaf in final))
+        # Only floats have gradients.
+        ctx.mark_non_differentiable(*(leaf for leaf in results if not is_differentiable(leaf)))
+        return results
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor | None) -> Any:
+        """Execute the rest; then release everything, so that autograd has the only copy of the gradients."""
+        if torch.is_grad_enabled():
+            # E.g. for a gradient penalty: without a graph, it would silently have no effect.
+            raise RuntimeError(
+                "gradients of a planned sequence have no graph of their own: create_graph=True is not supported"
+            )
+        run: Run | None = ctx.run
+        if run is None:
+            raise RuntimeError(
+                "a planned sequence can be reversed only once, since this frees its checkpoints: run the "
+                "forward pass again (bptt, unroll or the wrapped network) before another backward, whatever "
+                "retain_graph says. If its final state is where the next sequence began, detach that state "
+                "(wrap(..., detach=True)) or reset the network (wrap(..., reset=...))"
+            )
+        ctx.run = None
+        with closing(run.executor):
+            trained = ctx.modules.check()
+            if [tensor._version for tensor in ctx.tensors] != ctx.versions:
+                raise RuntimeError(
+                    "an input or the initial state was changed in place between the forward and the backward "
+                    "pass, so that steps cannot be run again as they were"
+                )
+            ctx.tensors = None
+            with run.watch.rerun([f"{name}.requires_grad" for name in trained]):
+                run.reverse(gradients, outputs=len(gradients) - ctx.states)
+        found = run.executor.engine.gradients
+        given = len(flatten(run.call.state)[0])
+        states: list[Gradient] = (found.state or [None] * given)[:given]
+        states += [None] * (given - len(states))
+        return (None, *states, *found.inputs, *found.parameters)
+
+
+def _assemble(call: Call, probed: Probed, make_outputs: MakeOutputs, *, checks: bool) -> Run:
+    """Return the run of a call, with all its parts."""
+    device, autocast = probed.found.device, Autocast.present(probed.found.device)
+    generators = probed.trial.generators
+    if device.type != "cpu":
+        generators = Generators(device, wanted=True, held=probed.situation.reached.generators)
+    piece, verifier = _find_piece(call, probed), _make_verifier(call, probed, autocast)
+    in_chunks = isinstance(call.cell, ChunkCell) and piece is None
+    outputs = make_outputs(verifier=verifier, saved=in_chunks)
+    gauge = _make_gauge(call, probed, autocast)
+    watch = SequenceWatch(
+        probed=probed,
+        state=call.state,
+        generators=generators,
+        forgives_noise=not call.verify,
+        checks=checks,
+    )
+    leaves, structure = flatten(call.state)
+    remote: Store
+    if call.remote_dir is None:
+        # An observer measures each action separately.
+        remote = HostStore(device, ahead=call.planned.overlaps and call.observer is None)
+    else:
+        remote = FileStore(call.remote_dir)
+    executor = Executor(
+        engine=_make_engine(call, probed, outputs, gauge, piece),
+        outputs=outputs,
+        steps=call.plan.steps,
+        state=structure.fill([leaf.detach() for leaf in leaves]),
+        stores={Tier.LOCAL: LocalStore(), Tier.REMOTE: remote},
+        generators=generators if call.replay_randomness else Generators(device, wanted=False),
+        autocast=autocast,
+        observer=call.observer,
+        watch=watch,
+        verifier=verifier,
+    )
+    return Run(
+        call=call,
+        probed=probed,
+        outputs=outputs,
+        executor=executor,
+        watch=watch,
+        gauge=gauge,
+        piece=piece,
+        actions=Lookahead(iter(call.planned if call.schedule is None else call.schedule)),
+    )
+
+
+def _make_engine(
+    call: Call, probed: Probed, outputs: Outputs, gauge: Gauge | None, piece: CompiledPiece | None
+) -> Engine:
+    inputs = call.sequence
+    wanted = tuple(leaf.requires_grad for leaf in inputs.leaves)
+    shared: dict[str, Any] = {
+        "cell": call.cell,
+        "inputs": inputs,
+        "steps": call.plan.steps,
+        "outputs": outputs,
+        "parameters": probed.parameters,
+        "gradients": Gradients(parameters=len(probed.parameters), inputs=inputs.leaves, wanted=wanted),
+        "input_gradients": wanted,
+        "gauge": gauge,
+    }
+    if isinstance(call.cell, ChunkCell) and piece is None:
+        return ChunkEngine(
+            **shared,
+            device=probed.found.device,
+            chunk=call.planned.chunk_size,
+            room=call.planned.local_states,
+            again=probed.wants_gradients,
+        )
+    shared["temporary"] = probed.found.temporary
+    if piece is None:
+        return StepEngine(**shared)
+    return CompiledEngine(**shared, piece=piece, loss=call.losses.get(piece.product))
+
+
+def _find_piece(call: Call, probed: Probed) -> CompiledPiece | None:
+    """Return the compiled piece, None if steps run as they are written. A trial has found no fault."""
+    if call.compile is None or call.is_closed or not probed.wants_gradients:
+        return None
+    return pick_piece(
+        call.compile,
+        cell=call.cell,
+        losses=call.losses,
+        state=call.state,
+        inputs=call.sequence,
+        steps=call.plan.steps,
+        parameters=call.parameters,
+        device=probed.found.device,
+    )
+
+
+def _make_verifier(call: Call, probed: Probed, autocast: Autocast) -> Verifier | None:
+    if not (call.verify and call.replay_randomness and probed.wants_gradients):
+        # Steps that draw other numbers when they run again rightly differ.
+        return None
+    return Verifier(
+        steps=call.plan.steps,
+        dtypes=(*autocast.dtypes, *(one.dtype for one in (*call.leaves, *probed.parameters))),
+        waits=probed.found.device.type != "cpu",
+    )
+
+
+def _make_gauge(call: Call, probed: Probed, autocast: Autocast) -> Gauge | None:
+    """Return what compares the plan's sizes with the cell's, None if it was done for such a call."""
+    if not (isinstance(call.plan, Plan) and call.compares_sizes and probed.wants_gradients):
+        return None
+    kinds = tuple(getattr(one, "__code__", type(one)) for one in (call.cell, *call.losses.values()))
+    leaves = (*call.leaves, *probed.parameters)
+    return make_gauge(
+        call.plan,
+        cell=kinds,
+        call=(tuple((leaf.shape, leaf.dtype, leaf.requires_grad) for leaf in leaves), autocast),
+        strict=call.strict,
+        playable=call.schedule is None,
+    )
