@@ -16,8 +16,6 @@ from ckptplan.planning.playback import schedule_of
 from ckptplan.schedule.actions import Action
 from ckptplan.schedule.schedule import Schedule
 from ckptplan.torch.cell_calls import ClosedCell
-from ckptplan.torch.compiled.piece import CompiledPiece
-from ckptplan.torch.compiling.options import Compile
 from ckptplan.torch.engine import Cell, Observer
 from ckptplan.torch.inputs import Sequence, make_sequence
 from ckptplan.torch.parameters import Parameters, list_parameters
@@ -37,7 +35,7 @@ class RunOptions(TypedDict, total=False):
     schedule: Iterable[Action] | None
     observer: Observer | None
     strict: bool
-    compile: Compile | CompiledPiece | None
+    compile: Any
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,8 +57,8 @@ class Call:
     strict: bool = False
     #: Whether the plan's sizes are compared with those of the cell.
     compares_sizes: bool = True
-    #: How pieces are compiled, or the piece itself; None if steps run as they are written.
-    compile: Compile | CompiledPiece | None = None
+    #: How pieces are compiled (``Compile``), or the piece itself; None if steps run as they are written.
+    compile: Any = None
 
     def __post_init__(self) -> None:
         if not isinstance(self.plan, Plan | Schedule):

@@ -6,6 +6,7 @@ cell of 2,560 without a word, in ten times its budget.
 
 from __future__ import annotations
 
+import sys
 import warnings
 from collections import OrderedDict
 from collections.abc import Hashable, Iterable, Sequence
@@ -19,7 +20,6 @@ from ckptplan.errors import InputError, PlanMismatch
 from ckptplan.model.plan import Plan
 from ckptplan.planning.playback import actions
 from ckptplan.schedule.simulator import play
-from ckptplan.torch.compiled.steps import count_frames
 from ckptplan.torch.graphs import count_node_bytes, count_saved_bytes, find_saved_tensors
 from ckptplan.torch.trees import Leaves, byte_size, flatten
 from ckptplan.units import format_bytes
@@ -158,6 +158,14 @@ class Gauge:
         """Warn if the plan does not fit, where code outside of ckptplan and PyTorch called."""
         if self.message is not None and not self.strict:
             warnings.warn(self.message, PlanMismatch, stacklevel=count_frames())
+
+
+def count_frames() -> int:
+    """Return the stack level of the caller's caller that is neither of ckptplan nor of PyTorch."""
+    frame, level = sys._getframe(1), 1
+    while frame.f_back is not None and frame.f_globals["__name__"].partition(".")[0] in ("ckptplan", "torch"):
+        frame, level = frame.f_back, level + 1
+    return level
 
 
 def _are_plain(tensors: Iterable[torch.Tensor]) -> bool:

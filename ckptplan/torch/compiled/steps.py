@@ -9,7 +9,6 @@ Why steps run as they are written although ``compile`` was asked for.
 
 from __future__ import annotations
 
-import sys
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -19,6 +18,7 @@ from typing import Any, Literal, TypeAlias
 import torch
 from torch.utils import _pytree
 
+from ckptplan.torch.fit import count_frames
 from ckptplan.torch.losses import check_scalar, stack_outputs
 
 #: The kinds of reasons.
@@ -54,14 +54,6 @@ class NotCompiled:
         """Say what runs uncompiled, and why, where code outside of ckptplan and PyTorch called."""
         text = f"the {what} run uncompiled: {self.text}"
         warnings.warn(text, CompileFallback, stacklevel=count_frames())
-
-
-def count_frames() -> int:
-    """Return the stack level of the caller's caller that is neither of ckptplan nor of PyTorch."""
-    frame, level = sys._getframe(1), 1
-    while frame.f_back is not None and frame.f_globals["__name__"].partition(".")[0] in ("ckptplan", "torch"):
-        frame, level = frame.f_back, level + 1
-    return level
 
 
 #: Of a piece in a sequence that was refused: it never runs compiled again.
