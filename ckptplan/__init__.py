@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from importlib import import_module
 
-from ckptplan.model.display import register_displays
+from ckptplan.model.display import register_display
 from ckptplan.version import __version__
 
 #: As typing's; importing typing takes as long as all else that happens before Ctrl-C is heeded.
@@ -106,9 +106,5 @@ def __dir__() -> list[str]:
     return sorted(__all__)
 
 
-#: What shows results in notebooks; imported when one asks.
-_NOTEBOOK = "ckptplan.report.notebook"
-register_displays(
-    html=lambda result: import_module(_NOTEBOOK).show_as_html(result),
-    png=lambda result: import_module(_NOTEBOOK).draw_as_png(result),
-)
+# What shows results in notebooks is imported when one asks.
+register_display(lambda result: import_module("ckptplan.report").show_as_html(result))

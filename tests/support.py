@@ -30,6 +30,8 @@ from ckptplan.model.record import Parameters
 from ckptplan.model.step_costs import StepCosts
 from ckptplan.model.workload import ACTION_TIMES
 from ckptplan.recursion.growing import growth_ratio
+from ckptplan.report.blocks import Block
+from ckptplan.report.console import make_console, print_blocks
 from ckptplan.search.best_setting import Limits
 from ckptplan.search.objective import Objective
 from ckptplan.search.question import Question
@@ -249,6 +251,13 @@ def started(*command: str, **more: Any) -> Iterator[subprocess.Popen[Any]]:
         for pipe in (process.stdin, process.stdout, process.stderr):
             if pipe is not None:
                 pipe.close()
+
+
+def told(blocks: Iterable[Block], *, width: int = 160) -> str:
+    """Return blocks as a console prints them."""
+    text = io.StringIO()
+    print_blocks(blocks, make_console(text, width=width))
+    return text.getvalue()
 
 
 def small_plan(strategy: str = "double", *, profile: str = "ipu-mk2", local_bytes: str = "230 kB") -> Plan:

@@ -187,7 +187,8 @@ def test_suggestions_are_data_that_each_edge_puts_into_words() -> None:
     changes = {one["change"]: one["value"] for one in raised.value.suggestions}
     assert f"local_bytes={changes['local_bytes']} " in format_infeasible(raised.value)
     assert not OPTION.search(format_infeasible(raised.value))
-    on_the_command_line = format_infeasible(raised.value, wording=as_option)
+    with arguments_as(as_option):
+        on_the_command_line = format_infeasible(raised.value)
     assert f"--local-bytes {changes['local_bytes']} " in on_the_command_line
     assert not KEYWORD.search(on_the_command_line)
 

@@ -12,7 +12,7 @@ from ckptplan.cli.cells import CellOptions, describe_times, name_content, write_
 from ckptplan.cli.groups import takes_groups
 from ckptplan.cli.options import OutputOptions
 from ckptplan.cli.output import note, write_view
-from ckptplan.cli.wording import as_option, named_by_option
+from ckptplan.cli.wording import named_by_option
 from ckptplan.errors import InputError
 from ckptplan.units import format_share
 
@@ -111,7 +111,7 @@ def command(
     if calibrated.left_out:
         note(f"ckptplan: warning: not a whole calibration: {'; '.join(calibrated.left_out)}")
     _warn_of_uncertainty(calibrated, tolerance=share)
-    write_view(view_calibration(calibrated, wording=as_option), OutputOptions(format=format_))
+    write_view(view_calibration(calibrated), OutputOptions(format=format_))
     if calibrated.ended_by is not None:
         # The program ends as it does without a result, with the exit code of what ended it.
         raise calibrated.ended_by

@@ -13,15 +13,11 @@ from ckptplan.cli.groups import takes_groups
 from ckptplan.cli.html import Html, check_html, explained, write_page
 from ckptplan.cli.options import JobOptions, OutputOptions, WishOptions
 from ckptplan.cli.output import note, write_plan, write_view
-from ckptplan.cli.wording import as_option, named_by_option
+from ckptplan.cli.wording import named_by_option
 from ckptplan.errors import Infeasible, InputError, quote_value
 
 if TYPE_CHECKING:
-    from ckptplan.model.plan import Plan
     from ckptplan.model.profile import HardwareProfile
-    from ckptplan.planning.optimize import Compared
-    from ckptplan.report.formats import View
-    from ckptplan.report.html.page import Page
 
 
 @takes_groups
@@ -33,7 +29,7 @@ def optimize(*, job: JobOptions, wishes: WishOptions, html: Html = None, output:
     """
     from ckptplan.cli.progress import progress_bar
     from ckptplan.planning.optimize import rank_strategies
-    from ckptplan.report.plan import view_plan
+    from ckptplan.report.plan import PlanView
 
     check_html(html)
     options.keep_inputs({"--output": output.file, "--html": html}, job.profile, job.workload)
@@ -45,15 +41,12 @@ def optimize(*, job: JobOptions, wishes: WishOptions, html: Html = None, output:
         plan = ranked.best()
     # The table and the page show the other strategies; JSON and CSV do without.
     by_strategy = cache(ranked.by_strategy)
-    view = view_plan(plan, by_strategy, unsearched=ranked.unsearched, wording=as_option)
-    write_plan(plan, view, output, workload=job.workload)
-    write_page(html, lambda: _make_plan_page(plan, view, by_strategy()))
+    view = PlanView(plan, by_strategy, unsearched=ranked.unsearched)
+    write_plan(plan, view, output, unnamed=job.workload is None)
+    if html:
+        from ckptplan.report.html.pages import make_plan_page
 
-
-def _make_plan_page(plan: Plan, view: View, results: Compared) -> Page:
-    from ckptplan.report.html.pages import make_plan_page
-
-    return make_plan_page(plan, view, results, command=options.command_line())
+        write_page(html, lambda: make_plan_page(view))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -168,25 +161,19 @@ def _compare_strategies(
 ) -> None:
     from ckptplan.cli.progress import progress_bar
     from ckptplan.planning.optimize import rank_strategies
-    from ckptplan.report.comparison import view_comparison
+    from ckptplan.report.plan import ComparisonView
 
     with named_by_option(), progress_bar("looking for the optimum") as progress:
         ranked = rank_strategies(options.make_request(job, wishes, progress=progress), every=True)
     if ranked.interrupted:
         note("interrupted: the strategies found so far, without a bound")
     results = ranked.by_strategy()
-    case = ranked.request.case
-    view = view_comparison(results, case, regret=regret, wording=as_option)
-    write_view(view, output, workload=job.workload)
+    view = ComparisonView(results, ranked.request.case, regret=regret)
+    write_view(view, output, unnamed=job.workload is None)
     if html:
         from ckptplan.report.html.pages import make_comparison_page
 
-        write_page(
-            html,
-            lambda: make_comparison_page(
-                results, case, view, wording=as_option, command=options.command_line()
-            ),
-        )
+        write_page(html, lambda: make_comparison_page(view))
     if all(isinstance(result, Infeasible) for result in results.values()):
         if output.file is not None:
             note(f"ckptplan: no strategy fits: the reasons are in {output.file}")
@@ -203,7 +190,7 @@ def _compare_machines(
     html: str | None,
 ) -> None:
     from ckptplan.cli.progress import progress_bar
-    from ckptplan.report.machines import view_machines
+    from ckptplan.report.machines import MachinesView
     from ckptplan.report.style import picture_format
     from ckptplan.studies.machines import compare_machines
 
@@ -224,12 +211,12 @@ def _compare_machines(
                 **wishes.read(),
                 progress=progress,
             )
-    view = view_machines(comparison, wording=as_option)
-    write_view(view, output.by_name(), workload=job.workload)
+    view = MachinesView(comparison)
+    write_view(view, output.by_name(), unnamed=job.workload is None)
     if html:
         from ckptplan.report.html.pages import make_machines_page
 
-        write_page(html, lambda: make_machines_page(comparison, view, command=options.command_line()))
+        write_page(html, lambda: make_machines_page(view))
     if machines.plot:
         from ckptplan.report.machines_plot import draw_machines
         from ckptplan.report.style import SIZES, save_picture, styled

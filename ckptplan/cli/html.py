@@ -11,7 +11,6 @@ import typer
 from ckptplan.cli import options
 from ckptplan.cli.options import command_line
 from ckptplan.cli.output import note
-from ckptplan.cli.wording import as_option
 from ckptplan.errors import Infeasible, InputError
 
 if TYPE_CHECKING:
@@ -49,7 +48,7 @@ def write_page(path: str | None, make: Callable[[], Page]) -> None:
         return
     from ckptplan.storage.files import write_text
 
-    write_text(path, make().render())
+    write_text(path, make().render(command=command_line()))
     if path != "-":
         note(f"page written to {path}")
 
@@ -66,8 +65,5 @@ def explained(path: str | None, load: Callable[[], Case]) -> Iterator[None]:
 
             case = load()
             title = name_job(case.workload, case.profile)
-            write_page(
-                path,
-                lambda: make_infeasible_page(reason, title=title, wording=as_option, command=command_line()),
-            )
+            write_page(path, lambda: make_infeasible_page(reason, title=title))
         raise

@@ -10,7 +10,7 @@ from ckptplan.cli.completion import complete_quantity
 from ckptplan.cli.groups import takes_groups
 from ckptplan.cli.options import BudgetOptions, JobOptions, OutputOptions
 from ckptplan.cli.output import note, write_view
-from ckptplan.cli.wording import as_option, named_by_option
+from ckptplan.cli.wording import named_by_option
 from ckptplan.errors import Infeasible, InputError
 
 
@@ -43,7 +43,7 @@ def command(
     nothing fits at all. Ctrl-C ends the search with the largest values found so far.
     """
     from ckptplan.cli.progress import progress_bar
-    from ckptplan.report.largest import view_reaches
+    from ckptplan.report.largest import ReachesView
     from ckptplan.studies.largest import largest
 
     given = {"T": job.steps, "batch": job.batch, "neurons": job.neurons}.get(quantity)
@@ -56,10 +56,8 @@ def command(
             reaches = largest(quantity, case.workload, case.profile, **wishes, progress=progress)
     if any(reach.interrupted for reach in reaches.values()):
         note("interrupted: the largest values found so far")
-    view = view_reaches(
-        reaches, case, quantity=quantity, max_overhead=wishes["max_overhead"], wording=as_option
-    )
-    write_view(view, output.by_name(), workload=job.workload)
+    view = ReachesView(reaches, case, quantity, wishes["max_overhead"])
+    write_view(view, output.by_name(), unnamed=job.workload is None)
     if output.file not in (None, "-"):
         note(f"plans written to {output.file}")
     if all(reach.plan is None for reach in reaches.values()):

@@ -200,12 +200,14 @@ def _command(arguments: list[str], interrupts: Interrupts) -> int:
 def _text(error: CkptplanError) -> str:
     from ckptplan.cli.wording import as_option, message_of
     from ckptplan.errors import Infeasible
+    from ckptplan.wording import arguments_as
 
     if not isinstance(error, Infeasible):
         return message_of(error)
     from ckptplan.report.infeasible import format_infeasible
 
-    return format_infeasible(error, wording=as_option)
+    with arguments_as(as_option):
+        return format_infeasible(error)
 
 
 def _fail(code: int, kind: str, message: str, details: dict[str, Any], arguments: list[str]) -> int:

@@ -11,7 +11,7 @@ from ckptplan.cli import options
 from ckptplan.cli.cells import name_content
 from ckptplan.cli.output import note, write_view
 from ckptplan.cli.starters import ask, can_ask
-from ckptplan.cli.wording import as_option, option_of
+from ckptplan.cli.wording import option_of
 from ckptplan.errors import InputError, quote_value
 
 _HEAD = """A machine and its memory, for ckptplan (docs/profiles.md): edit any number.
@@ -128,7 +128,7 @@ def write_profile(numbers: ProfileNumbers, *, output: str, format_: options.Form
     head = _HEAD.format(file=output.rpartition("/")[2])
     write_text(output, commented_profile(profile, head=head))
     note(f"profile written to {output}")
-    write_view(view_profile(profile, wording=as_option), options.OutputOptions(format=format_))
+    write_view(view_profile(profile), options.OutputOptions(format=format_))
 
 
 def _ask(numbers: ProfileNumbers) -> ProfileNumbers:

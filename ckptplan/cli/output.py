@@ -3,30 +3,27 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ckptplan.cli.environment import write_error
 from ckptplan.cli.options import DEFAULT_WORKLOAD, OutputOptions, command_line
-from ckptplan.cli.wording import as_option
-from ckptplan.report.formats import format_named
+from ckptplan.report.formats import View, format_named
 from ckptplan.version import __version__
 from ckptplan.wording import put_on_one_line
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from ckptplan.model.plan import Plan
-    from ckptplan.report.formats import View
+    from ckptplan.model.prediction import BasisEntry
+    from ckptplan.report.blocks import Block
+    from ckptplan.storage.tables import Row
 
-#: For commands without the option --workload.
-NO_WORKLOAD = ""
 
-
-def write_plan(plan: Plan, view: View, output: OutputOptions, *, workload: str | None = NO_WORKLOAD) -> None:
+def write_plan(plan: Plan, view: View, output: OutputOptions, *, unnamed: bool = False) -> None:
     """Write a plan in the chosen format. If that is a table, it is printed, and the file is the plan as JSON.
 
-    ``workload`` is as in ``write_view``. Raises InputError if the file cannot be written.
+    ``unnamed`` is as in ``write_view``. Raises InputError if the file cannot be written.
     """
     from ckptplan.storage.plans import save_plan
 
@@ -36,50 +33,52 @@ def write_plan(plan: Plan, view: View, output: OutputOptions, *, workload: str |
             return
         note(f"plan written to {output.file}")
         output = dataclasses.replace(output, file=None)
-    write_view(view, output, workload=workload)
+    write_view(view, output, unnamed=unnamed)
 
 
-def write_view(view: View, output: OutputOptions, *, workload: str | None = NO_WORKLOAD) -> None:
+def write_view(view: View, output: OutputOptions, *, unnamed: bool = False) -> None:
     """Write a result in the chosen format.
 
-    ``workload`` is what --workload names, for a command that has it: if it names none, the table says which one
-    was planned. Raises InputError if the file cannot be written.
+    ``unnamed`` says that no workload was named, so that the table tells which one was planned. Raises
+    InputError if the file cannot be written.
     """
-    view = with_basis(view, whole=output.basis)
-    if workload is None:
-        view = _with_default_workload(view)
-    kind, document = view.kind, view.document
-    if kind is not None:
-        view = dataclasses.replace(view, document=lambda: enveloped(kind, document()))
-    format_named(output.format).write(view, output.file or "-")
+    result = _Result(view.kind, view, whole_basis=output.basis, unnamed=unnamed)
+    format_named(output.format).write(result, output.file or "-")
 
 
-def with_basis(view: View, *, whole: bool) -> View:
-    """Return a result whose table ends in the basis of its estimate: a line that counts it, or all of it."""
+@dataclass(frozen=True)
+class _Result(View):
+    """A view as a command writes it: its table ends in the basis, its document begins with what made it."""
 
-    def table(console: Console) -> None:
-        from ckptplan.report.basis import print_basis
+    kind: str | None
+    view: View
+    whole_basis: bool
+    unnamed: bool
 
-        view.table(console)
-        print_basis(console, view.basis(), whole=whole, wording=as_option)
+    def blocks(self) -> Iterator[Block]:
+        yield from self.view.blocks()
+        yield from list_basis_blocks(self.view.basis(), whole=self.whole_basis)
+        if self.unnamed:
+            from ckptplan.report.blocks import Paragraph
 
-    return dataclasses.replace(view, table=table)
+            yield Paragraph(
+                f"Workload: {DEFAULT_WORKLOAD}, as none was named; --workload NAME plans another, and "
+                "ckptplan workloads list shows them."
+            )
+
+    def document(self) -> Mapping[str, Any]:
+        document = self.view.document()
+        return document if self.kind is None else enveloped(self.kind, document)
+
+    def rows(self) -> Iterable[Row]:
+        return self.view.rows()
 
 
-def _with_default_workload(view: View) -> View:
-    """Return a result whose table ends in the workload that was planned for want of another."""
+def list_basis_blocks(entries: Sequence[BasisEntry], *, whole: bool) -> Iterable[Block]:
+    """Return the basis of an estimate: a line that counts it, or all of it."""
+    from ckptplan.report.basis import count_basis, explain_basis
 
-    def table(console: Console) -> None:
-        from ckptplan.report.columns import wrap_lines
-
-        view.table(console)
-        text = (
-            f"Workload: {DEFAULT_WORKLOAD}, as none was named; --workload NAME plans another, and "
-            "ckptplan workloads list shows them."
-        )
-        console.print(wrap_lines(text, width=console.width), soft_wrap=True)
-
-    return dataclasses.replace(view, table=table)
+    return explain_basis(entries) if whole else count_basis(entries)
 
 
 def enveloped(kind: str, content: Mapping[str, Any]) -> dict[str, Any]:

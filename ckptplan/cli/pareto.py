@@ -10,7 +10,7 @@ from ckptplan.cli.groups import takes_groups
 from ckptplan.cli.html import Html, check_html, explained, write_page
 from ckptplan.cli.options import BudgetOptions, JobOptions, OutputOptions
 from ckptplan.cli.output import note, write_plan, write_view
-from ckptplan.cli.wording import as_option, named_by_option
+from ckptplan.cli.wording import named_by_option
 from ckptplan.errors import Infeasible, InputError
 
 if TYPE_CHECKING:
@@ -109,10 +109,10 @@ def _find(job: JobOptions, bounds: FrontOptions, at: str | None) -> "ParetoFront
 
 
 def _pick(front: "ParetoFront", output: OutputOptions, workload: str | None) -> None:
-    from ckptplan.report.plan import view_plan
+    from ckptplan.report.plan import PlanView
 
     plan = front.best
-    write_plan(plan, view_plan(plan, lambda: _rank(front), wording=as_option), output, workload=workload)
+    write_plan(plan, PlanView(plan, lambda: _rank(front)), output, unnamed=workload is None)
 
 
 def _rank(front: "ParetoFront") -> "dict[str, Plan | Infeasible]":
@@ -126,18 +126,18 @@ def _rank(front: "ParetoFront") -> "dict[str, Plan | Infeasible]":
 
 
 def _show(front: "ParetoFront", output: OutputOptions, workload: str | None) -> None:
-    from ckptplan.report.front import view_front
+    from ckptplan.report.front import FrontView
 
-    write_view(view_front(front, wording=as_option), output, workload=workload)
+    write_view(FrontView(front), output, unnamed=workload is None)
     if output.format != "table" and output.file not in (None, "-"):
         note(f"front written to {output.file}")
 
 
 def _make_page(front: "ParetoFront") -> "Page":
-    from ckptplan.report.front import view_front
+    from ckptplan.report.front import FrontView
     from ckptplan.report.html.pages import make_front_page
 
-    return make_front_page(front, view_front(front, wording=as_option), command=options.command_line())
+    return make_front_page(FrontView(front))
 
 
 def _draw(front: "ParetoFront", path: str, size: str) -> None:

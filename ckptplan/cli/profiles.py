@@ -11,7 +11,6 @@ from ckptplan.cli.help import HelpfulCommand, HelpfulGroup
 from ckptplan.cli.new_profile import ProfileNumbers, write_profile
 from ckptplan.cli.options import OutputOptions
 from ckptplan.cli.output import write_view
-from ckptplan.cli.wording import as_option
 
 app = typer.Typer(cls=HelpfulGroup, help="List, show, check and make hardware profiles.", no_args_is_help=True)
 
@@ -25,7 +24,7 @@ def list_(*, output: OutputOptions) -> None:
     from ckptplan.storage.toml_files import load_profile
 
     profiles = [load_profile(name) for name in list_names("hardware_profiles")]
-    write_view(view_profiles(profiles, wording=as_option), output)
+    write_view(view_profiles(profiles), output)
 
 
 @app.command("show", cls=HelpfulCommand)
@@ -45,7 +44,7 @@ def show(
     from ckptplan.storage.toml_files import load_profile
 
     profile = load_profile(name)
-    write_view(view_profile(profile, wording=as_option), output)
+    write_view(view_profile(profile), output)
 
 
 @app.command("check", cls=HelpfulCommand)

@@ -7,7 +7,7 @@ import typer
 from ckptplan.cli import options
 from ckptplan.cli.html import check_html, explained, write_page
 from ckptplan.cli.options import command_line
-from ckptplan.cli.wording import as_option, named_by_option
+from ckptplan.cli.wording import named_by_option
 
 if TYPE_CHECKING:
     from ckptplan.model.plan import Plan
@@ -51,13 +51,12 @@ def _make_page(plan: "Plan", progress: "Progress | None") -> "Page":
     from ckptplan.errors import Infeasible
     from ckptplan.planning.optimize import rank_strategies
     from ckptplan.planning.request import Request
-    from ckptplan.report.comparison import view_comparison
-    from ckptplan.report.front import view_front
+    from ckptplan.report.front import FrontView
     from ckptplan.report.html.pages import make_report_page
-    from ckptplan.report.plan import view_plan
-    from ckptplan.report.sensitivity import view_sensitivity
+    from ckptplan.report.plan import ComparisonView, PlanView
+    from ckptplan.report.sensitivity import SensitivityView
     from ckptplan.studies.pareto import pareto
-    from ckptplan.studies.sensitivity import Sensitivity, sensitivity
+    from ckptplan.studies.sensitivity import sensitivity
 
     case = Case(workload=plan.workload, profile=plan.profile)
     request = Request.of_plan(plan, command=command_line(), progress=progress)
@@ -70,18 +69,13 @@ def _make_page(plan: "Plan", progress: "Progress | None") -> "Page":
     }
     front = pareto(plan.workload, plan.profile, **budgets, progress=progress)
     try:
-        study: Sensitivity | Infeasible = sensitivity(plan.workload, plan.profile, **budgets, progress=progress)
-    except Infeasible as error:
+        study = sensitivity(plan.workload, plan.profile, **budgets, progress=progress)
+    except Infeasible:
         # Strategies that answer at once may need more memory than the plan.
-        study = error
+        study = None
     return make_report_page(
-        plan,
-        view=view_plan(plan, lambda: results, wording=as_option),
-        front=front,
-        front_view=view_front(front, wording=as_option),
-        results=results,
-        comparison=view_comparison(results, case, wording=as_option),
-        study=study,
-        sensitivity=None if isinstance(study, Infeasible) else view_sensitivity(study, wording=as_option),
-        command=command_line(),
+        PlanView(plan, lambda: results),
+        front=FrontView(front),
+        comparison=ComparisonView(results, case),
+        sensitivity=None if study is None else SensitivityView(study),
     )

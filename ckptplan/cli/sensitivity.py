@@ -9,7 +9,7 @@ from ckptplan.cli.groups import takes_groups
 from ckptplan.cli.html import Html, check_html, explained, write_page
 from ckptplan.cli.options import BudgetOptions, JobOptions, OutputOptions
 from ckptplan.cli.output import note, write_view
-from ckptplan.cli.wording import as_option, named_by_option
+from ckptplan.cli.wording import named_by_option
 
 
 @takes_groups
@@ -44,7 +44,7 @@ def command(
     others.
     """
     from ckptplan.cli.progress import progress_bar
-    from ckptplan.report.sensitivity import view_sensitivity
+    from ckptplan.report.sensitivity import SensitivityView
     from ckptplan.report.style import picture_format
     from ckptplan.studies.sensitivity import sensitivity
 
@@ -63,8 +63,8 @@ def command(
             uncertainty=uncertainty,
             progress=progress,
         )
-    view = view_sensitivity(study, wording=as_option)
-    write_view(view, output, workload=job.workload)
+    view = SensitivityView(study)
+    write_view(view, output, unnamed=job.workload is None)
     if plot:
         from ckptplan.report.style import SIZES, save_picture, styled
         from ckptplan.report.tornado_plot import draw_tornado
@@ -75,4 +75,4 @@ def command(
     if html:
         from ckptplan.report.html.pages import make_sensitivity_page
 
-        write_page(html, lambda: make_sensitivity_page(study, view, command=options.command_line()))
+        write_page(html, lambda: make_sensitivity_page(view))

@@ -16,7 +16,6 @@ from ckptplan.cli import options
 from ckptplan.cli.groups import takes_groups
 from ckptplan.cli.options import OutputOptions
 from ckptplan.cli.output import note, write_view
-from ckptplan.cli.wording import as_option
 from ckptplan.errors import InputError
 
 if TYPE_CHECKING:
@@ -103,7 +102,7 @@ def command(
     """
     from ckptplan.cli.progress import progress_bar
     from ckptplan.planning.playback import simulate
-    from ckptplan.report.simulation import compare_quantities, view_simulation
+    from ckptplan.report.simulation import SimulationView
     from ckptplan.storage.plans import load_plan
 
     _check_files(plan, schedule, trace, gantt, output.file)
@@ -114,9 +113,9 @@ def command(
         sinks += [stack.enter_context(_drawn(planned, schedule, gantt, size))] if gantt else []
         with progress_bar("playing the schedule") as progress:
             seen = simulate(planned, schedule=schedule, sink=_each(sinks), progress=progress)
-        view = view_simulation(planned, seen, schedule=schedule, wording=as_option)
+        view = SimulationView(planned, seen, schedule=schedule)
         write_view(view, output)
-    if schedule is None and not all(row.agrees for row in compare_quantities(planned, seen)):
+    if schedule is None and not view.agrees:
         note("ckptplan: the schedule does not cost what the plan predicts")
         raise typer.Exit(DISAGREES)
 

@@ -12,7 +12,7 @@ import typer
 from ckptplan.cli import options
 from ckptplan.cli.cells import CellOptions, name_content
 from ckptplan.cli.output import note, write_view
-from ckptplan.cli.wording import as_option, option_of
+from ckptplan.cli.wording import option_of
 from ckptplan.errors import InputError, quote_value
 from ckptplan.units import MAX_STEPS
 
@@ -143,7 +143,7 @@ def write_network(
         ) from None
     write_text(output, commented_workload(workload, head=_head(workload, output)))
     note(f"workload written to {output}; its times are {_times(workload)}")
-    write_view(view_workload(workload, wording=as_option), options.OutputOptions(format=format_))
+    write_view(view_workload(workload), options.OutputOptions(format=format_))
 
 
 def _read_network(cell: NewCellOptions, kind: KindOptions) -> Network:

@@ -19,15 +19,13 @@ from ckptplan.cli import options
 from ckptplan.cli.completion import complete_axis, complete_profiles, complete_workloads
 from ckptplan.cli.groups import takes_groups
 from ckptplan.cli.html import Html, check_html, write_page
-from ckptplan.cli.options import WishOptions, command_line
-from ckptplan.cli.output import note
-from ckptplan.cli.wording import as_option, named_by_option
+from ckptplan.cli.options import WishOptions
+from ckptplan.cli.output import list_basis_blocks, note
+from ckptplan.cli.wording import named_by_option
 from ckptplan.errors import InputError
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
-    from ckptplan.report.html.sweep import SweepPage
+    from ckptplan.report.html.pages import SweepPage
     from ckptplan.report.sweep_plot import SweepPicture
     from ckptplan.storage.rows import RowFile
     from ckptplan.storage.tables import Lines, Row
@@ -105,8 +103,7 @@ def is_no_file(path: str) -> bool:
 
 
 def _print(work: SweepRun, *, basis: bool) -> None:
-    from ckptplan.report.basis import print_basis
-    from ckptplan.report.formats import print_table
+    from ckptplan.report.formats import show_blocks
     from ckptplan.report.sweep import Summary
 
     sweep = work.sweep
@@ -116,11 +113,7 @@ def _print(work: SweepRun, *, basis: bool) -> None:
             summary.add(rows)
             report(len(rows))
 
-    def table(console: Console) -> None:
-        summary.print(console, wording=as_option)
-        print_basis(console, summary.list_basis(), whole=basis, wording=as_option)
-
-    print_table(table)
+    show_blocks([*summary.blocks(), *list_basis_blocks(summary.list_basis(), whole=basis)])
 
 
 def _stream(work: SweepRun, chosen: RowFormat, output: str | None) -> None:
@@ -357,7 +350,7 @@ def command(
     if picture is not None and plot:
         _draw(picture, plot, size)
     if page is not None:
-        write_page(html, lambda: page.make(wording=as_option, command=command_line()))
+        write_page(html, page.make)
 
 
 def _make_picture(sweep: Sweep) -> SweepPicture:
@@ -370,7 +363,7 @@ def _make_picture(sweep: Sweep) -> SweepPicture:
 
 
 def _make_page(sweep: Sweep) -> SweepPage:
-    from ckptplan.report.html.sweep import SweepPage
+    from ckptplan.report.html.pages import SweepPage
 
     try:
         return SweepPage(sweep)

@@ -12,7 +12,7 @@ from ckptplan.cli.groups import takes_groups
 from ckptplan.cli.html import Html, check_html, write_page
 from ckptplan.cli.options import OutputOptions
 from ckptplan.cli.output import note, write_view
-from ckptplan.cli.wording import as_option, named_by_option
+from ckptplan.cli.wording import named_by_option
 from ckptplan.errors import InputError, quote_value
 from ckptplan.units import parse_seconds
 
@@ -124,12 +124,12 @@ def command(
             progress=progress,
             tell=lambda text: note(f"ckptplan: {text}"),
         )
-    view = view_validation(planned, found, wording=as_option)
+    view = view_validation(planned, found)
     write_view(view, output)
     if html:
         from ckptplan.report.html.pages import make_validation_page
 
-        write_page(html, lambda: make_validation_page(planned, found, view, command=options.command_line()))
+        write_page(html, lambda: make_validation_page(planned, found, view))
     if trace is not None:
         with _traced(planned, trace) as chrome:
             chrome.beside(

@@ -12,7 +12,7 @@ from ckptplan.cli.help import HelpfulCommand, HelpfulGroup
 from ckptplan.cli.options import OutputOptions
 from ckptplan.cli.output import write_view
 from ckptplan.cli.starters import KindOptions, NewCellOptions, ask_for_network, write_network
-from ckptplan.cli.wording import as_option, option_of
+from ckptplan.cli.wording import option_of
 from ckptplan.errors import InputError, quote_value
 from ckptplan.units import parse_seconds
 
@@ -28,7 +28,7 @@ def list_(*, output: OutputOptions) -> None:
     from ckptplan.storage.toml_files import load_workload
 
     workloads = [load_workload(name) for name in list_names("workloads")]
-    write_view(view_workloads(workloads, wording=as_option), output)
+    write_view(view_workloads(workloads), output)
 
 
 @app.command("show", cls=HelpfulCommand)
@@ -48,7 +48,7 @@ def show(
     from ckptplan.storage.toml_files import load_workload
 
     workload = load_workload(name)
-    write_view(view_workload(workload, wording=as_option), output)
+    write_view(view_workload(workload), output)
 
 
 @app.command("new", cls=HelpfulCommand)

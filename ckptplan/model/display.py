@@ -1,4 +1,4 @@
-"""Shows results in notebooks: IPython asks an object for its HTML and its picture."""
+"""Shows results in notebooks: IPython asks an object for its HTML."""
 
 from __future__ import annotations
 
@@ -9,27 +9,22 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
-#: 'html' or 'png' -> what shows a result so; the package fills it.
-_DISPLAYS: dict[str, Callable[[Any], Any]] = {}
+#: What shows a result as HTML; the package fills it.
+_DISPLAYS: list[Callable[[Any], str | None]] = []
 
 
 class Displayed:
-    """A result that notebooks show as a table, and as a picture if it has one.
+    """A result that notebooks show as a table.
 
-    What draws it, and what that imports, is found when a notebook asks, not before.
+    What prints it, and what that imports, is found when a notebook asks, not before.
     """
 
     __slots__ = ()
 
     def _repr_html_(self) -> str | None:
-        shown: str | None = _DISPLAYS["html"](self)
-        return shown
-
-    def _repr_png_(self) -> bytes | None:
-        drawn: bytes | None = _DISPLAYS["png"](self)
-        return drawn
+        return _DISPLAYS[-1](self)
 
 
-def register_displays(*, html: Callable[[Any], str | None], png: Callable[[Any], bytes | None]) -> None:
-    """Take what shows a result as HTML, and what draws it as PNG; either returns None if there is nothing."""
-    _DISPLAYS.update(html=html, png=png)
+def register_display(show_as_html: Callable[[Any], str | None]) -> None:
+    """Take what shows a result as HTML; it returns None if there is nothing."""
+    _DISPLAYS.append(show_as_html)

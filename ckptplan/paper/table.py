@@ -1,4 +1,4 @@
-"""Claims and figures as tables on a console, as JSON documents and as CSV rows."""
+"""Claims and figures as tables, as JSON documents and as CSV rows."""
 
 from __future__ import annotations
 
@@ -6,86 +6,80 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-from rich.console import Console
-from rich.text import Text
-
 from ckptplan.paper.claim import ASSUMED, Claim, format_model, name_judged, summarize
 from ckptplan.paper.figures import PaperFigure, point_row
 from ckptplan.paper.setting import PaperSetting
-from ckptplan.report.columns import Cell, FittedTable, TableColumn, align_counts, wrap_lines
-from ckptplan.report.formats import View
+from ckptplan.report.blocks import Block, Cell, Field, Heading, Paragraph, Style, Table, make_facts
+from ckptplan.report.fields import align_counts
+from ckptplan.report.formats import SmallView, View
 from ckptplan.units import format_bytes, format_count, format_seconds
 from ckptplan.wording import Argument
 
-_COLOURS = {"agrees": "green", "agrees by fit": "yellow", "disagrees": "red"}
+_STYLES: dict[str, Style] = {"agrees": "good", "agrees by fit": "caution", "disagrees": "bad"}
+_CLAIM = (
+    Field("number", title="", form=align_counts),
+    Field("section", priority=1),
+    Field("claim", wraps="early"),
+    Field("paper", wraps="late"),
+    Field("model", right=True),
+    Field("verdict"),
+)
+_CURVE = (
+    Field("panel"),
+    Field("curve"),
+    Field("x", priority=3),
+    Field("first x", short="first\nx", right=True, priority=2),
+    Field("last x", short="last\nx", right=True, priority=1),
+    Field("first y", short="first\ny", right=True),
+    Field("last y", short="last\ny", right=True),
+    Field("fit", right=True, priority=4),
+)
 
 
 def view_claims(claims: Sequence[Claim], setting: PaperSetting) -> View:
-    """Return the claims for every format, with the workload and the machine they are computed for."""
-    return View(
+    """Return the claims, with the workload and the machine they are computed for."""
+    rows = list(map(_make_claim_row, claims))
+    return SmallView(
         kind="paper_claims",
-        table=lambda console: _print_claims(console, claims, setting),
-        document=lambda: {**_job(setting), "claims": list(map(_make_claim_row, claims))},
-        rows=lambda: map(_make_claim_row, claims),
+        told=tuple(_tell_claims(claims, setting)),
+        data={**_job(setting), "claims": rows},
+        flat=rows,
     )
 
 
 def view_figure(figure: PaperFigure, setting: PaperSetting) -> View:
-    """Return the points of a figure for every format."""
-    return View(
+    """Return the points of a figure."""
+    return SmallView(
         kind="paper_figure",
-        table=lambda console: _print_figure(console, figure),
-        document=lambda: _make_figure_document(figure, setting),
-        rows=lambda: _generate_figure_rows(figure),
+        told=tuple(_tell_figure(figure)),
+        data=_make_figure_document(figure, setting),
+        flat=list(_generate_figure_rows(figure)),
     )
 
 
-def _print_claims(console: Console, claims: Sequence[Claim], setting: PaperSetting) -> None:
-    """Print one line per claim, then the reasons of those that disagree."""
-    console.print(Text(_format_title(setting), style="bold"))
-    console.print()
-    table = FittedTable(
-        (
-            TableColumn(name="number", form=align_counts),
-            TableColumn(title="section", priority=1),
-            TableColumn(title="claim", wraps="early"),
-            TableColumn(title="paper", wraps="late"),
-            TableColumn(title="model", right=True),
-            TableColumn(title="verdict"),
-        )
-    )
-    for number, claim in enumerate(claims, start=1):
-        table.add_row(
-            number,
-            claim.section.split(",")[0],
-            claim.subject,
-            claim.paper,
-            format_model(claim),
-            Cell(value=claim.verdict, style=_COLOURS[claim.verdict]),
-        )
-    table.print_on(console)
-    console.print()
-    console.print(wrap_lines(summarize(claims), width=console.width), soft_wrap=True)
-    _print_paragraphs(console, _legend(judged=name_judged(claims)))
-    console.print()
-    console.print(Text("Why claims disagree", style="bold"))
-    _print_paragraphs(
-        console, (f"{number}. {claim.why}" for number, claim in enumerate(claims, start=1) if not claim.agrees)
-    )
-
-
-def _print_paragraphs(console: Console, texts: Iterable[str]) -> None:
-    """Print indented paragraphs."""
-    table = FittedTable((TableColumn(wraps="late"),), indent=2)
-    for text in texts:
-        table.add_row(text)
-    table.print_on(console)
-
-
-def _format_title(setting: PaperSetting) -> str:
-    """Return the table's title, which names workload and machine."""
+def _tell_claims(claims: Sequence[Claim], setting: PaperSetting) -> Iterator[Block]:
+    """Yield one line per claim, then the reasons of those that disagree."""
     job = f"{setting.workload.name} on {setting.profile.name}"
-    return f"Claims of arXiv 2412.11810 and the model's numbers for {job}"
+    yield Paragraph("", head=f"Claims of arXiv 2412.11810 and the model's numbers for {job}")
+    records = [
+        {
+            "number": number,
+            "section": claim.section.split(",")[0],
+            "claim": claim.subject,
+            "paper": claim.paper,
+            "model": format_model(claim),
+            "verdict": Cell(claim.verdict, style=_STYLES[claim.verdict]),
+        }
+        for number, claim in enumerate(claims, start=1)
+    ]
+    yield Table.of(_CLAIM, records)
+    yield Paragraph(summarize(claims))
+    for text in _legend(judged=name_judged(claims)):
+        yield Paragraph(text)
+    yield Heading("Why claims disagree")
+    yield make_facts(
+        {f"{number}.": claim.why for number, claim in enumerate(claims, start=1) if not claim.agrees}
+    )
 
 
 def _legend(*, judged: str) -> Iterator[str]:
@@ -128,37 +122,28 @@ def _job(setting: PaperSetting) -> dict[str, Any]:
     }
 
 
-def _print_figure(console: Console, figure: PaperFigure) -> None:
-    """Print the ends of each curve, and the caption."""
-    console.print(Text(f"Figure {figure.number}: {figure.title}", style="bold"))
-    console.print()
-    table = FittedTable(
-        (
-            TableColumn(title="panel"),
-            TableColumn(title="curve"),
-            TableColumn(title="x", priority=3),
-            TableColumn(title="first x", short="first\nx", right=True, priority=2),
-            TableColumn(title="last x", short="last\nx", right=True, priority=1),
-            TableColumn(title="first y", short="first\ny", right=True),
-            TableColumn(title="last y", short="last\ny", right=True),
-            TableColumn(title="fit", right=True, priority=4),
-        )
-    )
+def _tell_figure(figure: PaperFigure) -> Iterator[Block]:
+    """Yield the ends of each curve, and the caption."""
+    yield Paragraph("", head=f"Figure {figure.number}: {figure.title}")
+    records = []
     for panel in figure.panels:
         for series in panel.series:
             first, last = point_row(series.points[0]), point_row(series.points[-1])
-            table.add_row(
-                panel.name,
-                series.label,
-                panel.x,
-                *(_x_text(row[panel.x]) for row in (first, last)),
-                *(_y_text(row[panel.y], panel.y) for row in (first, last)),
-                f"{sum(point.fits for point in series.points)} of {len(series.points)}",
+            records.append(
+                {
+                    "panel": panel.name,
+                    "curve": series.label,
+                    "x": panel.x,
+                    "first x": _x_text(first[panel.x]),
+                    "last x": _x_text(last[panel.x]),
+                    "first y": _y_text(first[panel.y], panel.y),
+                    "last y": _y_text(last[panel.y], panel.y),
+                    "fit": f"{sum(point.fits for point in series.points)} of {len(series.points)}",
+                }
             )
-    table.print_on(console)
-    console.print()
-    console.print(wrap_lines(figure.caption, width=console.width), soft_wrap=True)
-    console.print(f"All points: {Argument('figure', figure.number)} {Argument('format', 'csv')}")
+    yield Table.of(_CURVE, records)
+    yield Paragraph(figure.caption)
+    yield Paragraph(f"All points: {Argument('figure', figure.number)} {Argument('format', 'csv')}")
 
 
 def _x_text(value: Any) -> str:

@@ -1,1 +1,53 @@
-"""Results for people and programs: tables, documents, rows and pictures."""
+"""What people see of results: on a console, in files, on pages, in pictures, and in notebooks."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from ckptplan.report.formats import View
+
+#: The characters of a line in a notebook.
+_WIDTH = 100
+
+
+def show_as_html(result: Any) -> str | None:
+    """Return a result as HTML, None if there is nothing to show; other people's text stays text."""
+    import io
+    from html import escape
+
+    from ckptplan.report.console import make_console, print_blocks
+
+    view = _find_view(result)
+    if view is None:
+        return None
+    printed = io.StringIO()
+    print_blocks(view.blocks(), make_console(printed, width=_WIDTH))
+    lines = "\n".join(line.rstrip() for line in printed.getvalue().splitlines())
+    return f'<pre style="line-height: normal; overflow-x: auto">{escape(lines)}</pre>'
+
+
+def _find_view(result: Any) -> View | None:
+    """Return the view of a result, None for a validation without its plan."""
+    from ckptplan.calibration.validation import Validation
+    from ckptplan.model.plan import Plan
+    from ckptplan.planning.optimize import Compared
+    from ckptplan.report.front import FrontView
+    from ckptplan.report.machines import MachinesView
+    from ckptplan.report.plan import ComparisonView, PlanView
+    from ckptplan.report.validation import view_validation
+    from ckptplan.studies.machines import MachineComparison
+    from ckptplan.studies.pareto import ParetoFront
+
+    match result:
+        case Plan():
+            return PlanView(result, lambda: {result.strategy: result})
+        case ParetoFront():
+            return FrontView(result)
+        case MachineComparison():
+            return MachinesView(result)
+        case Compared():
+            return ComparisonView(result, result.case)
+        case Validation(plan=Plan() as plan):
+            return view_validation(plan, result)
+    return None

@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from ckptplan.calibration.calibrated import Calibrated
 from ckptplan.model.calibration import Calibration
-from ckptplan.report.columns import FittedTable, Sheet, TableColumn
-from ckptplan.report.formats import View
-from ckptplan.units import (
-    format_bytes,
-    format_flop_rate,
-    format_flops,
-    format_rate,
-    format_seconds,
-    format_share,
-)
-from ckptplan.wording import Argument, Phrase, Wording
+from ckptplan.report.blocks import Block, Field, Paragraph, Table
+from ckptplan.report.formats import SmallView, View
+from ckptplan.report.inputs import format_field
+from ckptplan.units import format_share
+from ckptplan.wording import Argument
 
+_FIELDS = (
+    Field("name", title=""),
+    Field("measured", right=True),
+    Field("spread", right=True),
+    Field("fit", title="fit R²"),
+)
 _SIZES = {
     "state_bytes": "state",
     "tape_bytes": "tape of a step",
@@ -38,117 +38,87 @@ _TIMES = {
 }
 
 
-def view_calibration(found: Calibrated, *, wording: Wording = str) -> View:
-    """Return what a calibration measured, for every format."""
-    return View(
+def view_calibration(found: Calibrated) -> View:
+    """Return what a calibration measured."""
+    rows = list(_list_numbers(found))
+    columns = ("field", "value", "spread", "fit")
+    return SmallView(
         kind="calibration",
-        table=lambda console: _print_calibration(Sheet(console, wording), found),
-        document=lambda: _make_document(found),
-        rows=lambda: _list_rows(found),
+        told=tuple(_tell(found, rows)),
+        data=_make_document(found),
+        flat=[{name: row[name] for name in columns} for row in rows],
     )
 
 
-def _print_calibration(sheet: Sheet, found: Calibrated) -> None:
-    """Print sizes, times with their spread and fit, transfers, and how far to trust them."""
+def _tell(found: Calibrated, rows: list[dict[str, Any]]) -> Iterator[Block]:
+    """Yield sizes, times with their spread and fit, transfers, and how far to trust them."""
     calibration = _of(found)
-    head = f"{found.workload.cell}, batch {found.workload.batch}"
-    sheet.console.print(head, style="bold", soft_wrap=True)
+    yield Paragraph("", head=f"{found.workload.cell}, batch {found.workload.batch}")
     where = f"on {calibration.machine}, {calibration.threads_text}, {calibration.framework}"
-    sheet.say(f"{where}, {calibration.clock}")
-    sheet.gap()
-    table = FittedTable(
-        (
-            TableColumn(),
-            TableColumn(title="measured", right=True),
-            TableColumn(title="spread", right=True),
-            TableColumn(title="fit R²" if sheet.console.encoding.startswith("utf") else "fit R2"),
-        )
-    )
-    for row in _list_numbers(found):
-        table.add_row(
-            row["name"],
-            row["text"],
-            "" if row["spread"] is None else format_share(row["spread"]),
-            "" if row["fit"] is None else f"{row['fit']:.4f}",
-        )
-    sheet.show(table)
-    sheet.gap()
-    text = Phrase(
+    yield Paragraph(f"{where}, {calibration.clock}")
+    yield Table.of(_FIELDS, map(_format, rows))
+    uncertainty = Argument("uncertainty", f"{calibration.uncertainty * 100:.2g}%")
+    yield Paragraph(
         f"Times of plans are known to about {format_share(calibration.uncertainty)}, messages to about "
-        f"{format_share(calibration.transfer_uncertainty)}. Error bars of a decision: ckptplan sensitivity ",
-        Argument("uncertainty", f"{calibration.uncertainty * 100:.2g}%"),
+        f"{format_share(calibration.transfer_uncertainty)}. "
+        f"Error bars of a decision: ckptplan sensitivity {uncertainty}"
     )
-    sheet.say(text)
 
 
-def _list_numbers(found: Calibrated) -> list[dict[str, Any]]:
-    """Return a row for each number: field, SI value, and the value as text."""
-    return [*_size_rows(found), *_time_rows(found), *_transfer_rows(found), *_work_rows(found)]
+def _format(row: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a number as the table shows it."""
+    return {
+        "name": row["name"],
+        "measured": format_field(row["field"], row["value"]),
+        "spread": None if row["spread"] is None else format_share(row["spread"]),
+        "fit": None if row["fit"] is None else f"{row['fit']:.4f}",
+    }
 
 
-def _size_rows(found: Calibrated) -> Iterator[dict[str, Any]]:
+def _list_numbers(found: Calibrated) -> Iterator[dict[str, Any]]:
+    """Yield a row for each number: sizes, times, transfers, and the machine at work."""
+    workload, profile, measured = found.workload, found.profile, _of(found).measured
     for field, name in _SIZES.items():
-        value = getattr(found.workload, field)
-        yield _row(field, name, value, format_bytes(value))
-
-
-def _time_rows(found: Calibrated) -> Iterator[dict[str, Any]]:
-    measured = _of(found).measured
-    for field, name in _TIMES.items():
-        value = getattr(found.workload, field)
+        yield _make_row(field, name, getattr(workload, field))
+    recorded = found.steps.record_overhead_seconds + found.steps.recompute_seconds
+    times = {field: (name, getattr(workload, field)) for field, name in _TIMES.items()}
+    for field, (name, value) in {**times, "recorded_seconds": ("a recorded step", recorded)}.items():
         one = measured.get(field)
         spread, fit = (None, None) if one is None else (one.spread, one.fit)
-        yield _row(field, name, value, format_seconds(value), spread=spread, fit=fit)
-    recorded = found.steps.record_overhead_seconds + found.steps.recompute_seconds
-    one = measured["recorded_seconds"]
-    name = "a recorded step"
-    yield _row("recorded_seconds", name, recorded, format_seconds(recorded), spread=one.spread, fit=one.fit)
-
-
-def _transfer_rows(found: Calibrated) -> Iterator[dict[str, Any]]:
-    profile = found.profile
+        yield _make_row(field, name, value, spread=spread, fit=fit)
     for way in ("write", "read"):
-        value = getattr(profile, f"{way}_bytes_per_second")
-        name = f"{way}, effective"
-        spread = found.transfers.spread[way]
-        yield _row(f"{way}_bytes_per_second", name, value, format_rate(value), spread=spread)
-    latency = profile.latency_seconds
-    yield _row("latency_seconds", "latency of a message", latency, format_seconds(latency))
+        field, spread = f"{way}_bytes_per_second", found.transfers.spread[way]
+        yield _make_row(field, f"{way}, effective", getattr(profile, field), spread=spread)
+    yield _make_row("latency_seconds", "latency of a message", profile.latency_seconds)
+    yield from _list_work(found)
 
 
-def _work_rows(found: Calibrated) -> Iterator[dict[str, Any]]:
+def _list_work(found: Calibrated) -> Iterator[dict[str, Any]]:
     """Yield the peaks of the machine, what a step computes, and the share of the roofline that it reaches."""
     profile, operations = found.profile, found.workload.operations
-    for field, value in profile:
-        if field.endswith("_flops_per_second") and value is not None:
-            yield _row(field, f"peak in {field.partition('_')[0]}", value, format_flop_rate(value))
-    for field, name, form in (
-        ("local_bytes_per_second", "local memory", format_rate),
-        ("launch_seconds", "starting a kernel", format_seconds),
-    ):
-        value = getattr(profile, field)
+    peaks = {
+        field: f"peak in {field.partition('_')[0]}"
+        for field, _ in profile
+        if field.endswith("flops_per_second")
+    }
+    machine = {**peaks, "local_bytes_per_second": "local memory", "launch_seconds": "starting a kernel"}
+    for field, name in machine.items():
         # Calibration in JAX measures no peaks.
-        if value is not None:
-            yield _row(field, name, value, form(value))
+        if (value := getattr(profile, field)) is not None:
+            yield _make_row(field, name, value)
     if operations is None:
         return
     for way in ("forward", "backward"):
-        value = getattr(operations, f"{way}_flops")
-        yield _row(f"{way}_flops", f"a {way} step computes", value, format_flops(value))
+        field = f"{way}_flops"
+        yield _make_row(field, f"a {way} step computes", getattr(operations, field))
     if operations.efficiency is not None:
-        share = operations.efficiency
-        yield _row("efficiency", "of the roofline reached", share, format_share(share))
+        yield _make_row("efficiency", "of the roofline reached", operations.efficiency)
 
 
-def _row(
-    field: str, name: str, value: float, text: str, *, spread: float | None = None, fit: float | None = None
+def _make_row(
+    field: str, name: str, value: float, *, spread: float | None = None, fit: float | None = None
 ) -> dict[str, Any]:
-    return {"field": field, "name": name, "value": value, "text": text, "spread": spread, "fit": fit}
-
-
-def _list_rows(found: Calibrated) -> list[dict[str, Any]]:
-    """Return the rows without the texts of the table."""
-    return [{key: row[key] for key in ("field", "value", "spread", "fit")} for row in _list_numbers(found)]
+    return {"field": field, "name": name, "value": value, "spread": spread, "fit": fit}
 
 
 def _make_document(found: Calibrated) -> dict[str, Any]:

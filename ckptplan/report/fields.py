@@ -1,36 +1,104 @@
 """What several reports say of a job and of a plan, each quantity once.
 
-Columns of tables, cells of flat rows, members of documents, and phrases about the budget and the parameters.
+Fields of tables, how their numbers are written, cells of flat rows, members of documents, and phrases about
+the budget and the parameters.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
-
-from rich.text import Text
 
 from ckptplan.errors import Infeasible
 from ckptplan.model.budget import find_memory
 from ckptplan.model.plan import Plan
 from ckptplan.model.profile import HardwareProfile
 from ckptplan.model.workload import Workload
-from ckptplan.report.columns import Cell, Sheet, TableColumn, align_bytes, align_percents, align_seconds
+from ckptplan.report.blocks import Cell, Field, Paragraph
 from ckptplan.storage.plans import plan_document
 from ckptplan.storage.tables import Columns
 from ckptplan.strategies.registry import all_parameters
 from ckptplan.studies.sweep import DETAIL_COLUMNS, JOB_COLUMNS, cost_columns
-from ckptplan.units import format_bytes, format_count, format_share
-from ckptplan.wording import Argument, Phrase, put_into_words
+from ckptplan.units import (
+    format_bytes,
+    format_count,
+    format_percent,
+    format_rate,
+    format_seconds,
+    format_share,
+)
+from ckptplan.wording import Argument
 
-#: Columns of a plan in a table; ``ranked`` makes one that narrow tables leave out.
-STRATEGY = TableColumn(title="strategy")
-PARAMETERS = TableColumn(title="parameters", wraps="late")
-TIME = TableColumn(title="time", form=align_seconds)
-OVER_BASE = TableColumn(title="over base", short="over\nbase", form=align_percents)
-LOCAL = TableColumn(title="local", form=align_bytes)
-#: A table of headings and what belongs to each.
-FACTS = (TableColumn(), TableColumn(wraps="early"))
+#: Numbers of a column have one unit if the largest is less than this many times the smallest.
+_SIMILAR = 1000.0
+#: No number has more digits before its point than this one.
+_LARGE = 1e6
+
+
+def align_seconds(values: Sequence[float]) -> list[str]:
+    """Format times: '33.40 ms' below '32.34 ms'."""
+    return _align(values, format_seconds, {"s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9})
+
+
+def align_bytes(values: Sequence[float]) -> list[str]:
+    """Format sizes in binary units: '624.0 KiB' below '638.1 KiB'."""
+    return _align(values, format_bytes, {unit: 1024.0**i for i, unit in enumerate(_BINARY)})
+
+
+def align_rates(values: Sequence[float]) -> list[str]:
+    """Format transfer rates in decimal units: '20.0 GB/s' below '63.5 GB/s'."""
+    return _align(values, format_rate, {f"{unit}/s": 1000.0**i for i, unit in enumerate(_DECIMAL)})
+
+
+def align_percents(values: Sequence[float]) -> list[str]:
+    """Format shares as signed percentages."""
+    return _pad_units([format_percent(value) for value in values])
+
+
+def align_counts(values: Sequence[float]) -> list[str]:
+    """Format counts: '1,472'."""
+    return [format_count(int(value)) for value in values]
+
+
+def align_ratios(values: Sequence[float]) -> list[str]:
+    """Format ratios with three decimals: '1.116'."""
+    return [f"{value:.3f}" for value in values]
+
+
+_BINARY = ("B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
+_DECIMAL = ("B", "kB", "MB", "GB", "TB", "PB")
+
+
+def _align(
+    values: Sequence[float], format_one: Callable[[float], str], units: Mapping[str, float]
+) -> list[str]:
+    """Return the numbers in the unit of the smallest if all are similar, else each in its own."""
+    sizes = [abs(value) for value in values if value]
+    unit = format_one(min(sizes, default=0.0)).rpartition(" ")[2]
+    if not sizes or max(sizes) >= min(_SIMILAR * min(sizes), _LARGE * units[unit]):
+        return _pad_units([format_one(value) for value in values])
+    decimals = max(_count_decimals(value / units[unit]) for value in values)
+    return [f"{value / units[unit]:,.{decimals}f} {unit}" for value in values]
+
+
+def _count_decimals(value: float) -> int:
+    """Return the decimals that four significant digits of a number need."""
+    return len(f"{float(f'{value:.4g}'):f}".rstrip("0").partition(".")[2])
+
+
+def _pad_units(texts: Sequence[str]) -> list[str]:
+    """Return texts with short units padded, so that numbers flush right end at the same place."""
+    units = [text.rpartition(" ")[2] if " " in text else "" for text in texts]
+    widest = max(map(len, units), default=0)
+    return [f"{text}{' ' * (widest - len(unit))}" for text, unit in zip(texts, units, strict=True)]
+
+
+#: Fields of a plan; ``ranked`` makes one that narrow tables leave out.
+STRATEGY = Field("strategy")
+PARAMETERS = Field("parameters", wraps="late")
+TIME = Field("seconds", "time", form=align_seconds)
+OVER_BASE = Field("overhead", "over base", "over\nbase", form=align_percents)
+LOCAL = Field("local_peak_bytes", "local", form=align_bytes)
 
 #: A gap below this share is rounding.
 PROVED = 1e-9
@@ -99,11 +167,10 @@ def identify_plan(plan: Plan) -> dict[str, Any]:
     }
 
 
-def print_title(sheet: Sheet, workload: Workload, profile: HardwareProfile) -> None:
-    """Print the workload, the profile and the number of steps."""
-    job = (f"{workload.name} on {profile.name}", "bold")
-    sheet.console.print(Text.assemble(job, f", T = {format_count(workload.steps)} time steps"))
-    sheet.gap()
+def make_title(workload: Workload, profile: HardwareProfile) -> Paragraph:
+    """Return the workload, the profile and the number of steps."""
+    steps = format_count(workload.steps)
+    return Paragraph(f", T = {steps} time steps", head=f"{workload.name} on {profile.name}")
 
 
 def name_plan(plan: Plan) -> str:
@@ -131,10 +198,10 @@ def make_parameters_cell(text: str) -> Cell:
     return Cell(value=text, short=text.replace("_size ", " "))
 
 
-def make_names_cell(plan: Plan, also: Sequence[str]) -> Cell:
-    """Return a plan's parameters, and below them the other strategies that have the same schedule."""
+def tell_plan(plan: Plan, also: Sequence[str] = ()) -> dict[str, Any]:
+    """Return a plan's row with its parameters as a text; below, others that have the same schedule."""
     parts = (format_parameters(plan), f"also: {', '.join(also)}" if also else "")
-    return make_parameters_cell("\n".join(filter(None, parts)))
+    return {**make_plan_row(plan), "parameters": make_parameters_cell("\n".join(filter(None, parts)))}
 
 
 def passed_over(other: Plan, plan: Plan) -> bool:
@@ -167,25 +234,24 @@ def describe_headroom(profile: HardwareProfile, *, budget: int | None, headroom:
     return format_headroom(find_memory(budget, headroom, machine=profile.local_bytes), headroom)
 
 
-def print_budget(sheet: Sheet, profile: HardwareProfile, *, budget: int | None, headroom: float) -> None:
-    """Print the local budget if it has a headroom, where no other line of a table says so."""
+def list_budget(profile: HardwareProfile, *, budget: int | None, headroom: float) -> Iterator[Paragraph]:
+    """Yield the local budget if it has a headroom, where no other line of a table says so."""
     taken = describe_headroom(profile, budget=budget, headroom=headroom)
     if taken and budget is not None:
         where = " per unit" if profile.units > 1 else ""
-        sheet.say(f"local budget: {format_bytes(budget)}{where}, {taken}", style="dim")
+        yield Paragraph(f"local budget: {format_bytes(budget)}{where}, {taken}", style="faint")
 
 
-def print_limits(sheet: Sheet, plan: Plan) -> None:
-    """Print the local budget that a plan was made for, and a warning if the plan fills the machine."""
-    print_budget(sheet, plan.profile, budget=plan.goal.local_bytes, headroom=plan.goal.headroom)
-    print_warning(sheet, plan)
+def list_limits(plan: Plan) -> Iterator[Paragraph]:
+    """Yield the local budget that a plan was made for, and a warning if the plan fills the machine."""
+    yield from list_budget(plan.profile, budget=plan.goal.local_bytes, headroom=plan.goal.headroom)
+    yield from list_warnings(plan)
 
 
-def print_warning(sheet: Sheet, plan: Plan) -> None:
-    """Print a warning if a plan fills the memory of a machine, and all other bytes are taken to be none."""
+def list_warnings(plan: Plan) -> Iterator[Paragraph]:
+    """Yield a warning if a plan fills the memory of a machine, and all other bytes are taken to be none."""
     if warning := warn_of_uncounted_bytes(plan):
-        words = put_into_words(warning, sheet.wording)
-        sheet.say(Text.assemble(("warning: ", "bold yellow"), words))
+        yield Paragraph(warning, head="warning: ", style="warning")
 
 
 def warn_of_uncounted_bytes(plan: Plan) -> str:
@@ -193,11 +259,10 @@ def warn_of_uncounted_bytes(plan: Plan) -> str:
     share = plan.predicted.local_peak_bytes / plan.profile.local_bytes
     if share <= _FULL or any(getattr(plan.workload, field) for field in _BESIDE_SCHEDULE):
         return ""
-    return Phrase(
+    return (
         f"the plan fills {format_share(share)} of local memory, but {', '.join(_BESIDE_SCHEDULE[:-1])} and "
         f"{_BESIDE_SCHEDULE[-1]} are 0: weights, inputs, gradients and optimizer are not counted; fill in "
-        "these fields, let calibrate measure them, or leave room with ",
-        Argument("headroom", "20%"),
+        f"these fields, let calibrate measure them, or leave room with {Argument('headroom', '20%')}"
     )
 
 

@@ -1,4 +1,4 @@
-"""A result in every format: as a table for people, as a JSON document, as rows of CSV.
+"""A result in every format: as blocks for people, as a JSON document, as rows of CSV.
 
 A result is a ``View``, which makes each of its forms when a format asks for it. A new format is one more class
 here; every command takes it up.
@@ -18,9 +18,8 @@ from ckptplan.errors import InputError, did_you_mean
 from ckptplan.storage.files import replace_file
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from ckptplan.model.prediction import BasisEntry
+    from ckptplan.report.blocks import Block
     from ckptplan.storage.tables import Row
 
 #: The width of plain text that no terminal limits. 80, what rich assumes off a terminal, wraps paths and
@@ -28,25 +27,61 @@ if TYPE_CHECKING:
 _WIDE = 100
 
 
-@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
-class View:
-    """One result for every format.
+class View(ABC):
+    """One result for every format."""
 
-    ``kind`` names the document, as in ``ckptplan.comparison``; None for a document that names itself, as a
-    plan does.
-    """
-
+    #: Names the document, as in ``ckptplan.comparison``; None for one that names itself, as a plan does.
     kind: str | None
-    #: Prints the result for people.
-    table: Callable[[Console], None]
-    #: Returns all of it as nested JSON data, in SI base units. A part may be a function without arguments,
-    #: called when the part is written, so that long parts are not all in memory at once.
-    document: Callable[[], Mapping[str, Any]]
-    #: Returns flat rows, in SI base units.
-    rows: Callable[[], Iterable[Row]]
-    #: Returns the inputs of the estimate with their origins; none for a result that estimates nothing. Where
-    #: tables are printed, a line counts them; documents have them in full.
-    basis: Callable[[], Sequence[BasisEntry]] = tuple
+
+    @abstractmethod
+    def blocks(self) -> Iterable[Block]:
+        """Yield what people read."""
+
+    @abstractmethod
+    def document(self) -> Mapping[str, Any]:
+        """Return all of it as nested JSON data, in SI base units.
+
+        A part may be a function without arguments, called when the part is written, so that long parts are not
+        all in memory at once.
+        """
+
+    @abstractmethod
+    def rows(self) -> Iterable[Row]:
+        """Return flat rows, in SI base units."""
+
+    def basis(self) -> Sequence[BasisEntry]:
+        """Return the inputs of the estimate with their origins; none for a result that estimates nothing.
+
+        Below what people read, a line counts them; documents have them in full.
+        """
+        return ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class SmallView(View):
+    """A small result, all of whose forms are made at once."""
+
+    kind: str
+    told: Sequence[Block]
+    data: Mapping[str, Any]
+    flat: Sequence[Row]
+    entries: Sequence[BasisEntry] = ()
+
+    def blocks(self) -> Sequence[Block]:
+        """Return what people read."""
+        return self.told
+
+    def document(self) -> Mapping[str, Any]:
+        """Return the data."""
+        return self.data
+
+    def rows(self) -> Sequence[Row]:
+        """Return the flat data."""
+        return self.flat
+
+    def basis(self) -> Sequence[BasisEntry]:
+        """Return the inputs of the estimate."""
+        return self.entries
 
 
 class Column(list[Any]):
@@ -71,19 +106,19 @@ class Format(ABC):
             file.writelines(self.render(view))
 
 
-class Table(Format):
-    """What a result prints: with colours on a terminal, as plain text elsewhere."""
+class Text(Format):
+    """What people read: with colours on a terminal, as plain text elsewhere."""
 
     name = "table"
 
     def render(self, view: View) -> Iterator[str]:
-        """Yield the table as plain text."""
-        yield _render_plain(view.table)
+        """Yield the blocks as plain text."""
+        yield _render_plain(view.blocks())
 
     def write(self, view: View, path: str) -> None:
         """Print to a terminal as it can show it; otherwise write plain text."""
         if path == "-" and sys.stdout.isatty():
-            print_table(view.table)
+            show_blocks(view.blocks())
         else:
             super().write(view, path)
 
@@ -113,7 +148,7 @@ class Csv(Format):
 
 
 #: Every format by name, the default first.
-FORMATS: dict[str, Format] = {one.name: one for one in (Table(), Json(), Csv())}
+FORMATS: dict[str, Format] = {one.name: one for one in (Text(), Json(), Csv())}
 
 
 def format_named(name: str) -> Format:
@@ -134,25 +169,25 @@ def format_of_file(path: str) -> Format | None:
     return next((one for one in FORMATS.values() if suffix and one.suffix == suffix), None)
 
 
-def print_table(table: Callable[[Console], None]) -> None:
+def show_blocks(blocks: Iterable[Block]) -> None:
     """Print to standard output."""
     if sys.stdout.isatty():
-        from ckptplan.report.columns import make_console
+        from ckptplan.report.console import make_console, print_blocks
 
-        table(make_console(sys.stdout))
+        print_blocks(blocks, make_console(sys.stdout))
     else:
-        sys.stdout.write(_render_plain(table))
+        sys.stdout.write(_render_plain(blocks))
 
 
-def _render_plain(table: Callable[[Console], None]) -> str:
-    """Return a table as plain text, in characters that standard output can show."""
+def _render_plain(blocks: Iterable[Block]) -> str:
+    """Return blocks as plain text, in characters that standard output can show."""
     import io
 
-    from ckptplan.report.columns import make_console
+    from ckptplan.report.console import make_console, print_blocks
 
     encoding = sys.stdout.encoding or "utf-8"
     buffer = io.TextIOWrapper(io.BytesIO(), encoding=encoding, errors="replace", newline="")
-    table(make_console(buffer, width=_find_width()))
+    print_blocks(blocks, make_console(buffer, width=_find_width()))
     buffer.seek(0)
     return "".join(f"{line.rstrip()}\n" for line in buffer.read().splitlines())
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -10,28 +11,25 @@ import numpy as np
 import numpy.typing as npt
 
 from ckptplan.model.plan import Plan
-from ckptplan.report.columns import (
-    Cell,
-    FittedTable,
-    Sheet,
-    TableColumn,
-    align_bytes,
-    align_counts,
-    align_seconds,
-)
+from ckptplan.model.prediction import BasisEntry
+from ckptplan.report.blocks import Block, Cell, Field, Paragraph, Table
 from ckptplan.report.fields import (
     LOCAL,
     OVER_BASE,
     PARAMETERS,
     STRATEGY,
     TIME,
+    align_bytes,
+    align_counts,
+    align_percents,
+    align_seconds,
     explain_choice,
     format_parameters,
     identify_job,
-    make_parameters_cell,
-    print_budget,
-    print_title,
-    print_warning,
+    list_budget,
+    list_warnings,
+    make_title,
+    tell_plan,
 )
 from ckptplan.report.formats import Column, View
 from ckptplan.report.infeasible import format_infeasible
@@ -40,7 +38,7 @@ from ckptplan.strategies.registry import all_parameters
 from ckptplan.studies.pareto import MOST_EXACT, ParetoFront
 from ckptplan.studies.sweep import JOB_COLUMNS, parameter_columns
 from ckptplan.units import format_bytes, format_count, format_share
-from ckptplan.wording import Argument, Phrase, Wording
+from ckptplan.wording import Argument
 
 #: Rows of the table, evenly spaced in the logarithm of the memory besides the resident bytes.
 _RUNGS = 10
@@ -48,53 +46,79 @@ _RUNGS = 10
 _BLOCK = 10_000
 
 
-def view_front(front: ParetoFront, *, wording: Wording = str) -> View:
-    """Return the front of all strategies and that of each for every format; points are written as a stream."""
-    return View(
-        kind="front",
-        table=lambda console: _print_front(Sheet(console, wording), front),
-        document=lambda: _make_document(front),
-        rows=lambda: _make_rows(front),
-        basis=lambda: front[len(front) - 1].estimate_basis if len(front) else (),
-    )
+@dataclass(frozen=True)
+class FrontView(View):
+    """The front of all strategies and that of each; points are written as a stream."""
 
+    kind = "front"
+    front: ParetoFront
 
-def _print_front(sheet: Sheet, front: ParetoFront) -> None:
-    """Print plans from the least memory to the least time, then a line for each strategy."""
-    print_title(sheet, front.workload, front.profile)
-    if not len(front):
-        reason = front.lacks(front.budget_bytes)
-        sheet.console.print("no plan" if reason is None else format_infeasible(reason))
-        return
-    explained = _explain_best(front)
-    sheet.say(_summarize(front))
-    print_budget(sheet, front.profile, budget=front.budget_bytes, headroom=front.headroom)
-    sheet.gap()
-    sheet.show(_make_table(front, label="quickest" if explained else "best"))
-    sheet.gap()
-    sheet.show(_make_strategies_table(front))
-    if explained:
-        sheet.say(explained)
-    best = front.place_within(front.budget_bytes)
-    if best is not None:
-        print_warning(sheet, front[best])
-    for line in _list_notes(front):
-        sheet.say(line, style="dim")
+    def blocks(self) -> Iterator[Block]:
+        """Yield plans from the least memory to the least time, then a line for each strategy."""
+        front = self.front
+        yield make_title(front.workload, front.profile)
+        if not len(front):
+            reason = front.lacks(front.budget_bytes)
+            yield Paragraph("no plan" if reason is None else format_infeasible(reason))
+            return
+        explained = _explain_best(front)
+        yield Paragraph(_summarize(front))
+        yield from list_budget(front.profile, budget=front.budget_bytes, headroom=front.headroom)
+        yield _make_table(front, label="quickest" if explained else "best")
+        yield _make_strategies_table(front)
+        if explained:
+            yield Paragraph(explained)
+        if (best := front.place_within(front.budget_bytes)) is not None:
+            yield from list_warnings(front[best])
+        for line in _list_notes(front):
+            yield Paragraph(line, style="faint")
+
+    def document(self) -> dict[str, Any]:
+        """Return the case, the points of the front as columns, then those of each strategy."""
+        front = self.front
+        return {
+            **identify_job(front.workload, front.profile),
+            "local_budget_bytes": front.budget_bytes,
+            "headroom": front.headroom,
+            "resident_bytes": front.resident_bytes,
+            "base_seconds": front.base_seconds,
+            "exact": front.exact,
+            "resolution": front.resolution,
+            "best_within_budget": front.place_within(front.budget_bytes),
+            "knee": front.knee_place,
+            "front": lambda: _list_columns(front),
+            "strategies": {name: partial(_list_columns, one) for name, one in front.by_strategy.items()},
+        }
+
+    def rows(self) -> Blocks:
+        """Return a row for each point of each strategy's front; ``on_front`` if no strategy beats it."""
+        columns: Columns = {
+            **JOB_COLUMNS,
+            "strategy": "text",
+            **parameter_columns(),
+            "local_peak_bytes": "whole",
+            "remote_peak_bytes": "whole",
+            "seconds": "number",
+            "overhead": "number",
+            "least_seconds": "number",
+            "on_front": "truth",
+        }
+        return Blocks(columns=columns, blocks=_generate_blocks(self.front))
+
+    def basis(self) -> Sequence[BasisEntry]:
+        """Return that of the quickest plan."""
+        return self.front[len(self.front) - 1].estimate_basis if len(self.front) else ()
 
 
 def _list_notes(front: ParetoFront) -> Iterator[str]:
     """Yield what the table leaves out."""
     if all(strategy.is_closed_form for strategy in front.compared):
-        yield Phrase(
-            "only closed forms are compared, which answer at once; ",
-            Argument("strategies", "all"),
-            " adds optimal and others, slowly",
-        )
+        more = Argument("strategies", "all")
+        yield f"only closed forms are compared, which answer at once; {more} adds optimal and others, slowly"
     if front.resolution:
         share = format_share(front.resolution)
-        left = f"plans within {share} of a listed one, in memory and in time, are left out"
-        every = ("; ", Argument("resolution", 0), " lists all")
-        yield Phrase(left, *(every if front.workload.steps <= MOST_EXACT else ()))
+        every = f"; {Argument('resolution', 0)} lists all" if front.workload.steps <= MOST_EXACT else ""
+        yield f"plans within {share} of a listed one, in memory and in time, are left out{every}"
     yield from _list_gaps(front)
 
 
@@ -127,28 +151,14 @@ def _summarize(front: ParetoFront) -> str:
     )
 
 
-def _make_table(front: ParetoFront, *, label: str) -> FittedTable:
-    table = FittedTable(
-        (
-            LOCAL,
-            TIME,
-            OVER_BASE.ranked(1),
-            STRATEGY,
-            PARAMETERS,
-            TableColumn(name="mark", wraps="late"),
-        )
-    )
+def _make_table(front: ParetoFront, *, label: str) -> Table:
     labels = _mark_points(front, label=label)
-    for place in sorted({*_choose_rungs(front), *labels}):
-        table.add_row(
-            int(front.local_peak_bytes[place]),
-            float(front.seconds[place]),
-            float(front.overhead[place]),
-            front.strategies[place],
-            make_parameters_cell(format_parameters(front[place])),
-            Cell(value=labels.get(place, ""), style="bold"),
-        )
-    return table
+    fields = (LOCAL, TIME, OVER_BASE.ranked(1), STRATEGY, PARAMETERS, Field("mark", title="", wraps="late"))
+    places = sorted({*_choose_rungs(front), *labels})
+    marks = [Cell(labels.get(place), style="strong") for place in places]
+    return Table.of(
+        fields, ({**tell_plan(front[place]), "mark": mark} for place, mark in zip(places, marks, strict=True))
+    )
 
 
 def _mark_points(front: ParetoFront, *, label: str) -> dict[int, str]:
@@ -182,30 +192,32 @@ def _choose_rungs(front: ParetoFront) -> set[int]:
     return {0, len(front) - 1, *np.searchsorted(free, wanted[1:-1]).tolist()}
 
 
-def _make_strategies_table(front: ParetoFront) -> FittedTable:
+def _make_strategies_table(front: ParetoFront) -> Table:
     budget = format_bytes(front.budget_bytes)
-    table = FittedTable(
-        (
-            STRATEGY,
-            TableColumn(title="plans", form=align_counts, priority=1),
-            TableColumn(title="least local", short="least\nlocal", form=align_bytes),
-            OVER_BASE.ranked(3, name="over base there"),
-            TableColumn(title=f"within {budget}", short=f"within\n{budget}", form=align_seconds),
-            OVER_BASE,
-            TableColumn(title="best of all", short="best\nof all", right=True, form=align_counts, priority=2),
-        )
+    fields = (
+        STRATEGY,
+        Field("plans", form=align_counts, priority=1),
+        Field("least", "least local", "least\nlocal", form=align_bytes),
+        Field("over base there", "over base", "over\nbase", form=align_percents, priority=3),
+        Field("within", f"within {budget}", f"within\n{budget}", form=align_seconds),
+        OVER_BASE,
+        Field("best of all", short="best\nof all", form=align_counts, priority=2),
     )
+    records = []
     for name, one in front.by_strategy.items():
-        share = len(front.places_of(name))
-        table.add_row(
-            name,
-            len(one),
-            int(one.local_peak_bytes[0]),
-            float(one.overhead[0]),
-            *_find_best_within(one, front.budget_bytes),
-            share or "none",
+        seconds, overhead = _find_best_within(one, front.budget_bytes)
+        records.append(
+            {
+                "strategy": name,
+                "plans": len(one),
+                "least": int(one.local_peak_bytes[0]),
+                "over base there": float(one.overhead[0]),
+                "within": seconds,
+                "overhead": overhead,
+                "best of all": len(front.places_of(name)) or "none",
+            }
         )
-    return table
+    return Table.of(fields, records)
 
 
 def _find_best_within(front: ParetoFront, budget: int) -> tuple[str | float, float | None]:
@@ -218,23 +230,6 @@ def _find_best_within(front: ParetoFront, budget: int) -> tuple[str | float, flo
         plan = front.at(budget)
         return plan.predicted.seconds, plan.predicted.overhead
     return "does not fit", None
-
-
-def _make_document(front: ParetoFront) -> dict[str, Any]:
-    """Return JSON data: the case, the points of the front as columns, then those of each strategy."""
-    return {
-        **identify_job(front.workload, front.profile),
-        "local_budget_bytes": front.budget_bytes,
-        "headroom": front.headroom,
-        "resident_bytes": front.resident_bytes,
-        "base_seconds": front.base_seconds,
-        "exact": front.exact,
-        "resolution": front.resolution,
-        "best_within_budget": front.place_within(front.budget_bytes),
-        "knee": front.knee_place,
-        "front": lambda: _list_columns(front),
-        "strategies": {name: partial(_list_columns, one) for name, one in front.by_strategy.items()},
-    }
 
 
 def _list_columns(front: ParetoFront) -> dict[str, Callable[[], Column]]:
@@ -259,22 +254,6 @@ def _make_columns(front: ParetoFront) -> dict[str, npt.NDArray[Any]]:
         "overhead": front.overhead,
         "least_seconds": front.least_seconds,
     }
-
-
-def _make_rows(front: ParetoFront) -> Blocks:
-    """Return a row for each point of each strategy's front; ``on_front`` if no strategy beats it."""
-    columns: Columns = {
-        **JOB_COLUMNS,
-        "strategy": "text",
-        **parameter_columns(),
-        "local_peak_bytes": "whole",
-        "remote_peak_bytes": "whole",
-        "seconds": "number",
-        "overhead": "number",
-        "least_seconds": "number",
-        "on_front": "truth",
-    }
-    return Blocks(columns=columns, blocks=_generate_blocks(front))
 
 
 def _generate_blocks(front: ParetoFront) -> Iterator[Sequence[Sequence[Any]]]:

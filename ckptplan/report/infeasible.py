@@ -10,7 +10,7 @@ from ckptplan.errors import Infeasible, Limit
 from ckptplan.model.budget import add_headroom
 from ckptplan.report.fields import format_headroom
 from ckptplan.units import format_bytes, format_count, format_percent, format_share
-from ckptplan.wording import Argument, Wording
+from ckptplan.wording import Argument
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,8 +91,8 @@ def limit_words(limit: Limit) -> LimitWords:
 _DOMINATES = 0.5
 
 
-def format_infeasible(error: Infeasible, *, wording: Wording = str) -> str:
-    """Return the message: binding limit, need, have, and changes that would help, worded by ``wording``."""
+def format_infeasible(error: Infeasible) -> str:
+    """Return the message: binding limit, need, have, and changes that would help."""
     words = limit_words(error.binding)
     width = len(words.needs)
     lines = [
@@ -103,7 +103,7 @@ def format_infeasible(error: Infeasible, *, wording: Wording = str) -> str:
     lines += _describe_stays(error)
     if error.suggestions:
         lines.append("any one of these changes makes a plan possible (each was planned):")
-        changes = [wording(Argument(one["change"], one["value"])) for one in error.suggestions]
+        changes = [str(Argument(one["change"], one["value"])) for one in error.suggestions]
         width = max(map(len, changes))
         lines += [
             f"  {change:<{width}}  {one['strategy']}, {format_percent(one['overhead'])} time over base"

@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from rich.text import Text
-
 from ckptplan.cost.case import Case
+from ckptplan.model.prediction import BasisEntry
 from ckptplan.planning.playback import list_same_schedules
-from ckptplan.report.columns import Cell, FittedTable, Sheet, TableColumn, align_counts
+from ckptplan.report.blocks import Block, Cell, Field, Paragraph, Record, Table, make_faint
 from ckptplan.report.fields import (
     OVER_BASE,
     PARAMETERS,
     STRATEGY,
     TIME,
-    format_parameters,
+    align_counts,
+    list_limits,
     list_plan_columns,
-    make_parameters_cell,
     make_plan_row,
-    print_limits,
+    tell_plan,
 )
 from ckptplan.report.formats import View
 from ckptplan.report.infeasible import format_verdict, limit_words
@@ -28,116 +28,122 @@ from ckptplan.storage.tables import Columns, Rows
 from ckptplan.strategies.registry import strategy_of
 from ckptplan.studies.largest import Reach
 from ckptplan.units import format_count, format_percent
-from ckptplan.wording import Wording
 
 #: What a row and the document say of a reach besides its plan.
 _FINDINGS: Columns = {"value": "whole", "bound_by": "text", "proved": "truth", "interrupted": "truth"}
 _OF = {"T": "time steps", "batch": "samples", "neurons": "neurons"}
+_OF_BASE = Field("of base", short="of\nbase", right=True, priority=3)
+_BREAKS = Field("bound_by", "the next breaks", "the next\nbreaks", priority=2)
 
 
-def view_reaches(
-    reaches: Mapping[str, Reach],
-    case: Case,
-    *,
-    quantity: str,
-    max_overhead: float | None = None,
-    wording: Wording = str,
-) -> View:
-    """Return the largest value of each strategy, with the plan there, for every format."""
-    return View(
-        kind="largest",
-        table=lambda console: _print_reaches(
-            Sheet(console, wording), reaches, case, quantity=quantity, max_overhead=max_overhead
-        ),
-        document=lambda: _make_document(reaches, quantity=quantity),
-        rows=lambda: _list_rows(reaches, quantity=quantity),
-        basis=lambda: next((one.plan.estimate_basis for one in reaches.values() if one.plan is not None), ()),
-    )
+@dataclass(frozen=True)
+class ReachesView(View):
+    """The largest value of each strategy, with the plan there."""
 
+    kind = "largest"
+    reaches: Mapping[str, Reach]
+    case: Case
+    quantity: str
+    max_overhead: float | None = None
 
-def _print_reaches(
-    sheet: Sheet, reaches: Mapping[str, Reach], case: Case, *, quantity: str, max_overhead: float | None
-) -> None:
-    limit = "" if max_overhead is None else f", at most {format_percent(max_overhead)} over base"
-    fixed = "" if quantity == "T" else f", T = {format_count(case.workload.steps)}"
-    sheet.console.print(
-        Text.assemble(
-            (f"Largest {quantity} ({_OF[quantity]})", "bold"),
-            f" of {case.workload.name} on {case.profile.name}{fixed}{limit}",
+    def blocks(self) -> Iterator[Block]:
+        """Yield a line for each value and schedule, and what is not proved."""
+        case, limit = self.case, self.max_overhead
+        within = "" if limit is None else f", at most {format_percent(limit)} over base"
+        fixed = "" if self.quantity == "T" else f", T = {format_count(case.workload.steps)}"
+        yield Paragraph(
+            f" of {case.workload.name} on {case.profile.name}{fixed}{within}",
+            head=f"Largest {self.quantity} ({_OF[self.quantity]})",
         )
-    )
-    sheet.gap()
-    sheet.show(_make_table(reaches, quantity=quantity))
-    for name, others in _merge_lines(reaches).items():
-        if others:
-            sheet.say(f"{name} also: {', '.join(others)}")
-    plan = next((reach.plan for reach in reaches.values() if reach.plan is not None), None)
-    interrupted = [name for name, reach in reaches.items() if reach.interrupted]
-    unproved = [name for name, reach in reaches.items() if not reach.proved and name not in interrupted]
-    for what, names in (
-        ("not proved to be the largest", unproved),
-        ("interrupted, larger values may fit", interrupted),
-    ):
-        if names:
-            line = f"{what}: {', '.join(names)}"
-            sheet.say(line, style="dim")
-    if plan is not None:
-        print_limits(sheet, plan)
-
-
-def _make_table(reaches: Mapping[str, Reach], *, quantity: str) -> FittedTable:
-    base = reaches["base"].value if "base" in reaches else 0
-    ratio = TableColumn(title="of base", short="of\nbase", right=True, priority=3)
-    table = FittedTable(
-        (
-            STRATEGY,
-            TableColumn(
-                title=f"largest {quantity}", short=f"largest\n{quantity}", form=align_counts, right=True
-            ),
-            *((ratio,) if base else ()),
-            TIME,
-            OVER_BASE.ranked(1),
-            TableColumn(title="the next breaks", short="the next\nbreaks", priority=2),
-            PARAMETERS,
+        lines = self._merge_lines()
+        largest = Field("value", f"largest {self.quantity}", f"largest\n{self.quantity}", form=align_counts)
+        ratio = (_OF_BASE,) if self._base else ()
+        yield Table.of(
+            (STRATEGY, largest, *ratio, TIME, OVER_BASE.ranked(1), _BREAKS, PARAMETERS), map(self._tell, lines)
         )
-    )
-    empty = (None,) * (3 if base else 2)
-    for name in _merge_lines(reaches):
-        reach = reaches[name]
+        for name, others in lines.items():
+            if others:
+                yield Paragraph(f"{name} also: {', '.join(others)}")
+        interrupted = [name for name, reach in self.reaches.items() if reach.interrupted]
+        unproved = [name for name, reach in self.reaches.items() if not reach.proved and not reach.interrupted]
+        if unproved:
+            yield Paragraph(f"not proved to be the largest: {', '.join(unproved)}", style="faint")
+        if interrupted:
+            yield Paragraph(f"interrupted, larger values may fit: {', '.join(interrupted)}", style="faint")
+        for plan in [reach.plan for reach in self.reaches.values() if reach.plan is not None][:1]:
+            yield from list_limits(plan)
+
+    def document(self) -> dict[str, Any]:
+        """Return the value of each strategy, what bounds it, and the full plan there."""
+        same = self._list_same()
+        return {
+            "quantity": self.quantity,
+            "strategies": {
+                name: {
+                    **_list_findings(reach),
+                    "same_schedule": list(same.get(name, ())),
+                    "plan": None if reach.plan is None else plan_document(reach.plan),
+                }
+                for name, reach in self.reaches.items()
+            },
+        }
+
+    def rows(self) -> Rows:
+        """Return a flat row for each strategy."""
+        return Rows(
+            columns={"quantity": "text", **_FINDINGS, **list_plan_columns()},
+            rows=[
+                {
+                    "quantity": self.quantity,
+                    **_list_findings(reach),
+                    **({"strategy": name} if reach.plan is None else make_plan_row(reach.plan)),
+                }
+                for name, reach in self.reaches.items()
+            ],
+        )
+
+    def basis(self) -> Sequence[BasisEntry]:
+        """Return that of the first plan."""
+        return next((one.plan.estimate_basis for one in self.reaches.values() if one.plan is not None), ())
+
+    @property
+    def _base(self) -> int:
+        """The largest value without checkpoints, 0 if that is not known."""
+        return self.reaches["base"].value if "base" in self.reaches else 0
+
+    def _tell(self, name: str) -> Record:
+        """Return what the table says of a strategy."""
+        reach = self.reaches[name]
         if reach.plan is None and reach.interrupted:
-            table.add_row(name, None, *empty, None, "interrupted", style="dim")
-            continue
+            return make_faint({"strategy": name, "parameters": "interrupted"})
+        bound = None if reach.interrupted else _make_bound_cell(reach)
         if reach.plan is None:
             reason = format_verdict(reach.infeasible) if reach.infeasible else "does not fit"
-            table.add_row(name, "none", *empty, _make_bound_cell(reach), reason, style="dim")
-            continue
-        predicted = reach.plan.predicted
-        table.add_row(
-            name,
-            reach.value,
-            *((f"{reach.value / base:.2f} x",) if base else ()),
-            predicted.seconds,
-            predicted.overhead,
-            "" if reach.interrupted else _make_bound_cell(reach),
-            make_parameters_cell(format_parameters(reach.plan)),
-        )
-    return table
+            return make_faint({"strategy": name, "value": "none", "bound_by": bound, "parameters": reason})
+        return {
+            **tell_plan(reach.plan),
+            "value": reach.value,
+            "of base": f"{reach.value / self._base:.2f} x" if self._base else None,
+            "bound_by": bound,
+        }
 
+    def _merge_lines(self) -> dict[str, tuple[str, ...]]:
+        """Return the strategy of each line, with the others that reach as far with the same schedule."""
+        lines: dict[str, tuple[str, ...]] = {}
+        same = self._list_same()
+        for name, reach in self.reaches.items():
+            if name not in lines and not any(name in others for others in lines.values()):
+                alike = [
+                    other
+                    for other in same.get(name, ())
+                    if _list_findings(self.reaches[other]) == _list_findings(reach)
+                ]
+                first, *others = sorted((name, *alike), key=lambda each: strategy_of(each).simplicity)
+                lines[first] = tuple(others)
+        return lines
 
-def _merge_lines(reaches: Mapping[str, Reach]) -> dict[str, tuple[str, ...]]:
-    """Return the strategy of each line, with the others that reach as far with the same schedule."""
-    lines: dict[str, tuple[str, ...]] = {}
-    same = _list_same(reaches)
-    for name in reaches:
-        if name not in lines and not any(name in others for others in lines.values()):
-            alike = [other for other in same.get(name, ()) if _is_alike(reaches[name], reaches[other])]
-            first, *others = sorted((name, *alike), key=lambda each: strategy_of(each).simplicity)
-            lines[first] = tuple(others)
-    return lines
-
-
-def _is_alike(one: Reach, other: Reach) -> bool:
-    return _list_findings(one) == _list_findings(other)
+    def _list_same(self) -> dict[str, tuple[str, ...]]:
+        return list_same_schedules(reach.plan for reach in self.reaches.values() if reach.plan is not None)
 
 
 def _list_findings(reach: Reach) -> dict[str, Any]:
@@ -145,42 +151,7 @@ def _list_findings(reach: Reach) -> dict[str, Any]:
     return {name: getattr(reach, name) for name in _FINDINGS}
 
 
-def _list_same(reaches: Mapping[str, Reach]) -> dict[str, tuple[str, ...]]:
-    return list_same_schedules(reach.plan for reach in reaches.values() if reach.plan is not None)
-
-
 def _make_bound_cell(reach: Reach) -> Cell:
     """Return the limit that the next value breaks, in one word where the table is narrow."""
     name = "nothing" if reach.bound_by is None else limit_words(reach.bound_by).name
-    return Cell(value=name, short={"solvable length": "length"}.get(name, name.split()[0]))
-
-
-def _make_document(reaches: Mapping[str, Reach], *, quantity: str) -> dict[str, Any]:
-    """Return JSON data: the value of each strategy, what bounds it, and the full plan there."""
-    same = _list_same(reaches)
-    return {
-        "quantity": quantity,
-        "strategies": {
-            name: {
-                **_list_findings(reach),
-                "same_schedule": list(same.get(name, ())),
-                "plan": None if reach.plan is None else plan_document(reach.plan),
-            }
-            for name, reach in reaches.items()
-        },
-    }
-
-
-def _list_rows(reaches: Mapping[str, Reach], *, quantity: str) -> Rows:
-    """Return a flat row for each strategy."""
-    return Rows(
-        columns={"quantity": "text", **_FINDINGS, **list_plan_columns()},
-        rows=[
-            {
-                "quantity": quantity,
-                **_list_findings(reach),
-                **({"strategy": name} if reach.plan is None else make_plan_row(reach.plan)),
-            }
-            for name, reach in reaches.items()
-        ],
-    )
+    return Cell(name, short={"solvable length": "length"}.get(name, name.split()[0]))

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
-
-from rich.text import Text
 
 from ckptplan.errors import Infeasible
 from ckptplan.model.prediction import BasisEntry
-from ckptplan.model.workload import Workload
-from ckptplan.report.columns import Cell, FittedTable, Sheet, TableColumn
+from ckptplan.report.blocks import Block, Cell, Field, Heading, Paragraph, Record, Table, make_facts, make_faint
 from ckptplan.report.fields import LOCAL, OVER_BASE, make_result_document, make_result_row, name_plan
 from ckptplan.report.formats import View
 from ckptplan.report.infeasible import format_verdict
@@ -19,7 +17,7 @@ from ckptplan.storage.tables import Columns, Rows
 from ckptplan.studies.machines import Machine, MachineComparison
 from ckptplan.studies.sweep import DETAIL_COLUMNS, JOB_COLUMNS, REASON_COLUMNS, cost_columns
 from ckptplan.units import format_count, format_duration, format_percent
-from ckptplan.wording import Argument, Phrase, Wording, put_into_words
+from ckptplan.wording import Argument
 
 #: The columns of a row that are about the machine, and not about its plan.
 _MACHINE_COLUMNS: Columns = {
@@ -42,41 +40,72 @@ _ESTIMATED = "~"
 _SOME = 3
 
 
-def view_machines(comparison: MachineComparison, *, wording: Wording = str) -> View:
-    """Return machines side by side for every format."""
-    return View(
-        kind="machines",
-        table=lambda console: _print_machines(Sheet(console, wording), comparison),
-        document=lambda: _make_document(comparison),
-        rows=lambda: _list_rows(comparison),
-        basis=lambda: _collect_basis(comparison),
-    )
+@dataclass(frozen=True)
+class MachinesView(View):
+    """Machines side by side."""
 
+    kind = "machines"
+    comparison: MachineComparison
 
-def _print_machines(sheet: Sheet, comparison: MachineComparison) -> None:
-    workload = comparison.workload
-    title = f"Machines for {workload.name}, T = {format_count(workload.steps)} time steps"
-    sheet.say(Text.assemble((title, "bold"), f", {_name_run(comparison)}"))
-    sheet.gap()
-    sheet.show(_make_table(comparison))
-    answers = list(summarise(comparison))
-    if answers:
-        sheet.gap()
-    for line in answers:
-        sheet.say(line, style="bold green")
-    sheet.gap()
-    sheet.say("Plans", style="bold")
-    for machine in comparison.machines:
-        _print_item(sheet, machine.profile.name, _describe_plan(machine))
-    sheet.gap()
-    sheet.say("What the numbers rest on", style="bold")
-    for head, text in _list_notes(comparison):
-        _print_item(sheet, head, text)
+    def blocks(self) -> Iterator[Block]:
+        """Yield a line for each machine, the answers, the plans, and what the numbers rest on."""
+        comparison = self.comparison
+        workload = comparison.workload
+        title = f"Machines for {workload.name}, T = {format_count(workload.steps)} time steps"
+        yield Paragraph(f", {_name_run(comparison)}", head=title)
+        yield _make_table(comparison)
+        for line in summarise(comparison):
+            yield Paragraph(line, style="best")
+        yield Heading("Plans")
+        plans = {machine.profile.name: _describe_plan(machine) for machine in comparison.machines}
+        yield make_facts(plans, "caution")
+        if notes := dict(_list_notes(comparison)):
+            yield Heading("What the numbers rest on")
+            yield make_facts(notes, "caution")
 
+    def document(self) -> dict[str, Any]:
+        """Return full plans, and reasons where there is none."""
+        comparison = self.comparison
+        workload, quickest, cheapest = comparison.workload, comparison.quickest, comparison.cheapest
+        return {
+            "workload": {"name": workload.name, "hash": workload.hash, "steps": workload.steps},
+            "batches": comparison.batches,
+            "deadline_seconds": comparison.deadline,
+            "largest_max_overhead": comparison.reach_overhead,
+            "quickest": None if quickest is None else quickest.profile.name,
+            "cheapest": None if cheapest is None else cheapest.profile.name,
+            "machines": [
+                {
+                    "profile": {"name": machine.profile.name, "hash": machine.profile.hash},
+                    **_list_numbers(machine, comparison.deadline),
+                    "missing": list(machine.missing),
+                    **make_result_document(machine.result),
+                }
+                for machine in comparison.machines
+            ],
+        }
 
-def _print_item(sheet: Sheet, head: str, text: str) -> None:
-    words = put_into_words(text, sheet.wording)
-    sheet.say(Text.assemble((head, "yellow"), f": {words}"), indent=2)
+    def rows(self) -> Rows:
+        """Return a flat row for each machine; times that belong to another machine are left out."""
+        job = {"workload": self.comparison.workload.name, "steps": self.comparison.workload.steps}
+        rows = []
+        for machine in self.comparison.machines:
+            row = {**job, "profile": machine.profile.name, **make_result_row(machine.result)}
+            row |= {**_list_numbers(machine, self.comparison.deadline), "missing": " ".join(machine.missing)}
+            if machine.times == "carried over":
+                row |= dict.fromkeys(("overhead", "least_seconds", "gap", "paper_seconds", "paper_overhead"))
+            rows.append(row)
+        columns = {**JOB_COLUMNS, **cost_columns(), **REASON_COLUMNS, **_MACHINE_COLUMNS, **DETAIL_COLUMNS}
+        return Rows(columns=columns, rows=rows)
+
+    def basis(self) -> Sequence[BasisEntry]:
+        """Return the inputs of all plans, each under the name of its machine."""
+        return tuple(
+            dataclasses.replace(entry, field=f"{machine.profile.name}: {entry.field}")
+            for machine in self.comparison.machines
+            if machine.plan is not None
+            for entry in machine.plan.estimate_basis
+        )
 
 
 def _name_run(comparison: MachineComparison) -> str:
@@ -85,61 +114,43 @@ def _name_run(comparison: MachineComparison) -> str:
     return run if comparison.deadline is None else f"{run} within {format_duration(comparison.deadline)}"
 
 
-def _make_table(comparison: MachineComparison) -> FittedTable:
-    machines = comparison.machines
-    priced = any(machine.price_per_hour is not None for machine in machines)
-    powered = any(machine.most_joules is not None for machine in machines)
-    table = FittedTable(
-        (
-            TableColumn(title="machine"),
-            TableColumn(title="time" if comparison.batches == 1 else "run", right=True),
-            OVER_BASE.ranked(2),
-            LOCAL.ranked(1),
-            TableColumn(title="largest T", short="largest\nT", right=True),
-            *((TableColumn(title="price", right=True),) if priced else ()),
-            *((TableColumn(title="energy", right=True, priority=3),) if powered else ()),
-        )
+def _make_table(comparison: MachineComparison) -> Table:
+    priced = any(machine.price_per_hour is not None for machine in comparison.machines)
+    powered = any(machine.most_joules is not None for machine in comparison.machines)
+    fields = (
+        Field("machine"),
+        Field("time", "time" if comparison.batches == 1 else "run", right=True),
+        OVER_BASE.ranked(2),
+        LOCAL.ranked(1),
+        Field("largest T", short="largest\nT", right=True),
+        *((Field("price", right=True),) if priced else ()),
+        *((Field("energy", right=True, priority=3),) if powered else ()),
     )
-    for machine in machines:
-        cells = [*_describe_costs(machine), _largest(machine)]
-        cells += [_price(machine)] if priced else []
-        cells += [_energy(machine)] if powered else []
-        style = "bold green" if machine is comparison.quickest else ""
-        name = Cell(value=machine.profile.name, style=style)
-        table.add_row(name, *cells, style="dim" if machine.plan is None else "")
-    return table
+    return Table.of(fields, (_tell(one, best=one is comparison.quickest) for one in comparison.machines))
 
 
-def _describe_costs(machine: Machine) -> list[str | float | None]:
-    """Return the time, the overhead and the local memory of a machine, or that nothing fits."""
+def _tell(machine: Machine, *, best: bool) -> Record:
+    """Return what the table says of a machine."""
+    record: dict[str, Any] = {
+        "machine": Cell(machine.profile.name, style="best" if best else ""),
+        "largest T": format_count(machine.largest_steps) if machine.largest_steps else "none",
+        "price": None if machine.run_price is None else format_price(machine.run_price),
+        "energy": None if machine.most_joules is None else f"≤ {format_energy(machine.most_joules)}",
+    }
     if isinstance(machine.result, Infeasible):
         need = machine.result.need if machine.result.binding == "local_bytes" else None
-        return ["does not fit", None, need]
-    predicted = machine.result.predicted
+        return make_faint({**record, "time": "does not fit", "local_peak_bytes": need})
+    record["local_peak_bytes"] = machine.result.predicted.local_peak_bytes
     if machine.run_seconds is None:
-        return ["not known", None, predicted.local_peak_bytes]
+        return {**record, "time": "not known"}
     mark = _ESTIMATED if machine.times == "estimated" else ""
     time = f"{mark}{format_duration(machine.run_seconds)}"
-    return [time, predicted.overhead, predicted.local_peak_bytes]
-
-
-def _largest(machine: Machine) -> str:
-    return format_count(machine.largest_steps) if machine.largest_steps else "none"
-
-
-def _price(machine: Machine) -> str:
-    if machine.run_price is None:
-        return ""
-    return format_price(machine.run_price)
+    return {**record, "time": time, "overhead": machine.result.predicted.overhead}
 
 
 def format_price(price: float) -> str:
     """Return a price with two digits after the point, more for a small one: '12.40', '0.0031'."""
     return f"{price:,.2f}" if price >= 0.1 or price == 0 else f"{price:.2g}"
-
-
-def _energy(machine: Machine) -> str:
-    return "" if machine.most_joules is None else f"≤ {format_energy(machine.most_joules)}"
 
 
 def format_energy(joules: float) -> str:
@@ -150,37 +161,29 @@ def format_energy(joules: float) -> str:
 def summarise(comparison: MachineComparison) -> Iterator[str]:
     """Yield the answer in a line or two: the quickest machine, and the cheapest that meets the deadline."""
     quickest, cheapest, deadline = comparison.quickest, comparison.cheapest, comparison.deadline
-    if quickest is not None:
-        yield f"Quickest: {quickest.profile.name}, {_tell_time(quickest)}"
-        yield from _tell("not told apart within the estimates", _find_rivals(comparison))
+    if quickest is not None and quickest.run_seconds is not None:
+        estimated = f" (estimated: {_tell_interval(quickest)})" if quickest.interval else ""
+        yield f"Quickest: {quickest.profile.name}, {format_duration(quickest.run_seconds)}{estimated}"
+        yield from _tell_others("not told apart within the estimates", _find_rivals(comparison))
     within = "" if deadline is None else f" within {format_duration(deadline)}"
-    if cheapest is not None:
+    if cheapest is not None and cheapest.run_price is not None:
         sure = deadline is None or cheapest.surely_meets(deadline)
         yield (
-            f"Cheapest{within}: {cheapest.profile.name}, {_price(cheapest)}"
+            f"Cheapest{within}: {cheapest.profile.name}, {format_price(cheapest.run_price)}"
             f"{'' if sure else ' (the estimate also allows for more time than that)'}"
         )
-        yield from _tell("not told apart within the estimates", _find_price_rivals(comparison, cheapest))
-        yield from _tell("not compared, as they have no price", _find_unpriced(comparison))
+        yield from _tell_others("not told apart within the estimates", _find_price_rivals(comparison, cheapest))
+        unpriced = [one.profile.name for one in _list_meeting(comparison) if one.run_price is None]
+        yield from _tell_others("not compared, as they have no price", unpriced)
     elif deadline is not None:
         meeting = [machine.profile.name for machine in comparison.machines if machine.meets(deadline)]
-        yield f"{_within_words(deadline)}: {', '.join(meeting) or 'none of them'}"
+        yield f"Within {format_duration(deadline)}: {', '.join(meeting) or 'none of them'}"
 
 
-def _tell(what: str, names: Sequence[str]) -> Iterator[str]:
+def _tell_others(what: str, names: Sequence[str]) -> Iterator[str]:
     """Yield a line about machines, if there are any."""
     if names:
         yield f"  {what}: {', '.join(names[:_SOME])}{', ...' if len(names) > _SOME else ''}"
-
-
-def _within_words(deadline: float) -> str:
-    return f"Within {format_duration(deadline)}"
-
-
-def _tell_time(machine: Machine) -> str:
-    assert machine.run_seconds is not None  # noqa: S101 - the quickest has a time
-    text = format_duration(machine.run_seconds)
-    return f"{text} (estimated: {_tell_interval(machine)})" if machine.interval else text
 
 
 def _find_rivals(comparison: MachineComparison) -> list[str]:
@@ -198,10 +201,6 @@ def _find_price_rivals(comparison: MachineComparison, cheapest: Machine) -> list
         for one in _list_meeting(comparison)
         if one is not cheapest and one.run_price is not None and _price_ends(one)[0] < most
     ]
-
-
-def _find_unpriced(comparison: MachineComparison) -> list[str]:
-    return [one.profile.name for one in _list_meeting(comparison) if one.run_price is None]
 
 
 def _list_meeting(comparison: MachineComparison) -> list[Machine]:
@@ -242,9 +241,11 @@ def _list_notes(comparison: MachineComparison) -> Iterator[tuple[str, str]]:
     workload, machines = comparison.workload, comparison.machines
     estimated = [machine for machine in machines if machine.times == "estimated"]
     if estimated:
+        theirs = f"the times of {workload.name} belong to {workload.timed_on}"
+        whose = f"nobody timed {workload.name}" if workload.is_estimated else theirs
         yield (
             f"{_ESTIMATED} estimated",
-            f"by a roofline of peak rates, as {_say_whose_times(workload)}; "
+            f"by a roofline of peak rates, as {whose}; "
             "each plan has its interval. A calibration on the machine itself always wins",
         )
     for machine in machines:
@@ -261,54 +262,10 @@ def _list_notes(comparison: MachineComparison) -> Iterator[tuple[str, str]]:
         )
     limit = comparison.reach_overhead
     if limit is not None:
-        yield "largest T", _describe_reach(limit)
+        base = "twice base's time" if limit == 1 else f"{format_percent(limit)} over base"
+        yield "largest T", f"at most {base}; {Argument('max_overhead')} sets the limit"
     if any(machine.most_joules is not None for machine in machines):
         yield "energy", "an upper figure: the time at the power under load"
-
-
-def _say_whose_times(workload: Workload) -> str:
-    if workload.is_estimated:
-        return f"nobody timed {workload.name}"
-    return f"the times of {workload.name} belong to {workload.timed_on}"
-
-
-def _describe_reach(limit: float) -> str:
-    base = "twice base's time" if limit == 1 else f"{format_percent(limit)} over base"
-    return Phrase(f"at most {base}; ", Argument("max_overhead"), " sets the limit")
-
-
-def _collect_basis(comparison: MachineComparison) -> tuple[BasisEntry, ...]:
-    """Return the inputs of all plans, each under the name of its machine."""
-    return tuple(
-        dataclasses.replace(entry, field=f"{machine.profile.name}: {entry.field}")
-        for machine in comparison.machines
-        if machine.plan is not None
-        for entry in machine.plan.estimate_basis
-    )
-
-
-def _make_document(comparison: MachineComparison) -> dict[str, Any]:
-    """Return the comparison as JSON data: full plans, and reasons where there is none."""
-    workload, quickest, cheapest = comparison.workload, comparison.quickest, comparison.cheapest
-    return {
-        "workload": {"name": workload.name, "hash": workload.hash, "steps": workload.steps},
-        "batches": comparison.batches,
-        "deadline_seconds": comparison.deadline,
-        "largest_max_overhead": comparison.reach_overhead,
-        "quickest": None if quickest is None else quickest.profile.name,
-        "cheapest": None if cheapest is None else cheapest.profile.name,
-        "machines": [_make_entry(machine, comparison.deadline) for machine in comparison.machines],
-    }
-
-
-def _make_entry(machine: Machine, deadline: float | None) -> dict[str, Any]:
-    profile = machine.profile
-    return {
-        "profile": {"name": profile.name, "hash": profile.hash},
-        **_list_numbers(machine, deadline),
-        "missing": list(machine.missing),
-        **make_result_document(machine.result),
-    }
 
 
 def _list_numbers(machine: Machine, deadline: float | None) -> dict[str, Any]:
@@ -327,19 +284,3 @@ def _list_numbers(machine: Machine, deadline: float | None) -> dict[str, Any]:
         "most_joules": machine.most_joules,
         "meets_deadline": None if deadline is None else machine.meets(deadline),
     }
-
-
-def _list_rows(comparison: MachineComparison) -> Rows:
-    """Return a flat row for each machine; times that belong to another machine are left out."""
-    job = {"workload": comparison.workload.name, "steps": comparison.workload.steps}
-    rows = []
-    for machine in comparison.machines:
-        row = {**job, "profile": machine.profile.name, **make_result_row(machine.result)}
-        row |= {**_list_numbers(machine, comparison.deadline), "missing": " ".join(machine.missing)}
-        if machine.times == "carried over":
-            row |= dict.fromkeys(("overhead", "least_seconds", "gap", "paper_seconds", "paper_overhead"))
-        rows.append(row)
-    return Rows(
-        columns={**JOB_COLUMNS, **cost_columns(), **REASON_COLUMNS, **_MACHINE_COLUMNS, **DETAIL_COLUMNS},
-        rows=rows,
-    )

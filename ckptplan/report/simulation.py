@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
-from rich.text import Text
-
 from ckptplan.model.plan import Plan
-from ckptplan.report.columns import FittedTable, Sheet, TableColumn
-from ckptplan.report.fields import identify_plan, name_plan, print_title
+from ckptplan.model.prediction import BasisEntry
+from ckptplan.report.blocks import Block, Cell, Field, Paragraph, Table
+from ckptplan.report.fields import identify_plan, make_title, name_plan
 from ckptplan.report.formats import View
 from ckptplan.schedule.simulator import Trace
 from ckptplan.units import format_bytes, format_count, format_percent, format_seconds
-from ckptplan.wording import Wording
 
 #: Seconds may differ by this share, and by one rounding per action: a clock adds, a closed form multiplies.
 TOLERANCE, ROUNDING = 1e-9, 2.0**-53
@@ -31,96 +30,79 @@ _QUANTITIES: dict[str, tuple[str, Callable[[Any], str]]] = {
     "remote_reads": ("states read", format_count),
     "messages": ("messages", format_count),
 }
+_FIELDS = (
+    Field("name", title=""),
+    Field("predicted", right=True),
+    Field("simulated", right=True),
+    Field("difference"),
+)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Comparison:
-    """One quantity, as predicted by the closed form and as counted by the simulator."""
+@dataclass(frozen=True)
+class SimulationView(View):
+    """Prediction and simulation; ``schedule`` is the file that was played instead of the plan's own."""
 
-    quantity: str
-    predicted: float
-    simulated: float
-    tolerance: float = 0.0
+    kind = "simulation"
+    plan: Plan
+    trace: Trace
+    schedule: str | None = None
+
+    @cached_property
+    def quantities(self) -> list[dict[str, Any]]:
+        """What plan and trace both have: counts and bytes agree if they are equal, seconds up to rounding."""
+        tolerance = TOLERANCE + self.trace.actions * ROUNDING
+        pairs = [(name, self.plan.predicted[name], getattr(self.trace, name)) for name in _QUANTITIES]
+        return [
+            {
+                "quantity": name,
+                "predicted": predicted,
+                "simulated": simulated,
+                "agrees": math.isclose(predicted, simulated, rel_tol=tolerance if name == "seconds" else 0.0),
+            }
+            for name, predicted, simulated in pairs
+        ]
 
     @property
     def agrees(self) -> bool:
-        """Whether both are equal: counts and bytes exactly, seconds up to rounding."""
-        return math.isclose(self.predicted, self.simulated, rel_tol=self.tolerance)
+        """Whether the schedule costs what the plan predicts."""
+        return all(row["agrees"] for row in self.quantities)
+
+    def blocks(self) -> Iterator[Block]:
+        """Yield both side by side."""
+        yield make_title(self.plan.workload, self.plan.profile)
+        actions = f"{format_count(self.trace.actions)} actions, every law kept"
+        yield Paragraph(f"schedule  {self.schedule or name_plan(self.plan)}: {actions}")
+        yield Table.of(_FIELDS, map(_format, self.quantities))
+        if self.trace.stall_seconds:
+            yield Paragraph(f"compute waits {format_seconds(self.trace.stall_seconds)} for transfers")
+
+    def document(self) -> dict[str, Any]:
+        """Return both, with the basis of the prediction."""
+        return {
+            **identify_plan(self.plan),
+            "schedule": self.schedule,
+            "agrees": self.agrees,
+            "simulated": dataclasses.asdict(self.trace),
+            "predicted": {row["quantity"]: row["predicted"] for row in self.quantities},
+            "estimate_basis": [dict(entry) for entry in self.plan.estimate_basis],
+        }
+
+    def rows(self) -> list[dict[str, Any]]:
+        """Return a row for each quantity."""
+        return self.quantities
+
+    def basis(self) -> Sequence[BasisEntry]:
+        """Return that of the prediction."""
+        return self.plan.estimate_basis
 
 
-def compare_quantities(plan: Plan, trace: Trace) -> list[Comparison]:
-    """Return each quantity that plan and trace both have."""
-    return [
-        Comparison(
-            quantity=name,
-            predicted=plan.predicted[name],
-            simulated=getattr(trace, name),
-            tolerance=TOLERANCE + trace.actions * ROUNDING if name == "seconds" else 0.0,
-        )
-        for name in _QUANTITIES
-    ]
-
-
-def view_simulation(plan: Plan, trace: Trace, *, schedule: str | None = None, wording: Wording = str) -> View:
-    """Return prediction and simulation for every format.
-
-    ``schedule`` is the file that was played instead of the plan's own.
-    """
-    return View(
-        kind="simulation",
-        table=lambda console: _print_simulation(Sheet(console, wording), plan, trace, schedule=schedule),
-        document=lambda: _make_document(plan, trace, schedule=schedule),
-        rows=lambda: _list_rows(plan, trace),
-        basis=lambda: plan.estimate_basis,
-    )
-
-
-def _print_simulation(sheet: Sheet, plan: Plan, trace: Trace, *, schedule: str | None) -> None:
-    """Print both side by side."""
-    print_title(sheet, plan.workload, plan.profile)
-    actions = f"{format_count(trace.actions)} actions, every law kept"
-    sheet.say(f"schedule  {schedule or name_plan(plan)}: {actions}")
-    sheet.gap()
-    table = FittedTable(
-        (
-            TableColumn(),
-            TableColumn(title="predicted", right=True),
-            TableColumn(title="simulated", right=True),
-            TableColumn(title="difference"),
-        )
-    )
-    for row in compare_quantities(plan, trace):
-        name, shown = _QUANTITIES[row.quantity]
-        table.add_row(name, shown(row.predicted), shown(row.simulated), _difference(row, shown))
-    sheet.show(table)
-    if trace.stall_seconds:
-        sheet.gap()
-        sheet.console.print(f"compute waits {format_seconds(trace.stall_seconds)} for transfers")
-
-
-def _difference(row: Comparison, shown: Callable[[Any], str]) -> Text:
-    if row.agrees:
-        return Text("equal", style="green")
-    sign = "+" if row.simulated > row.predicted else "-"
-    size = shown(abs(row.simulated - row.predicted))
-    share = f" ({format_percent(row.simulated / row.predicted - 1)})" if row.predicted else ""
-    return Text(f"{sign}{size}{share}", style="yellow")
-
-
-def _make_document(plan: Plan, trace: Trace, *, schedule: str | None) -> dict[str, Any]:
-    """Return both as JSON data, with the basis of the prediction."""
-    rows = compare_quantities(plan, trace)
+def _format(row: dict[str, Any]) -> dict[str, Any]:
+    """Return a quantity as the table shows it."""
+    name, shown = _QUANTITIES[row["quantity"]]
+    predicted, simulated = row["predicted"], row["simulated"]
+    more = f"{'+' if simulated > predicted else '-'}{shown(abs(simulated - predicted))}"
+    share = f" ({format_percent(simulated / predicted - 1)})" if predicted else ""
+    difference = Cell("equal", style="good") if row["agrees"] else Cell(f"{more}{share}", style="caution")
     return {
-        **identify_plan(plan),
-        "schedule": schedule,
-        "agrees": all(row.agrees for row in rows),
-        "simulated": dataclasses.asdict(trace),
-        "predicted": {row.quantity: row.predicted for row in rows},
-        "estimate_basis": [dict(entry) for entry in plan.estimate_basis],
-    }
-
-
-def _list_rows(plan: Plan, trace: Trace) -> list[dict[str, Any]]:
-    """Return a row for each quantity."""
-    names = ("quantity", "predicted", "simulated", "agrees")
-    return [{name: getattr(row, name) for name in names} for row in compare_quantities(plan, trace)]
+        "name": name, "predicted": shown(predicted), "simulated": shown(simulated), "difference": difference
+    }  # fmt: skip

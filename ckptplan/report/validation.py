@@ -3,25 +3,22 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Callable, Iterator
 from typing import Any
-
-from rich.text import Text
 
 from ckptplan.calibration.validation import FACTOR, REGRET, Contender, Regret, Row, Unit, Validation, Verdict
 from ckptplan.model.plan import Plan
-from ckptplan.report.columns import FittedTable, Sheet, TableColumn, align_seconds
+from ckptplan.report.blocks import Block, Cell, Field, Paragraph, Record, Style, Table, make_facts
 from ckptplan.report.fields import (
-    FACTS,
     PARAMETERS,
     STRATEGY,
+    align_seconds,
     identify_plan,
     make_parameters_cell,
+    make_title,
     name_plan,
-    print_title,
 )
-from ckptplan.report.formats import View
+from ckptplan.report.formats import SmallView, View
 from ckptplan.units import (
     format_bytes,
     format_count,
@@ -31,203 +28,155 @@ from ckptplan.units import (
     format_share,
     format_threads,
 )
-from ckptplan.wording import Argument, Wording
+from ckptplan.wording import Argument
 
-_STYLES = {
-    Verdict.OK: "green",
-    Verdict.OFF: "bold red",
-    Verdict.NOISY: "bold red",
-    Verdict.SMALL: "dim",
-    Verdict.OTHER_MACHINE: "yellow",
-    Verdict.UNCHECKED: "yellow",
-    Verdict.NOT_MODELLED: "dim",
+#: How a verdict stands out, and how it is called in a table, shorter than in JSON so that it fits 80 columns.
+_VERDICTS: dict[Verdict, tuple[Style, str]] = {
+    Verdict.OK: ("good", "ok"),
+    Verdict.OFF: ("bad", "off"),
+    Verdict.NOISY: ("bad", "too noisy"),
+    Verdict.SMALL: ("faint", "too small"),
+    Verdict.OTHER_MACHINE: ("caution", "not compared"),
+    Verdict.UNCHECKED: ("caution", "not plain"),
+    Verdict.NOT_MODELLED: ("faint", "not modelled"),
 }
-#: Verdicts that are shorter in a table than in JSON, so that it fits 80 columns.
-_SHORT = {
-    Verdict.NOISY: "too noisy",
-    Verdict.SMALL: "too small",
-    Verdict.OTHER_MACHINE: "not compared",
-    Verdict.UNCHECKED: "not plain",
-    Verdict.NOT_MODELLED: "not modelled",
-}
-
-
-def _number(value: float) -> str:
-    return format_count(round(value))
-
-
-def _ratio(value: float) -> str:
-    return f"{value:.3f}" if value > 0.01 or value == 0 else f"{value:.1e}"
-
-
+_BIAS, _ALLOWED = Field("bias", right=True), Field("allowed", right=True, priority=2)
+_VERDICT = Field("verdict")
+_QUANTITIES = (
+    Field("quantity", title="", wraps="late"),
+    Field("predicted", right=True),
+    Field("measured", right=True),
+    _BIAS,
+    _ALLOWED,
+    Field("noise", right=True, priority=1),
+    _VERDICT,
+)
+_CONTENDERS = (
+    STRATEGY.ranked(0, wraps="late"),
+    PARAMETERS,
+    Field("predicted", form=align_seconds),
+    Field("measured", form=align_seconds),
+    _BIAS,
+    _ALLOWED,
+    _VERDICT,
+)
 _FORMS: dict[Unit, Callable[[float], str]] = {
     "bytes per second": format_rate,
     "bytes": format_bytes,
     "seconds": format_seconds,
-    "count": _number,
-    "share": _ratio,
+    "count": lambda value: format_count(round(value)),
+    "share": lambda value: f"{value:.3f}" if value > 0.01 or value == 0 else f"{value:.1e}",
 }
 
 
-def view_validation(plan: Plan, found: Validation, *, wording: Wording = str) -> View:
-    """Return predictions, measurements and verdicts for every format."""
-    return View(
+def view_validation(plan: Plan, found: Validation) -> View:
+    """Return predictions, measurements and verdicts."""
+    return SmallView(
         kind="validation",
-        table=lambda console: _print_validation(Sheet(console, wording), plan, found),
-        document=lambda: _make_document(plan, found),
-        rows=lambda: _list_rows(found),
-        basis=lambda: plan.estimate_basis,
+        told=tuple(_tell(plan, found)),
+        data=_make_document(plan, found),
+        flat=_list_rows(found),
+        entries=plan.estimate_basis,
     )
 
 
-def _print_validation(sheet: Sheet, plan: Plan, found: Validation) -> None:
-    """Print each quantity with its verdict, the regret, and what limits the comparison."""
-    print_title(sheet, plan.workload, plan.profile)
-    threads = format_threads(found.threads)
+def _tell(plan: Plan, found: Validation) -> Iterator[Block]:
+    """Yield each quantity with its verdict, the regret, and what limits the comparison."""
     rounds = f"; {found.clock}, medians of {found.repeats} rounds in turn" if found.repeats else ""
-    facts = FittedTable(FACTS)
-    facts.add_row("plan", name_plan(plan))
-    facts.add_row("ran", f"{found.cell}, batch {plan.workload.batch}")
-    facts.add_row("on", f"{found.machine}, {threads}{rounds}")
-    sheet.show(facts)
-    sheet.gap()
-    sheet.show(_make_table(found))
-    _say(sheet, _explain(found))
-    if found.not_comparable is not None:
-        _say(sheet, f"Times are not comparable: {found.not_comparable}.")
-    if found.regret is not None:
-        sheet.gap()
-        _print_regret(sheet, found.regret)
-    for note in found.notes:
-        _say(sheet, f"Note: {note}.")
-    _say(sheet, _conclude(found, wording=sheet.wording))
-
-
-def _say(sheet: Sheet, text: str | Text) -> None:
-    """Print a paragraph."""
-    sheet.gap()
-    sheet.say(text)
-
-
-def _explain(found: Validation) -> str:
-    """Return what the columns of the table mean, as far as it has them."""
-    text = "bias: predicted over measured, less one; below zero it took longer, or more, than predicted"
-    if any(row.in_points for row in found.rows):
-        text += ". Overhead is the time added to base's; pt are points: a percent of base's time"
-    return f"{text}."
-
-
-def _make_table(found: Validation) -> FittedTable:
-    table = FittedTable(
-        (
-            TableColumn(wraps="late"),
-            TableColumn(title="predicted", right=True),
-            TableColumn(title="measured", right=True),
-            TableColumn(title="bias", right=True),
-            TableColumn(title="allowed", right=True, priority=2),
-            TableColumn(title="noise", right=True, priority=1),
-            TableColumn(title="verdict"),
-        )
+    yield make_title(plan.workload, plan.profile)
+    yield make_facts(
+        {
+            "plan": name_plan(plan),
+            "ran": f"{found.cell}, batch {plan.workload.batch}",
+            "on": f"{found.machine}, {format_threads(found.threads)}{rounds}",
+        }
     )
-    for row in found.rows:
-        form = format_percent if row.in_points else _FORMS[row.unit]
-        table.add_row(
-            row.quantity,
-            "" if row.predicted is None else form(row.predicted),
-            form(row.measured),
-            _bias(row),
-            _allowed(row),
-            "" if row.noise is None else _points(row.noise) if row.in_points else format_share(row.noise),
-            _verdict(row.verdict),
-        )
-    return table
+    yield Table.of(_QUANTITIES, map(_tell_quantity, found.rows))
+    points = ". Overhead is the time added to base's; pt are points: a percent of base's time"
+    yield Paragraph(
+        "bias: predicted over measured, less one; below zero it took longer, or more, than predicted"
+        f"{points if any(row.in_points for row in found.rows) else ''}."
+    )
+    if found.not_comparable is not None:
+        yield Paragraph(f"Times are not comparable: {found.not_comparable}.")
+    if found.regret is not None:
+        yield from _tell_regret(found.regret)
+    for note in found.notes:
+        yield Paragraph(f"Note: {note}.")
+    yield _conclude(found)
 
 
-def _verdict(verdict: Verdict) -> Text:
-    return Text(_SHORT.get(verdict, verdict.value), style=_STYLES[verdict])
+def _tell_quantity(row: Row) -> Record:
+    form = format_percent if row.in_points else _FORMS[row.unit]
+    bias = None if row.bias is None else _format_change(row.bias, in_points=row.in_points)
+    if row.in_points or row.allowed is None:
+        allowed = None if row.allowed is None else f"{row.allowed * 100:.1f} pt"
+    else:
+        factors = {0: "exact", FACTOR - 1: "x 2"}
+        allowed = factors.get(row.allowed, f"{row.allowed * 100:.1f} %")
+    noise = None if row.noise is None else format_share(row.noise)
+    return {
+        "quantity": row.quantity,
+        "predicted": None if row.predicted is None else form(row.predicted),
+        "measured": form(row.measured),
+        "bias": "equal" if row.bias == 0 and not row.in_points else bias,
+        "allowed": allowed,
+        "noise": f"{row.noise * 100:.1f} pt" if row.in_points and row.noise is not None else noise,
+        "verdict": _make_verdict_cell(row.verdict),
+    }
 
 
-def _points(share: float, *, sign: str = "") -> str:
-    return f"{share * 100:{sign}.1f} pt"
+def _make_verdict_cell(verdict: Verdict) -> Cell:
+    style, text = _VERDICTS[verdict]
+    return Cell(text, style=style)
 
 
-def _bias(row: Row) -> str:
-    if row.bias is None:
-        return ""
-    if row.in_points:
-        return _points(row.bias, sign="+")
-    return "equal" if row.bias == 0 else f"{row.bias * 100:+.1f} %"
+def _format_change(share: float, *, in_points: bool = False) -> str:
+    return f"{share * 100:+.1f} {'pt' if in_points else '%'}"
 
 
-def _allowed(row: Row) -> str:
-    if row.allowed is None:
-        return ""
-    if row.in_points:
-        return _points(row.allowed)
-    return "exact" if row.allowed == 0 else "x 2" if row.allowed == FACTOR - 1 else f"{row.allowed * 100:.1f} %"
-
-
-def _print_regret(sheet: Sheet, regret: Regret) -> None:
+def _tell_regret(regret: Regret) -> Iterator[Block]:
     told = (
         "nothing that was measured is quicker"
         if regret.ratio == 1
         else f"the plan took {format_share(regret.ratio - 1)} longer than the quickest measured; "
         f"{format_share(REGRET)} and the noise, {format_share(regret.noise)}, are allowed"
     )
-    said = Text.assemble(
-        ("Decision regret  ", "bold"), f"{regret.ratio:.3f}: {told}  ", _verdict(regret.verdict)
-    )
-    sheet.say(said)
-    table = FittedTable(
-        (
-            replace(STRATEGY, wraps="late"),
-            PARAMETERS,
-            TableColumn(title="predicted", form=align_seconds),
-            TableColumn(title="measured", form=align_seconds),
-            TableColumn(title="bias", right=True),
-            TableColumn(title="allowed", right=True, priority=1),
-            TableColumn(title="verdict"),
-        )
-    )
+    verdict = _VERDICTS[regret.verdict][1]
+    yield Paragraph(f"  {regret.ratio:.3f}: {told}  {verdict}", head="Decision regret")
     ordered = sorted(regret.contenders, key=lambda one: one.seconds.median)
-    for one in ordered:
-        mark = " (chosen)" if one.strategy == regret.chosen else ""
-        table.add_row(
-            f"{one.strategy}{mark}",
-            make_parameters_cell(_format_parameters(one)),
-            one.predicted_seconds,
-            one.seconds.median,
-            f"{one.bias * 100:+.1f} %",
-            f"{one.allowed * 100:.1f} %",
-            _verdict(one.verdict),
-        )
-    sheet.show(table)
+    yield Table.of(_CONTENDERS, (_tell_contender(one, chosen=one.strategy == regret.chosen) for one in ordered))
     for one in ordered:
         if one.same:
-            also = f"The schedule of {one.strategy} is also that of {', '.join(one.same)}."
-            sheet.say(also)
+            yield Paragraph(f"The schedule of {one.strategy} is also that of {', '.join(one.same)}.")
 
 
-def _format_parameters(one: Contender) -> str:
-    return ", ".join(
-        f"{name} {value:,}" for name, value in one.parameters.items() if not name.endswith("units")
-    )
+def _tell_contender(one: Contender, *, chosen: bool) -> Record:
+    given = (f"{name} {value:,}" for name, value in one.parameters.items() if not name.endswith("units"))
+    return {
+        "strategy": f"{one.strategy} (chosen)" if chosen else one.strategy,
+        "parameters": make_parameters_cell(", ".join(given)),
+        "predicted": one.predicted_seconds,
+        "measured": one.seconds.median,
+        "bias": _format_change(one.bias),
+        "allowed": f"{one.allowed * 100:.1f} %",
+        "verdict": _make_verdict_cell(one.verdict),
+    }
 
 
-def _conclude(found: Validation, *, wording: Wording) -> Text:
+def _conclude(found: Validation) -> Paragraph:
     wrong = []
     if found.off:
         wrong.append(f"Outside what is allowed: {', '.join(_with_numbers(found, name) for name in found.off)}")
     if found.noisy:
-        more = wording(Argument("repeats"))
-        wrong.append(f"Too noisy to judge: {', '.join(found.noisy)}; more {more} may help")
+        wrong.append(f"Too noisy to judge: {', '.join(found.noisy)}; more {Argument('repeats')} may help")
     if found.interrupted:
         wrong.append("Interrupted: the rest was not measured")
     if wrong:
-        return Text(f"{'. '.join(wrong)}.", style="bold red")
+        return Paragraph(f"{'. '.join(wrong)}.", style="bad")
     if found.not_comparable is not None:
-        return Text("Counts, bytes and gradients hold; times were not compared.", style="green")
-    return Text("The prediction holds.", style="green")
+        return Paragraph("Counts, bytes and gradients hold; times were not compared.", style="good")
+    return Paragraph("The prediction holds.", style="good")
 
 
 def _with_numbers(found: Validation, name: str) -> str:

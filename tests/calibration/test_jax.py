@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import subprocess
 import sys
 from pathlib import Path
@@ -10,7 +9,6 @@ from typing import Any
 
 import jax.numpy as jnp
 import pytest
-from rich.console import Console
 
 import ckptplan
 from ckptplan import InputError
@@ -29,7 +27,7 @@ from ckptplan.calibration.validation import Verdict
 from ckptplan.jax import plan_for
 from ckptplan.planning.playback import make_schedule
 from ckptplan.report.calibration import view_calibration
-from tests.support import run
+from tests.support import run, told
 
 BATCH, INPUTS, NEURONS, STEPS = 16, 3, 64, 60
 SPEC = CellSpec.parse(f"jax:rnn(inputs={INPUTS}, neurons={NEURONS})")
@@ -209,9 +207,6 @@ def test_pytorch_is_not_needed(tmp_path: Path) -> None:
 
 def test_a_calibration_is_shown_without_the_peaks_that_it_lacks(calibrated: Calibrated) -> None:
     """The rows that ``ckptplan calibrate`` prints: JAX measures no peaks of the machine."""
-    console = Console(width=80, file=io.StringIO(), record=True)
-    view = view_calibration(calibrated)
-    view.table(console)
-    shown = console.export_text()
+    shown = told(view_calibration(calibrated).blocks())
     assert "recompute" in shown
     assert "starting a kernel" not in shown

@@ -23,9 +23,9 @@ def test_the_table_answers_which_machine_how_long_and_for_how_much() -> None:
         "Machines for paper-snn, T = 300 time steps, a run of 10,000 batches within 2 h",
         "Quickest: ipu-mk2",
         "Cheapest within 2 h: ipu-mk2",
-        "~ estimated: by a roofline",
+        "~ estimated by a roofline",
         "profile.float32_flops_per_second",
-        "largest T: at most twice base's time; --max-overhead sets the limit",
+        "largest T at most twice base's time; --max-overhead sets the limit",
     ):
         assert words in " ".join(done.stdout.split()) or words in done.stdout
     (line,) = [line for line in done.stdout.splitlines() if line.startswith("nvidia-h200")]

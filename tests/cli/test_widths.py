@@ -6,27 +6,26 @@ compared with a console so wide that nothing is broken.
 
 from __future__ import annotations
 
-import io
 import re
 import shlex
-from collections.abc import Callable
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from rich.console import Console
 from typer.testing import CliRunner
 
 import ckptplan
 from ckptplan.calibration.validation import Regret, Row
 from ckptplan.cli.app import make_app
 from ckptplan.report import formats
-from ckptplan.report.columns import split_pieces
-from ckptplan.report.formats import Table, View, print_table
+from ckptplan.report.blocks import Block, Paragraph
+from ckptplan.report.console import split_pieces
+from ckptplan.report.formats import Text, show_blocks
 from ckptplan.report.validation import view_validation
 from ckptplan.strategies.registry import all_parameters
 from ckptplan.studies.axes import all_axes
 from tests.calibration.test_verdicts import contender, made, sample
-from tests.support import small_plan
+from tests.support import small_plan, told
 
 #: It runs every documented command.
 pytestmark = pytest.mark.slow
@@ -43,7 +42,7 @@ SHORT = {
     *(part for name in all_axes() for part in name.split("-")),
     *("no", "fit", "none", "than", "best", "alike", "farther", "overhead", "local", "remote", "length"),
 }
-Draw = Callable[[Console], None]
+Blocks = Sequence[Block]
 
 
 def documented() -> list[str]:
@@ -61,12 +60,12 @@ def documented() -> list[str]:
 
 
 @pytest.fixture
-def drawn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Draw]:
-    """What commands print, as a function that draws it on any console; in a folder with a plan."""
-    found: list[Draw] = []
+def drawn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Blocks]:
+    """What commands print, as blocks; in a folder with a plan."""
+    found: list[Blocks] = []
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(Table, "write", lambda _self, view, _path: found.append(view.table))
-    monkeypatch.setattr(formats, "print_table", found.append)
+    monkeypatch.setattr(Text, "write", lambda _self, view, _path: found.append(tuple(view.blocks())))
+    monkeypatch.setattr(formats, "show_blocks", found.append)
     for name in ("plan.json", "smaller.json"):
         ckptplan.save_plan(small_plan(), name)
     # What a page writes first.
@@ -75,24 +74,18 @@ def drawn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Draw]:
     return found
 
 
-def text_at(width: int, draw: Draw) -> str:
-    text = io.StringIO()
-    draw(Console(file=text, width=width, highlight=False, markup=False, emoji=False))
-    return text.getvalue()
-
-
 def words_of(text: str) -> set[str]:
     """The words of a text, without the commas that follow some of them."""
     return {word.rstrip(",") for word in text.split()}
 
 
-def is_kept(draw: Draw) -> None:
+def is_kept(blocks: Blocks) -> None:
     """Every word of a narrow console is one of a wide one, and every line fits that can be broken."""
-    words = words_of(text_at(2000, draw)) | SHORT
+    words = words_of(told(blocks, width=2000)) | SHORT
     for width in (60, 80, 120):
-        shown = text_at(width, draw)
-        told = re.sub(r"Left out in (?:.|\n)*?show\s+all\.", "", shown)
-        assert words_of(told) <= words, (width, words_of(told) - words)
+        shown = told(blocks, width=width)
+        left = re.sub(r"Left out in (?:.|\n)*?show\s+all\.", "", shown)
+        assert words_of(left) <= words, (width, words_of(left) - words)
         for line in shown.splitlines():
             assert len(line) <= width or len(split_pieces(line.strip())) == 1, (width, line)
 
@@ -103,21 +96,21 @@ def test_the_documents_have_such_commands() -> None:
 
 
 @pytest.mark.parametrize("command", documented())
-def test_words_and_numbers_are_whole_at_every_width(command: str, drawn: list[Draw]) -> None:
+def test_words_and_numbers_are_whole_at_every_width(command: str, drawn: list[Blocks]) -> None:
     done = CliRunner().invoke(make_app(), shlex.split(command)[1:], prog_name="ckptplan")
     assert done.exit_code == 0, done.output
     assert drawn
-    for draw in drawn:
-        is_kept(draw)
+    for blocks in drawn:
+        is_kept(blocks)
 
 
 @pytest.mark.parametrize("name", ["profiles show nvidia-h200", "workloads show paper-snn", "paper --figure 3"])
-def test_other_tables_are_whole_too(name: str, drawn: list[Draw]) -> None:
+def test_other_tables_are_whole_too(name: str, drawn: list[Blocks]) -> None:
     assert CliRunner().invoke(make_app(), name.split()).exit_code == 0
     is_kept(drawn[0])
 
 
-def test_a_whole_basis_is_whole_at_every_width(drawn: list[Draw]) -> None:
+def test_a_whole_basis_is_whole_at_every_width(drawn: list[Blocks]) -> None:
     assert CliRunner().invoke(make_app(), ["optimize", "--T", "1024", "--basis"]).exit_code == 0
     is_kept(drawn[0])
 
@@ -131,13 +124,12 @@ def test_a_validation_is_whole_at_every_width() -> None:
     regret = Regret(
         chosen="double-growing", contenders=(contender("double-growing", 1.0), contender("base", 2.0))
     )
-    view: View = view_validation(small_plan(), made(*rows, regret=regret))
-    is_kept(view.table)
+    is_kept(tuple(view_validation(small_plan(), made(*rows, regret=regret)).blocks()))
 
 
 def test_a_pipe_gets_the_width_that_is_asked_for(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("COLUMNS", "60")
-    print_table(lambda console: console.print("word " * 30))
+    show_blocks([Paragraph("word " * 30)])
     assert max(map(len, capsys.readouterr().out.splitlines())) <= 60

@@ -52,7 +52,6 @@ def prepare() -> None:
 
     import ckptplan.planning.optimize
     import ckptplan.planning.playback
-    import ckptplan.report.comparison
     import ckptplan.report.inputs
     import ckptplan.report.plan
     import ckptplan.report.simulation

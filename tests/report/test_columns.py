@@ -2,47 +2,35 @@
 
 from __future__ import annotations
 
-import io
 import re
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from rich.console import Console
 
-from ckptplan.report.columns import (
-    Cell,
-    FittedTable,
-    TableColumn,
-    align_bytes,
-    align_percents,
-    align_rates,
-    align_seconds,
-    split_pieces,
-)
+from ckptplan.report.blocks import Cell, Field, Table
+from ckptplan.report.console import split_pieces
+from ckptplan.report.fields import align_bytes, align_percents, align_rates, align_seconds
+from tests.support import told
 
-COLUMNS = (
-    TableColumn(title="strategy"),
-    TableColumn(title="parameters", wraps="late"),
-    TableColumn(title="time", form=align_seconds),
-    TableColumn(title="over base", short="over\nbase", right=True, priority=2),
-    TableColumn(title="local", form=align_bytes, priority=1),
-    TableColumn(title="what it is", wraps="early"),
+FIELDS = (
+    Field("strategy"),
+    Field("parameters", wraps="late"),
+    Field("time", form=align_seconds),
+    Field("over base", short="over\nbase", right=True, priority=2),
+    Field("local", form=align_bytes, priority=1),
+    Field("what it is", wraps="early"),
 )
 ROWS = (
-    ("double-growing", Cell(value="chunk_size 9, remote_chunk_size 460", short="chunk 9, remote_chunk 460"),
+    ("double-growing", Cell("chunk_size 9, remote_chunk_size 460", short="chunk 9, remote_chunk 460"),
      33.4e-3, "+13.3 %", 638976, "two levels of checkpoints"),
     ("base", None, 29.49e-3, "0 %", 4541337, "the tape of every step, at https://example.org/a/long/address"),
 )  # fmt: skip
 
 
-def printed(width: int, *, columns: tuple[TableColumn, ...] = COLUMNS) -> str:
-    table = FittedTable(columns)
-    for row in ROWS:
-        table.add_row(*row[: len(columns)])
-    text = io.StringIO()
-    table.print_on(Console(file=text, width=width, highlight=False))
-    return text.getvalue()
+def printed(width: int, *, fields: tuple[Field, ...] = FIELDS) -> str:
+    names = [one.name for one in FIELDS]
+    return told([Table.of(fields, (dict(zip(names, row, strict=True)) for row in ROWS))], width=width)
 
 
 @given(st.integers(30, 160))
@@ -50,10 +38,10 @@ def printed(width: int, *, columns: tuple[TableColumn, ...] = COLUMNS) -> str:
 def test_words_are_whole_and_columns_are_shown_or_named_at_every_width(width: int) -> None:
     shown, _, hint = printed(width).partition("\nLeft out in ")
     assert set(shown.split()) <= {*printed(1000).split(), "chunk", "remote_chunk"}
-    for column in COLUMNS:
+    for column in FIELDS:
         told = " ".join(hint.split())
-        there = all(word in shown for word in column.title.split()) or column.wraps == "early"
-        assert there != (column.title in told), column.title
+        there = all(word in shown for word in column.heading.split()) or column.wraps == "early"
+        assert there != (column.heading in told), column.heading
     # Only what cannot be broken is longer than a line.
     assert all(len(line) <= max(width, 45) for line in shown.splitlines())
 
@@ -68,25 +56,21 @@ def test_the_hint_says_how_to_see_the_rest() -> None:
 def test_titles_and_cells_are_shortened_before_they_break() -> None:
     """A wide console has the names as they are typed, on one line."""
     assert "double-growing  chunk_size 9, remote_chunk_size 460  33.40 ms    +13.3 %" in printed(160)
-    assert "double-growing chunk 9, remote_chunk 460 33.40 ms" in printed(70, columns=COLUMNS[:-1])
+    assert "double-growing chunk 9, remote_chunk 460 33.40 ms" in printed(70, fields=FIELDS[:-1])
+
+
+def small(*records: tuple[str, str]) -> list[str]:
+    fields = (Field("name"), Field("n", right=True))
+    return told([Table.of(fields, ({"name": name, "n": n} for name, n in records))]).splitlines()
 
 
 def test_colours_and_controls_of_other_people_take_no_room() -> None:
-    table = FittedTable((TableColumn(title="name"), TableColumn(title="n", right=True)))
-    table.add_row("\x1b[31mred", "1")
-    table.add_row("x", "22")
-    text = io.StringIO()
-    table.print_on(Console(file=text, width=80))
-    assert text.getvalue().splitlines() == ["name          n", "\\x1b[31mred   1", "x            22"]
+    lines = small(("\x1b[31mred", "1"), ("x", "22"))
+    assert lines == ["name          n", "\\x1b[31mred   1", "x            22"]
 
 
 def test_wide_characters_align() -> None:
-    table = FittedTable((TableColumn(title="name"), TableColumn(title="n")))
-    table.add_row("網路", "1")
-    table.add_row("net", "2")
-    text = io.StringIO()
-    table.print_on(Console(file=text, width=80))
-    assert text.getvalue().splitlines() == ["name  n", "網路  1", "net   2"]
+    assert small(("網路", "1"), ("net", "2")) == ["name  n", "網路  1", "net   2"]
 
 
 @pytest.mark.parametrize(

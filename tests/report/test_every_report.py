@@ -4,27 +4,25 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
-from rich.console import Console
 
 import ckptplan
 from ckptplan.cost.case import Case
 from ckptplan.errors import Infeasible
 from ckptplan.model.plan import Plan
 from ckptplan.planning.playback import simulate
-from ckptplan.report.comparison import view_comparison
 from ckptplan.report.formats import json_text
-from ckptplan.report.front import view_front
+from ckptplan.report.front import FrontView
 from ckptplan.report.front_plot import draw_front
 from ckptplan.report.infeasible import format_infeasible
-from ckptplan.report.largest import view_reaches
-from ckptplan.report.plan import view_plan
-from ckptplan.report.sensitivity import view_sensitivity
-from ckptplan.report.simulation import view_simulation
+from ckptplan.report.largest import ReachesView
+from ckptplan.report.plan import ComparisonView, PlanView
+from ckptplan.report.sensitivity import SensitivityView
+from ckptplan.report.simulation import SimulationView
 from ckptplan.report.style import styled
 from ckptplan.report.sweep import Summary
 from ckptplan.report.tornado_plot import draw_tornado
@@ -33,6 +31,7 @@ from ckptplan.studies.largest import Reach
 from ckptplan.studies.pareto import ParetoFront
 from ckptplan.studies.sensitivity import sensitivity
 from ckptplan.studies.sweep import iterate_rows, make_sweep
+from tests.support import told
 
 PROFILE = ckptplan.load_profile("ipu-mk2")
 
@@ -71,12 +70,6 @@ every_job = pytest.mark.parametrize("job", [INFEASIBLE, *FEASIBLE.values()], ids
 every_feasible_job = pytest.mark.parametrize("job", FEASIBLE.values(), ids=FEASIBLE)
 
 
-def text_of(print_: Callable[[Console], None]) -> str:
-    text = io.StringIO()
-    print_(Console(file=text, width=160))
-    return text.getvalue()
-
-
 def is_data(document: Any, rows: Iterable[Row]) -> None:
     """Both can be written as JSON, which has no numbers that are none."""
     json.dumps([document, list(rows)], allow_nan=False)
@@ -89,8 +82,8 @@ def front_of(job: Job) -> ParetoFront:
 @every_job
 def test_front_as_table_and_data(job: Job) -> None:
     front = front_of(job)
-    view = view_front(front)
-    assert ("that no other" in text_of(view.table)) == (job is not INFEASIBLE)
+    view = FrontView(front)
+    assert ("that no other" in told(view.blocks())) == (job is not INFEASIBLE)
     header, *rows = csv_text(view.rows()).splitlines()
     assert header.startswith("workload,profile,steps,strategy,chunk_size,")
     assert len(rows) == sum(map(len, front.by_strategy.values()))
@@ -101,7 +94,7 @@ def test_front_as_table_and_data(job: Job) -> None:
 def test_an_empty_front_says_why() -> None:
     front = front_of(INFEASIBLE)
     assert len(front) == 0
-    assert "no plan is quick enough" in text_of(view_front(front).table)
+    assert "no plan is quick enough" in told(FrontView(front).blocks())
     with pytest.raises(Infeasible, match="max_overhead"):
         draw_front(front)
 
@@ -119,13 +112,13 @@ def test_front_as_picture(job: Job) -> None:
 def test_plan_and_simulation(job: Job) -> None:
     plan = ckptplan.optimize(job.workload, PROFILE, **job.wishes)
     results: dict[str, Plan | Infeasible] = {plan.strategy: plan, "another": _missing()}
-    view = view_plan(plan, lambda: results)
-    assert plan.strategy in text_of(view.table)
+    view = PlanView(plan, lambda: results)
+    assert plan.strategy in told(view.blocks())
     is_data(view.document(), rows := list(view.rows()))
     assert [row["strategy"] for row in rows] == [plan.strategy]
-    view = view_simulation(plan, simulate(plan))
-    assert "difference" in text_of(view.table)
-    is_data(document := view.document(), view.rows())
+    played = SimulationView(plan, simulate(plan))
+    assert "difference" in told(played.blocks())
+    is_data(document := played.document(), played.rows())
     assert document["agrees"] is True
 
 
@@ -143,8 +136,8 @@ def test_infeasible_as_message() -> None:
 @pytest.mark.parametrize("regret", [False, True])
 def test_comparison(job: Job, regret: bool) -> None:
     results = ckptplan.compare(job.workload, PROFILE, **job.wishes)
-    view = view_comparison(results, job.case, regret=regret)
-    text = text_of(view.table)
+    view = ComparisonView(results, job.case, regret=regret)
+    text = told(view.blocks())
     assert ("too slow" in text) == (job is INFEASIBLE)
     assert all(name in text for name in results)
     is_data(view.document(), rows := list(view.rows()))
@@ -159,8 +152,8 @@ def test_largest(job: Job) -> None:
         PROFILE,
         **{**job.wishes, **({"local_bytes": "1 kB"} if job is INFEASIBLE else {})},
     )
-    view = view_reaches(reaches, job.case, quantity="batch")
-    text = text_of(view.table)
+    view = ReachesView(reaches, job.case, quantity="batch")
+    text = told(view.blocks())
     assert all(name in text for name in reaches)
     is_data(view.document(), rows := list(view.rows()))
     assert [row["strategy"] for row in rows] == list(reaches)
@@ -179,7 +172,7 @@ def test_sweep(job: Job) -> None:
     for rows in iterate_rows(sweep):
         is_data({}, rows)
         summary.add(rows)
-    assert f"best of 2: {'nothing fits 2' if job is INFEASIBLE else ''}" in text_of(summary.print)
+    assert f"best of 2: {'nothing fits 2' if job is INFEASIBLE else ''}" in told(summary.blocks())
 
 
 @every_feasible_job
@@ -189,8 +182,8 @@ def test_sensitivity(job: Job) -> None:
     tight = {"local_bytes": plan.predicted.local_peak_bytes}
     study = sensitivity(job.workload, PROFILE, uncertainty=0.1, **{**job.wishes, **tight})
     assert any(point.best is None for one in study.influences for point in one.points)
-    view = view_sensitivity(study)
-    assert f"best: {plan.strategy}" in text_of(view.table)
+    view = SensitivityView(study)
+    assert f"best: {plan.strategy}" in told(view.blocks())
     is_data(view.document(), view.rows())
     with styled():
         draw_tornado(study).savefig(io.BytesIO())

@@ -7,13 +7,14 @@ import json
 import pytest
 
 from ckptplan.errors import InputError
-from ckptplan.report.formats import FORMATS, Column, View, format_named, format_of_file, json_text
+from ckptplan.report.blocks import Paragraph
+from ckptplan.report.formats import FORMATS, Column, SmallView, format_named, format_of_file, json_text
 
-VIEW = View(
+VIEW = SmallView(
     kind="greeting",
-    table=lambda console: console.print("hello   "),
-    document=lambda: {"words": ["hello"], "count": 1},
-    rows=lambda: [{"word": "hello", "count": 1}],
+    told=[Paragraph("hello   ")],
+    data={"words": ["hello"], "count": 1},
+    flat=[{"word": "hello", "count": 1}],
 )
 
 
@@ -61,12 +62,7 @@ def test_parts_of_a_document_are_made_when_they_are_reached_and_columns_stay_on_
         return {name: Column([1, 2])}
 
     pieces = format_named("json").render(
-        View(
-            kind=None,
-            table=lambda _: None,
-            document=lambda: {"a": lambda: part("x"), "b": lambda: part("y")},
-            rows=list,
-        )
+        SmallView(kind="any", told=[], data={"a": lambda: part("x"), "b": lambda: part("y")}, flat=[])
     )
     text = ""
     while '"x": [1, 2]' not in text:

@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-import io
 from typing import get_args
 
 import pytest
-from rich.console import Console
 
 import ckptplan
 from ckptplan.cli.wording import as_option, option_of
 from ckptplan.cost.case import Case
 from ckptplan.errors import Infeasible, Limit
-from ckptplan.report.comparison import view_comparison
 from ckptplan.report.infeasible import format_infeasible, limit_words
-from ckptplan.report.largest import view_reaches
+from ckptplan.report.largest import ReachesView
+from ckptplan.report.plan import ComparisonView
 from ckptplan.report.sweep import Summary
 from ckptplan.studies.largest import Reach
 from ckptplan.studies.sweep import make_sweep
-from tests.support import run
+from ckptplan.wording import arguments_as
+from tests.support import run, told
 
 LIMITS: tuple[Limit, ...] = get_args(Limit)
 every_limit = pytest.mark.parametrize("limit", LIMITS)
@@ -37,14 +36,11 @@ def error(limit: Limit) -> Infeasible:
     )
 
 
-def printed() -> tuple[Console, io.StringIO]:
-    text = io.StringIO()
-    return Console(file=text, width=200), text
-
-
 @every_limit
 def test_the_message_tells_what_is_needed_what_there_is_and_the_option(limit: Limit) -> None:
-    text, words = format_infeasible(error(limit), wording=as_option), limit_words(limit)
+    words = limit_words(limit)
+    with arguments_as(as_option):
+        text = format_infeasible(error(limit))
     for part in (
         words.broken,
         words.exact(error(limit).need),
@@ -56,28 +52,23 @@ def test_the_message_tells_what_is_needed_what_there_is_and_the_option(limit: Li
 
 @every_limit
 def test_a_comparison_gives_the_reason(limit: Limit) -> None:
-    console, text = printed()
-    view = view_comparison({"double": error(limit)}, CASE)
-    view.table(console)
-    assert limit_words(limit).verdict.split("{")[0] in text.getvalue()
+    view = ComparisonView({"double": error(limit)}, CASE)
+    assert limit_words(limit).verdict.split("{")[0] in told(view.blocks())
     (row,) = view.rows()
     assert (row["strategy"], row["binding"]) == ("double", limit)
 
 
 @every_limit
 def test_the_largest_value_of_each_strategy_names_what_bounds_it(limit: Limit) -> None:
-    console, text = printed()
     reach = Reach(strategy="double", value=0, plan=None, bound_by=limit, proved=True, infeasible=error(limit))
-    view = view_reaches({"double": reach}, CASE, quantity="T")
-    view.table(console)
-    assert limit_words(limit).name in text.getvalue()
+    view = ReachesView({"double": reach}, CASE, quantity="T")
+    assert limit_words(limit).name in told(view.blocks())
     assert view.document()["strategies"]["double"]["bound_by"] == limit
     assert [row["bound_by"] for row in view.rows()] == [limit]
 
 
 @every_limit
 def test_a_sweep_shows_need_and_have_in_the_unit_of_the_limit(limit: Limit) -> None:
-    console, text = printed()
     sweep, reason, words = (
         make_sweep({"T": [64]}, workloads=WORKLOAD, profiles=PROFILE),
         error(limit),
@@ -96,9 +87,9 @@ def test_a_sweep_shows_need_and_have_in_the_unit_of_the_limit(limit: Limit) -> N
             }
         ]
     )
-    summary.print(console)
-    assert f"{words.name}: " in text.getvalue()
-    assert f"{words.short(reason.need)}, has {words.short(reason.have)}" in text.getvalue()
+    text = told(summary.blocks())
+    assert f"{words.name}: " in text
+    assert f"{words.short(reason.need)}, has {words.short(reason.have)}" in text
 
 
 def test_no_two_limits_are_confused() -> None:

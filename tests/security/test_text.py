@@ -12,14 +12,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
-from rich.text import Text
 
 import ckptplan
-from ckptplan.report.columns import HarmlessText, make_console
+from ckptplan.report.blocks import Paragraph
+from ckptplan.report.console import print_blocks
 from ckptplan.storage.tables import csv_text
 from ckptplan.wording import escape_controls, find_control
 from tests.security.program import run_all
-from tests.support import small_plan
+from tests.support import small_plan, told
 
 #: Refused in files.
 CONTROLS = {
@@ -145,16 +145,13 @@ def test_keys_of_a_file_are_told_on_one_line(tmp_path: Path) -> None:
 
 @given(text=st.text(alphabet=st.one_of(st.sampled_from("a \n\t\r\x1b[31m\x9b\u202e\ud800"), st.characters())))
 def test_tables_hold_no_controls(text: str) -> None:
-    buffer = io.StringIO()
-    make_console(buffer, width=10_000).print(Text.assemble((text, "bold"), text))
-    assert find_control(buffer.getvalue()) is None
+    assert find_control(told([Paragraph(text, head=text)], width=10_000)) is None
 
 
 def test_a_terminal_gets_no_codes_but_those_of_the_tables_own_colours() -> None:
     buffer = io.StringIO()
     console = Console(file=buffer, force_terminal=True, color_system="standard", width=200, markup=False)
-    console.push_render_hook(HarmlessText())
-    console.print(Text("\x1b[31mred\u202e", style="bold"))
+    print_blocks([Paragraph("", head="\x1b[31mred\u202e")], console)
     assert buffer.getvalue() == "\x1b[1m" + r"\x1b[31mred\u202e" + "\x1b[0m\n"
 
 

@@ -13,15 +13,16 @@ import logging
 import os
 import stat
 import sys
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 from functools import cache
 from importlib import resources
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeAlias
 
 from ckptplan.errors import InputError, MissingExtra
-from ckptplan.report.html.blocks import Block
+from ckptplan.report.blocks import Block
 from ckptplan.report.html.charts.look import Chart
 from ckptplan.storage.files import write_bytes
 from ckptplan.version import __version__
@@ -195,13 +196,21 @@ class ChartBlock:
     chart: Chart
 
 
-@dataclass(frozen=True, kw_only=True)
+Part: TypeAlias = Block | ChartBlock | Download | PlanPanel
+
+
+@dataclass(frozen=True)
 class Section:
     """A part of a page, with a heading of its own."""
 
     name: str
     title: str
-    blocks: tuple[Block | ChartBlock | Download | PlanPanel, ...]
+    blocks: tuple[Part, ...]
+
+    @classmethod
+    def of(cls, name: str, title: str, blocks: Iterable[Part]) -> Section:
+        """Return a section of some blocks."""
+        return cls(name, title, tuple(blocks))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -212,41 +221,30 @@ class Page:
     #: What the page is about, in a line.
     lede: str
     sections: tuple[Section, ...]
-    #: The command that made it.
-    command: str = ""
-    language: str = field(default="en")
 
-    def tidied(self) -> Page:
-        """Return the page with every table and text once, where it comes last, and without empty sections."""
-        later: set[Any] = set()
+    @classmethod
+    def of(cls, *sections: Section, title: str, lede: str) -> Page:
+        """Return a page with every table and text once, where it comes last, and without empty sections."""
+        later: set[Block] = set()
         kept = []
-        for section in reversed(self.sections):
+        for section in reversed(sections):
             blocks = tuple(one for one in section.blocks if not isinstance(one, Block) or one not in later)
             later |= {one for one in blocks if isinstance(one, Block)}
-            kept.append(replace(section, blocks=blocks))
-        kept.reverse()
-        return replace(self, sections=tuple(one for one in kept if one.blocks))
+            if blocks:
+                kept.append(replace(section, blocks=blocks))
+        return cls(title=title, lede=lede, sections=tuple(reversed(kept)))
 
-    def render(self) -> str:
-        """Return the page as HTML. Raises MissingExtra."""
+    def render(self, *, command: str = "") -> str:
+        """Return the page as HTML; ``command`` is what made it. Raises MissingExtra."""
         script, style = _asset("page.js"), _asset("page.css")
-        charts = {
-            block.chart.name: block.chart.spec
-            for section in self.sections
-            for block in section.blocks
-            if isinstance(block, ChartBlock)
-        }
-        plans = [
-            plan.data()
-            for section in self.sections
-            for block in section.blocks
-            if isinstance(block, PlanPanel)
-            for plan in block.plans
-        ]
+        blocks = [block for section in self.sections for block in section.blocks]
+        charts = {one.chart.name: one.chart.spec for one in blocks if isinstance(one, ChartBlock)}
+        plans = [plan.data() for one in blocks if isinstance(one, PlanPanel) for plan in one.plans]
         library = load_library() if charts or plans else ""
         return str(
             _template().render(
                 page=self,
+                command=command,
                 version=__version__,
                 style=_as_is(style),
                 library=_as_is(library),

@@ -1,275 +1,359 @@
-"""The pages of results: which tables, charts and plans each has."""
+"""The pages of results: which tables, charts and plans each has.
+
+Plans that can be chosen on a page have their numbers, their schedule and their file with them, within bounds.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
 
-from rich.console import Console
+import numpy as np
 
 from ckptplan.calibration.validation import Validation
 from ckptplan.cost.case import Case
-from ckptplan.errors import Infeasible
+from ckptplan.errors import Infeasible, InputError
 from ckptplan.model.plan import Plan
 from ckptplan.model.profile import HardwareProfile
 from ckptplan.model.workload import Workload
 from ckptplan.planning.playback import group_same_schedules
-from ckptplan.report.basis import print_basis
+from ckptplan.report.basis import explain_basis
+from ckptplan.report.blocks import Paragraph
+from ckptplan.report.fields import format_parameters
 from ckptplan.report.formats import View
-from ckptplan.report.html.blocks import Paragraph, collect_blocks
+from ckptplan.report.front import FrontView
 from ckptplan.report.html.charts.comparison import chart_comparison, chart_machines, chart_tornado
 from ckptplan.report.html.charts.front import chart_front
-from ckptplan.report.html.page import ChartBlock, Page, PlanPanel, Section
-from ckptplan.report.html.plans import (
-    WHOLE,
-    Labelled,
-    choose_places,
-    label_places,
-    list_facts,
-    offer_plan,
-    show_plans,
-)
+from ckptplan.report.html.charts.look import Chart
+from ckptplan.report.html.charts.schedule import chart_schedule
+from ckptplan.report.html.charts.sweep import chart_sweep
+from ckptplan.report.html.page import ChartBlock, Download, Page, PlanPanel, Section, ShownPlan
+from ckptplan.report.html.sketch import Detail, TooLongToDraw, sketch_schedule
 from ckptplan.report.infeasible import format_infeasible
-from ckptplan.studies.machines import MachineComparison
+from ckptplan.report.machines import MachinesView
+from ckptplan.report.plan import ComparisonView, PlanView
+from ckptplan.report.sensitivity import SensitivityView
+from ckptplan.report.sweep import Summary
+from ckptplan.report.sweep_plot import SweepPicture
+from ckptplan.schedule.simulator import IllegalAction
+from ckptplan.storage.plans import plan_text
 from ckptplan.studies.pareto import ParetoFront
-from ckptplan.studies.sensitivity import Sensitivity
-from ckptplan.units import format_bytes, format_count
-from ckptplan.wording import Wording
+from ckptplan.studies.sweep import Sweep
+from ckptplan.units import format_bytes, format_count, format_percent, format_seconds
 
-Table = Callable[[Console], None]
-Results = Mapping[str, Plan | Infeasible]
+#: More points of a sweep make a page of over 5 MB, and a table that nobody reads.
+_MOST_POINTS, _MOST_ROWS = 10_000, 1_000
+#: Points of a front whose schedules are on the page, besides those that have a name.
+_POINTS = 24
+#: Events that are read for all points together, and characters of all their files.
+_EVENTS, _CHARACTERS = 200_000, 700_000
+#: Characters of a plan's file that a page may hold.
+_LARGEST_FILE = 1_000_000
+#: How finely a plan of its own is drawn, and one of many.
+_WHOLE, _ONE_OF_MANY = Detail(), Detail(bars=500, intervals=120, events=50_000)
 
 
 def name_job(workload: Workload, profile: HardwareProfile) -> str:
-    """Return 'paper-snn on ipu-mk2, T = 4 096'."""
+    """Return 'paper-snn on ipu-mk2, T = 4,096'."""
     return f"{workload.name} on {profile.name}, T = {format_count(workload.steps)}"
 
 
-def section_of_table(table: Table, *, name: str = "numbers", title: str = "Numbers") -> Section:
-    """Return what a result prints, as a section."""
-    return Section(name=name, title=title, blocks=collect_blocks(table))
-
-
-def section_of_basis(*views: View) -> Section:
-    """Return the inputs behind the numbers of views, each once, with its origin."""
-    entries = tuple(dict.fromkeys(entry for view in views for entry in view.basis()))
-    blocks = collect_blocks(lambda console: print_basis(console, entries, whole=True))
-    return Section(name="basis", title="Estimate basis", blocks=blocks[1:])
-
-
-def sections_of_front(front: ParetoFront, view: View, *, own: Labelled | None = None) -> tuple[Section, ...]:
-    """Return the chart of a front, the plans of its points, and its numbers; ``own`` is a plan besides."""
-    numbers = section_of_table(view.table, name="front-numbers", title="The front in numbers")
-    places = choose_places(front)
-    plans = ([own] if own else []) + label_places(front, places)
-    if not plans:
-        return (numbers,)
-    ahead = len(plans) - len(places)
-    best = front.place_within(front.budget_bytes)
-    first = 0 if own or best is None else places.index(best)
-    panel = PlanPanel(plans=show_plans(plans), first=first)
-    numbered = {place: ahead + index for index, place in enumerate(places)}
-    chart = (
-        (ChartBlock(chart=chart_front(front, plans=numbered, own=own.plan if own else None)),) if places else ()
-    )
-    return (
-        *(Section(name="front", title="Memory and time", blocks=(one,)) for one in chart),
-        Section(name="schedule", title="The chosen plan", blocks=(panel,)),
-        numbers,
-    )
-
-
-def make_front_page(front: ParetoFront, view: View, *, command: str = "") -> Page:
-    """Return the page of a front."""
-    return Page(
-        title=f"Memory and time: {name_job(front.workload, front.profile)}",
-        lede=f"Plans that no other plan beats in both; the budget is {format_bytes(front.budget_bytes)}.",
-        sections=(*sections_of_front(front, view), section_of_basis(view)),
-        command=command,
-    ).tidied()
-
-
-def sections_of_comparison(results: Results, table: Table, *, name: str = "strategies") -> tuple[Section, ...]:
-    """Return the chart and the table of strategies side by side."""
-    plans = [result for result in results.values() if isinstance(result, Plan)]
-    # One of each schedule: strategies that have the same one would be the same bar.
-    plans = [group[0] for group in group_same_schedules(plans)]
-    charts = (ChartBlock(chart=chart_comparison(plans)),) if plans else ()
-    numbers = section_of_table(table, name=name, title="Strategies")
-    return (Section(name=name, title=numbers.title, blocks=(*charts, *numbers.blocks)),)
-
-
-def make_comparison_page(
-    results: Results, case: Case, view: View, *, wording: Wording = str, command: str = ""
-) -> Page:
-    """Return the page of strategies side by side, or why none fits."""
-    plans = [result for result in results.values() if isinstance(result, Plan)]
-    sections = sections_of_comparison(results, view.table)
-    if plans:
-        panel = PlanPanel(plans=show_plans(_label_strategies(results)))
-        sections += (Section(name="schedule", title="The chosen plan", blocks=(panel,)),)
-    else:
-        sections = (*sections_of_reasons(results, wording=wording), *sections)
-    return Page(
-        title=f"Strategies: {name_job(case.workload, case.profile)}",
-        lede="The best plan of each strategy." if plans else "No strategy fits.",
-        sections=(*sections, section_of_basis(view)),
-        command=command,
-    ).tidied()
-
-
-def _label_strategies(results: Results) -> list[Labelled]:
-    return [
-        Labelled(label=f"{name}{' (best)' if index == 0 else ''}", plan=result)
-        for index, (name, result) in enumerate(results.items())
-        if isinstance(result, Plan)
-    ]
-
-
-def sections_of_reasons(results: Results, *, wording: Wording = str) -> tuple[Section, ...]:
-    """Return why each strategy does not fit."""
-    reasons = [
-        Paragraph(text=format_infeasible(result, wording=wording), role="warning")
-        for result in results.values()
-        if isinstance(result, Infeasible)
-    ]
-    return (Section(name="reasons", title="Why nothing fits", blocks=tuple(reasons)),)
-
-
-def make_plan_page(plan: Plan, view: View, results: Results, *, command: str = "") -> Page:
+def make_plan_page(view: PlanView) -> Page:
     """Return the page of a plan: its answer, its schedule, and the strategies that it was chosen from."""
-    panel = PlanPanel(plans=show_plans([label_plan(plan)]))
-    compared = [one for one in results.values() if isinstance(one, Plan)]
-    charts = (
-        Section(name="strategies", title="Strategies", blocks=(ChartBlock(chart=chart_comparison(compared)),)),
-    )
-    return Page(
+    plan = view.plan
+    compared = [one for one in view.compared().values() if isinstance(one, Plan)]
+    return Page.of(
+        _section_of_plan(view),
+        _section_of_schedules([_label_plan(plan)], title="Schedule and memory"),
+        Section.of("strategies", "Strategies", _chart_plans(compared if len(compared) > 1 else [])),
+        _section_of_basis(view),
         title=f"{plan.strategy}: {name_job(plan.workload, plan.profile)}",
         lede=_summarize(plan),
-        sections=(
-            section_of_plan(view, plan),
-            Section(name="schedule", title="Schedule and memory", blocks=(panel,)),
-            *(charts if len(compared) > 1 else ()),
-            section_of_basis(view),
-        ),
-        command=command,
-    ).tidied()
+    )
 
 
-def section_of_plan(view: View, plan: Plan) -> Section:
-    """Return what a plan prints, and its file."""
-    return Section(name="plan", title="The plan", blocks=(*offer_plan(plan), *collect_blocks(view.table)))
+def make_front_page(view: FrontView) -> Page:
+    """Return the page of a front."""
+    front = view.front
+    return Page.of(
+        *_sections_of_front(view),
+        _section_of_basis(view),
+        title=f"Memory and time: {name_job(front.workload, front.profile)}",
+        lede=f"Plans that no other plan beats in both; the budget is {format_bytes(front.budget_bytes)}.",
+    )
 
 
-def label_plan(plan: Plan) -> Labelled:
-    """Return a plan that is drawn as finely as a page of its own allows."""
-    return Labelled(label=f"{plan.strategy}, the plan of this report", plan=plan, detail=WHOLE)
+def make_comparison_page(view: ComparisonView) -> Page:
+    """Return the page of strategies side by side; if none fits, it says why."""
+    results, case = view.results, view.case
+    plans = {name: result for name, result in results.items() if isinstance(result, Plan)}
+    best = next(iter(plans), None)
+    labelled = [
+        _Labelled(label=f"{name} (best)" if name == best else name, plan=plan) for name, plan in plans.items()
+    ]
+    return Page.of(
+        *(() if plans else (_section_of_reasons(results.values()),)),
+        _section_of_strategies(view),
+        _section_of_schedules(labelled),
+        _section_of_basis(view),
+        title=f"Strategies: {name_job(case.workload, case.profile)}",
+        lede="The best plan of each strategy." if plans else "No strategy fits.",
+    )
+
+
+def make_report_page(
+    view: PlanView, *, front: FrontView, comparison: ComparisonView, sensitivity: SensitivityView | None
+) -> Page:
+    """Return all that is known about a plan: the front around it, its rivals, and what its inputs do to it."""
+    plan, studies = view.plan, [sensitivity] if sensitivity else []
+    return Page.of(
+        _section_of_plan(view),
+        *_sections_of_front(front, own=_label_plan(plan)),
+        _section_of_strategies(comparison),
+        *map(_section_of_inputs, studies),
+        _section_of_basis(view, *studies),
+        title=f"{plan.strategy}: {name_job(plan.workload, plan.profile)}",
+        lede=_summarize(plan),
+    )
+
+
+def make_sensitivity_page(view: SensitivityView) -> Page:
+    """Return the page of a sensitivity study."""
+    return Page.of(
+        _section_of_inputs(view),
+        _section_of_basis(view),
+        title=f"Sensitivity: {name_job(view.study.workload, view.study.profile)}",
+        lede="What each input does to the time of the best plan.",
+    )
+
+
+def make_machines_page(view: MachinesView) -> Page:
+    """Return the page of machines side by side."""
+    comparison = view.comparison
+    plans = [
+        _Labelled(label=f"{machine.profile.name}: {machine.plan.strategy}", plan=machine.plan)
+        for machine in comparison.machines
+        if machine.plan is not None
+    ]
+    charts = [ChartBlock(chart=chart_machines(comparison))] if plans else []
+    return Page.of(
+        Section.of("machines", "Machines", [*charts, *view.blocks()]),
+        _section_of_schedules(plans),
+        _section_of_basis(view),
+        title=f"Machines for {comparison.workload.name}, T = {format_count(comparison.workload.steps)}",
+        lede="The best plan on each machine." if plans else "It fits on no machine.",
+    )
+
+
+def make_infeasible_page(error: Infeasible, *, title: str) -> Page:
+    """Return a page that says why nothing fits, and what would."""
+    return Page.of(_section_of_reasons([error]), title=f"Nothing fits: {title}", lede=error.subject)
+
+
+def make_validation_page(plan: Plan, found: Validation, view: View) -> Page:
+    """Return the page of a validation."""
+    return Page.of(
+        Section.of("numbers", "Predicted and measured", [*view.blocks(), *_offer_plan(plan)]),
+        _section_of_schedules([_label_plan(plan)], title="The schedule as it was predicted"),
+        _section_of_basis(view),
+        title=f"Predicted and measured: {name_job(plan.workload, plan.profile)}",
+        lede=f"{plan.strategy} with {found.cell}, on {found.machine}.",
+    )
+
+
+class SweepPage:
+    """Collects rows of a sweep (``add``), and makes a page of all of them: lines or heat maps, and a table."""
+
+    def __init__(self, sweep: Sweep) -> None:
+        """Raise InputError for a sweep that no chart of two dimensions shows."""
+        self.sweep = sweep
+        self._picture = SweepPicture(sweep, most_points=_MOST_POINTS, place="page")
+        self._rows: dict[int, Mapping[str, Any]] = {}
+
+    @property
+    def missing(self) -> int:
+        """How many rows were not added."""
+        return self._picture.missing
+
+    def add(self, rows: Iterable[Mapping[str, Any]], *, start: int) -> None:
+        """Take some rows, of which the first has the number ``start``."""
+        taken = list(rows)
+        self._picture.add(taken, start=start)
+        self._rows |= dict(enumerate(taken, start))
+
+    def make(self) -> Page:
+        """Return the page. All rows must have been added."""
+        rows = [self._rows[number] for number in range(len(self.sweep))]
+        summary = Summary(self.sweep, most_rows=_MOST_ROWS)
+        summary.add(rows)
+        what, job = self._picture.title()
+        charts = [ChartBlock(chart=chart) for chart in chart_sweep(self._picture, rows)]
+        return Page.of(
+            Section.of("sweep", "The best plans", charts),
+            Section.of("numbers", "Numbers", summary.blocks()),
+            Section.of("basis", "Estimate basis", explain_basis(summary.list_basis())),
+            title=f"Sweep: {job}",
+            lede=f"{what}.",
+        )
+
+
+def _section_of_plan(view: PlanView) -> Section:
+    """Return what people read of a plan, and its file."""
+    return Section.of("plan", "The plan", [*_offer_plan(view.plan), *view.blocks()])
+
+
+def _section_of_basis(*views: View) -> Section:
+    """Return the inputs behind the numbers of views, each once, with its origin."""
+    entries = tuple(dict.fromkeys(entry for view in views for entry in view.basis()))
+    return Section.of("basis", "Estimate basis", explain_basis(entries))
+
+
+def _section_of_reasons(results: Iterable[Plan | Infeasible]) -> Section:
+    """Return why each strategy does not fit."""
+    reasons = [format_infeasible(result) for result in results if isinstance(result, Infeasible)]
+    return Section.of("reasons", "Why nothing fits", (Paragraph(text, style="warning") for text in reasons))
+
+
+def _section_of_strategies(view: ComparisonView) -> Section:
+    """Return the chart and the table of strategies side by side."""
+    plans = [result for result in view.results.values() if isinstance(result, Plan)]
+    # One of each schedule: strategies that have the same one would be the same bar.
+    charts = _chart_plans([group[0] for group in group_same_schedules(plans)])
+    return Section.of("strategies", "Strategies", [*charts, *view.blocks()])
+
+
+def _chart_plans(plans: Sequence[Plan]) -> list[ChartBlock]:
+    return [ChartBlock(chart=chart_comparison(plans))] if plans else []
+
+
+def _section_of_inputs(view: SensitivityView) -> Section:
+    """Return the tornado and the table of a sensitivity study."""
+    chart = ChartBlock(chart=chart_tornado(view.study))
+    return Section.of("inputs", "What the inputs do", [chart, *view.blocks()])
+
+
+def _sections_of_front(view: FrontView, *, own: _Labelled | None = None) -> Iterator[Section]:
+    """Yield the chart of a front, the plans of its points, and its numbers; ``own`` is a plan besides."""
+    front = view.front
+    places = _choose_places(front)
+    plans = ([own] if own else []) + _label_places(front, places)
+    ahead = len(plans) - len(places)
+    if places:
+        numbered = {place: ahead + index for index, place in enumerate(places)}
+        chart = chart_front(front, plans=numbered, own=own.plan if own else None)
+        yield Section.of("front", "Memory and time", [ChartBlock(chart=chart)])
+    best = front.place_within(front.budget_bytes)
+    yield _section_of_schedules(plans, first=0 if own or best is None else places.index(best))
+    yield Section.of("front-numbers", "The front in numbers", view.blocks())
+
+
+def _section_of_schedules(
+    plans: Sequence[_Labelled], *, title: str = "The chosen plan", first: int = 0
+) -> Section:
+    """Return the place where a plan of several is shown, of which one is the first."""
+    panels = [PlanPanel(plans=_show_plans(plans), first=first)] if plans else []
+    return Section.of("schedule", title, panels)
 
 
 def _summarize(plan: Plan) -> str:
-    facts = dict(list_facts(plan))
+    facts = dict(_list_facts(plan))
     return (
         f"{facts['time']} a batch, {facts['over base']} over plain backpropagation, "
         f"with {facts['local memory']} of local memory."
     )
 
 
-def make_report_page(
-    plan: Plan,
-    *,
-    view: View,
-    front: ParetoFront,
-    front_view: View,
-    results: Results,
-    comparison: View,
-    study: Sensitivity | Infeasible,
-    sensitivity: View | None,
-    command: str = "",
-) -> Page:
-    """Return all that is known about a plan: the front around it, its rivals, and what its inputs do to it."""
-    varied = (
-        sections_of_sensitivity(study, sensitivity.table)
-        if isinstance(study, Sensitivity) and sensitivity is not None
-        else ()
+@dataclass(frozen=True, kw_only=True)
+class _Labelled:
+    """A plan and what it is called."""
+
+    label: str
+    plan: Plan
+    detail: Detail = _ONE_OF_MANY
+
+
+def _label_plan(plan: Plan) -> _Labelled:
+    """Return a plan that is drawn as finely as a page of its own allows."""
+    return _Labelled(label=f"{plan.strategy}, the plan of this report", plan=plan, detail=_WHOLE)
+
+
+def _show_plans(plans: Iterable[_Labelled]) -> tuple[ShownPlan, ...]:
+    """Return plans for a page; those whose schedules or files are too long for it say so."""
+    events, characters = _EVENTS, _CHARACTERS
+    shown = []
+    for one in plans:
+        most = one.detail.events if one.detail is _WHOLE else min(one.detail.events, events)
+        chart, note, seen = _draw(one, most)
+        content: str | None = plan_text(one.plan)
+        if len(content or "") > characters:
+            content = None
+        characters -= len(content or "")
+        events -= 0 if one.detail is _WHOLE else seen
+        shown.append(
+            ShownPlan(label=one.label, facts=_list_facts(one.plan), chart=chart, note=note, content=content)
+        )
+    return tuple(shown)
+
+
+def _draw(one: _Labelled, most: int) -> tuple[Chart | None, str, int]:
+    """Return the chart of a plan's schedule, or None and why; and the number of events that were read."""
+    plan = one.plan
+    detail = Detail(bars=one.detail.bars, intervals=one.detail.intervals, events=most)
+    resident = Case(workload=plan.workload, profile=plan.profile).costs.resident_bytes
+    try:
+        sketch = sketch_schedule(plan, resident_bytes=resident, detail=detail)
+    except TooLongToDraw as error:
+        read = f"its first {format_count(error.events)} actions were" if error.events else "nothing of it was"
+        return None, f"The schedule is too long to be drawn here: {read} read.", error.events
+    except IllegalAction as error:
+        return None, f"The schedule breaks a law: {error}", 0
+    except InputError as error:
+        return None, f"There is no schedule: {error}", 0
+    return chart_schedule(plan, sketch), "", sketch.actions
+
+
+def _list_facts(plan: Plan) -> tuple[tuple[str, str], ...]:
+    """Return the numbers of a plan, the same for every plan."""
+    predicted = plan.predicted
+    return (
+        ("strategy", plan.strategy),
+        ("parameters", format_parameters(plan) or "none"),
+        ("time", format_seconds(predicted.seconds)),
+        ("over base", format_percent(predicted.overhead)),
+        ("local memory", format_bytes(predicted.local_peak_bytes)),
+        ("remote memory", format_bytes(predicted.remote_peak_bytes)),
+        ("steps run again", format_count(predicted.recomputed_steps)),
     )
-    return Page(
-        title=f"{plan.strategy}: {name_job(plan.workload, plan.profile)}",
-        lede=_summarize(plan),
-        sections=(
-            section_of_plan(view, plan),
-            *sections_of_front(front, front_view, own=label_plan(plan)),
-            *sections_of_comparison(results, comparison.table),
-            *varied,
-            section_of_basis(view, *([sensitivity] if sensitivity else [])),
-        ),
-        command=command,
-    ).tidied()
 
 
-def sections_of_sensitivity(study: Sensitivity, table: Table) -> tuple[Section, ...]:
-    """Return the tornado and the table of a sensitivity study."""
-    chart = ChartBlock(chart=chart_tornado(study))
-    numbers = collect_blocks(table)
-    return (Section(name="inputs", title="What the inputs do", blocks=(chart, *numbers)),)
+def _choose_places(front: ParetoFront) -> list[int]:
+    """Return the places of a front whose plans are shown: its ends, the best, the knee, and some between."""
+    if not len(front):
+        return []
+    free = np.log(np.maximum(1, front.local_peak_bytes - front.resident_bytes))
+    wanted = np.clip(np.linspace(free[0], free[-1], _POINTS), free[0], free[-1])
+    between = np.searchsorted(free, wanted).tolist()
+    named = [place for place in (front.place_within(front.budget_bytes), front.knee_place) if place is not None]
+    return sorted({0, len(front) - 1, *named, *between})
 
 
-def make_sensitivity_page(study: Sensitivity, view: View, *, command: str = "") -> Page:
-    """Return the page of a sensitivity study."""
-    return Page(
-        title=f"Sensitivity: {name_job(study.workload, study.profile)}",
-        lede="What each input does to the time of the best plan.",
-        sections=(*sections_of_sensitivity(study, view.table), section_of_basis(view)),
-        command=command,
-    ).tidied()
+def _label_places(front: ParetoFront, places: Sequence[int]) -> list[_Labelled]:
+    """Return the plans of places of a front, with what distinguishes them."""
+    best, knee = front.place_within(front.budget_bytes), front.knee_place
+    found = []
+    for place in places:
+        local = format_bytes(int(front.local_peak_bytes[place]))
+        role = "quickest within the budget" if place == best else "the knee" if place == knee else ""
+        if place == best == knee:
+            role += ", and the knee"
+        text = f"{front.strategies[place]} in {local}"
+        found.append(_Labelled(label=f"{text} ({role})" if role else text, plan=front[place]))
+    return found
 
 
-def make_machines_page(comparison: MachineComparison, view: View, *, command: str = "") -> Page:
-    """Return the page of machines side by side."""
-    workload = comparison.workload
-    plans = [
-        Labelled(label=f"{machine.profile.name}: {machine.plan.strategy}", plan=machine.plan)
-        for machine in comparison.machines
-        if machine.plan is not None
-    ]
-    panel = (PlanPanel(plans=show_plans(plans)),) if plans else ()
-    charts = (ChartBlock(chart=chart_machines(comparison)),) if plans else ()
-    return Page(
-        title=f"Machines for {workload.name}, T = {format_count(workload.steps)}",
-        lede="The best plan on each machine." if plans else "It fits on no machine.",
-        sections=(
-            Section(name="machines", title="Machines", blocks=(*charts, *collect_blocks(view.table))),
-            Section(name="schedule", title="The chosen plan", blocks=panel),
-            section_of_basis(view),
-        ),
-        command=command,
-    ).tidied()
-
-
-def make_infeasible_page(
-    error: Infeasible, *, title: str, wording: Wording = str, command: str = "", more: tuple[Section, ...] = ()
-) -> Page:
-    """Return a page that says why nothing fits, and what would."""
-    return Page(
-        title=f"Nothing fits: {title}",
-        lede=error.subject,
-        sections=(*sections_of_reasons({"": error}, wording=wording), *more),
-        command=command,
-    ).tidied()
-
-
-def make_validation_page(plan: Plan, found: Validation, view: View, *, command: str = "") -> Page:
-    """Return the page of a validation."""
-    panel = PlanPanel(plans=show_plans([label_plan(plan)]))
-    return Page(
-        title=f"Predicted and measured: {name_job(plan.workload, plan.profile)}",
-        lede=f"{plan.strategy} with {found.cell}, on {found.machine}.",
-        sections=(
-            Section(
-                name="numbers",
-                title="Predicted and measured",
-                blocks=(*collect_blocks(view.table), *offer_plan(plan)),
-            ),
-            Section(name="schedule", title="The schedule as it was predicted", blocks=(panel,)),
-            section_of_basis(view),
-        ),
-        command=command,
-    ).tidied()
+def _offer_plan(plan: Plan) -> Iterator[Download]:
+    """Yield a plan's file for a page, nothing if it is too large for one."""
+    content = plan_text(plan)
+    if len(content) <= _LARGEST_FILE:
+        yield Download(text="Download the plan (JSON)", file_name="plan.json", content=content)
