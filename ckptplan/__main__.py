@@ -1,32 +1,21 @@
-"""``ckptplan`` and ``python -m ckptplan``: Ctrl-C is heeded before anything is imported."""
+"""``ckptplan`` and ``python -m ckptplan``."""
 
 import os
+import signal
 import sys
-
-
-def _end_at_once(*_: object) -> None:
-    os.write(2, b"interrupted\n")
-    os._exit(130)
 
 
 def main() -> None:
     """Run the command line and exit with its code."""
     try:
-        import _signal  # type: ignore[import-not-found]  # what `signal` is made of: it is there at once
-
-        if _signal.getsignal(_signal.SIGINT) is _signal.default_int_handler:
-            _signal.signal(_signal.SIGINT, _end_at_once)
         from ckptplan.cli.main import main as run
 
-        if _signal.getsignal(_signal.SIGINT) is _end_at_once:
-            _signal.signal(_signal.SIGINT, _signal.default_int_handler)
         run()
     except KeyboardInterrupt:
+        # While the program starts or ends: there is nothing to put in order.
         os.write(2, b"interrupted\n")
         sys.exit(130)
     finally:
-        import signal
-
         # The result is complete. What Python still does is not worth a traceback.
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         ended = sys.exc_info()[1]

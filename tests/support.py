@@ -19,7 +19,6 @@ from hypothesis import strategies as st
 
 import ckptplan
 from ckptplan.cli import main
-from ckptplan.cli.main import Interrupts
 from ckptplan.cost.exact import Cost
 from ckptplan.model.budget import Budget
 from ckptplan.model.calibration import Calibration
@@ -206,7 +205,7 @@ def run(
         contextlib.redirect_stdout(out),
         contextlib.redirect_stderr(err),
     ):
-        code = main.run(list(arguments), Interrupts())
+        code = main.run(list(arguments))
     return subprocess.CompletedProcess(["ckptplan", *arguments], code, out.getvalue(), err.getvalue())
 
 

@@ -15,7 +15,7 @@ import ckptplan
 from ckptplan.calibration.calibrated import Noisy
 from ckptplan.calibration.cell_spec import CellSpec
 from ckptplan.cli.app import make_app
-from ckptplan.cli.wording import as_option, message_of, option_of
+from ckptplan.cli.command import as_option, option_of
 from ckptplan.errors import CkptplanError, Infeasible, InputError
 from ckptplan.report.infeasible import format_infeasible
 from ckptplan.storage.rows import open_rows
@@ -178,7 +178,7 @@ def test_the_same_mistake_names_the_parameter_in_python_and_the_option_on_the_co
     ):
         assert in_python in str(error)
         assert not OPTION.search(str(error))
-        assert on_the_command_line in message_of(error)
+        assert on_the_command_line in put_into_words(error.args[0], as_option)
 
 
 def test_suggestions_are_data_that_each_edge_puts_into_words() -> None:

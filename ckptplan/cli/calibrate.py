@@ -9,10 +9,10 @@ import typer
 
 from ckptplan.cli import options
 from ckptplan.cli.cells import CellOptions, describe_times, name_content, write_counted
-from ckptplan.cli.groups import takes_groups
-from ckptplan.cli.options import OutputOptions
+from ckptplan.cli.command import Written, tell_files_apart
+from ckptplan.cli.options import OutputOptions, count, option
 from ckptplan.cli.output import note, write_view
-from ckptplan.cli.wording import named_by_option
+from ckptplan.cli.progress import progress_bar
 from ckptplan.errors import InputError
 from ckptplan.units import format_share
 
@@ -26,15 +26,12 @@ REPEATS, LEAST_REPEATS = 5, 3
 _PROFILE_OUT = "my-machine.toml"
 
 
-@takes_groups
-def command(
+def calibrate(
     *,
     cell: CellOptions,
     repeats: Annotated[
-        str | None,
-        typer.Option(
-            "--repeats", metavar="INTEGER", help=f"Rounds; times are their medians (default: {REPEATS})."
-        ),
+        int | None,
+        count("--repeats", help=f"Rounds; times are their medians (default: {REPEATS}).", most=1000),
     ] = None,
     quick: Annotated[
         bool, typer.Option("--quick", help="A few seconds: few rounds and sizes; times to 10 % at best.")
@@ -43,29 +40,22 @@ def command(
         bool, typer.Option("--bytes-only", help="Count sizes only: times are assumed, no profile is written.")
     ] = False,
     tolerance: Annotated[
-        str,
-        typer.Option(
+        float,
+        option(
             "--tolerance",
-            metavar="SHARE",
-            help="Tolerance of later validations; rounds may differ by half of it.",
+            "SHARE",
+            "Tolerance of later validations; rounds may differ by half of it.",
+            parser=options.parse_tolerance,
         ),
-    ] = "10%",
+    ] = 0.1,
     force: Annotated[
         bool, typer.Option("--force", help="Write the results even if the machine is noisy.")
     ] = False,
     format_: options.FormatOption = "table",
-    output: Annotated[
-        str,
-        typer.Option("-o", "--output", metavar="FILE", help="The workload.", callback=options.named_file),
-    ] = "my-workload.toml",
+    output: Annotated[str, options.named_output("The workload.")] = "my-workload.toml",
     profile_out: Annotated[
         str | None,
-        typer.Option(
-            "--profile-out",
-            metavar="FILE",
-            help=f"The profile (default: {_PROFILE_OUT}).",
-            callback=options.named_file,
-        ),
+        option("--profile-out", "FILE", f"The profile (default: {_PROFILE_OUT}).", parser=Written),
     ] = None,
 ) -> None:
     """Measure a cell on this machine: bytes are counted, times fitted over several sizes.
@@ -75,27 +65,30 @@ def command(
     rounds, before them the sizes.
     """
     _check_together(quick=quick, bytes_only=bytes_only, repeats=repeats, profile_out=profile_out)
-    share = options.tolerance(tolerance, option="--tolerance")
     if bytes_only:
         write_counted(cell, output=output, format_=format_)
         return
-    profile_out = profile_out or _PROFILE_OUT
-    options.keep_inputs({"--output": output, "--profile-out": profile_out})
-    options.check_folders({"--output": output, "--profile-out": profile_out})
-    name, profile_name = name_content(output, "--output"), name_content(profile_out, "--profile-out")
-    rounds = _read_repeats(repeats, force=force)
+    profile_out = Written(profile_out or _PROFILE_OUT)
+    tell_files_apart({"--output": output, "--profile-out": profile_out})
+    name, profile_name = name_content(output), name_content(profile_out, "--profile-out")
+    if repeats is not None and repeats < LEAST_REPEATS and not force:
+        raise InputError(
+            f"{repeats} rounds are too few to measure their spread",
+            field="--repeats",
+            value=repeats,
+            accepted=f"{LEAST_REPEATS} or more, or fewer with --force",
+        )
     arguments = cell.read()
-    from ckptplan.cli.progress import progress_bar
     from ckptplan.report.calibration import view_calibration
 
     counted: list[Workload] = []
     with _keep_sizes(counted, output):
-        with named_by_option(), progress_bar("measuring") as progress:
+        with progress_bar("measuring") as progress:
             calibrated = _choose_calibration(arguments["spec"])(
                 **arguments,
-                repeats=rounds,
+                repeats=repeats or REPEATS,
                 quick=quick,
-                tolerance=share,
+                tolerance=tolerance,
                 name=name,
                 profile_name=profile_name,
                 announce=progress.say if progress else None,
@@ -110,7 +103,7 @@ def command(
     _write(calibrated, output, profile_out)
     if calibrated.left_out:
         note(f"ckptplan: warning: not a whole calibration: {'; '.join(calibrated.left_out)}")
-    _warn_of_uncertainty(calibrated, tolerance=share)
+    _warn_of_uncertainty(calibrated, tolerance=tolerance)
     write_view(view_calibration(calibrated), OutputOptions(format=format_))
     if calibrated.ended_by is not None:
         # The program ends as it does without a result, with the exit code of what ended it.
@@ -128,9 +121,9 @@ def _choose_calibration(spec: "CellSpec") -> "Callable[..., Calibrated]":
     return calibrate
 
 
-def _check_together(*, quick: bool, bytes_only: bool, repeats: str | None, profile_out: str | None) -> None:
+def _check_together(*, quick: bool, bytes_only: bool, repeats: int | None, profile_out: str | None) -> None:
     """Raise InputError for options that contradict each other."""
-    for option, given, others in (
+    for named, given, others in (
         ("--repeats", repeats, {"--quick": quick, "--bytes-only": bytes_only}),
         ("--quick", quick or None, {"--bytes-only": bytes_only}),
         ("--profile-out", profile_out, {"--bytes-only": bytes_only}),
@@ -138,23 +131,8 @@ def _check_together(*, quick: bool, bytes_only: bool, repeats: str | None, profi
         for other, chosen in others.items():
             if given is not None and chosen:
                 raise InputError(
-                    f"does not go together with {other}", field=option, value=given, accepted="one of them"
+                    f"does not go together with {other}", field=named, value=given, accepted="one of them"
                 )
-
-
-def _read_repeats(text: str | None, *, force: bool) -> int:
-    """Return the number of rounds. Raises InputError for too few, unless they are forced."""
-    if text is None:
-        return REPEATS
-    repeats = options.plain_integer(text, option="--repeats", most=1000)
-    if repeats < LEAST_REPEATS and not force:
-        raise InputError(
-            f"{repeats} rounds are too few to measure their spread",
-            field="--repeats",
-            value=text,
-            accepted=f"{LEAST_REPEATS} or more, or fewer with --force",
-        )
-    return repeats
 
 
 @contextmanager

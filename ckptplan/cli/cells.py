@@ -2,31 +2,36 @@
 
 from __future__ import annotations
 
-import enum
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
 import typer
 
 from ckptplan.cli import options
-from ckptplan.cli.completion import complete_cell
+from ckptplan.cli.options import count, option
 from ckptplan.cli.output import note, write_view
-from ckptplan.cli.wording import named_by_option
+from ckptplan.cli.progress import progress_bar
 from ckptplan.errors import InputError, quote_value
-from ckptplan.units import MAX_STEPS, parse_seconds
+from ckptplan.units import MAX_STEPS, parse_duration
 
 if TYPE_CHECKING:
     from ckptplan.calibration.cell_spec import CellSpec
     from ckptplan.model.workload import Workload
 
+#: Where a cell runs.
+Device: TypeAlias = Literal["cpu", "cuda"]
 
-class Device(enum.StrEnum):
-    """Where a cell runs."""
 
-    cpu = "cpu"
-    cuda = "cuda"
+def parse_limit(text: str) -> float:
+    """Return a time above 0. Raises InputError."""
+    seconds = parse_duration(text)
+    if seconds <= 0:
+        raise InputError(
+            f"{quote_value(text)} is out of range", value=text, accepted="more than 0 s, as '300' or '5 min'"
+        )
+    return seconds
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,113 +40,91 @@ class CellOptions:
 
     cell: Annotated[
         str,
-        typer.Option(
+        option(
             "--cell",
-            metavar="NAME|MODULE:FACTORY",
-            help="lif, gru, lstm, rnn, or a factory of your own (docs/calibrate.md); jax:lif and so on in JAX.",
-            autocompletion=complete_cell,
+            "NAME|MODULE:FACTORY",
+            "lif, gru, lstm, rnn, or a factory of your own (docs/calibrate.md); jax:lif and so on in JAX.",
+            autocompletion=lambda: ["gru", "lif", "lstm", "rnn"],
         ),
     ]
-    batch: Annotated[str, typer.Option("--batch", metavar="INTEGER", help="Samples per batch.")] = "32"
-    neurons: Annotated[str, typer.Option("--neurons", metavar="INTEGER", help="Neurons, or units.")] = "256"
-    inputs: Annotated[str, typer.Option("--inputs", metavar="INTEGER", help="Inputs per step.")] = "64"
+    batch: Annotated[int, count("--batch", help="Samples per batch.")] = 32
+    neurons: Annotated[
+        int,
+        count("--neurons", help="Neurons, or units."),
+    ] = 256
+    inputs: Annotated[int, count("--inputs", help="Inputs per step.")] = 64
     steps: Annotated[
-        str, typer.Option("--T", "--steps", metavar="INTEGER", help="Time steps T of the workload.")
-    ] = "4096"
+        int,
+        count("--T", "--steps", help="Time steps T of the workload.", most=MAX_STEPS),
+    ] = 4096
     compile: Annotated[
-        str | None,
-        typer.Option(
+        int | None,
+        count(
             "--compile",
-            metavar="INTEGER",
             help="Compile pieces of so many steps; the workload's steps are then pieces.",
+            most=MAX_STEPS,
         ),
     ] = None
-    device: Annotated[Device, typer.Option("--device", help="Where to run.")] = Device.cpu
-    threads: options.Threads = None
-    seed: Annotated[str, typer.Option("--seed", metavar="INTEGER", help="Random seed of weights and data.")] = (
-        "0"
-    )
+    device: Annotated[Device, typer.Option("--device", help="Where to run.")] = "cpu"
+    thread_count: options.Threads = None
+    seed: Annotated[
+        int,
+        count("--seed", help="Random seed of weights and data.", most=2**63 - 1, least=0),
+    ] = 0
     tape: Annotated[
         str | None,
-        typer.Option(
-            "--tape", metavar="KIND", help="Of a cell of JAX: residuals, products or states (docs/jax.md)."
-        ),
+        option("--tape", "KIND", "Of a cell of JAX: residuals, products or states (docs/jax.md)."),
     ] = None
     max_seconds: Annotated[
-        str,
-        typer.Option(
+        float,
+        option(
             "--max-seconds",
-            metavar="TIME",
-            help="Measure less if all of it takes longer, and say what is left out.",
+            "TIME",
+            "Measure less if all of it takes longer, and say what is left out.",
+            parser=parse_limit,
         ),
-    ] = "120"
+    ] = 120
 
     def read(self) -> dict[str, Any]:
         """Return the arguments of what measures or counts a cell. Raises InputError that names the option."""
-        sizes = {
-            name: options.plain_integer(getattr(self, name), option=f"--{name}", most=10**9)
-            for name in ("batch", "inputs", "neurons")
-        }
-        steps = options.plain_integer(self.steps, option="--T", most=MAX_STEPS)
-        threads = options.thread_count(self.threads)
-        max_seconds = _read_max_seconds(self.max_seconds)
-        piece = None if self.compile is None else _read_piece(self.compile, steps=steps)
         from ckptplan.calibration.cell_spec import CellSpec
 
-        spec = CellSpec.named(self.cell, inputs=sizes["inputs"], neurons=sizes["neurons"], compile=piece)
+        piece = self.compile or 1
+        if self.steps % piece:
+            raise InputError(
+                f"pieces of {piece:,} steps leave {self.steps % piece:,} of {self.steps:,} over",
+                field="--compile",
+                value=piece,
+                accepted="a divisor of --T, as 16",
+            )
+        spec = CellSpec.named(self.cell, inputs=self.inputs, neurons=self.neurons, compile=self.compile)
         options.need_runtime(spec)
         return {
             "spec": spec,
-            "batch": sizes["batch"],
-            "steps": steps // (piece or 1),
-            "seed": options.plain_integer(self.seed, option="--seed", least=0, most=2**63 - 1),
-            "max_seconds": max_seconds,
-            **self._read_runtime(spec, threads=threads),
+            "batch": self.batch,
+            "steps": self.steps // piece,
+            "seed": self.seed,
+            "max_seconds": self.max_seconds,
+            **self._read_runtime(spec),
         }
 
-    def _read_runtime(self, spec: CellSpec, *, threads: int | None) -> dict[str, Any]:
+    def _read_runtime(self, spec: CellSpec) -> dict[str, Any]:
         """Return the arguments that differ between PyTorch and JAX."""
         if spec.runtime == "jax":
             from ckptplan.calibration.in_jax.threads import set_threads
 
             if spec.compile is not None:
                 raise InputError("is for cells of PyTorch", field="--compile", value=self.compile)
-            options.check_jax_device(self.device.value)
-            with named_by_option():
-                return {"threads": set_threads(threads), "tape": self.tape or "residuals"}
+            options.check_jax_device(self.device)
+            return {"threads": set_threads(self.thread_count), "tape": self.tape or "residuals"}
         if self.tape is not None:
             raise InputError(
                 "is for cells of JAX", field="--tape", value=self.tape, accepted=f"--cell jax:{spec.name}"
             )
-        return {"device": self.device.value, "thread_count": threads}
+        return {"device": self.device, "thread_count": self.thread_count}
 
 
-def _read_piece(text: str, *, steps: int) -> int:
-    """Return the steps of a compiled piece. Raises InputError unless pieces make up all steps."""
-    piece: int = options.plain_integer(text, option="--compile", most=MAX_STEPS)
-    if steps % piece:
-        raise InputError(
-            f"pieces of {piece:,} steps leave {steps % piece:,} of {steps:,} over",
-            field="--compile",
-            value=text,
-            accepted="a divisor of --T, as 16",
-        )
-    return piece
-
-
-def _read_max_seconds(text: str) -> float:
-    seconds: float = options.parsed("--max-seconds", parse_seconds, text)
-    if seconds <= 0:
-        raise InputError(
-            f"{quote_value(text)} is out of range",
-            field="--max-seconds",
-            value=text,
-            accepted="more than 0 s, as '300' or '5 min'",
-        )
-    return seconds
-
-
-def name_content(path: str, option: str) -> str:
+def name_content(path: str, option: str = "--output") -> str:
     """Return the name that the content of a file gets from the file. Raises InputError for an unusable name."""
     from ckptplan.model.checked import check_name
 
@@ -164,13 +147,11 @@ def write_counted(
     cell: CellOptions, *, output: str, format_: options.FormatName, times: Mapping[str, float] | None = None
 ) -> None:
     """Count the sizes of a cell, write the workload and show it. Raises InputError."""
-    options.check_folders({"--output": output})
-    name, arguments = name_content(output, "--output"), cell.read()
-    from ckptplan.cli.progress import progress_bar
     from ckptplan.report.inputs import view_workload
     from ckptplan.storage.toml_files import save_workload
 
-    with named_by_option(), progress_bar("counting") as progress:
+    name, arguments = name_content(output), cell.read()
+    with progress_bar("counting") as progress:
         workload = _choose_counter(arguments["spec"])(
             **arguments, name=name, times=times, announce=progress.say if progress else None, progress=progress
         )

@@ -4,36 +4,32 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cache
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from ckptplan.cli import options
-from ckptplan.cli.groups import takes_groups
-from ckptplan.cli.html import Html, check_html, explained, write_page
-from ckptplan.cli.options import JobOptions, OutputOptions, WishOptions
+from ckptplan.cli.html import Html, explained, write_page
+from ckptplan.cli.options import JobOptions, OutputOptions, WishOptions, count, option
 from ckptplan.cli.output import note, write_plan, write_view
-from ckptplan.cli.wording import named_by_option
+from ckptplan.cli.pictures import PictureOptions
+from ckptplan.cli.progress import progress_bar
 from ckptplan.errors import Infeasible, InputError, quote_value
 
 if TYPE_CHECKING:
     from ckptplan.model.profile import HardwareProfile
 
 
-@takes_groups
 def optimize(*, job: JobOptions, wishes: WishOptions, html: Html = None, output: OutputOptions) -> None:
     """Find the best strategy and its parameters within the memory budget.
 
     Prints a table; with -o FILE the plan is also written as JSON. With --format json or csv, only
     the plan is written.
     """
-    from ckptplan.cli.progress import progress_bar
     from ckptplan.planning.optimize import rank_strategies
     from ckptplan.report.plan import PlanView
 
-    check_html(html)
-    options.keep_inputs({"--output": output.file, "--html": html}, job.profile, job.workload)
-    with named_by_option(), progress_bar("looking for the optimum") as progress:
+    with progress_bar("looking for the optimum") as progress:
         ranked = rank_strategies(options.make_request(job, wishes, progress=progress))
     if ranked.interrupted:
         note("interrupted: the best plan so far, without a bound")
@@ -54,79 +50,52 @@ class ComparedJobOptions:
     """A workload on one profile or several."""
 
     steps: options.Steps = None
-    profile: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--profile",
-            "--profiles",
-            metavar="NAMES|PATHS",
-            help="Hardware profiles, separated by commas, or 'all'; several compare machines.",
-            autocompletion=options.complete_profile,
-        ),
-    ] = None
+    profile: options.Profiles = None
     workload: options.WorkloadName = None
     batch: options.Batch = None
     neurons: options.Neurons = None
 
-    @property
-    def profiles(self) -> list[str]:
-        """The name of each profile, once."""
-        from ckptplan.storage.library import list_names
 
-        given = self.profile or ["ipu-mk2"]
-        named = [name for text in given for name in options.split_names(text)]
-        if "all" in named:
-            named += list_names("hardware_profiles")
-        names = list(dict.fromkeys(name for name in named if name != "all"))
-        if not names:
-            raise InputError("names no machine", field="--profile", value=",", accepted="names, paths or 'all'")
-        return names
-
-    def on(self, profile: str) -> JobOptions:
-        """Return the job on one profile."""
-        return JobOptions(
-            steps=self.steps, profile=profile, workload=self.workload, batch=self.batch, neurons=self.neurons
-        )
+def _parse_prices(text: str) -> dict[str, float]:
+    """Return prices by the name of the machine, '' for all machines. Raises InputError."""
+    prices = {}
+    for part in text.split(","):
+        name, _, number = part.rpartition("=")
+        try:
+            prices[name.strip()] = float(number)
+        except ValueError:
+            raise InputError(
+                f"{quote_value(number)} is not a price",
+                value=number,
+                accepted="a number of zero or more, as 2.50, or name=2.50",
+            ) from None
+    return prices
 
 
 @dataclass(frozen=True, kw_only=True)
-class MachineOptions:
+class MachineOptions(PictureOptions):
     """What is asked about machines, besides their best plans."""
 
-    price_per_hour: Annotated[
-        list[str] | None,
-        typer.Option(
+    prices: Annotated[
+        list[Any] | None,
+        option(
             "--price-per-hour",
-            metavar="PRICES",
-            help="Price of an hour, for all machines or as name=price, separated by commas.",
+            "PRICES",
+            "Price of an hour, for all machines or as name=price, separated by commas.",
+            parser=_parse_prices,
         ),
     ] = None
     deadline: Annotated[
         str | None,
-        typer.Option("--deadline", metavar="TIME", help="Time that the run may take, as '8 h'."),
+        option("--deadline", "TIME", "Time that the run may take, as '8 h'."),
     ] = None
     batches: Annotated[
-        str | None, typer.Option("--batches", metavar="INTEGER", help="Batches of the run (default: one).")
+        int | None,
+        count("--batches", help="Batches of the run (default: one).", most=10**12),
     ] = None
-    plot: Annotated[
-        str | None,
-        typer.Option(
-            "--plot",
-            metavar="FILE",
-            help="Draw the machines, as .png, .svg or .pdf.",
-            callback=options.named_file,
-        ),
-    ] = None
-    size: options.PictureSize = "page"
-
-    @property
-    def given(self) -> bool:
-        """Whether any of these options was given."""
-        return any(value for value in (self.price_per_hour, self.deadline, self.batches, self.plot))
 
 
-@takes_groups
-def command(
+def compare(
     *,
     job: ComparedJobOptions,
     wishes: WishOptions,
@@ -142,12 +111,10 @@ def command(
     With several profiles, compare machines: the best plan on each, its time, the longest sequence, and the
     price of a run. Times of machines that nobody measured are estimated, and say so.
     """
-    named = job.profiles
-    check_html(html)
-    files = {"--output": output.file, "--plot": machines.plot, "--html": html}
-    options.keep_inputs(files, *named, job.workload)
-    if len(named) == 1 and not machines.given:
-        _compare_strategies(job.on(named[0]), wishes, output, regret=regret, html=html)
+    named = options.join_names(job.profile, default="ipu-mk2", option="--profile", shelf="hardware_profiles")
+    if len(named) == 1 and not any((machines.prices, machines.deadline, machines.batches, machines.plot)):
+        only = JobOptions(**{**vars(job), "profile": named[0]})
+        _compare_strategies(only, wishes, output, regret=regret, html=html)
         return
     if regret:
         raise InputError(
@@ -159,11 +126,10 @@ def command(
 def _compare_strategies(
     job: JobOptions, wishes: WishOptions, output: OutputOptions, *, regret: bool, html: str | None
 ) -> None:
-    from ckptplan.cli.progress import progress_bar
     from ckptplan.planning.optimize import rank_strategies
     from ckptplan.report.plan import ComparisonView
 
-    with named_by_option(), progress_bar("looking for the optimum") as progress:
+    with progress_bar("looking for the optimum") as progress:
         ranked = rank_strategies(options.make_request(job, wishes, progress=progress), every=True)
     if ranked.interrupted:
         note("interrupted: the strategies found so far, without a bound")
@@ -189,28 +155,22 @@ def _compare_machines(
     *,
     html: str | None,
 ) -> None:
-    from ckptplan.cli.progress import progress_bar
     from ckptplan.report.machines import MachinesView
-    from ckptplan.report.style import picture_format
+    from ckptplan.storage.toml_files import load_profile
     from ckptplan.studies.machines import compare_machines
 
-    if machines.plot:
-        picture_format(machines.plot, option="--plot")
-    profiles = [options.load_profile(name) for name in named]
-    with named_by_option():
-        workload = options.load_workload(job.workload, steps=job.steps, batch=job.batch, neurons=job.neurons)
-        prices = _read_prices(machines.price_per_hour, profiles)
-        batches = options.plain_integer(machines.batches or "1", option="--batches", most=10**12)
-        with progress_bar("looking for the best plan on each machine") as progress:
-            comparison = compare_machines(
-                workload,
-                profiles,
-                prices=prices,
-                deadline=machines.deadline,
-                batches=batches,
-                **wishes.read(),
-                progress=progress,
-            )
+    profiles = [load_profile(name) for name in named]
+    workload = options.load_workload(job.workload, steps=job.steps, batch=job.batch, neurons=job.neurons)
+    with progress_bar("looking for the best plan on each machine") as progress:
+        comparison = compare_machines(
+            workload,
+            profiles,
+            prices=_price_machines(machines.prices, profiles),
+            deadline=machines.deadline,
+            batches=machines.batches or 1,
+            **wishes.read(),
+            progress=progress,
+        )
     view = MachinesView(comparison)
     write_view(view, output.by_name(), unnamed=job.workload is None)
     if html:
@@ -219,53 +179,20 @@ def _compare_machines(
         write_page(html, lambda: make_machines_page(view))
     if machines.plot:
         from ckptplan.report.machines_plot import draw_machines
-        from ckptplan.report.style import SIZES, save_picture, styled
 
-        with styled(SIZES[machines.size]):
-            save_picture(draw_machines(comparison, SIZES[machines.size]), machines.plot, option="--plot")
-        note(f"picture written to {machines.plot}")
+        machines.draw(lambda size: draw_machines(comparison, size))
     if not comparison.fits:
         if output.file is not None:
             note(f"ckptplan: it fits on no machine: the reasons are in {output.file}")
         raise typer.Exit(Infeasible.exit_code)
 
 
-def _read_prices(texts: list[str] | None, profiles: list[HardwareProfile]) -> dict[str, float] | None:
-    """Return the price of an hour by machine, None if no option gives one. Raises InputError."""
-    if texts is None:
+def _price_machines(
+    given: list[dict[str, float]] | None, profiles: list[HardwareProfile]
+) -> dict[str, float] | None:
+    """Return the price of an hour by machine, None if no option gives one."""
+    if given is None:
         return None
-    names = [profile.name for profile in profiles]
-    general: float | None = None
-    prices: dict[str, float] = {}
-    for part in [part.strip() for text in texts for part in text.split(",")]:
-        name, equals, number = part.rpartition("=")
-        if equals and name not in names:
-            raise InputError(
-                f"{quote_value(name)} is not among the machines",
-                field="--price-per-hour",
-                value=name,
-                accepted=", ".join(names),
-            )
-        price = _read_price(number)
-        if equals:
-            prices[name] = price
-        else:
-            general = price
-    return prices if general is None else {**dict.fromkeys(names, general), **prices}
-
-
-def _read_price(text: str) -> float:
-    from ckptplan.studies.machines import MOST_PRICE
-
-    try:
-        price = float(text)
-    except ValueError:
-        price = -1.0
-    if not 0 <= price <= MOST_PRICE:
-        raise InputError(
-            f"{quote_value(text)} is not a price",
-            field="--price-per-hour",
-            value=text,
-            accepted="a number of zero or more, as 2.50, or name=2.50",
-        )
-    return price
+    prices = {name: price for one in given for name, price in one.items()}
+    general = prices.pop("", None)
+    return prices if general is None else {**{profile.name: general for profile in profiles}, **prices}

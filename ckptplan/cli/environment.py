@@ -8,44 +8,29 @@ import sys
 from pathlib import Path
 from typing import TextIO
 
-#: Sizes of the terminal, which rich and typer convert without asking whether they are numbers.
-_SIZES = ("COLUMNS", "LINES", "TERMINAL_WIDTH")
-#: What shells ask of a program that completes its command line.
-_COMPLETION = re.compile(r"(complete|source)_(bash|zsh|fish|powershell|pwsh)")
-#: The values of TYPER_USE_RICH that typer accepts.
-_TRUTHS = ("1", "0", "true", "false", "t", "f", "yes", "no", "y", "n", "on", "off")
+#: Variables that libraries convert without asking, and what they can convert; other values are dropped.
+_READABLE = {
+    **dict.fromkeys(("COLUMNS", "LINES", "TERMINAL_WIDTH"), "0*[1-9][0-9]{0,3}"),
+    "SOURCE_DATE_EPOCH": "[0-9]{1,10}",
+    "TYPER_USE_RICH": r"(?i)\s*(1|0|true|false|t|f|yes|no|y|n|on|off)\s*",
+    # What a shell asks of a program that completes its command line.
+    "COMP_CWORD": "[0-9]{1,4}",
+    "_CKPTPLAN_COMPLETE": "(complete|source)_(bash|zsh|fish|powershell|pwsh)",
+}
 
 
 def settle() -> None:
     """Prepare variables and standard streams, before anything else is imported."""
-    _drop_variables()
-    _open_streams()
-
-
-def _drop_variables() -> None:
-    for name in _SIZES:
-        if not _is_number(os.environ.get(name, "80"), digits=4):
-            del os.environ[name]
-    if not _is_number(os.environ.get("SOURCE_DATE_EPOCH", "0"), digits=10):
-        del os.environ["SOURCE_DATE_EPOCH"]
-    if os.environ.get("TYPER_USE_RICH", "1").strip().lower() not in _TRUTHS:
-        del os.environ["TYPER_USE_RICH"]
-    if not _is_completion():
-        os.environ.pop("_CKPTPLAN_COMPLETE", None)
+    for name, readable in _READABLE.items():
+        if not re.fullmatch(readable, os.environ.get(name, "")):
+            os.environ.pop(name, None)
+    if os.environ.get("_CKPTPLAN_COMPLETE") == "complete_bash" and not {"COMP_WORDS", "COMP_CWORD"} <= {
+        *os.environ
+    }:
+        del os.environ["_CKPTPLAN_COMPLETE"]
     # Pictures are files. Any other backend would be imported, whatever it is.
     os.environ["MPLBACKEND"] = "agg"
-
-
-def _is_completion() -> bool:
-    """Return whether a shell asks for completion, and says what was typed."""
-    if not _COMPLETION.fullmatch(os.environ.get("_CKPTPLAN_COMPLETE", "")):
-        return False
-    bash = os.environ["_CKPTPLAN_COMPLETE"] == "complete_bash"
-    return not bash or ("COMP_WORDS" in os.environ and _is_number(os.environ.get("COMP_CWORD", ""), digits=4))
-
-
-def _is_number(text: str, *, digits: int) -> bool:
-    return text.isascii() and text.isdecimal() and len(text) <= digits and (digits > 4 or int(text) > 0)
+    _open_streams()
 
 
 def _open_streams() -> None:

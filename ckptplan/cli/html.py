@@ -6,40 +6,33 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
-from ckptplan.cli import options
-from ckptplan.cli.options import command_line
+from ckptplan.cli.command import WrittenBeside
+from ckptplan.cli.options import command_line, option
 from ckptplan.cli.output import note
-from ckptplan.errors import Infeasible, InputError
+from ckptplan.errors import Infeasible
 
 if TYPE_CHECKING:
     from ckptplan.cost.case import Case
     from ckptplan.report.html.page import Page
 
-Html = Annotated[
-    str | None,
-    typer.Option(
-        "--html",
-        metavar="FILE",
-        help="Write a page to zoom, click and print, in one file that works offline.",
-        callback=options.named_file,
-    ),
-]
 
-
-def check_html(path: str | None, *, option: str = "--html") -> None:
-    """Raise InputError or MissingExtra, before anything is computed, if no page can be written."""
-    if path is None:
-        return
-    if path == "-":
-        raise InputError(
-            "standard output carries the result", field=option, value="-", accepted="a file, as page.html"
-        )
-    options.check_folders({option: path})
+def page_file(name: str) -> WrittenBeside:
+    """Return the name of a page that can be written. Raises InputError or MissingExtra if none can be."""
     from ckptplan.report.html.page import need_html
 
     need_html()
+    return WrittenBeside(name)
+
+
+Html = Annotated[
+    str | None,
+    option(
+        "--html",
+        "FILE",
+        "Write a page to zoom, click and print, in one file that works offline.",
+        parser=page_file,
+    ),
+]
 
 
 def write_page(path: str | None, make: Callable[[], Page]) -> None:

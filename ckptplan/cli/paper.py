@@ -1,17 +1,19 @@
 """``ckptplan paper``: the paper's claims and figures, computed by the model."""
 
-import enum
+from __future__ import annotations
+
 import os
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal, TypeAlias
 
 import typer
 
-from ckptplan.cli import options
-from ckptplan.cli.groups import takes_groups
-from ckptplan.cli.options import OutputOptions
+from ckptplan.cli.command import Written
+from ckptplan.cli.options import OutputOptions, count, option
 from ckptplan.cli.output import note, write_view
+from ckptplan.cli.pictures import PictureSize, save_picture
 from ckptplan.errors import InputError, quote_value
 
 if TYPE_CHECKING:
@@ -19,44 +21,50 @@ if TYPE_CHECKING:
     from ckptplan.paper.setting import PaperSetting
     from ckptplan.report.formats import View
 
-
-class PictureFormat(enum.StrEnum):
-    """File format of pictures."""
-
-    png = "png"
-    svg = "svg"
-    pdf = "pdf"
+PictureFormat: TypeAlias = Literal["png", "svg", "pdf"]
 
 
-@takes_groups
-def command(
+def _folder(name: str) -> str:
+    """Return a folder for pictures, made if it does not exist. Raises InputError."""
+    if not name:
+        raise InputError("an empty name is no folder", value=name)
+    try:
+        Path(name).mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(
+            f"{quote_value(name)} cannot be a folder for pictures: {error.strerror}",
+            value=name,
+            accepted="a folder, which need not exist",
+        ) from None
+    return name
+
+
+def paper(
     *,
     figure: Annotated[
-        str | None,
-        typer.Option(
-            "--figure", metavar="2|3|4|5", help="Show the numbers behind this figure instead of the claims."
-        ),
+        int | None,
+        count("--figure", help="Show the numbers behind this figure instead of the claims.", least=2, most=5),
     ] = None,
     pictures: Annotated[
         str | None,
-        typer.Option(
+        option(
             "--pictures",
-            metavar="FOLDER",
-            help="Draw all figures, or only that of --figure, into this folder.",
-            callback=options.named_file,
+            "FOLDER",
+            "Draw all figures, or only that of --figure, into this folder.",
+            parser=_folder,
         ),
     ] = None,
     picture_format: Annotated[
         PictureFormat, typer.Option("--picture-format", help="File format of pictures.")
-    ] = PictureFormat.png,
-    size: options.PictureSize = "page",
+    ] = "png",
+    size: PictureSize = "page",
     markdown: Annotated[
         str | None,
-        typer.Option(
+        option(
             "--markdown",
-            metavar="FILE",
-            help="Write claims and figures as a page that links to the pictures.",
-            callback=options.named_file,
+            "FILE",
+            "Write claims and figures as a page that links to the pictures.",
+            parser=Written,
         ),
     ] = None,
     output: OutputOptions,
@@ -67,93 +75,53 @@ def command(
     """
     from ckptplan.paper.setting import load_paper_setting
 
-    number = _number(figure, markdown)
-    options.keep_inputs({"--output": output.file, "--markdown": markdown})
+    if figure is not None and markdown is not None:
+        raise InputError("the page has all figures; leave out --figure", field="--markdown", value=markdown)
     setting = load_paper_setting()
     if pictures is not None:
-        _draw(setting, number, pictures, picture_format, size)
+        from ckptplan.paper.pictures import draw_figure
+
+        for content in _contents(setting, figure):
+            path = str(Path(pictures) / _file(content.number, picture_format))
+            save_picture(path, partial(draw_figure, content), size=size, option="--pictures")
     if markdown is not None:
         _write_page(setting, markdown, pictures, picture_format)
     if (pictures is None and markdown is None) or output.file is not None or output.format != "table":
-        write_view(_view(setting, number), output)
+        write_view(_view(setting, figure), output)
 
 
-def _number(figure: str | None, markdown: str | None) -> int | None:
-    """Return the number of --figure. Raises InputError for a figure that has no numbers."""
-    from ckptplan.paper.figures import FIGURES
-
-    if figure is None:
-        return None
-    if not (figure.isascii() and figure.isdecimal() and int(figure[:4]) in FIGURES):
-        raise InputError(
-            f"the paper has no figure {quote_value(figure)} with numbers",
-            field="--figure",
-            value=figure,
-            accepted=", ".join(map(str, FIGURES)),
-        )
-    if markdown is not None:
-        raise InputError("the page has all figures; leave out --figure", field="--markdown", value=markdown)
-    return int(figure)
-
-
-def _view(setting: "PaperSetting", number: int | None) -> "View":
+def _view(setting: PaperSetting, number: int | None) -> View:
     """Return the claims, or the numbers of a figure."""
     from ckptplan.paper import table
+    from ckptplan.paper.figures import FIGURES
 
     if number is None:
         from ckptplan.paper.claims import make_claims
 
         return table.view_claims(make_claims(setting), setting)
-    from ckptplan.paper.figures import FIGURES
-
     return table.view_figure(FIGURES[number](setting), setting)
 
 
-def _contents(setting: "PaperSetting", number: int | None) -> "Sequence[PaperFigure]":
+def _contents(setting: PaperSetting, number: int | None) -> Sequence[PaperFigure]:
     from ckptplan.paper.figures import FIGURES
 
     return [make(setting) for key, make in FIGURES.items() if number in (None, key)]
 
 
-def _draw(setting: "PaperSetting", number: int | None, folder: str, format_: PictureFormat, size: str) -> None:
-    from ckptplan.paper.pictures import draw_figure
-    from ckptplan.report.style import SIZES, save_picture, styled
-
-    try:
-        Path(folder).mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise InputError(
-            f"{quote_value(folder)} cannot be a folder for pictures: {error.strerror}",
-            field="--pictures",
-            value=folder,
-            accepted="a folder, which need not exist",
-        ) from None
-    with styled(SIZES[size]):
-        for content in _contents(setting, number):
-            path = str(Path(folder) / _file(content.number, format_))
-            save_picture(draw_figure(content, SIZES[size]), path, option="--pictures")
-            note(f"picture written to {path}")
-
-
 def _file(number: int, format_: PictureFormat) -> str:
-    return f"paper-figure-{number}.{format_.value}"
+    return f"paper-figure-{number}.{format_}"
 
 
-def _write_page(setting: "PaperSetting", path: str, folder: str | None, format_: PictureFormat) -> None:
+def _write_page(setting: PaperSetting, path: str, folder: str | None, format_: PictureFormat) -> None:
     from ckptplan.paper.claims import make_claims
     from ckptplan.paper.page import render_page
     from ckptplan.storage.files import write_text
 
     contents = _contents(setting, None)
-    link = "pictures" if folder is None else _relative(folder, path)
+    # The folder of pictures relative to the page.
+    here = "." if path == "-" else os.path.dirname(path) or "."  # noqa: PTH120 - text, as relpath
+    link = "pictures" if folder is None else Path(os.path.relpath(folder, here)).as_posix()
     files = [f"{link}/{_file(content.number, format_)}" for content in contents]
-    page = render_page(make_claims(setting), contents, setting, pictures=files)
-    write_text(path, page)
+    write_text(path, render_page(make_claims(setting), contents, setting, pictures=files))
     if path != "-":
         note(f"page written to {path}")
-
-
-def _relative(folder: str, page: str) -> str:
-    """Return the folder of pictures relative to the page."""
-    here = "." if page == "-" else os.path.dirname(page) or "."  # noqa: PTH120 - text, as relpath
-    return Path(os.path.relpath(folder, here)).as_posix()

@@ -5,23 +5,21 @@ Rows are printed, streamed, or written to files that can be continued.
 
 from __future__ import annotations
 
-import enum
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Protocol
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol, TypeAlias, cast, get_args
 
 import typer
 
 from ckptplan.cli import options
-from ckptplan.cli.completion import complete_axis, complete_profiles, complete_workloads
-from ckptplan.cli.groups import takes_groups
-from ckptplan.cli.html import Html, check_html, write_page
-from ckptplan.cli.options import WishOptions
+from ckptplan.cli.html import Html, write_page
+from ckptplan.cli.options import WishOptions, count, option
 from ckptplan.cli.output import list_basis_blocks, note
-from ckptplan.cli.wording import named_by_option
+from ckptplan.cli.pictures import PictureOptions
+from ckptplan.cli.progress import progress_bar
 from ckptplan.errors import InputError
 
 if TYPE_CHECKING:
@@ -32,12 +30,8 @@ if TYPE_CHECKING:
     from ckptplan.studies.sweep import Sweep
 
 
-class RowFormat(enum.StrEnum):
-    """How rows are written."""
-
-    csv = "csv"
-    jsonl = "jsonl"
-    parquet = "parquet"
+#: How rows are written.
+RowFormat: TypeAlias = Literal["csv", "jsonl", "parquet"]
 
 
 class Collector(Protocol):
@@ -88,7 +82,7 @@ def run_sweep(
     """Plan a sweep, and print its rows as a table (no format), stream them, or write them to a file."""
     if chosen is None:
         _print(work, basis=basis)
-    elif chosen is RowFormat.parquet:
+    elif chosen == "parquet":
         _write_parquet(work, str(output), restart=restart)
     elif output in (None, "-") or is_no_file(str(output)):
         _stream(work, chosen, output)
@@ -230,14 +224,12 @@ def _say_complete(output: str, sweep: Sweep) -> str:
 def _make_lines(sweep: Sweep, chosen: RowFormat) -> Lines:
     from ckptplan.storage.tables import Lines
 
-    return Lines(format="csv" if chosen is RowFormat.csv else "jsonl", columns=sweep.columns)
+    return Lines(format="csv" if chosen == "csv" else "jsonl", columns=sweep.columns)
 
 
 @contextmanager
 def _watch(sweep: Sweep, done: int, *, beside_output: bool = False) -> Iterator[Callable[[int], None]]:
     """Show a progress bar; yields a callback for the number of new rows."""
-    from ckptplan.cli.progress import progress_bar
-
     start = done
     with progress_bar("planning", beside_output=beside_output) as progress:
 
@@ -251,82 +243,77 @@ def _watch(sweep: Sweep, done: int, *, beside_output: bool = False) -> Iterator[
         yield report
 
 
-Over = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--over",
-        metavar="NAME=VALUES",
-        help="An input and its values: T=256:65536:x2, latency=0:1us:+100ns, bandwidth=5GB/s:80GB/s:n9, "
-        "batch=30,60; once for each axis of the grid. docs/sweep.md has the names.",
-        autocompletion=complete_axis,
-    ),
-]
-
-
 @dataclass(frozen=True, kw_only=True)
 class JobsOptions:
     """Workloads and profiles, combined each with each."""
 
-    profile: Annotated[
-        list[str],
-        typer.Option(
-            "--profile",
-            metavar="NAMES|PATHS",
-            help="Hardware profiles, separated by commas.",
-            autocompletion=complete_profiles,
-        ),
-    ] = field(default_factory=lambda: ["ipu-mk2"])
+    profile: options.Profiles = None
     workload: Annotated[
-        list[str],
-        typer.Option(
+        list[Any] | None,
+        option(
             "--workload",
-            metavar="NAMES|PATHS",
-            help="Workloads, separated by commas.",
-            autocompletion=complete_workloads,
+            "NAMES|PATHS",
+            "Workloads, separated by commas, or 'all' (default: paper-snn).",
+            autocompletion=options.complete_list(options.complete_names("workloads")),
+            parser=options.split_names,
         ),
-    ] = field(default_factory=lambda: ["paper-snn"])
+    ] = None
     steps: options.Steps = None
     batch: options.Batch = None
     neurons: options.Neurons = None
 
-    @property
-    def profiles(self) -> list[str]:
-        """The name of each profile."""
-        return _split_names(self.profile)
+    def load(self) -> dict[str, Any]:
+        """Return the profiles and workloads, the latter with the sizes that are given. Raises InputError."""
+        from ckptplan.storage.toml_files import load_profile
 
-    @property
-    def workloads(self) -> list[str]:
-        """The name of each workload."""
-        return _split_names(self.workload)
+        profiles = options.join_names(
+            self.profile, default="ipu-mk2", option="--profile", shelf="hardware_profiles"
+        )
+        workloads = options.join_names(
+            self.workload, default=options.DEFAULT_WORKLOAD, option="--workload", shelf="workloads"
+        )
+        sizes = {"steps": self.steps, "batch": self.batch, "neurons": self.neurons}
+        return {
+            "profiles": [load_profile(name) for name in profiles],
+            "workloads": [options.load_workload(name, **sizes) for name in workloads],
+        }
 
 
-@takes_groups
-def command(
+def _complete_axis() -> list[str]:
+    from ckptplan.studies.axes import all_axes
+
+    return [f"{name}=" for name in all_axes()]
+
+
+def sweep(
     *,
-    over: Over = None,
+    over: Annotated[
+        list[str] | None,
+        option(
+            "--over",
+            "NAME=VALUES",
+            "An input and its values: T=256:65536:x2, latency=0:1us:+100ns, bandwidth=5GB/s:80GB/s:n9, "
+            "batch=30,60; once for each axis of the grid. docs/sweep.md has the names.",
+            autocompletion=_complete_axis,
+        ),
+    ] = None,
     given: JobsOptions,
     wishes: WishOptions,
     jobs: Annotated[
-        str | None,
-        typer.Option("--jobs", metavar="INTEGER", help="Number of processes (default: one per core)."),
+        int | None,
+        count("--jobs", help="Number of processes (default: one per core).", most=1024),
     ] = None,
     format_: Annotated[
-        RowFormat | None, typer.Option("--format", help="How rows are written (default: by the file's name).")
+        RowFormat | None,
+        option(
+            "--format", "NAME", "How rows are written: csv, jsonl or parquet (default: by the file's name)."
+        ),
     ] = None,
     output: options.OutputFile = None,
     restart: Annotated[
         bool, typer.Option("--restart", help="Start the file again, whatever it holds.")
     ] = False,
-    plot: Annotated[
-        str | None,
-        typer.Option(
-            "--plot",
-            metavar="FILE",
-            help="Draw lines over one axis, a heat map over two, as .png, .svg or .pdf.",
-            callback=options.named_file,
-        ),
-    ] = None,
-    size: options.PictureSize = "page",
+    picture: PictureOptions,
     html: Html = None,
     basis: options.Basis = False,
 ) -> None:
@@ -336,100 +323,66 @@ def command(
     command continues it. Without, a table shows the first ones. Strategies are those that answer at once
     ('closed'), unless --strategies names others.
     """
-    chosen = _format(format_, output)
-    processes = None if jobs is None else options.plain_integer(jobs, option="--jobs", most=1024)
-    check_html(html)
-    outputs = {"--output": output, "--plot": plot, "--html": html}
-    with named_by_option():
-        sweep = _prepare(over or [], given, wishes.read(), outputs)
-        picture = _make_picture(sweep) if plot else None
-        page = _make_page(sweep) if html else None
-    collectors = tuple(one for one in (picture, page) if one is not None)
-    work = SweepRun(sweep=sweep, jobs=processes, collectors=collectors)
+    chosen = _choose_format(format_, output)
+    grid = _prepare(over or [], given, wishes)
+    drawn = _make_picture(grid) if picture.plot else None
+    page = _make_page(grid) if html else None
+    work = SweepRun(sweep=grid, jobs=jobs, collectors=tuple(one for one in (drawn, page) if one is not None))
     run_sweep(work, chosen, output, restart=restart, basis=basis)
-    if picture is not None and plot:
-        _draw(picture, plot, size)
+    if drawn is not None:
+        from ckptplan.report.sweep_plot import draw_sweep
+
+        picture.draw(lambda size: draw_sweep(drawn, size))
     if page is not None:
         write_page(html, page.make)
 
 
-def _make_picture(sweep: Sweep) -> SweepPicture:
+def _make_picture(grid: Sweep) -> SweepPicture:
     from ckptplan.report.sweep_plot import SweepPicture
 
-    try:
-        return SweepPicture(sweep)
-    except InputError as error:
-        raise InputError(error.message, field="--plot", accepted=error.accepted) from None
+    return SweepPicture(grid)
 
 
-def _make_page(sweep: Sweep) -> SweepPage:
+def _make_page(grid: Sweep) -> SweepPage:
     from ckptplan.report.html.pages import SweepPage
 
-    try:
-        return SweepPage(sweep)
-    except InputError as error:
-        raise InputError(error.message, field="--html", accepted=error.accepted) from None
+    return SweepPage(grid)
 
 
-def _draw(picture: SweepPicture, path: str, size: str) -> None:
-    from ckptplan.report.style import SIZES, save_picture, styled
-    from ckptplan.report.sweep_plot import draw_sweep
-
-    with styled(SIZES[size]):
-        save_picture(draw_sweep(picture, SIZES[size]), path, option="--plot")
-    note(f"picture written to {path}")
-
-
-def _format(asked: RowFormat | None, output: str | None) -> RowFormat | None:
+def _choose_format(asked: RowFormat | None, output: str | None) -> RowFormat | None:
     """Return the format of the rows, None for a table. Raises InputError if it is not determined."""
-    known = [one.value for one in RowFormat]
-    if asked is RowFormat.parquet and (output in (None, "-") or is_no_file(str(output))):
+    if asked == "parquet" and (output in (None, "-") or is_no_file(str(output))):
         raise InputError(
             "cannot be streamed", field="--format", value="parquet", accepted="-o FILE, or csv or jsonl"
         )
     if asked is not None or output is None:
         return asked
     suffix = Path(output).suffix.removeprefix(".").lower()
-    if suffix not in known:
-        raise InputError(
-            f"{output!r} does not say how rows are written",
-            field="--output",
-            value=output,
-            accepted="a name that ends in .csv, .jsonl or .parquet, or --format",
-        )
-    return RowFormat(suffix)
+    for known in get_args(RowFormat):
+        if suffix == known:
+            return cast("RowFormat", known)
+    raise InputError(
+        f"{output!r} does not say how rows are written",
+        field="--output",
+        value=output,
+        accepted="a name that ends in .csv, .jsonl or .parquet, or --format",
+    )
 
 
-def _prepare(
-    over: list[str], given: JobsOptions, wishes: dict[str, Any], outputs: dict[str, str | None]
-) -> Sweep:
-    from ckptplan.report.style import picture_format
+def _prepare(over: list[str], given: JobsOptions, wishes: WishOptions) -> Sweep:
+    """Return the sweep. Raises InputError."""
     from ckptplan.studies.sweep import make_sweep
 
-    plot = outputs["--plot"]
-    if plot:
-        picture_format(plot, option="--plot")
-    options.keep_inputs(outputs, *given.profiles, *given.workloads)
-    sizes = {"steps": given.steps, "batch": given.batch, "neurons": given.neurons}
-    sweep = make_sweep(
-        over,
-        profiles=[options.load_profile(name) for name in given.profiles],
-        workloads=[options.load_workload(name, **sizes) for name in given.workloads],
-        **wishes,
-    )
-    for axis in sweep.grid.axes:
+    made = make_sweep(over, **given.load(), **wishes.read())
+    for axis in made.grid.axes:
         if {"T": given.steps, "batch": given.batch, "neurons": given.neurons}.get(axis.name) is not None:
             raise InputError(
                 "is varied by --over and set for all of it",
                 field=f"--{axis.name}",
                 accepted=f"either --over {axis.name}=... or --{axis.name}",
             )
-    if not over and len(sweep) == 1:
+    if not over and len(made) == 1:
         raise InputError(
             "is missing: the sweep would have one point", field="--over", accepted="as T=256:65536:x2"
         )
-    return sweep
-
-
-def _split_names(given: list[str]) -> list[str]:
-    return [name.strip() for text in given for name in text.split(",")]
+    return made

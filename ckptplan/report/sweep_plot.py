@@ -205,22 +205,23 @@ class SweepPicture:
 
 
 def _check(varied: int, *, jobs: int, points: int, most: int, place: str) -> None:
+    field = "html" if place == "page" else "plot"
     if not 1 <= varied <= 2:
         raise InputError(
             f"a {place} shows one axis or two, and {varied} vary",
-            field="plot",
+            field=field,
             accepted="one input or two with several values",
         )
     if jobs > _MOST_JOBS:
         raise InputError(
             f"a {place} shows up to {_MOST_JOBS} workloads on profiles, and the sweep has {jobs}",
-            field="plot",
+            field=field,
             accepted="fewer workloads or profiles",
         )
     if points > most:
         raise InputError(
             f"a {place} shows up to {most:,} points, and the sweep has {points:,}",
-            field="plot",
+            field=field,
             accepted="a coarser grid",
         )
 

@@ -2,7 +2,7 @@
 
 from ckptplan import Plan
 from ckptplan.calibration.validation import Validation
-from ckptplan.cli.wording import as_option
+from ckptplan.cli.command import as_option
 from ckptplan.report.validation import view_validation
 from ckptplan.wording import arguments_as
 from tests.support import told

@@ -7,7 +7,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from ckptplan.cli.groups import takes_groups
+from ckptplan.cli.command import takes_groups
 
 Count = Annotated[int, typer.Option("--count", help="How many.")]
 

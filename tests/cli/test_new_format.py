@@ -102,7 +102,7 @@ def test_the_name_of_a_file_asks_for_a_new_format(command: tuple[str, ...], prog
 
 def test_help_and_mistakes_name_a_new_format(program: Path) -> None:
     told = start(program, "optimize", "--help").stdout.replace("│", " ")
-    assert "one of table, json, csv or markdown" in " ".join(told.split())
+    assert "one of table, json, csv, markdown" in " ".join(told.split())
     done = start(program, "compare", "--format", "markdwn")
     assert done.returncode == 2
     assert "'table', 'json', 'csv', 'markdown'" in done.stderr

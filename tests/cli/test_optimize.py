@@ -169,7 +169,10 @@ def test_profile_and_workload_take_paths(tmp_path: Path) -> None:
         (["--format", "xml"], "--format"),
         (["--batch", "0"], "--batch: '0' is out of range"),
         (["--lokal-bytes", "1"], "--local-bytes"),
-        (["-o", "/nowhere/plan.json"], "/nowhere/plan.json: cannot be written"),
+        (
+            ["-o", "/nowhere/plan.json"],
+            "--output: cannot be written: the folder of '/nowhere/plan.json' does not exist",
+        ),
         (["--model", "paper", "--strategies", "nested"], "the paper prints no equation"),
     ],
 )

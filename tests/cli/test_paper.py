@@ -96,15 +96,15 @@ def test_a_page_on_standard_output_refers_to_the_pictures() -> None:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["--figure", "7"], ["--figure", "'7'", "accepted: 2, 3, 4, 5"]),
-        (["--figure", "two"], ["--figure", "'two'", "accepted: 2, 3, 4, 5"]),
+        (["--figure", "7"], ["--figure", "'7'", "accepted: a whole number from 2 to 5"]),
+        (["--figure", "two"], ["--figure", "'two'", "accepted: a whole number from 2 to 5"]),
         (["--figure", "2", "--markdown", "page"], ["--markdown", "all figures", "leave out --figure"]),
         (["--format", "xml"], ["--format", "xml", "table"]),
         (["--picture-format", "gif", "--pictures", "."], ["--picture-format", "gif", "png"]),
         (["--pictures", ""], ["--pictures", "empty name"]),
         (["--pictures", "{file}"], ["--pictures", "cannot be a folder", "accepted: a folder"]),
         (["--markdown", "{file}/page"], ["cannot be written"]),
-        (["--markdown", "page", "-o", "page"], ["--markdown", "is also what --output writes"]),
+        (["--markdown", "page", "-o", "page"], ["--output", "is also what --markdown writes"]),
     ],
 )
 def test_mistakes_are_reported(arguments: list[str], words: list[str], tmp_path: Path) -> None:

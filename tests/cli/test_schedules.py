@@ -229,7 +229,7 @@ def test_a_wait_for_transfers_is_told(tmp_path: Path) -> None:
     [
         (["simulate", "schedule.csv"], "schedule.csv: is not valid JSON"),
         (["simulate", "schedule.jsonl"], "schedule.jsonl: is a schedule; give the plan that it was made from"),
-        (["simulate", ""], "file: the name of the file is empty"),
+        (["simulate", ""], "plan: an empty name is no file"),
         (["schedule", "plan.json", "-o", ""], "--output: an empty name is no file"),
     ],
 )
@@ -257,16 +257,19 @@ def test_trace_and_picture_are_written_beside_the_result(plan: str, tmp_path: Pa
     ("options", "message"),
     [
         (["--gantt", "p.gif"], "--gantt: 'p.gif' does not say which kind of picture"),
-        (["--gantt", "no/p.png"], "--gantt: 'no/p.png' cannot be written: there is no folder 'no'"),
-        (["--trace", "no/t.json"], "no/t.json: cannot be written: No such file"),
+        (["--gantt", "no/p.png"], "--gantt: cannot be written: the folder of 'no/p.png' does not exist"),
+        (["--trace", "no/t.json"], "--trace: cannot be written: the folder of 'no/t.json' does not exist"),
         (["--trace", "-"], "--trace: standard output carries the result"),
         (["--trace", "-", "-o", "x"], "--trace: standard output carries the result"),
         (["--trace", ""], "--trace: an empty name is no file"),
         (["--gantt", ""], "--gantt: an empty name is no file"),
-        (["--trace", "t.json", "-o", "no/x"], "no/x: cannot be written: No such file"),
+        (
+            ["--trace", "t.json", "-o", "no/x"],
+            "--output: cannot be written: the folder of 'no/x' does not exist",
+        ),
         (["--trace", "plan.json"], "--trace: is read by this command and would be lost"),
         (["--schedule", "s.csv", "-o", "s.csv"], "--output: is read by this command and would be lost"),
-        (["--trace", "a.json", "-o", "a.json"], "is also what --output writes"),
+        (["--trace", "a.json", "-o", "a.json"], "is also what --trace writes"),
         (["--schedule", "missing.csv"], "missing.csv: cannot be read: No such file"),
     ],
 )

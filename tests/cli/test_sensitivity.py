@@ -82,7 +82,7 @@ def test_the_picture_names_inputs_and_units(written: dict[str, str]) -> None:
         (
             ["--plot", "no/t.png", "--T", "64"],
             2,
-            "--plot: 'no/t.png' cannot be written: there is no folder 'no'",
+            "--plot: cannot be written: the folder of 'no/t.png' does not exist",
         ),
         # Before the answer is printed: JSON would be followed by that of the error.
         (["--plot", "{tmp}/t.png", "--T", "64"], 2, "cannot be written: it is a folder"),

@@ -343,8 +343,11 @@ def test_missing_pyarrow_says_what_to_install(tmp_path: Path) -> None:
         ([], "--over: is missing: the sweep would have one point"),
         (["--over", "T=1,2", "--jobs", "0"], "--jobs: '0' is out of range"),
         (["--over", "T=1,2", "-o", "s.txt"], "--output: 's.txt' does not say how rows are written"),
-        (["--over", "T=1,2", "-o", "no/s.csv"], "no/s.csv: cannot be written: No such file"),
-        (["--over", "T=1,2", "-o", ".", "--format", "csv"], ".: cannot be written: it is a folder"),
+        (
+            ["--over", "T=1,2", "-o", "no/s.csv"],
+            "--output: cannot be written: the folder of 'no/s.csv' does not exist",
+        ),
+        (["--over", "T=1,2", "-o", ".", "--format", "csv"], "--output: '.' cannot be written: it is a folder"),
         (["--over", "T=1,2", "--format", "parquet"], "--format: cannot be streamed"),
         (["--over", "T=1,2", "--format", "parquet", "-o", "/dev/null"], "--format: cannot be streamed"),
     ],

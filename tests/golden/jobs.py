@@ -44,7 +44,7 @@ NEEDS = {
 #: What it cannot be combined with.
 WITHOUT = {"largest": ("--T",), "sweep": ("--T",)}
 #: The formats of commands that have others than table, JSON and CSV; '' is none named.
-FORMATS = {"schedule": ("jsonl", "csv"), "schema": ("json",), "sweep": ("", "jsonl", "csv")}
+FORMATS = {"schedule": ("jsonl", "csv"), "sweep": ("", "jsonl", "csv")}
 #: Commands about one plan, which ``optimize`` writes first.
 OF_A_PLAN = ("simulate", "schedule", "report")
 #: A page of a million steps takes minutes; its schedule has a line for each action.

@@ -7,7 +7,7 @@ from typing import get_args
 import pytest
 
 import ckptplan
-from ckptplan.cli.wording import as_option, option_of
+from ckptplan.cli.command import as_option, option_of
 from ckptplan.cost.case import Case
 from ckptplan.errors import Infeasible, Limit
 from ckptplan.report.infeasible import format_infeasible, limit_words

@@ -1,0 +1,208 @@
+"""``ckptplan simulate``, ``schedule``, ``report`` and ``schema``: what programs and people read of plans."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+
+from ckptplan.cli import options
+from ckptplan.cli.command import Read
+from ckptplan.cli.html import explained, write_page
+from ckptplan.cli.options import OutputOptions, command_line, option
+from ckptplan.cli.output import note, write_view
+from ckptplan.cli.pictures import PictureSize, picture_file, save_picture
+from ckptplan.cli.progress import progress_bar
+from ckptplan.errors import Infeasible, InputError
+
+if TYPE_CHECKING:
+    from ckptplan.cost.case import Case
+    from ckptplan.model.plan import Plan
+    from ckptplan.model.progress import Progress
+    from ckptplan.report.chrome_trace import ChromeTrace
+    from ckptplan.report.html.page import Page
+    from ckptplan.schedule.timeline import Event
+
+#: Exit code if a schedule does not cost what its closed form says.
+DISAGREES = 4
+
+
+def simulate(
+    *,
+    plan: options.PlanFile,
+    schedule: Annotated[
+        str | None,
+        option("--schedule", "FILE", "Play this schedule at the plan's costs and limits.", parser=Read),
+    ] = None,
+    trace: options.Trace = None,
+    gantt: Annotated[
+        str | None,
+        option("--gantt", "FILE", "Draw the timeline, as .png, .svg or .pdf.", parser=picture_file),
+    ] = None,
+    size: PictureSize = "page",
+    output: OutputOptions,
+) -> None:
+    """Play a plan's schedule action by action: every law is checked, time and peaks are counted.
+
+    Exits 4 if the plan's own schedule does not cost what was predicted.
+    """
+    from ckptplan.planning.playback import simulate as play
+    from ckptplan.report.simulation import SimulationView
+    from ckptplan.storage.plans import load_plan
+
+    if plan == "-" and schedule == "-":
+        raise InputError("standard input is already the plan", field="--schedule", value="-")
+    planned = load_plan(plan)
+    sinks: list[Callable[[Event], None]] = []
+
+    def take(event: Event) -> None:
+        for sink in sinks:
+            sink(event)
+
+    # Trace and picture are only written if the result can be.
+    with ExitStack() as stack:
+        if trace:
+            sinks.append(stack.enter_context(traced(planned, trace, schedule=schedule)).add)
+        if gantt:
+            sinks.append(stack.enter_context(_drawn(planned, schedule, gantt, size)))
+        with progress_bar("playing the schedule") as progress:
+            seen = play(planned, schedule=schedule, sink=take if sinks else None, progress=progress)
+        view = SimulationView(planned, seen, schedule=schedule)
+        write_view(view, output)
+    if schedule is None and not view.agrees:
+        note("ckptplan: the schedule does not cost what the plan predicts")
+        raise typer.Exit(DISAGREES)
+
+
+@contextmanager
+def traced(plan: Plan, path: str, *, schedule: str | None = None) -> Iterator[ChromeTrace]:
+    """Stream events of a simulation to a trace file, which appears when the block ends.
+
+    ``schedule`` names the file of a schedule that is not the plan's own.
+    """
+    from ckptplan.planning.playback import make_schedule_head
+    from ckptplan.report.chrome_trace import ChromeTrace
+    from ckptplan.storage.files import replace_file
+
+    with replace_file(path) as file:
+        chrome = ChromeTrace(
+            file,
+            process=f"{schedule or plan.strategy} on {plan.profile.name}, simulated",
+            about={
+                **make_schedule_head(plan, command=command_line()),
+                "kind": "ckptplan.trace",
+                "schedule": schedule,
+            },
+            resident_bytes=_case_of(plan).costs.resident_bytes,
+        )
+        yield chrome
+        chrome.close()
+    note(f"trace written to {path}; open it at ui.perfetto.dev or chrome://tracing")
+
+
+@contextmanager
+def _drawn(plan: Plan, schedule: str | None, path: str, size: str) -> Iterator[Callable[[Event], None]]:
+    """Collect events, and draw them when the schedule ends."""
+    from ckptplan.report.gantt import Gantt
+
+    picture = Gantt(plan, resident_bytes=_case_of(plan).costs.resident_bytes, schedule=schedule)
+    yield picture.add
+    save_picture(path, picture.draw, size=size, option="--gantt")
+
+
+def _case_of(plan: Plan) -> Case:
+    from ckptplan.cost.case import Case
+
+    return Case(workload=plan.workload, profile=plan.profile)
+
+
+def schedule(
+    *,
+    plan: options.PlanFile,
+    format_: Annotated[
+        Literal["jsonl", "csv"] | None,
+        typer.Option("--format", help="One JSON object or CSV row per action (default: by the file's name)."),
+    ] = None,
+    output: options.OutputFile = None,
+) -> None:
+    """Write the actions of a plan, one per line (docs/schedule-format.md)."""
+    from ckptplan.planning.playback import save_schedule
+    from ckptplan.storage.plans import load_plan
+
+    planned, path = load_plan(plan), output or "-"
+    with progress_bar("writing the schedule", beside_output=path == "-") as progress:
+        count = save_schedule(planned, path, format=format_, progress=progress, command=command_line())
+    if path != "-":
+        note(f"{count:,} actions written to {path}")
+
+
+def report(
+    *, plan: options.PlanFile, output: Annotated[str, options.named_output("The page.")] = "report.html"
+) -> None:
+    """Write a page about a plan: its schedule, the front around it, its rivals, and its inputs.
+
+    One file that works offline: zoom, hover, click a point of the front to see its schedule. Strategies
+    of the front are those that answer at once ('closed').
+    """
+    from ckptplan.report.html.page import need_html
+    from ckptplan.storage.plans import load_plan
+
+    need_html()
+    planned = load_plan(plan)
+    with explained(output, lambda: _case_of(planned)), progress_bar("planning for the report") as progress:
+        page = _make_page(planned, progress)
+    write_page(output, lambda: page)
+
+
+def _make_page(plan: Plan, progress: Progress | None) -> Page:
+    """Return the page. Raises Infeasible if the plan's own goal cannot be met."""
+    from ckptplan.planning.optimize import rank_strategies
+    from ckptplan.planning.request import Request
+    from ckptplan.report.front import FrontView
+    from ckptplan.report.html.pages import make_report_page
+    from ckptplan.report.plan import ComparisonView, PlanView
+    from ckptplan.report.sensitivity import SensitivityView
+    from ckptplan.studies.pareto import pareto
+    from ckptplan.studies.sensitivity import sensitivity
+
+    request = Request.of_plan(plan, command=command_line(), progress=progress)
+    ranked = rank_strategies(request, every=True)
+    ranked.best()  # raises the reason, with suggestions, if the goal cannot be met
+    results = ranked.by_strategy()
+    budgets: dict[str, Any] = {
+        "local_bytes": plan.goal.local_bytes,
+        "remote_bytes": "unbounded" if plan.goal.remote_bytes is None else plan.goal.remote_bytes,
+    }
+    front = pareto(plan.workload, plan.profile, **budgets, progress=progress)
+    try:
+        study = sensitivity(plan.workload, plan.profile, **budgets, progress=progress)
+    except Infeasible:
+        # Strategies that answer at once may need more memory than the plan.
+        study = None
+    return make_report_page(
+        PlanView(plan, lambda: results),
+        front=FrontView(front),
+        comparison=ComparisonView(results, _case_of(plan)),
+        sensitivity=None if study is None else SensitivityView(study),
+    )
+
+
+def schema(
+    *,
+    kind: Annotated[
+        Literal["plan", "profile", "schedule", "workload"],
+        typer.Argument(metavar="NAME", help="Which file format: plan, profile, schedule or workload."),
+    ],
+    output: options.OutputFile = None,
+) -> None:
+    """Print the JSON Schema of a file format.
+
+    For profiles and workloads it is that of the data, once TOML is read; for schedules that of each line.
+    """
+    from ckptplan.report.formats import json_text
+    from ckptplan.storage.files import write_text
+    from ckptplan.storage.schemas import file_schema
+
+    write_text(output or "-", json_text(file_schema(kind)))

@@ -1,0 +1,196 @@
+"""``ckptplan pareto``, ``largest`` and ``sensitivity``: how the best plan changes with its inputs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from ckptplan.cli import options
+from ckptplan.cli.html import Html, explained, write_page
+from ckptplan.cli.options import BudgetOptions, JobOptions, OutputOptions, option
+from ckptplan.cli.output import note, write_plan, write_view
+from ckptplan.cli.pictures import PictureOptions
+from ckptplan.cli.progress import progress_bar
+from ckptplan.errors import Infeasible, InputError
+from ckptplan.units import parse_bytes
+
+if TYPE_CHECKING:
+    from ckptplan.model.plan import Plan
+    from ckptplan.studies.pareto import ParetoFront
+
+
+@dataclass(frozen=True, kw_only=True)
+class FrontOptions(BudgetOptions):
+    """What bounds a front, and how finely it is listed."""
+
+    max_overhead: options.MaxOverhead = None
+    resolution: Annotated[
+        str | None,
+        option(
+            "--resolution",
+            "SHARE",
+            "Leave out plans that differ by less, as '1%' (default: none, up to 2,000,000 steps).",
+        ),
+    ] = None
+    effort: options.Effort = "quick"
+
+
+def pareto(
+    *,
+    job: JobOptions,
+    at: Annotated[
+        int | None,
+        option("--at", "SIZE", "Pick the best plan within this local memory.", parser=parse_bytes),
+    ] = None,
+    picture: PictureOptions,
+    html: Html = None,
+    bounds: FrontOptions,
+    output: OutputOptions,
+) -> None:
+    """Show the front of local memory and time, of each strategy and of all together.
+
+    The default strategies are those of optimize. With --strategies closed, only those whose cost is a closed
+    form are compared, which takes a few seconds for a million steps. With --at, the plan is printed, and
+    written with -o.
+    """
+    from ckptplan.report.front import FrontView
+    from ckptplan.report.plan import PlanView
+
+    if at is not None and bounds.local_bytes is not None:
+        raise InputError(
+            "cannot be combined with --at, which is also a budget",
+            field="--local-bytes",
+            value=bounds.local_bytes,
+        )
+    with explained(html, job.load):
+        front = _find_front(job, bounds, at)
+        plan = None if at is None else front.best
+    if plan is not None:
+        write_plan(plan, PlanView(plan, lambda: _rank(front)), output, unnamed=job.workload is None)
+    else:
+        output = output.by_name()
+        write_view(FrontView(front), output, unnamed=job.workload is None)
+        if output.format != "table" and output.file not in (None, "-"):
+            note(f"front written to {output.file}")
+    if picture.plot:
+        from ckptplan.report.front_plot import draw_front
+
+        picture.draw(lambda size: draw_front(front, size))
+    if html:
+        from ckptplan.report.html.pages import make_front_page
+
+        write_page(html, lambda: make_front_page(FrontView(front)))
+
+
+def _find_front(job: JobOptions, bounds: FrontOptions, at: int | None) -> ParetoFront:
+    """Return the front. Raises InputError, and Infeasible if it has no point."""
+    from ckptplan.studies.pareto import pareto as find
+
+    case, wishes = job.load(), bounds.read()
+    if at is not None:
+        # The budget that the picture marks; strategies that are solved are solved for it, too.
+        wishes["local_bytes"] = at
+    with progress_bar("solving budget by budget") as progress:
+        front = find(case.workload, case.profile, **wishes, progress=progress)
+    if not len(front):
+        # No plan keeps the limits of remote memory or overhead: asking for one raises the reason.
+        front.at(2**62)
+    return front
+
+
+def _rank(front: ParetoFront) -> dict[str, Plan | Infeasible]:
+    """Return the plan of each strategy within the budget, the quickest first, then why others have none."""
+    from ckptplan.model.plan import Plan
+
+    found = {name: one.lacks(one.budget_bytes) or one.best for name, one in front.by_strategy.items()}
+    plans = {name: result for name, result in found.items() if isinstance(result, Plan)}
+    ranked = sorted(plans, key=lambda name: plans[name].predicted.seconds)
+    return {name: found[name] for name in (*ranked, *(name for name in found if name not in plans))}
+
+
+@dataclass(frozen=True, kw_only=True)
+class LimitOptions(BudgetOptions):
+    """Limits that the largest value must keep."""
+
+    max_overhead: options.MaxOverhead = None
+    effort: options.Effort = "quick"
+
+
+def largest(
+    *,
+    quantity: Annotated[
+        Literal["T", "batch", "neurons"],
+        typer.Argument(metavar="T|batch|neurons", help="What to make as large as possible."),
+    ],
+    job: JobOptions,
+    limits: LimitOptions,
+    output: OutputOptions,
+) -> None:
+    """Find the largest T, batch or network that fits, for each strategy, with the plan at that value.
+
+    A job that fits only at twenty times the time of base is of little use: set --max-overhead. Exits 3 if
+    nothing fits at all. Ctrl-C ends the search with the largest values found so far.
+    """
+    from ckptplan.report.largest import ReachesView
+    from ckptplan.studies.largest import largest as find
+
+    given = {"T": job.steps, "batch": job.batch, "neurons": job.neurons}[quantity]
+    if given is not None:
+        raise InputError(f"cannot be combined with `largest {quantity}`", field=f"--{quantity}", value=given)
+    case, wishes = job.load(), limits.read()
+    with progress_bar(f"looking for the largest {quantity}") as progress:
+        reaches = find(quantity, case.workload, case.profile, **wishes, progress=progress)
+    if any(reach.interrupted for reach in reaches.values()):
+        note("interrupted: the largest values found so far")
+    view = ReachesView(reaches, case, quantity, wishes["max_overhead"])
+    write_view(view, output.by_name(), unnamed=job.workload is None)
+    if output.file not in (None, "-"):
+        note(f"plans written to {output.file}")
+    if all(reach.plan is None for reach in reaches.values()):
+        raise typer.Exit(Infeasible.exit_code)
+
+
+def sensitivity(
+    *,
+    job: JobOptions,
+    budgets: BudgetOptions,
+    model: options.Model = "exact",
+    uncertainty: Annotated[
+        str | None,
+        option("--uncertainty", "SHARE", "Add error bars: the uncertainty of every time, as '10%'."),
+    ] = None,
+    picture: PictureOptions,
+    html: Html = None,
+    output: OutputOptions,
+) -> None:
+    """Show how the best plan's time changes with each input, and where another strategy is better.
+
+    Each input is halved, doubled and so on by itself, and the job is planned again; the table compares this
+    with the original plan. Strategies are those that answer at once ('closed'), unless --strategies names
+    others.
+    """
+    from ckptplan.report.sensitivity import SensitivityView
+    from ckptplan.studies.sensitivity import sensitivity as vary
+
+    with explained(html, job.load), progress_bar("varying the inputs") as progress:
+        case = job.load()
+        study = vary(
+            case.workload,
+            case.profile,
+            **budgets.read(),
+            model=model,
+            uncertainty=uncertainty,
+            progress=progress,
+        )
+    view = SensitivityView(study)
+    write_view(view, output, unnamed=job.workload is None)
+    if picture.plot:
+        from ckptplan.report.tornado_plot import draw_tornado
+
+        picture.draw(lambda size: draw_tornado(study, size))
+    if html:
+        from ckptplan.report.html.pages import make_sensitivity_page
+
+        write_page(html, lambda: make_sensitivity_page(view))
