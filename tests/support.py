@@ -31,7 +31,7 @@ from ckptplan.model.workload import ACTION_TIMES
 from ckptplan.recursion.growing import growth_ratio
 from ckptplan.report.blocks import Block
 from ckptplan.report.console import make_console, print_blocks
-from ckptplan.search.best_setting import Limits
+from ckptplan.search.boxes import Limits
 from ckptplan.search.objective import Objective
 from ckptplan.search.question import Question
 from ckptplan.strategies.answer import Answer

@@ -17,7 +17,7 @@ from ckptplan.model.profile import HardwareProfile
 from ckptplan.model.record import Parameters
 from ckptplan.model.step_costs import StepCosts
 from ckptplan.model.workload import Workload
-from ckptplan.search.best_setting import Limits
+from ckptplan.search.boxes import Limits
 from ckptplan.search.infeasibility import find_reason
 from ckptplan.search.question import Question
 from ckptplan.storage.toml_files import load_profile, load_workload

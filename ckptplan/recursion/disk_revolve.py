@@ -21,7 +21,7 @@ number of slots is combined with each number of segments, and priced as it is ex
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -32,14 +32,11 @@ from ckptplan.cost.arrays import Integers, ceil_div, spread_out
 from ckptplan.cost.exact import Cost, Counts, price
 from ckptplan.cost.overlap import compute_seconds, wait_for
 from ckptplan.model.budget import Budget
-from ckptplan.model.split import Choice, Where
 from ckptplan.model.step_costs import StepCosts
 from ckptplan.recursion import revolve
-from ckptplan.recursion.pricing import MOST_PLAYED, Tally, know_counts
+from ckptplan.recursion.pricing import COUNTED, MOST_PLAYED, Tally, know_counts
 from ckptplan.recursion.problem import Family
-from ckptplan.recursion.schedule_tree import Tree, grow_tree
-from ckptplan.recursion.single_tape import binomial_decision
-from ckptplan.recursion.tree import Decision, Part, UnitSizes
+from ckptplan.recursion.tree import Tree
 
 #: The most recomputed steps that a time in floating point can represent exactly.
 _COUNTABLE = 4 * 10**15
@@ -196,7 +193,7 @@ def find_segments(costs: StepCosts, budget: Budget) -> Family:
     def build(place: int) -> Tree:
         number, length, longer = (int(column[place]) for column in segments[:3])
         cuts = [(length, number - longer), (length + 1, longer)]
-        tree = make_segments_tree(int(slots[place]), cuts, steps=steps)
+        tree = revolve.make_revolve_tree(int(slots[place]), cuts, steps=steps)
         one = slice(place, place + 1)
         counts = _tally(Segments(*(column[one] for column in segments)), slots[one], costs)
         know_counts(tree, counts, state_bytes=costs.state_bytes, tape_bytes=costs.tape_bytes)
@@ -295,32 +292,7 @@ def _tally(segments: Segments, slots: Integers, costs: StepCosts) -> Tally:
     _, saves = revolve.count_at(_list_lengths(segments), chunk=np.array([1]), slots=slots)
     counts = _count(segments, slots, saves, steps=costs.steps)
     return Tally(
-        recomputed_steps=int(counts.recomputed_steps[0]),
-        remote_writes=int(counts.remote_writes[0]),
-        remote_reads=int(counts.remote_reads[0]),
-        advances=int(counts.advances[0]),
-        chunks=int(counts.chunks[0]),
-        local_saves=int(counts.local_saves[0]),
-        local_loads=int(counts.local_loads[0]),
+        **{name: int(getattr(counts, name)[0]) for name in COUNTED},
         local_bytes=int(counts.local_checkpoints[0]) * costs.state_bytes + costs.tape_bytes,
         remote_states=int(counts.remote_checkpoints[0]),
     )
-
-
-def make_segments_tree(slots: int, segments: Sequence[tuple[int, int]], *, steps: int) -> Tree:
-    """Return the schedule with segments of these lengths, each a number of times, before the last part."""
-    # With a tape as large as a state, units count slots, and one unit is the tape's.
-    sizes = UnitSizes(1, 1)
-    cuts: dict[int, Decision] = {}
-    rest = steps
-    for length, count in segments:
-        if count:
-            cuts[rest] = Decision(Choice.SEGMENTS, length, count)
-            rest -= length * count
-
-    def decide(part: Part) -> Decision:
-        if part.where is Where.UNSTORED and part.steps in cuts:
-            return cuts[part.steps]
-        return binomial_decision(part, sizes)
-
-    return grow_tree(Part(Where.UNSTORED, steps, slots + 1), decide, sizes=sizes)

@@ -25,14 +25,11 @@ from ckptplan.cost.arrays import Integers, ceil_div, spread_out
 from ckptplan.cost.exact import Cost, Counts, price
 from ckptplan.cost.overlap import Seconds, TransferTiming, overlapped_seconds
 from ckptplan.model.budget import Budget
-from ckptplan.model.split import Choice, Where
 from ckptplan.model.step_costs import StepCosts
 from ckptplan.recursion import revolve
 from ckptplan.recursion.pricing import MOST_PLAYED
 from ckptplan.recursion.problem import Family
-from ckptplan.recursion.schedule_tree import Tree, grow_tree
-from ckptplan.recursion.single_tape import binomial_decision
-from ckptplan.recursion.tree import Decision, Part, UnitSizes
+from ckptplan.recursion.tree import Tree
 
 #: Up to so many steps, every setting is evaluated.
 _EVERY = 256
@@ -190,27 +187,9 @@ def _price(settings: Settings, costs: StepCosts) -> Cost:
 
 def make_period_tree(chunk: int, period: int, slots: int, *, steps: int) -> Tree:
     """Return the schedule of a setting."""
-    sizes = UnitSizes(1, 1)
     pieces = -(-steps // chunk)
     segments = -(-pieces // period)
     first = pieces - (segments - 1) * period
-    cuts: dict[int, Decision] = {}
-    if segments > 1:
-        cuts[pieces] = Decision(Choice.SEGMENTS, first, 1)
-    if segments > 2:
-        cuts[pieces - first] = Decision(Choice.SEGMENTS, period, segments - 2)
-    if segments > 1 and first == period:
-        cuts = {pieces: Decision(Choice.SEGMENTS, period, segments - 1)}
-
-    def decide(part: Part) -> Decision:
-        if part.where is Where.UNSTORED and part.steps in cuts:
-            return cuts[part.steps]
-        return binomial_decision(part, sizes)
-
-    return grow_tree(
-        Part(Where.UNSTORED, pieces, slots + 1),
-        decide,
-        sizes=sizes,
-        chunk=chunk,
-        steps=steps,
-    )
+    # Segments of one length are one decision.
+    cuts = [(first, 1), (period, segments - 2)] if first < period else [(period, segments - 1)]
+    return revolve.make_revolve_tree(slots, cuts if segments > 1 else (), steps=steps, chunk=chunk)

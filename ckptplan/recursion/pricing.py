@@ -11,8 +11,7 @@ from ckptplan.cost.exact import action_seconds, serial_seconds
 from ckptplan.model.prediction import Totals
 from ckptplan.model.split import Choice, Where
 from ckptplan.model.step_costs import StepCosts
-from ckptplan.recursion.schedule_tree import Tree
-from ckptplan.recursion.tree import Decision, Part, drop_idle_slot, parts_after
+from ckptplan.recursion.tree import Decision, Part, Tree, drop_idle_slot, parts_after
 from ckptplan.schedule.simulator import play
 
 
@@ -32,6 +31,10 @@ class Tally(NamedTuple):
     local_loads: int = 0
     local_bytes: int = 0
     remote_states: int = 0
+
+
+#: The counts come first in a tally, the peaks last.
+COUNTED = Tally._fields[:-2]
 
 
 class _Place(NamedTuple):
@@ -175,11 +178,7 @@ class _TreeCounter:
 
 def _add_counts(*parts: tuple[Tally, int]) -> Tally:
     """Return the sum of counts, each taken a number of times; peaks do not add up and are left at 0."""
-    return Tally(*(sum(times * counts[place] for counts, times in parts) for place in range(_COUNTS)))
-
-
-#: The counts come first in a tally, the peaks last.
-_COUNTS = len(Tally._fields) - 2
+    return Tally(*(sum(times * counts[place] for counts, times in parts) for place in range(len(COUNTED))))
 
 
 #: The longest schedule whose time may be found by simulation, and the steps of all those of a front together.
@@ -234,12 +233,6 @@ def _price_counts(counted: Tally, costs: StepCosts) -> Totals:
         seconds=float(seconds),
         local_peak_bytes=counted.local_bytes + costs.resident_bytes,
         remote_peak_bytes=counted.remote_states * costs.remote_state_bytes,
-        recomputed_steps=counted.recomputed_steps,
-        remote_writes=counted.remote_writes,
-        remote_reads=counted.remote_reads,
         messages=messages,
-        advances=counted.advances,
-        chunks=counted.chunks,
-        local_saves=counted.local_saves,
-        local_loads=counted.local_loads,
+        **{name: getattr(counted, name) for name in COUNTED},
     )

@@ -1,9 +1,10 @@
-"""Defines the problem that the recursions solve, what actions cost in it, and the candidates of a solution."""
+"""Defines the problem that the recursions solve, bounds on its schedules, and the candidates of a solution."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from math import inf
 from typing import NamedTuple
 
 import numpy as np
@@ -11,7 +12,7 @@ import numpy.typing as npt
 
 from ckptplan.cost.exact import Cost
 from ckptplan.model.step_costs import StepCosts
-from ckptplan.recursion.schedule_tree import Tree
+from ckptplan.recursion.tree import Tree
 
 
 class ActionCosts(NamedTuple):
@@ -82,9 +83,41 @@ class Problem:
         at_full_cost = (self.write, self.read) == (self.least_write, self.least_read)
         return at_full_cost and self.actions.covered(write=self.write, read=self.read)
 
+    @property
+    def least_cost_share(self) -> float:
+        """The least share of a schedule's extra cost that remains when transfers cost their minimum."""
+        pairs = ((self.least_write, self.write), (self.least_read, self.read))
+        return min(least / full if full > 0 and full < inf else 1.0 for least, full in pairs)
+
+    def bound_by_memory(self) -> float:
+        """Return ``bound_by_tapes`` from the memory in bytes, however coarse the units of a table are."""
+        if self.free_bytes is None:
+            return self.actions.chunk
+        return bound_by_tapes(
+            steps=self.steps,
+            units=self.free_bytes,
+            tape=self.tape_bytes,
+            recompute=self.recompute,
+            chunk=self.actions.chunk,
+        )
+
+    def bound_by_optimum(self, optimum: float) -> float:
+        """Return the bound that follows from the optimum of the problem that the recursion covers."""
+        return optimum if self.covered else max(self.bound_by_memory(), optimum * self.least_cost_share)
+
     def lowered(self) -> Problem:
         """Return a problem that the recursion covers and that costs no more, for a lower bound."""
         return replace(self, actions=self.actions.lowered(write=self.write, read=self.read))
+
+
+def bound_by_tapes(*, steps: int, units: int, tape: int, recompute: float, chunk: float = 0.0) -> float:
+    """Return the least cost of recomputation and of chunks, with costs ``recompute`` and ``chunk`` of each.
+
+    Every step whose tape is not held at the end of the first sweep runs again: (T - floor(m / M_a)) r. A chunk
+    has no more steps than there is room for tapes: ceil(T / floor(m / M_a)) k. Infinite without room for one.
+    """
+    tapes = units // tape
+    return max(0, steps - tapes) * recompute + -(-steps // tapes) * chunk if tapes else inf
 
 
 @dataclass(frozen=True, kw_only=True)

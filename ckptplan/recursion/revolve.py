@@ -22,7 +22,7 @@ and each one after them splits a part that is not (docs/optimality.md).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Sequence
 from math import comb
 
 import numpy as np
@@ -30,8 +30,7 @@ import numpy.typing as npt
 
 from ckptplan.cost.arrays import Integers
 from ckptplan.model.split import Choice, Where
-from ckptplan.recursion.schedule_tree import Tree
-from ckptplan.recursion.tree import Decision, Part, UnitSizes
+from ckptplan.recursion.tree import Decision, Part, Tree, UnitSizes, grow_tree
 
 #: Counts saturate at this value, which is more steps than can be priced.
 MOST = 2**62
@@ -181,27 +180,37 @@ def multiply(value: Integers, factor: Integers, divisor: int) -> Integers:
     return exact
 
 
-class Binomial(Mapping[Part, Decision]):
-    """The decisions of binomial checkpointing; a part's ``units`` are its slots besides the first state's."""
-
-    def __getitem__(self, part: Part) -> Decision:
-        if part.steps == 1:
-            return Decision(Choice.TAPE)
-        if part.where is not Where.LOCAL:
-            return Decision(Choice.CHECKPOINT)
-        length = split(part.steps, part.units + 1)
-        # The last piece needs no checkpoint.
-        last = length == part.steps - 1
-        return Decision(Choice.SPLIT_RECORD, part.steps) if last else Decision(Choice.SPLIT, length)
-
-    def __iter__(self) -> Iterator[Part]:
-        raise NotImplementedError("decisions are computed on demand and cannot be listed")
-
-    def __len__(self) -> int:
-        raise NotImplementedError("decisions are computed on demand and cannot be listed")
+def binomial_decision(part: Part, sizes: UnitSizes) -> Decision:
+    """Return the decision of binomial checkpointing for a part; a tape takes some of its local memory."""
+    if part.steps == 1:
+        return Decision(Choice.TAPE)
+    if part.where is not Where.LOCAL:
+        return Decision(Choice.CHECKPOINT)
+    length = split(part.steps, 1 + (part.units - sizes.tape) // sizes.state)
+    # The last step needs no checkpoint.
+    last = length == part.steps - 1
+    return Decision(Choice.SPLIT_RECORD, part.steps) if last else Decision(Choice.SPLIT, length)
 
 
-def make_binomial_tree(*, steps: int, chunk: int, slots: int, where: Where = Where.UNSTORED) -> Tree:
-    """Return the tree of binomial checkpointing for ``steps`` steps in chunks, with ``slots`` checkpoints."""
-    root = Part(where, -(-steps // chunk), slots)
-    return Tree(decisions=Binomial(), root=root, sizes=UnitSizes(1, 0), chunk=chunk, steps=steps)
+def make_revolve_tree(
+    slots: int, segments: Sequence[tuple[int, int]] = (), *, steps: int, chunk: int = 1
+) -> Tree:
+    """Return binomial checkpointing of ``steps`` steps in chunks, in the last part and in remote segments.
+
+    ``segments`` are their lengths in chunks, each with a number of times that it occurs.
+    """
+    # With a tape as large as a state, units count slots, and one unit is the tape's.
+    sizes = UnitSizes(1, 1)
+    cuts: dict[int, Decision] = {}
+    rest = pieces = -(-steps // chunk)
+    for length, count in segments:
+        if count:
+            cuts[rest] = Decision(Choice.SEGMENTS, length, count)
+            rest -= length * count
+
+    def decide(part: Part) -> Decision:
+        if part.where is Where.UNSTORED and part.steps in cuts:
+            return cuts[part.steps]
+        return binomial_decision(part, sizes)
+
+    return grow_tree(Part(Where.UNSTORED, pieces, slots + 1), decide, sizes=sizes, chunk=chunk, steps=steps)

@@ -23,11 +23,14 @@ import numpy as np
 
 from ckptplan.model.progress import Progress
 from ckptplan.model.split import Choice, Where
-from ckptplan.recursion import bounds
-from ckptplan.recursion.classical import count_slots, covers_actions, is_short, solve_classical
+from ckptplan.recursion.classical import (
+    count_slots,
+    covers_actions,
+    is_classical,
+    is_short,
+    solve_classical,
+)
 from ckptplan.recursion.problem import Candidate, Problem, SolvedProblem
-from ckptplan.recursion.schedule_tree import Forest, grow_tree
-from ckptplan.recursion.single_tape import is_classical
 from ckptplan.recursion.table_problem import (
     WORK,
     TableProblem,
@@ -38,8 +41,8 @@ from ckptplan.recursion.table_problem import (
     most_tabulated_units,
     useful_units,
 )
-from ckptplan.recursion.tables import Tables, Values
-from ckptplan.recursion.tree import Decision, Part, UnitSizes
+from ckptplan.recursion.tables import Tables, Values, bound_by_blocks, solve_blocks
+from ckptplan.recursion.tree import Decision, Forest, Part, UnitSizes, grow_tree
 
 #: A sequence is cut into at least so many pieces of several steps; with fewer, closed forms do as well.
 _MANY = 200
@@ -69,8 +72,8 @@ def list_rungs(
 
     Whatever schedule ``solve`` returns for a budget is among those for the first of these free bytes that are
     no less. A bound is free bytes and the least seconds that any schedule within them adds; the bound of
-    ``solve`` for a budget is that of the first of these that are no less, or ``bounds.bound_by_memory`` if this
-    is larger. The bounds of a rung are quick as long as no other rung has been asked for.
+    ``solve`` for a budget is that of the first of these that are no less, or ``Problem.bound_by_memory`` if
+    this is larger. The bounds of a rung are quick as long as no other rung has been asked for.
     """
     job = _count_in_units(replace(problem, free_bytes=None), effort=effort, progress=progress)
     most, first = _count_all_tapes(job), job.sizes.tape
@@ -232,15 +235,15 @@ def _prove_bound(job: TableProblem, *, units: int) -> float:
     problem, units = job.problem, _round_units(job, units)
     if is_affordable(job, job.units):
         tables = cached_tables(job, steps=problem.steps, units=job.units)
-        return bounds.bound_by_optimum(problem, float(tables.unstored[problem.steps, units]))
+        return problem.bound_by_optimum(float(tables.unstored[problem.steps, units]))
     part = _tabulate_a_part(job)
     if part is None or units >= part.steps * job.sizes.tape:
         # Nothing, or nothing more: the part recomputes nothing.
-        return bounds.bound_by_memory(problem)
-    least = bounds.solve_blocks(part.narrow(units))
+        return problem.bound_by_memory()
+    least = solve_blocks(part.narrow(units))
     return max(
-        bounds.bound_by_memory(problem),
-        bounds.bound_by_blocks(least, steps=problem.steps) * bounds.least_cost_share(problem),
+        problem.bound_by_memory(),
+        bound_by_blocks(least, steps=problem.steps) * problem.least_cost_share,
     )
 
 

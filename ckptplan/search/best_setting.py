@@ -13,132 +13,20 @@ compare the result with brute force (tests/laws/test_search.py).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import product
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from ckptplan.cost.arrays import Integers
-from ckptplan.cost.exact import Cost, overhead
-from ckptplan.model.budget import Budget
 from ckptplan.model.goal import Model
 from ckptplan.model.record import Parameters
 from ckptplan.model.step_costs import StepCosts
+from ckptplan.search.boxes import Boxes, BoxProblem, Limits, Mask, join_boxes, list_corners, list_points
 from ckptplan.search.objective import Key, Objective, Rival
-from ckptplan.strategies.closed_form import Box, ClosedForm
-from ckptplan.strategies.protocol import Columns
+from ckptplan.strategies.closed_form import ClosedForm
 
-
-@dataclass(frozen=True, kw_only=True)
-class Boxes:
-    """n boxes as columns of shape (n,); a point is a box whose ends are equal."""
-
-    low: Columns
-    high: Columns
-
-    @classmethod
-    def points(cls, columns: Columns) -> Boxes:
-        """Return points as boxes."""
-        return cls(low=columns, high=columns)
-
-    @classmethod
-    def whole(cls, box: Box) -> Boxes:
-        """Return a single box."""
-        return cls(low=_column(box.low), high=_column(box.high))
-
-    def take(self, chosen: Any) -> Boxes:
-        """Return the boxes at an index, or those where a mask is true."""
-        return Boxes(
-            low={name: column[chosen] for name, column in self.low.items()},
-            high={name: column[chosen] for name, column in self.high.items()},
-        )
-
-    def count(self) -> int:
-        """Return the number of boxes."""
-        return len(next(iter(self.low.values()), ()))
-
-    def volumes(self) -> npt.NDArray[np.float64]:
-        """Return the number of points in each box, as floats since they can exceed 2**63; shape (n,)."""
-        sides: Any = np.ones(self.count())
-        for name in self.low:
-            sides = sides * (self.high[name] - self.low[name] + 1).astype(np.float64)
-        result: npt.NDArray[np.float64] = sides
-        return result
-
-    def volume(self) -> float:
-        """Return the total number of points."""
-        # A strategy without parameters has a single setting.
-        return float(np.sum(self.volumes())) if self.low else 1.0
-
-
-def _column(values: Mapping[str, int]) -> dict[str, Integers]:
-    return {name: np.array([value], dtype=np.int64) for name, value in values.items()}
-
-
-def list_points(boxes: Boxes) -> Boxes:
-    """Return every point of the boxes."""
-    columns: dict[str, Integers] = {}
-    index = np.arange(len(next(iter(boxes.low.values())))) if boxes.low else np.zeros(1, dtype=np.int64)
-    for name in boxes.low:
-        # Repeat each row once for each value of the next parameter, then number these values.
-        sides = boxes.high[name][index] - boxes.low[name][index] + 1
-        columns = {known: np.repeat(column, sides) for known, column in columns.items()}
-        starts = np.repeat(np.cumsum(sides) - sides, sides)
-        index = np.repeat(index, sides)
-        columns[name] = boxes.low[name][index] + np.arange(len(index)) - starts
-    return Boxes.points(columns)
-
-
-def list_corners(boxes: Boxes) -> Boxes:
-    """Return the corners of the boxes, which are often good settings."""
-    ends = [
-        (low,) if np.array_equal(low, high) else (low, high)
-        for low, high in zip(boxes.low.values(), boxes.high.values(), strict=True)
-    ]
-    choices = list(product(*ends))
-    return Boxes.points(
-        {name: np.concatenate([corner[i] for corner in choices]) for i, name in enumerate(boxes.low)}
-    )
-
-
-def cut_in_halves(boxes: Boxes, name: str) -> Boxes:
-    """Cut all boxes across one side; return all left halves, then all right halves.
-
-    A box that is a single value wide there gives itself as its left half; the caller never uses its right one.
-    """
-    low, high = boxes.low[name], boxes.high[name]
-    # Costs vary with T / chunk, so a long side is cut at its geometric mean.
-    geometric = np.sqrt(low.astype(np.float64) * high.astype(np.float64)).astype(np.int64)
-    middle = np.where(high > 4 * low, geometric, low + (high - low) // 2)
-    middle = np.clip(middle, low, np.maximum(low, high - 1))
-    left = Boxes(low=boxes.low, high={**boxes.high, name: middle})
-    right = Boxes(low={**boxes.low, name: np.minimum(middle + 1, high)}, high=boxes.high)
-    return join_boxes([left, right])
-
-
-def cut_into_singles(boxes: Boxes, name: str) -> Boxes:
-    """Cut all boxes into boxes that are a single value wide across one side."""
-    sides = boxes.high[name] - boxes.low[name] + 1
-    index = np.repeat(np.arange(boxes.count()), sides)
-    parts = boxes.take(index)
-    values = parts.low[name] + np.arange(len(index)) - np.repeat(np.cumsum(sides) - sides, sides)
-    return Boxes(low={**parts.low, name: values}, high={**parts.high, name: values})
-
-
-def join_boxes(parts: list[Boxes]) -> Boxes:
-    """Concatenate several arrays of boxes."""
-    names = parts[0].low
-    return Boxes(
-        low={name: np.concatenate([part.low[name] for part in parts]) for name in names},
-        high={name: np.concatenate([part.high[name] for part in parts]) for name in names},
-    )
-
-
-_Mask: TypeAlias = npt.NDArray[np.bool_]
 #: Boxes are cut into two or more parts, as long as there are no more parts than this.
 _FEW_BOXES = 512
 
@@ -164,23 +52,6 @@ class SearchEffort:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Limits:
-    """The limits that a setting must keep."""
-
-    budget: Budget
-    max_overhead: float | None = None
-    base_seconds: float = 1.0
-
-    def keeps(self, cost: Cost) -> _Mask:
-        """Return a mask of the settings that exceed no limit, shape (n,)."""
-        keeps = cost.within(self.budget)
-        if self.max_overhead is not None:
-            # Compute the number that is reported, so that the reported overhead keeps the limit.
-            keeps &= overhead(cost.seconds, self.base_seconds) <= self.max_overhead
-        return keeps
-
-
-@dataclass(frozen=True, kw_only=True)
 class BestSetting:
     """The best setting of one closed form: its parameters and the key that it is ranked by.
 
@@ -191,24 +62,6 @@ class BestSetting:
     parameters: Parameters
     key: tuple[float, ...]
     gap: float = 0.0
-
-
-@dataclass(frozen=True, kw_only=True)
-class _BoxProblem:
-    strategy: ClosedForm
-    costs: StepCosts
-    model: Model
-    objective: Objective
-    limits: Limits
-
-    def bound(self, boxes: Boxes) -> tuple[Key, _Mask]:
-        """Return the keys of boxes, which end in their low ends, and a mask of those that may hold a plan."""
-        cost = self.strategy.evaluate(low=boxes.low, high=boxes.high, costs=self.costs, model=self.model)
-        useful = self.limits.keeps(cost)
-        admitted = self.strategy.admits(low=boxes.low, high=boxes.high, steps=self.costs.steps)
-        if admitted is not None:
-            useful &= admitted
-        return (*self.objective(cost), *boxes.low.values()), useful
 
 
 def find_best_setting(
@@ -238,7 +91,7 @@ def find_best_setting(
     if start is None:
         return None
     effort = effort or SearchEffort()
-    problem = _BoxProblem(strategy=strategy, costs=costs, model=model, objective=objective, limits=limits)
+    problem = BoxProblem(strategy=strategy, costs=costs, model=model, objective=objective, limits=limits)
     boxes = Boxes.whole(start)
     best = beaten = None if rival is None else rival.best(strategy.parameter_names)
     if beaten is not None and not _may_improve(boxes, problem, beaten):
@@ -295,7 +148,7 @@ def find_setting(
 _NOTHING_MOVES = {"write_seconds": 0.0, "read_seconds": 0.0, "message_seconds": 0.0}
 
 
-def _may_improve(boxes: Boxes, problem: _BoxProblem, best: tuple[float, ...]) -> bool:
+def _may_improve(boxes: Boxes, problem: BoxProblem, best: tuple[float, ...]) -> bool:
     """Return whether any box may contain a better point than the best one."""
     keys, useful = problem.bound(boxes)
     return bool(np.any(useful & _is_below(keys, best)))
@@ -309,9 +162,9 @@ def _make_best_setting(best: tuple[float, ...], least: float, names: tuple[str, 
     return BestSetting(parameters=parameters, key=best[:split], gap=gap)
 
 
-def _is_below(keys: Key, best: tuple[float, ...] | None) -> _Mask:
+def _is_below(keys: Key, best: tuple[float, ...] | None) -> Mask:
     """Return where bound(B) < cost(x*), compared lexicographically: boxes that may hold a better point."""
-    below: _Mask = np.zeros(len(keys[0]), dtype=bool)
+    below: Mask = np.zeros(len(keys[0]), dtype=bool)
     if best is None:
         return ~below
     equal = ~below
@@ -321,7 +174,7 @@ def _is_below(keys: Key, best: tuple[float, ...] | None) -> _Mask:
     return below
 
 
-def _choose_most_promising(keys: Key, alive: _Mask, *, most: int) -> npt.NDArray[np.intp]:
+def _choose_most_promising(keys: Key, alive: Mask, *, most: int) -> npt.NDArray[np.intp]:
     chosen = np.flatnonzero(alive)
     if len(chosen) > most:
         chosen = chosen[np.argpartition(keys[0][chosen], most)[:most]]
@@ -341,14 +194,14 @@ def _choose_better(best: tuple[float, ...] | None, other: tuple[float, ...] | No
     return min(best, other)
 
 
-def _find_best_point(points: Boxes, problem: _BoxProblem) -> tuple[float, ...] | None:
+def _find_best_point(points: Boxes, problem: BoxProblem) -> tuple[float, ...] | None:
     """Return the best of the points that keep the limits, by key and then by parameters."""
     keys, useful = problem.bound(points)
     place = find_least(keys, useful)
     return None if place is None else tuple(column[place].item() for column in keys)
 
 
-def find_least(keys: Key, useful: _Mask) -> int | None:
+def find_least(keys: Key, useful: Mask) -> int | None:
     """Return the place of the least useful key, the first of equal ones; None if none is useful."""
     chosen = np.flatnonzero(useful)
     if not len(chosen):
@@ -373,7 +226,7 @@ def _peel(boxes: Boxes) -> Boxes:
     return boxes
 
 
-def _cut(boxes: Boxes, problem: _BoxProblem, best: tuple[float, ...] | None) -> tuple[Boxes, Key]:
+def _cut(boxes: Boxes, problem: BoxProblem, best: tuple[float, ...] | None) -> tuple[Boxes, Key]:
     """Cut each box across one side; return the parts that may hold a better point, and their keys.
 
     The side is the one that leaves the fewest parts. (If many settings tie, cutting another side would go on

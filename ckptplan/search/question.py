@@ -17,7 +17,8 @@ from ckptplan.model.budget import Budget
 from ckptplan.model.goal import Goal
 from ckptplan.model.progress import Progress, StagedProgress
 from ckptplan.model.step_costs import StepCosts
-from ckptplan.search.best_setting import Limits, find_least, find_setting
+from ckptplan.search.best_setting import find_least, find_setting
+from ckptplan.search.boxes import Limits
 from ckptplan.search.objective import (
     TIME_FIRST,
     FirstOnly,

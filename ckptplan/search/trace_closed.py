@@ -12,21 +12,23 @@ the front; nothing was rounded or sampled. Tests compare it with brute force (te
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields, replace
 from itertools import pairwise
-from typing import TypeAlias
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from ckptplan.cost.arrays import Integers
+from ckptplan.cost.arrays import SUM_ROUNDING, Integers
 from ckptplan.cost.exact import Counts, price
 from ckptplan.cost.overlap import TransferBounds, least_overlapped_seconds
 from ckptplan.model.goal import Model
 from ckptplan.model.step_costs import StepCosts
-from ckptplan.search.best_setting import (
+from ckptplan.search.boxes import (
     Boxes,
+    BoxProblem,
     Limits,
     cut_in_halves,
     cut_into_singles,
@@ -34,11 +36,9 @@ from ckptplan.search.best_setting import (
     list_corners,
     list_points,
 )
-from ckptplan.search.staircase import Key, SeenPoints, drop_dominated
+from ckptplan.search.objective import Key, least_memory
 from ckptplan.strategies.closed_form import ClosedForm
 from ckptplan.strategies.protocol import Columns
-
-_Mask: TypeAlias = npt.NDArray[np.bool_]
 
 #: Up to this many points of a strategy, and of a box, are evaluated instead of cut.
 _FEW_POINTS, _LEAF = 65_536, 48
@@ -101,7 +101,14 @@ def trace_front(
     """
     names = strategy.parameter_names
     start = strategy.candidates(costs=costs, budget=limits.budget)
-    problem = _FrontProblem(strategy=strategy, costs=costs, model=model, limits=limits, resolution=resolution)
+    problem = _FrontProblem(
+        strategy=strategy,
+        costs=costs,
+        model=model,
+        objective=least_memory,
+        limits=limits,
+        resolution=resolution,
+    )
     if start is None:
         return _make_front(names, _empty_key(len(names)))
     while True:
@@ -158,11 +165,9 @@ def merge_fronts(fronts: Iterable[Front]) -> tuple[Front, Integers]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class _FrontProblem:
-    strategy: ClosedForm
-    costs: StepCosts
-    model: Model
-    limits: Limits
+class _FrontProblem(BoxProblem):
+    """A front to find; its keys are local bytes, seconds, remote bytes, then the parameters."""
+
     resolution: float
 
     @property
@@ -184,15 +189,6 @@ class _FrontProblem:
             }
         )
         return np.asarray(least_overlapped_seconds(counts, each, self.costs), dtype=np.float64)
-
-    def bound(self, boxes: Boxes) -> tuple[Key, _Mask]:
-        """Return the bounds of boxes, which end in their low ends, and a mask of those that may be useful."""
-        cost = self.strategy.evaluate(low=boxes.low, high=boxes.high, costs=self.costs, model=self.model)
-        useful = self.limits.keeps(cost)
-        admitted = self.strategy.admits(low=boxes.low, high=boxes.high, steps=self.costs.steps)
-        if admitted is not None:
-            useful &= admitted
-        return (cost.local_peak_bytes, cost.seconds, cost.remote_peak_bytes, *boxes.low.values()), useful
 
     def relax(self, keys: Key) -> Key:
         """Return bounds raised by the resolution: a point above them need not be listed."""
@@ -342,3 +338,89 @@ def _halve(boxes: Boxes, names: Sequence[str], problem: _FrontProblem, seen: See
     chosen = np.zeros(shape, dtype=bool)
     chosen[np.argmax(proportions, axis=0), :, np.arange(boxes.count())] = True
     return halves.take((gains > 0) & chosen.reshape(-1))
+
+
+#: The most levels of memory that a search distinguishes.
+_LEVELS = 2**22
+
+
+class SeenPoints:
+    """The points seen so far that may be on the front, and the least time within each amount of memory.
+
+    Memory is counted in levels of a unit that divides states and tapes or, if that makes too many levels, of a
+    larger unit. The memory of points is rounded up and that of bounds down, so that no box is dropped wrongly.
+    """
+
+    def __init__(self, *, costs: StepCosts) -> None:
+        most = costs.steps * costs.tape_bytes
+        self.resident_bytes = costs.resident_bytes
+        # Overlapped times are summed in several orders: a difference by rounding alone is not a gain.
+        self.share = 1 - SUM_ROUNDING if costs.overlaps_compute else 1.0
+        self.unit = max(math.gcd(costs.state_bytes, costs.tape_bytes), -(-most // _LEVELS))
+        #: least(m): the least time seen with at most m levels of memory.
+        self.least = np.full(most // self.unit + 2, np.inf)
+        self._points: list[Key] = []
+
+    def add(self, keys: Key) -> None:
+        """Add the points that no point seen so far beats."""
+        gaining = self.gain(keys) > 0
+        if not gaining.any():
+            return
+        keys = tuple(column[gaining] for column in keys)
+        level = -(-(keys[0] - self.resident_bytes) // self.unit)
+        # Points that need more memory than plain BPTT have no level.
+        within = level < len(self.least)
+        np.minimum.at(self.least, level[within], keys[1][within])
+        above = self.least[level.min() :]
+        np.minimum.accumulate(above, out=above)
+        self._points.append(self._best_of(keys))
+
+    def gain(self, keys: Key) -> npt.NDArray[np.float64]:
+        """Return max(0, least(M) - S): how much faster bounds are than all points within their memory."""
+        level = np.minimum((keys[0] - self.resident_bytes) // self.unit, len(self.least) - 1)
+        result: npt.NDArray[np.float64] = np.maximum(0.0, self.share * self.least[level] - keys[1])
+        return result
+
+    def front(self) -> Key:
+        """Return the front of the points seen, which are given up."""
+        if not self._points:
+            return ()
+        # There may be millions: no part is held twice.
+        parts = [list(columns) for columns in zip(*self._points, strict=True)]
+        self._points.clear()
+        columns: list[npt.NDArray[Any]] = []
+        while parts:
+            columns.append(np.concatenate(parts.pop(0)))
+        return drop_dominated(self._best_of(tuple(columns)))
+
+    def _best_of(self, keys: Key) -> Key:
+        """Drop points that a faster one on the same or a lower level beats."""
+        level = np.minimum((keys[0] - self.resident_bytes) // self.unit, len(self.least) - 1)
+        unbeaten = keys[1] <= self.least[level]
+        return tuple(column[unbeaten] for column in keys)
+
+
+def drop_dominated(keys: Key) -> Key:
+    """Return the points of the front in order of memory; of equal points, the first by the key."""
+    if not len(keys[0]):
+        return keys
+    # A stable sort is fast on concatenated fronts, since each is already sorted.
+    order = np.argsort(keys[0], kind="stable")
+    local, seconds = keys[0][order], keys[1][order]
+    new = np.concatenate([[True], local[1:] != local[:-1]])
+    least = np.minimum.reduceat(seconds, np.flatnonzero(new))
+    front = least < np.concatenate([[np.inf], np.minimum.accumulate(least)[:-1]])
+    group = np.cumsum(new) - 1
+    best = np.flatnonzero(front[group] & (seconds == least[group]))
+    chosen = order[best]
+    if len(best) > np.count_nonzero(front):
+        chosen = _choose_first_of_each(keys, chosen, group[best])
+    return tuple(column[chosen] for column in keys)
+
+
+def _choose_first_of_each(keys: Key, places: npt.NDArray[np.intp], group: Integers) -> npt.NDArray[np.intp]:
+    """Return the first point of each group, by the columns after memory and time."""
+    order = np.lexsort((*(column[places] for column in keys[:1:-1]), group))
+    places, group = places[order], group[order]
+    first: npt.NDArray[np.intp] = places[np.concatenate([[True], group[1:] != group[:-1]])]
+    return first

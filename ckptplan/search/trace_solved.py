@@ -23,8 +23,7 @@ from ckptplan.model.step_costs import StepCosts
 from ckptplan.recursion.pricing import MOST_PLAYED_IN_ALL
 from ckptplan.search.objective import least_time
 from ckptplan.search.question import Question
-from ckptplan.search.staircase import drop_dominated
-from ckptplan.search.trace_closed import Front
+from ckptplan.search.trace_closed import Front, drop_dominated
 from ckptplan.strategies.answer import Answer
 from ckptplan.strategies.solved import Rung, Solved
 

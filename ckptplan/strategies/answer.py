@@ -12,7 +12,7 @@ from ckptplan.model.prediction import PaperPrediction, Predicted, Totals
 from ckptplan.model.record import Parameters
 from ckptplan.model.split import Split
 from ckptplan.model.step_costs import StepCosts
-from ckptplan.recursion.schedule_tree import Tree, write_splits
+from ckptplan.recursion.tree import Tree, write_splits
 from ckptplan.strategies.protocol import Strategy
 
 #: The totals that a plan states; how often each action occurs follows from its schedule.

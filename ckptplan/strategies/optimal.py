@@ -20,14 +20,12 @@ from ckptplan.model.prediction import Totals
 from ckptplan.model.record import Parameters
 from ckptplan.model.split import Choice, Where
 from ckptplan.model.step_costs import StepCosts
-from ckptplan.recursion.bounds import bound_by_tapes
 from ckptplan.recursion.disk_revolve import find_segments
 from ckptplan.recursion.periodic import find_periods
 from ckptplan.recursion.pricing import MOST_PLAYED_IN_ALL, is_played, least_seconds_of, memory_variants
-from ckptplan.recursion.problem import ActionCosts, Family, Problem, SolvedProblem, as_family
-from ckptplan.recursion.schedule_tree import Tree, grow_tree
+from ckptplan.recursion.problem import ActionCosts, Family, Problem, SolvedProblem, as_family, bound_by_tapes
 from ckptplan.recursion.solver import list_rungs, solve
-from ckptplan.recursion.tree import Decision, Part, UnitSizes
+from ckptplan.recursion.tree import Decision, Part, Tree, UnitSizes, grow_tree
 from ckptplan.schedule.actions import Action
 from ckptplan.strategies.adopted import read_setting
 from ckptplan.strategies.answer import Answer

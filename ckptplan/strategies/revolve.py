@@ -66,9 +66,8 @@ class Revolve(ClosedForm):
         return steps <= parameters["chunk_size"] * (parameters["nb_local"] + 1)
 
     def actions(self, parameters: Parameters, *, steps: int, splits: Splits = None) -> Iterator[Action]:
-        return revolve.make_binomial_tree(
-            steps=steps, chunk=parameters["chunk_size"], slots=parameters["nb_local"]
-        ).actions()
+        chunk, slots = parameters["chunk_size"], parameters["nb_local"]
+        return revolve.make_revolve_tree(slots, steps=steps, chunk=chunk).actions()
 
 
 def _least_saves(low: Columns, fewest_splits: Integers, *, steps: int) -> Integers:

@@ -21,7 +21,7 @@ from ckptplan.model.record import Parameters
 from ckptplan.model.step_costs import StepCosts
 from ckptplan.recursion.pricing import price_tree
 from ckptplan.recursion.problem import Family
-from ckptplan.recursion.schedule_tree import Tree, read_tree, write_parameters
+from ckptplan.recursion.tree import Tree, read_tree, write_parameters
 from ckptplan.schedule.actions import Action
 from ckptplan.strategies.answer import Answer
 from ckptplan.strategies.protocol import Splits, Strategy

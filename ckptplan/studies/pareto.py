@@ -28,7 +28,7 @@ from ckptplan.model.step_costs import StepCosts
 from ckptplan.model.workload import Workload
 from ckptplan.planning.optimize import Ranking, rank_strategies
 from ckptplan.planning.request import LimitWishes, Request, read_argument
-from ckptplan.search.best_setting import Limits
+from ckptplan.search.boxes import Limits
 from ckptplan.search.infeasibility import find_reason
 from ckptplan.search.objective import Knee, least_time
 from ckptplan.search.question import Question, order_of_search

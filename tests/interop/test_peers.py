@@ -8,8 +8,8 @@ import checkpoint_schedules as peer
 import numpy as np
 import pytest
 
+from ckptplan.recursion.classical import SingleTape
 from ckptplan.recursion.disk_revolve import choose_segments
-from ckptplan.recursion.single_tape import SingleTape
 from ckptplan.recursion.tree import UnitSizes
 
 DISK = peer.StorageType.DISK

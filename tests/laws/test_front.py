@@ -10,7 +10,7 @@ from ckptplan.model.budget import Budget
 from ckptplan.model.goal import Model
 from ckptplan.model.step_costs import StepCosts
 from ckptplan.search import trace_closed as searched
-from ckptplan.search.best_setting import Limits
+from ckptplan.search.boxes import Limits
 from ckptplan.search.trace_closed import Front, merge_fronts, trace_front
 from ckptplan.strategies.closed_form import ClosedForm
 from tests.support import CLOSED, columns_of, plain_costs, setting_of, settings_of, step_costs

@@ -8,7 +8,8 @@ from ckptplan.model.budget import Budget
 from ckptplan.model.record import Parameters
 from ckptplan.model.step_costs import StepCosts
 from ckptplan.schedule.simulator import IllegalAction, play
-from ckptplan.search.best_setting import Limits, find_best_setting
+from ckptplan.search.best_setting import find_best_setting
+from ckptplan.search.boxes import Limits
 from ckptplan.search.objective import least_time
 from ckptplan.strategies.protocol import Strategy
 from tests.support import CLOSED, changed, plain_costs, setting_of, step_costs

@@ -7,7 +7,8 @@ from hypothesis import strategies as st
 from ckptplan.model.budget import Budget
 from ckptplan.model.goal import Model, ObjectiveName
 from ckptplan.model.step_costs import StepCosts
-from ckptplan.search.best_setting import Limits, SearchEffort, find_best_setting
+from ckptplan.search.best_setting import SearchEffort, find_best_setting
+from ckptplan.search.boxes import Limits
 from ckptplan.search.objective import Knee, Objective, least_memory, least_remote_memory, least_time
 from tests.support import CLOSED, ask, brute_force, changed, plain_costs, step_costs
 

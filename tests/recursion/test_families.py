@@ -13,10 +13,11 @@ from ckptplan.cost.exact import overhead
 from ckptplan.model.budget import Budget
 from ckptplan.model.goal import ObjectiveName
 from ckptplan.model.step_costs import StepCosts
-from ckptplan.recursion.disk_revolve import deal_steps, find_segments, make_segments_tree
+from ckptplan.recursion.disk_revolve import deal_steps, find_segments
 from ckptplan.recursion.periodic import find_periods, make_period_tree
 from ckptplan.recursion.problem import Family
-from ckptplan.recursion.schedule_tree import Tree
+from ckptplan.recursion.revolve import make_revolve_tree
+from ckptplan.recursion.tree import Tree
 from ckptplan.schedule.simulator import play
 from ckptplan.strategies.optimal import find_reread
 from tests.support import ask, plain_costs, step_costs
@@ -57,12 +58,12 @@ def test_a_schedule_of_a_family_is_executed_at_its_price_and_within_the_budget(
 
 def list_segments(steps: int) -> Iterator[Tree]:
     """Every number of slots with every number of segments."""
-    yield make_segments_tree(0, [(1, steps - 1)], steps=steps)
+    yield make_revolve_tree(0, [(1, steps - 1)], steps=steps)
     for slots in range(1, steps):
         for number in range(steps):
             dealt = deal_steps(steps, slots=np.array([slots]), number=np.array([number]))
             length, longer = int(dealt.length[0]), int(dealt.longer[0])
-            yield make_segments_tree(slots, [(length, number - longer), (length + 1, longer)], steps=steps)
+            yield make_revolve_tree(slots, [(length, number - longer), (length + 1, longer)], steps=steps)
 
 
 def list_periods(steps: int) -> Iterator[Tree]:

@@ -9,18 +9,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ckptplan.model.split import Where
-from ckptplan.recursion import bounds
-from ckptplan.recursion.memorisation import Memorisation, count_forward_operations
+from ckptplan.recursion.classical import SingleTape, is_classical
 from ckptplan.recursion.pricing import Tally, tally
-from ckptplan.recursion.problem import FREE, ActionCosts, Problem
+from ckptplan.recursion.problem import FREE, ActionCosts, Problem, bound_by_tapes
 from ckptplan.recursion.revolve import count_recomputed
-from ckptplan.recursion.schedule_tree import grow_tree
-from ckptplan.recursion.single_tape import SingleTape, is_classical
 from ckptplan.recursion.solver import solve
 from ckptplan.recursion.table_problem import WORK
-from ckptplan.recursion.tables import Tables
-from ckptplan.recursion.tree import Part, UnitSizes
+from ckptplan.recursion.tables import Tables, Values, bound_by_blocks, solve_blocks
+from ckptplan.recursion.tree import Part, UnitSizes, grow_tree
 from ckptplan.schedule.simulator import play
+from ckptplan.strategies.memorising import Memorisation
 from tests.recursion.against_search import check_plan, check_recursion
 from tests.support import plain_costs
 
@@ -147,11 +145,9 @@ def test_bounds_never_pass_the_optimum(
         actions=paid.lowered(write=write, read=read),
     )  # fmt: skip
     optimum = tables.value(Part(Where.UNSTORED, steps, units))
-    least = bounds.solve_blocks(tables)
-    tapes = bounds.bound_by_tapes(
-        steps=steps, units=units, tape=sizes.tape, recompute=recompute, chunk=paid.chunk
-    )
-    assert bounds.bound_by_blocks(least[: min(block, steps) + 1], steps=steps) <= optimum + 1e-9
+    least = solve_blocks(tables)
+    tapes = bound_by_tapes(steps=steps, units=units, tape=sizes.tape, recompute=recompute, chunk=paid.chunk)
+    assert bound_by_blocks(least[: min(block, steps) + 1], steps=steps) <= optimum + 1e-9
     assert tapes <= optimum + 1e-9
 
 
@@ -209,6 +205,40 @@ def test_sizes_that_share_no_unit_are_rounded_up_and_keep_the_budget() -> None:
     trace = play(best.build().actions(), costs=plain_costs(900, state_bytes=9973, tape_bytes=31337))
     assert trace.local_peak_bytes <= best.local_bytes <= 10**6
     assert found.least_extra <= best.extra
+
+
+def count_forward_operations(*, steps: int, units: int, alpha: int, hidden: bool, internal: bool) -> float:
+    """Return C(t, m) as the paper counts: forward operations, including the first sweep and each recording.
+
+    ``units`` counts states, including the segment's start and excluding the tape being worked on. A stored
+    tape takes ``alpha`` units and also restores the state behind it. For the paper's internal state
+    memorisation, with tapes only, set ``alpha`` to 1 and let ``units`` count tapes.
+    """
+    table = np.full((steps + 1, units + 1), np.inf)
+    table[0] = 0
+    for t in range(1, steps + 1):
+        row = table[t]
+        if hidden:
+            # Run all t steps, reverse the last one at once, and start again with t - 1.
+            row[1:] = t + table[t - 1, 1:]
+        np.minimum(row, _least(table, t, alpha=alpha, hidden=hidden, internal=internal), out=row)
+        if hidden:
+            row[0] = np.inf
+    return float(table[steps, units])
+
+
+def _least(table: Values, t: int, *, alpha: int, hidden: bool, internal: bool) -> Values:
+    lengths = np.arange(1, t + 1)[:, None]
+    least = np.full(table.shape[1], np.inf)
+    if internal:
+        rests = np.full((t, table.shape[1]), np.inf)
+        rests[:, alpha:] = table[t - 1 :: -1][:t, : max(0, table.shape[1] - alpha)]
+        np.minimum(least, (lengths + rests + table[:t]).min(axis=0), out=least)
+    if hidden and t > 1:
+        rests = np.full((t - 1, table.shape[1]), np.inf)
+        rests[:, 1:] = table[t - 1 : 0 : -1, :-1]
+        np.minimum(least, (lengths[:-1] + rests + table[1:t]).min(axis=0), out=least)
+    return least
 
 
 @pytest.mark.parametrize("alpha", [2, 5, 10])

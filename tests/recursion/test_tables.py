@@ -6,9 +6,8 @@ from hypothesis import strategies as st
 
 from ckptplan.model.split import Where
 from ckptplan.recursion.problem import ActionCosts
-from ckptplan.recursion.schedule_tree import grow_tree
 from ckptplan.recursion.tables import Tables
-from ckptplan.recursion.tree import Part, UnitSizes
+from ckptplan.recursion.tree import Part, UnitSizes, grow_tree
 
 prices = st.sampled_from([0.0, 0.25, 1.0, 3.0])
 
