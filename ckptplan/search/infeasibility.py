@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 
 from ckptplan.cost.exact import overhead
 from ckptplan.errors import Infeasible, Limit
@@ -18,11 +19,10 @@ def find_reason(question: Question, *, subject: str) -> Infeasible:
     plan possible: the caller's wish comes before the machine. If no single removal does, it is the first
     limit that no plan could meet even without the others.
     """
-    have, need = question.goal.local_bytes, question.least_solvable_bytes
-    if have is not None and need > have:
-        return Infeasible(
-            binding="local_bytes", need=need, have=have, subject=subject, headroom=question.goal.headroom
-        )
+    explain = partial(Infeasible, subject=subject, headroom=question.goal.headroom)
+    local, least_local = question.goal.local_bytes, question.least_solvable_bytes
+    if local is not None and least_local > local:
+        return explain(binding="local_bytes", need=least_local, have=local)
     closed = question.for_closed_forms()
     lifted: dict[BudgetLimit, Question] = {
         "max_overhead": question.replace(max_overhead=None),
@@ -30,31 +30,22 @@ def find_reason(question: Question, *, subject: str) -> Infeasible:
         "local_bytes": closed.replace(local_bytes=None),
     }
     free = closed.replace(local_bytes=None, remote_bytes=None, max_overhead=None)
-    limits: dict[BudgetLimit, float | None] = {
-        "local_bytes": question.goal.local_bytes,
-        "remote_bytes": question.goal.remote_bytes,
-        "max_overhead": question.goal.max_overhead,
-    }
     for questions in (lifted, dict.fromkeys(lifted, free)):
         for binding, relaxed in questions.items():
-            limit = limits[binding]
+            limit: float | None = getattr(question.goal, binding)
             least = None if limit is None else relaxed.least(binding)
             if limit is not None and least is not None and least > limit:
-                return Infeasible(
-                    binding=binding,
-                    need=least,
-                    have=limit,
-                    subject=subject,
-                    headroom=question.goal.headroom,
-                )
-    return _explain_unsolved(question, subject=subject)
+                return explain(binding=binding, need=least, have=limit)
+    if exceeded := next(_find_exceeded(question), None):
+        return explain(binding=exceeded[0], need=exceeded[1], have=exceeded[2])
+    # There are no such schedules: the sequence is too long.
+    most = max((one.most_steps(question.task(least_time)) for one in question.all_solved), default=0)
+    steps = question.costs.steps
+    return explain(binding="steps", need=min(most, steps - 1), have=steps)
 
 
-def _explain_unsolved(question: Question, *, subject: str) -> Infeasible:
-    """Return which limit the requested schedules exceed although closed forms would fit.
-
-    If they exceed none, there are no such schedules: the sequence is too long.
-    """
+def _find_exceeded(question: Question) -> Iterator[tuple[Limit, float, float]]:
+    """Yield the limits that the requested schedules exceed although closed forms would fit."""
     for lifted in (
         question.replace(remote_bytes=None),
         question.replace(max_overhead=None),
@@ -62,23 +53,7 @@ def _explain_unsolved(question: Question, *, subject: str) -> Infeasible:
     ):
         answer = lifted.best() if lifted.replace(max_overhead=None).fits() else None
         if answer is not None and not answer.strategy.is_closed_form:
-            for binding, need, have in _find_broken(question, answer.totals(question.costs)):
-                return Infeasible(
-                    binding=binding,
-                    need=need,
-                    have=have,
-                    subject=subject,
-                    headroom=question.goal.headroom,
-                )
-    most = max((one.most_steps(question.task(least_time)) for one in question.all_solved), default=0)
-    have = question.costs.steps
-    return Infeasible(
-        binding="steps",
-        need=min(most, have - 1),
-        have=have,
-        subject=subject,
-        headroom=question.goal.headroom,
-    )
+            yield from _find_broken(question, answer.totals(question.costs))
 
 
 def _find_broken(question: Question, totals: Totals) -> Iterator[tuple[Limit, float, float]]:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
@@ -136,7 +136,8 @@ class Question:
     def faster_than(self, seconds: float) -> Answer | None:
         """Return the fastest answer, whatever the resolution; None if none takes less than ``seconds``."""
         rival = Rival(key=(seconds,), ties_win=False)
-        answers = self._rank_by(Preference(objective=FirstOnly(least_time)), only_first=True, rival=rival)
+        preference = Preference(objective=FirstOnly(least_time))
+        answers = self._rank_by(preference, choose_rival=partial(_choose_rival, preference, rival))
         return next((answer for answer in answers if answer.key < rival.key), None)
 
     def for_closed_forms(self) -> Question:
@@ -144,8 +145,8 @@ class Question:
 
         With unlimited remote memory, they fit if any schedule does (Remote with a single tape).
         """
-        closed = tuple(one.name for one in self.strategies if one.is_closed_form)
-        return self.replace(strategies=closed or _name_closed_forms())
+        names = _name_closed_forms(self.strategies) or _name_closed_forms(all_strategies().values())
+        return self.replace(strategies=names)
 
     def fits(self) -> bool:
         """Return whether any strategy has a setting within the limits.
@@ -154,8 +155,8 @@ class Question:
         """
         if self.goal.max_overhead is not None or self.goal.model == "paper":
             return self._find_first(Preference(objective=least_memory)) is not None
-        closed = tuple(one.name for one in self.strategies if one.is_closed_form)
-        smallest = self.replace(strategies=closed)._find_first(Preference(objective=least_memory))
+        closed = self.replace(strategies=_name_closed_forms(self.strategies))
+        smallest = closed._find_first(Preference(objective=least_memory))
         return smallest is not None or any(
             one.has_schedule(self.task(least_time)) for one in self._solved_strategies
         )
@@ -245,21 +246,21 @@ class Question:
         return knee if knee.fast_bytes > knee.small_bytes else least_time
 
     def _find_first(self, preference: Preference, rival: Rival | None = None) -> Answer | None:
-        found = self._rank_by(preference, only_first=True, rival=rival, stops=self._is_unbeatable)
+        choose_rival = partial(_choose_rival, preference, rival)
+        found = self._rank_by(preference, choose_rival=choose_rival, stops=self._is_unbeatable)
         return next(iter(found), None)
 
     def _rank_by(
         self,
         preference: Preference,
         *,
-        only_first: bool = False,
-        rival: Rival | None = None,
+        choose_rival: Callable[[Answer | None, Strategy], Rival | None] = lambda *_: None,
         stops: Callable[[Answer, Preference], bool] = lambda *_: False,
     ) -> list[Answer]:
-        """Return the answers, the champion first; with ``only_first``, only those better than all before them.
+        """Return the answers, the champion first, then the others by key.
 
-        Searches stop where they cannot beat ``rival``; an answer need not beat it. No strategy is searched
-        after a champion that ``stops`` them.
+        A search stops where it cannot beat the rival that is chosen by the champion so far and the strategy; an
+        answer need not beat it. No strategy is searched after a champion that ``stops`` them.
         """
         answers: list[Answer] = []
         champion: Answer | None = None
@@ -271,7 +272,7 @@ class Question:
                 answer = self._answer(
                     strategy,
                     preference.objective,
-                    rival=_choose_rival(preference, champion, strategy, rival) if only_first else None,
+                    rival=choose_rival(champion, strategy),
                     answers=answers,
                     progress=None if self.progress is None else stages.report_solve,
                 )
@@ -394,9 +395,12 @@ def order_of_search(strategy: Strategy) -> tuple[bool, tuple[bool, bool, bool, i
 
 
 def _choose_rival(
-    preference: Preference, champion: Answer | None, strategy: Strategy, rival: Rival | None
+    preference: Preference, rival: Rival | None, champion: Answer | None, strategy: Strategy
 ) -> Rival | None:
-    """Return what a strategy must beat; None without parameters, where evaluating is as fast as comparing."""
+    """Return what a strategy must beat: ``rival`` or, where only the first answer counts, the champion so far.
+
+    None for a strategy without parameters, where evaluating is as fast as comparing.
+    """
     if not strategy.parameter_names:
         return None
     if champion is None:
@@ -405,5 +409,5 @@ def _choose_rival(
     return rival if rival is not None and rival.key <= best.key else best
 
 
-def _name_closed_forms() -> tuple[str, ...]:
-    return tuple(name for name, strategy in all_strategies().items() if strategy.is_closed_form)
+def _name_closed_forms(strategies: Iterable[Strategy]) -> tuple[str, ...]:
+    return tuple(strategy.name for strategy in strategies if strategy.is_closed_form)

@@ -20,10 +20,9 @@ from ckptplan.model.prediction import Totals
 from ckptplan.model.record import Parameters
 from ckptplan.model.split import Choice, Where
 from ckptplan.model.step_costs import StepCosts
-from ckptplan.recursion.disk_revolve import find_segments
-from ckptplan.recursion.periodic import find_periods
 from ckptplan.recursion.pricing import MOST_PLAYED_IN_ALL, is_played, least_seconds_of, memory_variants
-from ckptplan.recursion.problem import ActionCosts, Family, Problem, SolvedProblem, as_family, bound_by_tapes
+from ckptplan.recursion.problem import ActionCosts, Family, Problem, SolvedProblem, as_family
+from ckptplan.recursion.segments import find_periods, find_segments
 from ckptplan.recursion.solver import list_rungs, solve
 from ckptplan.recursion.tree import Decision, Part, Tree, UnitSizes, grow_tree
 from ckptplan.schedule.actions import Action
@@ -370,15 +369,7 @@ def _make_problem(costs: StepCosts, budget: Budget, *, remote: bool = True, mess
 
 def _bound_by_memory(costs: StepCosts, budget: Budget) -> float:
     """Return the least seconds that any schedule adds, even if all its transfers are hidden."""
-    if budget.local_bytes is None:
-        return costs.chunk_seconds
-    return bound_by_tapes(
-        steps=costs.steps,
-        units=max(0, budget.local_bytes - costs.resident_bytes),
-        tape=costs.tape_bytes,
-        recompute=costs.recompute_seconds,
-        chunk=costs.chunk_seconds,
-    )
+    return _make_problem(costs, budget, remote=False).bound_by_memory()
 
 
 STRATEGIES = (Optimal(),)

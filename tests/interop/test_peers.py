@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from ckptplan.recursion.classical import SingleTape
-from ckptplan.recursion.disk_revolve import choose_segments
+from ckptplan.recursion.segments import choose_segments
 from ckptplan.recursion.tree import UnitSizes
 
 DISK = peer.StorageType.DISK

@@ -15,8 +15,8 @@ from ckptplan.cost.case import Case
 from ckptplan.model.budget import Budget
 from ckptplan.model.step_costs import StepCosts
 from ckptplan.recursion import table_problem
-from ckptplan.recursion.disk_revolve import find_segments
 from ckptplan.recursion.pricing import tally
+from ckptplan.recursion.segments import find_segments
 from ckptplan.search.question import Question
 from ckptplan.strategies.answer import Answer
 from ckptplan.studies.pareto import StrategyFront, trace_fronts

@@ -13,10 +13,9 @@ from ckptplan.cost.exact import overhead
 from ckptplan.model.budget import Budget
 from ckptplan.model.goal import ObjectiveName
 from ckptplan.model.step_costs import StepCosts
-from ckptplan.recursion.disk_revolve import deal_steps, find_segments
-from ckptplan.recursion.periodic import find_periods, make_period_tree
 from ckptplan.recursion.problem import Family
 from ckptplan.recursion.revolve import make_revolve_tree
+from ckptplan.recursion.segments import deal_steps, find_periods, find_segments, make_period_tree
 from ckptplan.recursion.tree import Tree
 from ckptplan.schedule.simulator import play
 from ckptplan.strategies.optimal import find_reread

@@ -12,8 +12,8 @@ from ckptplan.model.budget import Budget
 from ckptplan.model.record import Parameters
 from ckptplan.model.workload import ACTION_TIMES
 from ckptplan.recursion import revolve
-from ckptplan.recursion.disk_revolve import choose_segments, find_segments
 from ckptplan.recursion.growing import count_chunks, growth_ratio, list_chunk_ends
+from ckptplan.recursion.segments import choose_segments, find_segments
 from ckptplan.strategies.registry import closed_form_of
 from tests.support import CLOSED, ask, one_cost, plain_costs
 
