@@ -15,19 +15,20 @@ equally many pieces, runs and loads. Otherwise it is the cost of a schedule.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import lru_cache, partial
 from math import inf
 
 import numpy as np
 
+from ckptplan.model.progress import Progress
 from ckptplan.model.split import Choice, Where
 from ckptplan.recursion import revolve
-from ckptplan.recursion.problem import FREE, ActionCosts, Candidate, Problem, SolvedProblem
+from ckptplan.recursion.problem import Candidate, Problem, SolvedProblem
 from ckptplan.recursion.revolve import binomial_decision, make_revolve_tree
 from ckptplan.recursion.table_problem import TableProblem
-from ckptplan.recursion.tables import Values
+from ckptplan.recursion.tables import PartValues, Values
 from ckptplan.recursion.tree import Decision, Part, UnitSizes, grow_tree
 
 #: Longest sequence of the classical case; the work rises with T^2, with a small constant.
@@ -44,52 +45,22 @@ def is_classical(*, units: int, sizes: UnitSizes) -> bool:
     return sizes.tape <= units < 2 * sizes.tape and sizes.state <= sizes.tape
 
 
-class SingleTape:
-    """Values of parts with all units.
+class SingleTape(PartValues):
+    """Values of parts with all units; ``unstored``, ``local`` and ``remote`` have shape (steps + 1,)."""
 
-    Arguments:
-        steps: T, the longest part.
-        units: units of local memory.
-        sizes: units of a state and of a tape.
-        recompute: cost of running a step again.
-        write: cost of writing a state to remote memory; if infinite, remote memory is not used.
-        read: cost of reading a state from remote memory.
-        actions: what actions cost besides their steps.
-        progress: called with the work done and the total work.
-
-    ``unstored``, ``local`` and ``remote`` have shape (steps + 1,).
-    """
-
-    def __init__(
-        self,
-        *,
-        steps: int,
-        units: int,
-        sizes: UnitSizes,
-        recompute: float,
-        write: float,
-        read: float,
-        actions: ActionCosts = FREE,
-        progress: Callable[[int, int], None] | None = None,
-    ) -> None:
-        self.steps, self.units, self.sizes = steps, units, sizes
-        self.recompute, self.write, self.read = recompute, write, read
-        self.actions, self.hold = actions, actions.hold(write=write, read=read)
-        self.slots = (units - sizes.tape) // sizes.state
-        lengths = np.arange(steps + 1)
+    def _fill(self, progress: Progress | None) -> None:
+        last = self.steps
+        self.slots = (self.units - self.sizes.tape) // self.sizes.state
+        lengths = np.arange(last + 1)
         recomputed, saves = revolve.count_at(lengths, chunk=np.array([1]), slots=np.array([self.slots]))
-        a, k, s, back = actions
+        a, k, s, load = self.actions
         #: owned(t), the first state in one of the slots; saturated counts become infinite.
-        self.local = np.where(recomputed >= revolve.MOST, np.inf, recomputed * recompute)
-        if any(actions):
+        self.local = np.where(recomputed >= revolve.MOST, np.inf, recomputed * self.recompute)
+        if any(self.actions):
             pieces = np.maximum(lengths - 1, 0)
-            self.local += pieces * (a + back) + lengths * k + np.maximum(saves - 1, 0) * s
-        self.unstored, self.remote = np.zeros(steps + 1), np.zeros(steps + 1)
-        self._fill(progress)
-
-    def _fill(self, progress: Callable[[int, int], None] | None) -> None:
-        last, local = self.steps, self.local.tolist()
-        a, k, s, _ = self.actions
+            self.local += pieces * (a + load) + lengths * k + np.maximum(saves - 1, 0) * s
+        self.unstored, self.remote = np.zeros(last + 1), np.zeros(last + 1)
+        local = self.local.tolist()
         back, hold = a + self.read, self.hold
         rests = np.full(last + 1, np.inf)  # free(t - y), in the order of descending t - y
         rests[last] = 0

@@ -23,13 +23,13 @@ sum of (R2), whose least value is known.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
 from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 from ckptplan.cost.arrays import SUM_ROUNDING
+from ckptplan.model.progress import Progress
 from ckptplan.model.split import Choice, Where
 from ckptplan.recursion.problem import FREE, ActionCosts
 from ckptplan.recursion.tree import Decision, Part, UnitSizes
@@ -45,8 +45,8 @@ _FEW = 1 / 8
 CELLS = 5 * 10**6
 
 
-class Tables:
-    """Values of every part of up to ``steps`` steps and ``units`` units; infinite if it cannot be reversed.
+class PartValues:
+    """The least costs of the parts of a sequence beyond the first run of their steps, and how they come about.
 
     Arguments:
         steps: T, the longest part.
@@ -57,8 +57,6 @@ class Tables:
         read: cost of reading a state from remote memory.
         actions: what actions cost besides their steps.
         progress: called with the work done and the total work.
-
-    ``unstored``, ``local``, ``remote`` and ``chunk`` have shape (steps + 1, units + 1).
     """
 
     def __init__(
@@ -71,20 +69,24 @@ class Tables:
         write: float,
         read: float,
         actions: ActionCosts = FREE,
-        progress: Callable[[int, int], None] | None = None,
+        progress: Progress | None = None,
     ) -> None:
         self.steps, self.units, self.sizes = steps, units, sizes
         self.recompute, self.write, self.read = recompute, write, read
         self.actions = actions
         #: The cost of a local copy of a state that is due to be read from remote memory.
         self.hold = actions.hold(write=write, read=read)
-        shape = (steps + 1, units + 1)
-        self.unstored = np.full(shape, _INFINITE)
-        self.local = np.full(shape, _INFINITE)
-        self.remote = np.full(shape, _INFINITE)
-        self.chunk = np.full(shape, _INFINITE)
-        self.unstored[0] = self.local[0] = self.remote[0] = self.chunk[0] = 0
         self._fill(progress)
+
+    def _fill(self, progress: Progress | None) -> None:
+        raise NotImplementedError
+
+
+class Tables(PartValues):
+    """Values of every part of up to ``steps`` steps and ``units`` units; infinite if it cannot be reversed.
+
+    ``unstored``, ``local``, ``remote`` and ``chunk`` have shape (steps + 1, units + 1).
+    """
 
     def narrow(self, units: int) -> Tables:
         """Return the tables for at most ``units`` units: a view of these, with the same values, or these.
@@ -107,9 +109,13 @@ class Tables:
         table = {Where.UNSTORED: self.unstored, Where.LOCAL: self.local, Where.REMOTE: self.remote}[part.where]
         return float(table[part.steps, part.units])
 
-    def _fill(self, progress: Callable[[int, int], None] | None) -> None:
+    def _fill(self, progress: Progress | None) -> None:
         state, tape = self.sizes
         width, last = self.units + 1, self.steps
+        self.unstored, self.local, self.remote, self.chunk = (
+            np.full((last + 1, width), _INFINITE) for _ in range(4)
+        )
+        self.unstored[0] = self.local[0] = self.remote[0] = self.chunk[0] = 0
         has_remote = self.write < _INFINITE
         # A split at y leaves a rest of t - y steps, stored in descending order, and a head of y steps.
         rests, heads_local = (np.full((last + 1, width), _INFINITE) for _ in range(2))
