@@ -117,11 +117,6 @@ def count_sweeps_at(pieces: Integers, *, slots: Integers) -> Integers:
     return sweeps
 
 
-def count_recomputed_at(steps: Integers, *, chunk: Integers, slots: Integers) -> Integers:
-    """Return ``count_recomputed`` for arrays that broadcast; counts saturate at 2**62."""
-    return count_at(steps, chunk=chunk, slots=slots)[0]
-
-
 def count_at(steps: Integers, *, chunk: Integers, slots: Integers) -> tuple[Integers, Integers]:
     """Return ``count_recomputed`` and ``count_saves`` for arrays that broadcast.
 

@@ -20,7 +20,8 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Iterator
 from functools import partial
-from math import gcd
+from math import gcd, inf
+from typing import Any
 
 import numpy as np
 
@@ -28,64 +29,45 @@ from ckptplan.model.budget import Budget
 from ckptplan.model.progress import Progress
 from ckptplan.model.split import Choice, Where
 from ckptplan.model.step_costs import StepCosts
-from ckptplan.recursion.problem import FREE, ActionCosts, Candidate, as_family
+from ckptplan.recursion.problem import ActionCosts, Candidate, as_family
 from ckptplan.recursion.table_problem import WORK
-from ckptplan.recursion.tables import CELLS, Splits, Values, shift
+from ckptplan.recursion.tables import CELLS, PartValues, Splits, Values, shift
 from ckptplan.recursion.tree import Decision, Forest, Part, UnitSizes
 from ckptplan.strategies.answer import Answer
 from ckptplan.strategies.solved import IsBeaten, Rung, Solved, Task
 
 
-class Memorisation:
-    """Least cost beyond the first sweep of every part whose first state is in a local slot, for all units.
+class Memorisation(PartValues):
+    """Values of parts whose first state is in a local slot: ``local`` is C and ``chunk`` is G, for all units.
 
-    Arguments:
-        steps: T, the longest part.
-        units: the most units of free local memory.
-        sizes: units of a state and of a tape.
-        hidden: whether hidden states may be memorised.
-        internal: whether internal states (tapes) may be memorised.
-        recompute: cost of running a step again.
-        actions: what actions cost besides their steps.
-        progress: called with the work done and the total work.
-
-    ``local`` is C and ``chunk`` is G; both have shape (steps + 1, units + 1).
+    Hidden states are memorised if ``hidden``, internal ones (tapes) if ``internal``. Both tables have shape
+    (steps + 1, units + 1).
     """
 
-    def __init__(
-        self,
-        *,
-        steps: int,
-        units: int,
-        sizes: UnitSizes,
-        hidden: bool,
-        internal: bool,
-        recompute: float = 1.0,
-        actions: ActionCosts = FREE,
-        progress: Progress | None = None,
-    ) -> None:
-        self.steps, self.units, self.sizes = steps, units, sizes
+    def __init__(self, *, hidden: bool, internal: bool, **job: Any) -> None:
         self.hidden, self.internal = hidden, internal
-        self.recompute, self.actions = recompute, actions
-        state, tape = sizes
-        shape = (steps + 1, units + 1)
+        super().__init__(write=inf, read=inf, **job)
+
+    def _fill(self, progress: Progress | None) -> None:
+        steps, (state, tape) = self.steps, self.sizes
+        shape = (steps + 1, self.units + 1)
         self.local, self.chunk = np.full(shape, np.inf), np.full(shape, np.inf)
         rests, heads = np.full(shape, np.inf), np.full(shape, np.inf)
         splits = Splits(rests, heads)
-        a, k, s, back = actions
+        a, k, s, back = self.actions
         for t in range(1, steps + 1):
             local, chunk, rest = self.local[t], self.chunk[t], rests[steps - t]
             if t == 1:
                 chunk[tape:] = 0
-            elif internal:
+            elif self.internal:
                 np.copyto(chunk, shift(self._after_step(t - 1), tape))
             np.copyto(local, shift(chunk + k, -state))
             if t > 1:
                 np.minimum(local, splits.least(t), out=local)
-            np.add(local, t * recompute + (a + back), out=heads[t])
-            if hidden:
+            np.add(local, t * self.recompute + (a + back), out=heads[t])
+            if self.hidden:
                 np.copyto(rest, shift(local + s, state))
-            if internal or t == 1:
+            if self.internal or t == 1:
                 np.minimum(rest, chunk + k, out=rest)
             if progress is not None and t % 64 == 0:
                 progress(t * t, steps * steps)

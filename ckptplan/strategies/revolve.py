@@ -62,7 +62,7 @@ class Revolve(ClosedForm):
         if steps < 2**31:
             # No step runs again T times, so T^2 bounds the count.
             return useful
-        again = revolve.count_recomputed_at(np.array([steps]), chunk=high["chunk_size"], slots=high["nb_local"])
+        again, _ = revolve.count_at(np.array([steps]), chunk=high["chunk_size"], slots=high["nb_local"])
         admitted: npt.NDArray[np.bool_] = (again < revolve.MOST) & useful
         return admitted
 
