@@ -192,7 +192,9 @@ def _binomial_candidates(job: TableProblem, counts: list[int]) -> Iterator[Candi
     steps = job.problem.steps
     for slots in counts:
         recomputed = revolve.count_recomputed(steps, chunk=1, slots=slots)
-        if recomputed < revolve.MOST and revolve.is_listable(steps, slots):
+        if recomputed >= revolve.MOST or slots < 1:
+            continue
+        if revolve.is_listable(steps, slots=slots, sweeps=revolve.least_sweeps(steps, slots)):
             yield Candidate(
                 extra=_binomial_extra(steps, slots, job.problem),
                 local_bytes=slots * job.problem.state_bytes + job.problem.tape_bytes,

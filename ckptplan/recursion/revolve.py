@@ -24,11 +24,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import comb
+from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
-from ckptplan.cost.arrays import Integers
+from ckptplan.cost.arrays import Integers, Quantity
 from ckptplan.model.split import Choice, Where
 from ckptplan.recursion.tree import Decision, Part, Tree, UnitSizes, grow_tree
 
@@ -64,15 +64,9 @@ def least_sweeps(pieces: int, slots: int) -> int:
 _DECISIONS = 200_000
 
 
-def is_listable(pieces: int, slots: int) -> bool:
-    """Return whether the schedule has few enough distinct parts to list their decisions in a plan."""
-    return slots >= 1 and min(slots, pieces) * least_sweeps(pieces, slots) <= _DECISIONS
-
-
-def has_few_decisions(pieces: Integers, *, slots: Integers, sweeps: Integers) -> npt.NDArray[np.bool_]:
-    """Return ``is_listable`` for arrays, for known sweeps."""
-    few: npt.NDArray[np.bool_] = np.minimum(slots, pieces) * sweeps <= _DECISIONS
-    return few
+def is_listable(pieces: Quantity, *, slots: Quantity, sweeps: Quantity) -> Any:
+    """Return whether a schedule has few enough distinct parts to list their decisions in a plan."""
+    return np.minimum(slots, pieces) * sweeps <= _DECISIONS
 
 
 def split(pieces: int, slots: int) -> int:

@@ -198,7 +198,7 @@ def find_segments(costs: StepCosts, budget: Budget) -> Family:
     slots, segments = _combine(costs, most=most, room=min(room, steps - 1))
     cost = _price_segments(segments, slots, costs)
     keeps = cost.within(budget) & (segments.recomputed_steps <= _COUNTABLE)
-    keeps &= revolve.has_few_decisions(segments.longest, slots=slots, sweeps=segments.runs)
+    keeps &= revolve.is_listable(segments.longest, slots=slots, sweeps=segments.runs)
     slots, segments = slots[keeps], Segments(*(column[keeps] for column in segments))
 
     def build(place: int) -> Tree:
@@ -409,7 +409,7 @@ def _is_countable(settings: Settings, *, steps: int) -> npt.NDArray[np.bool_]:
     recomputed = number * (length + again.max(axis=0).astype(np.float64))
     period, slots = settings.period, settings.slots
     sweeps = revolve.count_sweeps_at(period, slots=slots)
-    listed = revolve.has_few_decisions(period, slots=slots, sweeps=sweeps)
+    listed = revolve.is_listable(period, slots=slots, sweeps=sweeps)
     countable: npt.NDArray[np.bool_] = (recomputed < revolve.MOST) & listed
     return countable
 

@@ -13,19 +13,15 @@ compare the result with brute force (tests/laws/test_search.py).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from ckptplan.model.goal import Model
 from ckptplan.model.record import Parameters
-from ckptplan.model.step_costs import StepCosts
-from ckptplan.search.boxes import Boxes, BoxProblem, Limits, Mask, join_boxes, list_corners, list_points
-from ckptplan.search.objective import Key, Objective, Rival
-from ckptplan.strategies.closed_form import ClosedForm
+from ckptplan.search.boxes import Boxes, BoxProblem, Mask, join_boxes, list_corners, list_points
+from ckptplan.search.objective import Key, Rival
 
 #: Boxes are cut into two or more parts, as long as there are no more parts than this.
 _FEW_BOXES = 512
@@ -65,35 +61,19 @@ class BestSetting:
 
 
 def find_best_setting(
-    strategy: ClosedForm,
-    *,
-    costs: StepCosts,
-    limits: Limits,
-    objective: Objective,
-    model: Model = "exact",
-    effort: SearchEffort | None = None,
-    rival: Rival | None = None,
+    problem: BoxProblem, *, effort: SearchEffort | None = None, rival: Rival | None = None
 ) -> BestSetting | None:
-    """Return the optimum of ``strategy`` within ``limits``, None if nothing fits or beats ``rival``.
+    """Return the optimum of a closed form within its limits, None if nothing fits or beats ``rival``.
 
     Ties go to the smaller parameters. Raises InputError if the strategy lacks the cost model.
-
-    Arguments:
-        strategy: the closed form to search.
-        costs: the costs of the elementary actions.
-        limits: the limits that a setting must keep.
-        objective: gives the key by which settings are ranked.
-        model: the cost model, 'exact' or 'paper'.
-        effort: how the search works.
-        rival: what a setting must beat.
     """
-    start = strategy.candidates(costs=costs, budget=limits.budget)
+    names = problem.strategy.parameter_names
+    start = problem.strategy.candidates(costs=problem.costs, budget=problem.limits.budget)
     if start is None:
         return None
     effort = effort or SearchEffort()
-    problem = BoxProblem(strategy=strategy, costs=costs, model=model, objective=objective, limits=limits)
     boxes = Boxes.whole(start)
-    best = beaten = None if rival is None else rival.best(strategy.parameter_names)
+    best = beaten = None if rival is None else rival.best(names)
     if beaten is not None and not _may_improve(boxes, problem, beaten):
         return None
     if boxes.volume() > effort.few_points:
@@ -122,27 +102,19 @@ def find_best_setting(
         boxes = rest.take(chosen)
         alive[chosen] = False
         waiting = (rest.take(alive), tuple(column[alive] for column in keys))
-    return None if best is None or best is beaten else _make_best_setting(best, least, strategy.parameter_names)
+    return None if best is None or best is beaten else _make_best_setting(best, least, names)
 
 
 #: A cache of searches, for the points of a sweep that differ only in transfers.
 cached_best_setting = lru_cache(maxsize=512)(find_best_setting)
 
 
-def find_setting(
-    strategy: ClosedForm,
-    *,
-    costs: StepCosts,
-    limits: Limits,
-    objective: Objective,
-    model: Model,
-    rival: Rival | None,
-) -> BestSetting | None:
+def find_setting(problem: BoxProblem, *, rival: Rival | None) -> BestSetting | None:
     """Return ``find_best_setting`` from a cache if nothing moves, so that transfer costs do not matter."""
-    wishes: dict[str, Any] = {"limits": limits, "objective": objective, "model": model, "rival": rival}
-    if strategy.moves_states or model != "exact":
-        return find_best_setting(strategy, costs=costs, **wishes)
-    return cached_best_setting(strategy, costs=costs.model_copy(update=_NOTHING_MOVES), **wishes)
+    if problem.strategy.moves_states or problem.model != "exact":
+        return find_best_setting(problem, rival=rival)
+    costs = problem.costs.model_copy(update=_NOTHING_MOVES)
+    return cached_best_setting(replace(problem, costs=costs), rival=rival)
 
 
 _NOTHING_MOVES = {"write_seconds": 0.0, "read_seconds": 0.0, "message_seconds": 0.0}

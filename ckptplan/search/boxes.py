@@ -154,7 +154,7 @@ class BoxProblem:
 
     strategy: ClosedForm
     costs: StepCosts
-    model: Model
+    model: Model = "exact"
     objective: Objective
     limits: Limits
 

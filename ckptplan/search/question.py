@@ -18,7 +18,7 @@ from ckptplan.model.goal import Goal
 from ckptplan.model.progress import Progress, StagedProgress
 from ckptplan.model.step_costs import StepCosts
 from ckptplan.search.best_setting import find_least, find_setting
-from ckptplan.search.boxes import Limits
+from ckptplan.search.boxes import BoxProblem, Limits
 from ckptplan.search.objective import (
     TIME_FIRST,
     FirstOnly,
@@ -329,14 +329,14 @@ class Question:
         return self._adopt_best(strategy, own, objective, answers=answers)
 
     def _search(self, strategy: ClosedForm, objective: Objective, *, rival: Rival | None) -> Answer | None:
-        best = find_setting(
-            strategy,
+        problem = BoxProblem(
+            strategy=strategy,
             costs=self.costs,
             limits=self.limits,
             objective=objective,
             model=self.goal.model,
-            rival=rival,
         )
+        best = find_setting(problem, rival=rival)
         if best is None:
             return None
         tie = f"thousands of settings tie; this one is proved within {best.gap:.1g} of the best"

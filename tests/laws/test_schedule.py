@@ -9,7 +9,7 @@ from ckptplan.model.record import Parameters
 from ckptplan.model.step_costs import StepCosts
 from ckptplan.schedule.simulator import IllegalAction, play
 from ckptplan.search.best_setting import find_best_setting
-from ckptplan.search.boxes import Limits
+from ckptplan.search.boxes import BoxProblem, Limits
 from ckptplan.search.objective import least_time
 from ckptplan.strategies.protocol import Strategy
 from tests.support import CLOSED, changed, plain_costs, setting_of, step_costs
@@ -86,7 +86,10 @@ def test_law_2_a_plan_that_fits_keeps_its_budget_at_every_action(
     costs = changed(costs, overlaps_compute=overlaps)
     budget = Budget(local_bytes=costs.resident_bytes + local, remote_bytes=remote)
     for strategy in CLOSED.values():
-        best = find_best_setting(strategy, costs=costs, limits=Limits(budget=budget), objective=least_time)
+        limits = Limits(budget=budget)
+        best = find_best_setting(
+            BoxProblem(strategy=strategy, costs=costs, limits=limits, objective=least_time)
+        )
         if best is None:
             continue
 

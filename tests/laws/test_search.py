@@ -8,7 +8,7 @@ from ckptplan.model.budget import Budget
 from ckptplan.model.goal import Model, ObjectiveName
 from ckptplan.model.step_costs import StepCosts
 from ckptplan.search.best_setting import SearchEffort, find_best_setting
-from ckptplan.search.boxes import Limits
+from ckptplan.search.boxes import BoxProblem, Limits
 from ckptplan.search.objective import Knee, Objective, least_memory, least_remote_memory, least_time
 from tests.support import CLOSED, ask, brute_force, changed, plain_costs, step_costs
 
@@ -51,14 +51,8 @@ def test_search_equals_brute_force(
     models: tuple[Model, ...] = ("exact", "paper") if strategy.printed else ("exact",)
     for model in models:
         expected = brute_force(strategy, costs=costs, limits=within, objective=objective, model=model)
-        found = find_best_setting(
-            strategy,
-            costs=costs,
-            limits=within,
-            objective=objective,
-            model=model,
-            effort=effort,
-        )
+        problem = BoxProblem(strategy=strategy, costs=costs, limits=within, objective=objective, model=model)
+        found = find_best_setting(problem, effort=effort)
         assert (None if found is None else (*found.key, *found.parameters.values())) == expected
 
 
@@ -71,9 +65,8 @@ def test_every_sequence_length_up_to_64(steps: int) -> None:
             within = Limits(budget=Budget(local_bytes=local_bytes))
             for objective in (least_time, least_memory):
                 expected = brute_force(strategy, costs=costs, limits=within, objective=objective, model="exact")
-                found = find_best_setting(
-                    strategy, costs=costs, limits=within, objective=objective, effort=SearchEffort(few_points=1)
-                )
+                problem = BoxProblem(strategy=strategy, costs=costs, limits=within, objective=objective)
+                found = find_best_setting(problem, effort=SearchEffort(few_points=1))
                 assert (None if found is None else (*found.key, *found.parameters.values())) == expected
 
 
@@ -83,12 +76,14 @@ def test_long_sequences_are_answered_and_kept_within_the_budget(steps: int, unit
     costs = plain_costs(steps, recompute_seconds=0.1, write_seconds=20.0, read_seconds=20.0)
     within = Limits(budget=Budget(local_bytes=units * 10))
     for strategy in CLOSED.values():
-        found = find_best_setting(strategy, costs=costs, limits=within, objective=least_time)
+        problem = BoxProblem(strategy=strategy, costs=costs, limits=within, objective=least_time)
+        found = find_best_setting(problem)
         if found is not None:
             cost = strategy.cost(found.parameters, costs=costs)
             assert cost.local_peak_bytes[0] <= units * 10
             assert (cost.seconds[0], cost.local_peak_bytes[0]) == found.key[:2]
-    best = find_best_setting(CLOSED["remote"], costs=costs, limits=within, objective=least_time)
+    remote = BoxProblem(strategy=CLOSED["remote"], costs=costs, limits=within, objective=least_time)
+    best = find_best_setting(remote)
     assert best is not None
     assert best.parameters.chunk_size == units
 
@@ -102,7 +97,8 @@ def test_a_search_that_gives_up_tells_by_how_much_it_may_be_wrong(
     within = data.draw(limits(costs), label="limits")
     expected = brute_force(strategy, costs=costs, limits=within, objective=objective, model="exact")
     hasty = SearchEffort(few_points=1, at_once=1, exact_boxes=5)
-    found = find_best_setting(strategy, costs=costs, limits=within, objective=objective, effort=hasty)
+    problem = BoxProblem(strategy=strategy, costs=costs, limits=within, objective=objective)
+    found = find_best_setting(problem, effort=hasty)
     assert (found is None) == (expected is None)
     if found is not None and expected is not None:
         assert found.key[0] - expected[0] <= found.gap * abs(found.key[0]) * (1 + 1e-9)
