@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import numpy as np
 import numpy.typing as npt
@@ -226,31 +226,26 @@ class Hierarchical(ClosedForm):
     def actions(self, parameters: Parameters, *, steps: int, splits: Splits = None) -> Iterator[Action]:
         chunk, slots = parameters["chunk_size"], parameters["nb_local"]
         ends = cut_range(0, steps, chunk)
-        starts = _starts(ends, chunk)
+        starts = [max(0, end - chunk) for end in ends]
         away = max(0, len(ends) - slots)
         # Batch b holds the checkpoints from number batches[b] - slots (or 0) to batches[b]; ragged first.
         batches = range(away - (ceil_div(away, slots) - 1) * slots, away + 1, slots) if away else range(0)
-        for number, end in enumerate(ends):
-            yield Save(max(0, end - chunk), Tier.LOCAL)
-            if number + 1 in batches:
-                yield Transfer(tuple(starts(number + 1 - slots, number + 1)), Tier.LOCAL, Tier.REMOTE)
-            yield Advance(max(0, end - chunk), end)
+        for number, (start, end) in enumerate(zip(starts, ends, strict=True), start=1):
+            yield Save(start, Tier.LOCAL)
+            if number in batches:
+                yield Transfer(tuple(starts[max(0, number - slots) : number]), Tier.LOCAL, Tier.REMOTE)
+            yield Advance(start, end)
         last = ends[-1] if ends else 0
         yield Record(last, steps)
         yield Backward(last, steps)
         for number in range(len(ends), 0, -1):
             if number in batches:
-                yield Transfer(tuple(starts(number - slots, number)), Tier.REMOTE, Tier.LOCAL)
-            start, end = max(0, ends[number - 1] - chunk), ends[number - 1]
+                yield Transfer(tuple(starts[max(0, number - slots) : number]), Tier.REMOTE, Tier.LOCAL)
+            start, end = starts[number - 1], ends[number - 1]
             yield Load(start, Tier.LOCAL)
             yield Free(start, Tier.LOCAL)
             yield Record(start, end)
             yield Backward(start, end)
-
-
-def _starts(ends: range, chunk: int) -> Callable[[int, int], Iterator[int]]:
-    """Return a function that yields the checkpoints numbered from ``low`` (at least 0) to ``high``."""
-    return lambda low, high: (max(0, end - chunk) for end in ends[max(0, low) : high])
 
 
 STRATEGIES = (Remote(), Hierarchical())
