@@ -45,6 +45,9 @@ def pareto(
         option("--at", "SIZE", "Pick the best plan within this local memory.", parser=parse_bytes),
     ] = None,
     picture: PictureOptions,
+    plot_all: Annotated[
+        bool, typer.Option("--plot-all", help="Draw strategies in colour that are best nowhere, too.")
+    ] = False,
     html: Html = None,
     bounds: FrontOptions,
     output: OutputOptions,
@@ -77,11 +80,11 @@ def pareto(
     if picture.plot:
         from ckptplan.report.front_plot import draw_front
 
-        picture.draw(lambda size: draw_front(front, size))
+        picture.draw(lambda size: draw_front(front, size, every=plot_all))
     if html:
         from ckptplan.report.html.pages import make_front_page
 
-        write_page(html, lambda: make_front_page(FrontView(front)))
+        write_page(html, lambda: make_front_page(FrontView(front), every=plot_all))
 
 
 def _find_front(job: JobOptions, bounds: FrontOptions, at: int | None) -> ParetoFront:

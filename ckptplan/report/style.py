@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Mapping
+import textwrap
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from ckptplan.errors import InputError
 from ckptplan.storage.files import write_bytes
 from ckptplan.strategies.registry import all_strategies, strategy_of
+from ckptplan.wording import escape_controls
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -188,11 +190,39 @@ def styled(size: Size = PAGE) -> Any:
     return mpl.rc_context(style)
 
 
-def measure_text() -> float:
-    """Return the size of the text of the picture that is being made, in points."""
-    from matplotlib import rcParams
+def set_title(figure: Figure, *lines: str) -> int:
+    """Write lines over a figure, broken to its width; the layout leaves room for them. Returns their number."""
+    from matplotlib.text import Text
 
-    return float(rcParams["font.size"])
+    edge = 0.04 * figure.dpi
+    broken: list[str] = []
+    for line in map(escape_controls, lines):
+        wide = Text(0, 0, line, figure=figure, parse_math=False).get_window_extent().width
+        # Some characters are wider than others of the same line.
+        fitting = int(0.95 * len(line) * (figure.bbox.width - 2 * edge) / wide)
+        broken += textwrap.wrap(line, max(1, fitting), max_lines=3, placeholder="…", break_on_hyphens=False)
+    figure.suptitle("\n".join(broken), x=edge / figure.bbox.width, ha="left", parse_math=False)
+    return len(broken)
+
+
+def set_legend(figure: Figure, handles: Sequence[Any], size: Size) -> None:
+    """Put a legend below a figure, in as many columns as its width has room for.
+
+    A picture that takes the height that it needs grows by that of the legend.
+    """
+    if not handles:
+        return
+    for columns in range(min(5, len(handles)), 0, -1):
+        legend = figure.legend(
+            handles=list(handles), loc="outside lower left", ncols=columns, handlelength=2.4,
+            columnspacing=1.2, borderaxespad=0.2,
+        )  # fmt: skip
+        extent = legend.get_window_extent()
+        if columns == 1 or extent.width <= figure.bbox.width:
+            break
+        legend.remove()
+    if size.height is None:
+        figure.set_figheight(figure.get_figheight() + extent.height / figure.dpi)
 
 
 def picture_format(path: str, *, option: str) -> str:

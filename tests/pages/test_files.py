@@ -22,8 +22,8 @@ from ckptplan.report.blocks import Paragraph, Table
 from ckptplan.report.front import FrontView
 from ckptplan.report.html.page import Page, Section, encode_data
 from ckptplan.report.html.pages import make_front_page, make_sensitivity_page
-from ckptplan.report.html.sketch import Detail, TooLongToDraw, sketch_schedule
 from ckptplan.report.sensitivity import SensitivityView
+from ckptplan.report.sketch import Detail, TooLongToDraw, sketch_schedule
 from ckptplan.schedule.timeline import Event
 from ckptplan.units import format_bytes
 from tests.security.program import run_all

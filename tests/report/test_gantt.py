@@ -11,6 +11,7 @@ import ckptplan
 from ckptplan import InputError, Plan
 from ckptplan.report import gantt, style
 from ckptplan.report.gantt import Gantt
+from ckptplan.report.sketch import Detail
 from ckptplan.schedule.actions import Action, Advance, Backward, Free, Load, Record, Save, Tier
 from ckptplan.schedule.simulator import play
 from tests.support import plain_costs, small_plan
@@ -111,13 +112,13 @@ def test_tapes_that_are_consumed_in_parts_are_held_until_their_part_is() -> None
         costs=plain_costs(4),
         sink=picture.add,
     )
-    assert picture._held_tapes == [
+    assert picture._tapes == [
         [(3.0, 3), (4.0, 4), (4.0, 4), (6.0, 3)],
         [(2.0, 2), (3.0, 3), (6.0, 3), (8.0, 2)],
         [(8.0, 0), (10.0, 2), (10.0, 2), (14.0, 0)],
     ]
-    assert picture._checkpoints == {local: [((0.0, 0), (8.0, 0))]}
-    assert not picture._tapes
+    assert picture._checkpoints == {local: [[(0.0, 0), (8.0, 0)]]}
+    assert not picture._open_tapes
     assert not picture._stored
 
 
@@ -128,7 +129,8 @@ def test_states_that_move_in_one_message_are_followed(tmp_path: Path) -> None:
     picture = Gantt(plan, resident_bytes=0)
     trace = ckptplan.simulate(plan, sink=picture.add)
     assert len(picture._checkpoints[Tier.REMOTE]) == trace.remote_writes
-    assert len(picture._bars["write"]) == trace.remote_writes
+    bars = picture.finish(Detail()).bars
+    assert sum(kind == "write" for kind, *_ in bars) == trace.remote_writes
     assert not picture._stored
 
 
@@ -140,27 +142,24 @@ def test_local_memory_rises_and_falls_with_the_tapes(tmp_path: Path) -> None:
     half, end = trace.seconds / 2, trace.seconds
     expected = [(0.0, 222_144), (0.0, 222_144), (half, trace.local_peak_bytes)]
     expected += [(half, trace.local_peak_bytes), (end, 222_144)]
-    assert [local for _, local, _ in picture._memory] == [local for _, local in expected]
-    assert [time for time, _, _ in picture._memory] == pytest.approx([time for time, _ in expected])
+    memory = picture.finish(Detail()).memory
+    assert [local for _, local, _ in memory] == [local for _, local in expected]
+    assert [time for time, _, _ in memory] == pytest.approx([time for time, _ in expected])
     drawn(plan, tmp_path / "p.png")
 
 
 def test_a_run_goes_down_and_a_backward_goes_up() -> None:
     """Cells of single steps, or the outline of the staircase that they make; backward from the last step."""
-    cell = [(2.0, 5), (3.0, 5), (3.0, 6), (2.0, 6)]
-    assert gantt._shapes("forward", (2.0, 4.0, 5, 7), cells=True) == [
-        cell,
-        [(3.0, 6), (4.0, 6), (4.0, 7), (3.0, 7)],
-    ]
-    assert gantt._shapes("backward", (2.0, 4.0, 5, 7), cells=True) == [
-        [(3.0, 5), (4.0, 5), (4.0, 6), (3.0, 6)],
-        [(2.0, 6), (3.0, 6), (3.0, 7), (2.0, 7)],
-    ]
-    [forward] = gantt._shapes("forward", (0.0, 4.0, 0, 4), cells=False)
+    cell = [(2.0, 5), (3.0, 5), (3.0, 5), (3.0, 6), (2.0, 6), (2.0, 6)]
+    cells = gantt._split("forward", 2.0, 4.0, 5, 7)
+    assert [gantt._outline(*one) for one in cells] == [cell, [(time + 1, step + 1) for time, step in cell]]
+    cells = gantt._split("backward", 2.0, 4.0, 7, 5)
+    assert [min(step for _, step in gantt._outline(*one)) for one in cells] == [6, 5]
+    forward = gantt._outline("forward", 0.0, 4.0, 0, 4)
     assert forward == [(0.0, 0), (1.0, 0), (4.0, 3), (4.0, 4), (3.0, 4), (0.0, 1)]
-    [backward] = gantt._shapes("backward", (0.0, 4.0, 0, 4), cells=False)
+    backward = gantt._outline("backward", 0.0, 4.0, 4, 0)
     assert backward == [(0.0, 4), (1.0, 4), (4.0, 1), (4.0, 0), (3.0, 0), (0.0, 3)]
-    assert gantt._shapes("write", (2.0, 3.0, 5, 6), cells=False) == [cell]
+    assert gantt._outline("write", 2.0, 3.0, 5, 5) == cell
 
 
 def test_axes_are_in_units_of_time_and_steps_downwards() -> None:

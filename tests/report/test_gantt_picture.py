@@ -64,4 +64,4 @@ def test_many_actions_are_dots_in_files_of_lines() -> None:
         figure = drawn("T = 10^6", "double", "column")
     steps, local, *_ = figure.axes
     assert all(bars.get_rasterized() for bars in steps.collections)
-    assert np.asarray(local.lines[0].get_xydata()).shape[0] <= 2 * gantt._DOTS
+    assert np.asarray(local.lines[0].get_xydata()).shape[0] <= 4 * gantt._DETAIL.intervals

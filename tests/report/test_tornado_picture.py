@@ -36,7 +36,7 @@ def test_a_tornado_is_legible_and_names_every_input_that_has_an_effect(name: str
 
 
 def test_half_and_twice_differ_in_hue_and_in_grey() -> None:
-    half, twice = (to_rgb(tornado_plot._COLOURS[factor]) for factor in (0.5, 2.0))
+    half, twice = (to_rgb(tornado_plot.COLOURS[factor]) for factor in (0.5, 2.0))
     grey = [0.2126 * r + 0.7152 * g + 0.0722 * b for r, g, b in (half, twice)]
     assert abs(grey[0] - grey[1]) > 0.25
     assert half[0] > half[2]

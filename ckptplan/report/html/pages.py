@@ -9,8 +9,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
 from ckptplan.calibration.validation import Validation
 from ckptplan.cost.case import Case
 from ckptplan.errors import Infeasible, InputError
@@ -23,17 +21,18 @@ from ckptplan.report.blocks import Paragraph
 from ckptplan.report.fields import format_parameters
 from ckptplan.report.formats import View
 from ckptplan.report.front import FrontView
+from ckptplan.report.front_plot import beside_resident, spread_places
 from ckptplan.report.html.charts.comparison import chart_comparison, chart_machines, chart_tornado
 from ckptplan.report.html.charts.front import chart_front
 from ckptplan.report.html.charts.look import Chart
 from ckptplan.report.html.charts.schedule import chart_schedule
 from ckptplan.report.html.charts.sweep import chart_sweep
 from ckptplan.report.html.page import ChartBlock, Download, Page, PlanPanel, Section, ShownPlan
-from ckptplan.report.html.sketch import Detail, TooLongToDraw, sketch_schedule
 from ckptplan.report.infeasible import format_infeasible
 from ckptplan.report.machines import MachinesView
 from ckptplan.report.plan import ComparisonView, PlanView
 from ckptplan.report.sensitivity import SensitivityView
+from ckptplan.report.sketch import Detail, TooLongToDraw, sketch_schedule
 from ckptplan.report.sweep import Summary
 from ckptplan.report.sweep_plot import SweepPicture
 from ckptplan.schedule.simulator import IllegalAction
@@ -73,11 +72,11 @@ def make_plan_page(view: PlanView) -> Page:
     )
 
 
-def make_front_page(view: FrontView) -> Page:
-    """Return the page of a front."""
+def make_front_page(view: FrontView, *, every: bool = False) -> Page:
+    """Return the page of a front, with the colours of ``every`` strategy if wanted."""
     front = view.front
     return Page.of(
-        *_sections_of_front(view),
+        *_sections_of_front(view, every=every),
         _section_of_basis(view),
         title=f"Memory and time: {name_job(front.workload, front.profile)}",
         lede=f"Plans that no other plan beats in both; the budget is {format_bytes(front.budget_bytes)}.",
@@ -233,7 +232,9 @@ def _section_of_inputs(view: SensitivityView) -> Section:
     return Section.of("inputs", "What the inputs do", [chart, *view.blocks()])
 
 
-def _sections_of_front(view: FrontView, *, own: _Labelled | None = None) -> Iterator[Section]:
+def _sections_of_front(
+    view: FrontView, *, own: _Labelled | None = None, every: bool = False
+) -> Iterator[Section]:
     """Yield the chart of a front, the plans of its points, and its numbers; ``own`` is a plan besides."""
     front = view.front
     places = _choose_places(front)
@@ -241,7 +242,7 @@ def _sections_of_front(view: FrontView, *, own: _Labelled | None = None) -> Iter
     ahead = len(plans) - len(places)
     if places:
         numbered = {place: ahead + index for index, place in enumerate(places)}
-        chart = chart_front(front, plans=numbered, own=own.plan if own else None)
+        chart = chart_front(front, plans=numbered, own=own.plan if own else None, every=every)
         yield Section.of("front", "Memory and time", [ChartBlock(chart=chart)])
     best = front.place_within(front.budget_bytes)
     yield _section_of_schedules(plans, first=0 if own or best is None else places.index(best))
@@ -304,8 +305,8 @@ def _draw(one: _Labelled, most: int) -> tuple[Chart | None, str, int]:
     try:
         sketch = sketch_schedule(plan, resident_bytes=resident, detail=detail)
     except TooLongToDraw as error:
-        read = f"its first {format_count(error.events)} actions were" if error.events else "nothing of it was"
-        return None, f"The schedule is too long to be drawn here: {read} read.", error.events
+        read = f"its first {format_count(error.most)} actions were" if error.most else "nothing of it was"
+        return None, f"The schedule is too long to be drawn here: {read} read.", error.most
     except IllegalAction as error:
         return None, f"The schedule breaks a law: {error}", 0
     except InputError as error:
@@ -331,9 +332,7 @@ def _choose_places(front: ParetoFront) -> list[int]:
     """Return the places of a front whose plans are shown: its ends, the best, the knee, and some between."""
     if not len(front):
         return []
-    free = np.log(np.maximum(1, front.local_peak_bytes - front.resident_bytes))
-    wanted = np.clip(np.linspace(free[0], free[-1], _POINTS), free[0], free[-1])
-    between = np.searchsorted(free, wanted).tolist()
+    between = spread_places(beside_resident(front), _POINTS).tolist()
     named = [place for place in (front.place_within(front.budget_bytes), front.knee_place) if place is not None]
     return sorted({0, len(front) - 1, *named, *between})
 

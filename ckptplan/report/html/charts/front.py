@@ -5,11 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import numpy as np
-
 from ckptplan.model.plan import Plan
 from ckptplan.report import style
 from ckptplan.report.fields import format_parameters, name_budget
+from ckptplan.report.front_plot import (
+    beside_resident,
+    scale_memory,
+    scale_overhead,
+    select_best,
+    spread_places,
+)
 from ckptplan.report.html.charts.look import (
     CONFIG,
     INK,
@@ -17,9 +22,11 @@ from ckptplan.report.html.charts.look import (
     Chart,
     Spec,
     annotate,
-    labelled_axis,
-    round_steps,
+    at,
+    layer,
+    nominal,
     strategy_scales,
+    tell,
     themed,
     zoom,
 )
@@ -29,62 +36,58 @@ from ckptplan.units import format_bytes, format_count, format_percent, format_se
 
 #: Points of a curve: more cannot be told apart, but all of their numbers are in CSV and JSON.
 _POINTS = 150
-#: Overheads up to here are drawn to scale, those above in powers of ten.
-_LINEAR = 0.01
-_TOOLTIP = [
-    {"field": "strategy", "title": "strategy"},
-    {"field": "parameters", "title": "parameters"},
-    {"field": "local", "title": "local memory"},
-    {"field": "remote", "title": "remote memory"},
-    {"field": "time", "title": "time"},
-    {"field": "over", "title": "over base"},
-]
+_TOOLTIP = tell(
+    strategy="strategy",
+    parameters="parameters",
+    local="local memory",
+    remote="remote memory",
+    time="time",
+    over="over base",
+)
 
 
-def chart_front(front: ParetoFront, *, plans: Mapping[int, int], own: Plan | None = None) -> Chart:
-    """Return the chart of a front. ``plans`` maps places of the front to plans of the page.
+def chart_front(
+    front: ParetoFront, *, plans: Mapping[int, int], own: Plan | None = None, every: bool = False
+) -> Chart:
+    """Return the chart of a front, with the colours of ``every`` strategy if wanted.
 
-    ``own`` is a plan beside the front, the first one of the page.
+    ``plans`` maps places of the front to plans of the page; ``own`` is a plan beside the front, the first one
+    of the page.
     """
-    names = list(front.by_strategy)
-    colours, dashes = strategy_scales(names)
-    curves = [
-        point
+    coloured = tuple(front.by_strategy) if every else select_best(front)
+    curves = {
+        name: _list_points(front, one, spread_places(beside_resident(front, one), _POINTS).tolist(), name=name)
         for name, one in front.by_strategy.items()
-        for point in _list_points(one, _choose_places(one), name=name, resident=front.resident_bytes)
-    ]
-    points = _list_points(front, sorted(plans), name=None, resident=front.resident_bytes)
+    }
+    points = _list_points(front, front, sorted(plans))
     for point, place in zip(points, sorted(plans), strict=True):
-        point["plan"] = plans[place]
-        point["colour"] = themed(style.look_of(point["strategy"]).colour)
+        point |= {"plan": plans[place], "colour": themed(style.look_of(point["strategy"]).colour)}
     if own is not None:
-        points.append(_describe_own(own, resident=front.resident_bytes))
-    colour: Spec = {"field": "strategy", "type": "nominal", "title": None, "scale": colours, "legend": LINES}
-    line: Spec = {
-        "data": {"values": curves},
-        "params": [zoom("x", "y")],
-        "mark": {"type": "line", "interpolate": "step-after", "strokeWidth": 2, "clip": True},
-        "encoding": {
-            "color": colour,
-            "strokeDash": {**colour, "scale": dashes},
-        },
-    }
-    hover: Spec = {
-        "data": {"values": curves},
-        "mark": {"type": "point", "opacity": 0, "size": 120, "filled": True, "clip": True},
-        "encoding": {"tooltip": _TOOLTIP},
-    }
+        points.append(_describe_own(front, own))
+    shown = [point for name in coloured for point in curves[name]]
+    others = [point for name in curves if name not in coloured for point in curves[name]]
+    colours, dashes = strategy_scales(coloured)
+    named = nominal("strategy", legend=LINES)
+    form = {"interpolate": "step-after"}
+    thin = layer("line", others, {"detail": nominal("strategy")}, color=style.GREY, strokeWidth=0.7, **form)
+    look = {"color": {**named, "scale": colours}, "strokeDash": {**named, "scale": dashes}}
+    lines = {**layer("line", shown, look, strokeWidth=2, **form), "params": [zoom("x", "y")]}
+    hover = layer("point", [*shown, *others], {"tooltip": _TOOLTIP}, opacity=0, size=120, filled=True)
+    memory, band = scale_memory(front, whole=True)
+    layers = [lines, *([thin] if others else []), *_draw_resident(front, memory.low, band), hover]
     return Chart(
         name="front",
         title="Local memory and time",
-        caption=_describe(front, len(plans)) + ("" if own is None else " The diamond is the plan itself."),
+        caption=_describe(front, len(plans))
+        + (" Strategies that are best nowhere are thin and grey." if others else "")
+        + ("" if own is None else " The diamond is the plan itself."),
         spec={
             "config": CONFIG,
             "width": "container",
             "height": 420,
             "params": [{"name": "chosen", "value": -1}],
-            "layer": [line, hover, *_draw_budget(front), _draw_points(points)],
-            "encoding": {"x": _memory_axis(front), "y": _overhead_axis(front)},
+            "layer": [*layers, *_draw_budget(front, band, memory.high), _draw_points(points)],
+            "encoding": {"x": at("x", memory), "y": at("y", scale_overhead(front, whole=True))},
         },
         zooms=True,
     )
@@ -98,49 +101,39 @@ def _describe(front: ParetoFront, points: int) -> str:
     )
 
 
-def _choose_places(front: ParetoFront) -> list[int]:
-    memory = np.log(np.maximum(1, front.local_peak_bytes - front.resident_bytes))
-    if len(memory) <= _POINTS:
-        return list(range(len(memory)))
-    wanted = np.clip(np.linspace(memory[0], memory[-1], _POINTS), memory[0], memory[-1])
-    return [int(place) for place in np.unique(np.searchsorted(memory, wanted))]
-
-
-def _list_points(front: ParetoFront, places: Sequence[int], *, name: str | None, resident: int) -> list[Spec]:
-    columns = front.parameters
+def _list_points(
+    front: ParetoFront, one: ParetoFront, places: Sequence[int], *, name: str | None = None
+) -> list[Spec]:
+    memory = beside_resident(front, one)
     return [
         {
-            "x": max(1, int(front.local_peak_bytes[place]) - resident),
-            "y": max(0.0, float(front.overhead[place])),
-            "strategy": name or front.strategies[place],
-            "parameters": _format_parameters(columns, place),
-            "local": format_bytes(int(front.local_peak_bytes[place])),
-            "remote": format_bytes(int(front.remote_peak_bytes[place])),
-            "time": format_seconds(float(front.seconds[place])),
-            "over": format_percent(float(front.overhead[place])),
+            "x": int(memory[place]),
+            "y": max(0.0, float(one.overhead[place])),
+            "strategy": name or one.strategies[place],
+            "parameters": _format_parameters(one.parameters, place),
+            "local": format_bytes(int(one.local_peak_bytes[place])),
+            "remote": format_bytes(int(one.remote_peak_bytes[place])),
+            "time": format_seconds(float(one.seconds[place])),
+            "over": format_percent(float(one.overhead[place])),
         }
         for place in places
     ]
 
 
-def _describe_own(plan: Plan, *, resident: int) -> Spec:
-    names = ("strategy", "parameters", "local", "remote", "time", "over")
+def _describe_own(front: ParetoFront, plan: Plan) -> Spec:
     predicted = plan.predicted
-    shown = (
-        plan.strategy,
-        format_parameters(plan),
-        format_bytes(predicted.local_peak_bytes),
-        format_bytes(predicted.remote_peak_bytes),
-        format_seconds(predicted.seconds),
-        format_percent(predicted.overhead),
-    )
     return {
-        "x": max(1, predicted.local_peak_bytes - resident),
+        "x": max(1, predicted.local_peak_bytes - front.resident_bytes),
         "y": max(0.0, predicted.overhead),
         "plan": 0,
         "own": True,
         "colour": INK,
-        **dict(zip(names, shown, strict=True)),
+        "strategy": plan.strategy,
+        "parameters": format_parameters(plan),
+        "local": format_bytes(predicted.local_peak_bytes),
+        "remote": format_bytes(predicted.remote_peak_bytes),
+        "time": format_seconds(predicted.seconds),
+        "over": format_percent(predicted.overhead),
     }
 
 
@@ -151,67 +144,39 @@ def _format_parameters(columns: Mapping[str, Any], place: int) -> str:
     )
 
 
-def _memory_axis(front: ParetoFront) -> Spec:
-    resident = front.resident_bytes
-    least = max(1, int(front.local_peak_bytes[0]) - resident)
-    most = max(1, *(int(one.local_peak_bytes[-1]) - resident for one in front.by_strategy.values()))
-    title = "local memory for checkpoints and tapes" + (", one unit" if front.profile.units > 1 else "")
-    if resident:
-        title += f"; besides it {format_bytes(resident)} stay"
-    ticks = {value: format_bytes(value) for value in round_steps(least / 2, most * 2, binary=True)}
-    return {
-        "field": "x",
-        "type": "quantitative",
-        "title": title,
-        "scale": {"type": "log", "domain": [least / 1.3, most * 1.3], "nice": False},
-        "axis": labelled_axis(ticks, labelOverlap="greedy", labelSeparation=12),
-    }
-
-
-def _overhead_axis(front: ParetoFront) -> Spec:
-    most = max(0.0, *(float(one.overhead[0]) for one in front.by_strategy.values()))
-    steps = [0.0, *(value for value in round_steps(_LINEAR, max(0.02, most), binary=False) if value >= _LINEAR)]
-    return {
-        "field": "y",
-        "type": "quantitative",
-        "title": f"time over base's {format_seconds(front.base_seconds)}",
-        "scale": {
-            "type": "symlog",
-            "constant": _LINEAR,
-            "domain": [0, max(2 * _LINEAR, 1.3 * most)],
-            "nice": False,
-        },
-        "axis": labelled_axis(
-            {share: f"{100 * share:+,.10g} %" if share else "0" for share in steps}, labelOverlap="greedy"
-        ),
-    }
-
-
 def _draw_points(points: list[Spec]) -> Spec:
     chosen = {"test": "datum.plan === chosen", "value": 190}
-    return {
-        "data": {"values": points},
-        "mark": {"type": "point", "stroke": INK, "cursor": "pointer", "clip": True, "opacity": 1},
-        "encoding": {
-            "fill": {"field": "colour", "type": "nominal", "scale": None},
-            "shape": {"condition": {"test": "datum.own", "value": "diamond"}, "value": "circle"},
-            "size": {"condition": chosen, "value": 60},
-            "strokeWidth": {"condition": {**chosen, "value": 3}, "value": 0.8},
-            "tooltip": _TOOLTIP,
-        },
+    encoding = {
+        "fill": nominal("colour", scale=None),
+        "shape": {"condition": {"test": "datum.own", "value": "diamond"}, "value": "circle"},
+        "size": {"condition": chosen, "value": 60},
+        "strokeWidth": {"condition": {**chosen, "value": 3}, "value": 0.8},
+        "tooltip": _TOOLTIP,
     }
+    return layer("point", points, encoding, stroke=INK, cursor="pointer", opacity=1)
 
 
-def _draw_budget(front: ParetoFront) -> list[Spec]:
-    resident = front.resident_bytes
-    free = front.budget_bytes - resident
-    most = max(int(one.local_peak_bytes[-1]) for one in front.by_strategy.values()) - resident
-    # Far off, a line would squeeze the curves into a corner.
-    if not int(front.local_peak_bytes[0]) - resident <= free <= most:
+def _draw_resident(front: ParetoFront, low: float, band: float) -> list[Spec]:
+    """Return the band that stands for what stays with any schedule."""
+    if not front.resident_bytes:
         return []
-    at: Spec = {"x": {"datum": free}, "y": {"value": 0}}
-    text = {"text": {"value": name_budget(front.budget_bytes, resident=resident)}}
+    area = {"x": {"datum": low}, "x2": {"datum": band}, "y": {"value": 0}, "y2": {"value": "height"}}
+    text = {"x": {"datum": (low * band) ** 0.5}, "y": {"value": 210}}
+    words = {"text": {"value": f"{format_bytes(front.resident_bytes)} stay"}}
     return [
-        annotate({"type": "rule", "color": INK, "strokeDash": [6, 4]}, {**at, "y2": {"value": "height"}}),
-        annotate({"type": "text", "align": "left", "baseline": "top", "dx": 4, "dy": 4}, {**at, **text}),
+        annotate("rect", area, fill=INK, fillOpacity=0.1),
+        annotate("text", {**text, **words}, angle=270, fill=INK),
+    ]
+
+
+def _draw_budget(front: ParetoFront, low: float, high: float) -> list[Spec]:
+    free = front.budget_bytes - front.resident_bytes
+    # Far off, a line would squeeze the curves into a corner.
+    if not low <= free <= high:
+        return []
+    place: Spec = {"x": {"datum": free}, "y": {"value": 0}}
+    text = {"text": {"value": name_budget(front.budget_bytes, resident=front.resident_bytes)}}
+    return [
+        annotate("rule", {**place, "y2": {"value": "height"}}, color=INK, strokeDash=[6, 4]),
+        annotate("text", {**place, **text}, align="left", baseline="top", dx=4, dy=4),
     ]

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
 from ckptplan.report import style
+from ckptplan.report.scale import LINEAR, Scale
 
 #: A Vega-Lite specification, or a part of one.
 Spec = dict[str, Any]
@@ -81,23 +80,50 @@ def strategy_scales(names: Sequence[str]) -> tuple[Spec, Spec]:
     )
 
 
-def annotate(mark: Spec, encoding: Spec) -> Spec:
+def annotate(kind: str, places: Spec, **form: Any) -> Spec:
     """Return a layer that draws one mark which belongs to no data."""
     # Vega-Lite leaves out rows without the fields of the other layers, whether or not this one reads them.
     row = dict.fromkeys(("b", "memory", "over", "x", "y"), 1)
-    return {
-        "data": {"values": [row]},
-        "mark": {"clip": True, **mark},
-        "encoding": {"tooltip": None, **encoding},
-    }
+    return layer(kind, [row], {"tooltip": None, **places}, **form)
 
 
-def labelled_axis(labels: Mapping[float, str], **more: Any) -> Spec:
-    """Return an axis with ticks at these values, and their labels."""
-    values = [float(value) for value in labels]
+def layer(kind: str, rows: Sequence[Spec], encoding: Spec, **form: Any) -> Spec:
+    """Return marks of a kind, one for each row."""
+    mark = {"type": kind, "clip": True, **form}
+    return {"data": {"values": list(rows)}, "mark": mark, "encoding": encoding}
+
+
+def tell(**titles: str) -> list[Spec]:
+    """Return what is told of a row that is pointed at: fields and their titles."""
+    return [{"field": field, "title": title, "type": "nominal"} for field, title in titles.items()]
+
+
+def nominal(field: str, **more: Any) -> Spec:
+    """Return a channel of names, without a title."""
+    return {"field": field, "type": "nominal", "title": None, **more}
+
+
+def at(field: str, scale: Scale | None = None, **axis: Any) -> Spec:
+    """Return a channel of numbers, on an axis if one is given; other layers share it."""
+    channel: Spec = {"field": field, "type": "quantitative"}
+    if scale is None:
+        return channel
+    ticks = {**label_ticks(scale), "labelOverlap": "greedy", "labelSeparation": 12, **axis}
+    return {**channel, "title": scale.title, "scale": scale_of(scale), "axis": ticks}
+
+
+def scale_of(scale: Scale) -> Spec:
+    """Return the range of an axis, or of colours."""
+    forms: dict[str, Spec] = {"symlog": {"constant": LINEAR}, "linear": {"zero": False}, "log": {}}
+    return {"type": scale.kind, "domain": [scale.low, scale.high], "nice": False, **forms[scale.kind]}
+
+
+def label_ticks(scale: Scale) -> Spec:
+    """Return the ticks of an axis, or of a legend, and their names."""
+    values = [float(value) for value in scale.ticks]
     # Looked up by the place in the list: as a key, a number would have to be formatted as JavaScript does.
-    expression = f"{json.dumps(list(labels.values()))}[indexof({json.dumps(values)}, datum.value)]"
-    return {"values": values, "labelExpr": expression, **more}
+    names = f"{json.dumps(list(scale.ticks.values()))}[indexof({json.dumps(values)}, datum.value)]"
+    return {"values": values, "labelExpr": names}
 
 
 #: Lines in legends, not the dots of marks that have the same colours.
@@ -115,14 +141,3 @@ def zoom(*encodings: str) -> Spec:
         },
         "bind": "scales",
     }
-
-
-def round_steps(least: float, most: float, *, binary: bool) -> list[float]:
-    """Return round values between two, at most about twenty: 1, 2, 5 times powers of ten, or powers of two."""
-    if binary:
-        powers = np.arange(np.floor(np.log2(max(least, 1))), np.ceil(np.log2(max(most, 1))) + 1)
-        every = max(1, len(powers) // 16)
-        return [float(2.0**power) for power in powers[::every]]
-    tens = np.arange(np.floor(np.log10(least)), np.ceil(np.log10(most)) + 1)
-    digits = (1, 2, 5) if len(tens) < 6 else (1,)
-    return [float(digit * 10.0**power) for power in tens for digit in digits]

@@ -4,17 +4,29 @@ from __future__ import annotations
 
 from ckptplan.model.plan import Plan
 from ckptplan.report import style
-from ckptplan.report.html.charts.look import CONFIG, INK, Chart, Spec, annotate, labelled_axis, themed, zoom
-from ckptplan.report.html.sketch import Sketch
+from ckptplan.report.gantt import LEGEND, time_unit
+from ckptplan.report.html.charts.look import (
+    CONFIG,
+    INK,
+    Chart,
+    Spec,
+    annotate,
+    at,
+    label_ticks,
+    layer,
+    nominal,
+    themed,
+    zoom,
+)
+from ckptplan.report.scale import Scale
+from ckptplan.report.sketch import Sketch
 from ckptplan.schedule.timeline import BARS
 from ckptplan.units import format_bytes, format_count, format_seconds
-
-_LABELS = {"record": "record (keeps tapes)", "wait": "wait for a transfer"}
 
 
 def chart_schedule(plan: Plan, sketch: Sketch) -> Chart:
     """Return the chart of a plan's timeline."""
-    scale, unit = _time_unit(sketch.seconds)
+    scale, unit = time_unit(sketch.seconds)
     parts = [_chart_steps(plan, sketch, scale), _chart_memory(plan, sketch, scale, tier="local")]
     if any(remote for _, _, remote in sketch.memory):
         parts.append(_chart_memory(plan, sketch, scale, tier="remote"))
@@ -43,59 +55,36 @@ def _describe(sketch: Sketch) -> str:
     return text
 
 
-def _time_axis(sketch: Sketch, scale: float) -> Spec:
-    return {
-        "field": "x",
-        "type": "quantitative",
-        "scale": {"domain": [0, sketch.seconds / scale or 1], "nice": False},
-    }
-
-
 def _chart_steps(plan: Plan, sketch: Sketch, scale: float) -> Spec:
     kinds = [kind for kind in BARS if any(bar[0] == kind for bar in sketch.bars)]
-    labels = [_LABELS.get(kind, kind) for kind in kinds]
-    return {
-        "height": 320,
-        "width": "container",
-        "data": {"values": [_draw_bar(*bar, scale=scale) for bar in sketch.bars]},
-        "params": [zoom("x")],
-        "mark": {"type": "rule", "strokeWidth": 2.5, "clip": True},
-        "encoding": {
-            "x": _time_axis(sketch, scale),
-            "x2": {"field": "x2"},
-            "y": {
-                "field": "y",
-                "type": "quantitative",
-                "scale": {"domain": [0, plan.steps], "reverse": True, "nice": False, "zero": False},
-                "title": "time step",
-            },
-            "y2": {"field": "y2"},
-            "color": {
-                "field": "k",
-                "type": "nominal",
-                "title": None,
-                "scale": {"domain": labels, "range": [themed(style.EVENT_COLOURS[kind]) for kind in kinds]},
-            },
-            "tooltip": [
-                {"field": "k", "title": "action"},
-                {"field": "x", "title": "from", "format": ".5~g"},
-                {"field": "x2", "title": "to", "format": ".5~g"},
-                {"field": "y", "title": "step"},
-                {"field": "y2", "title": "to step"},
-            ],
-        },
+    colours = [themed(style.EVENT_COLOURS[kind]) for kind in kinds]
+    domain = {"domain": [0, sketch.seconds / scale or 1], "nice": False}
+    steps = {"domain": [0, plan.steps], "reverse": True, "nice": False, "zero": False}
+    titles = {"k": "action", "x": "from", "x2": "to", "y": "step", "y2": "to step"}
+    encoding = {
+        "x": {**at("x"), "scale": domain},
+        "x2": {"field": "x2"},
+        "y": {**at("y"), "scale": steps, "title": "time step"},
+        "y2": {"field": "y2"},
+        "color": nominal("k", scale={"domain": [LEGEND.get(kind, kind) for kind in kinds], "range": colours}),
+        "tooltip": [
+            {"field": field, "title": title, **({"format": ".5~g"} if "x" in field else {})}
+            for field, title in titles.items()
+        ],
     }
+    bars = [_describe_bar(*bar, scale=scale) for bar in sketch.bars]
+    shown = layer("rule", bars, encoding, strokeWidth=2.5)
+    return {**shown, "height": 320, "width": "container", "params": [zoom("x")]}
 
 
-def _draw_bar(kind: str, start: float, end: float, first: float, last: float, *, scale: float) -> Spec:
-    # Seven digits are finer than any screen, and halve the file.
-    return {
-        "k": _LABELS.get(kind, kind),
-        "x": float(f"{start / scale:.7g}"),
-        "x2": float(f"{end / scale:.7g}"),
-        "y": int(first),
-        "y2": int(last),
-    }
+def _describe_bar(kind: str, start: float, end: float, first: float, last: float, *, scale: float) -> Spec:
+    x, x2 = _shorten(start / scale), _shorten(end / scale)
+    return {"k": LEGEND.get(kind, kind), "x": x, "x2": x2, "y": int(first), "y2": int(last)}
+
+
+def _shorten(time: float) -> float:
+    """Return a time with seven digits, finer than any screen, which halves the file."""
+    return float(f"{time:.7g}")
 
 
 def _chart_memory(plan: Plan, sketch: Sketch, scale: float, *, tier: str) -> Spec:
@@ -107,57 +96,33 @@ def _chart_memory(plan: Plan, sketch: Sketch, scale: float, *, tier: str) -> Spe
     near = budget is not None and budget - least <= 3 * (most - least)
     top = max(most, budget) if budget is not None and near else most
     colour = style.BLUE if tier == "local" else style.PURPLE
-    axis: Spec = {
-        "field": "b",
-        "type": "quantitative",
-        "title": tier,
-        "scale": {"domain": [least, least + 1.25 * max(1, top - least)], "nice": False, "zero": False},
-        "axis": labelled_axis({least: format_bytes(least), most: format_bytes(most)}),
-    }
-    curve: Spec = {
-        "mark": {"type": "area", "color": colour, "opacity": 0.35, "clip": True, "line": {"color": colour}},
-        "encoding": {"y": axis, "y2": {"datum": least}},
-    }
-    layers = [curve, *(_draw_budget(budget) if budget is not None and near else [])]
+    ticks = {least: format_bytes(least), most: format_bytes(most)}
+    axis = Scale(title=tier, low=least, high=least + 1.25 * max(1, top - least), ticks=ticks)
+    rows = [
+        {"x": _shorten(moment[0] / scale), "b": moment[column], "t": format_bytes(moment[column])}
+        for moment in sketch.memory
+    ]
+    encoding = {"y": {**at("b", axis), "axis": label_ticks(axis)}, "y2": {"datum": least}}
+    curve = layer("area", rows, encoding, color=colour, opacity=0.35, line={"color": colour})
+    # Its axis follows that of the steps above.
+    follows = {"domain": {"param": "zoom", "encoding": "x"}, "nice": False, "zero": False}
     return {
         "height": 90,
         "width": "container",
-        "data": {
-            "values": [
-                {"x": float(f"{moment[0] / scale:.7g}"), "b": moment[column], "t": format_bytes(moment[column])}
-                for moment in sketch.memory
-            ]
-        },
-        "layer": layers,
-        # Its axis follows that of the steps above.
+        "layer": [curve, *(_draw_budget(budget) if budget is not None and near else [])],
         "encoding": {
-            "x": {
-                "field": "x",
-                "type": "quantitative",
-                "scale": {"domain": {"param": "zoom", "encoding": "x"}, "nice": False, "zero": False},
-            },
+            "x": {**at("x"), "scale": follows},
             "tooltip": [{"field": "t", "title": f"{tier} memory"}],
         },
     }
 
 
 def _draw_budget(budget: int) -> list[Spec]:
-    at: Spec = {"y": {"datum": budget}}
+    place: Spec = {"y": {"datum": budget}}
     text = {"text": {"value": f"budget {format_bytes(budget)}"}}
+    line = {**place, "x": {"value": 0}, "x2": {"value": "width"}}
+    form = {"align": "right", "baseline": "bottom", "dy": -2, "fill": INK}
     return [
-        annotate(
-            {"type": "rule", "color": style.VERMILION, "strokeDash": [6, 4]},
-            {**at, "x": {"value": 0}, "x2": {"value": "width"}},
-        ),
-        annotate(
-            {"type": "text", "align": "right", "baseline": "bottom", "dy": -2, "fill": INK},
-            {**at, "x": {"value": "width"}, **text},
-        ),
+        annotate("rule", line, color=style.VERMILION, strokeDash=[6, 4]),
+        annotate("text", {**place, "x": {"value": "width"}, **text}, **form),
     ]
-
-
-def _time_unit(seconds: float) -> tuple[float, str]:
-    for scale, unit in ((1.0, "s"), (1e-3, "ms")):
-        if seconds >= scale:
-            return scale, unit
-    return 1e-6, "us"

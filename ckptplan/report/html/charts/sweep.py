@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import numpy as np
-
 from ckptplan.report import style
 from ckptplan.report.fields import format_cells
 from ckptplan.report.html.charts.look import (
@@ -15,22 +13,23 @@ from ckptplan.report.html.charts.look import (
     LINES,
     Chart,
     Spec,
-    labelled_axis,
+    at,
+    label_ticks,
+    layer,
+    nominal,
+    scale_of,
     strategy_scales,
+    tell,
     zoom,
 )
 from ckptplan.report.sweep import format_reason
-from ckptplan.report.sweep_plot import Plane, SweepPicture, is_wide, place_values, quantity_ticks
+from ckptplan.report.sweep_plot import Plane, SweepPicture
 from ckptplan.units import format_bytes, format_percent, format_seconds
 
 _LINE_HEIGHT = 380
 #: The height of a row of a heat map, and of all of them.
 _ROW, _LEAST, _MOST = 26, 150, 480
-#: The width of a page's charts, and that of a character, about.
-_WIDTH, _CHARACTER = 850, 7.5
 _SHAPES = ("circle", "square", "triangle-up", "diamond", "triangle-down", "cross", "triangle-right", "wedge")
-#: Overheads up to here are drawn to scale, those above in powers of ten.
-_LINEAR = 0.01
 #: The distance of crosses, one row for each workload on a machine, from the top and from each other.
 _CROSS = 16
 
@@ -65,60 +64,40 @@ def _describe(picture: SweepPicture, row: Mapping[str, Any]) -> Spec:
     }
 
 
-def _tooltip(picture: SweepPicture, *, fits: bool) -> list[Spec]:
+def _tell(picture: SweepPicture, *, fits: bool) -> list[Spec]:
     names = {axis.column: axis.name for axis in picture.sweep.grid.axes}
-    if len(picture.jobs) > 1:
-        names["job"] = "job"
-    names |= (
-        {
-            "best": "strategy",
-            "parameters": "parameters",
-            "time": "time",
-            "over": "over base",
-            "local": "local memory",
-        }
-        if fits
-        else {"why": "nothing fits"}
-    )
-    return [{"field": field, "title": title, "type": "nominal"} for field, title in names.items()]
+    names |= {"job": "job"} if len(picture.jobs) > 1 else {}
+    if not fits:
+        return tell(**names, why="nothing fits")
+    titles = {"best": "strategy", "parameters": "parameters", "time": "time", "over": "over base"}
+    return tell(**names, **titles, local="local memory")
 
 
 def _chart_lines(picture: SweepPicture, points: list[Spec]) -> Chart:
-    axis, values = picture.axis(0)
-    places = place_values(values)
+    places, across = picture.places(), picture.scale_input(0)
     for number, point in enumerate(points):
         point["x"] = places[number % len(places)]
-    across: Spec = {
-        "field": "x",
-        "type": "quantitative",
-        "title": axis.name,
-        "scale": {"domain": _widen(min(places), max(places)), "nice": False, "zero": False},
-        "axis": labelled_axis(
-            dict(zip(places, map(axis.kind.show, values), strict=True)),
-            labelOverlap="greedy",
-            labelSeparation=12,
-        ),
-    }
     fitting = [point for point in points if "v" in point]
     parts = [[point for point in points if point.get("job", job) == job] for job in picture.jobs]
     # Where nothing fits at all, the caption says so.
     parts = [part for part in parts if len(parts) == 1 or any("v" in point for point in part)]
     crosses = [part for part in parts if any("v" not in point for point in part)]
-    layers = (
-        [_draw_lines(picture, fitting, crosses=len(crosses)), _draw_markers(picture, fitting)]
-        if fitting
-        else []
-    )
+    above = _CROSS * len(crosses) / _LINE_HEIGHT
+    layers = _draw_lines(picture, fitting, above=above) if fitting else []
     for number, part in enumerate(crosses):
         layers += _draw_crosses(picture, part, height=10 + _CROSS * number)
-    for layer in layers:
-        layer["encoding"]["x"] = across
     layers[0]["params"] = [zoom("x", "y") if fitting else zoom("x")]
     return Chart(
         name="sweep",
         title=picture.title()[0],
-        caption=_describe_lines(picture, points, axis.name),
-        spec={"config": CONFIG, "width": "container", "height": _LINE_HEIGHT, "layer": layers},
+        caption=_describe_lines(picture, points, across.title),
+        spec={
+            "config": CONFIG,
+            "width": "container",
+            "height": _LINE_HEIGHT,
+            "layer": layers,
+            "encoding": {"x": at("x", across)},
+        },
         zooms=True,
     )
 
@@ -134,55 +113,38 @@ def _describe_lines(picture: SweepPicture, points: list[Spec], name: str) -> str
     )
 
 
-def _draw_lines(picture: SweepPicture, points: list[Spec], *, crosses: int) -> Spec:
-    dashes: Spec = {"field": "job", "type": "nominal", "title": None, "legend": LINES}
-    return {
-        "data": {"values": points},
-        "mark": {"type": "line", "color": INK, "opacity": 0.6, "strokeWidth": 1.5, "clip": True},
-        "encoding": {
-            "y": _quantity_axis(picture, [point["v"] for point in points], crosses=crosses),
-            **({"strokeDash": dashes} if len(picture.jobs) > 1 else {}),
-        },
-    }
+def _draw_lines(picture: SweepPicture, points: list[Spec], *, above: float) -> list[Spec]:
+    """Return the lines, and a marker for the best plan at each point."""
+    up = at("v", picture.scale_quantity(above=above))
+    dashes = {"strokeDash": nominal("job", legend=LINES)} if len(picture.jobs) > 1 else {}
+    form = {"color": INK, "opacity": 0.6, "strokeWidth": 1.5}
+    marks = {"y": at("v"), "tooltip": _tell(picture, fits=True), **_look(points)}
+    return [
+        layer("line", points, {"y": up, **dashes}, **form),
+        layer("point", points, marks, filled=True, size=70, opacity=1),
+    ]
 
 
-def _draw_markers(picture: SweepPicture, points: list[Spec]) -> Spec:
+def _look(points: Sequence[Spec]) -> Spec:
+    """Return the colour and the shape of the best strategy at each point."""
     names = list(dict.fromkeys(point["best"] for point in points))
     colours, _ = strategy_scales(names)
     shapes = {"domain": names, "range": [_SHAPES[i % len(_SHAPES)] for i in range(len(names))]}
-    named: Spec = {"field": "best", "type": "nominal", "title": None}
-    return {
-        "data": {"values": points},
-        "mark": {"type": "point", "filled": True, "size": 70, "opacity": 1, "clip": True},
-        "encoding": {
-            "y": {"field": "v", "type": "quantitative"},
-            "color": {**named, "scale": colours},
-            "shape": {**named, "scale": shapes},
-            "tooltip": _tooltip(picture, fits=True),
-        },
-    }
+    return {"color": nominal("best", scale=colours), "shape": nominal("best", scale=shapes)}
 
 
 def _draw_crosses(picture: SweepPicture, points: list[Spec], *, height: int) -> list[Spec]:
     """Return the crosses of a workload on a machine, and its name beside them if there is room."""
     points = sorted(points, key=lambda point: point["x"])
     without = [point for point in points if "v" not in point]
-    text: Spec = {"type": "text", "fill": INK, "clip": True}
-    layers: list[Spec] = [
-        {
-            "data": {"values": without},
-            "mark": {**text, "text": "\N{MULTIPLICATION SIGN}", "fontSize": 18},
-            "encoding": {"y": {"value": height}, "tooltip": _tooltip(picture, fits=False)},
-        }
-    ]
+    place = {"y": {"value": height}}
+    told = {**place, "tooltip": _tell(picture, fits=False)}
+    layers = [layer("text", without, told, fill=INK, text="\N{MULTIPLICATION SIGN}", fontSize=18)]
     left, right = points[0] is not without[0], points[-1] is not without[-1]
     if len(picture.jobs) > 1 and (left or right):
         side = {"align": "right", "dx": -10} if left else {"align": "left", "dx": 10}
-        layers.append({
-            "data": {"values": [without[0 if left else -1]]},
-            "mark": {**text, **side},
-            "encoding": {"y": {"value": height}, "text": {"field": "job"}},
-        })  # fmt: skip
+        named = {**place, "text": {"field": "job"}}
+        layers.append(layer("text", [without[0 if left else -1]], named, fill=INK, **side))
     return layers
 
 
@@ -192,33 +154,11 @@ def _chart_map(picture: SweepPicture, plane: Plane, points: list[Spec], *, numbe
         point["j"], point["i"] = divmod(place, columns)
     fitting = [point for point in points if "v" in point]
     without = [point for point in points if "v" not in point]
-    cells: Spec = {"type": "rect", "clip": True}
-    layers: list[Spec] = [
-        {
-            "data": {"values": fitting},
-            "mark": cells,
-            "encoding": {"color": _colours(picture), "tooltip": _tooltip(picture, fits=True)},
-        },
-        {
-            "data": {"values": without},
-            "mark": {**cells, "fill": style.GREY, "fillOpacity": 0.15},
-            "encoding": {"tooltip": _tooltip(picture, fits=False)},
-        },
+    layers = [
+        *_draw_cells(picture, fitting, {"color": _colours(picture)}, fits=True),
+        *_draw_cells(picture, without, {}, fits=False, fill=style.GREY, fillOpacity=0.15),
     ]
-    layers = [layer for layer in layers if layer["data"]["values"]]
-    across, up = _map_axis(picture, 1, "i"), _map_axis(picture, 0, "j")
-    edges = [
-        # A hair wider than a cell, to close the seams that rounding leaves.
-        {"calculate": f"datum.{axis} + {aside}", "as": f"{axis}{end}"}
-        for axis in ("i", "j")
-        for end, aside in enumerate((-0.5, 0.52))
-    ]
-    for layer in layers:
-        layer["transform"] = edges
-        layer["encoding"] |= {"x": across, "x2": {"field": "i1"}, "y": up, "y2": {"field": "j1"}}
     layers[0]["params"] = [zoom("x", "y")]
-    layers += _draw_borders(plane)
-    layers += _draw_names(picture, plane)
     return Chart(
         name=f"sweep-{number + 1}",
         title=plane.name if len(picture.jobs) > 1 else picture.title()[0],
@@ -227,124 +167,61 @@ def _chart_map(picture: SweepPicture, plane: Plane, points: list[Spec], *, numbe
             "config": CONFIG,
             "width": "container",
             "height": min(max(_LEAST, _ROW * rows), _MOST),
-            "layer": layers,
+            "layer": [*layers, *_draw_regions(picture, plane)],
+            "resolve": {"scale": {"color": "independent", "shape": "independent"}},
         },
         zooms=True,
     )
 
 
-def _map_axis(picture: SweepPicture, number: int, name: str) -> Spec:
-    axis, values = picture.axis(number)
-    return {
-        "field": f"{name}0",
-        "type": "quantitative",
-        "title": axis.name,
-        "scale": {"domain": [-0.5, len(values) - 0.5], "nice": False, "zero": False},
-        "axis": labelled_axis(
-            {float(place): axis.kind.show(value) for place, value in enumerate(values)},
-            labelOverlap="greedy",
-            labelSeparation=8,
-            grid=False,
-        ),
-    }
-
-
-def _draw_borders(plane: Plane) -> list[Spec]:
-    """Return the borders between the regions of strategies."""
-    up = [
-        {"i0": column + 0.5, "i1": column + 0.5, "j0": row - 0.5, "j1": row + 0.5}
-        for row, column in np.argwhere(np.diff(plane.best, axis=1)).tolist()
-    ]
-    across = [
-        {"i0": column - 0.5, "i1": column + 0.5, "j0": row + 0.5, "j1": row + 0.5}
-        for row, column in np.argwhere(np.diff(plane.best, axis=0)).tolist()
-    ]
-    if not up + across:
+def _draw_cells(
+    picture: SweepPicture, points: Sequence[Spec], colour: Spec, *, fits: bool, **form: Any
+) -> list[Spec]:
+    """Return cells of a heat map, none for no points."""
+    if not points:
         return []
-    ends = {
-        "x": {"field": "i0", "type": "quantitative"},
-        "x2": {"field": "i1"},
-        "y": {"field": "j0", "type": "quantitative"},
-        "y2": {"field": "j1"},
-    }
-    mark = {"type": "rule", "color": INK, "strokeWidth": 1.5, "clip": True}
-    return [{"data": {"values": up + across}, "mark": mark, "encoding": ends}]
-
-
-def _draw_names(picture: SweepPicture, plane: Plane) -> list[Spec]:
-    """Return the name of each strategy, once, in a region that has room for it."""
-    found = []
-    for place in np.unique(plane.best).tolist():
-        cells = np.argwhere(plane.best == place)
-        # The cell nearest to the middle of all is within the region, whatever its shape.
-        row, column = cells[np.argmin(((cells - cells.mean(axis=0)) ** 2).sum(axis=1))].tolist()
-        name = "nothing fits" if place < 0 else picture.names[place]
-        low = high = column
-        while low > 0 and plane.best[row, low - 1] == place:
-            low -= 1
-        while high + 1 < plane.best.shape[1] and plane.best[row, high + 1] == place:
-            high += 1
-        if (high - low + 1) * _WIDTH / plane.best.shape[1] > _CHARACTER * len(name):
-            found.append({"i0": (low + high) / 2, "j0": row, "name": name})
-    if not found:
-        return []
+    across, up = picture.scale_input(1), picture.scale_input(0)
     encoding = {
-        "x": {"field": "i0", "type": "quantitative"},
-        "y": {"field": "j0", "type": "quantitative"},
-        "text": {"field": "name"},
+        "x": at("i0", across, grid=False),
+        "x2": {"field": "i1"},
+        "y": at("j0", up, grid=False),
+        "y2": {"field": "j1"},
+        "tooltip": _tell(picture, fits=fits),
+        **colour,
     }
-    halo = {"type": "text", "clip": True, "fill": "white", "stroke": "white", "strokeWidth": 3}
-    ink = {"type": "text", "clip": True, "fill": "black"}
-    return [{"data": {"values": found}, "mark": mark, "encoding": encoding} for mark in (halo, ink)]
+    edges = [
+        # A hair wider than a cell, to close the seams that rounding leaves.
+        {"calculate": f"datum.{axis} + {aside}", "as": f"{axis}{end}"}
+        for axis in ("i", "j")
+        for end, aside in enumerate((-0.5, 0.52))
+    ]
+    return [{**layer("rect", points, encoding, **form), "transform": edges}]
+
+
+def _draw_regions(picture: SweepPicture, plane: Plane) -> list[Spec]:
+    """Return the borders between the regions of strategies, and the marker of each in its region."""
+    lines = [{"i0": x, "j0": y, "i1": x2, "j1": y2} for (x, y), (x2, y2) in plane.borders()]
+    marks = [
+        {"i0": column, "j0": row, "best": picture.names[place]}
+        for place, (column, row) in plane.middles().items()
+        if place >= 0
+    ]
+    at_cell = {"x": at("i0"), "y": at("j0")}
+    span = {**at_cell, "x2": {"field": "i1"}, "y2": {"field": "j1"}}
+    form = {"filled": True, "size": 110, "opacity": 1, "stroke": "white", "strokeWidth": 1.5}
+    return [
+        *([layer("rule", lines, span, color=INK, strokeWidth=1.5)] if lines else []),
+        *([layer("point", marks, {**at_cell, **_look(marks)}, **form)] if marks else []),
+    ]
 
 
 def _colours(picture: SweepPicture) -> Spec:
     """Return the scale of colours, which is the same in all maps of a page."""
-    found = np.concatenate([plane.added[np.isfinite(plane.added)] for plane in picture.planes()])
-    low = float(found.min())
-    high = max(float(found.max()), low + (0.001 if picture.quantity == "overhead" else 1.0))
-    wide = is_wide(picture.quantity, high)
-    scale: Spec = {"scheme": "cividis", "reverse": True, "domain": [low, high]}
-    if wide:
-        scale |= {"type": "symlog", "constant": _LINEAR}
+    scale = picture.scale_quantity()
     return {
         "field": "v",
         "type": "quantitative",
-        "title": _name_quantity(picture),
-        "scale": scale,
-        "legend": {"gradientLength": 260, **_ticks(picture, low, high)},
+        "title": scale.title,
+        "scale": {**scale_of(scale), "scheme": "cividis", "reverse": True},
+        "legend": {"gradientLength": 260, **label_ticks(scale)},
     }
-
-
-def _quantity_axis(picture: SweepPicture, values: Sequence[float], *, crosses: int) -> Spec:
-    high = max(0.01 if picture.quantity == "overhead" else 1.0, *values)
-    low = min(0.0, *values)
-    most = 1.1 * high / (1 - _CROSS * crosses / _LINE_HEIGHT)
-    wide = is_wide(picture.quantity, high)
-    scale = {"type": "symlog", "constant": _LINEAR} if wide else {"type": "linear"}
-    return {
-        "field": "v",
-        "type": "quantitative",
-        "title": _name_quantity(picture),
-        "scale": {**scale, "domain": [low, most], "nice": False},
-        "axis": {"labelOverlap": "greedy", **_ticks(picture, low, most)},
-    }
-
-
-def _ticks(picture: SweepPicture, low: float, high: float) -> Spec:
-    """Return ticks of a share or a size, and how they are written."""
-    if picture.quantity == "overhead":
-        shares: Spec = {"labelExpr": "datum.value ? format(100 * datum.value, '+~r') + ' %' : '0'"}
-        wide = is_wide(picture.quantity, high)
-        return shares | ({"values": quantity_ticks(picture.quantity, low, high, most=9)} if wide else {})
-    ticks = quantity_ticks(picture.quantity, low, high, most=6)
-    return labelled_axis({tick: format_bytes(tick) for tick in ticks}) if len(ticks) > 1 else {}
-
-
-def _name_quantity(picture: SweepPicture) -> str:
-    return "time over base's" if picture.quantity == "overhead" else "peak local memory"
-
-
-def _widen(low: float, high: float) -> list[float]:
-    room = 0.03 * (high - low) or 1.0
-    return [low - room, high + room]

@@ -1,4 +1,4 @@
-"""Draws a timeline with a bounded number of bars: what is too short to see is drawn together.
+"""Collects a timeline, for a picture and for the chart of a page, with a bounded number of bars.
 
 Bars that are longer than an interval of the time axis stay as they are. Shorter ones of the same kind become
 one bar for each interval, which spans the steps that they touch. The curve of memory keeps the first, last,
@@ -9,17 +9,20 @@ from __future__ import annotations
 
 from array import array
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
+from ckptplan.errors import InputError
 from ckptplan.model.plan import Plan
 from ckptplan.planning.playback import simulate
 from ckptplan.schedule.actions import Backward, Free, Load, Record, Save, Transfer
 from ckptplan.schedule.timeline import BARS, Event, kind_of
 
 _Floats = npt.NDArray[np.float64]
+#: Kind, start, end, step at the start, step at the end.
+Bar: TypeAlias = tuple[str, float, float, float, float]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,8 +40,7 @@ class Detail:
 class Sketch:
     """A timeline to draw. Times are in seconds; steps as the picture has them, downwards."""
 
-    #: Kind, start, end, step at the start, step at the end.
-    bars: tuple[tuple[str, float, float, float, float], ...]
+    bars: tuple[Bar, ...]
     #: Time, local bytes of one unit, remote bytes of all.
     memory: tuple[tuple[float, int, int], ...]
     seconds: float
@@ -48,35 +50,38 @@ class Sketch:
     interval_seconds: float | None
 
 
-class TooLongToDraw(Exception):  # noqa: N818 - what is the case, not an error
-    """A schedule has more events than may be read for its picture."""
+class TooLongToDraw(InputError):  # noqa: N818 - what is the case, not an error
+    """A schedule has more actions than may be read for its picture."""
 
-    def __init__(self, events: int) -> None:
-        self.events = events
-        super().__init__(f"more than {events:,} events")
+    def __init__(self, most: int) -> None:
+        super().__init__(
+            f"the schedule has more than {most:,} actions, too many for a picture",
+            field="gantt",
+            accepted="a plan of a shorter sequence",
+        )
+        self.most = most
 
 
 def sketch_schedule(plan: Plan, *, resident_bytes: int, detail: Detail) -> Sketch:
     """Play a plan's schedule and return its picture. Raises TooLongToDraw, and as ``simulate`` does."""
-    collected = _Collected(resident_bytes, most=detail.events)
+    collected = Collected(resident_bytes, most=detail.events)
     simulate(plan, sink=collected.add)
     return collected.finish(detail)
 
 
-class _Collected:
-    """The events of a timeline in columns, which take a tenth of the memory of objects."""
+class Collected:
+    """The events of a timeline (``add`` is a sink) in columns, which take a tenth of the memory of objects."""
 
     def __init__(self, resident_bytes: int, *, most: int) -> None:
-        self._most, self._seen, self._actions = most, 0, 0
+        self._most, self._actions = most, 0
         self._bars = array("d")
         self._moments = array("d", (0.0, resident_bytes, 0))
 
     def add(self, event: Event) -> None:
         """Take an event. Raises TooLongToDraw."""
-        self._seen += 1
-        if self._seen > self._most:
-            raise TooLongToDraw(self._most)
         self._actions += not event.stall
+        if self._actions > self._most:
+            raise TooLongToDraw(self._most)
         # The simulator counts the tapes of a run when it ends; they come and go step by step.
         if isinstance(event.action, (Record, Backward)) and not event.stall:
             _, local, remote = self._moments[-3:]
@@ -96,7 +101,7 @@ class _Collected:
         interval = end / detail.intervals if len(bars) > detail.bars and end > 0 else None
         if interval is not None:
             bars = _merge_bars(bars, interval)
-        if len(moments) > 2 * detail.bars and end > 0:
+        if len(moments) > 8 * detail.intervals and end > 0:
             moments = moments[_extremes(moments, end / detail.intervals)]
         return Sketch(
             bars=tuple((BARS[int(kind)], a, b, first, last) for kind, a, b, first, last in bars.tolist()),

@@ -1,0 +1,113 @@
+"""The axes of pictures and charts: what each counts, its range, and the round values that are named on it.
+
+Both renderers take a ``Scale``; each leaves out the names for which it has no room.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import pairwise
+from math import ceil, floor, log2, log10
+from typing import TYPE_CHECKING, Any, Literal
+
+from ckptplan.units import format_bytes
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.axis import Axis
+    from matplotlib.figure import Figure
+    from matplotlib.transforms import Bbox
+
+#: Shares up to here are to scale on an axis that is 'symlog', those above are in powers of ten.
+LINEAR = 0.01
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scale:
+    """An axis."""
+
+    title: str
+    low: float
+    high: float
+    #: Value -> name.
+    ticks: Mapping[float, str]
+    kind: Literal["linear", "log", "symlog"] = "linear"
+
+    def set_x(self, axes: Axes) -> None:
+        """Give the axis across of a picture this scale."""
+        axes.set_xscale(self.kind, **self._form())
+        axes.set(xlim=(self.low, self.high), xlabel=self.title)
+        self._name_ticks(axes.xaxis)
+
+    def set_y(self, axes: Axes) -> None:
+        """Give the axis upwards of a picture this scale."""
+        axes.set_yscale(self.kind, **self._form())
+        axes.set(ylim=(self.low, self.high), ylabel=self.title)
+        self._name_ticks(axes.yaxis)
+
+    def _form(self) -> dict[str, Any]:
+        return {"linthresh": LINEAR, "linscale": 0.5} if self.kind == "symlog" else {}
+
+    def _name_ticks(self, axis: Axis) -> None:
+        from matplotlib.ticker import NullLocator
+
+        axis.set_ticks(list(self.ticks), list(self.ticks.values()))
+        axis.set_minor_locator(NullLocator())
+
+
+def scale_shares(title: str, low: float, high: float, *, wide: bool = False) -> Scale:
+    """Return an axis of shares. A wide one tells 1 % from 2 % as well as 100 % from 200 %."""
+    values = _find_steps(low, high, most=7)
+    if wide:
+        factors = (1, 2, 5) if high < 10 else (1,)
+        powers = range(round(log10(LINEAR)), ceil(log10(high)) + 1)
+        values = [0.0, *(factor * 10.0**power for power in powers for factor in factors)]
+    ticks = {value: f"{100 * value:+,.10g} %" if value else "0" for value in values if low <= value <= high}
+    return Scale(title=title, low=low, high=high, ticks=ticks, kind="symlog" if wide else "linear")
+
+
+def scale_bytes(title: str, low: float, high: float, *, log: bool = False, sign: str = "") -> Scale:
+    """Return an axis of bytes with powers of two, or at equal steps of one."""
+    values = [2.0**power for power in range(ceil(log2(low)), floor(log2(high)) + 1)] if log else []
+    values = values[:: ceil(len(values) / 16) or 1]
+    if len(values) < 2:
+        values = _find_steps(low, high, most=4, binary=True)
+    ticks = {value: f"{sign}{format_bytes(value)}" for value in values}
+    return Scale(title=title, low=low, high=high, ticks=ticks, kind="log" if log else "linear")
+
+
+def _find_steps(low: float, high: float, *, most: int, binary: bool = False) -> list[float]:
+    """Return values at equal steps of 1, 2 or 5 times a power of ten, or of a power of two."""
+    least = (high - low) / most
+    if binary:
+        step = 2.0 ** max(0, ceil(log2(least)))
+    else:
+        power = 10.0 ** floor(log10(least))
+        step = next(factor * power for factor in (1, 2, 5, 10) if factor * power >= least)
+    return [step * number for number in range(ceil(low / step), floor(high / step) + 1)]
+
+
+def drop_overlaps(figure: Figure) -> None:
+    """Leave every second name of an axis out, or every third, ... until none touches the next."""
+    figure.draw_without_rendering()
+    for axes in figure.axes:
+        for place, axis in enumerate((axes.xaxis, axes.yaxis)):
+            low, high = sorted(axis.get_view_interval())
+            ticks = [
+                (label.get_position()[place], label.get_text(), label.get_window_extent())
+                for label in axis.get_majorticklabels()
+                if low <= label.get_position()[place] <= high
+            ]
+            every = 1
+            while any(
+                _touch(one, other, across=place == 0) for (*_, one), (*_, other) in pairwise(ticks[::every])
+            ):
+                every += 1
+            if every > 1:
+                axis.set_ticks([value for value, *_ in ticks[::every]], [name for _, name, _ in ticks[::every]])
+
+
+def _touch(one: Bbox, other: Bbox, *, across: bool) -> bool:
+    room = one.padded(one.height, 0) if across else one.padded(0, 0.1 * one.height)
+    return bool(room.overlaps(other))

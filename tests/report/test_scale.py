@@ -1,0 +1,48 @@
+"""Ticks of axes are round, in their range, and apart on a picture, whatever the range."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from matplotlib.figure import Figure
+
+from ckptplan.report.scale import drop_overlaps, scale_bytes, scale_shares
+
+pytestmark = pytest.mark.hypothesis
+ranges = st.tuples(st.floats(1, 1e15), st.floats(1.001, 1e9)).map(lambda pair: (pair[0], pair[0] * pair[1]))
+
+
+@given(ends=ranges)
+def test_sizes_are_multiples_of_powers_of_two(ends: tuple[float, float]) -> None:
+    for log in (False, True):
+        ticks = list(scale_bytes("", *ends, log=log).ticks)
+        assert all(ends[0] <= tick <= ends[1] for tick in ticks)
+        assert len(ticks) <= 16
+        steps = {
+            round(high / low if log and len(ticks) > 4 else high - low, 9) for low, high in pairwise(ticks)
+        }
+        assert len(steps) <= 1
+        assert all(step.hex().startswith("0x1.0000000000000p") for step in steps)
+
+
+@given(high=st.floats(1e-4, 1e6), low=st.floats(-1, 0))
+def test_shares_are_round_and_begin_at_nothing(high: float, low: float) -> None:
+    for wide in (False, True):
+        ticks = scale_shares("", low, high, wide=wide).ticks
+        assert ticks[0] == "0"
+        assert all(low <= tick <= high for tick in ticks)
+        assert all(len(name.strip("+-0. %").replace(",", "").replace("0", "")) < 4 for name in ticks.values())
+
+
+def test_names_that_touch_are_left_out_evenly() -> None:
+    figure = Figure(figsize=(2, 1))
+    axes = figure.subplots()
+    axes.set_xlim(0, 30)
+    axes.set_xticks(range(31), [f"{place:,} KiB" for place in range(31)])
+    drop_overlaps(figure)
+    kept = axes.get_xticks()
+    assert 1 < len(kept) < 8
+    assert len({high - low for low, high in pairwise(kept)}) == 1
