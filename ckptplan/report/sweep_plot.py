@@ -258,11 +258,11 @@ def _draw_line(axes: Axes, picture: SweepPicture, plane: Plane, *, number: int, 
             _mark(axes, x[chosen], y[chosen], picture.names[place], size)
 
 
-def _mark(axes: Axes, x: Any, y: Any, name: str, size: Size, **more: Any) -> Any:
+def _mark(axes: Axes, x: Any, y: Any, name: str, size: Size, *, points: float = 4, **more: Any) -> Any:
     """Draw the marker of a strategy at points."""
     look = style.look_of(name)
     [marks] = axes.plot(
-        x, y, marker=look.marker, linestyle="", color=look.colour, label=name, markersize=4 * size.scale,
+        x, y, marker=look.marker, linestyle="", color=look.colour, label=name, markersize=points * size.scale,
         zorder=4, clip_on=False, **more,
     )  # fmt: skip
     return marks
@@ -324,5 +324,5 @@ def _name_regions(axes: Axes, picture: SweepPicture, plane: Plane, size: Size) -
             samples["nothing fits"] = hatched
         else:
             name = picture.names[place]
-            samples[name] = _mark(axes, [column], [row], name, size, path_effects=halo)
+            samples[name] = _mark(axes, [column], [row], name, size, points=6, path_effects=halo)
     return samples
