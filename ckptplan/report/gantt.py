@@ -197,7 +197,7 @@ class Gantt(Collected):
             axes.annotate(
                 f"budget {format_bytes(budget)}",
                 (1, budget), xycoords=("axes fraction", "data"), xytext=(-1, 1), textcoords="offset points",
-                ha="right", va="bottom", color=style.ink_of(style.VERMILION),
+                ha="right", va="bottom",
             )  # fmt: skip
         axes.set_ylim(least, least + 2.2 * max(1, top - least))
         # From what stays on, which is named.

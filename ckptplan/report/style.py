@@ -121,21 +121,6 @@ def look_of(strategy: str) -> Look:
 #: File formats of pictures.
 FORMATS = ("png", "svg", "pdf")
 
-#: The contrast of text with white, as WCAG 2 asks for.
-_CONTRAST = 4.5
-
-
-def ink_of(colour: str) -> str:
-    """Return a colour for text: the same hue, as dark as needs be to be read on white."""
-    parts = [int(colour[place : place + 2], 16) / 255 for place in (1, 3, 5)]
-    while True:
-        light = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
-        luminance = sum(a * b for a, b in zip(light, (0.2126, 0.7152, 0.0722), strict=True))
-        if 1.05 / (luminance + 0.05) >= _CONTRAST:
-            return "#" + "".join(f"{round(255 * part):02x}" for part in parts)
-        parts = [0.95 * part for part in parts]
-
-
 _STYLE: Mapping[str, Any] = {
     "font.family": "DejaVu Sans",
     "axes.titlelocation": "left",

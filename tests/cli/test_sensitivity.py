@@ -60,7 +60,7 @@ def test_the_picture_names_inputs_and_units(written: dict[str, str]) -> None:
     for text in (
         "recompute-ratio",
         "300 KiB",
-        "time of the best plan against now (%)",
+        "time of the best plan against now",
         "half the input",
     ):
         assert text in written["picture"]
