@@ -232,18 +232,15 @@ def picture_format(path: str, *, option: str) -> str:
 
 def save_picture(figure: Figure, path: str, *, option: str) -> None:
     """Write a figure, whole or not at all. Raises InputError."""
+    from PIL import Image  # what matplotlib writes PNG with
+
     chosen = picture_format(path, option=option)
     buffer = io.BytesIO()
     no_date: dict[str, Any] = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}.get(chosen, {})
     figure.savefig(buffer, format=chosen, dpi="figure", metadata=no_date)
-    write_bytes(path, reduce_palette(buffer) if chosen == "png" else buffer.getvalue())
-
-
-def reduce_palette(picture: io.BytesIO) -> bytes:
-    """Return a PNG of at most 256 colours, enough for lines and text: a third of the size."""
-    from PIL import Image  # what matplotlib writes PNG with
-
-    buffer = io.BytesIO()
-    plain = Image.open(picture).convert("RGB")
-    plain.quantize(256, dither=Image.Dither.NONE).save(buffer, "png", optimize=True)
-    return buffer.getvalue()
+    if chosen == "png":
+        # 256 colours are enough for lines and text, at a third of the size.
+        plain = Image.open(buffer).convert("RGB").quantize(256, dither=Image.Dither.NONE)
+        buffer = io.BytesIO()
+        plain.save(buffer, "png", optimize=True)
+    write_bytes(path, buffer.getvalue())

@@ -7,7 +7,7 @@ the page.
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from math import log
 from typing import TYPE_CHECKING, Any
@@ -19,7 +19,6 @@ from ckptplan.report import style
 from ckptplan.report.scale import LINEAR, Scale, drop_overlaps, scale_bytes, scale_shares
 from ckptplan.report.style import PAGE, Size, set_legend, set_title
 from ckptplan.strategies.registry import all_strategies
-from ckptplan.studies.axes import Value
 from ckptplan.studies.sweep import Sweep
 from ckptplan.units import format_count
 
@@ -33,16 +32,6 @@ _WIDE = 8
 _MUCH = 1.0
 #: Borders between strategies are drawn up to this many cells.
 _BORDERS = 40_000
-
-
-def place_values(values: Sequence[Value]) -> list[float]:
-    """Return where values stand on an axis: at their logarithms, themselves, or one beside the other."""
-    numbers = [value for value in values if value is not None]
-    if len(numbers) < len(values) or len(set(numbers)) < len(values):
-        return [float(i) for i in range(len(values))]
-    if min(numbers) > 0 and max(numbers) / min(numbers) >= _WIDE:
-        return [log(number) for number in numbers]
-    return [float(number) for number in numbers]
 
 
 #: More workloads and profiles, or points, than a picture can show.
@@ -121,8 +110,16 @@ class SweepPicture:
                 self._best[index] = self.names.index(row["strategy"])
 
     def places(self) -> list[float]:
-        """Return where the values of the first input stand on the axis of lines."""
-        return place_values(self.sweep.grid.values[self.varied[0]])
+        """Return where the values of an input stand on the axis of lines.
+
+        At their logarithms if they span much, at themselves, or, if some are no numbers, side by side.
+        """
+        values = self.sweep.grid.values[self.varied[0]]
+        numbers = [value for value in values if value is not None]
+        if len(set(numbers)) < len(values):
+            return [float(place) for place in range(len(values))]
+        wide = min(numbers) > 0 and max(numbers) / min(numbers) >= _WIDE
+        return [log(number) if wide else float(number) for number in numbers]
 
     def scale_input(self, number: int) -> Scale:
         """Return the axis of an input that varies: of a map, where its values stand one beside the other."""
