@@ -13,12 +13,11 @@ from ckptplan.errors import InputError
 from ckptplan.model.plan import Plan
 from ckptplan.schedule.actions import Action
 from ckptplan.schedule.schedule import Schedule
-from ckptplan.torch.budget import make_plan
+from ckptplan.torch.budget import PlanChoice, choose_plan, make_plan, place_plan
 from ckptplan.torch.call import check_losses, refuse_ignored
 from ckptplan.torch.compiling.options import Compile, read_compile
 from ckptplan.torch.engine import Cell, Observer
 from ckptplan.torch.parameters import list_parameters
-from ckptplan.torch.piece_budget import PlanChoice, choose_plan, place_plan
 from ckptplan.torch.run import Result, bptt_planned, unroll_planned
 
 

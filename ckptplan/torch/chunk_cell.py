@@ -10,7 +10,7 @@ from typing import Any, Protocol, Self
 import torch
 
 from ckptplan.errors import InputError
-from ckptplan.torch.gradients import Gradient
+from ckptplan.torch.graphs import Gradient
 from ckptplan.torch.trees import Leaves, Structure, flatten
 
 

@@ -11,8 +11,7 @@ from torch.nn.modules import module as torch_module
 
 from ckptplan.errors import InputError
 from ckptplan.torch.chunk_cell import ChunkCell, LeafGradients, reverse_chunk
-from ckptplan.torch.gradients import Gradient, compute_gradients
-from ckptplan.torch.graphs import as_graph_roots, find_graph_leaves
+from ckptplan.torch.graphs import Gradient, as_graph_roots, compute_gradients, find_graph_leaves
 from ckptplan.torch.inputs import Sequence, detach_inputs, iterate_steps
 from ckptplan.torch.trees import Leaves, Structure, flatten, is_differentiable
 from ckptplan.torch.trial import ROUNDING, are_equal, copy_leaves, make_direction

@@ -13,8 +13,7 @@ import torch
 from ckptplan.torch.chunk_cell import ChunkCell, SavedOutputs, reverse_chunk
 from ckptplan.torch.engine import Engine, Incoming, Tape
 from ckptplan.torch.fit import Gauge
-from ckptplan.torch.gradients import Gradient, Gradients, compute_gradients
-from ckptplan.torch.graphs import as_graph_roots
+from ckptplan.torch.graphs import Gradient, Gradients, as_graph_roots, compute_gradients
 from ckptplan.torch.inputs import Sequence
 from ckptplan.torch.losses import Outputs, Terms
 from ckptplan.torch.parameters import Parameters, check_reached

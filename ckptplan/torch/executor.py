@@ -16,7 +16,7 @@ from ckptplan.execution.lookahead import Lookahead
 from ckptplan.schedule.actions import Action, Advance, Backward, Free, Load, Record, Save, Tier, Transfer
 from ckptplan.torch.ambient import Autocast, Generators
 from ckptplan.torch.engine import Engine, Incoming, Observer, Tape
-from ckptplan.torch.gradients import Gradient
+from ckptplan.torch.graphs import Gradient
 from ckptplan.torch.losses import Outputs
 from ckptplan.torch.meters import Clock
 from ckptplan.torch.sequence_watch import SequenceWatch

@@ -11,9 +11,8 @@ import torch
 
 from ckptplan.errors import InputError, quote_value
 from ckptplan.torch.graphs import as_graph_roots
-from ckptplan.torch.repeats import RunSums, StepNumbers
 from ckptplan.torch.trees import Leaves, Structure, flatten, is_differentiable
-from ckptplan.torch.verify import Verifier
+from ckptplan.torch.verify import RunSums, StepNumbers, Verifier
 
 #: Tensors of a recorded chunk through which gradients enter, besides the state.
 Terms = list[torch.Tensor]

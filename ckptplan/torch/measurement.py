@@ -19,8 +19,7 @@ from ckptplan.schedule.schedule import Schedule
 from ckptplan.torch.call import Call, Losses
 from ckptplan.torch.chunk_cell import ChunkCell
 from ckptplan.torch.executor import Executor
-from ckptplan.torch.gradients import suspend_hooks
-from ckptplan.torch.graphs import find_graph_leaves
+from ckptplan.torch.graphs import find_graph_leaves, suspend_hooks
 from ckptplan.torch.inputs import make_sequence
 from ckptplan.torch.kept import StaleFindingsError
 from ckptplan.torch.losses import StackedOutputs, SummedLoss

@@ -1,11 +1,14 @@
-"""The parameters of a planned sequence: which they are, and whether a recorded graph reaches others."""
+"""Which parameters and modules steps use, and whether these change before steps run again."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import TypeAlias
+import threading
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, NamedTuple, TypeAlias
 
 import torch
+from torch.nn.modules.module import register_module_forward_pre_hook
 
 from ckptplan.errors import InputError, quote_value
 from ckptplan.torch.graphs import find_graph_leaves
@@ -53,3 +56,119 @@ def check_reached(outputs: Leaves, inner: Leaves, *, parameters: Parameters, tem
             accepted="parameters=[...] with all of them; for the last step alone, final_loss; what a step "
             "needs of an earlier one goes through the state",
         )
+
+
+class CalledModules:
+    """The given modules, those called inside the context, and other members of lists that hold these."""
+
+    def __init__(self, reachable: Iterable[torch.nn.Module], *, given: Iterable[object]) -> None:
+        self._modules = {id(one): one for one in given if isinstance(one, torch.nn.Module)}
+        self._lists = [one for one in reachable if isinstance(one, torch.nn.ModuleList | torch.nn.ModuleDict)]
+
+    @property
+    def modules(self) -> tuple[torch.nn.Module, ...]:
+        """The modules met so far."""
+        found = dict(self._modules)
+        for one in self._lists:
+            # As one BatchNorm for each step: the first steps call the first ones.
+            if any(id(member) in self._modules for member in one.children()):
+                found |= {id(member): member for member in one.children()}
+        return tuple(found.values())
+
+    @contextmanager
+    def enter(self) -> Iterator[None]:
+        """Note the modules that are called, not those that other threads call at the same time."""
+        here = threading.get_ident()
+
+        def meet(module: torch.nn.Module, _: object) -> None:
+            # PyTorch's compiler, which takes this into what it compiles, knows no threads.
+            if torch.compiler.is_compiling() or threading.get_ident() == here:
+                self._modules.setdefault(id(module), module)
+
+        hook = register_module_forward_pre_hook(meet)
+        try:
+            yield
+        finally:
+            hook.remove()
+
+
+class _Marks(NamedTuple):
+    """What tells whether a tensor is the one that it was."""
+
+    id: int
+    version: int
+    kind: tuple[torch.dtype, torch.device, torch.Size]
+    trained: bool
+
+
+class Fingerprint:
+    """Weights, buffers and modes of modules, which must not change before steps run again.
+
+    Arguments:
+        modules: the modules.
+        others: other parameters, by their names.
+        without: the ids of tensors that may: statistics that steps write and never read.
+        places: buffers that may, by the ids of the dicts that hold them and their names: a part of the state.
+    """
+
+    def __init__(
+        self,
+        modules: tuple[torch.nn.Module, ...],
+        *,
+        others: Mapping[str, torch.Tensor],
+        without: frozenset[int] = frozenset(),
+        places: frozenset[tuple[int, Any]] = frozenset(),
+    ) -> None:
+        self._modules, self._others, self._without, self._places = modules, others, without, places
+        self._tensors, self._training = self._list_tensors(), _list_modes(modules)
+
+    def check(self) -> list[str]:
+        """Return the names of parameters that are trained only since. Raises RuntimeError for other changes."""
+        now = self._list_tensors()
+        for name in {**now, **self._tensors}:
+            before, after = self._tensors.get(name), now.get(name)
+            how = _name_change(before, after)
+            if how and not (after is not None and after.id in self._without):
+                raise RuntimeError(
+                    f"{name.partition('.')[2]} was {how} between the forward and the backward pass, so that "
+                    "steps cannot be run again as they were"
+                )
+        if _list_modes(self._modules) != self._training:
+            raise RuntimeError(
+                "train() or eval() was called between the forward and the backward pass, so that steps cannot "
+                "be run again as they were"
+            )
+        trained = [
+            name for name, one in self._tensors.items() if name in now and now[name].trained > one.trained
+        ]
+        return [name.partition(".")[2] for name in trained]
+
+    def _list_tensors(self) -> dict[str, _Marks]:
+        found = {f".{name}": _mark(tensor) for name, tensor in self._others.items()}
+        for number, module in enumerate(self._modules):
+            for path, one in module.named_modules(prefix=str(number)):
+                for values in (one._parameters, one._buffers):
+                    for name, tensor in values.items():
+                        if tensor is not None and (id(values), name) not in self._places:
+                            found[f"{path}.{name}"] = _mark(tensor)
+        return found
+
+
+def _mark(tensor: torch.Tensor) -> _Marks:
+    kind = tensor.dtype, tensor.device, tensor.shape
+    return _Marks(id(tensor), 0 if tensor.is_inference() else tensor._version, kind, tensor.requires_grad)
+
+
+def _name_change(before: _Marks | None, after: _Marks | None) -> str:
+    """Return how a tensor was changed, nothing if it is as before; one that is trained later is."""
+    if before is None or after is None or before.id != after.id:
+        return "replaced (by an assignment, functional_call)"
+    if before.trained and not after.trained:
+        return "frozen (requires_grad=False)"
+    if before.kind != after.kind:
+        return "converted (another type, device or shape)"
+    return "" if before.version == after.version else "changed in place (by an optimizer)"
+
+
+def _list_modes(modules: tuple[torch.nn.Module, ...]) -> list[bool]:
+    return [one.training for module in modules for one in module.modules()]

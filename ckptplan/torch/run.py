@@ -21,20 +21,19 @@ from ckptplan.torch.cell_calls import SlotCell
 from ckptplan.torch.chunk_cell import ChunkCell
 from ckptplan.torch.chunk_engine import ChunkEngine
 from ckptplan.torch.compiled.engine import CompiledEngine
-from ckptplan.torch.compiled.piece import CompiledPiece
+from ckptplan.torch.compiled.steps import CompiledPiece
 from ckptplan.torch.compiling.prepare import pick_piece
-from ckptplan.torch.engine import Cell, Engine
+from ckptplan.torch.engine import Cell, Engine, StepEngine
 from ckptplan.torch.executor import Executor
 from ckptplan.torch.fit import Gauge, make_gauge
-from ckptplan.torch.gradients import Gradient, Gradients
+from ckptplan.torch.graphs import Gradient, Gradients
 from ckptplan.torch.held_graphs import explain_held_graphs
 from ckptplan.torch.kept import forget, keep
 from ckptplan.torch.losses import Outputs, StackedOutputs, SummedLoss
 from ckptplan.torch.memory import explain_exhaustion
-from ckptplan.torch.modules import Fingerprint
+from ckptplan.torch.parameters import Fingerprint
 from ckptplan.torch.probe import Probed, probe
 from ckptplan.torch.sequence_watch import SequenceWatch
-from ckptplan.torch.step_engine import StepEngine
 from ckptplan.torch.stores import FileStore, HostStore, LocalStore, Store
 from ckptplan.torch.trees import flatten, is_differentiable
 from ckptplan.torch.verify import Verifier

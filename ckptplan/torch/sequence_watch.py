@@ -14,20 +14,20 @@ import torch
 
 from ckptplan.errors import InputError
 from ckptplan.torch.ambient import Generators
-from ckptplan.torch.hidden import (
+from ckptplan.torch.held_graphs import guard_leftovers
+from ckptplan.torch.kept import HeldPlace, StaleFindingsError
+from ckptplan.torch.probe import Probed
+from ckptplan.torch.surroundings.holders import ArrayHolder, Content, GradientHolder, TensorHolder
+from ckptplan.torch.surroundings.snapshot import Place, Snapshot, Surroundings, holds_graph
+from ckptplan.torch.surroundings.walk import walk
+from ckptplan.torch.trial import (
+    StepResult,
+    detach_state,
     list_names,
     refuse_changed_parameters,
     refuse_hidden_state,
     refuse_lost_changes,
 )
-from ckptplan.torch.kept import HeldPlace, StaleFindingsError
-from ckptplan.torch.leftovers import guard_leftovers
-from ckptplan.torch.probe import Probed
-from ckptplan.torch.surroundings.holders import Content
-from ckptplan.torch.surroundings.number_holders import ArrayHolder, GradientHolder, TensorHolder
-from ckptplan.torch.surroundings.snapshot import Place, Snapshot, Surroundings, holds_graph
-from ckptplan.torch.surroundings.walk import walk
-from ckptplan.torch.trial import StepResult, detach_state
 
 
 class SequenceWatch:

@@ -238,7 +238,7 @@ def test_the_comparison_is_made_once_a_kind_of_call_and_leaves_nothing(monkeypat
         made.append(cell)
         check_reverse(cell, *given, **more)
 
-    monkeypatch.setattr("ckptplan.torch.first_steps.check_reverse", check)
+    monkeypatch.setattr("ckptplan.torch.probe.check_reverse", check)
     cell = make(Watched)
     torch.manual_seed(3)
     before = torch.get_rng_state()

@@ -19,7 +19,7 @@ from ckptplan import InputError
 from ckptplan.torch import PlanMismatch
 from ckptplan.torch.meters import LiveBytes
 from ckptplan.torch.wrapping.fused import FusedSequence
-from ckptplan.torch.wrapping.fused_cell import reverse_each
+from ckptplan.torch.wrapping.pieces import reverse_each
 from tests.torch.support import assert_close, gradients, plan_of
 
 #: Not a multiple of the piece, so that the last one is shorter.

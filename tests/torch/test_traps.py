@@ -22,10 +22,9 @@ from ckptplan import InputError
 from ckptplan.schedule.actions import Action, Advance, Backward, Record, Save
 from ckptplan.torch import LIF, bptt, unroll
 from ckptplan.torch.chunk_engine import ChunkTape
-from ckptplan.torch.engine import Tape
+from ckptplan.torch.engine import Graph, Tape
 from ckptplan.torch.executor import Executor
 from ckptplan.torch.meters import LiveBytes
-from ckptplan.torch.step_engine import Graph
 from ckptplan.torch.stores import FileStore
 from ckptplan.units import format_bytes
 from tests.torch.support import assert_close, gradients, gru, job, plain, plan_of

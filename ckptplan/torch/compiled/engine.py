@@ -8,16 +8,13 @@ from typing import Any
 
 import torch
 
-from ckptplan.torch.compiled.piece import CompiledPiece, copy_from_graph, prepare_leaves
-from ckptplan.torch.compiled.steps import SHIFT, PieceError
-from ckptplan.torch.engine import Tape
+from ckptplan.torch.compiled.steps import SHIFT, CompiledPiece, PieceError, copy_from_graph, prepare_leaves
+from ckptplan.torch.engine import Graph, StepEngine, Tape
 from ckptplan.torch.fit import Gauge
-from ckptplan.torch.gradients import Gradient
-from ckptplan.torch.graphs import as_graph_roots
+from ckptplan.torch.graphs import Gradient, as_graph_roots
 from ckptplan.torch.inputs import detach_inputs, iterate_steps
 from ckptplan.torch.losses import SummedLoss, Terms
 from ckptplan.torch.parameters import check_reached
-from ckptplan.torch.step_engine import Graph, StepEngine
 from ckptplan.torch.trees import Leaves, Structure, flatten
 
 

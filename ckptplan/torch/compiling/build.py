@@ -6,8 +6,9 @@ Times the kernels of a ``ChunkCell``, which compiled pieces of its steps have to
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import pairwise
 from time import perf_counter
 from typing import Any
@@ -17,23 +18,128 @@ import torch
 from ckptplan.torch.ambient import Autocast, Generators
 from ckptplan.torch.chunk_cell import ChunkCell
 from ckptplan.torch.chunk_engine import MOST_WORKING
-from ckptplan.torch.compiled.piece import CompiledPiece, Form, Product, prepare_leaves
 from ckptplan.torch.compiled.steps import (
     SHIFT,
+    CompiledPiece,
+    Form,
     NotCompiled,
     PieceError,
     PieceFunction,
+    Product,
+    prepare_leaves,
     run_with_chunk_loss,
     run_with_loss,
     run_with_outputs,
 )
-from ckptplan.torch.compiling.request import PieceRequest
-from ckptplan.torch.gradients import compute_gradients
-from ckptplan.torch.graphs import count_saved_bytes, find_graph_leaves
-from ckptplan.torch.inputs import detach_inputs
+from ckptplan.torch.graphs import compute_gradients, count_saved_bytes, find_graph_leaves
+from ckptplan.torch.inputs import Sequence, detach_inputs
+from ckptplan.torch.kept import read_settings
 from ckptplan.torch.meters import choose_clock
 from ckptplan.torch.sequence_watch import leave_as_found
+from ckptplan.torch.surroundings.signature import Signature
+from ckptplan.torch.surroundings.walk import Reached, walk
 from ckptplan.torch.trees import Leaves, flatten, is_differentiable
+
+
+class CodeSignature(Signature):
+    """Describes hooks, methods, functions and options that a cell can reach, but no numbers.
+
+    PyTorch's compiler looks for the numbers that a graph depends on each time the graph is called; it does not
+    look for hooks, nor for methods that were replaced.
+    """
+
+    def describe_constant(self, value: Any) -> Any:
+        """Return what is equal for constants of the same kind, of numbers the type."""
+        if isinstance(value, int | float | complex) and not isinstance(value, bool):
+            return self._refer(type(value))
+        return super().describe_constant(value)
+
+    def describe_tensor(self, tensor: torch.Tensor) -> Any:
+        """Return what is equal for tensors of the same kind; of targets and the like, the shape may differ."""
+        facts = super().describe_tensor(tensor)
+        return facts if facts is None or tensor.requires_grad else facts[1:]
+
+    def _read_numbers(self, tensor: torch.Tensor) -> Any:
+        del tensor
+
+
+@dataclass(frozen=True, kw_only=True)
+class PieceRequest:
+    """A call whose pieces are to be compiled.
+
+    Arguments:
+        cell: ``cell(state, x) -> (state, output)``.
+        losses: by the names of their arguments.
+        state: the initial state.
+        inputs: the inputs of all steps.
+        steps: T.
+        parameters: those that the caller has named.
+        device: where the cell runs.
+    """
+
+    cell: Any
+    losses: Mapping[str, Any]
+    state: Any
+    inputs: Sequence
+    steps: int
+    parameters: tuple[torch.Tensor, ...]
+    device: torch.device
+
+    @property
+    def things(self) -> dict[str, object]:
+        """The cell and the losses, by the names of their arguments."""
+        return {"cell": self.cell, **self.losses}
+
+    @property
+    def product(self) -> Product:
+        """What a piece would best return."""
+        if "loss" in self.losses:
+            return "loss"
+        return "chunk_loss" if "chunk_loss" in self.losses else "outputs"
+
+    @property
+    def loss(self) -> Any:
+        """The loss of the steps, None if there is none."""
+        return self.losses.get(self.product)
+
+    @cached_property
+    def _met(self) -> tuple[Reached, CodeSignature]:
+        signature = CodeSignature()
+        return walk(self.things, signature=signature), signature
+
+    @property
+    def reached(self) -> Reached:
+        """What the cell and the losses can reach."""
+        return self._met[0]
+
+    @property
+    def references(self) -> tuple[Any, ...]:
+        """Weak references that must live as long as the key: its ids are theirs."""
+        return tuple(self._met[1].references)
+
+    @property
+    def entries(self) -> tuple[Any, ...]:
+        """What is equal for the same code, hooks and options."""
+        return self._met[1].entries
+
+    @cached_property
+    def settings(self) -> tuple[Any, ...]:
+        """Shapes, types and modes; those that cannot be told make it incomplete."""
+        signature = self._met[1]
+        return read_settings(
+            self.state,
+            self.inputs,
+            (),
+            signature,
+            device=self.device,
+            options=(tuple(one.requires_grad for one in self.inputs.leaves), tuple(self.things)),
+        )
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether all that may change can be told."""
+        complete = bool(self.settings)
+        return complete and self._met[1].complete
 
 
 def time_kernels(
@@ -249,8 +355,7 @@ def _build(request: PieceRequest, steps: int, product: Product, *, mode: str) ->
     with warnings.catch_warnings():
         # PyTorch's compiler uses what PyTorch deprecates.
         warnings.simplefilter("ignore", DeprecationWarning)
-        from ckptplan.torch.compiling.backend import CompiledFunction, set_compiler
-        from ckptplan.torch.compiling.explain import explain_error
+        from ckptplan.torch.compiling.backend import CompiledFunction, explain_error, set_compiler
 
     written = _FUNCTIONS[product]
     autocast = Autocast.present(request.device)

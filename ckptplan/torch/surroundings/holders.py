@@ -6,9 +6,13 @@ the numbers of a tensor. Holders compare two contents, and put one back.
 
 from __future__ import annotations
 
+import io
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, MutableMapping
+from contextlib import contextmanager
 from contextvars import ContextVar
+from dataclasses import dataclass
+from itertools import chain
 from numbers import Number
 from operator import is_
 from types import CellType, GeneratorType
@@ -16,7 +20,8 @@ from typing import Any, TypeAlias
 
 import torch
 
-from ckptplan.torch.surroundings.disturb import disturb
+from ckptplan.torch.surroundings.disturb import disturb, disturb_numbers
+from ckptplan.torch.surroundings.signature import is_passed_over
 
 #: A name, a key or an index within a holder; None stands for all of its content.
 Key: TypeAlias = Any
@@ -345,3 +350,201 @@ class IteratorHolder(Holder):
     def disturb(self, content: Content, key: Key, leaves: list[torch.Tensor]) -> Content:
         del key, leaves
         return content
+
+
+#: Arrays up to this size are copied whenever they are looked at; the numbers that are looked at in larger ones.
+_MOST_ARRAY_BYTES, _SAMPLE = 2**20, 2**14
+
+
+@dataclass(frozen=True)
+class _Numbers:
+    """What is remembered of a tensor: its version, and a copy of its numbers if it is small enough."""
+
+    version: int
+    copy: torch.Tensor | None
+
+    def without_copy(self) -> _Numbers:
+        """Return the version alone."""
+        return _Numbers(self.version, None)
+
+
+class TensorHolder(Holder):
+    """The numbers of a tensor. ``small`` ones are copied whenever they are read."""
+
+    def __init__(self, name: str, thing: torch.Tensor, *, small: bool) -> None:
+        super().__init__(name, thing)
+        self.small = small
+
+    def read(self, *, copies: bool) -> Content:
+        version = 0 if self.thing.is_inference() else self.thing._version
+        return _Numbers(version, self.thing.detach().clone() if self.small or copies else None)
+
+    def is_as(self, content: Content) -> bool:
+        """Return whether nothing has changed since a content was read."""
+        version = 0 if self.thing.is_inference() else self.thing._version
+        # Some kernels, and ``tensor.data``, write without counting it as a change.
+        return version == content.version and (content.copy is None or equal_numbers(self.thing, content.copy))
+
+    def list_changes(self, before: Content, after: Content) -> Iterator[Key]:
+        if before is after:
+            return
+        copied = before.copy is not None and after.copy is not None
+        if before.version != after.version or (copied and not equal_numbers(before.copy, after.copy)):
+            yield None
+
+    def write(self, content: Content) -> None:
+        if content.copy is None or self.thing.is_inference():
+            return
+        if not equal_numbers(self.thing.detach(), content.copy):
+            # Not counted as a change: a graph that was recorded before may need the tensor as it is again.
+            with torch.no_grad():
+                self.thing.data.copy_(content.copy)
+
+    def disturb(self, content: Content, key: Key, leaves: list[torch.Tensor]) -> Content:
+        del key, leaves
+        return _Numbers(content.version, disturb_numbers(self.thing))
+
+
+def equal_numbers(one: torch.Tensor, other: torch.Tensor) -> bool:
+    """Return whether tensors hold the same numbers; NaN equals itself."""
+    if one.shape != other.shape or one.dtype != other.dtype:
+        return False
+    if torch.equal(one, other):
+        return True
+    if not (one.is_floating_point() or one.is_complex()):
+        return False
+    both = torch.isnan(one) & torch.isnan(other)
+    return bool(torch.equal(one[~both], other[~both]) and torch.equal(torch.isnan(one), torch.isnan(other)))
+
+
+class GradientHolder(Holder):
+    """The gradient of a parameter, which no step may write: it is counted again when steps run again."""
+
+    thing: torch.nn.Parameter
+
+    def read(self, *, copies: bool) -> Content:
+        del copies
+        gradient = self.thing.grad
+        return gradient, None if gradient is None else gradient._version
+
+    def list_changes(self, before: Content, after: Content) -> Iterator[Key]:
+        if before[0] is not after[0] or before[1] != after[1]:
+            yield None
+
+    def write(self, content: Content) -> None:
+        if self.thing.grad is not content[0]:
+            self.thing.grad = content[0]
+
+    def disturb(self, content: Content, key: Key, leaves: list[torch.Tensor]) -> Content:
+        del key, leaves
+        return content
+
+
+class ArrayHolder(Holder):
+    """The numbers of an array of numpy; of a large one, as a data set, a sample is looked at."""
+
+    @property
+    def small(self) -> bool:
+        """Whether all numbers are remembered, and can be put back."""
+        return bool(self.thing.nbytes <= _MOST_ARRAY_BYTES)
+
+    def read(self, *, copies: bool) -> Content:
+        del copies
+        if self.small:
+            return self.thing.copy()
+        return self.thing.flat[:: -(-self.thing.size // _SAMPLE)]
+
+    def list_changes(self, before: Content, after: Content) -> Iterator[Key]:
+        if before.tobytes() != after.tobytes():
+            yield None
+
+    def write(self, content: Content) -> None:
+        if self.small and self.thing.tobytes() != content.tobytes():
+            self.thing[...] = content
+
+    def disturb(self, content: Content, key: Key, leaves: list[torch.Tensor]) -> Content:
+        del key
+        return disturb(content, leaves)
+
+
+class TappedIterator:
+    """An iterator that can be set back to what it has given since it was tapped."""
+
+    def __init__(self, inner: Iterator[Any]) -> None:
+        self.inner = inner
+        self.taken: list[Any] = []
+        self.position = 0
+
+    def __iter__(self) -> TappedIterator:
+        return self
+
+    def __next__(self) -> Any:
+        if self.position == len(self.taken):
+            self.taken.append(next(self.inner))
+        self.position += 1
+        return self.taken[self.position - 1]
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.inner, name)
+
+    def close(self) -> Iterator[Any]:
+        """Return an iterator that gives everything again."""
+        return chain(self.taken, self.inner) if self.taken else self.inner
+
+
+class TapHolder(Holder):
+    """How much was taken from an iterator."""
+
+    thing: TappedIterator
+
+    def read(self, *, copies: bool) -> Content:
+        del copies
+        return self.thing.position
+
+    def list_changes(self, before: Content, after: Content) -> Iterator[Key]:
+        if before != after:
+            yield None
+
+    def write(self, content: Content) -> None:
+        self.thing.position = content
+
+    def disturb(self, content: Content, key: Key, leaves: list[torch.Tensor]) -> Content:
+        del key, leaves
+        return content
+
+
+@contextmanager
+def tap_iterators(holders: list[Holder]) -> Iterator[list[Holder]]:
+    """Replace the iterators in some holders by taps; yield the holders of these, and put all back on exit."""
+    places = [
+        (holder, key, value)
+        for holder in holders
+        if isinstance(holder, NamedValues)
+        for key, value in holder.read(copies=False).items()
+        if _can_tap(value)
+    ]
+    taps = {id(value): TapHolder(holder.name_of(key), TappedIterator(value)) for holder, key, value in places}
+    for holder, key, value in places:
+        _replace(holder, key, taps[id(value)].thing)
+    try:
+        yield list(taps.values())
+    finally:
+        closed = {number: tap.thing.close() for number, tap in taps.items()}
+        for holder, key, value in places:
+            _replace(holder, key, closed[id(value)])
+
+
+def _can_tap(value: object) -> bool:
+    """Return whether nothing but the numbers that an iterator gives can matter.
+
+    The attributes of iterators of the user's own classes are searched, as those of other objects. A file that
+    is written to (a log) is no source of values, though files can be iterated over.
+    """
+    kind = type(value)
+    if not hasattr(kind, "__next__") or not is_passed_over(kind):
+        return False
+    return not (isinstance(value, io.IOBase) and (value.closed or value.writable()))
+
+
+def _replace(holder: Holder, key: Key, value: Any) -> None:
+    holder.write({**holder.read(copies=False), key: value})

@@ -12,9 +12,16 @@ from typing import Any, TypeAlias
 
 import torch
 
-from ckptplan.torch.surroundings.holders import Content, Holder, IteratorHolder, Key, NamedValues
-from ckptplan.torch.surroundings.iterators import TapHolder
-from ckptplan.torch.surroundings.number_holders import ArrayHolder, TensorHolder
+from ckptplan.torch.surroundings.holders import (
+    ArrayHolder,
+    Content,
+    Holder,
+    IteratorHolder,
+    Key,
+    NamedValues,
+    TapHolder,
+    TensorHolder,
+)
 from ckptplan.torch.surroundings.walk import walk
 
 #: How far into nested values tensors are looked for.

@@ -31,9 +31,11 @@ from torch.nn.parameter import is_lazy
 
 from ckptplan.torch.surroundings.disturb import is_array
 from ckptplan.torch.surroundings.holders import (
+    ArrayHolder,
     CellHolder,
     ClassHolder,
     ContextHolder,
+    GradientHolder,
     Holder,
     IteratorHolder,
     MappingHolder,
@@ -41,10 +43,10 @@ from ckptplan.torch.surroundings.holders import (
     SequenceHolder,
     SetHolder,
     SlotsHolder,
+    TensorHolder,
     is_class_data,
     read_cell,
 )
-from ckptplan.torch.surroundings.number_holders import ArrayHolder, GradientHolder, TensorHolder
 from ckptplan.torch.surroundings.signature import Signature, is_passed_over, is_passed_over_module, is_searched
 
 #: Objects that are looked at, and elements of one container.

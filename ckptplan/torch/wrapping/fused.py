@@ -19,9 +19,8 @@ from ckptplan.schedule.schedule import Schedule
 from ckptplan.torch.budget import read_limit
 from ckptplan.torch.call import Call
 from ckptplan.torch.run import run_call
-from ckptplan.torch.wrapping.fused_cell import FusedCell, Hidden
 from ckptplan.torch.wrapping.piece_plan import PiecePlan, PieceRun, choose_pieces, fit_pieces
-from ckptplan.torch.wrapping.pieces import PieceInputs, PieceOutputs, SequenceRows
+from ckptplan.torch.wrapping.pieces import FusedCell, Hidden, PieceInputs, PieceOutputs, SequenceRows
 from ckptplan.torch.wrapping.wrapped import Wrapped
 
 _ACCEPTED = "torch.nn.LSTM, GRU or RNN; for other networks, a cell and ckptplan.torch.unroll"

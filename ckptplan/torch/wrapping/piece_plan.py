@@ -18,13 +18,11 @@ from ckptplan.model.plan import Plan
 from ckptplan.schedule.schedule import Schedule
 from ckptplan.torch.ambient import Autocast, Generators
 from ckptplan.torch.budget import describe_choice, plan_within
-from ckptplan.torch.gradients import compute_gradients
-from ckptplan.torch.graphs import as_graph_roots, count_saved_bytes
+from ckptplan.torch.graphs import as_graph_roots, compute_gradients, count_saved_bytes
 from ckptplan.torch.measurement import Measurement
 from ckptplan.torch.meters import LiveBytes, choose_clock
 from ckptplan.torch.trees import byte_size
-from ckptplan.torch.wrapping.fused_cell import FusedCell, Hidden
-from ckptplan.torch.wrapping.pieces import RowKind, SequenceRows
+from ckptplan.torch.wrapping.pieces import FusedCell, Hidden, RowKind, SequenceRows
 
 #: The longer of the two pieces that are measured first: at most so many time steps, and this share of the
 #: sequence. The other one is a quarter of it.

@@ -12,16 +12,15 @@ from ckptplan.errors import InputError, quote_value
 from ckptplan.torch.adapters.adapter import find_class
 from ckptplan.torch.budget import count_steps
 from ckptplan.torch.call import check_losses
-from ckptplan.torch.hidden import HiddenState
 from ckptplan.torch.inputs import iterate_steps, make_sequence
 from ckptplan.torch.measurement import find_device
 from ckptplan.torch.run import Result
 from ckptplan.torch.surroundings.snapshot import Place, Surroundings
 from ckptplan.torch.surroundings.walk import walk
 from ckptplan.torch.trees import flatten
-from ckptplan.torch.wrapping.slots import Slot, find_slots, merge_flags
+from ckptplan.torch.trial import HiddenState
+from ckptplan.torch.wrapping.slots import LateGraph, ModuleStep, Slot, StatefulCell, find_slots, merge_flags
 from ckptplan.torch.wrapping.state_search import StateSearch
-from ckptplan.torch.wrapping.stateful_cell import LateGraph, ModuleStep, StatefulCell
 from ckptplan.torch.wrapping.wrapped import Wrapped
 
 #: How often a sequence is begun again with state that showed during it.
