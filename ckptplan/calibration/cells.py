@@ -16,7 +16,7 @@ from torch.utils import _pytree
 from ckptplan.calibration.cell_spec import CellSpec, call_factory, import_factory
 from ckptplan.errors import CkptplanError, InputError, quote_value
 from ckptplan.torch.adapters import TorchCell
-from ckptplan.torch.compiled.steps import run_with_outputs
+from ckptplan.torch.compiling.steps import run_with_outputs
 from ckptplan.torch.inputs import make_sequence
 from ckptplan.torch.lif import LIF
 from ckptplan.torch.memory import available_bytes

@@ -14,8 +14,8 @@ except ImportError as error:
 
 from ckptplan.torch.api import bptt, plan_for, scan, unroll
 from ckptplan.torch.chunk_cell import ChunkCell
-from ckptplan.torch.compiled.steps import CompileFallback
 from ckptplan.torch.compiling.options import Compile
+from ckptplan.torch.compiling.steps import CompileFallback
 from ckptplan.torch.lif import LIF
 from ckptplan.torch.measurement import Sizes, measured_sizes
 from ckptplan.torch.memory import OutOfMemory

@@ -29,10 +29,10 @@ from ckptplan.planning.request import Request
 from ckptplan.schedule.actions import Action, Advance, Backward, Free, Load, Record, Save, Transfer
 from ckptplan.schedule.schedule import Schedule
 from ckptplan.torch.ambient import Autocast
-from ckptplan.torch.compiled.steps import SHIFT, CompiledPiece, run_with_outputs
 from ckptplan.torch.compiling.build import Built, PieceRequest
 from ckptplan.torch.compiling.options import Compile
 from ckptplan.torch.compiling.prepare import find_piece, is_known
+from ckptplan.torch.compiling.steps import SHIFT, CompiledPiece, run_with_outputs
 from ckptplan.torch.inputs import make_sequence, refuse_layouts
 from ckptplan.torch.measurement import (
     ActionSeconds,

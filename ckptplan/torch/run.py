@@ -20,9 +20,9 @@ from ckptplan.torch.call import Call, RunOptions, check_losses
 from ckptplan.torch.cell_calls import SlotCell
 from ckptplan.torch.chunk_cell import ChunkCell
 from ckptplan.torch.chunk_engine import ChunkEngine
-from ckptplan.torch.compiled.engine import CompiledEngine
-from ckptplan.torch.compiled.steps import CompiledPiece
+from ckptplan.torch.compiling.engine import CompiledEngine
 from ckptplan.torch.compiling.prepare import pick_piece
+from ckptplan.torch.compiling.steps import CompiledPiece
 from ckptplan.torch.engine import Cell, Engine, StepEngine
 from ckptplan.torch.executor import Executor
 from ckptplan.torch.fit import Gauge, make_gauge

@@ -11,7 +11,7 @@ import torch
 
 from ckptplan import InputError
 from ckptplan.torch import bptt
-from ckptplan.torch.surroundings.disturb import disturb
+from ckptplan.torch.surroundings.holders import disturb
 from tests.torch.support import gru, job, plan_of
 
 STEPS = 12

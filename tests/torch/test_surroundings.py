@@ -22,7 +22,7 @@ import torch
 from ckptplan import InputError
 from ckptplan.torch import bptt
 from ckptplan.torch.digests import Projections
-from ckptplan.torch.surroundings.disturb import disturb
+from ckptplan.torch.surroundings.holders import disturb
 from ckptplan.torch.trees import are_equal_constants
 from ckptplan.torch.trial import are_equal
 from tests.torch.support import plan_of

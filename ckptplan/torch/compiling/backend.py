@@ -19,7 +19,8 @@ from torch._inductor.custom_graph_pass import CustomGraphPass, get_hash_for_file
 from torch._inductor.exc import InvalidCxxCompiler
 from torch.utils._pytree import tree_map_only
 
-from ckptplan.torch.compiled.steps import (
+from ckptplan.torch.compiling.merge import MergeProducts
+from ckptplan.torch.compiling.steps import (
     VARIABLE,
     NotCompiled,
     PieceError,
@@ -28,7 +29,6 @@ from ckptplan.torch.compiled.steps import (
     copy_from_graph,
     copy_function,
 )
-from ckptplan.torch.compiling.merge import MergeProducts
 
 _aten: Any = torch.ops.aten
 

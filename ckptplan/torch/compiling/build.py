@@ -18,7 +18,7 @@ import torch
 from ckptplan.torch.ambient import Autocast, Generators
 from ckptplan.torch.chunk_cell import ChunkCell
 from ckptplan.torch.chunk_engine import MOST_WORKING
-from ckptplan.torch.compiled.steps import (
+from ckptplan.torch.compiling.steps import (
     SHIFT,
     CompiledPiece,
     Form,

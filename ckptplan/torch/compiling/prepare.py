@@ -12,9 +12,9 @@ from typing import Any
 import torch
 
 from ckptplan.torch.chunk_cell import ChunkCell
-from ckptplan.torch.compiled.steps import CompiledPiece, NotCompiled
 from ckptplan.torch.compiling.build import Built, PieceRequest, build_piece
 from ckptplan.torch.compiling.options import Compile, CompileProgress
+from ckptplan.torch.compiling.steps import CompiledPiece, NotCompiled
 
 _log = logging.getLogger("ckptplan.torch")
 #: The lengths of which the quickest is chosen, if none is given.

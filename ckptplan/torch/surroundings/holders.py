@@ -1,18 +1,22 @@
 """Objects whose content steps may change, one class for each kind, and what is remembered of each.
 
 The *content* of a holder is a copy of what it holds directly: names or positions with references to values, or
-the numbers of a tensor. Holders compare two contents, and put one back.
+the numbers of a tensor. Holders compare two contents, put one back, and change values beyond recognition, so
+that a step that reads them returns another result. What is taken from iterators during the trial is recorded,
+so that it can be given again: most cannot be copied or compared.
 """
 
 from __future__ import annotations
 
+import copy
 import io
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, MutableMapping
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, MutableMapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
-from itertools import chain
+from itertools import accumulate, chain, cycle, islice
 from numbers import Number
 from operator import is_
 from types import CellType, GeneratorType
@@ -20,8 +24,109 @@ from typing import Any, TypeAlias
 
 import torch
 
-from ckptplan.torch.surroundings.disturb import disturb, disturb_numbers
-from ckptplan.torch.surroundings.signature import is_passed_over
+from ckptplan.torch.surroundings.signature import is_array, is_passed_over
+
+#: How far into nested objects values are changed.
+_DEPTH = 4
+#: Lists are made longer, so that their length tells, too; long ones by less.
+_TIMES, _TIMES_LONG, _LONG = 8, 2, 10_000
+#: Elements at each end of a list that are changed; those between become copies of these.
+_ENDS = 256
+_COUNT = 1_000_003
+#: The most bytes of tensors that are changed at each end.
+_MOST_BYTES = 2**23
+
+
+def disturb(value: Any, leaves: list[torch.Tensor], depth: int = _DEPTH) -> Any:
+    """Return a value like this one with other numbers; tensors of floats depend on new ``leaves``.
+
+    Texts, functions, modules and what lies deeper than a few levels stay as they are.
+    """
+    if isinstance(value, torch.Tensor):
+        return _disturb_tensor(value, leaves)
+    if isinstance(value, Number):
+        return _disturb_number(value)
+    if depth == 0 or isinstance(value, torch.nn.Module | torch.Generator | type) or callable(value):
+        return value
+
+    def inner(part: Any) -> Any:
+        return disturb(part, leaves, depth - 1)
+
+    return _disturb_parts(value, inner)
+
+
+def _disturb_number(value: Any) -> Any:
+    if isinstance(value, bool):
+        return not value
+    return value + _COUNT if isinstance(value, int) else value * 1.5 + 0.75
+
+
+def _disturb_parts(value: Any, inner: Callable[[Any], Any]) -> Any:
+    """Return a container, an array or an object of attributes with its parts changed."""
+    changed = value
+    if isinstance(value, list | deque):
+        changed = copy.copy(value)
+        changed.clear()
+        changed.extend(_disturb_list(list(value), inner))
+    elif isinstance(value, tuple):
+        parts = [inner(part) for part in value]
+        changed = type(value)(*parts) if hasattr(value, "_replace") else tuple(parts)
+    elif isinstance(value, dict):
+        changed = copy.copy(value)
+        changed.update({key: inner(part) for key, part in value.items()})
+    elif is_array(value):
+        changed = ~value if value.dtype == bool else value + 1
+    elif isinstance(getattr(value, "__dict__", None), dict):
+        changed = copy.copy(value)
+        # Of members of an Enum, loggers and other single objects, a copy is the object itself.
+        if changed is not value and vars(changed) is not vars(value):
+            for key, part in vars(value).items():
+                object.__setattr__(changed, key, inner(part))
+    return changed
+
+
+def _disturb_list(parts: list[Any], inner: Callable[[Any], Any]) -> list[Any]:
+    """Return a longer list with all parts changed; the work is bounded, as records of a training are long."""
+    count = _count_small(parts)
+    first = [inner(part) for part in parts[:count]]
+    last = [inner(part) for part in parts[count:][-count:]]
+    between = islice(cycle(first), len(parts) - len(first) - len(last))
+    return [*first, *between, *last] * (_TIMES if len(parts) <= _LONG else _TIMES_LONG)
+
+
+def _count_small(parts: list[Any]) -> int:
+    """Return how many parts are changed at each end: those of up to so many bytes, at least one."""
+    sizes = accumulate(getattr(part, "nbytes", 0) for part in parts[:_ENDS])
+    return max(1, len([size for size in sizes if size <= _MOST_BYTES]))
+
+
+def disturb_numbers(tensor: torch.Tensor) -> torch.Tensor:
+    """Return other numbers of the same shape and type, outside of any graph."""
+    tensor = tensor.detach()
+    if tensor.dtype == torch.bool:
+        return ~tensor
+    if tensor.is_floating_point() or tensor.is_complex():
+        # Each element by another amount, so that no sum or difference of two stays what it is.
+        steps = torch.linspace(0.5, 1.0, max(tensor.numel(), 1), device=tensor.device)[: tensor.numel()]
+        wide = tensor.to(torch.promote_types(tensor.dtype, torch.float32)).nan_to_num(
+            0.0, posinf=0.0, neginf=0.0
+        )
+        return (wide * 1.5 + steps.reshape(tensor.shape)).to(tensor.dtype)
+    if tensor.device.type == "cpu":
+        return tensor + 1
+    # They may be indices: beyond the range, a kernel would stop the device for good.
+    return torch.where(tensor > 0, tensor - 1, tensor)
+
+
+def _disturb_tensor(tensor: torch.Tensor, leaves: list[torch.Tensor]) -> torch.Tensor:
+    changed = disturb_numbers(tensor)
+    if not (changed.is_floating_point() or changed.is_complex()):
+        return changed
+    leaf = changed.requires_grad_()
+    leaves.append(leaf)
+    # No leaf itself: a step may write into it.
+    return leaf.clone()
+
 
 #: A name, a key or an index within a holder; None stands for all of its content.
 Key: TypeAlias = Any
@@ -77,10 +182,24 @@ class Holder(ABC):
 
 
 class NamedValues(Holder):
-    """A holder whose content is a dict of values by their keys."""
+    """A holder whose content is a dict of values by their keys; ``ABSENT`` stands for none."""
 
     def list_changes(self, before: Content, after: Content) -> Iterator[Key]:
         return _list_changed_keys(before, after)
+
+    def write(self, content: Content) -> None:
+        for key in list(_list_changed_keys(content, self.read(copies=False))):
+            value = content.get(key, ABSENT)
+            if value is ABSENT:
+                self._remove(key)
+            else:
+                self._set(key, value)
+
+    @abstractmethod
+    def _set(self, key: Key, value: Any) -> None: ...
+
+    @abstractmethod
+    def _remove(self, key: Key) -> None: ...
 
     def disturb(self, content: Content, key: Key, leaves: list[torch.Tensor]) -> Content:
         return {**content, key: disturb(content[key], leaves)} if key in content else content
@@ -150,15 +269,17 @@ class MappingHolder(NamedValues):
         )
 
     def write(self, content: Content) -> None:
-        for key in list(_list_changed_keys(content, self.read(copies=False))):
-            if key in content:
-                self.thing[key] = content[key]
-            else:
-                del self.thing[key]
+        super().write(content)
         if not self.attributes and list(self.thing) != list(content):
             # The order of a dict is part of it.
             self.thing.clear()
             self.thing.update(content)
+
+    def _set(self, key: Key, value: Any) -> None:
+        self.thing[key] = value
+
+    def _remove(self, key: Key) -> None:
+        del self.thing[key]
 
     def name_of(self, key: Key) -> str:
         if key is None:
@@ -184,12 +305,11 @@ class NamesHolder(NamedValues):
         del copies
         return {name: self.thing.get(name, ABSENT) for name in self.names}
 
-    def write(self, content: Content) -> None:
-        for name, value in content.items():
-            if value is ABSENT:
-                self.thing.pop(name, None)
-            elif not are_same(self.thing.get(name, ABSENT), value):
-                self.thing[name] = value
+    def _set(self, key: Key, value: Any) -> None:
+        self.thing[key] = value
+
+    def _remove(self, key: Key) -> None:
+        self.thing.pop(key, None)
 
     def name_of(self, key: Key) -> str:
         return self.name if key is None else str(key)
@@ -206,13 +326,11 @@ class SlotsHolder(NamedValues):
         del copies
         return {slot: getattr(self.thing, slot) for slot in self._slots if hasattr(self.thing, slot)}
 
-    def write(self, content: Content) -> None:
-        present = self.read(copies=False)
-        for key in list(_list_changed_keys(content, present)):
-            if key in content:
-                object.__setattr__(self.thing, key, content[key])
-            else:
-                object.__delattr__(self.thing, key)
+    def _set(self, key: Key, value: Any) -> None:
+        object.__setattr__(self.thing, key, value)
+
+    def _remove(self, key: Key) -> None:
+        object.__delattr__(self.thing, key)
 
     def name_of(self, key: Key) -> str:
         return self.name if key is None else f"{self.name}.{key}"
@@ -225,13 +343,11 @@ class ClassHolder(NamedValues):
         del copies
         return {key: value for key, value in vars(self.thing).items() if is_class_data(key, value)}
 
-    def write(self, content: Content) -> None:
-        present = self.read(copies=False)
-        for key in list(_list_changed_keys(content, present)):
-            if key in content:
-                setattr(self.thing, key, content[key])
-            else:
-                delattr(self.thing, key)
+    def _set(self, key: Key, value: Any) -> None:
+        setattr(self.thing, key, value)
+
+    def _remove(self, key: Key) -> None:
+        delattr(self.thing, key)
 
     def name_of(self, key: Key) -> str:
         return self.name if key is None else f"{self.name}.{key}"
@@ -251,9 +367,11 @@ class CellHolder(NamedValues):
         del copies
         return {None: read_cell(self.thing)}
 
-    def write(self, content: Content) -> None:
-        if content[None] is not ABSENT and not are_same(content[None], read_cell(self.thing)):
-            self.thing.cell_contents = content[None]
+    def _set(self, key: Key, value: Any) -> None:
+        self.thing.cell_contents = value
+
+    def _remove(self, key: Key) -> None:
+        """Do nothing: a step that gives it its first value gives it anew."""
 
 
 class ContextHolder(NamedValues):
@@ -265,10 +383,11 @@ class ContextHolder(NamedValues):
         del copies
         return {None: self.thing.get(ABSENT)}
 
-    def write(self, content: Content) -> None:
-        # A variable that was set cannot be made one that was not.
-        if content[None] is not ABSENT and not are_same(content[None], self.thing.get(ABSENT)):
-            self.thing.set(content[None])
+    def _set(self, key: Key, value: Any) -> None:
+        self.thing.set(value)
+
+    def _remove(self, key: Key) -> None:
+        """Do nothing: a variable that was set cannot be made one that was not."""
 
 
 def read_cell(cell: CellType) -> Any:

@@ -33,8 +33,6 @@ from typing import Any
 import torch
 from torch.nn.parameter import is_lazy
 
-from ckptplan.torch.surroundings.disturb import is_array
-
 #: Packages whose functions and plain objects keep nothing between steps, or nothing that steps read.
 _PASSED_OVER = frozenset(sys.stdlib_module_names) | {
     "_pytest", "ckptplan", "lightning", "lightning_fabric", "matplotlib", "numpy", "pandas", "pytest",
@@ -68,6 +66,12 @@ def is_searched(one: type) -> bool:
         or issubclass(one, PLAIN_DATA)
         or f"{one.__module__}.{one.__qualname__}".startswith(_SEARCHED)
     )
+
+
+def is_array(value: object) -> bool:
+    """Return whether a value is an array of numbers of numpy, which need not be installed."""
+    numpy = sys.modules.get("numpy")
+    return numpy is not None and isinstance(value, numpy.ndarray) and value.dtype != object
 
 
 #: Tensors up to this size that modules hold are described by their numbers, too: a mode may be one.

@@ -29,7 +29,6 @@ from typing import Any, TypeAlias
 import torch
 from torch.nn.parameter import is_lazy
 
-from ckptplan.torch.surroundings.disturb import is_array
 from ckptplan.torch.surroundings.holders import (
     ArrayHolder,
     CellHolder,
@@ -47,7 +46,13 @@ from ckptplan.torch.surroundings.holders import (
     is_class_data,
     read_cell,
 )
-from ckptplan.torch.surroundings.signature import Signature, is_passed_over, is_passed_over_module, is_searched
+from ckptplan.torch.surroundings.signature import (
+    Signature,
+    is_array,
+    is_passed_over,
+    is_passed_over_module,
+    is_searched,
+)
 
 #: Objects that are looked at, and elements of one container.
 _MOST_OBJECTS, _MOST_ELEMENTS = 4_000, 512

@@ -13,7 +13,6 @@ from ckptplan.errors import InputError
 from ckptplan.torch.cell_calls import SlotCell
 from ckptplan.torch.graphs import find_graph_leaves
 from ckptplan.torch.held_graphs import guard_tensor
-from ckptplan.torch.surroundings.disturb import disturb
 from ckptplan.torch.surroundings.holders import (
     ABSENT,
     Holder,
@@ -21,6 +20,7 @@ from ckptplan.torch.surroundings.holders import (
     MappingHolder,
     NamedValues,
     TensorHolder,
+    disturb,
     equal_numbers,
 )
 from ckptplan.torch.surroundings.snapshot import Place, Surroundings

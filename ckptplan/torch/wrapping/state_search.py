@@ -153,7 +153,7 @@ class Influences:
 
 
 #: The most steps that are tried.
-_MOST_STEPS = 64
+_MOST_STEPS = 32
 #: Bytes of tensors, besides parameters, that are put back after the search.
 _MOST_COPIED_BYTES = 2**30
 

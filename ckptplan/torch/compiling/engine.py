@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from ckptplan.torch.compiled.steps import SHIFT, CompiledPiece, PieceError, copy_from_graph, prepare_leaves
+from ckptplan.torch.compiling.steps import SHIFT, CompiledPiece, PieceError, copy_from_graph, prepare_leaves
 from ckptplan.torch.engine import Graph, StepEngine, Tape
 from ckptplan.torch.fit import Gauge
 from ckptplan.torch.graphs import Gradient, as_graph_roots

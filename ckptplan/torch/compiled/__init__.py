@@ -1,1 +1,0 @@
-"""Runs compiled pieces: runs of K steps that PyTorch's compiler has made one graph of."""
