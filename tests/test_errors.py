@@ -11,8 +11,8 @@ import ckptplan
 from ckptplan.calibration.calibrated import Noisy
 from ckptplan.errors import CkptplanError, Infeasible, InputError, MissingExtra, did_you_mean, quote_value
 from ckptplan.schedule.simulator import IllegalAction
-from ckptplan.torch.kept import StaleFindingsError
 from ckptplan.torch.memory import OutOfMemory
+from ckptplan.torch.recognise import StaleFindingsError
 from ckptplan.torch.trial import HiddenState
 from ckptplan.torch.wrapping.slots import LateGraph
 from ckptplan.wording import Argument, Phrase

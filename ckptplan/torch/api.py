@@ -13,7 +13,7 @@ from ckptplan.errors import InputError
 from ckptplan.model.plan import Plan
 from ckptplan.schedule.actions import Action
 from ckptplan.schedule.schedule import Schedule
-from ckptplan.torch.budget import PlanChoice, choose_plan, make_plan, place_plan
+from ckptplan.torch.budget import PlanChoice, choose_plan, place_plan
 from ckptplan.torch.call import check_losses, refuse_ignored
 from ckptplan.torch.compiling.options import Compile, read_compile
 from ckptplan.torch.engine import Cell, Observer
@@ -204,7 +204,7 @@ def plan_for(
     """
     none = loss is None and chunk_loss is None and final_loss is None
     losses = {} if none else check_losses(loss=loss, chunk_loss=chunk_loss, final_loss=final_loss)
-    return make_plan(
+    chosen = choose_plan(
         cell,
         inputs,
         state,
@@ -214,6 +214,8 @@ def plan_for(
         parameters=list_parameters(parameters),
         replay_randomness=replay_randomness,
     )
+    assert isinstance(chosen.plan, Plan)  # noqa: S101 - made for a limit
+    return chosen.plan
 
 
 def _choose_plan(
@@ -233,7 +235,5 @@ def _choose_plan(
         return place_plan(plan, inputs, compile_)
     if not callable(cell):
         raise InputError("cannot be called", field="cell", accepted="cell(state, x)")
-    if compile_ is not None and torch.is_grad_enabled():
-        return choose_plan(cell, inputs, state, memory=memory, compile_=compile_, **more)
-    made = make_plan(cell, inputs, state, memory=memory, **more)
-    return PlanChoice(plan=made, executed=made, compile=None)
+    wanted = compile_ if torch.is_grad_enabled() else None
+    return choose_plan(cell, inputs, state, memory=memory, compile_=wanted, **more)

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import logging
 import re
-from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
@@ -47,6 +46,7 @@ from ckptplan.torch.measurement import (
 from ckptplan.torch.memory import available_bytes
 from ckptplan.torch.meters import measure_allocated
 from ckptplan.torch.parameters import list_parameters
+from ckptplan.torch.recognise import Recent
 from ckptplan.torch.sequence_watch import leave_as_found
 from ckptplan.torch.surroundings.holders import TensorHolder
 from ckptplan.torch.surroundings.signature import Signature
@@ -103,11 +103,10 @@ class KnownCalls:
     """
 
     def __init__(self, most: int) -> None:
-        self._most = most
-        self._known: OrderedDict[Any, Measurement] = OrderedDict()
+        self._known: Recent[Any, Measurement] = Recent(most)
         #: Of each kind the constants of the latest measurement, and the names that decide nothing.
-        self._latest: dict[Any, Constants] = {}
-        self._ignored: dict[Any, set[str]] = {}
+        self._latest: Recent[Any, Constants] = Recent(most)
+        self._ignored: Recent[Any, frozenset[str]] = Recent(most)
 
     def __len__(self) -> int:
         return len(self._known)
@@ -119,35 +118,28 @@ class KnownCalls:
 
     def find(self, kind: Any, constants: Constants) -> Measurement | None:
         """Return the measurement of such a call, if there is one."""
-        key = self._make_key(kind, constants)
-        if key in self._known:
-            self._known.move_to_end(key)
-        return self._known.get(key)
+        return self._known.find(self._make_key(kind, constants))
 
     def keep(self, kind: Any, constants: Constants, measurement: Measurement) -> None:
         """Keep the measurement of a call of which none was found."""
-        before = self._latest.get(kind)
-        old = None if before is None else self._known.pop(self._make_key(kind, before), None)
-        if old is not None and before is not None:
-            if all(getattr(old, name) == getattr(measurement, name) for name in _DECIDED):
-                names = before.keys() | constants.keys()
-                changed = {name for name in names if before.get(name) != constants.get(name)}
-                self._ignored.setdefault(kind, set()).update(changed)
-                measurement = replace(
-                    measurement, workspace_bytes=max(old.workspace_bytes, measurement.workspace_bytes)
-                )
-            else:
-                self._known[self._make_key(kind, before)] = old
-        self._latest[kind] = constants
-        self._known[self._make_key(kind, constants)] = measurement
-        while len(self._known) > self._most:
-            (kind, _), _ = self._known.popitem(last=False)
-            if all(other != kind for other, _ in self._known):
-                self._latest.pop(kind, None)
-                self._ignored.pop(kind, None)
+        before = self._latest.find(kind)
+        old = None if before is None else self.find(kind, before)
+        if (
+            before is not None
+            and old is not None
+            and all(getattr(old, name) == getattr(measurement, name) for name in _DECIDED)
+        ):
+            self._known.forget(self._make_key(kind, before))
+            names = before.keys() | constants.keys()
+            changed = {name for name in names if before.get(name) != constants.get(name)}
+            self._ignored.keep(kind, (self._ignored.find(kind) or frozenset()) | changed)
+            most = max(old.workspace_bytes, measurement.workspace_bytes)
+            measurement = replace(measurement, workspace_bytes=most)
+        self._latest.keep(kind, constants)
+        self._known.keep(self._make_key(kind, constants), measurement)
 
     def _make_key(self, kind: Any, constants: Constants) -> Any:
-        ignored = self._ignored.get(kind, set())
+        ignored = self._ignored.find(kind) or frozenset()
         return kind, frozenset(one for one in constants.items() if one[0] not in ignored)
 
 
@@ -164,52 +156,11 @@ _MOST = 256
 _measured = KnownCalls(_MOST)
 
 
-def make_plan(
-    cell: Any,
-    inputs: Any,
-    state: Any,
-    *,
-    memory: int | str,
-    losses: Mapping[str, Any],
-    steps: int | None = None,
-    **options: Any,
-) -> Plan:
-    """Return the quickest plan for a call within a limit of memory.
-
-    Arguments:
-        cell: as for ``bptt``.
-        inputs: as for ``bptt``.
-        state: the initial state.
-        memory: bytes, text as "2 GiB", or "auto".
-        losses: by the names of their arguments; none for ``unroll``, whose outputs are kept.
-        steps: T, if inputs are made by a function.
-        options: other arguments of ``bptt``.
-
-    Raises InputError, also if no plan fits.
-    """
-    count = count_steps(inputs, steps)
-    refuse_other_leaves(state, field="state")
-    leaves = (*flatten(state)[0], *make_sequence(inputs, steps=count).leaves)
-    limit = read_limit(memory, find_device(leaves))
-    take = partial(measure, cell, inputs, state, losses=losses, steps=count, **options)
-    measurement = take(limit=limit)
-    kept = count_kept(measurement, inputs, steps=count, losses=losses)
-    shape = find_shape(inputs)
-    plan = plan_within(measurement, steps=count, limit=limit, kept=kept, shape=shape, take=take)
-    _log.info("%s", describe_choice(plan, limit))
-    return plan
-
-
 def count_kept(measurement: Measurement, inputs: Any, *, steps: int, losses: Mapping[str, Any]) -> int:
     """Return what a sequence keeps: outputs with their gradients, if there is no loss, and those of inputs."""
     outputs = 0 if losses else 2 * steps * measurement.output_bytes
     leaves = make_sequence(inputs, steps=steps).leaves
     return outputs + sum(leaf.nbytes for leaf in leaves if leaf.requires_grad)
-
-
-def find_shape(inputs: Any) -> tuple[int, ...]:
-    """Return the shape of inputs, time first; () if a function makes them."""
-    return () if callable(inputs) else tuple(flatten(inputs)[0][0].shape)
 
 
 def plan_within(
@@ -417,7 +368,7 @@ _log = logging.getLogger("ckptplan.torch")
 _MOST_PIECES = 64
 #: How a workload of ``calibrate --compile K`` names its cell.
 _PIECES = re.compile(r"\bcompile=(\d+)\)$")
-_measured_pieces: OrderedDict[int, tuple[Built, Measurement]] = OrderedDict()
+_measured_pieces: Recent[int, tuple[Built, Measurement]] = Recent(_MOST_PIECES)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -437,7 +388,7 @@ def choose_plan(
     *,
     memory: int | str,
     losses: Mapping[str, Any],
-    compile_: Compile,
+    compile_: Compile | None = None,
     steps: int | None = None,
     **options: Any,
 ) -> PlanChoice:
@@ -449,49 +400,59 @@ def choose_plan(
         state: the initial state.
         memory: bytes, text as "2 GiB", or "auto".
         losses: by the names of their arguments; none for ``unroll``, whose outputs are kept.
-        compile_: how pieces are compiled.
+        compile_: how pieces are compiled, None if steps run as they are written.
         steps: T, if inputs are made by a function.
         options: other arguments of ``bptt``.
 
     Raises InputError, also if no plan fits.
     """
     count = count_steps(inputs, steps)
+    refuse_other_leaves(state, field="state")
     sequence = make_sequence(inputs, steps=count)
     device = find_device((*flatten(state)[0], *sequence.leaves))
     limit = read_limit(memory, device)
-    request = PieceRequest(
-        cell=cell,
-        losses=losses,
-        state=state,
-        inputs=sequence,
-        steps=count,
-        parameters=list_parameters(options.get("parameters", ())),
-        device=device,
+    request = (
+        None
+        if compile_ is None
+        else PieceRequest(
+            cell=cell,
+            losses=losses,
+            state=state,
+            inputs=sequence,
+            steps=count,
+            parameters=list_parameters(options.get("parameters", ())),
+            device=device,
+        )
     )
     # Code that nothing is known of has to pass the trial before it is compiled.
-    taken = measure if is_known(request, compile_) else measure_call
-    take = partial(taken, cell, inputs, state, losses=losses, steps=count, **options)
+    known = compile_ is None or request is None or is_known(request, compile_)
+    take = partial(
+        measure if known else measure_call, cell, inputs, state, losses=losses, steps=count, **options
+    )
     written = take(limit=limit)
-    kept, shape = count_kept(written, inputs, steps=count, losses=losses), find_shape(inputs)
+    fit = partial(
+        plan_within,
+        limit=limit,
+        kept=count_kept(written, inputs, steps=count, losses=losses),
+        shape=() if callable(inputs) else tuple(flatten(inputs)[0][0].shape),
+    )
     plans: list[tuple[Plan, PlanChoice]] = []
     refusal: InputError | None = None
     try:
-        plan = plan_within(written, steps=count, limit=limit, kept=kept, shape=shape, take=take)
+        plan = fit(written, steps=count, take=take)
         plans.append((plan, PlanChoice(plan=plan, executed=plan, compile=None)))
     except InputError as error:
         refusal = error
-    built = find_piece(request, compile_)
-    if isinstance(built, Built):
+    built = None if compile_ is None or request is None else find_piece(request, compile_)
+    if isinstance(built, Built) and request is not None:
         found = _measure(built, request, written, options)
         try:
-            pieces = -(-count // built.piece.steps)
-            plan = plan_within(found, steps=pieces, limit=limit, kept=kept, shape=shape)
+            plan = fit(found, steps=-(-count // built.piece.steps))
             stretched = stretch(schedule_of(plan), built.piece.steps, count)
             plans.append((plan, PlanChoice(plan=plan, executed=stretched, compile=built.piece)))
         except InputError as error:
             refusal = refusal or error
-    if not plans:
-        assert refusal is not None  # noqa: S101 - one of the two
+    if refusal is not None and not plans:
         raise refusal
     plan, choice = min(plans, key=lambda one: one[0].predicted.seconds)
     _log.info("%s", describe_choice(plan, limit))
@@ -553,14 +514,11 @@ def _measure(
     built: Built, request: PieceRequest, written: Measurement, options: Mapping[str, Any]
 ) -> Measurement:
     """Return what a piece takes as a step of a plan."""
-    known = _measured_pieces.get(id(built))
-    if known is not None:
-        return known[1]
-    found = _measure_anew(built.piece, request, written, options)
-    _measured_pieces[id(built)] = built, found
-    while len(_measured_pieces) > _MOST_PIECES:
-        _measured_pieces.popitem(last=False)
-    return found
+    known = _measured_pieces.find(id(built))
+    if known is None:
+        found = _measure_anew(built.piece, request, written, options)
+        known = _measured_pieces.keep(id(built), (built, found))
+    return known[1]
 
 
 def _measure_anew(

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import sys
 import warnings
-from collections import OrderedDict
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -21,6 +20,7 @@ from ckptplan.model.plan import Plan
 from ckptplan.planning.playback import actions
 from ckptplan.schedule.simulator import play
 from ckptplan.torch.graphs import count_node_bytes, count_saved_bytes, find_saved_tensors
+from ckptplan.torch.recognise import Recent
 from ckptplan.torch.trees import Leaves, byte_size, flatten
 from ckptplan.units import format_bytes
 
@@ -37,9 +37,9 @@ _REMEMBERED = 256
 _UNKNOWN = float("inf")
 
 #: The message for each kind of call; None if the plan fits.
-_verdicts: OrderedDict[Hashable, str | None] = OrderedDict()
+_verdicts: Recent[Hashable, tuple[str | None]] = Recent(_REMEMBERED)
 #: Plans that fitted a call of their cell: a smaller one later, as the last batch of an epoch, is no mistake.
-_fitting: OrderedDict[Hashable, None] = OrderedDict()
+_fitting: Recent[Hashable, None] = Recent(_REMEMBERED)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -148,9 +148,9 @@ class Gauge:
         self.message = describe_mismatch(
             self.plan, measured, tape=tape, playable=self.playable, fitted=self.call.of_plan in _fitting
         )
-        _remember(_verdicts, self.call, self.message)
+        _verdicts.keep(self.call, (self.message,))
         if self.message is None:
-            _remember(_fitting, self.call.of_plan, None)
+            _fitting.keep(self.call.of_plan, None)
         if self.strict and self.message is not None:
             raise _refuse(self.message)
 
@@ -173,12 +173,6 @@ def _are_plain(tensors: Iterable[torch.Tensor]) -> bool:
     return all(type(one) in (torch.Tensor, torch.nn.Parameter) for one in tensors)
 
 
-def _remember(memory: OrderedDict[Any, Any], key: Hashable, value: object) -> None:
-    memory[key] = value
-    while len(memory) > _REMEMBERED:
-        memory.popitem(last=False)
-
-
 def make_gauge(plan: Plan, *, cell: Hashable, call: Hashable, strict: bool, playable: bool) -> Gauge | None:
     """Return a gauge for a call; None if calls of this kind were measured, or if the plan counts in states.
 
@@ -196,9 +190,8 @@ def make_gauge(plan: Plan, *, cell: Hashable, call: Hashable, strict: bool, play
         return None
     sizes = (plan.workload.state_bytes, plan.workload.tape_bytes, plan.workload.units, plan.profile.units)
     key = CallKind(of_plan=(sizes, cell), shapes=call)
-    if key in _verdicts:
-        _verdicts.move_to_end(key)
-        message = _verdicts[key]
+    if (known := _verdicts.find(key)) is not None:
+        (message,) = known
         if strict and message is not None:
             raise _refuse(message)
         return None

@@ -185,26 +185,23 @@ class SummedLoss(Outputs):
         self._sums: RunSums | None = None
 
     def take(self, start: int, outputs: Sequence[Any], *, first_time: bool) -> Terms:
-        if self.loss is not None and len(outputs) == 1:
-            return [self._take_one(self.loss, start, outputs[0], first_time=first_time)]
-        values = self._values(start, outputs)
-        for value in values:
-            self._count(value, first_time=first_time)
-        if self.verifier is not None and values and runs_again(first_time):
-            if self.chunk_loss is not None:
-                self._compare_runs(self.verifier, start, values[0], outputs, first_time=first_time)
-            else:
-                for step, value in enumerate(values, start=start):
-                    self._compare(self.verifier, step, value, outputs[step - start], first_time=first_time)
-        return values
+        if self.loss is not None:
+            return [
+                self._take_one(self.loss, step, output, first_time=first_time)
+                for step, output in enumerate(outputs, start=start)
+            ]
+        if self.chunk_loss is None:
+            return []
+        value = check_scalar(self.chunk_loss(start, stack_outputs(outputs)), "chunk_loss")
+        return self.take_run(start, start + len(outputs), value, outputs[0], first_time=first_time)
 
     def _take_one(
         self, loss: Callable[[int, Any], torch.Tensor], step: int, output: Any, *, first_time: bool
     ) -> torch.Tensor:
-        """Return the loss of a single output: the usual case, once for each step."""
+        """Return the loss of a single output."""
         value = check_scalar(loss(step, output), "loss")
         if first_time:
-            self._count(value, first_time=True)
+            self._count(value)
         if self.verifier is not None and runs_again(first_time):
             self._compare(self.verifier, step, value, output, first_time=first_time)
         return value
@@ -222,7 +219,8 @@ class SummedLoss(Outputs):
         ``scale`` returns how far the loss of a step moves with its output, and is asked only in doubt.
         """
         total = values.sum()
-        self._count(total, first_time=first_time)
+        if first_time:
+            self._count(total)
         if self.verifier is not None and runs_again(first_time):
             numbers = values.detach()
             if self._numbers is None:
@@ -233,12 +231,15 @@ class SummedLoss(Outputs):
                 self._numbers.check_all(start, numbers, scale=scale)
         return [total]
 
-    def take_run(self, start: int, stop: int, value: torch.Tensor, *, first_time: bool) -> Terms:
-        """Take the loss of a run of steps as a whole."""
-        self._count(value, first_time=first_time)
+    def take_run(
+        self, start: int, stop: int, value: torch.Tensor, output: Any = (), *, first_time: bool
+    ) -> Terms:
+        """Take the loss of a run of steps as a whole; ``output`` is that of a step, if there is one."""
+        if first_time:
+            self._count(value)
         if self.verifier is not None and runs_again(first_time):
             if self._sums is None:
-                self._sums = self.verifier.make_loss_sums(value, ())
+                self._sums = self.verifier.make_loss_sums(value, flatten(output)[0])
             act = self._sums.keep if first_time else self._sums.check
             act(start, stop, value)
         return [value]
@@ -270,26 +271,11 @@ class SummedLoss(Outputs):
         pairs = zip(wanted, found, strict=True)
         return float(sum((leaf.detach() * one).abs().sum().item() for leaf, one in pairs))
 
-    def _compare_runs(
-        self, verifier: Verifier, start: int, value: torch.Tensor, outputs: Sequence[Any], *, first_time: bool
-    ) -> None:
-        if self._sums is None:
-            self._sums = verifier.make_loss_sums(value, flatten(outputs[0])[0])
-        act = self._sums.keep if first_time else self._sums.check
-        act(start, start + len(outputs), value)
-
     def end_action(self) -> None:
         if self._numbers is not None:
             self._numbers.end_action()
         if self._sums is not None:
             self._sums.end_action()
-
-    def _values(self, start: int, outputs: Sequence[Any]) -> list[torch.Tensor]:
-        if self.loss is not None:
-            return [check_scalar(self.loss(step, one), "loss") for step, one in enumerate(outputs, start=start)]
-        if self.chunk_loss is not None:
-            return [check_scalar(self.chunk_loss(start, stack_outputs(outputs)), "chunk_loss")]
-        return []
 
     def gradients(
         self, start: int, stop: int, incoming: Sequence[torch.Tensor | None], *, terms: int
@@ -301,7 +287,7 @@ class SummedLoss(Outputs):
         if self.final_loss is None:
             return []
         value = check_scalar(self.final_loss(state), "final_loss")
-        self._count(value, first_time=True)
+        self._count(value)
         return [value]
 
     def release(self) -> Leaves:
@@ -314,9 +300,8 @@ class SummedLoss(Outputs):
         """Return the final loss of a state, without adding it to the total."""
         return [] if self.final_loss is None else [check_scalar(self.final_loss(state), "final_loss")]
 
-    def _count(self, value: torch.Tensor, *, first_time: bool) -> None:
-        if first_time:
-            self.total = value.detach().clone() if self.total is None else self.total + value.detach()
+    def _count(self, value: torch.Tensor) -> None:
+        self.total = value.detach().clone() if self.total is None else self.total + value.detach()
 
 
 def runs_again(first_time: bool) -> bool:

@@ -21,10 +21,10 @@ from ckptplan.torch.chunk_cell import ChunkCell
 from ckptplan.torch.executor import Executor
 from ckptplan.torch.graphs import find_graph_leaves, suspend_hooks
 from ckptplan.torch.inputs import make_sequence
-from ckptplan.torch.kept import StaleFindingsError
 from ckptplan.torch.losses import StackedOutputs, SummedLoss
 from ckptplan.torch.meters import LiveBytes
 from ckptplan.torch.probe import probe
+from ckptplan.torch.recognise import StaleFindingsError
 from ckptplan.torch.run import MakeOutputs, Run, bptt_planned
 from ckptplan.torch.sequence_watch import leave_as_found
 from ckptplan.torch.trees import Leaves, byte_size, flatten

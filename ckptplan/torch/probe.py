@@ -27,8 +27,8 @@ from ckptplan.torch.chunk_check import check_chunk, check_reverse
 from ckptplan.torch.graphs import find_graph_leaves, find_outer_node
 from ckptplan.torch.held_graphs import describe_holders, name_graphs
 from ckptplan.torch.inputs import Sequence as Inputs
-from ckptplan.torch.kept import Findings, HeldPlace, Situation, keep, read_settings, recall
 from ckptplan.torch.parameters import CalledModules, Parameters, collect_parameters
+from ckptplan.torch.recognise import Findings, HeldPlace, Situation, keep, read_settings, recall
 from ckptplan.torch.sharding import refuse_sharded
 from ckptplan.torch.surroundings.holders import TensorHolder, tap_iterators
 from ckptplan.torch.surroundings.signature import Signature

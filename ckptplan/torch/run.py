@@ -28,11 +28,11 @@ from ckptplan.torch.executor import Executor
 from ckptplan.torch.fit import Gauge, make_gauge
 from ckptplan.torch.graphs import Gradient, Gradients
 from ckptplan.torch.held_graphs import explain_held_graphs
-from ckptplan.torch.kept import forget, keep
 from ckptplan.torch.losses import Outputs, StackedOutputs, SummedLoss
 from ckptplan.torch.memory import explain_exhaustion
 from ckptplan.torch.parameters import Fingerprint
 from ckptplan.torch.probe import Probed, probe
+from ckptplan.torch.recognise import forget, keep
 from ckptplan.torch.sequence_watch import SequenceWatch
 from ckptplan.torch.stores import FileStore, HostStore, LocalStore, Store
 from ckptplan.torch.trees import flatten, is_differentiable
@@ -135,7 +135,50 @@ class Run:
     @classmethod
     def of(cls, call: Call, probed: Probed, make_outputs: MakeOutputs, *, checks: bool = True) -> Run:
         """Return what executes a call; without ``checks``, hidden state is not looked for."""
-        return _assemble(call, probed, make_outputs, checks=checks)
+        device, autocast = probed.found.device, Autocast.present(probed.found.device)
+        generators = probed.trial.generators
+        if device.type != "cpu":
+            generators = Generators(device, wanted=True, held=probed.situation.reached.generators)
+        piece, verifier = _find_piece(call, probed), _make_verifier(call, probed, autocast)
+        in_chunks = isinstance(call.cell, ChunkCell) and piece is None
+        outputs = make_outputs(verifier=verifier, saved=in_chunks)
+        gauge = _make_gauge(call, probed, autocast)
+        watch = SequenceWatch(
+            probed=probed,
+            state=call.state,
+            generators=generators,
+            forgives_noise=not call.verify,
+            checks=checks,
+        )
+        leaves, structure = flatten(call.state)
+        remote: Store
+        if call.remote_dir is None:
+            # An observer measures each action separately.
+            remote = HostStore(device, ahead=call.planned.overlaps and call.observer is None)
+        else:
+            remote = FileStore(call.remote_dir)
+        executor = Executor(
+            engine=_make_engine(call, probed, outputs, gauge, piece),
+            outputs=outputs,
+            steps=call.plan.steps,
+            state=structure.fill([leaf.detach() for leaf in leaves]),
+            stores={Tier.LOCAL: LocalStore(), Tier.REMOTE: remote},
+            generators=generators if call.replay_randomness else Generators(device, wanted=False),
+            autocast=autocast,
+            observer=call.observer,
+            watch=watch,
+            verifier=verifier,
+        )
+        return cls(
+            call=call,
+            probed=probed,
+            outputs=outputs,
+            executor=executor,
+            watch=watch,
+            gauge=gauge,
+            piece=piece,
+            actions=Lookahead(iter(call.planned if call.schedule is None else call.schedule)),
+        )
 
     def execute(self) -> tuple[torch.Tensor, ...]:
         """Return the results of the outputs with the leaves of the final state."""
@@ -266,54 +309,6 @@ class PlannedSequence(torch.autograd.Function):
         states: list[Gradient] = (found.state or [None] * given)[:given]
         states += [None] * (given - len(states))
         return (None, *states, *found.inputs, *found.parameters)
-
-
-def _assemble(call: Call, probed: Probed, make_outputs: MakeOutputs, *, checks: bool) -> Run:
-    """Return the run of a call, with all its parts."""
-    device, autocast = probed.found.device, Autocast.present(probed.found.device)
-    generators = probed.trial.generators
-    if device.type != "cpu":
-        generators = Generators(device, wanted=True, held=probed.situation.reached.generators)
-    piece, verifier = _find_piece(call, probed), _make_verifier(call, probed, autocast)
-    in_chunks = isinstance(call.cell, ChunkCell) and piece is None
-    outputs = make_outputs(verifier=verifier, saved=in_chunks)
-    gauge = _make_gauge(call, probed, autocast)
-    watch = SequenceWatch(
-        probed=probed,
-        state=call.state,
-        generators=generators,
-        forgives_noise=not call.verify,
-        checks=checks,
-    )
-    leaves, structure = flatten(call.state)
-    remote: Store
-    if call.remote_dir is None:
-        # An observer measures each action separately.
-        remote = HostStore(device, ahead=call.planned.overlaps and call.observer is None)
-    else:
-        remote = FileStore(call.remote_dir)
-    executor = Executor(
-        engine=_make_engine(call, probed, outputs, gauge, piece),
-        outputs=outputs,
-        steps=call.plan.steps,
-        state=structure.fill([leaf.detach() for leaf in leaves]),
-        stores={Tier.LOCAL: LocalStore(), Tier.REMOTE: remote},
-        generators=generators if call.replay_randomness else Generators(device, wanted=False),
-        autocast=autocast,
-        observer=call.observer,
-        watch=watch,
-        verifier=verifier,
-    )
-    return Run(
-        call=call,
-        probed=probed,
-        outputs=outputs,
-        executor=executor,
-        watch=watch,
-        gauge=gauge,
-        piece=piece,
-        actions=Lookahead(iter(call.planned if call.schedule is None else call.schedule)),
-    )
 
 
 def _make_engine(

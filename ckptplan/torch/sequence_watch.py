@@ -15,8 +15,8 @@ import torch
 from ckptplan.errors import InputError
 from ckptplan.torch.ambient import Generators
 from ckptplan.torch.held_graphs import guard_leftovers
-from ckptplan.torch.kept import HeldPlace, StaleFindingsError
 from ckptplan.torch.probe import Probed
+from ckptplan.torch.recognise import HeldPlace, StaleFindingsError
 from ckptplan.torch.surroundings.holders import ArrayHolder, Content, GradientHolder, TensorHolder
 from ckptplan.torch.surroundings.snapshot import Place, Snapshot, Surroundings, holds_graph
 from ckptplan.torch.surroundings.walk import walk

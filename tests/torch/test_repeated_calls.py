@@ -19,7 +19,7 @@ import pytest
 import torch
 
 from ckptplan import InputError
-from ckptplan.torch import LIF, bptt, kept, unroll
+from ckptplan.torch import LIF, bptt, recognise, unroll
 from ckptplan.torch.adapters import TorchCell
 from tests.torch.impure.cases import STEPS, squares
 from tests.torch.support import assert_close, gradients, job, plan_of
@@ -189,10 +189,10 @@ def test_unroll_and_chunks_are_recognised() -> None:
         ran = count_of(net.calls)
         assert ran > OWN if call == 0 else ran == OWN
     lif = LIF(5, 7)
-    known = len(kept._kept)
+    known = len(recognise._kept)
     for _ in range(3):
         bptt(lif, inputs.float().detach(), lif.initial_state(3), squares, plan=PLAN).loss.backward()
-        assert len(kept._kept) == min(known + 1, kept._MOST)
+        assert len(recognise._kept) == min(known + 1, recognise._MOST)
 
 
 def test_calls_without_gradients_are_recognised_for_themselves() -> None:
@@ -407,10 +407,10 @@ def test_nothing_is_kept_alive_and_the_number_of_entries_is_bounded() -> None:
     assert [one() for one in weights] == [None] * 4
     calls = Net()
     inputs, state = job(STEPS)
-    for number in range(kept._MOST + 3):
+    for number in range(recognise._MOST + 3):
         calls.scale = float(number)
         bptt(calls, inputs, state, squares, plan=PLAN)
-    assert len(kept._kept) == kept._MOST
+    assert len(recognise._kept) == recognise._MOST
 
 
 def test_a_new_object_where_a_dead_one_was_is_not_taken_for_it() -> None:

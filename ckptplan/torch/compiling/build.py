@@ -33,8 +33,8 @@ from ckptplan.torch.compiling.steps import (
 )
 from ckptplan.torch.graphs import compute_gradients, count_saved_bytes, find_graph_leaves
 from ckptplan.torch.inputs import Sequence, detach_inputs
-from ckptplan.torch.kept import read_settings
 from ckptplan.torch.meters import choose_clock
+from ckptplan.torch.recognise import read_settings
 from ckptplan.torch.sequence_watch import leave_as_found
 from ckptplan.torch.surroundings.signature import Signature
 from ckptplan.torch.surroundings.walk import Reached, walk

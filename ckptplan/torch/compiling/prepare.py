@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import sys
 import threading
-from collections import OrderedDict
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,6 +14,7 @@ from ckptplan.torch.chunk_cell import ChunkCell
 from ckptplan.torch.compiling.build import Built, PieceRequest, build_piece
 from ckptplan.torch.compiling.options import Compile, CompileProgress
 from ckptplan.torch.compiling.steps import CompiledPiece, NotCompiled
+from ckptplan.torch.recognise import Recent
 
 _log = logging.getLogger("ckptplan.torch")
 #: The lengths of which the quickest is chosen, if none is given.
@@ -26,8 +26,6 @@ _MOST = 64
 #: Calls of another shape that run uncompiled before a piece is compiled for them, too: the last batch of an
 #: epoch is smaller, and takes less than the compiler.
 _PATIENCE = 2
-#: Pieces that were compiled one after the other for the same code, and used in a single call each.
-_MOST_UNUSED = 3
 
 
 @dataclass
@@ -37,7 +35,6 @@ class _Known:
     found: Built | NotCompiled
     #: Weak references whose ids are a part of the key.
     references: tuple[Any, ...]
-    uses: int = 0
     said: bool = False
 
 
@@ -51,10 +48,10 @@ class _Code:
 
 
 _lock = threading.RLock()
-_known: OrderedDict[Any, _Known] = OrderedDict()
-_codes: OrderedDict[Any, _Code] = OrderedDict()
+_known: Recent[Any, _Known] = Recent(_MOST)
+_codes: Recent[Any, _Code] = Recent(_MOST)
 #: Kinds of cells and losses whose changes could not be noticed, which was said.
-_incomplete: OrderedDict[Any, None] = OrderedDict()
+_incomplete: Recent[Any, None] = Recent(_MOST)
 
 
 def find_piece(request: PieceRequest, compile_: Compile) -> Built | NotCompiled:
@@ -66,7 +63,6 @@ def find_piece(request: PieceRequest, compile_: Compile) -> Built | NotCompiled:
         return _refuse_incomplete(request)
     with _lock:
         known = _find(request, compile_)
-        known.uses += 1
         found = known.found
         if isinstance(found, Built) and found.piece.broken is not None:
             return found.piece.broken
@@ -111,9 +107,7 @@ def _refuse_incomplete(request: PieceRequest) -> NotCompiled:
     kind = tuple(getattr(one, "__code__", type(one)) for one in request.things.values())
     with _lock:
         said = kind in _incomplete
-        _incomplete[kind] = None
-        while len(_incomplete) > _MOST:
-            _incomplete.popitem(last=False)
+        _incomplete.keep(kind, None)
     if not said:
         why.warn()
     return why
@@ -125,23 +119,18 @@ def _key(request: PieceRequest, compile_: Compile) -> Any:
 
 def _find(request: PieceRequest, compile_: Compile) -> _Known:
     key = _key(request, compile_)
-    known = _known.get(key)
+    known = _known.find(key)
     if known is not None:
-        _known.move_to_end(key)
         return known
-    code = _codes.setdefault((compile_.steps, compile_.mode, request.entries), _Code())
+    same = compile_.steps, compile_.mode, request.entries
+    code = _codes.find(same) or _codes.keep(same, _Code())
     calls = code.calls[request.settings] = code.calls.get(request.settings, 0) + 1
     if code.built and calls <= _PATIENCE and _list_lengths(request, compile_):
         why = NotCompiled(reason="short", text="the shapes are new, and may be those of a single batch")
         return _Known(found=why, references=(), said=True)
     found = _build(request, compile_)
     code.built |= isinstance(found, Built)
-    known = _known[key] = _Known(found=found, references=request.references)
-    while len(_known) > _MOST:
-        _known.popitem(last=False)
-    while len(_codes) > _MOST:
-        _codes.popitem(last=False)
-    return known
+    return _known.keep(key, _Known(found=found, references=request.references))
 
 
 def _build(request: PieceRequest, compile_: Compile) -> Built | NotCompiled:

@@ -165,7 +165,7 @@ class Signature:
             return len(thing)
         if isinstance(thing, partial):
             return len(thing.args), tuple(thing.keywords)
-        if isinstance(thing, CellType) or _is_generator(thing):
+        if isinstance(thing, CellType) or is_generator(thing):
             return None
         return self._describe_other(thing)
 
@@ -210,7 +210,7 @@ class Signature:
         return hashlib.blake2b(flat.view(torch.uint8).numpy().tobytes(), digest_size=16).digest()
 
 
-def _is_generator(thing: object) -> bool:
+def is_generator(thing: object) -> bool:
     """Return whether a thing is a random generator: any one draws like another."""
     if isinstance(thing, torch.Generator):
         return True

@@ -8,7 +8,6 @@ PyTorch are.
 from __future__ import annotations
 
 import random
-import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
 from contextvars import ContextVar
@@ -49,6 +48,7 @@ from ckptplan.torch.surroundings.holders import (
 from ckptplan.torch.surroundings.signature import (
     Signature,
     is_array,
+    is_generator,
     is_passed_over,
     is_passed_over_module,
     is_searched,
@@ -120,7 +120,7 @@ def _visit(name: str, thing: Any, found: Reached) -> _Found:
         return
     if isinstance(thing, torch.nn.Module):
         found.modules.append((name, thing))
-    elif _is_generator(thing):
+    elif isinstance(thing, random.Random) or is_generator(thing):
         found.generators.append(thing)
         return
     elif is_array(thing):
@@ -146,13 +146,6 @@ def _visit_tensor(name: str, tensor: torch.Tensor, found: Reached) -> _Found:
     if type(tensor) in (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer) and not tensor.is_sparse:
         small = tensor.nbytes <= _SMALL_BYTES and not isinstance(tensor, torch.nn.Parameter)
         found.holders.append(TensorHolder(name, tensor, small=small))
-
-
-def _is_generator(thing: object) -> bool:
-    if isinstance(thing, torch.Generator | random.Random):
-        return True
-    numpy = sys.modules.get("numpy")
-    return numpy is not None and isinstance(thing, numpy.random.Generator | numpy.random.RandomState)
 
 
 def _visit_dict(name: str, thing: MutableMapping[Any, Any], found: Reached) -> _Found:

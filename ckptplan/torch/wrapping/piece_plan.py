@@ -6,7 +6,6 @@ Measures pieces of a few lengths, from which the bytes and seconds of pieces of 
 from __future__ import annotations
 
 import logging
-from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -21,6 +20,7 @@ from ckptplan.torch.budget import describe_choice, plan_within
 from ckptplan.torch.graphs import as_graph_roots, compute_gradients, count_saved_bytes
 from ckptplan.torch.measurement import Measurement
 from ckptplan.torch.meters import LiveBytes, choose_clock
+from ckptplan.torch.recognise import Recent
 from ckptplan.torch.trees import byte_size
 from ckptplan.torch.wrapping.pieces import FusedCell, Hidden, RowKind, SequenceRows
 
@@ -33,7 +33,7 @@ _ROUNDS = 3
 _RUNTIME_SECONDS = 2e-4
 #: Kinds of calls whose measurements are kept.
 _MOST = 256
-_measured: OrderedDict[Any, dict[int, _Observed]] = OrderedDict()
+_measured: Recent[Any, dict[int, _Observed]] = Recent(_MOST)
 
 
 @dataclass(frozen=True)
@@ -121,11 +121,8 @@ def _find_known(cell: FusedCell, kind: RowKind, state: Hidden) -> dict[int, _Obs
         tuple((part.shape, part.dtype) for part in state),
         (Autocast.present(kind.device), torch.get_num_threads()),
     )
-    known = _measured.setdefault(key, {})
-    _measured.move_to_end(key)
-    while len(_measured) > _MOST:
-        _measured.popitem(last=False)
-    return known
+    known = _measured.find(key)
+    return _measured.keep(key, {}) if known is None else known
 
 
 def _make_rows(kind: RowKind, length: int) -> SequenceRows:
@@ -196,9 +193,8 @@ class PiecePlan:
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Candidate:
+class _Candidate(PiecePlan):
     plan: Plan
-    piece: int
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -282,7 +278,7 @@ def choose_pieces(runs: Sequence[PieceRun], *, limit: int, kept: int, piece: int
             for other in costs:
                 other.measure(lengths[0])
             raise room.refuse(lengths[0])
-        chosen.append(PiecePlan(plan=best.plan, piece=best.piece))
+        chosen.append(best)
         _log.info("pieces of %d time steps, %s", best.piece, describe_choice(best.plan, limit))
     return chosen
 

@@ -10,7 +10,7 @@ import torch
 from ckptplan.errors import InputError, quote_value
 from ckptplan.model.plan import Plan
 from ckptplan.schedule.schedule import Schedule
-from ckptplan.torch.budget import make_plan, read_limit
+from ckptplan.torch.budget import choose_plan, read_limit
 from ckptplan.torch.call import RunOptions, refuse_ignored
 from ckptplan.torch.compiling.options import read_compile
 from ckptplan.torch.parameters import list_parameters
@@ -91,7 +91,7 @@ class Wrapped(torch.nn.Module):
             assert self._given is not None  # noqa: S101 - one of the two is given
             return self._given
         measured = {name: options[name] for name in _MEASURED if name in options}
-        return make_plan(cell, inputs, state, memory=self._memory, losses=losses, **measured)
+        return choose_plan(cell, inputs, state, memory=self._memory, losses=losses, **measured).plan
 
     def __getattr__(self, name: str) -> Any:
         net = self.__dict__.get("net")

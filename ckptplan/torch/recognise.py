@@ -1,4 +1,4 @@
-"""Keeps the findings of a trial for calls that find everything as it was.
+"""Recognises calls that were made before, and keeps what was found out about them.
 
 A trial finds how a cell and its losses behave: which parameters they use, what they change, and that steps
 can run again. This holds for a later call if the walk meets the same things, and if all else that a trial
@@ -18,10 +18,10 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Iterable, Mapping
+from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, TypeAlias
+from typing import Any, Generic, TypeAlias, TypeVar
 
 import torch
 from torch.nn.modules import module as torch_module
@@ -47,6 +47,51 @@ _SIMPLE = (bool, int, float, str, type(None))
 HeldPlace: TypeAlias = tuple[Holder, Any]
 #: The same by the number of the holder.
 _PlaceNumber: TypeAlias = tuple[int, Any]
+
+
+_K = TypeVar("_K", bound=Hashable)
+_V = TypeVar("_V")
+
+
+class Recent(Generic[_K, _V]):
+    """What is kept of the calls made last, ``most`` of them, by all threads."""
+
+    def __init__(self, most: int) -> None:
+        self._most, self._lock = most, threading.Lock()
+        self._kept: OrderedDict[_K, _V] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._kept)
+
+    def __contains__(self, key: object) -> bool:
+        return key in self._kept
+
+    def find(self, key: _K) -> _V | None:
+        """Return what is kept of a call, None if nothing is."""
+        with self._lock:
+            if key in self._kept:
+                self._kept.move_to_end(key)
+            return self._kept.get(key)
+
+    def keep(self, key: _K, value: _V) -> _V:
+        """Keep something of a call, in place of what was known, and return it."""
+        with self._lock:
+            # An old key must go with its references.
+            self._kept.pop(key, None)
+            self._kept[key] = value
+            while len(self._kept) > self._most:
+                self._kept.popitem(last=False)
+        return value
+
+    def forget(self, key: _K) -> None:
+        """Forget what is kept of a call."""
+        with self._lock:
+            self._kept.pop(key, None)
+
+    def clear(self) -> None:
+        """Forget all."""
+        with self._lock:
+            self._kept.clear()
 
 
 class StaleFindingsError(InputError):
@@ -108,19 +153,16 @@ class Situation:
         return Situation(reached=reached, signature=signature, settings=self.settings)
 
 
-_lock = threading.Lock()
 #: With the weak references whose ids are part of the key: an id stays theirs as long as these live.
-_kept: OrderedDict[Any, tuple[_Numbered, tuple[Any, ...]]] = OrderedDict()
+_kept: Recent[Any, tuple[_Numbered, tuple[Any, ...]]] = Recent(_MOST)
 
 
 def recall(situation: Situation) -> Findings | None:
     """Return what was found in an equal situation, with the objects of this one, None if nothing was."""
-    key = situation.key
-    with _lock:
-        if key is None or key not in _kept:
-            return None
-        _kept.move_to_end(key)
-        numbered = _kept[key][0]
+    kept = None if situation.key is None else _kept.find(situation.key)
+    if kept is None:
+        return None
+    numbered, _ = kept
     things, holders = situation.signature.things, situation.reached.holders
     changed, with_graph, made = (
         tuple((holders[number], key) for number, key in places) for places in numbered.places
@@ -140,14 +182,8 @@ def keep(situation: Situation, findings: Findings) -> None:
     """Keep the findings for equal situations, unless they are of objects that the walk has not met."""
     key = situation.key
     numbered = None if key is None else _number(situation, findings)
-    if numbered is None:
-        return
-    with _lock:
-        # An old key must go with its references.
-        _kept.pop(key, None)
-        _kept[key] = numbered, tuple(situation.signature.references)
-        while len(_kept) > _MOST:
-            _kept.popitem(last=False)
+    if numbered is not None:
+        _kept.keep(key, (numbered, tuple(situation.signature.references)))
 
 
 def _number(situation: Situation, findings: Findings) -> _Numbered | None:
@@ -180,14 +216,7 @@ def _number_places(
 
 def forget(situation: Situation) -> None:
     """Forget what was found in equal situations."""
-    with _lock:
-        _kept.pop(situation.key, None)
-
-
-def forget_all() -> None:
-    """Forget all findings, so that each call begins with a trial again."""
-    with _lock:
-        _kept.clear()
+    _kept.forget(situation.key)
 
 
 def read_settings(
