@@ -390,6 +390,7 @@ def choose_plan(
     losses: Mapping[str, Any],
     compile_: Compile | None = None,
     steps: int | None = None,
+    held_states: int = 0,
     **options: Any,
 ) -> PlanChoice:
     """Return the quickest plan for a call within a limit of memory, in compiled pieces or without.
@@ -402,6 +403,7 @@ def choose_plan(
         losses: by the names of their arguments; none for ``unroll``, whose outputs are kept.
         compile_: how pieces are compiled, None if steps run as they are written.
         steps: T, if inputs are made by a function.
+        held_states: copies of the state that the caller holds meanwhile.
         options: other arguments of ``bptt``.
 
     Raises InputError, also if no plan fits.
@@ -433,7 +435,7 @@ def choose_plan(
     fit = partial(
         plan_within,
         limit=limit,
-        kept=count_kept(written, inputs, steps=count, losses=losses),
+        kept=count_kept(written, inputs, steps=count, losses=losses) + held_states * written.state_bytes,
         shape=() if callable(inputs) else tuple(flatten(inputs)[0][0].shape),
     )
     plans: list[tuple[Plan, PlanChoice]] = []

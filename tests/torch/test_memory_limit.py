@@ -196,6 +196,44 @@ def make_spiking() -> Any:
     )
 
 
+def make_convolutional() -> Any:
+    return torch.nn.Sequential(
+        *(torch.nn.Conv2d(1, 8, 5), torch.nn.MaxPool2d(2), snntorch.Leaky(beta=0.5, init_hidden=True)),
+        *(torch.nn.Conv2d(8, 24, 5), torch.nn.MaxPool2d(2), snntorch.Leaky(beta=0.5, init_hidden=True)),
+        *(torch.nn.Flatten(), torch.nn.Linear(24 * 4 * 4, 10)),
+        snntorch.Leaky(beta=0.5, init_hidden=True, output=True),
+    )
+
+
+def test_looking_for_hidden_state_raises_no_peak() -> None:
+    """Its tapes are gone when those of the last steps are recorded, so that no plan is charged for it."""
+    torch.manual_seed(0)
+    inputs = torch.rand(16, 16, 1, 28, 28)
+    wrapped = wrap(make_convolutional(), memory="4 MB", reset=utils.reset)
+    wrapped.bptt(inputs, loss=lambda t, output: squares(t, output[1])).backward()
+    with LiveBytes() as live:
+        wrapped.bptt(inputs, loss=lambda t, output: squares(t, output[1])).backward()
+    assert live.peak <= 4_000_000
+    assert isinstance(wrapped.plan, ckptplan.Plan)
+    workload = wrapped.plan.workload
+    assert workload.workspace_bytes < 1.5 * workload.tape_bytes
+
+
+def test_a_first_call_runs_few_steps_besides_those_of_its_plan() -> None:
+    cell, calls = torch.nn.GRUCell(16, 32), [0]
+
+    def step(state: torch.Tensor, x: torch.Tensor) -> Any:
+        state = cell(x, state)
+        return state, state
+
+    cell.register_forward_pre_hook(lambda *_: calls.__setitem__(0, calls[0] + 1))
+    forget()
+    result = bptt(step, torch.randn(STEPS, 8, 16), torch.zeros(8, 32), squares, memory="400 kB")
+    result.loss.backward()
+    assert isinstance(result.plan, ckptplan.Plan)
+    assert calls[0] - STEPS - result.plan.predicted.recomputed_steps <= 50
+
+
 def plan_cell(name: str, steps: int, *, needs: bool = False, loss: Any = squares) -> Callable[..., Any]:
     cell, state = CELLS[name]()
     return partial(plan_for, cell, torch.randn(steps, 8, 16, requires_grad=needs), state, loss)

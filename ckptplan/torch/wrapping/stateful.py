@@ -73,6 +73,8 @@ class StatefulSequence(Wrapped):
     _reset: Callable[..., object] | None
     _detach: bool
     _memory_of_state: _Memory
+    #: That of the last call, and the final one, as it is returned and as it is left.
+    _held_states = 3
 
     def __init__(
         self,

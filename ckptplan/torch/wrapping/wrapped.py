@@ -38,6 +38,8 @@ class Wrapped(torch.nn.Module):
     net: torch.nn.Module
     #: What the last call executed.
     plan: Plan | Schedule | None
+    #: Copies of the state that are alive besides those of the plan.
+    _held_states = 0
 
     def __init__(
         self,
@@ -91,6 +93,7 @@ class Wrapped(torch.nn.Module):
             assert self._given is not None  # noqa: S101 - one of the two is given
             return self._given
         measured = {name: options[name] for name in _MEASURED if name in options}
+        measured["held_states"] = self._held_states
         return choose_plan(cell, inputs, state, memory=self._memory, losses=losses, **measured).plan
 
     def __getattr__(self, name: str) -> Any:
