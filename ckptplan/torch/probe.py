@@ -27,9 +27,8 @@ from ckptplan.torch.chunk_check import check_chunk, check_reverse
 from ckptplan.torch.graphs import find_graph_leaves, find_outer_node
 from ckptplan.torch.held_graphs import describe_holders, name_graphs
 from ckptplan.torch.inputs import Sequence as Inputs
-from ckptplan.torch.parameters import CalledModules, Parameters, collect_parameters
+from ckptplan.torch.parameters import CalledModules, Parameters, collect_parameters, refuse_sharded
 from ckptplan.torch.recognise import Findings, HeldPlace, Situation, keep, read_settings, recall
-from ckptplan.torch.sharding import refuse_sharded
 from ckptplan.torch.surroundings.holders import TensorHolder, tap_iterators
 from ckptplan.torch.surroundings.signature import Signature
 from ckptplan.torch.surroundings.snapshot import Place, Snapshot, Surroundings, holds_graph
@@ -290,27 +289,20 @@ class Probed:
     roots: tuple[torch.Tensor, ...]
 
     @classmethod
-    def of(
-        cls, call: Call, found: Findings, situation: Situation, trial: Trial, *, before: Snapshot | None = None
-    ) -> Probed:
-        """Return findings for a call; those of an earlier one, if the surroundings were not remembered."""
+    def of(cls, call: Call, found: Findings, situation: Situation, trial: Trial, *, recalled: bool) -> Probed:
+        """Return findings for a call; the surroundings are as they are before it."""
         surroundings = Surroundings(situation.reached.holders)
-        if before is None:
-            written = {id(holder) for holder, _ in found.changed}
-            now = surroundings.take_some_copies(written)
-        else:
-            now = surroundings.take_without_copies(before, but={id(holder) for holder, _ in found.changed})
         parameters = collect_parameters(found.modules, call.parameters, list(found.used))
         wanted = tuple(one for one in (*parameters, *call.leaves) if one.requires_grad)
         return cls(
             found=found,
             situation=situation,
-            recalled=before is None,
+            recalled=recalled,
             parameters=parameters,
             trial=trial,
             things=call.things,
             surroundings=surroundings,
-            before=now,
+            before=surroundings.take_some_copies({id(holder) for holder, _ in found.changed}),
             wants_gradients=torch.is_grad_enabled() and bool(wanted),
             roots=tuple(one for one in wanted if one.is_leaf),
         )
@@ -339,7 +331,7 @@ def probe(call: Call, *, anew: bool = True) -> Probed:
         generators = Generators(call.device, wanted=True, held=situation.reached.generators)
         trial = Trial(cell=call.cell, inputs=inputs, losses=call.losses, generators=generators)
         if not anew and (findings := recall(situation)) is not None:
-            recalled = Probed.of(call, findings, situation, trial)
+            recalled = Probed.of(call, findings, situation, trial, recalled=True)
             if not reverses or _holds(recalled, call):
                 return recalled
         # What makes the inputs is asked, and what it returns is checked, before any step runs.
@@ -404,7 +396,7 @@ def _try_first_steps(call: Call, situation: Situation, trial: Trial, *, reverses
         with_graph=hold(seen.with_graph),
         made=hold(seen.made),
     )
-    return Probed.of(call, found, situation, trial, before=world)
+    return Probed.of(call, found, situation, trial, recalled=False)
 
 
 def _holds(recalled: Probed, call: Call) -> bool:

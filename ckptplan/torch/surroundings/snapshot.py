@@ -142,13 +142,6 @@ class Surroundings:
             )
         )
 
-    def take_without_copies(self, before: Snapshot, *, but: Container[int]) -> Snapshot:
-        """Remember the present contents, with the earlier copies of the tensors of holders with some ids."""
-        return tuple(
-            one if id(holder) in but and isinstance(holder, TensorHolder) else holder.read(copies=False)
-            for holder, one in zip(self.holders, before, strict=False)
-        )
-
     def take_some_copies(self, holders: Container[int]) -> Snapshot:
         """Remember the present contents; of large tensors, the numbers of holders with some ids."""
         return tuple(
