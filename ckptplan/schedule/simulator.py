@@ -77,30 +77,6 @@ def _describe_action(action: object) -> str:
     return f"{type(action).__name__.lower()}({', '.join(f'{name}={value}' for name, value in fields)})"
 
 
-def exceeds_budget(needed: int, tier: str, budget: float) -> str:
-    """Return the law that more bytes than the budget of a tier break."""
-    return f"{needed:,} bytes are needed of a {tier} budget of {budget:,.0f}"
-
-
-def describe_machine(
-    position: int | None,
-    adjoint: int,
-    *,
-    local: list[int],
-    remote: list[int],
-    tapes: list[tuple[int, int]],
-) -> str:
-    """Return the contents of a machine as text; long lists are shortened."""
-    held: dict[str, list[Any]] = {"local": local, "remote": remote, "tapes": tapes}
-    shown = ", ".join(f"{name} {_shorten(values)}" for name, values in held.items())
-    working = "none" if position is None else position
-    return f"working state {working}, next step to reverse {adjoint - 1}, {shown}"
-
-
-def _shorten(values: list[Any]) -> str:
-    return str(values) if len(values) <= 6 else f"{values[:3]}..{values[-1]} ({len(values)})"
-
-
 @dataclass(frozen=True, kw_only=True)
 class Trace(Totals):
     """The cost of a simulated schedule: totals, seconds that compute waited, and the number of actions."""
@@ -123,53 +99,27 @@ def play(
     machine = _Machine(costs, budget or Budget(), sink)
     handlers = machine.handlers
     number = 0
-    action: Any
-    for number, action in enumerate(actions, start=1):
-        handler = handlers.get(type(action))
-        if handler is None:
-            raise IllegalAction(number, action, "this is not an action", machine.state())
-        law = handler(action)
-        if law is not None:
-            raise IllegalAction(number, action, law, machine.state())
-    law = machine.unfinished()
-    if law is not None:
-        raise IllegalAction(number + 1, None, law, machine.state())
-    return machine.trace(number)
+    action: Any = None
+    try:
+        for number, action in enumerate(actions, start=1):
+            handlers.get(type(action), _refuse)(action)
+        number, action = number + 1, None
+        machine.end()
+    except _BrokenLaw as broken:
+        raise IllegalAction(number, action, str(broken), machine.describe()) from None
+    return machine.trace(number - 1)
+
+
+class _BrokenLaw(Exception):  # noqa: N818 - what it is; IllegalAction tells of it
+    """The law that an action breaks."""
+
+
+def _refuse(_: object) -> None:
+    raise _BrokenLaw("this is not an action")
 
 
 class _Machine:
-    """The state of a simulation. Handlers return the law that an action breaks, None if it is legal."""
-
-    __slots__ = (
-        "adjoint",
-        "advances",
-        "budget_local",
-        "budget_remote",
-        "buffer_states",
-        "chunks",
-        "costs",
-        "frontier",
-        "handlers",
-        "loads",
-        "local",
-        "local_peak",
-        "messages",
-        "now",
-        "overlaps",
-        "position",
-        "read_free",
-        "reads",
-        "recomputed",
-        "remote",
-        "remote_peak",
-        "saves",
-        "sink",
-        "stalled",
-        "taped",
-        "tapes",
-        "write_free",
-        "writes",
-    )
+    """The state of a simulation. Handlers raise _BrokenLaw for an action that is not legal."""
 
     def __init__(self, costs: StepCosts, budget: Budget, sink: Sink | None) -> None:
         self.costs = costs
@@ -185,15 +135,15 @@ class _Machine:
         #: Taped steps as disjoint ranges (start, stop), ascending; ``taped`` is their number.
         self.tapes: list[tuple[int, int]] = []
         self.taped = 0
-        self.local: set[int] = set()
-        #: State -> the time at which it has arrived in remote memory.
+        #: State -> the time at which it is there; one in transit arrives later.
+        self.local: dict[int, float] = {}
         self.remote: dict[int, float] = {}
         self.buffer_states = 0
         self.local_peak = self.remote_peak = 0
         self.recomputed = self.writes = self.reads = self.messages = 0
         self.advances = self.chunks = self.saves = self.loads = 0
         self.now = self.write_free = self.read_free = self.stalled = 0.0
-        self.handlers: dict[type, Callable[[Any], str | None]] = {
+        self.handlers: dict[type, Callable[[Any], None]] = {
             Advance: self.advance,
             Record: self.record,
             Backward: self.backward,
@@ -205,42 +155,39 @@ class _Machine:
 
     # Compute
 
-    def advance(self, action: Advance) -> str | None:
+    def advance(self, action: Advance) -> None:
         begin, before = self.now, self.recomputed
-        law = self._run(action)
+        self._run(action.start, action.stop)
         self.advances += 1
         self.now += self.costs.advance_seconds
-        if law is None and self.sink is not None:
+        if self.sink is not None:
             self._show(action, begin, recomputed=self.recomputed - before)
-        return law
 
-    def record(self, action: Record) -> str | None:
+    def record(self, action: Record) -> None:
         start, stop, begin, before = action.start, action.stop, self.now, self.recomputed
-        law = self._run(action)
-        if law is not None:
-            return law
+        self._run(start, stop)
         self.chunks += 1
         self.now += (stop - start) * self.costs.record_overhead_seconds + self.costs.chunk_seconds
         tapes = self.tapes
         place = bisect_left(tapes, (start, stop))
         if (place and tapes[place - 1][1] > start) or (place < len(tapes) and tapes[place][0] < stop):
-            return "a step is recorded once before it is reversed"
+            raise _BrokenLaw("a step is recorded once before it is reversed")
         tapes.insert(place, (start, stop))
         self.taped += stop - start
         if self.sink is not None:
             self._show(action, begin, recomputed=self.recomputed - before)
-        return self._update_peaks()
+        self._update_peaks()
 
-    def backward(self, action: Backward) -> str | None:
+    def backward(self, action: Backward) -> None:
         start, stop = action.start, action.stop
         if not 0 <= start < stop:
-            return "a range holds at least one step"
+            raise _BrokenLaw("a range holds at least one step")
         if stop != self.adjoint:
-            return f"steps are reversed in order: the next one is {self.adjoint - 1}"
+            raise _BrokenLaw(f"steps are reversed in order: the next one is {self.adjoint - 1}")
         tapes = self.tapes
         while stop > start:
             if not tapes or tapes[-1][1] != stop:
-                return f"a backward finds every tape: that of step {stop - 1} is missing"
+                raise _BrokenLaw(f"a backward finds every tape: that of step {stop - 1} is missing")
             first, _ = tapes.pop()
             if first < start:
                 tapes.append((first, start))
@@ -250,20 +197,15 @@ class _Machine:
         self.taped -= steps
         self.adjoint = start
         self.position = None
-        begin = self.now
-        self.now += steps * self.costs.backward_seconds
-        if self.sink is not None:
-            self._show(action, begin)
-        return None
+        self._spend(action, steps * self.costs.backward_seconds)
 
-    def _run(self, action: Advance | Record) -> str | None:
-        start, stop = action.start, action.stop
+    def _run(self, start: int, stop: int) -> None:
         if start != self.position:
-            return "a run starts at the working state"
+            raise _BrokenLaw("a run starts at the working state")
         if start >= stop:
-            return "a range holds at least one step"
+            raise _BrokenLaw("a range holds at least one step")
         if stop > self.adjoint:
-            return "a run never passes the adjoint"
+            raise _BrokenLaw("a run never passes the adjoint")
         costs = self.costs
         recomputed = max(0, min(stop, self.frontier) - start)
         if recomputed:
@@ -273,103 +215,91 @@ class _Machine:
             self.frontier = stop
             self.now += (stop - start - recomputed) * costs.forward_seconds
         self.position = stop
-        return None
 
     # Checkpoints
 
-    def save(self, action: Save) -> str | None:
+    def save(self, action: Save) -> None:
         state = action.state
         if state != self.position:
-            return "a save stores the working state"
+            raise _BrokenLaw("a save stores the working state")
         if action.tier is Tier.LOCAL:
-            if state in self.local:
-                return "nothing is stored twice in one tier"
-            self.local.add(state)
+            self._put(self.local, (state,), self.now)
             self.saves += 1
             self._spend(action, self.costs.save_seconds)
-            return self._update_peaks()
-        return self._write(action, (state,))
+        else:
+            self._write(action, (state,))
+        self._update_peaks()
 
-    def load(self, action: Load) -> str | None:
+    def load(self, action: Load) -> None:
         state = action.state
-        if action.tier is Tier.LOCAL:
-            if state not in self.local:
-                return "a load finds its state"
+        local = action.tier is Tier.LOCAL
+        there = (self.local if local else self.remote).get(state)
+        if there is None:
+            raise _BrokenLaw("a load finds its state")
+        if local:
             self.loads += 1
             self._spend(action, self.costs.load_seconds)
         else:
-            if state not in self.remote:
-                return "a load finds its state"
-            self._read(action, (state,), ready=self.remote[state])
+            self._read(action, 1, ready=there)
         self.position = state
-        return self._update_peaks()
+        self._update_peaks()
 
-    def free(self, action: Free) -> str | None:
-        state = action.state
-        if action.tier is Tier.LOCAL:
-            if state not in self.local:
-                return "a free finds its state"
-            self.local.remove(state)
-        else:
-            arrived = self.remote.pop(state, None)
-            if arrived is None:
-                return "a free finds its state"
-            # A state still in transit must arrive before its memory is reused.
-            self._wait(action, arrived)
-        if self.sink is not None:
-            self._show(action, self.now)
-        return None
+    def free(self, action: Free) -> None:
+        there = (self.local if action.tier is Tier.LOCAL else self.remote).pop(action.state, None)
+        if there is None:
+            raise _BrokenLaw("a free finds its state")
+        # A state still in transit must arrive before its memory is reused.
+        self._wait(action, there)
+        self._spend(action, 0.0)
 
-    def transfer(self, action: Transfer) -> str | None:
+    def transfer(self, action: Transfer) -> None:
         states, source = action.states, action.source
         if not states or len(set(states)) != len(states):
-            return "a transfer moves at least one state, each once"
+            raise _BrokenLaw("a transfer moves at least one state, each once")
         if action.target is source:
-            return "a transfer moves states to the other tier"
-        held: Any = self.local if source is Tier.LOCAL else self.remote
-        others: Any = self.remote if source is Tier.LOCAL else self.local
+            raise _BrokenLaw("a transfer moves states to the other tier")
+        held, others = (self.local, self.remote) if source is Tier.LOCAL else (self.remote, self.local)
         for state in states:
             if state not in held:
-                return f"a transfer finds its states: {state} is not stored there"
+                raise _BrokenLaw(f"a transfer finds its states: {state} is not stored there")
             if state in others:
-                return "nothing is stored twice in one tier"
+                raise _BrokenLaw("nothing is stored twice in one tier")
+        ready = max(held.pop(state) for state in states)
         if source is Tier.LOCAL:
-            self.local.difference_update(states)
-            return self._write(action, states)
-        ready = max(self.remote.pop(state) for state in states)
-        self.local.update(states)
-        self._read(action, states, ready=ready)
-        return self._update_peaks()
+            self._write(action, states)
+        else:
+            self._put(self.local, states, self.now)
+            self._read(action, len(states), ready=ready)
+        self._update_peaks()
 
-    def _write(self, action: Action, states: tuple[int, ...]) -> str | None:
-        costs = self.costs
-        if not self.remote.keys().isdisjoint(states):
-            return "nothing is stored twice in one tier"
-        duration = costs.message_seconds + len(states) * costs.write_seconds
+    def _put(self, tier: dict[int, float], states: tuple[int, ...], there: float) -> None:
+        for state in states:
+            if state in tier:
+                raise _BrokenLaw("nothing is stored twice in one tier")
+            tier[state] = there
+
+    def _write(self, action: Action, states: tuple[int, ...]) -> None:
         self.messages += 1
         self.writes += len(states)
         if self.overlaps:
             self._wait(action, self.write_free)
             self.buffer_states = max(self.buffer_states, len(states))
         begin = self.now
-        done = begin + duration
+        done = begin + self.costs.message_seconds + len(states) * self.costs.write_seconds
+        self._put(self.remote, states, done)
         self.write_free = done
         if not self.overlaps:
             self.now = done
-        for state in states:
-            self.remote[state] = done
         if self.sink is not None:
             self._show(action, begin, end=done, track=WRITE)
-        return self._update_peaks()
 
-    def _read(self, action: Action, states: tuple[int, ...], *, ready: float) -> None:
-        costs = self.costs
-        duration = costs.message_seconds + len(states) * costs.read_seconds
+    def _read(self, action: Action, states: int, *, ready: float) -> None:
+        duration = self.costs.message_seconds + states * self.costs.read_seconds
         self.messages += 1
-        self.reads += len(states)
+        self.reads += states
         begin = self.now
         if self.overlaps:
-            self.buffer_states = max(self.buffer_states, len(states))
+            self.buffer_states = max(self.buffer_states, states)
             # Read ahead: as soon as the buffer is free and the states have arrived in remote memory.
             begin = max(self.read_free, ready)
             self._wait(action, begin + duration)
@@ -381,32 +311,32 @@ class _Machine:
 
     def _spend(self, action: Action, seconds: float) -> None:
         begin, self.now = self.now, self.now + seconds
-        self._show(action, begin)
+        if self.sink is not None:
+            self._show(action, begin)
 
     def _wait(self, action: Action, until: float) -> None:
-        if until <= self.now:
-            return
-        begin, self.now = self.now, until
-        self.stalled += until - begin
-        self._show(action, begin, stall=True)
+        if until > self.now:
+            begin, self.now = self.now, until
+            self.stalled += until - begin
+            if self.sink is not None:
+                self._show(action, begin, stall=True)
 
     # Bookkeeping
 
-    def _update_peaks(self) -> str | None:
-        """Update the peaks; return the limit that is exceeded, None if all limits hold."""
+    def _update_peaks(self) -> None:
+        """Update the peaks. Raises _BrokenLaw for a limit that is exceeded."""
         costs = self.costs
         local = self._local_bytes()
         if local > self.local_peak:
             self.local_peak = local
             if local > self.budget_local:
                 resident = costs.resident_bytes
-                return exceeds_budget(local + resident, "local", self.budget_local + resident)
-        remote = len(self.remote)
-        if remote > self.remote_peak:
-            self.remote_peak = remote
-            if remote * costs.remote_state_bytes > self.budget_remote:
-                return exceeds_budget(remote * costs.remote_state_bytes, "remote", self.budget_remote)
-        return None
+                raise _BrokenLaw(_exceed(local + resident, "local", self.budget_local + resident))
+        if len(self.remote) > self.remote_peak:
+            self.remote_peak = len(self.remote)
+            remote = self.remote_peak * costs.remote_state_bytes
+            if remote > self.budget_remote:
+                raise _BrokenLaw(_exceed(remote, "remote", self.budget_remote))
 
     def _local_bytes(self) -> int:
         costs = self.costs
@@ -423,34 +353,38 @@ class _Machine:
         recomputed: int = 0,
         stall: bool = False,
     ) -> None:
-        if self.sink is not None:
-            self.sink(
-                Event(
-                    start=begin,
-                    end=self.now if end is None else end,
-                    track=track,
-                    action=action,
-                    held_at=self.now,
-                    local_bytes=self._local_bytes() + self.costs.resident_bytes,
-                    remote_bytes=len(self.remote) * self.costs.remote_state_bytes,
-                    recomputed_steps=recomputed,
-                    stall=stall,
-                )
+        assert self.sink is not None  # noqa: S101 - who calls has looked: most simulations have none
+        self.sink(
+            Event(
+                start=begin,
+                end=self.now if end is None else end,
+                track=track,
+                action=action,
+                held_at=self.now,
+                local_bytes=self._local_bytes() + self.costs.resident_bytes,
+                remote_bytes=len(self.remote) * self.costs.remote_state_bytes,
+                recomputed_steps=recomputed,
+                stall=stall,
             )
-
-    def unfinished(self) -> str | None:
-        """Return the law that the end of the schedule breaks, None if it is legal."""
-        if self.adjoint:
-            return f"every step is reversed: steps 0 to {self.adjoint - 1} are not"
-        if self.local or self.remote:
-            return "nothing is left stored at the end"
-        return None
-
-    def state(self) -> str:
-        """Return the contents of the machine, for an error message."""
-        return describe_machine(
-            self.position, self.adjoint, local=sorted(self.local), remote=sorted(self.remote), tapes=self.tapes
         )
+
+    def end(self) -> None:
+        """Raise _BrokenLaw if the schedule may not end here."""
+        if self.adjoint:
+            raise _BrokenLaw(f"every step is reversed: steps 0 to {self.adjoint - 1} are not")
+        if self.local or self.remote:
+            raise _BrokenLaw("nothing is left stored at the end")
+
+    def describe(self) -> str:
+        """Return the contents of the machine, for an error message; long lists are shortened."""
+        held: dict[str, list[Any]] = {
+            "local": sorted(self.local),
+            "remote": sorted(self.remote),
+            "tapes": self.tapes,
+        }
+        shown = ", ".join(f"{name} {_shorten(values)}" for name, values in held.items())
+        working = "none" if self.position is None else self.position
+        return f"working state {working}, next step to reverse {self.adjoint - 1}, {shown}"
 
     def trace(self, actions: int) -> Trace:
         """Return the result. Seconds are counts times costs, and waits, without the clock's rounding errors."""
@@ -480,3 +414,11 @@ class _Machine:
             local_loads=self.loads,
             actions=actions,
         )
+
+
+def _exceed(needed: int, tier: str, budget: float) -> str:
+    return f"{needed:,} bytes are needed of a {tier} budget of {budget:,.0f}"
+
+
+def _shorten(values: list[Any]) -> str:
+    return str(values) if len(values) <= 6 else f"{values[:3]}..{values[-1]} ({len(values)})"
