@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, TypeVar
+from typing import Any
 
 from ckptplan.cost.roofline import estimate_times
 from ckptplan.model.profile import HardwareProfile
 from ckptplan.model.step_costs import StepCosts
-from ckptplan.model.workload import ACTION_TIMES, DERIVED, TIMES, Workload
-
-_Numbers = TypeVar("_Numbers", Workload, HardwareProfile)
+from ckptplan.model.workload import ACTION_TIMES, TIMES, Workload
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,11 +65,11 @@ class Case:
         """Return the case with other numbers of the workload. Raises InputError."""
         # Estimated times stay as they are where others are replaced: they are this machine's.
         timed = self.timed if set(changes) & {*TIMES, *ACTION_TIMES} else self.workload
-        return Case(workload=replace_numbers(timed, changes), profile=self.profile)
+        return Case(workload=timed.replace_numbers(**changes), profile=self.profile)
 
     def with_profile(self, **changes: Any) -> Case:
         """Return the case with other numbers of the profile. Raises InputError."""
-        return Case(workload=self.workload, profile=replace_numbers(self.profile, changes))
+        return Case(workload=self.workload, profile=self.profile.replace_numbers(**changes))
 
     def with_sizes(self, **changes: Any) -> Case:
         """Return the case with other bytes per unit of the profile, no longer derived from a network."""
@@ -91,17 +88,3 @@ class Case:
     def spread(self) -> Workload:
         """Return the workload with its times and its sizes per unit of the profile."""
         return self.timed.spread_over(self.profile.units)
-
-
-def replace_numbers(model: _Numbers, changes: Mapping[str, Any]) -> _Numbers:
-    """Return a model with other numbers, validated like a new one, and without the origins of the old ones.
-
-    Raises InputError.
-    """
-    fields: dict[str, Any] = {name: getattr(model, name) for name in type(model).model_fields}
-    if fields.get("network") is not None and changes.get("network", model) is not None:
-        # The network derives the sizes, also for another number of units.
-        fields = {name: value for name, value in fields.items() if name not in DERIVED}
-    origins = "sources" if "sources" in fields else "basis"
-    known = {name: origin for name, origin in fields[origins].items() if name not in changes}
-    return type(model)(**{**fields, origins: known, **changes})

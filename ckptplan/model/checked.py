@@ -9,9 +9,18 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from operator import index
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, FailFast, Field, ValidationError
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    FailFast,
+    Field,
+    ValidationError,
+    model_validator,
+)
 
 from ckptplan.errors import InputError, did_you_mean, quote_value
 from ckptplan.units import (
@@ -128,6 +137,10 @@ class CheckedModel(BaseModel):
             details = sorted(error.errors(include_url=False), key=lambda item: item["type"] not in _UNKNOWN)
             raise self._make_readable(details[0]) from None
 
+    def replace(self, **changes: Any) -> Self:
+        """Return a changed model, validated like a new one. Raises InputError."""
+        return type(self)(**{**dict(self), **changes})
+
     @classmethod
     def _make_readable(cls, error: ErrorDetails) -> InputError:
         """Turn one of pydantic's error details into a sentence."""
@@ -163,6 +176,46 @@ def _describe_field(model: type[BaseModel], path: tuple[Any, ...]) -> str | None
     """Return the description of a top-level field, which contains its unit."""
     field = model.model_fields.get(str(path[0])) if len(path) == 1 else None
     return field.description if field else None
+
+
+class Described(CheckedModel):
+    """A model whose numbers have origins, and that equals others with the same numbers."""
+
+    #: The field that has the origin of each number.
+    origins: ClassVar[str]
+
+    @model_validator(mode="after")
+    def _origins_name_fields(self) -> Self:
+        known = self.numbered()
+        for field in getattr(self, self.origins):
+            if field not in known:
+                raise InputError(
+                    f"{self.origins} names {field!r}, which is not a number of a {self.noun}."
+                    f"{did_you_mean(field, known)}"
+                )
+        return self
+
+    @classmethod
+    def numbered(cls) -> tuple[str, ...]:
+        """Return the fields that can have an origin."""
+        return tuple(cls.model_fields)
+
+    def numbers(self) -> dict[str, Any]:
+        """Return the numbers that plans depend on, without texts and origins."""
+        raise NotImplementedError
+
+    def replace_numbers(self, **changes: Any) -> Self:
+        """Return a model with other numbers, without the origins of the old ones. Raises InputError."""
+        known = {name: origin for name, origin in getattr(self, self.origins).items() if name not in changes}
+        return self.replace(**{self.origins: known, **changes})
+
+    def __hash__(self) -> int:
+        return hash(self.hash)
+
+    @property
+    def hash(self) -> str:
+        """A hash of the numbers alone, equal on every machine: models with equal hashes give equal plans."""
+        return digest(self.numbers())
 
 
 def digest(numbers: Mapping[str, object]) -> str:

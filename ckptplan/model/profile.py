@@ -9,13 +9,13 @@ from pydantic import (
     model_validator,
 )
 
-from ckptplan.errors import InputError, did_you_mean
+from ckptplan.errors import InputError
 from ckptplan.model.budget import take_headroom
 from ckptplan.model.checked import (
     IF_ANY,
     IF_GIVEN,
-    CheckedModel,
     Count,
+    Described,
     FlopRate,
     Headroom,
     Limit,
@@ -65,7 +65,7 @@ class Source(BaseModel):
 _RATES = ("write_bytes_per_second", "read_bytes_per_second")
 
 
-class HardwareProfile(CheckedModel):
+class HardwareProfile(Described):
     """One chip and its two memory tiers.
 
     Sizes are in bytes, times in seconds, rates in bytes per second. ``local_bytes`` is the memory of one
@@ -76,6 +76,7 @@ class HardwareProfile(CheckedModel):
     """
 
     noun: ClassVar[str] = "hardware profile"
+    origins: ClassVar[str] = "sources"
 
     name: Annotated[Name, Field(description="a name without spaces")]
     description: Text = ""
@@ -155,15 +156,6 @@ class HardwareProfile(CheckedModel):
         return self
 
     @model_validator(mode="after")
-    def _sources_name_fields(self) -> Self:
-        for field in self.sources:
-            if field not in NUMBERS:
-                raise InputError(
-                    f"sources names {field!r}, which is not a profile number.{did_you_mean(field, NUMBERS)}",
-                )
-        return self
-
-    @model_validator(mode="after")
     def _headroom_leaves_memory(self) -> Self:
         take_headroom(self.local_bytes, self.headroom)
         return self
@@ -173,8 +165,10 @@ class HardwareProfile(CheckedModel):
         """The local memory of one unit that plans may use: what the headroom leaves, rounded down."""
         return take_headroom(self.local_bytes, self.headroom)
 
-    def __hash__(self) -> int:
-        return hash(self.hash)
+    @classmethod
+    def numbered(cls) -> tuple[str, ...]:
+        """Return the fields that hold numbers, in the order of the model."""
+        return NUMBERS
 
     def numbers(self) -> dict[str, Any]:
         """Return the numbers that plans depend on, without texts and sources.
@@ -185,10 +179,7 @@ class HardwareProfile(CheckedModel):
 
     @property
     def hash(self) -> str:
-        """A hash of the numbers alone: two profiles with equal hashes give equal plans.
-
-        A profile without headroom keeps the hash that it had before there was any.
-        """
+        """A hash of the numbers alone. Without headroom it is the one that was before there was any."""
         return digest({name: value for name, value in self.numbers().items() if value or name != "headroom"})
 
 

@@ -9,21 +9,20 @@ from pydantic import (
     model_validator,
 )
 
-from ckptplan.errors import InputError, did_you_mean, quote_value
+from ckptplan.errors import InputError, quote_value
 from ckptplan.model.calibration import Calibration
 from ckptplan.model.checked import (
     IF_ANY,
     IF_GIVEN,
     Bytes,
-    CheckedModel,
     Count,
+    Described,
     Name,
     PositiveBytes,
     PositiveSeconds,
     Seconds,
     Steps,
     Text,
-    digest,
 )
 from ckptplan.model.network import Network, Operations
 from ckptplan.units import MAX_BYTES
@@ -52,7 +51,7 @@ class Basis(BaseModel):
     ] = None
 
 
-class Workload(CheckedModel):
+class Workload(Described):
     """One training job: T time steps of a recurrent network.
 
     Bytes are per unit of the machine. Times are in seconds, per time step and for the whole batch.
@@ -61,6 +60,7 @@ class Workload(CheckedModel):
     """
 
     noun: ClassVar[str] = "workload"
+    origins: ClassVar[str] = "basis"
 
     name: Annotated[Name, Field(description="a name without spaces")]
     description: Text = ""
@@ -133,29 +133,19 @@ class Workload(CheckedModel):
                 )
         return {**data, **sizes, "batch": network.batch, "network": network}
 
-    @model_validator(mode="after")
-    def _basis_names_fields(self) -> Self:
-        for field in self.basis:
-            if field not in type(self).model_fields:
-                raise InputError(
-                    f"basis names {field!r}, which is not a field of a workload."
-                    f"{did_you_mean(field, type(self).model_fields)}"
-                )
-        return self
-
-    def with_steps(self, steps: int) -> "Workload":
+    def with_steps(self, steps: int) -> Self:
         """Return the same job over ``steps`` time steps."""
-        return self._with(steps=steps)
+        return self.replace(steps=steps)
 
-    def with_batch(self, batch: int) -> "Workload":
+    def with_batch(self, batch: int) -> Self:
         """Return the same job with another batch size. Needs a ``network``; times do not change."""
         return self._with_network("batch", batch)
 
-    def with_neurons(self, neurons: int) -> "Workload":
+    def with_neurons(self, neurons: int) -> Self:
         """Return the same job with another number of neurons. Needs a ``network``; times do not change."""
         return self._with_network("neurons", neurons)
 
-    def with_neurons_from(self, neurons: int) -> "Workload":
+    def with_neurons_from(self, neurons: int) -> Self:
         """Return the same job with ``neurons``, or with the fewest that the network can have if that is more.
 
         For searches: the network does not shrink further.
@@ -163,21 +153,21 @@ class Workload(CheckedModel):
         least = 1 if self.network is None else self.network.least_neurons
         return self.with_neurons(max(neurons, least))
 
-    def spread_over(self, units: int) -> "Workload":
+    def spread_over(self, units: int) -> Self:
         """Return the job with its bytes per unit of a machine that has ``units`` of them.
 
         Sizes are derived again from a network; sizes given as numbers are scaled and rounded up.
         """
         if self.units is None or self.units == units:
-            return self._with(units=units)
+            return self.replace(units=units)
         scaled = {
             field: -(-getattr(self, field) * self.units // units) for field in (*DERIVED, "workspace_bytes")
         }
         if self.network is None:
-            return self._with(units=units, **scaled)
+            return self.replace(units=units, **scaled)
         other = -(-self.network.other_resident_bytes * self.units // units)
-        network = Network(**{**dict(self.network), "other_resident_bytes": other})
-        return self._with(
+        network = self.network.replace(other_resident_bytes=other)
+        return self.replace(
             units=units,
             network=network,
             workspace_bytes=scaled["workspace_bytes"],
@@ -191,12 +181,9 @@ class Workload(CheckedModel):
             return self.operations
         return self.network.operations()
 
-    def retimed(self, seconds: dict[str, float], *, basis: dict[str, Basis], timed_on: str) -> "Workload":
+    def retimed(self, seconds: dict[str, float], *, basis: dict[str, Basis], timed_on: str) -> Self:
         """Return the same job with other times, their basis, and the machine that they belong to."""
-        return self._with(**seconds, basis={**self.basis, **basis}, timed_on=timed_on, calibration=None)
-
-    def __hash__(self) -> int:
-        return hash(self.hash)
+        return self.replace(**seconds, basis={**self.basis, **basis}, timed_on=timed_on, calibration=None)
 
     def numbers(self) -> dict[str, Any]:
         """Return the numbers that plans depend on, without texts.
@@ -215,12 +202,7 @@ class Workload(CheckedModel):
             numbers["transfer_uncertainty"] = self.calibration.transfer_uncertainty
         return numbers
 
-    @property
-    def hash(self) -> str:
-        """A hash of the numbers alone."""
-        return digest(self.numbers())
-
-    def _with_network(self, field: str, value: int) -> "Workload":
+    def _with_network(self, field: str, value: int) -> Self:
         if self.network is None:
             raise InputError(
                 Phrase(
@@ -237,31 +219,33 @@ class Workload(CheckedModel):
         times = (*TIMES, *(name for name in ACTION_TIMES if getattr(self, name)))
         estimated = self.timed_on is not None and self.is_estimated
         changed = _replace_in_network(self.network, field, value)
-        return self._with(
+        operations = self.operations
+        if operations is not None:
+            # Those that were counted are those of the network before: only their efficiency remains.
+            found = {name: getattr(operations, name) for name in ("efficiency", "measured_on")}
+            operations = changed.operations().replace(**found)
+        return self.replace(
             network=changed,
-            # Operations that were counted are those of the network before: only their efficiency remains.
-            operations=self.operations and self._operations_of(changed),
+            operations=operations,
             # An estimate is made again wherever the profile has the numbers for it.
             timed_on=f"{self.timed_on} with {field} = {before}" if estimated else self.timed_on,
             basis={**self.basis, **_derived_anew(f"{field} = {value}"), **dict.fromkeys(times, carried)},
         )
-
-    def _operations_of(self, network: Network) -> Operations:
-        """Return the operations of another network, with the efficiency that was found for this one."""
-        found = {name: getattr(self.operations, name) for name in ("efficiency", "measured_on")}
-        return Operations(**{**dict(network.operations()), **found})
 
     @property
     def is_estimated(self) -> bool:
         """Whether the times are an estimate."""
         return "forward_seconds" in self.basis and self.basis["forward_seconds"].kind == "estimated"
 
-    def _with(self, **changes: Any) -> "Workload":
-        """Return a changed workload, validated like a new one."""
-        fields = {field: getattr(self, field) for field in type(self).model_fields}
-        if self.network is not None and {"network", "units"} & changes.keys():
+    def replace(self, **changes: Any) -> Self:
+        """Return a changed workload, validated like a new one; a network derives the sizes anew.
+
+        Raises InputError.
+        """
+        fields = dict(self)
+        if changes.get("network", self.network) is not None:
             fields = {field: value for field, value in fields.items() if field not in (*DERIVED, "batch")}
-        return Workload(**{**fields, **changes})
+        return type(self)(**{**fields, **changes})
 
 
 def _derived_anew(change: str) -> dict[str, Basis]:
@@ -272,7 +256,7 @@ def _derived_anew(change: str) -> dict[str, Basis]:
 def _replace_in_network(network: Network, field: str, value: int) -> Network:
     """Return a network with another number. Raises InputError that names the number as the caller does."""
     try:
-        return Network(**{**dict(network), field: value})
+        return network.replace(**{field: value})
     except InputError as error:
         raise InputError(error.message, field=field, value=value, accepted=error.accepted) from None
 

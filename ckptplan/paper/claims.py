@@ -342,7 +342,7 @@ def network_ratio(
             slope = there.workload.resident_bytes_per_step - here.workload.resident_bytes_per_step
             more -= slope * MODEL_SIZE_STEPS
         costs = there.costs
-        return StepCosts(**{**dict(costs), "resident_bytes": costs.resident_bytes + more})
+        return costs.replace(resident_bytes=costs.resident_bytes + more)
 
     def find_most_neurons(name: str, smallest: Mapping[str, int]) -> int:
         def fits(neurons: int) -> bool:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any, Self, TypedDict, TypeVar, Unpack
 
 from ckptplan.cost.arrays import COUNT_ROUNDING
-from ckptplan.cost.case import Case, replace_numbers
+from ckptplan.cost.case import Case
 from ckptplan.errors import CkptplanError, InputError, quote_value
 from ckptplan.model.budget import take_headroom
 from ckptplan.model.checked import MOST_JOINED
@@ -242,7 +242,7 @@ def replace_memory(profile: HardwareProfile, wishes: BudgetWishes) -> HardwarePr
     named = {name: wishes.get(name) for name in MEMORY_WISHES}
     if named["local_bytes"] is not None and named["headroom"] is None:
         named["headroom"] = 0.0
-    return replace_numbers(profile, {name: value for name, value in named.items() if value is not None})
+    return profile.replace_numbers(**{name: value for name, value in named.items() if value is not None})
 
 
 def _read_local_budget(profile: HardwareProfile, wishes: BudgetWishes) -> Wishes:

@@ -101,7 +101,7 @@ def play(
     number = 0
     action: Any = None
     try:
-        for number, action in enumerate(actions, start=1):
+        for number, action in enumerate(actions, start=1):  # noqa: B007 - the error tells it
             handlers.get(type(action), _refuse)(action)
         number, action = number + 1, None
         machine.end()

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import ckptplan
-from ckptplan.cost.case import Case, replace_numbers
+from ckptplan.cost.case import Case
 from ckptplan.errors import InputError
 from ckptplan.model.budget import Budget
 from ckptplan.planning.request import RESOLUTION
@@ -194,15 +194,12 @@ def test_only_what_beats_every_setting_of_the_plans_strategy_is_better(
     strategies: list[str], local_bytes: int, chance: float | None
 ) -> None:
     """Against the best of each strategy for each sample; what ties is no better."""
-    machine = replace_numbers(
-        IPU,
-        {
-            "transfer_write_seconds": 2.16e-7,
-            "transfer_read_seconds": 2.16e-7,
-            "synchronisation_seconds": 0,
-            "latency_seconds": 0,
-            "local_bytes": local_bytes,
-        },
+    machine = IPU.replace_numbers(
+        transfer_write_seconds=2.16e-7,
+        transfer_read_seconds=2.16e-7,
+        synchronisation_seconds=0,
+        latency_seconds=0,
+        local_bytes=local_bytes,
     )
     costs = Case(workload=SNN.with_steps(300), profile=machine).costs
     asked = ask(
