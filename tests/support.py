@@ -21,13 +21,12 @@ import ckptplan
 from ckptplan.cli import main
 from ckptplan.cost.exact import Cost
 from ckptplan.model.budget import Budget
-from ckptplan.model.calibration import Calibration
 from ckptplan.model.goal import Goal, Model
 from ckptplan.model.plan import Plan
 from ckptplan.model.prediction import Totals
 from ckptplan.model.record import Parameters
 from ckptplan.model.step_costs import StepCosts
-from ckptplan.model.workload import ACTION_TIMES
+from ckptplan.model.workload import ACTION_TIMES, Calibration
 from ckptplan.recursion.growing import growth_ratio
 from ckptplan.report.blocks import Block
 from ckptplan.report.console import make_console, print_blocks

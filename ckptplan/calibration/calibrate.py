@@ -29,10 +29,9 @@ from ckptplan.calibration.transfer_times import TransferTimes
 from ckptplan.calibration.work import CountedWork, count_work
 from ckptplan.calibration.workloads import make_calibration, make_counted, make_measured, round_digits
 from ckptplan.cost.roofline import find_ideal, name_peak
-from ckptplan.model.calibration import Calibration
 from ckptplan.model.profile import HardwareProfile, Source
 from ckptplan.model.progress import Progress
-from ckptplan.model.workload import Basis, Workload
+from ckptplan.model.workload import Basis, Calibration, Workload
 from ckptplan.schedule.timeline import READ, WRITE
 from ckptplan.torch.meters import choose_clock, name_clock
 from ckptplan.units import format_bytes, format_share

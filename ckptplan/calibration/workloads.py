@@ -12,8 +12,7 @@ from typing import Any, Literal, Protocol
 from ckptplan.calibration.action_times import ActionTimes
 from ckptplan.calibration.cell_spec import CellSpec
 from ckptplan.errors import InputError
-from ckptplan.model.calibration import Calibration, Measured
-from ckptplan.model.workload import ACTION_TIMES, TIMES, Basis, Workload
+from ckptplan.model.workload import ACTION_TIMES, TIMES, Basis, Calibration, Measured, Workload
 
 #: A time that is not given -> how many times a given ``forward_seconds`` it is, and in words.
 _RATIOS = {

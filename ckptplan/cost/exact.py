@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from ckptplan.cost.arrays import Integers, Quantity
+from ckptplan.cost.arrays import Integers
 from ckptplan.model.budget import Budget
 from ckptplan.model.prediction import Totals
 from ckptplan.model.step_costs import StepCosts
@@ -98,14 +98,7 @@ def price(counts: Counts, costs: StepCosts) -> Cost:
     if costs.overlaps_compute:
         local = local + 2 * counts.largest_message * costs.state_bytes
     return Cost(
-        seconds=serial_seconds(
-            costs,
-            recomputed_steps=counts.recomputed_steps,
-            remote_writes=counts.remote_writes,
-            remote_reads=counts.remote_reads,
-            messages=counts.messages,
-            actions=action_seconds(counts, costs),
-        ),
+        seconds=costs.serial_seconds(counts),
         local_peak_bytes=local + counts.tapes * costs.tape_bytes,
         remote_peak_bytes=counts.remote_checkpoints * costs.remote_state_bytes + np.zeros_like(counts.tapes),
     )
@@ -115,57 +108,3 @@ def overhead(seconds: Any, base_seconds: float) -> Any:
     """Return seconds / base_seconds - 1, for scalars and arrays; it rises with ``seconds``."""
     with np.errstate(divide="ignore", invalid="ignore"):
         return seconds / np.float64(base_seconds) - 1
-
-
-def serial_seconds(
-    costs: StepCosts,
-    *,
-    recomputed_steps: Quantity,
-    remote_writes: Quantity,
-    remote_reads: Quantity,
-    messages: Quantity,
-    actions: Quantity,
-) -> Any:
-    """Return the time of one batch, for scalars and arrays (docs/equations.md).
-
-    seconds = T (f + o + b) + recomputed r + writes T_c + reads T_c + messages (T_s + latency) + actions, where
-    T_c of a write and of a read may differ, and ``actions`` are the seconds of ``action_seconds``.
-    """
-    return (
-        costs.sweep_seconds
-        + recomputed_steps * costs.recompute_seconds
-        + remote_writes * costs.write_seconds
-        + remote_reads * costs.read_seconds
-        + messages * costs.message_seconds
-        + actions
-    )
-
-
-class ActionCounts(Protocol):
-    """What counts actions: ``Counts`` in arrays, ``Totals`` in whole numbers, and others."""
-
-    @property
-    def advances(self) -> Any:
-        """Runs of steps without tape."""
-
-    @property
-    def chunks(self) -> Any:
-        """Recorded runs of steps."""
-
-    @property
-    def local_saves(self) -> Any:
-        """States saved in local memory."""
-
-    @property
-    def local_loads(self) -> Any:
-        """States loaded from local memory."""
-
-
-def action_seconds(counts: ActionCounts, costs: StepCosts) -> Any:
-    """Return what actions take in addition to their steps: advances a + chunks k + saves s + loads l."""
-    return (
-        counts.advances * costs.advance_seconds
-        + counts.chunks * costs.chunk_seconds
-        + counts.local_saves * costs.save_seconds
-        + counts.local_loads * costs.load_seconds
-    )

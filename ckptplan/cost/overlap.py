@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ckptplan.cost.arrays import SUM_ROUNDING, Integers, Quantity
-from ckptplan.cost.exact import Counts, action_seconds
+from ckptplan.cost.exact import Counts
 from ckptplan.model.step_costs import StepCosts
 
 Seconds: TypeAlias = npt.NDArray[np.floating[Any]]
@@ -67,7 +67,7 @@ def overlapped_seconds(timing: TransferTiming, *, counts: Counts, costs: StepCos
         + others * (wait_for(write, timing.gap) + wait_for(read, timing.between_reads))
         + (n > 1) * (wait_for(first_write, timing.first_gap) + wait_for(first_read, timing.between_reads))
     )
-    seconds: npt.NDArray[np.float64] = compute_seconds(counts, costs) + waits
+    seconds: npt.NDArray[np.float64] = costs.compute_seconds(counts) + waits
     return seconds
 
 
@@ -127,16 +127,8 @@ def least_overlapped_seconds(counts: Counts, bounds: TransferBounds, costs: Step
         costs.steps * costs.forward_seconds + other_reads,
     )
     if_reads_are_hidden = other_writes + after
-    known = np.maximum(compute_seconds(counts, costs), writes + reads)
+    known = np.maximum(costs.compute_seconds(counts), writes + reads)
     # Slightly less, since the sums of a point are rounded in another order.
     either = np.maximum(if_writes_are_hidden, if_reads_are_hidden)
     least: Seconds = np.maximum(known, either) * (1 - SUM_ROUNDING)
     return least
-
-
-def compute_seconds(counts: Counts, costs: StepCosts) -> npt.NDArray[np.float64]:
-    """Return the time of a schedule whose transfers take no time."""
-    seconds: npt.NDArray[np.float64] = (
-        costs.sweep_seconds + counts.recomputed_steps * costs.recompute_seconds + action_seconds(counts, costs)
-    )
-    return seconds

@@ -139,7 +139,11 @@ class CheckedModel(BaseModel):
 
     def replace(self, **changes: Any) -> Self:
         """Return a changed model, validated like a new one. Raises InputError."""
-        return type(self)(**{**dict(self), **changes})
+        return type(self)(**{**self._kept(changes), **changes})
+
+    def _kept(self, _: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the fields that stay where some change: some models derive fields from others."""
+        return dict(self)
 
     @classmethod
     def _make_readable(cls, error: ErrorDetails) -> InputError:
@@ -182,21 +186,21 @@ class Described(CheckedModel):
     """A model whose numbers have origins, and that equals others with the same numbers."""
 
     #: The field that has the origin of each number.
-    origins: ClassVar[str]
+    _origins: ClassVar[str]
 
     @model_validator(mode="after")
     def _origins_name_fields(self) -> Self:
-        known = self.numbered()
-        for field in getattr(self, self.origins):
+        known = self._numbered()
+        for field in getattr(self, self._origins):
             if field not in known:
                 raise InputError(
-                    f"{self.origins} names {field!r}, which is not a number of a {self.noun}."
+                    f"{self._origins} names {field!r}, which is not a number of a {self.noun}."
                     f"{did_you_mean(field, known)}"
                 )
         return self
 
     @classmethod
-    def numbered(cls) -> tuple[str, ...]:
+    def _numbered(cls) -> tuple[str, ...]:
         """Return the fields that can have an origin."""
         return tuple(cls.model_fields)
 
@@ -206,8 +210,8 @@ class Described(CheckedModel):
 
     def replace_numbers(self, **changes: Any) -> Self:
         """Return a model with other numbers, without the origins of the old ones. Raises InputError."""
-        known = {name: origin for name, origin in getattr(self, self.origins).items() if name not in changes}
-        return self.replace(**{self.origins: known, **changes})
+        known = {name: origin for name, origin in getattr(self, self._origins).items() if name not in changes}
+        return self.replace(**{self._origins: known, **changes})
 
     def __hash__(self) -> int:
         return hash(self.hash)

@@ -1,15 +1,11 @@
 """Defines a hardware profile: two memory tiers, the link between them, and the source of each number."""
 
+import datetime
 from typing import Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import (
-    BaseModel,
-    ConfigDict,
-    Field,
-    model_validator,
-)
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
-from ckptplan.errors import InputError
+from ckptplan.errors import InputError, quote_value
 from ckptplan.model.budget import take_headroom
 from ckptplan.model.checked import (
     IF_ANY,
@@ -41,6 +37,15 @@ GRADES: dict[str, str] = {
 }
 
 
+def _format_day(date: object) -> str | None:
+    """Return a date of a TOML file, or of a document, as text. Raises InputError."""
+    if isinstance(date, (str, datetime.date)):
+        return str(date)
+    if date is None:
+        return None
+    raise InputError(f"{quote_value(date)} is not a date", value=date, accepted="as 2026-11-21")
+
+
 class Source(BaseModel):
     """The source of a number. Grade X marks an assumption: no published value is known."""
 
@@ -48,7 +53,11 @@ class Source(BaseModel):
 
     grade: Grade
     source: Text | None = None
-    date: Annotated[Text | None, Field(description="the day the number was taken over, ISO 8601")] = None
+    date: Annotated[
+        Text | None,
+        BeforeValidator(_format_day),
+        Field(description="the day the number was taken over, ISO 8601"),
+    ] = None
     note: Text | None = None
     assumption: Text | None = None
 
@@ -76,7 +85,7 @@ class HardwareProfile(Described):
     """
 
     noun: ClassVar[str] = "hardware profile"
-    origins: ClassVar[str] = "sources"
+    _origins: ClassVar[str] = "sources"
 
     name: Annotated[Name, Field(description="a name without spaces")]
     description: Text = ""
@@ -166,7 +175,7 @@ class HardwareProfile(Described):
         return take_headroom(self.local_bytes, self.headroom)
 
     @classmethod
-    def numbered(cls) -> tuple[str, ...]:
+    def _numbered(cls) -> tuple[str, ...]:
         """Return the fields that hold numbers, in the order of the model."""
         return NUMBERS
 

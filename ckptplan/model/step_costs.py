@@ -1,12 +1,33 @@
 """Defines the costs of a job's elementary actions on a machine: all that strategies see of either."""
 
-from typing import Annotated, ClassVar, Self
+from typing import Annotated, Any, ClassVar, Protocol, Self
 
 from pydantic import Field, model_validator
 
 from ckptplan.errors import InputError
 from ckptplan.model.checked import Bytes, CheckedModel, PositiveBytes, Seconds, Steps
 from ckptplan.units import MAX_BYTES
+
+
+class _Counted(Protocol):
+    """What counts actions as ``Totals`` does: in whole numbers, or in arrays."""
+
+    @property
+    def recomputed_steps(self) -> Any: ...
+    @property
+    def remote_writes(self) -> Any: ...
+    @property
+    def remote_reads(self) -> Any: ...
+    @property
+    def messages(self) -> Any: ...
+    @property
+    def advances(self) -> Any: ...
+    @property
+    def chunks(self) -> Any: ...
+    @property
+    def local_saves(self) -> Any: ...
+    @property
+    def local_loads(self) -> Any: ...
 
 
 class StepCosts(CheckedModel):
@@ -51,6 +72,35 @@ class StepCosts(CheckedModel):
                 accepted="fewer steps, or smaller states and tapes",
             )
         return self
+
+    def action_seconds(self, counts: _Counted) -> Any:
+        """Return what actions take in addition to their steps: advances a + chunks k + saves s + loads l."""
+        return (
+            counts.advances * self.advance_seconds
+            + counts.chunks * self.chunk_seconds
+            + counts.local_saves * self.save_seconds
+            + counts.local_loads * self.load_seconds
+        )
+
+    def compute_seconds(self, counts: _Counted) -> Any:
+        """Return the time of a schedule whose transfers take none: T (f + o + b) + recomputed r + actions."""
+        recomputed = counts.recomputed_steps * self.recompute_seconds
+        return self.sweep_seconds + recomputed + self.action_seconds(counts)
+
+    def serial_seconds(self, counts: _Counted) -> Any:
+        """Return the time of one batch with transfers and compute in sequence (docs/equations.md).
+
+        seconds = T (f + o + b) + recomputed r + writes T_c + reads T_c + messages (T_s + latency) + actions,
+        where T_c of a write and of a read may differ.
+        """
+        return (
+            self.sweep_seconds
+            + counts.recomputed_steps * self.recompute_seconds
+            + counts.remote_writes * self.write_seconds
+            + counts.remote_reads * self.read_seconds
+            + counts.messages * self.message_seconds
+            + self.action_seconds(counts)
+        )
 
     @property
     def sweep_seconds(self) -> float:

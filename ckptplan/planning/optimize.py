@@ -9,13 +9,12 @@ from typing import Any, Unpack
 from ckptplan.cost.arrays import COUNT_ROUNDING
 from ckptplan.cost.case import Case
 from ckptplan.errors import Infeasible
-from ckptplan.model.calibration import Calibration
 from ckptplan.model.display import Displayed
 from ckptplan.model.plan import Plan
 from ckptplan.model.prediction import BasisEntry
 from ckptplan.model.profile import HardwareProfile
 from ckptplan.model.progress import Progress
-from ckptplan.model.workload import Workload
+from ckptplan.model.workload import Calibration, Workload
 from ckptplan.planning.request import RESOLUTION, Request, Wishes
 from ckptplan.planning.suggestions import explain_infeasible
 from ckptplan.search.infeasibility import find_reason

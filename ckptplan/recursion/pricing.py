@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from ckptplan.cost.exact import action_seconds, serial_seconds
 from ckptplan.model.prediction import Totals
 from ckptplan.model.split import Choice, Where
 from ckptplan.model.step_costs import StepCosts
@@ -31,6 +30,11 @@ class Tally(NamedTuple):
     local_loads: int = 0
     local_bytes: int = 0
     remote_states: int = 0
+
+    @property
+    def messages(self) -> int:
+        """Messages in both directions: each state is one of its own."""
+        return self.remote_writes + self.remote_reads
 
 
 #: The counts come first in a tally, the peaks last.
@@ -219,20 +223,10 @@ def least_seconds_of(tree: Tree, *, costs: StepCosts) -> float:
 
 
 def _price_counts(counted: Tally, costs: StepCosts) -> Totals:
-    # Each state is a message of its own.
-    messages = counted.remote_writes + counted.remote_reads
-    seconds = serial_seconds(
-        costs,
-        recomputed_steps=counted.recomputed_steps,
-        remote_writes=counted.remote_writes,
-        remote_reads=counted.remote_reads,
-        messages=messages,
-        actions=action_seconds(counted, costs),
-    )
     return Totals(
-        seconds=float(seconds),
+        seconds=float(costs.serial_seconds(counted)),
         local_peak_bytes=counted.local_bytes + costs.resident_bytes,
         remote_peak_bytes=counted.remote_states * costs.remote_state_bytes,
-        messages=messages,
+        messages=counted.messages,
         **{name: getattr(counted, name) for name in COUNTED},
     )

@@ -41,7 +41,7 @@ import numpy.typing as npt
 
 from ckptplan.cost.arrays import Integers, ceil_div, spread_out
 from ckptplan.cost.exact import Cost, Counts, price
-from ckptplan.cost.overlap import Seconds, TransferTiming, compute_seconds, overlapped_seconds, wait_for
+from ckptplan.cost.overlap import Seconds, TransferTiming, overlapped_seconds, wait_for
 from ckptplan.model.budget import Budget
 from ckptplan.model.step_costs import StepCosts
 from ckptplan.recursion import revolve
@@ -269,7 +269,7 @@ def _price_segments(segments: Segments, slots: Integers, costs: StepCosts) -> Co
         + (plain - 1) * wait_for(read, between[0])
         + longer * wait_for(read, between[1])
     )
-    compute = compute_seconds(counts, costs)
+    compute = costs.compute_seconds(counts)
     return replace(cost, seconds=np.where(number > 0, compute + waits, compute))
 
 

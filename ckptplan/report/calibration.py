@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from ckptplan.calibration.calibrated import Calibrated
-from ckptplan.model.calibration import Calibration
+from ckptplan.model.workload import Calibration
 from ckptplan.report.blocks import Block, Field, Paragraph, Table
 from ckptplan.report.formats import SmallView, View
 from ckptplan.report.inputs import format_field

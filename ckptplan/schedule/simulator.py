@@ -140,8 +140,8 @@ class _Machine:
         self.remote: dict[int, float] = {}
         self.buffer_states = 0
         self.local_peak = self.remote_peak = 0
-        self.recomputed = self.writes = self.reads = self.messages = 0
-        self.advances = self.chunks = self.saves = self.loads = 0
+        self.recomputed_steps = self.remote_writes = self.remote_reads = self.messages = 0
+        self.advances = self.chunks = self.local_saves = self.local_loads = 0
         self.now = self.write_free = self.read_free = self.stalled = 0.0
         self.handlers: dict[type, Callable[[Any], None]] = {
             Advance: self.advance,
@@ -156,15 +156,15 @@ class _Machine:
     # Compute
 
     def advance(self, action: Advance) -> None:
-        begin, before = self.now, self.recomputed
+        begin, before = self.now, self.recomputed_steps
         self._run(action.start, action.stop)
         self.advances += 1
         self.now += self.costs.advance_seconds
         if self.sink is not None:
-            self._show(action, begin, recomputed=self.recomputed - before)
+            self._show(action, begin, recomputed=self.recomputed_steps - before)
 
     def record(self, action: Record) -> None:
-        start, stop, begin, before = action.start, action.stop, self.now, self.recomputed
+        start, stop, begin, before = action.start, action.stop, self.now, self.recomputed_steps
         self._run(start, stop)
         self.chunks += 1
         self.now += (stop - start) * self.costs.record_overhead_seconds + self.costs.chunk_seconds
@@ -175,7 +175,7 @@ class _Machine:
         tapes.insert(place, (start, stop))
         self.taped += stop - start
         if self.sink is not None:
-            self._show(action, begin, recomputed=self.recomputed - before)
+            self._show(action, begin, recomputed=self.recomputed_steps - before)
         self._update_peaks()
 
     def backward(self, action: Backward) -> None:
@@ -209,7 +209,7 @@ class _Machine:
         costs = self.costs
         recomputed = max(0, min(stop, self.frontier) - start)
         if recomputed:
-            self.recomputed += recomputed
+            self.recomputed_steps += recomputed
             self.now += recomputed * costs.recompute_seconds
         if stop > self.frontier:
             self.frontier = stop
@@ -224,7 +224,7 @@ class _Machine:
             raise _BrokenLaw("a save stores the working state")
         if action.tier is Tier.LOCAL:
             self._put(self.local, (state,), self.now)
-            self.saves += 1
+            self.local_saves += 1
             self._spend(action, self.costs.save_seconds)
         else:
             self._write(action, (state,))
@@ -237,7 +237,7 @@ class _Machine:
         if there is None:
             raise _BrokenLaw("a load finds its state")
         if local:
-            self.loads += 1
+            self.local_loads += 1
             self._spend(action, self.costs.load_seconds)
         else:
             self._read(action, 1, ready=there)
@@ -280,7 +280,7 @@ class _Machine:
 
     def _write(self, action: Action, states: tuple[int, ...]) -> None:
         self.messages += 1
-        self.writes += len(states)
+        self.remote_writes += len(states)
         if self.overlaps:
             self._wait(action, self.write_free)
             self.buffer_states = max(self.buffer_states, len(states))
@@ -296,7 +296,7 @@ class _Machine:
     def _read(self, action: Action, states: int, *, ready: float) -> None:
         duration = self.costs.message_seconds + states * self.costs.read_seconds
         self.messages += 1
-        self.reads += states
+        self.remote_reads += states
         begin = self.now
         if self.overlaps:
             self.buffer_states = max(self.buffer_states, states)
@@ -389,29 +389,20 @@ class _Machine:
     def trace(self, actions: int) -> Trace:
         """Return the result. Seconds are counts times costs, and waits, without the clock's rounding errors."""
         costs = self.costs
-        beside_steps = self.advances * costs.advance_seconds + self.chunks * costs.chunk_seconds
-        beside_steps = beside_steps + self.saves * costs.save_seconds + self.loads * costs.load_seconds
-        compute = costs.sweep_seconds + self.recomputed * costs.recompute_seconds
-        serial = (
-            compute
-            + self.writes * costs.write_seconds
-            + self.reads * costs.read_seconds
-            + self.messages * costs.message_seconds
-            + beside_steps
-        )
+        seconds = costs.compute_seconds(self) + self.stalled if self.overlaps else costs.serial_seconds(self)
         return Trace(
-            seconds=compute + beside_steps + self.stalled if self.overlaps else serial,
+            seconds=seconds,
             stall_seconds=self.stalled,
             local_peak_bytes=self.local_peak + costs.resident_bytes,
             remote_peak_bytes=self.remote_peak * costs.remote_state_bytes,
-            recomputed_steps=self.recomputed,
-            remote_writes=self.writes,
-            remote_reads=self.reads,
+            recomputed_steps=self.recomputed_steps,
+            remote_writes=self.remote_writes,
+            remote_reads=self.remote_reads,
             messages=self.messages,
             advances=self.advances,
             chunks=self.chunks,
-            local_saves=self.saves,
-            local_loads=self.loads,
+            local_saves=self.local_saves,
+            local_loads=self.local_loads,
             actions=actions,
         )
 

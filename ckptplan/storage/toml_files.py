@@ -6,18 +6,17 @@ editing them have a comment on each number, as its model describes it.
 
 from __future__ import annotations
 
-import datetime
 import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from pydantic import BaseModel
 
-from ckptplan.errors import InputError, did_you_mean, quote_value
+from ckptplan.errors import InputError, did_you_mean
 from ckptplan.model.network import Network
-from ckptplan.model.profile import GRADES, NUMBERS, HardwareProfile
-from ckptplan.model.workload import Workload
+from ckptplan.model.profile import GRADES, NUMBERS, HardwareProfile, Source
+from ckptplan.model.workload import DERIVED, Workload
 from ckptplan.storage.files import parse_toml, read_text, write_text
 from ckptplan.storage.library import locate
 from ckptplan.storage.versions import WRITTEN, Kind, drop_version
@@ -32,7 +31,9 @@ from ckptplan.units import (
     parse_seconds,
 )
 
-_SOURCE_KEYS = ("grade", "source", "date", "note", "assumption")
+#: The keys of a number with its source.
+_KEYS = ("value", *Source.model_fields)
+_Model = TypeVar("_Model", HardwareProfile, Workload)
 
 
 def load_profile(name_or_path: str | Path) -> HardwareProfile:
@@ -42,10 +43,23 @@ def load_profile(name_or_path: str | Path) -> HardwareProfile:
     ``grade``, ``date``, ``note`` or ``assumption`` (docs/profiles.md). Raises InputError.
     """
     path = locate(name_or_path, shelf="hardware_profiles", noun="hardware profile")
-    source = str(name_or_path)
-    document = drop_version(parse_toml(read_text(path), source=source), kind="profile", source=source)
+    return _load(path, lambda numbers: HardwareProfile(**_separate_sources(numbers)), name_or_path, "profile")
+
+
+def load_workload(name_or_path: str | Path) -> Workload:
+    """Return a built-in workload by name, or one from a TOML file (docs/workloads.md).
+
+    Raises InputError.
+    """
+    path = locate(name_or_path, shelf="workloads", noun="workload")
+    return _load(path, lambda numbers: Workload(**numbers), name_or_path, "workload")
+
+
+def _load(path: Path, make: Callable[[dict[str, Any]], _Model], given: str | Path, kind: Kind) -> _Model:
+    source = str(given)
+    document = drop_version(parse_toml(read_text(path), source=source), kind=kind, source=source)
     try:
-        return HardwareProfile(**_separate_sources(document))
+        return make(document)
     except InputError as error:
         raise error.inside(source=source) from None
 
@@ -69,38 +83,18 @@ def _separate_sources(document: dict[str, Any]) -> dict[str, Any]:
 
 
 def _read_number(field: str, entry: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
-    known = ("value", *_SOURCE_KEYS)
     for key, given in entry.items():
-        if key not in known:
+        if key not in _KEYS:
             raise InputError(
-                f"is not a key of a number.{did_you_mean(key, known)}",
+                f"is not a key of a number.{did_you_mean(key, _KEYS)}",
                 field=f"{field}.{key[:60]}",
                 value=given,
-                accepted=", ".join(known),
+                accepted=", ".join(_KEYS),
             )
-    if "value" not in entry:
-        raise InputError("is missing", field=f"{field}.value", accepted="a number, or text with a unit")
-    if "grade" not in entry:
-        raise InputError("is missing", field=f"{field}.grade", accepted=", ".join(GRADES))
-    date = entry.get("date")
-    if date is not None and not isinstance(date, (str, datetime.date)):
-        raise InputError(f"{quote_value(date)} is not a date", field=f"{field}.date", accepted="as 2026-11-21")
-    source = {key: entry[key] for key in _SOURCE_KEYS if key in entry}
-    return entry["value"], source if date is None else {**source, "date": str(date)}
-
-
-def load_workload(name_or_path: str | Path) -> Workload:
-    """Return a built-in workload by name, or one from a TOML file (docs/workloads.md).
-
-    Raises InputError.
-    """
-    path = locate(name_or_path, shelf="workloads", noun="workload")
-    source = str(name_or_path)
-    document = drop_version(parse_toml(read_text(path), source=source), kind="workload", source=source)
-    try:
-        return Workload(**document)
-    except InputError as error:
-        raise error.inside(source=source) from None
+    for key, accepted in (("value", "a number, or text with a unit"), ("grade", ", ".join(GRADES))):
+        if key not in entry:
+            raise InputError("is missing", field=f"{field}.{key}", accepted=accepted)
+    return entry["value"], {key: value for key, value in entry.items() if key != "value"}
 
 
 _Form = tuple[Callable[[float], str], Callable[[object], float]]
@@ -126,15 +120,11 @@ def save_profile(profile: HardwareProfile, path: str | Path) -> None:
 
 def workload_text(workload: Workload) -> str:
     """Return a workload as TOML."""
-    document: dict[str, Any] = {}
     given = workload.model_dump(exclude_none=True, exclude_defaults=True)
     if workload.network is not None:
-        from ckptplan.model.workload import DERIVED
-
         # The network derives these fields.
         given = {field: value for field, value in given.items() if field not in (*DERIVED, "batch")}
-    for field, value in given.items():
-        document[field] = _make_readable(field, value)
+    document = {field: _make_readable(field, value) for field, value in given.items()}
     return _format_toml("What a training job is, for ckptplan (docs/workloads.md).", document, kind="workload")
 
 

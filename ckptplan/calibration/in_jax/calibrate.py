@@ -32,10 +32,9 @@ from ckptplan.calibration.transfer_times import TransferTimes
 from ckptplan.calibration.workloads import make_calibration, make_counted, make_measured, round_digits
 from ckptplan.errors import InputError
 from ckptplan.jax.tapes import Tape
-from ckptplan.model.calibration import Calibration
 from ckptplan.model.profile import HardwareProfile, Source
 from ckptplan.model.progress import Progress
-from ckptplan.model.workload import ACTION_TIMES, TIMES, Basis, Workload
+from ckptplan.model.workload import ACTION_TIMES, TIMES, Basis, Calibration, Workload
 from ckptplan.planning.playback import make_schedule
 from ckptplan.schedule.schedule import Schedule
 from ckptplan.schedule.timeline import READ, WRITE
