@@ -89,30 +89,6 @@ KINDS: Mapping[str, Kind] = {
 VALUES_PER_WEIGHT = 4
 
 
-@dataclass(frozen=True, kw_only=True)
-class Shape:
-    """The shape of a network: equal layers, of which the first has the inputs of the network.
-
-    ``places`` is height times width of an image, and ``taps`` the size of a filter; both 1 without convolution.
-    """
-
-    layers: int
-    #: May be a fraction, as neurons need not divide evenly.
-    width: float
-    inputs: int
-    places: int = 1
-    taps: int = 1
-
-    def weights(self, kind: Kind) -> float:
-        """Return the weights that multiply: of each gate, from the inputs and from the state of its layer."""
-        from_inputs = self.inputs + (self.layers - 1) * self.width
-        return kind.gates * self.taps * self.width * (from_inputs + self.layers * self.width)
-
-    def parameters(self, kind: Kind) -> float:
-        """Return all trained values: weights and biases."""
-        return self.weights(kind) + kind.biases * self.layers * self.width
-
-
 #: Bytes of one spike index (the sparse representation of Finkbeiner et al. 2024 uses uint32).
 _INDEX_BYTES = 4
 #: Kernels of a layer of the paper's network: product, membrane, threshold.
@@ -200,12 +176,13 @@ class Network(CheckedModel):
         """Return the byte sizes per unit by field name, each rounded up to whole bytes."""
         neurons_per_unit = self.neurons / units
         item = ITEM_BYTES[self.dtype]
-        values = self.batch * neurons_per_unit * self._shape.places
+        values = self.batch * neurons_per_unit * self._places
         spikes = values * self.activity * _INDEX_BYTES
         if self._kind is None:
             weights, inputs = neurons_per_unit * (self.neurons / self.layers) * item, 0.0
         else:
-            weights = VALUES_PER_WEIGHT * self._shape.parameters(self._kind) / units * item
+            trained = self._count_weights(self._kind) + self._kind.biases * self.layers * self._layer_neurons
+            weights = VALUES_PER_WEIGHT * trained / units * item
             inputs = self._input_values / units * item
         return {
             "state_bytes": _round_up(values * self.state_values * item),
@@ -225,9 +202,9 @@ class Network(CheckedModel):
             weights = self.neurons * (self.neurons / self.layers) * (self.activity or 1.0)
             kernels, inputs = _PAPER_KERNELS, 0.0
         else:
-            weights, kernels, inputs = self._shape.weights(self._kind), self._kind.kernels, self._input_values
-        values = self.batch * self.neurons * self._shape.places
-        flops = 2 * self.batch * self._shape.places * weights
+            weights, kernels, inputs = self._count_weights(self._kind), self._kind.kernels, self._input_values
+        values = self.batch * self.neurons * self._places
+        flops = 2 * self.batch * self._places * weights
         if _BACKWARD * flops > MOST_OPERATIONS:
             raise InputError(
                 f"{self.neurons:,} neurons and batch {self.batch:,} compute {_BACKWARD * flops:.4g} operations "
@@ -255,19 +232,25 @@ class Network(CheckedModel):
     def _kind(self) -> Kind | None:
         return None if self.kind is None else KINDS[self.kind]
 
+    def _count_weights(self, kind: Kind) -> float:
+        """Return the weights that multiply: of each gate, from the inputs and from the state of its layer."""
+        layer, taps = self._layer_neurons, (self.kernel or 1) ** 2
+        from_inputs = (self.inputs or 0) + (self.layers - 1) * layer
+        return kind.gates * taps * layer * (from_inputs + self.layers * layer)
+
     @property
-    def _shape(self) -> Shape:
-        return Shape(
-            layers=self.layers,
-            width=self.neurons / self.layers,
-            inputs=self.inputs or 0,
-            places=(self.height or 1) * (self.width or 1),
-            taps=(self.kernel or 1) ** 2,
-        )
+    def _layer_neurons(self) -> float:
+        """The neurons of a layer; may be a fraction, as they need not divide evenly."""
+        return self.neurons / self.layers
+
+    @property
+    def _places(self) -> int:
+        """The height times the width of an image; 1 without images."""
+        return (self.height or 1) * (self.width or 1)
 
     @property
     def _input_values(self) -> float:
-        return float(self.batch * (self.inputs or 0) * self._shape.places)
+        return float(self.batch * (self.inputs or 0) * self._places)
 
 
 def _round_up(size: float) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from functools import partial
 from itertools import pairwise, product
 
 from ckptplan.cost import paper
@@ -379,13 +380,14 @@ def memory_across_sizes(setting: PaperSetting) -> Finding:
 
 # Section V, a study at one length, and section VI on the growth of memory
 
+_study = partial(says, "V", steps=STUDY_STEPS)
 #: Standard's chunk_size at the length of the study.
 _ROOT = nearest_root(STUDY_STEPS)
 #: The paper's strategies, except plain backpropagation.
 _CHECKPOINTING = ("standard", "remote", "hierarchical", "double")
 
 
-@says("V", "Standard Checkpointing is the most computationally efficient method", steps=STUDY_STEPS)
+@_study("Standard Checkpointing is the most computationally efficient method")
 def standard_quickest(there: PaperSetting) -> Finding:
     """Find why Standard is a baseline. It gets the memory it needs, more than a tile has."""
     standard = there.evaluate("standard", chunk_size=_ROOT)
@@ -401,7 +403,7 @@ def standard_quickest(there: PaperSetting) -> Finding:
     )
 
 
-@says("V", "Remote Checkpointing is optimal for memory usage", steps=STUDY_STEPS)
+@_study("Remote Checkpointing is optimal for memory usage")
 def remote_smallest(there: PaperSetting) -> Finding:
     """Find why Remote is the other baseline."""
     remote = there.best("remote", objective="memory")
@@ -417,7 +419,7 @@ def remote_smallest(there: PaperSetting) -> Finding:
     )
 
 
-@says("V", "chunk_size = sqrt(T) = 64 ... optimally reduces memory usage", steps=STUDY_STEPS)
+@_study("chunk_size = sqrt(T) = 64 ... optimally reduces memory usage")
 def standard_chunk(there: PaperSetting) -> Finding:
     """Find Standard's chunk of least memory, the square root of T."""
     best, growing = (
@@ -436,7 +438,7 @@ def standard_chunk(there: PaperSetting) -> Finding:
     )
 
 
-@says("V", "training times are unaffected by the choice of chunk size", steps=STUDY_STEPS)
+@_study("training times are unaffected by the choice of chunk size")
 def standard_chunk_time(there: PaperSetting) -> Finding:
     """Find whether Standard's chunk matters for its time."""
     points = there.evaluate_all("standard", [{"chunk_size": chunk} for chunk in CHUNK_SIZES])
@@ -453,7 +455,7 @@ def standard_chunk_time(there: PaperSetting) -> Finding:
     )
 
 
-@says("V", "the largest size that can fit in local memory", steps=STUDY_STEPS)
+@_study("the largest size that can fit in local memory")
 def remote_chunk(there: PaperSetting) -> Finding:
     """Find Remote's fastest chunk, and the largest that fits."""
     chunks = [{"chunk_size": chunk} for chunk in range(1, STUDY_STEPS + 1)]
@@ -471,11 +473,7 @@ def remote_chunk(there: PaperSetting) -> Finding:
     )
 
 
-@says(
-    "V",
-    "it does not significantly improve training time compared to Remote Checkpointing",
-    steps=STUDY_STEPS,
-)
+@_study("it does not significantly improve training time compared to Remote Checkpointing")
 def hierarchical_same_memory(there: PaperSetting) -> Finding:
     """Read the sentence as a choice within a budget."""
     remote, hierarchical = there.best("remote"), there.best("hierarchical")
@@ -490,11 +488,9 @@ def hierarchical_same_memory(there: PaperSetting) -> Finding:
     )
 
 
-@says(
-    "V",
+@_study(
     "increasing the number of local checkpoints ... does not significantly improve training time compared to "
-    "Remote Checkpointing",
-    steps=STUDY_STEPS,
+    "Remote Checkpointing"
 )
 def hierarchical_same_chunk(there: PaperSetting) -> Finding:
     """Read the sentence as Figure 4 (top) shows it: local checkpoints are added at a fixed chunk."""
@@ -528,11 +524,7 @@ def _find_saving(
     )
 
 
-@says(
-    "V",
-    "increasing the number of local checkpoints effectively reduces memory usage",
-    steps=STUDY_STEPS,
-)
+@_study("increasing the number of local checkpoints effectively reduces memory usage")
 def hierarchical_memory(there: PaperSetting) -> Finding:
     """Count what local checkpoints add; the paper claims both directions, in consecutive sentences."""
     few, many = (there.evaluate("hierarchical", chunk_size=_ROOT, nb_local=local) for local in (1, 16))
@@ -567,11 +559,7 @@ def bandwidth_binds(setting: PaperSetting) -> Finding:
     )
 
 
-@says(
-    "V",
-    "did not improve for increasing number of local checkpoints, it does for Double Checkpointing",
-    steps=STUDY_STEPS,
-)
+@_study("did not improve for increasing number of local checkpoints, it does for Double Checkpointing")
 def double_gains(there: PaperSetting) -> Finding:
     """Find how Double differs from Hierarchical, at a chunk_size within the range of Figure 4."""
     chunk = 16
@@ -590,11 +578,9 @@ def double_gains(there: PaperSetting) -> Finding:
     )
 
 
-@says(
-    "V",
+@_study(
     "low local memory requirements close to those of Remote Checkpointing while almost being as fast as "
-    "Standard Checkpointing",
-    steps=STUDY_STEPS,
+    "Standard Checkpointing"
 )
 def double_near_standard(there: PaperSetting) -> Finding:
     """Take 'close' in memory and 'almost' in time together."""
@@ -619,7 +605,7 @@ def double_near_standard(there: PaperSetting) -> Finding:
     )
 
 
-@says("V", "found to be remote_chunk_size between 64 and 256", steps=STUDY_STEPS)
+@_study("found to be remote_chunk_size between 64 and 256")
 def double_remote_chunk(there: PaperSetting) -> Finding:
     """Find the best remote chunk."""
     double = there.best("double")
@@ -635,7 +621,7 @@ def double_remote_chunk(there: PaperSetting) -> Finding:
     )
 
 
-@says("V", "chunk_size = sqrt(remote_chunk_size) is optimal", steps=STUDY_STEPS)
+@_study("chunk_size = sqrt(remote_chunk_size) is optimal")
 def double_chunk(there: PaperSetting) -> Finding:
     """Find Double's best chunk for a remote chunk."""
     segment = 256
@@ -654,7 +640,7 @@ def double_chunk(there: PaperSetting) -> Finding:
     )
 
 
-@says("V", "resulting in faster training times but higher memory usage", steps=STUDY_STEPS)
+@_study("resulting in faster training times but higher memory usage")
 def larger_remote_chunks(there: PaperSetting) -> Finding:
     """Count the larger remote chunks of Figure 5 that are faster and need more memory."""
     segments = SEGMENTS[1:]
