@@ -40,8 +40,6 @@ from ckptplan.wording import Phrase
 
 #: A value of an axis in SI base units; None is 'unbounded'.
 Value: TypeAlias = int | float | None
-#: The largest value of any count.
-_MAX_COUNT = 10**9
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,12 +81,9 @@ def _read_ratio(value: object) -> float:
 
 
 _RATIO = "a number above zero, as 0.1, 1 or '30%'"
-COUNT = AxisKind(
-    read=_make_count_reader(_MAX_COUNT), show=format_count, accepted="whole numbers from 1", whole=True
-)
-STEPS = AxisKind(
-    read=_make_count_reader(MAX_STEPS), show=format_count, accepted="whole numbers from 1", whole=True
-)
+_WHOLE = "whole numbers from 1"
+COUNT = AxisKind(read=_make_count_reader(10**9), show=format_count, accepted=_WHOLE, whole=True)
+STEPS = AxisKind(read=_make_count_reader(MAX_STEPS), show=format_count, accepted=_WHOLE, whole=True)
 BYTES = AxisKind(read=parse_bytes, show=format_bytes, accepted=ACCEPTED_BYTES, whole=True)
 LIMIT = AxisKind(
     read=parse_optional_bytes,
@@ -102,24 +97,37 @@ SECONDS = AxisKind(read=parse_seconds, show=format_seconds, accepted=ACCEPTED_SE
 RATIO = AxisKind(read=_read_ratio, show=lambda value: f"{value:.4g}", accepted=_RATIO)
 
 
+#: Sizes in bytes per unit of the profile, which the network derives unless their own axes replace them.
+_SIZES = (*DERIVED, "workspace_bytes")
+#: The times of a transfer; a profile that does not give them has them by its bandwidth.
+_TRANSFERS = ("transfer_write_seconds", "transfer_read_seconds")
+
+
 @dataclass(frozen=True, kw_only=True)
 class Axis:
     """One input of a plan.
 
-    ``sets`` are the fields that it replaces, and ``now`` returns their present values in a case. ``column`` is
-    its name in results, which ends in the unit.
+    ``sets`` are the fields that it replaces, as 'profile.latency_seconds'. ``column`` is its name in results,
+    which ends in the unit.
     """
 
     name: str
     column: str
     kind: AxisKind
     sets: tuple[str, ...]
-    now: Callable[[Case], tuple[Value, ...]]
-    replace: Callable[[Case, Sequence[Any]], Case]
+    #: Whether values are shares of the time of a forward step.
+    of_forward: bool = False
 
     def __reduce__(self) -> tuple[Callable[[str], Axis], tuple[str]]:
         """Pickle by name, for other processes."""
         return find_axis, (self.name,)
+
+    def now(self, case: Case) -> tuple[Value, ...]:
+        """Return the present values in a case, one for each field that it sets."""
+        values = (_read_field(case, *field.split(".")) for field in self.sets)
+        return tuple(
+            value / case.timed.forward_seconds if self.of_forward and value else value for value in values
+        )
 
     def put(self, case: Case, value: Value) -> Case:
         """Return the case with this input set to a value. Raises InputError that names the axis."""
@@ -139,85 +147,52 @@ class Axis:
                 scaled.append(value if value == 0 else min(max(1, round(value * factor)), MAX_BYTES))
         return scaled
 
-    def _put(self, case: Case, values: Sequence[Value]) -> Case:
+    def _put(self, case: Case, values: Sequence[Any]) -> Case:
+        owner = self.sets[0].partition(".")[0]
+        fields = [field.partition(".")[2] for field in self.sets]
+        if self.of_forward:
+            values = [value * case.timed.forward_seconds for value in values]
+        changes = dict(zip(fields, values, strict=True))
         try:
-            return self.replace(case, values)
+            if owner == "network":
+                change = getattr(case.workload, f"with_{fields[0]}")
+                return Case(workload=change(values[0]), profile=case.profile)
+            if owner == "profile":
+                return case.with_profile(**changes)
+            return case.with_sizes(**changes) if fields[0] in _SIZES else case.with_workload(**changes)
         except InputError as error:
             raise InputError(
                 error.message, field=self.name, value=error.value, accepted=error.accepted
             ) from None
 
 
-def _make_axis(name: str, kind: AxisKind, *fields: str, column: str | None = None) -> Axis:
-    """Return the axis that sets plain fields, such as 'profile.latency_seconds', to the same value."""
-    owner = fields[0].partition(".")[0]
-    names = [field.partition(".")[2] for field in fields]
-
-    def now(case: Case) -> tuple[Value, ...]:
-        holder = case.profile if owner == "profile" else case.timed
-        return tuple(getattr(holder, field) for field in names)
-
-    def replace(case: Case, values: Sequence[Any]) -> Case:
-        changes = dict(zip(names, values, strict=True))
-        return case.with_profile(**changes) if owner == "profile" else case.with_workload(**changes)
-
-    return Axis(name=name, column=column or names[0], kind=kind, sets=tuple(fields), now=now, replace=replace)
+def _read_field(case: Case, owner: str, field: str) -> Any:
+    if owner == "network":
+        return getattr(case.workload.network, field, None)
+    if field in _TRANSFERS:
+        return case.transfer_seconds[_TRANSFERS.index(field)]
+    if owner == "profile":
+        return getattr(case.profile, field)
+    return getattr(case.spread if field in _SIZES else case.timed, field)
 
 
-def _make_size_axis(field: str) -> Axis:
-    """Return the axis of a size in bytes per unit of the profile."""
-    return Axis(
-        name=field.replace("_", "-"),
-        column=field,
-        kind=BYTES,
-        sets=(f"workload.{field}",),
-        now=lambda case: (getattr(case.spread, field),),
-        replace=lambda case, values: case.with_sizes(**{field: values[0]}),
-    )
-
-
-def _make_network_axis(field: str) -> Axis:
-    """Return the axis of a number of the network, from which the sizes follow."""
-
-    def replace(case: Case, values: Sequence[Any]) -> Case:
-        change = getattr(case.workload, f"with_{field}")
-        return Case(workload=change(values[0]), profile=case.profile)
-
-    return Axis(
-        name=field,
-        column=field,
-        kind=COUNT,
-        # The sizes are derived again. (Their own axes can still replace them.)
-        sets=(f"network.{field}",),
-        now=lambda case: (getattr(case.workload.network, field, None),),
-        replace=replace,
-    )
-
-
-_TRANSFERS = ("profile.transfer_write_seconds", "profile.transfer_read_seconds")
-
-
-def _read_transfers(*fields: str) -> Callable[[Case], tuple[Value, ...]]:
-    chosen = [_TRANSFERS.index(field) for field in fields]
-    return lambda case: tuple(case.transfer_seconds[i] for i in chosen)
-
-
-def _make_transfer_axis(name: str, *fields: str) -> Axis:
-    plain = _make_axis(name, SECONDS, *fields, column=name.replace("-", "_"))
-    return Axis(**{**vars(plain), "now": _read_transfers(*fields)})
+def _make_axis(name: str, kind: AxisKind, *sets: str, column: str | None = None) -> Axis:
+    """Return an axis, whose column is named after the first field that it sets unless it has another name."""
+    return Axis(name=name, column=column or sets[0].partition(".")[2], kind=kind, sets=sets)
 
 
 #: In the order in which they are applied to a case: derived inputs follow those they are derived from.
 _AXES = (
     _make_axis("profile-units", COUNT, "profile.units", column="profile_units"),
     _make_axis("workload-units", COUNT, "workload.units", column="workload_units"),
-    _make_axis("T", STEPS, "workload.steps", column="steps"),
-    _make_network_axis("batch"),
-    _make_network_axis("neurons"),
+    _make_axis("T", STEPS, "workload.steps"),
+    # The sizes are derived again. (Their own axes can still replace them.)
+    _make_axis("batch", COUNT, "network.batch"),
+    _make_axis("neurons", COUNT, "network.neurons"),
     _make_axis("local-bytes", BYTES, "profile.local_bytes"),
     _make_axis("headroom", HEADROOM, "profile.headroom"),
     _make_axis("remote-bytes", LIMIT, "profile.remote_bytes"),
-    *(_make_size_axis(field) for field in (*DERIVED, "workspace_bytes")),
+    *(_make_axis(field.replace("_", "-"), BYTES, f"workload.{field}") for field in _SIZES),
     _make_axis(
         "bandwidth",
         RATE,
@@ -229,9 +204,10 @@ _AXES = (
     _make_axis("read-bytes-per-second", RATE, "profile.read_bytes_per_second"),
     _make_axis("latency", SECONDS, "profile.latency_seconds"),
     _make_axis("synchronisation", SECONDS, "profile.synchronisation_seconds"),
-    _make_transfer_axis("transfer-seconds", *_TRANSFERS),
-    _make_transfer_axis("transfer-write-seconds", _TRANSFERS[0]),
-    _make_transfer_axis("transfer-read-seconds", _TRANSFERS[1]),
+    _make_axis(
+        "transfer-seconds", SECONDS, *(f"profile.{field}" for field in _TRANSFERS), column="transfer_seconds"
+    ),
+    *(_make_axis(field.replace("_", "-"), SECONDS, f"profile.{field}") for field in _TRANSFERS),
     _make_axis("forward-seconds", SECONDS, "workload.forward_seconds"),
     _make_axis("backward-seconds", SECONDS, "workload.backward_seconds"),
     _make_axis("recompute-seconds", SECONDS, "workload.recompute_seconds"),
@@ -242,10 +218,7 @@ _AXES = (
         column="recompute_ratio",
         kind=RATIO,
         sets=("workload.recompute_seconds",),
-        now=lambda case: (case.timed.recompute_seconds / case.timed.forward_seconds,),
-        replace=lambda case, values: case.with_workload(
-            recompute_seconds=values[0] * case.timed.forward_seconds
-        ),
+        of_forward=True,
     ),
 )
 
@@ -259,8 +232,8 @@ def all_axes() -> dict[str, Axis]:
 @cache
 def _spellings() -> dict[str, Axis]:
     """Return the axes by all their names, with '-': their own, the column's and the field's."""
-    fields = {axis.sets[0].partition(".")[2]: axis for axis in _AXES if len(axis.sets) == 1}
-    fields["recompute_seconds"] = all_axes()["recompute-seconds"]
+    alone = [axis for axis in _AXES if len(axis.sets) == 1 and not axis.of_forward]
+    fields = {axis.sets[0].partition(".")[2]: axis for axis in alone}
     del fields["units"]  # ambiguous: of the profile or of the workload
     named = {spelled: axis for axis in _AXES for spelled in (axis.column, axis.name)}
     return {name.replace("_", "-"): axis for name, axis in {**fields, **named}.items()}

@@ -14,7 +14,7 @@ from ckptplan.model.profile import HardwareProfile
 from ckptplan.model.progress import Progress, StagedProgress
 from ckptplan.model.workload import ACTION_TIMES, TIMES, Workload
 from ckptplan.planning.optimize import Ranking, rank_strategies
-from ckptplan.planning.request import Request, Wishes
+from ckptplan.planning.request import Request, Wishes, read_argument
 from ckptplan.studies.largest import largest
 from ckptplan.units import parse_duration, parse_fraction
 
@@ -143,10 +143,15 @@ def compare_machines(
     Raises InputError.
     """
     machines = tuple(profiles)
-    _check_names(machines, prices)
-    _check_numbers(batches, prices)
-    within = _read_deadline(deadline)
-    limit = wishes.get("max_overhead")
+    named = _read_prices(prices, [profile.name for profile in machines])
+    whole: object = batches
+    if isinstance(whole, bool) or not isinstance(whole, int) or whole < 1:
+        raise _refuse("batches", batches, "is out of range", accepted="a whole number from 1")
+    within = None if deadline is None else read_argument("deadline", parse_duration, deadline)
+    if within is not None and within <= 0:
+        raise _refuse("deadline", deadline, "is out of range", accepted="more than 0 s, as '45 min' or '8 h'")
+    given = wishes.get("max_overhead")
+    limit = REACH_OVERHEAD if given is None else read_argument("max_overhead", parse_fraction, given)
     stages = StagedProgress(progress, stages=max(1, len(machines)))
     found: list[Machine] = []
     for place, profile in enumerate(machines):
@@ -155,19 +160,26 @@ def compare_machines(
         report = None if progress is None else stages.report_solve
         request = Request.of(workload, profile, command=command, progress=report, **wishes)
         ranking = rank_strategies(request)
-        result = _best(ranking)
-        steps, strategy = _reach(workload, profile, wishes, result)
+        times = _find_origin(request)
+        try:
+            result: Plan | Infeasible = ranking.best()
+        except Infeasible as reason:
+            result = reason
+        steps, strategy = _find_largest(workload, profile, {**wishes, "max_overhead": limit})
+        if isinstance(result, Plan) and result.steps > steps:
+            # A strategy that is solved may go further than those that were sought in.
+            steps, strategy = result.steps, result.strategy
         found.append(
             Machine(
                 profile=profile,
                 result=result,
-                times=_origin(request),
-                missing=find_missing(workload, profile) if _origin(request) == "carried over" else (),
-                interval=_interval(ranking) if isinstance(result, Plan) else None,
+                times=times,
+                missing=find_missing(workload, profile) if times == "carried over" else (),
+                interval=_find_interval(ranking) if isinstance(result, Plan) else None,
                 largest_steps=steps,
                 largest_strategy=strategy,
                 batches=batches,
-                price_per_hour=_price(profile, prices),
+                price_per_hour=named.get(profile.name, profile.price_per_hour),
             )
         )
     stages.end()
@@ -176,74 +188,36 @@ def compare_machines(
         machines=tuple(sorted(found, key=_rank)),
         batches=batches,
         deadline=within,
-        reach_overhead=REACH_OVERHEAD if limit is None else parse_fraction(limit),
+        reach_overhead=limit,
     )
 
 
-def _check_names(profiles: tuple[HardwareProfile, ...], prices: Mapping[str, float] | float | None) -> None:
-    if not profiles:
+def _refuse(field: str, value: object, fault: str, *, accepted: str) -> InputError:
+    return InputError(f"{quote_value(value)} {fault}", field=field, value=value, accepted=accepted)
+
+
+def _read_prices(prices: Mapping[str, float] | float | None, names: list[str]) -> dict[str, float]:
+    """Return the prices that the caller gave, by the name of the machine. Raises InputError."""
+    if not names:
         raise InputError("names no machine", field="profiles", accepted="at least one hardware profile")
-    names = [profile.name for profile in profiles]
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:
         raise InputError(
             f"two machines are called {twice!r}", field="profiles", value=twice, accepted="one of each"
         )
-    if isinstance(prices, Mapping):
-        for name in prices:
-            if name not in names:
-                raise InputError(
-                    f"{name!r} is not among the machines", field="prices", value=name, accepted=", ".join(names)
-                )
-
-
-def _check_numbers(batches: object, prices: Mapping[str, float] | float | None) -> None:
-    if isinstance(batches, bool) or not isinstance(batches, int) or batches < 1:
-        raise InputError(
-            f"{quote_value(batches)} is out of range",
-            field="batches",
-            value=batches,
-            accepted="a whole number from 1",
-        )
-    given: Iterable[object] = (
-        prices.values() if isinstance(prices, Mapping) else () if prices is None else (prices,)
-    )
-    for price in given:
+    if prices is None:
+        return {}
+    named: dict[str, Any] = dict(prices) if isinstance(prices, Mapping) else dict.fromkeys(names, prices)
+    for name, price in named.items():
+        if name not in names:
+            raise _refuse("prices", name, "is not among the machines", accepted=", ".join(names))
         # False for what is not a number, too.
         if not isinstance(price, (int, float)) or not 0 <= price <= MOST_PRICE:
-            raise InputError(
-                f"{quote_value(price)} is not a price",
-                field="prices",
-                value=price,
-                accepted=f"a number from 0 to {MOST_PRICE:g}",
-            )
+            raise _refuse("prices", price, "is not a price", accepted=f"a number from 0 to {MOST_PRICE:g}")
+    return named
 
 
-def _read_deadline(given: float | str | None) -> float | None:
-    if given is None:
-        return None
-    try:
-        seconds = parse_duration(given)
-    except InputError as error:
-        raise error.inside(prefix="deadline") from None
-    if seconds <= 0:
-        raise InputError(
-            f"{quote_value(given)} is out of range",
-            field="deadline",
-            value=given,
-            accepted="more than 0 s, as '45 min' or '8 h'",
-        )
-    return seconds
-
-
-def _best(ranking: Ranking) -> Plan | Infeasible:
-    try:
-        return ranking.best()
-    except Infeasible as reason:
-        return reason
-
-
-def _origin(request: Request) -> Times:
+def _find_origin(request: Request) -> Times:
     case = request.case
     if case.timed.is_estimated:
         return "estimated"
@@ -252,42 +226,26 @@ def _origin(request: Request) -> Times:
     return "given" if case.workload.timed_on is None else "own"
 
 
-def _interval(ranking: Ranking) -> tuple[float, float] | None:
+def _find_interval(ranking: Ranking) -> tuple[float, float] | None:
     """Return the least and the most seconds of the best plan within the intervals of estimated times."""
     case = ranking.request.case
     basis = case.timed.basis
     names = [name for name in (*TIMES, *ACTION_TIMES) if name in basis and basis[name].high is not None]
     if not names:
         return None
-    answer, model = ranking.answers[0], ranking.request.goal.model
-    low, high = (
-        float(answer.cost(case.with_workload(**times).costs, model).seconds[0])
-        for end in ("low", "high")
-        for times in [{name: getattr(basis[name], end) for name in names}]
-    )
-    return low, high
+
+    def predict(end: str) -> float:
+        costs = case.with_workload(**{name: getattr(basis[name], end) for name in names}).costs
+        return float(ranking.answers[0].cost(costs, ranking.request.goal.model).seconds[0])
+
+    return predict("low"), predict("high")
 
 
-def _reach(
-    workload: Workload, profile: HardwareProfile, wishes: Wishes, result: Plan | Infeasible
-) -> tuple[int, str]:
-    """Return the longest sequence that fits, and the strategy for it."""
-    limit = wishes.get("max_overhead")
-    same: Any = {name: wish for name, wish in wishes.items() if name not in ("objective", "model")}
-    reaches = largest(
-        "T", workload, profile, **same | {"max_overhead": REACH_OVERHEAD if limit is None else limit}
-    )
-    best = next(iter(reaches.values()))
-    if isinstance(result, Plan) and result.steps > best.value:
-        # A strategy that is solved may go further than those that were sought in.
-        return result.steps, result.strategy
+def _find_largest(workload: Workload, profile: HardwareProfile, wishes: Wishes) -> tuple[int, str]:
+    """Return the longest sequence that fits, and the strategy for it, '' if none does."""
+    limits: Any = {name: wish for name, wish in wishes.items() if name not in ("objective", "model")}
+    best = next(iter(largest("T", workload, profile, **limits).values()))
     return best.value, best.strategy if best.value else ""
-
-
-def _price(profile: HardwareProfile, prices: Mapping[str, float] | float | None) -> float | None:
-    if isinstance(prices, Mapping):
-        return prices.get(profile.name, profile.price_per_hour)
-    return profile.price_per_hour if prices is None else prices
 
 
 def _rank(machine: Machine) -> tuple[bool, bool, float]:

@@ -6,9 +6,9 @@ Closed forms are traced completely, then those that are solved.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import cached_property, partial
 from typing import Unpack, overload
 
 import numpy as np
@@ -28,12 +28,11 @@ from ckptplan.model.step_costs import StepCosts
 from ckptplan.model.workload import Workload
 from ckptplan.planning.optimize import Ranking, rank_strategies
 from ckptplan.planning.request import LimitWishes, Request, read_argument
-from ckptplan.search.boxes import Limits
 from ckptplan.search.infeasibility import find_reason
 from ckptplan.search.objective import Knee, least_time
 from ckptplan.search.question import Question, order_of_search
 from ckptplan.search.trace_closed import COARSE, Front, merge_fronts, trace_front
-from ckptplan.search.trace_solved import NO_BOUNDS, LowerBounds, SolvedFront, trace_solved_front
+from ckptplan.search.trace_solved import NO_BOUNDS, LowerBounds, trace_solved_front
 from ckptplan.strategies.adopted import adopt_answer, adopt_columns, is_adoptable
 from ckptplan.strategies.answer import Answer
 from ckptplan.strategies.closed_form import ClosedForm
@@ -42,127 +41,19 @@ from ckptplan.strategies.registry import select_strategies
 from ckptplan.strategies.solved import Solved
 from ckptplan.units import parse_bytes, parse_fraction
 
-#: Points are priced in lots of this size, which fit the cache.
-_LOT = 2**16
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class GridPoints:
-    """The points of a closed form's front as its parameters, which are much shorter than its columns."""
-
-    strategy: ClosedForm
-    parameters: Columns
-    costs: StepCosts
-    points: int
-    resolution: float
-
-    def __len__(self) -> int:
-        return self.points
-
-
-@lru_cache(maxsize=1)
-def _price(settings: GridPoints) -> Front:
-    """Return the columns of a front. They are needed for one strategy after the other."""
-    local, remote = (np.empty(settings.points, dtype=np.int64) for _ in range(2))
-    seconds = np.empty(settings.points)
-    for start in range(0, settings.points, _LOT):
-        lot = slice(start, start + _LOT)
-        columns = {name: column[lot].astype(np.int64) for name, column in settings.parameters.items()}
-        cost = settings.strategy.evaluate(low=columns, high=columns, costs=settings.costs, model="exact")
-        local[lot], seconds[lot], remote[lot] = cost.local_peak_bytes, cost.seconds, cost.remote_peak_bytes
-    return Front(
-        local_peak_bytes=local,
-        seconds=seconds,
-        remote_peak_bytes=remote,
-        parameters=settings.parameters,
-        resolution=settings.resolution,
-    )
-
 
 @dataclass(frozen=True, kw_only=True)
 class StrategyFront:
-    """The front of one strategy, with the answers of its points."""
+    """The front of one strategy."""
 
     strategy: Strategy
-    points: Front | GridPoints
-    #: The answers behind the points.
-    answers: Sequence[Answer]
+    front: Front
+    #: Returns the answer behind a point, by its index.
+    answer: Callable[[int], Answer]
     #: Whether every point of the front is included.
     exact: bool
     #: What no schedule at all can be faster than, if the strategy proves that.
     bounds: LowerBounds | None = None
-
-    def __len__(self) -> int:
-        return len(self.points)
-
-    @property
-    def front(self) -> Front:
-        """The points as columns; those of a closed form are computed anew, unless they were the last ones."""
-        return _price(self.points) if isinstance(self.points, GridPoints) else self.points
-
-
-@dataclass(frozen=True, kw_only=True)
-class ClosedFormAnswers(Sequence[Answer]):
-    """The answers behind the points of a closed form's front, each made on demand from its columns."""
-
-    settings: GridPoints
-
-    def __len__(self) -> int:
-        return len(self.settings)
-
-    @overload
-    def __getitem__(self, index: int) -> Answer: ...
-    @overload
-    def __getitem__(self, index: slice) -> list[Answer]: ...
-    def __getitem__(self, index: int | slice) -> Answer | list[Answer]:
-        """Return an answer; a slice is a list of answers. Raises IndexError."""
-        if isinstance(index, slice):
-            return [self[place] for place in range(*index.indices(len(self)))]
-        strategy, costs = self.settings.strategy, self.settings.costs
-        columns = self.settings.parameters
-        parameters = Parameters({name: int(column[index]) for name, column in columns.items()})
-        key = least_time(strategy.cost(parameters, costs=costs))
-        return Answer(
-            strategy=strategy,
-            parameters=parameters,
-            solved_at=costs,
-            regular=strategy.regular(parameters, steps=costs.steps),
-            key=tuple(column[0].item() for column in key),
-        )
-
-
-@dataclass(frozen=True, kw_only=True)
-class AdoptedAnswers(Sequence[Answer]):
-    """The answers of a strategy that adopts others' schedules: its own, and those of ``sources`` on demand.
-
-    ``origins`` has shape (2, n): the index of the source of each point, and of the point in it.
-    """
-
-    strategy: Solved
-    sources: Sequence[StrategyFront]
-    origins: Integers
-    bounds: LowerBounds
-    costs: StepCosts
-
-    def __len__(self) -> int:
-        return len(self.origins[0])
-
-    @overload
-    def __getitem__(self, index: int) -> Answer: ...
-    @overload
-    def __getitem__(self, index: slice) -> list[Answer]: ...
-    def __getitem__(self, index: int | slice) -> Answer | list[Answer]:
-        """Return an answer; a slice is a list of answers. Raises IndexError."""
-        if isinstance(index, slice):
-            return [self[place] for place in range(*index.indices(len(self)))]
-        which, place = (int(row[index]) for row in self.origins)
-        source = self.sources[which]
-        answer = source.answers[place]
-        if source.strategy is self.strategy:
-            return answer
-        peak = answer.totals(self.costs).local_peak_bytes
-        least = float(self.bounds.within(np.array([peak]))[0])
-        return adopt_answer(answer, strategy=self.strategy, least_seconds=least or None)
 
 
 def trace_fronts(question: Question, *, resolution: float) -> list[StrategyFront]:
@@ -174,46 +65,36 @@ def trace_fronts(question: Question, *, resolution: float) -> list[StrategyFront
     adopts = any(one.adopts_others for one in question.strategies)
     others = [one for one in select_strategies(None) if adopts and one not in question.strategies]
     traced = sorted([*question.strategies, *others], key=order_of_search)
-    closed = [one for one in traced if isinstance(one, ClosedForm)]
-    found = dict(zip(closed, _trace_closed_forms(closed, question, resolution=resolution), strict=True))
     solved = [one for one in traced if isinstance(one, Solved)]
+    fronts: dict[Strategy, StrategyFront] = {
+        one: _trace_closed_form(one, question, resolution=resolution)
+        for one in traced
+        if isinstance(one, ClosedForm)
+    }
     stages = StagedProgress(question.progress, stages=len(solved))
-    fronts: dict[Strategy, StrategyFront] = dict(found.items())
     for strategy in solved:
         stages.begin_next(strategy.name)
         alone = question.for_strategy(strategy).replace(
             progress=None if question.progress is None else stages.report_solve
         )
-        sources = [fronts[one] for one in fronts if strategy.adopts_others and is_adoptable(one)]
+        sources = [front for one, front in fronts.items() if strategy.adopts_others and is_adoptable(one)]
         fronts[strategy] = _trace_solved(strategy, alone, sources)
     return [fronts[strategy] for strategy in question.strategies]
 
 
-def _trace_closed_forms(
-    strategies: Sequence[ClosedForm], question: Question, *, resolution: float
-) -> list[StrategyFront]:
-    def trace(strategy: ClosedForm) -> StrategyFront:
-        return _trace_closed_form(strategy, question, resolution=resolution)
-
-    return [trace(strategy) for strategy in strategies]
-
-
 def _trace_closed_form(strategy: ClosedForm, question: Question, *, resolution: float) -> StrategyFront:
-    limits = Limits(
-        budget=Budget(remote_bytes=question.goal.remote_bytes),
-        max_overhead=question.goal.max_overhead,
-        base_seconds=question.base_seconds,
-    )
+    limits = dataclasses.replace(question.limits, budget=Budget(remote_bytes=question.goal.remote_bytes))
     front = trace_front(strategy, costs=question.costs, limits=limits, resolution=resolution)
-    settings = GridPoints(
-        strategy=strategy,
-        parameters={name: _shorten(column) for name, column in front.parameters.items()},
-        costs=question.costs,
-        points=len(front),
-        resolution=front.resolution,
+    # Fronts may have millions of points.
+    front = dataclasses.replace(
+        front, parameters={name: _shorten(one) for name, one in front.parameters.items()}
     )
-    answers = ClosedFormAnswers(settings=settings)
-    return StrategyFront(strategy=strategy, points=settings, answers=answers, exact=not front.resolution)
+    return StrategyFront(
+        strategy=strategy,
+        front=front,
+        answer=partial(_answer_closed_form, strategy, front.parameters, question.costs),
+        exact=not front.resolution,
+    )
 
 
 def _shorten(column: Integers) -> Integers:
@@ -222,58 +103,86 @@ def _shorten(column: Integers) -> Integers:
     return column.astype(np.int32) if fits else column
 
 
+def _answer_closed_form(strategy: ClosedForm, columns: Columns, costs: StepCosts, index: int) -> Answer:
+    parameters = Parameters({name: int(column[index]) for name, column in columns.items()})
+    key = least_time(strategy.cost(parameters, costs=costs))
+    return Answer(
+        strategy=strategy,
+        parameters=parameters,
+        solved_at=costs,
+        regular=strategy.regular(parameters, steps=costs.steps),
+        key=tuple(column[0].item() for column in key),
+    )
+
+
 def _trace_solved(strategy: Solved, question: Question, sources: Sequence[StrategyFront]) -> StrategyFront:
     """Return the front of a solved strategy, with the points of the sources whose schedules it adopts."""
     known = merge_fronts(source.front for source in sources)[0] if sources else None
     solved = trace_solved_front(question, known=known)
     own = StrategyFront(
         strategy=strategy,
-        points=solved.front,
-        answers=solved.answers,
+        front=solved.front,
+        answer=solved.answers.__getitem__,
         exact=solved.exact,
         bounds=solved.bounds if strategy.adopts_others else None,
     )
-    return _adopt(strategy, own, solved, sources, question.costs) if sources and not solved.exact else own
-
-
-def _adopt(
-    strategy: Solved,
-    own: StrategyFront,
-    solved: SolvedFront,
-    sources: Sequence[StrategyFront],
-    costs: StepCosts,
-) -> StrategyFront:
+    if not sources or solved.exact:
+        return own
     together = [own, *sources]
     merged, origins = merge_fronts(one.front for one in together)
     columns = [
-        one.points.parameters
-        if isinstance(one.points, Front)
-        else adopt_columns(one.points.parameters, count=len(one), costs=costs)
+        adopt_columns(one.front.parameters, count=len(one.front), costs=question.costs)
+        if isinstance(one.strategy, ClosedForm)
+        else one.front.parameters
         for one in together
     ]
-    resolution = max(one.points.resolution for one in together)
-    return dataclasses.replace(
-        own,
-        points=dataclasses.replace(
-            merged,
-            parameters={
-                name: _pick_column([one[name] for one in columns], origins) for name in strategy.parameter_names
-            },
-            resolution=resolution,
-        ),
-        answers=AdoptedAnswers(
-            strategy=strategy, sources=together, origins=origins, bounds=solved.bounds, costs=costs
-        ),
+    front = dataclasses.replace(
+        merged,
+        parameters={
+            name: _pick_column([one[name] for one in columns], origins) for name in strategy.parameter_names
+        },
+        resolution=max(one.front.resolution for one in together),
     )
+    answer = partial(
+        _answer_adopted,
+        strategy=strategy,
+        sources=together,
+        origins=origins,
+        bounds=solved.bounds,
+        costs=question.costs,
+    )
+    return dataclasses.replace(own, front=front, answer=answer)
 
 
 def _pick_column(columns: Sequence[Integers], origins: Integers) -> Integers:
-    """Return the entry of each point from the column of its source."""
+    """Return the entry of each point from the column of its source.
+
+    ``origins`` has shape (2, n): the index of the source of each point, and of the point in it.
+    """
     picked: Integers = origins[1].copy()
     for place, column in enumerate(columns):
         chosen = origins[0] == place
         picked[chosen] = column[origins[1][chosen]]
     return picked
+
+
+def _answer_adopted(
+    index: int,
+    *,
+    strategy: Solved,
+    sources: Sequence[StrategyFront],
+    origins: Integers,
+    bounds: LowerBounds,
+    costs: StepCosts,
+) -> Answer:
+    """Return the answer of a point as that of a strategy that adopts others' schedules, with its own proof."""
+    which, place = (int(row[index]) for row in origins)
+    answer = sources[which].answer(place)
+    if sources[which].strategy is strategy:
+        return answer
+    peak = answer.totals(costs).local_peak_bytes
+    least = float(bounds.within(np.array([peak]))[0])
+    return adopt_answer(answer, strategy=strategy, least_seconds=least or None)
 
 
 #: Up to this many steps, every point of the front is listed unless a resolution is given.
@@ -362,7 +271,7 @@ class ParetoFront(Displayed, Sequence[Plan]):
         #: What no schedule can be faster than; without budgets unless ``optimal`` is compared.
         self.bounds: LowerBounds = bounds or next((one.bounds for one in fronts if one.bounds), NO_BOUNDS)
         #: 0 if every point is listed, else the share by which omitted points may differ.
-        self.resolution = max([resolution, *(one.points.resolution for one in fronts)])
+        self.resolution = max([resolution, *(one.front.resolution for one in fronts)])
 
     def __len__(self) -> int:
         return len(self._together)
@@ -449,11 +358,11 @@ class ParetoFront(Displayed, Sequence[Plan]):
     @property
     def parameters(self) -> Mapping[str, Integers]:
         """Parameter name -> column of shape (n,), 0 where a point's strategy lacks the parameter."""
-        names = dict.fromkeys(name for one in self._fronts for name in one.points.parameters)
+        names = dict.fromkeys(name for one in self._fronts for name in one.front.parameters)
         columns = {name: np.zeros(len(self), dtype=np.int64) for name in names}
         for place, one in enumerate(self._fronts):
             chosen = self._origins[0] == place
-            for name, column in one.points.parameters.items():
+            for name, column in one.front.parameters.items():
                 columns[name][chosen] = column[self._origins[1][chosen]]
         return columns
 
@@ -462,10 +371,10 @@ class ParetoFront(Displayed, Sequence[Plan]):
         """The front of each strategy that fits at all, by name."""
         return {
             one.strategy.name: ParetoFront(
-                self._request, (one,), resolution=one.points.resolution, bounds=self.bounds
+                self._request, (one,), resolution=one.front.resolution, bounds=self.bounds
             )
             for one in self._fronts
-            if len(one)
+            if len(one.front)
         }
 
     def places_of(self, strategy: str) -> Integers:
@@ -552,7 +461,7 @@ class ParetoFront(Displayed, Sequence[Plan]):
     def _plan(self, place: int) -> Plan:
         """Return the plan of a point, for the memory that it needs."""
         which, index = self._origins[:, place].tolist()
-        answer = self._fronts[which].answers[index]
+        answer = self._fronts[which].answer(index)
         own = self._within(int(self.local_peak_bytes[place]))
         return own.plan(answer, own_budget=True)
 

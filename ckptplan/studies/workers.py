@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import gc
 import os
+import pickle
 import signal
 import threading
 import time
@@ -31,6 +32,9 @@ _ALONE_SECONDS = 0.25
 #: Seconds of work for a worker at a time, which is the most that an interruption loses.
 _CHUNK_SECONDS = 0.1
 _MOST_AT_ONCE = 512
+#: The signals that request one process to end, and whether this system can block them.
+_REQUESTS = {getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)}
+_HAS_MASKS = hasattr(signal, "pthread_sigmask")
 
 
 def count_cores() -> int:
@@ -66,7 +70,7 @@ def _spread(
         while start < stop or waiting:
             while start < stop and len(waiting) < 3 * jobs:
                 end = min(stop, start + max(1, min(_MOST_AT_ONCE, int(_CHUNK_SECONDS / max(each, 1e-9)))))
-                with _hold_interrupts(), _safe_path():
+                with _start_safely():
                     waiting.append(pool.submit(_work, start, end))
                 start = end
             try:
@@ -82,11 +86,14 @@ def _pool(task: Task[Result], shared: Any, jobs: int) -> Iterator[ProcessPoolExe
     """Start workers, and end them on exit whatever they are doing."""
     context = get_context("spawn")
     watched, held = context.Pipe(duplex=False)
-    # Arguments are unpickled in order: a worker watches its parent before it imports what the others need.
-    with _safe_path():
+    with _start_safely():
         # Its queues start a process of their own, which keeps track of semaphores.
         pool = ProcessPoolExecutor(
-            jobs, mp_context=context, initializer=_begin, initargs=(_Watch(watched), task, shared)
+            jobs,
+            mp_context=context,
+            initializer=_begin,
+            # As bytes: a worker watches its parent before it imports what the task needs.
+            initargs=(watched, pickle.dumps((task, shared))),
         )
     try:
         yield pool
@@ -98,74 +105,48 @@ def _pool(task: Task[Result], shared: Any, jobs: int) -> Iterator[ProcessPoolExe
 
 
 @contextmanager
-def _safe_path() -> Iterator[None]:
-    """Start processes without the current folder on their path, where `python -c` has it first.
+def _start_safely() -> Iterator[None]:
+    """Start processes without the current folder on their path, with signals that end the program blocked.
 
-    The parent's path follows. Other programs that this process starts are not affected.
+    `python -c` has the folder first; the parent's path follows. A worker whose parent left it before it got its
+    task would print a traceback. Workers inherit the mask; Ctrl-C, which a terminal sends to all of them, is
+    for the parent alone. Other programs that this process starts are not affected.
     """
-    before = os.environ.get("PYTHONSAFEPATH")
-    os.environ["PYTHONSAFEPATH"] = before or "1"
+    folder = os.environ.get("PYTHONSAFEPATH")
+    os.environ["PYTHONSAFEPATH"] = folder or "1"
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, *_REQUESTS}) if _HAS_MASKS else None
     try:
         yield
     finally:
-        if before is None:
+        if mask is not None:
+            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        if folder is None:
             del os.environ["PYTHONSAFEPATH"]
         else:
-            os.environ["PYTHONSAFEPATH"] = before
+            os.environ["PYTHONSAFEPATH"] = folder
 
 
-@contextmanager
-def _hold_interrupts() -> Iterator[None]:
-    """Block signals that end the program while processes start.
-
-    A worker whose parent left it before it got its task would print a traceback. Workers inherit the mask;
-    Ctrl-C, which a terminal sends to all of them, is for the parent alone.
-    """
-    if not hasattr(signal, "pthread_sigmask"):
-        yield
-        return
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, *_list_requests()})
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
-
-
-def _list_requests() -> set[signal.Signals]:
-    """Return the signals that request one process to end."""
-    return {signal.SIGTERM, signal.SIGHUP} if hasattr(signal, "SIGHUP") else {signal.SIGTERM}
-
-
-#: In a worker: the task, the data that its calls share, and what watches the parent.
+#: In a worker: the task, and the data that its calls share.
 _job: list[Any] = []
 
 
-class _Watch:
-    """The worker's end of a pipe to its parent. To unpickle it starts the thread that watches the pipe."""
-
-    def __init__(self, watched: Connection) -> None:
-        self.watched = watched
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state)
-        threading.Thread(target=self._end_with_parent, daemon=True).start()
-
-    def _end_with_parent(self) -> None:
-        """Exit when the other end of the pipe is closed, or its process ends."""
-        self.watched.poll(None)
-        os._exit(0)
-
-
-def _begin(watch: _Watch, task: Task[Any], shared: Any) -> None:
-    _job[:] = [task, shared, watch]
-    if hasattr(signal, "pthread_sigmask"):
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, _list_requests())
+def _begin(watched: Connection, job: bytes) -> None:
+    threading.Thread(target=_end_with_parent, args=(watched,), daemon=True).start()
+    _job[:] = pickle.loads(job)  # noqa: S301 - the parent's
+    if _HAS_MASKS:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, _REQUESTS)
     # Exclude the objects loaded so far from garbage collection.
     gc.freeze()
 
 
+def _end_with_parent(watched: Connection) -> None:
+    """Exit when the other end of a pipe is closed, or its process ends."""
+    watched.poll(None)
+    os._exit(0)
+
+
 def _work(start: int, stop: int) -> tuple[list[Any], float]:
-    task, shared, _ = _job
+    task, shared = _job
     began = time.perf_counter()
     results = task(shared, start, stop)
     return results, time.perf_counter() - began
