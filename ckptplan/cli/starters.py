@@ -177,8 +177,8 @@ def _write_network(
     format_: options.FormatName,
 ) -> None:
     """Write the workload of a kind of network and show it. Raises InputError."""
+    from ckptplan.cost.roofline import make_workload
     from ckptplan.model.network import Network
-    from ckptplan.planning.starters import make_workload
     from ckptplan.report.inputs import view_workload
     from ckptplan.storage.files import write_text
     from ckptplan.storage.toml_files import commented_workload, load_profile

@@ -1,4 +1,4 @@
-"""Estimates the step times of a machine that nobody measured, by its roofline.
+"""Estimates the step times of a machine that nobody measured, by its roofline, also of a new workload.
 
 A step takes at least the longer of two times: its operations at the peak rate of the machine, and the bytes
 that it moves at the peak rate of local memory. Starting its kernels comes on top (Williams, Waterman and
@@ -8,14 +8,16 @@ reach a share of that, the efficiency, which a calibration on any machine finds;
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from ckptplan.errors import InputError
 from ckptplan.model.checked import MAX_SECONDS
-from ckptplan.model.network import Operations
+from ckptplan.model.network import Network, Operations
 from ckptplan.model.profile import HardwareProfile
 from ckptplan.model.workload import ACTION_TIMES, TIMES, Basis, Workload
 from ckptplan.units import format_seconds, format_share
+from ckptplan.wording import Argument, Phrase
 
 #: The efficiency that is assumed where none was found, and the factor within which it is taken to be known.
 #: A third, between one (nothing is quicker than the roofline) and a ninth.
@@ -24,6 +26,10 @@ _ASSUMED, _ASSUMED_SPREAD = 1 / 3, 3.0
 _CARRIED_SPREAD = 2.0
 #: The least time of a step that a workload can have, seconds.
 _LEAST = 1e-18
+#: In a workload to start from: a time that is not given -> how many times a given ``forward_seconds`` it is.
+_RATIOS = {"backward_seconds": 2.0, "recompute_seconds": 1.0, "record_overhead_seconds": 0.0}
+#: What stands there in place of the machine until the times are estimated.
+_NO_MACHINE = "no machine"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -142,3 +148,104 @@ def _explain(name: str, seconds: float, efficiency: Efficiency, profile: Hardwar
         low=low,
         high=high,
     )
+
+
+def make_workload(
+    network: Network,
+    *,
+    name: str,
+    steps: int,
+    profile: HardwareProfile,
+    times: Mapping[str, float] | None = None,
+) -> Workload:
+    """Return a workload of a network, with sizes per unit of a profile.
+
+    Arguments:
+        network: the network, with a kind.
+        name: the name of the workload.
+        steps: T of the workload.
+        profile: the machine whose units the network is spread over, and for which times are estimated.
+        times: step times in seconds by field, at least ``forward_seconds``; without them, all are estimated.
+
+    Raises InputError, also if the profile lacks a number for the estimate.
+    """
+    sizes = network.sizes(units=profile.units)
+    bare = Workload(
+        name=name,
+        description=describe_network(network),
+        steps=steps,
+        units=profile.units,
+        network=network,
+        state_bytes=sizes["state_bytes"],
+        tape_bytes=sizes["tape_bytes"],
+        forward_seconds=1.0,
+        backward_seconds=2.0,
+        recompute_seconds=1.0,
+        timed_on=_NO_MACHINE,
+    )
+    seconds, basis = _read_times(times) if times else _estimate_starters(bare, profile)
+    return bare.retimed(seconds, basis=basis, timed_on=profile.name)
+
+
+def describe_network(network: Network) -> str:
+    """Return 'LSTM, 3 layers, 1,536 neurons, batch 64, float32'."""
+    kind = {None: "the paper's network", "convlstm": "ConvLSTM"}.get(network.kind, str(network.kind).upper())
+    what = "channels" if network.kind == "convlstm" else "neurons"
+    image = f" of {network.height} x {network.width}" if network.height else ""
+    layers = "1 layer" if network.layers == 1 else f"{network.layers} layers"
+    return f"{kind}, {layers}, {network.neurons:,} {what}{image}, batch {network.batch}, {network.dtype}"
+
+
+def _read_times(times: Mapping[str, float]) -> tuple[dict[str, float], dict[str, Basis]]:
+    """Return the times that are given, and those that follow from a forward step. Raises InputError."""
+    if "forward_seconds" not in times:
+        raise InputError(
+            "is missing, and the other times are for the same machine",
+            field="forward_seconds",
+            accepted="a time above 0 s, from which those that are not given follow",
+        )
+    forward = times["forward_seconds"]
+    follow = {"forward_seconds": forward} | {field: ratio * forward for field, ratio in _RATIOS.items()}
+    basis = {
+        field: Basis(kind="assumed", why="given" if field in times else f"{_RATIOS[field]:g} x forward_seconds")
+        for field in follow
+    }
+    return {field: times.get(field, seconds) for field, seconds in follow.items()}, basis
+
+
+def _estimate_starters(
+    workload: Workload, profile: HardwareProfile
+) -> tuple[dict[str, float], dict[str, Basis]]:
+    """Return the estimated times of a workload, rounded. Raises InputError if a number is missing."""
+    missing = find_missing(workload, profile)
+    if missing:
+        names = ", ".join(name.removeprefix("profile.") for name in missing)
+        raise InputError(
+            f"{profile.name} has no {names}, which a profile may leave out, but which step times are estimated "
+            "from",
+            field="profile",
+            value=profile.name,
+            accepted=Phrase("a profile with these fields, or times of your own: ", Argument("forward_seconds")),
+        )
+    timed = estimate_times(workload, profile)
+    fields = ("forward_seconds", "backward_seconds", "recompute_seconds")
+    # More digits would pretend that an estimate is known well.
+    seconds = {field: _round(getattr(timed, field)) for field in fields}
+    ends = {
+        field: (_round(one / _ASSUMED_SPREAD), _round(one * _ASSUMED_SPREAD)) for field, one in seconds.items()
+    }
+    basis = {
+        field: Basis(
+            kind="estimated",
+            why=f"between {format_seconds(low)} and {format_seconds(high)}, by the roofline of {profile.name}, "
+            "a third of which is assumed to be reached; calibrate to replace it",
+            low=low,
+            high=high,
+        )
+        for field, (low, high) in ends.items()
+    }
+    return seconds, basis
+
+
+def _round(seconds: float) -> float:
+    return float(f"{seconds:.3g}")

@@ -32,13 +32,10 @@ def collect_basis(
     entries = [
         *_list_profile(profile, goal, own_budget=own_budget, peaks=workload.is_estimated),
         *_list_workload(workload),
-        *_list_match(workload, profile),
-        *_list_model(profile),
+        *_list_assumptions(workload, profile),
     ]
-    order = ("assumed", "estimated")
-    return tuple(
-        sorted(entries, key=lambda entry: order.index(entry.kind) if entry.kind in order else len(order))
-    )
+    first = {"assumed": 0, "estimated": 1}
+    return tuple(sorted(entries, key=lambda entry: first.get(entry.kind, len(first))))
 
 
 def find_unsourced(entries: Iterable[BasisEntry]) -> list[BasisEntry]:
@@ -55,7 +52,7 @@ def _list_profile(
     profile: HardwareProfile, goal: Goal, *, own_budget: bool, peaks: bool
 ) -> Iterator[BasisEntry]:
     """Yield the numbers of a profile that predictions use; ``peaks`` if times were estimated from them."""
-    overridden = _find_overridden(profile, goal)
+    overrides = _list_overrides(profile, goal)
     for field in NUMBERS:
         source = profile.sources.get(field)
         name = f"profile.{field}"
@@ -63,11 +60,11 @@ def _list_profile(
             yield BasisEntry(
                 field=name, kind="derived", text="the budget is this plan's own peak: it is a point of a front"
             )
-        elif field == "headroom" and (own_budget or ("local_bytes" in overridden and not goal.headroom)):
+        elif field == "headroom" and (own_budget or ("local_bytes" in overrides and not goal.headroom)):
             # A budget that was named, or that is the plan's own, has none.
             continue
-        elif field in overridden:
-            yield BasisEntry(field=name, kind="stated", text=_describe_override(field, goal))
+        elif field in overrides:
+            yield BasisEntry(field=name, kind="stated", text=overrides[field])
         elif field in _NOT_ESTIMATED or (field in PEAKS and not peaks):
             continue
         elif source is None:
@@ -81,20 +78,17 @@ def _list_profile(
             yield BasisEntry(field=name, kind=_KINDS.get(source.grade, "sourced"), text=f"{text}{note}")
 
 
-def _find_overridden(profile: HardwareProfile, goal: Goal) -> set[str]:
-    """Return the numbers of a profile that the caller replaced."""
-    overridden = {"remote_bytes"} if goal.remote_bytes != profile.remote_bytes else set()
-    if goal.headroom != profile.headroom:
-        overridden.add("headroom")
+def _list_overrides(profile: HardwareProfile, goal: Goal) -> dict[str, str]:
+    """Return the numbers of a profile that the caller replaced, and what is said of each."""
+    overrides = {}
+    if goal.remote_bytes != profile.remote_bytes:
+        overrides["remote_bytes"] = "budget set by the caller"
     if goal.local_bytes != rest_of(profile.local_bytes, goal.headroom):
-        overridden |= {"local_bytes", "headroom"}
-    return overridden
-
-
-def _describe_override(field: str, goal: Goal) -> str:
-    if field != "headroom":
-        return "budget set by the caller"
-    return f"{format_share(goal.headroom)} of local memory left free, set by the caller"
+        overrides["local_bytes"] = "budget set by the caller"
+    if goal.headroom != profile.headroom or "local_bytes" in overrides:
+        share = format_share(goal.headroom)
+        overrides["headroom"] = f"{share} of local memory left free, set by the caller"
+    return overrides
 
 
 def _list_workload(workload: Workload) -> Iterator[BasisEntry]:
@@ -133,7 +127,8 @@ def _is_given(model: HardwareProfile | Workload, field: str) -> bool:
     return bool(getattr(model, field) != type(model).model_fields[field].default)
 
 
-def _list_match(workload: Workload, profile: HardwareProfile) -> Iterator[BasisEntry]:
+def _list_assumptions(workload: Workload, profile: HardwareProfile) -> Iterator[BasisEntry]:
+    """Yield what is assumed of a workload on a profile, and by the model."""
     if workload.timed_on is not None and workload.timed_on != profile.name:
         given = (*TIMES, *(name for name in ACTION_TIMES if getattr(workload, name)))
         yield BasisEntry(
@@ -153,9 +148,6 @@ def _list_match(workload: Workload, profile: HardwareProfile) -> Iterator[BasisE
             kind="assumed",
             text=f"bytes per unit rescaled from {workload.units:,} to {profile.units:,} units, spread evenly",
         )
-
-
-def _list_model(profile: HardwareProfile) -> Iterator[BasisEntry]:
     if profile.overlaps_compute:
         yield BasisEntry(
             field="model.transfers",

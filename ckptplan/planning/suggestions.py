@@ -47,15 +47,10 @@ def add_suggestions(infeasible: Infeasible, *, request: Request) -> Infeasible:
     """Return the same error with up to four single changes, each verified to fit."""
     whole = request.question()
     remedies = _Remedies(infeasible=infeasible, request=request, whole=whole, question=whole.for_closed_forms())
-    return Infeasible(
-        binding=infeasible.binding,
-        need=infeasible.need,
-        have=infeasible.have,
-        subject=infeasible.subject,
-        headroom=infeasible.headroom,
-        suggestions=_choose(remedies.find(), most=remedies.most_overhead),
-        stays=_list_stays(request.case) if infeasible.binding == "local_bytes" else None,
-    )
+    infeasible.suggestions = tuple(_choose(remedies.find(), most=remedies.most_overhead))
+    if infeasible.binding == "local_bytes":
+        infeasible.stays = _list_stays(request.case)
+    return infeasible
 
 
 def _choose(found: Iterable[Suggestion], *, most: float) -> list[Suggestion]:
