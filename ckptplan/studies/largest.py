@@ -148,7 +148,9 @@ class ReachSearch(ABC):
         proved = self.find(most)
         self.progress.report_share(_FOUND, next_share=1.0)
         value = self.best[0] if self.best else 0
-        missing = self._explain(value + 1) if value < most else None
+        missing = None
+        if value < most:
+            missing = find_reason(self._ask(value + 1), subject=f"{self.strategy.name} does not fit")
         return Reach(
             strategy=self.strategy.name,
             value=value,
@@ -189,9 +191,6 @@ class ReachSearch(ABC):
 
     def _ask(self, value: int) -> Question:
         return self._resize(value).question().for_strategy(self.strategy)
-
-    def _explain(self, value: int) -> Infeasible:
-        return find_reason(self._ask(value), subject=f"{self.strategy.name} does not fit")
 
     def _count_most(self) -> int:
         """Return the largest value whose bytes can be counted exactly."""

@@ -11,9 +11,9 @@ independently, uniformly in the logarithm, between its value over (1 + share) an
 from __future__ import annotations
 
 import math
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from typing import Any, Unpack
 
@@ -108,8 +108,6 @@ class FixedPlan:
 SAMPLES, SEED = 300, 20241216
 #: A strategy must be faster by more than this share to count as faster, whatever the resolution.
 _TIE = 1e-9
-#: So many plans that were the fastest in some sample are tried in the next ones.
-_MOST_TRIED = 16
 #: The times that are single numbers of the step costs.
 _TIMES = (
     "forward_seconds",
@@ -164,23 +162,24 @@ def compute_error_bars(
     """
     contenders = question.replace(strategies=_select_contenders(question, share))
     closest = 1 - max(question.resolution, _TIE)
-    # The last plans that were the fastest, and the last of the plan's own strategy: they shorten searches.
-    known = deque([kept], maxlen=_MOST_TRIED)
-    own = deque([kept], maxlen=_MOST_TRIED)
     ours, best = np.empty(samples), np.empty(samples)
     better: Counter[str] = Counter()
     varied = _vary_times(question.costs, profile, share=share, samples=samples, seed=seed)
     for sample, costs in enumerate(varied):
         on_sample(sample)
         asked = contenders.replace(costs=costs)
-        ours[sample] = kept.seconds(costs)
-        strategy, best[sample] = _find_quickest(asked, known, kept.model)
+        ours[sample] = best[sample] = kept.seconds(costs)
+        faster = asked.faster_than(ours[sample] * (1 - SUM_ROUNDING))
+        if faster is None:
+            continue
+        best[sample] = replace(kept, answer=faster).seconds(costs)
         # The search attributes a tie to one strategy, so the plan's own strategy is searched separately.
-        if strategy is not kept.strategy:
-            _, alone = _find_quickest(asked.for_strategy(kept.strategy), own, kept.model)
+        if faster.strategy is not kept.strategy:
+            own = asked.for_strategy(kept.strategy).faster_than(ours[sample] * (1 - SUM_ROUNDING))
+            alone = ours[sample] if own is None else replace(kept, answer=own).seconds(costs)
             if alone * closest > best[sample]:
-                chosen = asked.best(enough=float(best[sample]) * (1 + _TIE))
-                better[strategy.name if chosen is None else chosen.strategy.name] += 1
+                chosen = asked.best(enough=float(best[sample]) * (1 + _TIE)) or faster
+                better[chosen.strategy.name] += 1
     return ErrorBars(
         share=share,
         samples=samples,
@@ -191,16 +190,6 @@ def compute_error_bars(
         better={name: count / samples for name, count in better.most_common()},
         regret=max(0.0, float(np.quantile(ours / best - 1, 0.95))),
     )
-
-
-def _find_quickest(question: Question, known: deque[FixedPlan], model: Model) -> tuple[Strategy, float]:
-    """Return the fastest strategy and its seconds, and add its plan to the known ones if they are slower."""
-    seconds, plan = min(((plan.seconds(question.costs), plan) for plan in known), key=lambda pair: pair[0])
-    answer = question.faster_than(seconds * (1 - SUM_ROUNDING))
-    if answer is None:
-        return plan.strategy, seconds
-    known.append(FixedPlan(answer=answer, model=model))
-    return answer.strategy, known[-1].seconds(question.costs)
 
 
 def _select_contenders(question: Question, share: float) -> tuple[str, ...]:
@@ -497,7 +486,7 @@ class _Study:
         if answer is not None:
             names = (one.strategy for one in (near, *others) if one.strategy is not None)
             answer = _stay_with(names, answer, question)
-        plan = None if answer is None else FixedPlan(answer=answer, model=self.goal.model)
+        plan = None if answer is None else replace(self.kept, answer=answer)
         return _Scanned(factor=factor, plan=plan)
 
     def _bisect(self, axis: Axis, near: _Scanned, far: _Scanned) -> Iterator[BreakEven]:
