@@ -6,9 +6,10 @@ Closed forms are traced completely, then those that are solved.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
+from itertools import chain
 from typing import Unpack, overload
 
 import numpy as np
@@ -132,15 +133,13 @@ def _trace_solved(strategy: Solved, question: Question, sources: Sequence[Strate
     merged, origins = merge_fronts(one.front for one in together)
     columns = [
         adopt_columns(one.front.parameters, count=len(one.front), costs=question.costs)
-        if isinstance(one.strategy, ClosedForm)
+        if one.strategy.is_closed_form
         else one.front.parameters
         for one in together
     ]
     front = dataclasses.replace(
         merged,
-        parameters={
-            name: _pick_column([one[name] for one in columns], origins) for name in strategy.parameter_names
-        },
+        parameters=_pick_columns(columns, origins, names=strategy.parameter_names),
         resolution=max(one.front.resolution for one in together),
     )
     answer = partial(
@@ -154,15 +153,16 @@ def _trace_solved(strategy: Solved, question: Question, sources: Sequence[Strate
     return dataclasses.replace(own, front=front, answer=answer)
 
 
-def _pick_column(columns: Sequence[Integers], origins: Integers) -> Integers:
-    """Return the entry of each point from the column of its source.
+def _pick_columns(sources: Sequence[Columns], origins: Integers, *, names: Iterable[str]) -> Columns:
+    """Return the parameters of points from the columns of their sources, 0 where a source lacks one.
 
     ``origins`` has shape (2, n): the index of the source of each point, and of the point in it.
     """
-    picked: Integers = origins[1].copy()
-    for place, column in enumerate(columns):
+    picked = {name: np.zeros(len(origins[0]), dtype=np.int64) for name in names}
+    for place, columns in enumerate(sources):
         chosen = origins[0] == place
-        picked[chosen] = column[origins[1][chosen]]
+        for name in picked.keys() & columns.keys():
+            picked[name][chosen] = columns[name][origins[1][chosen]]
     return picked
 
 
@@ -358,13 +358,8 @@ class ParetoFront(Displayed, Sequence[Plan]):
     @property
     def parameters(self) -> Mapping[str, Integers]:
         """Parameter name -> column of shape (n,), 0 where a point's strategy lacks the parameter."""
-        names = dict.fromkeys(name for one in self._fronts for name in one.front.parameters)
-        columns = {name: np.zeros(len(self), dtype=np.int64) for name in names}
-        for place, one in enumerate(self._fronts):
-            chosen = self._origins[0] == place
-            for name, column in one.front.parameters.items():
-                columns[name][chosen] = column[self._origins[1][chosen]]
-        return columns
+        sources = [one.front.parameters for one in self._fronts]
+        return _pick_columns(sources, self._origins, names=dict.fromkeys(chain.from_iterable(sources)))
 
     @cached_property
     def by_strategy(self) -> Mapping[str, ParetoFront]:

@@ -68,11 +68,11 @@ class FixedPlan:
     def at(self, costs: StepCosts, budget: Budget) -> tuple[float, bool]:
         """Return the seconds at other costs, and whether the plan keeps the budgets there."""
         cost = self.answer.cost(costs, self.model)
-        local = self._local_peak_bytes(costs, int(cost.local_peak_bytes[0]))
-        fits = (budget.local_bytes is None or local <= budget.local_bytes) and (
-            budget.remote_bytes is None or int(cost.remote_peak_bytes[0]) <= budget.remote_bytes
-        )
-        return float(cost.seconds[0]), fits
+        if self._outgrows(costs):
+            # Freed checkpoints do not make enough room, and the closed form is too low.
+            actions = self.strategy.actions(self.answer.parameters, steps=costs.steps)
+            cost = replace(cost, local_peak_bytes=np.array([play(actions, costs=costs).local_peak_bytes]))
+        return float(cost.seconds[0]), bool(cost.within(budget)[0])
 
     def attainable_seconds(self, costs: StepCosts, budget: Budget) -> float | None:
         """Return the seconds at other costs if this setting fits and the search there includes it, else None.
@@ -90,19 +90,13 @@ class FixedPlan:
         seconds, fits = self.at(costs, budget)
         return seconds if fits else None
 
-    def _local_peak_bytes(self, costs: StepCosts, counted: int) -> int:
-        """Return the local peak, by simulation if chunks grow faster than the sizes allow.
-
-        Then freed checkpoints do not make enough room, and the closed form is too low.
-        """
+    def _outgrows(self, costs: StepCosts) -> bool:
+        """Return whether the chunks of a closed form grow faster than the sizes allow."""
         sizes: Mapping[str, int] = self.answer.parameters
         if not self.strategy.is_closed_form or "state_units" not in sizes:
-            return counted
-        growth = Fraction(sizes["state_units"], sizes["tape_units"])
-        if growth <= Fraction(costs.state_bytes, costs.tape_bytes):
-            return counted
-        actions = self.strategy.actions(self.answer.parameters, steps=costs.steps)
-        return play(actions, costs=costs).local_peak_bytes
+            return False
+        allowed = Fraction(costs.state_bytes, costs.tape_bytes)
+        return Fraction(sizes["state_units"], sizes["tape_units"]) > allowed
 
 
 SAMPLES, SEED = 300, 20241216
