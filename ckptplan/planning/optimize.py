@@ -1,4 +1,7 @@
-"""Implements ``optimize``, which returns the best plan, and ``compare``, which plans every strategy."""
+"""Implements ``optimize``, which returns the best plan, and ``compare``, which plans every strategy.
+
+Rows of tables have the columns of a plan, or of the reason why there is none.
+"""
 
 from __future__ import annotations
 
@@ -15,11 +18,13 @@ from ckptplan.model.prediction import BasisEntry
 from ckptplan.model.profile import HardwareProfile
 from ckptplan.model.progress import Progress
 from ckptplan.model.workload import Calibration, Workload
-from ckptplan.planning.request import RESOLUTION, Request, Wishes
+from ckptplan.planning.request import RESOLUTION, Request, Wishes, derive_bound
 from ckptplan.planning.suggestions import explain_infeasible
 from ckptplan.search.infeasibility import find_reason
 from ckptplan.search.question import Question
+from ckptplan.storage.tables import Columns, Row
 from ckptplan.strategies.answer import Answer
+from ckptplan.strategies.registry import all_parameters
 from ckptplan.units import format_share
 
 
@@ -196,3 +201,75 @@ def _explain_choice(
     else:
         teller = f"the calibration (known within {format_share(calibration.uncertainty)}) cannot tell"
     return f"{better.strategy.name} is predicted {share} quicker, which {teller}; the simpler plan was taken"
+
+
+#: Columns of the job.
+JOB_COLUMNS: Columns = {"workload": "text", "profile": "text", "steps": "whole"}
+#: Columns of the prediction that every plan has.
+_PREDICTED_COLUMNS: Columns = {
+    "seconds": "number",
+    "overhead": "number",
+    "local_peak_bytes": "whole",
+    "remote_peak_bytes": "whole",
+    "recomputed_steps": "whole",
+    "remote_writes": "whole",
+    "remote_reads": "whole",
+    "messages": "whole",
+}
+#: Further columns that some plans have.
+DETAIL_COLUMNS: Columns = {
+    "regular": "truth",
+    "least_seconds": "number",
+    "gap": "number",
+    "paper_seconds": "number",
+    "paper_overhead": "number",
+    "paper_local_peak_bytes": "whole",
+}
+#: Columns of the reason why there is no plan.
+REASON_COLUMNS: Columns = {"fits": "truth", "binding": "text", "need": "number", "have": "number"}
+
+
+def parameter_columns() -> Columns:
+    """Return a column for each parameter of any strategy, so that the columns do not depend on the plan."""
+    return dict.fromkeys(all_parameters(), "whole")
+
+
+def cost_columns() -> Columns:
+    """Return the columns of an existing plan: strategy, parameters and costs."""
+    return {"strategy": "text", **parameter_columns(), **_PREDICTED_COLUMNS}
+
+
+def plan_columns() -> Columns:
+    """Return the columns of the answer to a question: a plan, or why there is none."""
+    return {**cost_columns(), **DETAIL_COLUMNS, **REASON_COLUMNS}
+
+
+def make_answer_row(question: Question) -> Row:
+    """Return the row of the best plan, or of the reason why nothing fits."""
+    if all(strategy.is_closed_form for strategy in question.strategies):
+        best = question.best()
+        answers = [] if best is None else [best]
+    else:
+        # A bound that any strategy proves also holds for the best plan.
+        answers = question.rank_until_settled()
+    if not answers:
+        reason = find_reason(question, subject="nothing fits")
+        return {
+            "fits": False,
+            "binding": reason.binding,
+            "need": float(reason.need),
+            "have": float(reason.have),
+        }
+    predicted = answers[0].predicted(question.costs)
+    bound = derive_bound(list_proofs(answers, question), predicted.seconds)
+    paper = dict(predicted.paper or {})
+    return {
+        "strategy": answers[0].strategy.name,
+        **answers[0].parameters,
+        **{name: predicted[name] for name in _PREDICTED_COLUMNS},
+        "regular": answers[0].regular,
+        "least_seconds": None if bound is None else bound.least_seconds,
+        "gap": None if bound is None else bound.gap,
+        **{f"paper_{name}": paper.get(name) for name in ("seconds", "overhead", "local_peak_bytes")},
+        "fits": True,
+    }

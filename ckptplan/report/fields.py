@@ -14,11 +14,11 @@ from ckptplan.model.budget import find_memory
 from ckptplan.model.plan import Plan
 from ckptplan.model.profile import HardwareProfile
 from ckptplan.model.workload import Workload
+from ckptplan.planning.optimize import DETAIL_COLUMNS, JOB_COLUMNS, cost_columns
 from ckptplan.report.blocks import Cell, Field, Paragraph
 from ckptplan.storage.plans import plan_document
 from ckptplan.storage.tables import Columns
 from ckptplan.strategies.registry import all_parameters
-from ckptplan.studies.sweep import DETAIL_COLUMNS, JOB_COLUMNS, cost_columns
 from ckptplan.units import (
     format_bytes,
     format_count,

@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 from ckptplan.model.plan import Plan
 from ckptplan.model.prediction import BasisEntry
+from ckptplan.planning.optimize import JOB_COLUMNS, parameter_columns
 from ckptplan.report.blocks import Block, Cell, Field, Paragraph, Table
 from ckptplan.report.fields import (
     LOCAL,
@@ -36,7 +37,6 @@ from ckptplan.report.infeasible import format_infeasible
 from ckptplan.storage.tables import Blocks, Columns
 from ckptplan.strategies.registry import all_parameters
 from ckptplan.studies.pareto import MOST_EXACT, ParetoFront
-from ckptplan.studies.sweep import JOB_COLUMNS, parameter_columns
 from ckptplan.units import format_bytes, format_count, format_share
 from ckptplan.wording import Argument
 

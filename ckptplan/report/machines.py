@@ -9,13 +9,13 @@ from typing import Any
 
 from ckptplan.errors import Infeasible
 from ckptplan.model.prediction import BasisEntry
+from ckptplan.planning.optimize import DETAIL_COLUMNS, JOB_COLUMNS, REASON_COLUMNS, cost_columns
 from ckptplan.report.blocks import Block, Cell, Field, Heading, Paragraph, Record, Table, make_facts, make_faint
 from ckptplan.report.fields import LOCAL, OVER_BASE, make_result_document, make_result_row, name_plan
 from ckptplan.report.formats import View
 from ckptplan.report.infeasible import format_verdict
 from ckptplan.storage.tables import Columns, Rows
 from ckptplan.studies.machines import Machine, MachineComparison
-from ckptplan.studies.sweep import DETAIL_COLUMNS, JOB_COLUMNS, REASON_COLUMNS, cost_columns
 from ckptplan.units import format_count, format_duration, format_percent
 from ckptplan.wording import Argument
 

@@ -10,6 +10,7 @@ from ckptplan.cost.case import Case
 from ckptplan.errors import Infeasible
 from ckptplan.model.plan import Plan
 from ckptplan.model.prediction import BasisEntry
+from ckptplan.planning.optimize import DETAIL_COLUMNS, JOB_COLUMNS, REASON_COLUMNS, cost_columns
 from ckptplan.planning.playback import group_same_schedules, list_same_schedules
 from ckptplan.report.blocks import Block, Cell, Field, Paragraph, Record, Table, make_facts, make_faint
 from ckptplan.report.fields import (
@@ -39,7 +40,6 @@ from ckptplan.report.infeasible import format_verdict
 from ckptplan.storage.plans import plan_document
 from ckptplan.storage.tables import Rows
 from ckptplan.strategies.registry import strategy_of
-from ckptplan.studies.sweep import DETAIL_COLUMNS, JOB_COLUMNS, REASON_COLUMNS, cost_columns
 from ckptplan.units import format_bytes, format_count, format_percent, format_seconds
 
 Results: TypeAlias = Mapping[str, Plan | Infeasible]

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ckptplan.model.prediction import BasisEntry
+from ckptplan.planning.optimize import parameter_columns
 from ckptplan.report.basis import list_basis
 from ckptplan.report.blocks import Block, Cell, Field, Heading, Paragraph, Record, Table, make_facts, make_faint
 from ckptplan.report.fields import format_cells, identify_job, list_budget, make_title
@@ -15,7 +16,6 @@ from ckptplan.report.formats import View
 from ckptplan.storage.tables import Columns, Row, Rows
 from ckptplan.studies.axes import Axis, Value
 from ckptplan.studies.sensitivity import FACTORS, Best, BreakEven, ErrorBars, Influence, Replanned, Sensitivity
-from ckptplan.studies.sweep import parameter_columns
 from ckptplan.units import format_percent, format_seconds
 from ckptplan.wording import Argument
 

@@ -13,94 +13,20 @@ from ckptplan.model.checked import digest
 from ckptplan.model.goal import Goal
 from ckptplan.model.profile import HardwareProfile
 from ckptplan.model.workload import Workload
-from ckptplan.planning.optimize import list_proofs
+from ckptplan.planning.optimize import make_answer_row, plan_columns
 from ckptplan.planning.request import (
     MEMORY_WISHES,
     Wishes,
     ask_within_memory,
     check_kind,
-    derive_bound,
     make_goal_within_memory,
     replace_memory,
 )
-from ckptplan.search.infeasibility import find_reason
 from ckptplan.search.question import Question
 from ckptplan.storage.tables import Columns, Row, Type
-from ckptplan.strategies.registry import all_parameters
 from ckptplan.studies.axes import MOST_POINTS, Grid, Value, make_grid
+from ckptplan.studies.workers import count_cores, map_in_order
 from ckptplan.version import __version__
-
-#: Columns of the job.
-JOB_COLUMNS: Columns = {"workload": "text", "profile": "text", "steps": "whole"}
-#: Columns of the prediction that every plan has.
-_PREDICTED_COLUMNS: Columns = {
-    "seconds": "number",
-    "overhead": "number",
-    "local_peak_bytes": "whole",
-    "remote_peak_bytes": "whole",
-    "recomputed_steps": "whole",
-    "remote_writes": "whole",
-    "remote_reads": "whole",
-    "messages": "whole",
-}
-#: Further columns that some plans have.
-DETAIL_COLUMNS: Columns = {
-    "regular": "truth",
-    "least_seconds": "number",
-    "gap": "number",
-    "paper_seconds": "number",
-    "paper_overhead": "number",
-    "paper_local_peak_bytes": "whole",
-}
-#: Columns of the reason why there is no plan.
-REASON_COLUMNS: Columns = {"fits": "truth", "binding": "text", "need": "number", "have": "number"}
-
-
-def parameter_columns() -> Columns:
-    """Return a column for each parameter of any strategy, so that the columns do not depend on the plan."""
-    return dict.fromkeys(all_parameters(), "whole")
-
-
-def cost_columns() -> Columns:
-    """Return the columns of an existing plan: strategy, parameters and costs."""
-    return {"strategy": "text", **parameter_columns(), **_PREDICTED_COLUMNS}
-
-
-def plan_columns() -> Columns:
-    """Return the columns of the answer to a question: a plan, or why there is none."""
-    return {**cost_columns(), **DETAIL_COLUMNS, **REASON_COLUMNS}
-
-
-def _make_plan_row(question: Question) -> Row:
-    """Return the row of the best plan, or of the reason why nothing fits."""
-    if all(strategy.is_closed_form for strategy in question.strategies):
-        best = question.best()
-        answers = [] if best is None else [best]
-    else:
-        # A bound that any strategy proves also holds for the best plan.
-        answers = question.rank_until_settled()
-    if not answers:
-        reason = find_reason(question, subject="nothing fits")
-        return {
-            "fits": False,
-            "binding": reason.binding,
-            "need": float(reason.need),
-            "have": float(reason.have),
-        }
-    predicted = answers[0].predicted(question.costs)
-    bound = derive_bound(list_proofs(answers, question), predicted.seconds)
-    paper = dict(predicted.paper or {})
-    return {
-        "strategy": answers[0].strategy.name,
-        **answers[0].parameters,
-        **{name: predicted[name] for name in _PREDICTED_COLUMNS},
-        "regular": answers[0].regular,
-        "least_seconds": None if bound is None else bound.least_seconds,
-        "gap": None if bound is None else bound.gap,
-        **{f"paper_{name}": paper.get(name) for name in ("seconds", "overhead", "local_peak_bytes")},
-        "fits": True,
-    }
-
 
 #: How many values of each axis, and corners of the grid, are checked before a sweep begins.
 _MOST_CHECKED, _MOST_CORNERS = 1000, 4096
@@ -188,7 +114,7 @@ class Sweep:
         """Return one row: the best plan of the point, or why nothing fits."""
         question = self.question(index)
         head = {**self.head(index, identity=identity), "steps": question.costs.steps}
-        return {**dict.fromkeys(self.columns), **head, **_make_plan_row(question)}
+        return {**dict.fromkeys(self.columns), **head, **make_answer_row(question)}
 
     def check(self) -> None:
         """Raise InputError if a value, or the combination at a corner of the grid, is not accepted."""
@@ -273,9 +199,6 @@ def _check_budgets(grid: Grid, wishes: Wishes) -> None:
 
 def iterate_rows(sweep: Sweep, *, start: int = 0, jobs: int | None = 1) -> Iterator[list[Row]]:
     """Yield lists of rows in grid order, from number ``start``; ``jobs`` None uses all cores."""
-    # Reports need the columns above, and no processes.
-    from ckptplan.studies.workers import count_cores, map_in_order
-
     cores = count_cores() if jobs is None else jobs
     return map_in_order(_make_rows, (sweep, sweep.identity), start=start, stop=len(sweep), jobs=cores)
 
