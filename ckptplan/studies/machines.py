@@ -143,7 +143,9 @@ def compare_machines(
     Raises InputError.
     """
     machines = tuple(profiles)
-    named = _read_prices(prices, [profile.name for profile in machines])
+    names = [profile.name for profile in machines]
+    _check_names(names)
+    named = _read_prices(prices, names)
     whole: object = batches
     if isinstance(whole, bool) or not isinstance(whole, int) or whole < 1:
         raise _refuse("batches", batches, "is out of range", accepted="a whole number from 1")
@@ -196,8 +198,7 @@ def _refuse(field: str, value: object, fault: str, *, accepted: str) -> InputErr
     return InputError(f"{quote_value(value)} {fault}", field=field, value=value, accepted=accepted)
 
 
-def _read_prices(prices: Mapping[str, float] | float | None, names: list[str]) -> dict[str, float]:
-    """Return the prices that the caller gave, by the name of the machine. Raises InputError."""
+def _check_names(names: list[str]) -> None:
     if not names:
         raise InputError("names no machine", field="profiles", accepted="at least one hardware profile")
     twice = next((name for name in names if names.count(name) > 1), None)
@@ -205,6 +206,10 @@ def _read_prices(prices: Mapping[str, float] | float | None, names: list[str]) -
         raise InputError(
             f"two machines are called {twice!r}", field="profiles", value=twice, accepted="one of each"
         )
+
+
+def _read_prices(prices: Mapping[str, float] | float | None, names: list[str]) -> dict[str, float]:
+    """Return the prices that the caller gave, by the name of the machine. Raises InputError."""
     if prices is None:
         return {}
     named: dict[str, Any] = dict(prices) if isinstance(prices, Mapping) else dict.fromkeys(names, prices)
