@@ -1,5 +1,7 @@
 """The use cases, on the built-in workload and profile, and what they must reproduce of the paper."""
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -576,3 +578,19 @@ def test_nothing_is_solved_where_plain_backpropagation_fits(monkeypatch: pytest.
     assert plan.strategy == "base"
     assert plan.bound is not None
     assert plan.bound.gap == 0
+
+
+@pytest.mark.parametrize(
+    ("use", "wish", "error"),
+    [
+        (ckptplan.optimize, {"objektive": "time"}, InputError),
+        (ckptplan.pareto, {"model": "paper"}, TypeError),
+        (ckptplan.sensitivity, {"max_overhead": 0.1}, TypeError),
+        (partial(ckptplan.largest, "T"), {"objective": "memory"}, TypeError),
+    ],
+)
+def test_keyword_arguments_that_a_use_case_does_not_take_are_refused(
+    use: Callable[..., object], wish: dict[str, Any], error: type[Exception]
+) -> None:
+    with pytest.raises(error, match=next(iter(wish))):
+        use(SNN, MK2, **wish)
