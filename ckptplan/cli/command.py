@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any, Self, get_type_hints
 
 import typer
-from pydantic import ValidationError
 from typer.core import TyperCommand, TyperGroup
 
 from ckptplan.errors import InputError, quote_value
@@ -84,10 +83,9 @@ class Command(TyperCommand):
         try:
             yield
         except typer.BadParameter as error:
-            refused = error.__cause__
-            if error.param is None or not isinstance(refused, ValidationError):
+            if error.param is None or error.__cause__ is None:
                 raise
-            raise _explain(error.param, refused) from None
+            raise _explain(error.param, error.__cause__) from None
         except InputError as error:
             options = {one.name: find_option(one) for one in self.params if one.param_type_name == "option"}
             if error.source is not None or error.field not in options:
@@ -117,11 +115,11 @@ def find_option(parameter: Any) -> str:
     return str(next((name for name in parameter.opts if name.startswith("--")), parameter.name))
 
 
-def _explain(parameter: Any, refused: ValidationError) -> InputError:
-    """Return why a parameter's value is not accepted."""
+def _explain(parameter: Any, refused: Any) -> InputError:
+    """Return why a parameter's value is not accepted; ``refused`` is pydantic's error."""
     fault = refused.errors(include_url=False)[0]
     reason = fault.get("ctx", {}).get("error")
-    if isinstance(reason, ValidationError):  # of a value in a list
+    if hasattr(reason, "errors"):  # of a value in a list
         return _explain(parameter, reason)
     option = find_option(parameter)
     if isinstance(reason, InputError):

@@ -6,8 +6,7 @@ Rows are printed, streamed, or written to files that can be continued.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol, TypeAlias, cast, get_args
@@ -53,15 +52,22 @@ class SweepRun:
     jobs: int | None
     collectors: tuple[Collector, ...]
 
-    def rows(self, *, start: int = 0) -> Iterator[list[Row]]:
-        """Yield lists of rows, from number ``start``."""
+    def rows(self, *, start: int = 0, beside_output: bool = False) -> Iterator[list[Row]]:
+        """Yield lists of rows, from number ``start``, and show the progress, which counts rows that were taken.
+
+        ``beside_output`` says that rows go to standard output.
+        """
         from ckptplan.studies.sweep import iterate_rows
 
-        for rows in iterate_rows(self.sweep, start=start, jobs=self.jobs):
-            for one in self.collectors:
-                one.add(rows, start=start)
-            start += len(rows)
-            yield rows
+        done, total = 0, len(self.sweep) - start
+        with progress_bar("planning", beside_output=beside_output) as progress:
+            for rows in iterate_rows(self.sweep, start=start, jobs=self.jobs):
+                for one in self.collectors:
+                    one.add(rows, start=start + done)
+                yield rows
+                done += len(rows)
+                if progress is not None:
+                    progress(done, total)
 
     def collect_missing(self) -> None:
         """Plan the rows again that a file had before, if a picture or a page needs them."""
@@ -69,11 +75,9 @@ class SweepRun:
         if not missing:
             return
         note(f"planning {missing:,} rows of the file again, for the picture or the page")
-        with _watch(self.sweep, 0) as report:
-            for rows in self.rows():
-                report(len(rows))
-                if not any(one.missing for one in self.collectors):
-                    break
+        for _ in self.rows():
+            if not any(one.missing for one in self.collectors):
+                break
 
 
 def run_sweep(
@@ -100,13 +104,9 @@ def _print(work: SweepRun, *, basis: bool) -> None:
     from ckptplan.report.formats import show_blocks
     from ckptplan.report.sweep import Summary
 
-    sweep = work.sweep
-    summary = Summary(sweep)
-    with _watch(sweep, 0) as report:
-        for rows in work.rows():
-            summary.add(rows)
-            report(len(rows))
-
+    summary = Summary(work.sweep)
+    for rows in work.rows():
+        summary.add(rows)
     show_blocks([*summary.blocks(), *list_basis_blocks(summary.list_basis(), whole=basis)])
 
 
@@ -114,23 +114,27 @@ def _stream(work: SweepRun, chosen: RowFormat, output: str | None) -> None:
     """Write rows to standard output, a device or a pipe, which cannot be continued."""
     from ckptplan.storage.files import replace_file
 
-    sweep = work.sweep
-    lines = _make_lines(sweep, chosen)
-    with (
-        replace_file(output or "-") as file,
-        _watch(sweep, 0, beside_output=file is sys.stdout) as report,
-    ):
+    lines = _make_lines(work.sweep, chosen)
+    with replace_file(output or "-") as file:
         file.write(lines.header())
-        for rows in work.rows():
+        for rows in work.rows(beside_output=file is sys.stdout):
             file.write("".join(map(lines.line, rows)))
             file.flush()
-            report(len(rows))
 
 
 def _write_rows(work: SweepRun, chosen: RowFormat, output: str, *, restart: bool) -> None:
     """Write a file of rows, or add the missing rows to it."""
-    sweep = work.sweep
-    with _open_rows(output, sweep, chosen, restart=restart) as file:
+    from ckptplan.storage.rows import open_rows
+
+    sweep, identity = work.sweep, work.sweep.identity
+    with open_rows(
+        output,
+        lines=_make_lines(sweep, chosen),
+        identity=identity,
+        total=len(sweep),
+        head=lambda index: sweep.head(index, identity=identity),
+        restart=restart,
+    ) as file:
         lacking = file.done < len(sweep)
         if lacking:
             written = _fill(file, work, output)
@@ -141,9 +145,8 @@ def _write_parquet(work: SweepRun, output: str, *, restart: bool) -> None:
     """Write a Parquet file, which is there when all its rows are; an interrupted sweep begins anew."""
     from ckptplan.storage.tables import import_pyarrow, read_identity, write_parquet
 
-    sweep = work.sweep
+    sweep, identity = work.sweep, work.sweep.identity
     import_pyarrow()  # fail now if it is missing, not when all rows are there
-    identity = sweep.identity
     try:
         found = None if restart else read_identity(output)
     except InputError as error:
@@ -158,12 +161,10 @@ def _write_parquet(work: SweepRun, output: str, *, restart: bool) -> None:
     def plan() -> Iterator[list[Row]]:
         nonlocal fitting
         for rows in work.rows():
-            yield rows
             fitting += sum(bool(row["fits"]) for row in rows)
-            report(len(rows))
+            yield rows
 
-    with _watch(sweep, 0) as report:
-        write_parquet(output, plan(), columns=sweep.columns, identity=identity)
+    write_parquet(output, plan(), columns=sweep.columns, identity=identity)
     note(_say_written(work, output, new=len(sweep), fitting=fitting))
 
 
@@ -174,21 +175,6 @@ def _offer_restart(error: InputError) -> InputError:
     return InputError(error.message, source=error.source, accepted=f"{error.accepted}, or --restart")
 
 
-def _open_rows(path: str, sweep: Sweep, chosen: RowFormat, *, restart: bool) -> AbstractContextManager[RowFile]:
-    """Open a file of the sweep's rows. Raises InputError as ``row_file`` does."""
-    from ckptplan.storage.rows import open_rows
-
-    identity = sweep.identity
-    return open_rows(
-        path,
-        lines=_make_lines(sweep, chosen),
-        identity=identity,
-        total=len(sweep),
-        head=lambda index: sweep.head(index, identity=identity),
-        restart=restart,
-    )
-
-
 def _fill(file: RowFile, work: SweepRun, output: str) -> str:
     """Add the missing rows to a file, and say what they are."""
     sweep = work.sweep
@@ -196,11 +182,9 @@ def _fill(file: RowFile, work: SweepRun, output: str) -> str:
         note(f"{output} has {file.done:,} of {len(sweep):,} rows; continuing")
     new, fitting = len(sweep) - file.done, 0
     try:
-        with _watch(sweep, file.done) as report:
-            for rows in work.rows(start=file.done):
-                file.append(rows)
-                fitting += sum(bool(row["fits"]) for row in rows)
-                report(len(rows))
+        for rows in work.rows(start=file.done):
+            file.append(rows)
+            fitting += sum(bool(row["fits"]) for row in rows)
     except KeyboardInterrupt:
         # Counted in the file: the interruption may have come between a row and its report.
         note(f"{file.count():,} of {len(sweep):,} rows are in {output}; the same command continues there")
@@ -225,22 +209,6 @@ def _make_lines(sweep: Sweep, chosen: RowFormat) -> Lines:
     from ckptplan.storage.tables import Lines
 
     return Lines(format="csv" if chosen == "csv" else "jsonl", columns=sweep.columns)
-
-
-@contextmanager
-def _watch(sweep: Sweep, done: int, *, beside_output: bool = False) -> Iterator[Callable[[int], None]]:
-    """Show a progress bar; yields a callback for the number of new rows."""
-    start = done
-    with progress_bar("planning", beside_output=beside_output) as progress:
-
-        def report(rows: int) -> None:
-            nonlocal done
-            done += rows
-            if progress is not None:
-                # Rows of an earlier run would distort the estimate of the time left.
-                progress(done - start, len(sweep) - start)
-
-        yield report
 
 
 @dataclass(frozen=True, kw_only=True)
