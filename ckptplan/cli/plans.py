@@ -49,7 +49,7 @@ def simulate(
     Exits 4 if the plan's own schedule does not cost what was predicted.
     """
     from ckptplan.planning.playback import simulate as play
-    from ckptplan.report.simulation import SimulationView
+    from ckptplan.report.simulation import view_simulation
     from ckptplan.storage.plans import load_plan
 
     if plan == "-" and schedule == "-":
@@ -69,9 +69,9 @@ def simulate(
             sinks.append(stack.enter_context(_drawn(planned, schedule, gantt, size)))
         with progress_bar("playing the schedule") as progress:
             seen = play(planned, schedule=schedule, sink=take if sinks else None, progress=progress)
-        view = SimulationView(planned, seen, schedule=schedule)
+        view = view_simulation(planned, seen, schedule=schedule)
         write_view(view, output)
-    if schedule is None and not view.agrees:
+    if schedule is None and not view.data["agrees"]:
         note("ckptplan: the schedule does not cost what the plan predicts")
         raise typer.Exit(DISAGREES)
 

@@ -34,6 +34,8 @@ DERIVED = ("state_bytes", "tape_bytes", "resident_bytes_per_step", "resident_byt
 TIMES = ("forward_seconds", "backward_seconds", "recompute_seconds", "record_overhead_seconds")
 #: What actions take in addition to their steps; zero by default, as in the paper.
 ACTION_TIMES = ("advance_seconds", "chunk_seconds", "save_seconds", "load_seconds")
+#: What the reason begins with of times that were measured at another batch or network.
+_RESIZED = "carried over from "
 
 
 #: The largest number of threads that can be asked for.
@@ -291,7 +293,7 @@ class Workload(Described):
         before = getattr(self.network, field)
         if before == value:
             return self
-        carried = Basis(kind="assumed", why=f"carried over from {field} = {before}, not rescaled")
+        carried = Basis(kind="assumed", why=f"{_RESIZED}{field} = {before}, not rescaled")
         times = (*TIMES, *(name for name in ACTION_TIMES if getattr(self, name)))
         estimated = self.timed_on is not None and self.is_estimated
         changed = _replace_in_network(self.network, field, value)
@@ -316,6 +318,11 @@ class Workload(Described):
     def _kept(self, changes: Mapping[str, Any]) -> dict[str, Any]:
         derived = () if changes.get("network", self.network) is None else (*DERIVED, "batch")
         return {field: value for field, value in dict(self).items() if field not in derived}
+
+
+def was_resized(workload: Workload) -> bool:
+    """Return whether times are those of another batch or network, and not rescaled."""
+    return any(one.kind == "assumed" and one.why.startswith(_RESIZED) for one in workload.basis.values())
 
 
 def _derived_anew(change: str) -> dict[str, Basis]:

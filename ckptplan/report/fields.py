@@ -250,20 +250,15 @@ def list_limits(plan: Plan) -> Iterator[Paragraph]:
 
 def list_warnings(plan: Plan) -> Iterator[Paragraph]:
     """Yield a warning if a plan fills the memory of a machine, and all other bytes are taken to be none."""
-    if warning := warn_of_uncounted_bytes(plan):
-        yield Paragraph(warning, head="warning: ", style="warning")
-
-
-def warn_of_uncounted_bytes(plan: Plan) -> str:
-    """Return the warning about weights, inputs and scratch memory that are not counted, '' if there is none."""
     share = plan.predicted.local_peak_bytes / plan.profile.local_bytes
-    if share <= _FULL or any(getattr(plan.workload, field) for field in _BESIDE_SCHEDULE):
-        return ""
-    return (
-        f"the plan fills {format_share(share)} of local memory, but {', '.join(_BESIDE_SCHEDULE[:-1])} and "
-        f"{_BESIDE_SCHEDULE[-1]} are 0: weights, inputs, gradients and optimizer are not counted; fill in "
-        f"these fields, let calibrate measure them, or leave room with {Argument('headroom', '20%')}"
-    )
+    if share > _FULL and not any(getattr(plan.workload, field) for field in _BESIDE_SCHEDULE):
+        yield Paragraph(
+            f"the plan fills {format_share(share)} of local memory, but {', '.join(_BESIDE_SCHEDULE[:-1])} and "
+            f"{_BESIDE_SCHEDULE[-1]} are 0: weights, inputs, gradients and optimizer are not counted; fill in "
+            f"these fields, let calibrate measure them, or leave room with {Argument('headroom', '20%')}",
+            head="warning: ",
+            style="warning",
+        )
 
 
 def name_budget(budget: int, *, resident: int) -> str:

@@ -42,6 +42,14 @@ from ckptplan.wording import Argument
 
 #: Rows of the table, evenly spaced in the logarithm of the memory besides the resident bytes.
 _RUNGS = 10
+#: What documents and rows say of a point besides its strategy and parameters.
+_COSTS: Columns = {
+    "local_peak_bytes": "whole",
+    "remote_peak_bytes": "whole",
+    "seconds": "number",
+    "overhead": "number",
+    "least_seconds": "number",
+}
 #: Points written at a time.
 _BLOCK = 10_000
 
@@ -96,11 +104,7 @@ class FrontView(View):
             **JOB_COLUMNS,
             "strategy": "text",
             **parameter_columns(),
-            "local_peak_bytes": "whole",
-            "remote_peak_bytes": "whole",
-            "seconds": "number",
-            "overhead": "number",
-            "least_seconds": "number",
+            **_COSTS,
             "on_front": "truth",
         }
         return Blocks(columns=columns, blocks=_generate_blocks(self.front))
@@ -248,11 +252,7 @@ def _make_columns(front: ParetoFront) -> dict[str, npt.NDArray[Any]]:
     return {
         "strategy": np.array(front.strategies),
         **{name: parameters.get(name, absent) for name in all_parameters()},
-        "local_peak_bytes": front.local_peak_bytes,
-        "remote_peak_bytes": front.remote_peak_bytes,
-        "seconds": front.seconds,
-        "overhead": front.overhead,
-        "least_seconds": front.least_seconds,
+        **{name: getattr(front, name) for name in _COSTS},
     }
 
 

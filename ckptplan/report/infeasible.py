@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import assert_never
 
 from ckptplan.errors import Infeasible, Limit
 from ckptplan.model.budget import add_headroom
@@ -40,52 +39,39 @@ def _steps(value: float) -> str:
     return f"{format_count(int(value))} steps"
 
 
-_LOCAL = LimitWords(
-    name="local memory",
-    broken="the local memory of one unit is too small",
-    verdict="does not fit",
-    exact=_bytes,
-    short=format_bytes,
-)
-_REMOTE = LimitWords(
-    name="remote memory",
-    broken="the remote memory is too small",
-    verdict="needs {} remote",
-    exact=_bytes,
-    short=format_bytes,
-)
-_OVERHEAD = LimitWords(
-    name="overhead limit",
-    broken="no plan is quick enough",
-    verdict="too slow: {} at best",
-    exact=format_percent,
-    short=format_percent,
-)
-_STEPS = LimitWords(
-    name="solvable length",
-    broken="the sequence is too long for it within this memory",
-    needs="can be solved for about",
-    needs_in_cell="at most about",
-    verdict="too long: about {} at most",
-    exact=_steps,
-    short=_steps,
-)
-
-
-def limit_words(limit: Limit) -> LimitWords:
-    """Return how a limit is written."""
-    match limit:
-        case "local_bytes":
-            return _LOCAL
-        case "remote_bytes":
-            return _REMOTE
-        case "max_overhead":
-            return _OVERHEAD
-        case "steps":
-            return _STEPS
-        case _:
-            assert_never(limit)
-
+#: How each limit is written.
+LIMITS: dict[Limit, LimitWords] = {
+    "local_bytes": LimitWords(
+        name="local memory",
+        broken="the local memory of one unit is too small",
+        verdict="does not fit",
+        exact=_bytes,
+        short=format_bytes,
+    ),
+    "remote_bytes": LimitWords(
+        name="remote memory",
+        broken="the remote memory is too small",
+        verdict="needs {} remote",
+        exact=_bytes,
+        short=format_bytes,
+    ),
+    "max_overhead": LimitWords(
+        name="overhead limit",
+        broken="no plan is quick enough",
+        verdict="too slow: {} at best",
+        exact=format_percent,
+        short=format_percent,
+    ),
+    "steps": LimitWords(
+        name="solvable length",
+        broken="the sequence is too long for it within this memory",
+        needs="can be solved for about",
+        needs_in_cell="at most about",
+        verdict="too long: about {} at most",
+        exact=_steps,
+        short=_steps,
+    ),
+}
 
 #: What stays in memory is named if it is this share of the need.
 _DOMINATES = 0.5
@@ -93,12 +79,14 @@ _DOMINATES = 0.5
 
 def format_infeasible(error: Infeasible) -> str:
     """Return the message: binding limit, need, have, and changes that would help."""
-    words = limit_words(error.binding)
-    width = len(words.needs)
+    words = LIMITS[error.binding]
+    taken = ""
+    if error.binding == "local_bytes" and error.headroom:
+        taken = f": {format_headroom(add_headroom(int(error.have), error.headroom), error.headroom)}"
     lines = [
         f"{error.subject}: {words.broken}",
         f"  {words.needs} {words.exact(error.need)}",
-        f"  {'has':<{width}} {words.exact(error.have)}{_describe_headroom(error)}",
+        f"  {'has':<{len(words.needs)}} {words.exact(error.have)}{taken}",
     ]
     lines += _describe_stays(error)
     if error.suggestions:
@@ -110,13 +98,6 @@ def format_infeasible(error: Infeasible) -> str:
             for change, one in zip(changes, error.suggestions, strict=True)
         ]
     return "\n".join(lines)
-
-
-def _describe_headroom(error: Infeasible) -> str:
-    """Return what the local budget was taken from, '' if another limit binds or nothing is left free."""
-    if error.binding != "local_bytes" or not error.headroom:
-        return ""
-    return f": {format_headroom(add_headroom(int(error.have), error.headroom), error.headroom)}"
 
 
 def _describe_stays(error: Infeasible) -> list[str]:
@@ -134,5 +115,5 @@ def _describe_stays(error: Infeasible) -> list[str]:
 
 def format_verdict(error: Infeasible) -> str:
     """Return the reason in a few words, for a table."""
-    words = limit_words(error.binding)
+    words = LIMITS[error.binding]
     return words.verdict.format(words.short(error.need))

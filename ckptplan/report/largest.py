@@ -22,7 +22,7 @@ from ckptplan.report.fields import (
     tell_plan,
 )
 from ckptplan.report.formats import View
-from ckptplan.report.infeasible import format_verdict, limit_words
+from ckptplan.report.infeasible import LIMITS, format_verdict
 from ckptplan.storage.plans import plan_document
 from ckptplan.storage.tables import Columns, Rows
 from ckptplan.strategies.registry import strategy_of
@@ -153,5 +153,5 @@ def _list_findings(reach: Reach) -> dict[str, Any]:
 
 def _make_bound_cell(reach: Reach) -> Cell:
     """Return the limit that the next value breaks, in one word where the table is narrow."""
-    name = "nothing" if reach.bound_by is None else limit_words(reach.bound_by).name
+    name = "nothing" if reach.bound_by is None else LIMITS[reach.bound_by].name
     return Cell(name, short={"solvable length": "length"}.get(name, name.split()[0]))

@@ -7,9 +7,11 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from ckptplan.cost.case import Case
+from ckptplan.cost.roofline import belongs_elsewhere
 from ckptplan.errors import Infeasible
 from ckptplan.model.plan import Plan
 from ckptplan.model.prediction import BasisEntry
+from ckptplan.model.workload import was_resized
 from ckptplan.planning.optimize import DETAIL_COLUMNS, JOB_COLUMNS, REASON_COLUMNS, cost_columns
 from ckptplan.planning.playback import group_same_schedules, list_same_schedules
 from ckptplan.report.blocks import Block, Cell, Field, Paragraph, Record, Table, make_facts, make_faint
@@ -26,6 +28,7 @@ from ckptplan.report.fields import (
     identify_job,
     list_limits,
     list_plan_columns,
+    list_warnings,
     make_plan_row,
     make_result_document,
     make_result_row,
@@ -33,7 +36,6 @@ from ckptplan.report.fields import (
     name_plan,
     passed_over,
     tell_plan,
-    warn_of_uncounted_bytes,
 )
 from ckptplan.report.formats import View
 from ckptplan.report.infeasible import format_verdict
@@ -73,6 +75,7 @@ class PlanView(View):
         results = {plan.strategy: plan, **others}
         yield make_title(plan.workload, plan.profile)
         yield make_facts({name: text for name, text in _list_facts(plan, results) if text})
+        yield from list_warnings(plan)
         yield make_strategies_table(results)
         if self.unsearched:
             names = ", ".join(self.unsearched)
@@ -244,8 +247,6 @@ def _list_facts(plan: Plan, results: Results) -> Iterator[tuple[str, str | Cell]
     yield from _list_rivals(plan, results)
     yield "chosen for", _describe_wish(plan)
     yield "local memory", _describe_local(plan)
-    if warning := warn_of_uncounted_bytes(plan):
-        yield "warning", Cell(warning, style="warning")
     limit = "unbounded" if plan.goal.remote_bytes is None else f"of {format_bytes(plan.goal.remote_bytes)}"
     yield "remote memory", f"{format_bytes(predicted.remote_peak_bytes)} ({limit})"
     yield "time", _describe_time(plan)
@@ -309,7 +310,7 @@ def _describe_local(plan: Plan) -> Cell:
 def _describe_time(plan: Plan) -> str:
     seconds, overhead = plan.predicted.seconds, plan.predicted.overhead
     base = format_seconds(seconds / (1 + overhead))
-    carried = any("carried over" in entry.text for entry in plan.estimate_basis if entry.kind == "assumed")
+    carried = was_resized(plan.workload) or belongs_elsewhere(plan.workload, plan.profile)
     return (
         f"{format_seconds(seconds)} a batch, {format_percent(overhead)} over base ({base})"
         f"{'; step times carried over, not rescaled' if carried else ''}"

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from functools import cached_property
+from collections.abc import Callable
 from typing import Any
 
 from ckptplan.model.plan import Plan
-from ckptplan.model.prediction import BasisEntry
 from ckptplan.report.blocks import Block, Cell, Field, Paragraph, Table
 from ckptplan.report.fields import identify_plan, make_title, name_plan
-from ckptplan.report.formats import View
+from ckptplan.report.formats import SmallView
 from ckptplan.schedule.simulator import Trace
 from ckptplan.units import format_bytes, format_count, format_percent, format_seconds
 
@@ -38,62 +35,41 @@ _FIELDS = (
 )
 
 
-@dataclass(frozen=True)
-class SimulationView(View):
-    """Prediction and simulation; ``schedule`` is the file that was played instead of the plan's own."""
+def view_simulation(plan: Plan, trace: Trace, *, schedule: str | None = None) -> SmallView:
+    """Return prediction and simulation; ``schedule`` is the file that was played instead of the plan's own."""
+    rows = _compare(plan, trace)
+    document = {
+        **identify_plan(plan),
+        "schedule": schedule,
+        "agrees": all(row["agrees"] for row in rows),
+        "simulated": dataclasses.asdict(trace),
+        "predicted": {row["quantity"]: row["predicted"] for row in rows},
+        "estimate_basis": [dict(entry) for entry in plan.estimate_basis],
+    }
+    actions = f"{format_count(trace.actions)} actions, every law kept"
+    told: list[Block] = [
+        make_title(plan.workload, plan.profile),
+        Paragraph(f"schedule  {schedule or name_plan(plan)}: {actions}"),
+        Table.of(_FIELDS, map(_format, rows)),
+    ]
+    if trace.stall_seconds:
+        told.append(Paragraph(f"compute waits {format_seconds(trace.stall_seconds)} for transfers"))
+    return SmallView(kind="simulation", told=told, data=document, flat=rows, entries=plan.estimate_basis)
 
-    kind = "simulation"
-    plan: Plan
-    trace: Trace
-    schedule: str | None = None
 
-    @cached_property
-    def quantities(self) -> list[dict[str, Any]]:
-        """What plan and trace both have: counts and bytes agree if they are equal, seconds up to rounding."""
-        tolerance = TOLERANCE + self.trace.actions * ROUNDING
-        pairs = [(name, self.plan.predicted[name], getattr(self.trace, name)) for name in _QUANTITIES]
-        return [
-            {
-                "quantity": name,
-                "predicted": predicted,
-                "simulated": simulated,
-                "agrees": math.isclose(predicted, simulated, rel_tol=tolerance if name == "seconds" else 0.0),
-            }
-            for name, predicted, simulated in pairs
-        ]
-
-    @property
-    def agrees(self) -> bool:
-        """Whether the schedule costs what the plan predicts."""
-        return all(row["agrees"] for row in self.quantities)
-
-    def blocks(self) -> Iterator[Block]:
-        """Yield both side by side."""
-        yield make_title(self.plan.workload, self.plan.profile)
-        actions = f"{format_count(self.trace.actions)} actions, every law kept"
-        yield Paragraph(f"schedule  {self.schedule or name_plan(self.plan)}: {actions}")
-        yield Table.of(_FIELDS, map(_format, self.quantities))
-        if self.trace.stall_seconds:
-            yield Paragraph(f"compute waits {format_seconds(self.trace.stall_seconds)} for transfers")
-
-    def document(self) -> dict[str, Any]:
-        """Return both, with the basis of the prediction."""
-        return {
-            **identify_plan(self.plan),
-            "schedule": self.schedule,
-            "agrees": self.agrees,
-            "simulated": dataclasses.asdict(self.trace),
-            "predicted": {row["quantity"]: row["predicted"] for row in self.quantities},
-            "estimate_basis": [dict(entry) for entry in self.plan.estimate_basis],
+def _compare(plan: Plan, trace: Trace) -> list[dict[str, Any]]:
+    """Return what both have: counts and bytes agree if they are equal, seconds up to rounding."""
+    tolerance = TOLERANCE + trace.actions * ROUNDING
+    pairs = [(name, plan.predicted[name], getattr(trace, name)) for name in _QUANTITIES]
+    return [
+        {
+            "quantity": name,
+            "predicted": predicted,
+            "simulated": simulated,
+            "agrees": math.isclose(predicted, simulated, rel_tol=tolerance if name == "seconds" else 0.0),
         }
-
-    def rows(self) -> list[dict[str, Any]]:
-        """Return a row for each quantity."""
-        return self.quantities
-
-    def basis(self) -> Sequence[BasisEntry]:
-        """Return that of the prediction."""
-        return self.plan.estimate_basis
+        for name, predicted, simulated in pairs
+    ]
 
 
 def _format(row: dict[str, Any]) -> dict[str, Any]:

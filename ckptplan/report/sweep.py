@@ -11,7 +11,7 @@ from ckptplan.model.prediction import BasisEntry
 from ckptplan.report.basis import list_basis
 from ckptplan.report.blocks import Block, Cell, Field, Paragraph, Table
 from ckptplan.report.fields import LOCAL, OVER_BASE, PARAMETERS, TIME, format_cells, make_parameters_cell
-from ckptplan.report.infeasible import limit_words
+from ckptplan.report.infeasible import LIMITS
 from ckptplan.studies.sweep import Sweep
 from ckptplan.units import format_count
 from ckptplan.wording import Argument
@@ -69,7 +69,7 @@ class Summary:
         axes = {axis.column: axis.kind.show(row[axis.column]) for axis in self.sweep.grid.axes}
         if row["fits"]:
             return {**row, **axes, "parameters": make_parameters_cell(format_cells(row))}
-        words = limit_words(row["binding"])
+        words = LIMITS[row["binding"]]
         needs = f"{words.needs_in_cell} {words.short(row['need'])}"
         reason = Cell(format_reason(row), short=needs, style="faint")
         return {**row, **axes, "strategy": Cell("none", style="faint"), "parameters": reason}
@@ -77,5 +77,5 @@ class Summary:
 
 def format_reason(row: Mapping[str, Any]) -> str:
     """Return why nothing fits at a row: the limit that binds, what is needed, and what there is."""
-    words = limit_words(row["binding"])
+    words = LIMITS[row["binding"]]
     return f"{words.name}: {words.needs_in_cell} {words.short(row['need'])}, has {words.short(row['have'])}"

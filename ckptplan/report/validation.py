@@ -69,6 +69,10 @@ _FORMS: dict[Unit, Callable[[float], str]] = {
 }
 
 
+#: What a document says of the run.
+_RUN = ("cell", "machine", "device", "threads", "clock", "repeats")
+
+
 def view_validation(plan: Plan, found: Validation) -> View:
     """Return predictions, measurements and verdicts."""
     return SmallView(
@@ -193,12 +197,7 @@ def _make_document(plan: Plan, found: Validation) -> dict[str, Any]:
     """Return the validation as JSON data, in SI base units."""
     return {
         **identify_plan(plan),
-        "cell": found.cell,
-        "machine": found.machine,
-        "device": found.device,
-        "threads": found.threads,
-        "clock": found.clock,
-        "repeats": found.repeats,
+        **{name: getattr(found, name) for name in _RUN},
         "tolerance": found.tolerances.time,
         "overhead_tolerance": found.tolerances.overhead,
         "memory_tolerance": found.tolerances.memory,
@@ -241,17 +240,7 @@ def _make_regret_document(regret: Regret) -> dict[str, Any]:
 
 def _list_rows(found: Validation) -> list[dict[str, Any]]:
     """Return a row for each quantity."""
-    return [
-        {
-            "quantity": row.quantity,
-            "unit": row.unit,
-            "predicted": row.predicted,
-            # JSON has no NaN, which a difference of gradients may be.
-            "measured": row.measured if math.isfinite(row.measured) else None,
-            "bias": row.bias,
-            "allowed": row.allowed,
-            "noise": row.noise,
-            "verdict": row.verdict.value,
-        }
-        for row in found.rows
-    ]
+    names = ("quantity", "unit", "predicted", "measured", "bias", "allowed", "noise", "verdict")
+    rows = [{name: getattr(row, name) for name in names} for row in found.rows]
+    # JSON has no NaN, which a difference of gradients may be.
+    return [row if math.isfinite(row["measured"]) else {**row, "measured": None} for row in rows]

@@ -22,7 +22,7 @@ from ckptplan.report.infeasible import format_infeasible
 from ckptplan.report.largest import ReachesView
 from ckptplan.report.plan import ComparisonView, PlanView
 from ckptplan.report.sensitivity import SensitivityView
-from ckptplan.report.simulation import SimulationView
+from ckptplan.report.simulation import view_simulation
 from ckptplan.report.style import styled
 from ckptplan.report.sweep import Summary
 from ckptplan.report.tornado_plot import draw_tornado
@@ -116,7 +116,7 @@ def test_plan_and_simulation(job: Job) -> None:
     assert plan.strategy in told(view.blocks())
     is_data(view.document(), rows := list(view.rows()))
     assert [row["strategy"] for row in rows] == [plan.strategy]
-    played = SimulationView(plan, simulate(plan))
+    played = view_simulation(plan, simulate(plan))
     assert "difference" in told(played.blocks())
     is_data(document := played.document(), played.rows())
     assert document["agrees"] is True

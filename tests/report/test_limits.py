@@ -10,7 +10,7 @@ import ckptplan
 from ckptplan.cli.command import as_option, option_of
 from ckptplan.cost.case import Case
 from ckptplan.errors import Infeasible, Limit
-from ckptplan.report.infeasible import format_infeasible, limit_words
+from ckptplan.report.infeasible import LIMITS, format_infeasible
 from ckptplan.report.largest import ReachesView
 from ckptplan.report.plan import ComparisonView
 from ckptplan.report.sweep import Summary
@@ -19,8 +19,7 @@ from ckptplan.studies.sweep import make_sweep
 from ckptplan.wording import arguments_as
 from tests.support import run, told
 
-LIMITS: tuple[Limit, ...] = get_args(Limit)
-every_limit = pytest.mark.parametrize("limit", LIMITS)
+every_limit = pytest.mark.parametrize("limit", get_args(Limit))
 WORKLOAD = ckptplan.load_workload("paper-snn")
 PROFILE = ckptplan.load_profile("ipu-mk2")
 CASE = Case(workload=WORKLOAD, profile=PROFILE)
@@ -38,7 +37,7 @@ def error(limit: Limit) -> Infeasible:
 
 @every_limit
 def test_the_message_tells_what_is_needed_what_there_is_and_the_option(limit: Limit) -> None:
-    words = limit_words(limit)
+    words = LIMITS[limit]
     with arguments_as(as_option):
         text = format_infeasible(error(limit))
     for part in (
@@ -53,7 +52,7 @@ def test_the_message_tells_what_is_needed_what_there_is_and_the_option(limit: Li
 @every_limit
 def test_a_comparison_gives_the_reason(limit: Limit) -> None:
     view = ComparisonView({"double": error(limit)}, CASE)
-    assert limit_words(limit).verdict.split("{")[0] in told(view.blocks())
+    assert LIMITS[limit].verdict.split("{")[0] in told(view.blocks())
     (row,) = view.rows()
     assert (row["strategy"], row["binding"]) == ("double", limit)
 
@@ -62,7 +61,7 @@ def test_a_comparison_gives_the_reason(limit: Limit) -> None:
 def test_the_largest_value_of_each_strategy_names_what_bounds_it(limit: Limit) -> None:
     reach = Reach(strategy="double", value=0, plan=None, bound_by=limit, proved=True, infeasible=error(limit))
     view = ReachesView({"double": reach}, CASE, quantity="T")
-    assert limit_words(limit).name in told(view.blocks())
+    assert LIMITS[limit].name in told(view.blocks())
     assert view.document()["strategies"]["double"]["bound_by"] == limit
     assert [row["bound_by"] for row in view.rows()] == [limit]
 
@@ -72,7 +71,7 @@ def test_a_sweep_shows_need_and_have_in_the_unit_of_the_limit(limit: Limit) -> N
     sweep, reason, words = (
         make_sweep({"T": [64]}, workloads=WORKLOAD, profiles=PROFILE),
         error(limit),
-        limit_words(limit),
+        LIMITS[limit],
     )
     summary = Summary(sweep)
     summary.add(
@@ -93,7 +92,7 @@ def test_a_sweep_shows_need_and_have_in_the_unit_of_the_limit(limit: Limit) -> N
 
 
 def test_no_two_limits_are_confused() -> None:
-    assert len({limit_words(limit).name for limit in LIMITS}) == len(LIMITS)
+    assert len({LIMITS[limit].name for limit in LIMITS}) == len(LIMITS)
     assert len({option_of(limit) for limit in LIMITS}) == len(LIMITS)
 
 

@@ -170,7 +170,7 @@ class ShownPlan:
         """Return what the page's script reads."""
         return {
             "label": self.label,
-            "facts": [list(fact) for fact in self.facts],
+            "facts": self.facts,
             "spec": None if self.chart is None else self.chart.spec,
             "caption": "" if self.chart is None else self.chart.caption,
             "note": self.note,

@@ -17,8 +17,8 @@ from ckptplan.model.profile import HardwareProfile
 from ckptplan.model.workload import Workload
 from ckptplan.planning.playback import group_same_schedules
 from ckptplan.report.basis import explain_basis
-from ckptplan.report.blocks import Paragraph
-from ckptplan.report.fields import format_parameters
+from ckptplan.report.blocks import Field, Paragraph, Table
+from ckptplan.report.fields import OVER_BASE, PARAMETERS, STRATEGY, TIME, align_bytes, align_counts, tell_plan
 from ckptplan.report.formats import View
 from ckptplan.report.front import FrontView
 from ckptplan.report.front_plot import beside_resident, spread_places
@@ -39,12 +39,22 @@ from ckptplan.schedule.simulator import IllegalAction
 from ckptplan.storage.plans import plan_text
 from ckptplan.studies.pareto import ParetoFront
 from ckptplan.studies.sweep import Sweep
-from ckptplan.units import format_bytes, format_count, format_percent, format_seconds
+from ckptplan.units import format_bytes, format_count
 
 #: More points of a sweep make a page of over 5 MB, and a table that nobody reads.
 _MOST_POINTS, _MOST_ROWS = 10_000, 1_000
 #: Points of a front whose schedules are on the page, besides those that have a name.
 _POINTS = 24
+#: What a page says of a plan beside its schedule.
+_FACTS = (
+    STRATEGY,
+    PARAMETERS,
+    TIME,
+    OVER_BASE,
+    Field("local_peak_bytes", "local memory", form=align_bytes),
+    Field("remote_peak_bytes", "remote memory", form=align_bytes),
+    Field("recomputed_steps", "steps run again", form=align_counts),
+)
 #: Events that are read for all points together, and characters of all their files.
 _EVENTS, _CHARACTERS = 200_000, 700_000
 #: Characters of a plan's file that a page may hold.
@@ -316,16 +326,8 @@ def _draw(one: _Labelled, most: int) -> tuple[Chart | None, str, int]:
 
 def _list_facts(plan: Plan) -> tuple[tuple[str, str], ...]:
     """Return the numbers of a plan, the same for every plan."""
-    predicted = plan.predicted
-    return (
-        ("strategy", plan.strategy),
-        ("parameters", format_parameters(plan) or "none"),
-        ("time", format_seconds(predicted.seconds)),
-        ("over base", format_percent(predicted.overhead)),
-        ("local memory", format_bytes(predicted.local_peak_bytes)),
-        ("remote memory", format_bytes(predicted.remote_peak_bytes)),
-        ("steps run again", format_count(predicted.recomputed_steps)),
-    )
+    table = Table.of(_FACTS, [tell_plan(plan)])
+    return tuple((name, text or "none") for name, text in zip(table.headings, table.texts[0], strict=True))
 
 
 def _choose_places(front: ParetoFront) -> list[int]:
