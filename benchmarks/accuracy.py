@@ -18,7 +18,6 @@ import statistics
 import sys
 from collections.abc import Iterator
 from dataclasses import asdict
-from functools import partial
 from typing import Any
 
 import torch
@@ -39,13 +38,12 @@ from benchmarks.accuracy_plans import (
 from benchmarks.accuracy_report import points_table, section, summarise
 from benchmarks.harness import DOCS, put_section, read, write
 from ckptplan import Plan
-from ckptplan.calibration import runs
-from ckptplan.calibration.calibrate import calibrate
-from ckptplan.calibration.calibrated import Calibrated
+from ckptplan.calibration.calibrate import Calibrated, calibrate
 from ckptplan.calibration.cell_spec import CellSpec
-from ckptplan.calibration.cells import MeasuredNetwork, build_network
-from ckptplan.calibration.machine import prepare_machine
-from ckptplan.calibration.samples import Sample
+from ckptplan.calibration.fit import Sample
+from ckptplan.calibration.torch_backend import TorchBackend
+from ckptplan.calibration.torch_backend.cells import MeasuredNetwork, build_network
+from ckptplan.calibration.torch_backend.runs import TorchProgram
 from ckptplan.planning.playback import make_schedule
 
 #: Networks, with 64 inputs as in docs/measured.md.
@@ -57,13 +55,12 @@ class Reference:
     """Measures the pace of the machine by runs of a fixed schedule."""
 
     def __init__(self, network: MeasuredNetwork) -> None:
-        self._network, self._inputs = network, network.inputs(REFERENCE_STEPS)
-        self._plan = make_schedule("base", steps=REFERENCE_STEPS)
+        self._program = TorchProgram(network, make_schedule("base", steps=REFERENCE_STEPS))
         self._calibrated: list[float] = []
 
     def measure(self) -> float:
         """Return the seconds of a run."""
-        return runs.measure_seconds(self._network, self._inputs, plan=self._plan)
+        return self._program.seconds()
 
     def add(self, *_: object) -> None:
         """Measure during the calibration."""
@@ -90,7 +87,7 @@ def points_of(cell: str, strategies: str | None, counted: Counted) -> tuple[Cali
         progress=reference.add,
     )
     points: list[Point] = []
-    with prepare_machine(threads=1):
+    with TorchBackend(thread_count=1).prepare():
         for steps in LENGTHS:
             for share in BUDGETS:
                 asked = Decision(found, network, reference, steps=steps, share=share, strategies=strategies)
@@ -120,7 +117,7 @@ class Decision:
     def points(self, counted: Counted) -> Iterator[Point]:
         """Run all plans in turn, and yield each; ``counted`` keeps what was counted of earlier plans."""
         groups = self.candidates.groups
-        jobs = [partial(runs.measure_seconds, self.network, self.inputs, plan=plan) for plan, *_ in groups]
+        jobs = [TorchProgram(self.network, plan, inputs=self.inputs).seconds for plan, *_ in groups]
         taken = run_in_turn(jobs, reference=self.reference.measure, rounds=ROUNDS)
         for (plan, *same), times in zip(groups, taken, strict=True):
             paced = (seconds / self.reference.pace(before, after) for before, seconds, after in times)
@@ -155,14 +152,14 @@ class Counted:
         setting = (plan.strategy, tuple(plan.parameters.items()), plan.splits)
         key = (plan.workload.cell, plan.steps, *setting, plan.predicted.local_peak_bytes)
         if key not in self._known:
-            peak = runs.measure_live_peak(network, inputs, plan=plan)
+            peak = TorchProgram(network, plan, inputs=inputs).peak_bytes()
             self._known[key] = peak, counts_are_equal(plan, network, inputs)
         return self._known[key]
 
 
 def counts_are_equal(plan: Plan, network: MeasuredNetwork, inputs: Any) -> bool:
     """Return whether checkpoints and tapes, counted in real storages, equal the prediction."""
-    held = runs.measure_held(network, inputs, plan=plan)
+    held = TorchProgram(network, plan, inputs=inputs).counted()
     workload = plan.workload
     resident = workload.resident_bytes + workload.workspace_bytes
     resident += workload.resident_bytes_per_step * plan.steps

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import argparse
 
-from ckptplan.calibration.in_jax.threads import set_threads
+from ckptplan.calibration.host import set_threads
 
 
 def main() -> None:

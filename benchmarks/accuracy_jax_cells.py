@@ -26,14 +26,13 @@ from benchmarks.accuracy_plans import (
     run_in_turn,
 )
 from ckptplan import Plan
-from ckptplan.calibration.calibrated import Calibrated
+from ckptplan.calibration.calibrate import Calibrated, calibrate
 from ckptplan.calibration.cell_spec import CellSpec
-from ckptplan.calibration.in_jax.calibrate import calibrate_jax
-from ckptplan.calibration.in_jax.compared import compare_sizes
-from ckptplan.calibration.in_jax.networks import JaxNetwork, build_jax_network
-from ckptplan.calibration.in_jax.programs import CompiledLoop, compile_gradient, settle
-from ckptplan.calibration.in_jax.sizes import CompiledSizes, choose_sizes, count_jax_sizes
-from ckptplan.calibration.samples import Sample
+from ckptplan.calibration.compared import byte_rows
+from ckptplan.calibration.fit import Sample
+from ckptplan.calibration.jax_backend.cells import JaxNetwork, build_jax_network
+from ckptplan.calibration.jax_backend.programs import CompiledLoop, compile_gradient, settle
+from ckptplan.calibration.jax_backend.sizes import CompiledSizes, choose_sizes, count_sizes
 from ckptplan.planning.playback import make_schedule
 
 #: Cells and the kinds of their tapes; inputs and neurons are those of benchmarks/accuracy.py.
@@ -155,11 +154,11 @@ def _calibrate(cell: str, tape: str, setting: Setting) -> _Calibrated:
     spec = CellSpec.parse(cell)
     network = build_jax_network(spec, batch=BATCH, seed=0)
     reference = Reference(network)
-    found = calibrate_jax(
+    found = calibrate(
         spec,
         batch=BATCH,
         steps=setting.lengths[0],
-        threads=1,
+        thread_count=1,
         tape=tape,
         repeats=setting.calibration_rounds,
         quick=setting.quick,
@@ -169,7 +168,7 @@ def _calibrate(cell: str, tape: str, setting: Setting) -> _Calibrated:
         label=f"{cell.partition('(')[0]}, {tape}",
         found=found,
         network=network,
-        sizes=choose_sizes(count_jax_sizes(network), tape=tape),
+        sizes=choose_sizes(count_sizes(network), tape=tape),
         reference=reference,
     )
 
@@ -228,7 +227,7 @@ def _point(
 
 def _compare_bytes(plan: Plan, sizes: CompiledSizes) -> dict[str, tuple[int, int]]:
     """Return predicted and counted bytes of a state, a tape, the buffers and what is remote."""
-    rows = compare_sizes(plan, sizes, memory_bytes=0, tolerance=0.0)
+    rows = byte_rows(plan, sizes.kept(plan), peak_bytes=0, memory_tolerance=0.0)
     found = {row.quantity: (int(row.predicted or 0), int(row.measured)) for row in rows}
     del found["local peak"]
     return {"tape": (plan.workload.tape_bytes, sizes.tape_bytes), **found}

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from benchmarks.variants import Job, make_job, run_checkpoint
-from ckptplan.calibration.samples import Sample
+from ckptplan.calibration.fit import Sample
 from ckptplan.model.step_costs import StepCosts
 from ckptplan.schedule.actions import Action, Advance, Backward, Free, Load, Record, Save, Tier
 from ckptplan.schedule.simulator import play

@@ -8,7 +8,7 @@ from typing import TypeVar
 
 import ckptplan
 from ckptplan import Plan
-from ckptplan.calibration.calibrated import Calibrated
+from ckptplan.calibration.calibrate import Calibrated
 from ckptplan.planning.playback import group_same_schedules
 
 BATCH, LENGTHS = 32, (512, 1280)

@@ -29,7 +29,7 @@ from jax import lax
 
 import ckptplan
 from benchmarks.harness import MIB, NeedsCudaError, Setting, find_difference, main, table
-from ckptplan.calibration.in_jax.programs import settle
+from ckptplan.calibration.jax_backend.programs import settle
 from ckptplan.jax import bptt, plan_for
 from ckptplan.model.plan import Plan
 from ckptplan.strategies.registry import all_strategies

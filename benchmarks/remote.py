@@ -16,11 +16,10 @@ import torch
 import ckptplan
 from benchmarks.harness import MIB, Setting, main, show, table
 from ckptplan import Plan
-from ckptplan.calibration import runs
-from ckptplan.calibration.calibrate import calibrate
-from ckptplan.calibration.calibrated import Calibrated
+from ckptplan.calibration.calibrate import Calibrated, calibrate
 from ckptplan.calibration.cell_spec import CellSpec
-from ckptplan.calibration.cells import build_network
+from ckptplan.calibration.torch_backend.cells import build_network
+from ckptplan.calibration.torch_backend.runs import TorchProgram
 
 TRACE, TRACED_STEPS = "gpu-remote-trace.json", 192
 Interval = tuple[float, float]
@@ -74,7 +73,7 @@ def _compare(plans: dict[str, Plan], network: Any, setting: Setting, steps: int)
     times: dict[str, list[float]] = {name: [] for name in plans}
     for number in range(setting.pick(2, 6, 6)):
         for name, plan in plans.items():
-            seconds = runs.measure_seconds(network, inputs, plan=plan)
+            seconds = TorchProgram(network, plan, inputs=inputs).seconds()
             if number:
                 times[name].append(seconds)
     return [
@@ -100,10 +99,10 @@ def _trace(calibrated: Calibrated, network: Any, path: Path) -> dict[str, Any]:
         local_bytes=_find_budget(calibrated, TRACED_STEPS, share=0.3),
     )
     inputs = network.inputs(TRACED_STEPS)
-    runs.measure_seconds(network, inputs, plan=plan)
+    TorchProgram(network, plan, inputs=inputs).seconds()
     # Of the processor, events would make a file of a hundred megabytes.
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profiler:
-        runs.measure_seconds(network, inputs, plan=plan)
+        TorchProgram(network, plan, inputs=inputs).seconds()
     profiler.export_chrome_trace(str(path))
     events = json.loads(path.read_text())["traceEvents"]
     kernels = [_interval(one) for one in events if one.get("cat") == "kernel"]
@@ -163,7 +162,7 @@ def _run_longest(calibrated: Calibrated, network: Any, setting: Setting, budget:
     plan = ckptplan.optimize(
         work.with_steps(steps), calibrated.profile, strategies=["remote"], local_bytes=budget
     )
-    seconds = runs.measure_seconds(network, network.inputs(steps), plan=plan)
+    seconds = TorchProgram(network, plan).seconds()
     return {
         "local_budget_bytes": budget,
         "predicted": predicted,

@@ -13,8 +13,7 @@ import torch
 
 import ckptplan
 from benchmarks.harness import MIB, Setting, main, show, table
-from ckptplan.calibration.calibrate import calibrate
-from ckptplan.calibration.calibrated import Calibrated
+from ckptplan.calibration.calibrate import Calibrated, calibrate
 from ckptplan.calibration.cell_spec import CellSpec
 from ckptplan.calibration.validate import validate
 from ckptplan.calibration.validation import Validation

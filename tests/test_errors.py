@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import ckptplan
-from ckptplan.calibration.calibrated import Noisy
+from ckptplan.calibration.calibrate import Noisy
 from ckptplan.errors import CkptplanError, Infeasible, InputError, MissingExtra, did_you_mean, quote_value
 from ckptplan.schedule.simulator import IllegalAction
 from ckptplan.torch.memory import OutOfMemory

@@ -12,7 +12,7 @@ import torch
 from typer.main import get_command
 
 import ckptplan
-from ckptplan.calibration.calibrated import Noisy
+from ckptplan.calibration.calibrate import Noisy
 from ckptplan.calibration.cell_spec import CellSpec
 from ckptplan.cli.app import make_app
 from ckptplan.cli.command import as_option, option_of

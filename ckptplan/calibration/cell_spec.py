@@ -6,12 +6,13 @@ import inspect
 import os
 import re
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import import_module
 from typing import Any, Literal
 
-from ckptplan.errors import InputError, did_you_mean, quote_value
+from ckptplan.errors import CkptplanError, InputError, did_you_mean, quote_value
 from ckptplan.model.workload import Workload
 from ckptplan.wording import Argument, Phrase
 
@@ -65,28 +66,21 @@ class CellSpec:
     @classmethod
     def parse(cls, text: str, *, neurons: int | None = None) -> CellSpec:
         """Parse the text form; ``neurons`` is the default for a name without sizes. Raises InputError."""
-        accepted = _FORM
+
+        def refuse(problem: str) -> InputError:
+            return InputError(problem, field="cell", value=text, accepted=_FORM)
+
         match = _TEXT.fullmatch(text.strip())
         if match is None:
-            raise InputError(f"{quote_value(text)} is not a cell", field="cell", value=text, accepted=accepted)
+            raise refuse(f"{quote_value(text)} is not a cell")
         given: dict[str, int] = {} if neurons is None else {"neurons": neurons}
         for part in filter(None, (match["settings"] or "").replace(" ", "").split(",")):
             name, _, value = part.partition("=")
             if name not in _SETTINGS or not _is_count(value):
-                raise InputError(
-                    f"{quote_value(part)} is not a setting of a cell",
-                    field="cell",
-                    value=text,
-                    accepted=accepted,
-                )
+                raise refuse(f"{quote_value(part)} is not a setting of a cell")
             given[name] = int(value)
         if "neurons" not in given:
-            raise InputError(
-                f"{quote_value(text)} does not say how many neurons",
-                field="cell",
-                value=text,
-                accepted=accepted,
-            )
+            raise refuse(f"{quote_value(text)} does not say how many neurons")
         return cls.named(match["name"], **{"inputs": INPUTS, **given})
 
     @classmethod
@@ -136,14 +130,12 @@ def import_factory(name: str, *, factory: str) -> Callable[..., Any]:
     ``factory`` says what a factory is.
     """
     module, _, attribute = name.partition(":")
-    accepted = f"{', '.join(BUILT_IN)}, or package.module:factory"
+
+    def refuse(problem: str, accepted: str = f"{', '.join(BUILT_IN)}, or package.module:factory") -> InputError:
+        return InputError(problem, field="cell", value=name, accepted=accepted)
+
     if not attribute:
-        raise InputError(
-            f"there is no cell {quote_value(name)}.{did_you_mean(name, BUILT_IN)}",
-            field="cell",
-            value=name,
-            accepted=accepted,
-        )
+        raise refuse(f"there is no cell {quote_value(name)}.{did_you_mean(name, BUILT_IN)}")
     if os.getcwd() not in sys.path:  # noqa: PTH109 - as Python itself puts it there
         # An installed program does not search the current folder.
         sys.path.insert(0, os.getcwd())  # noqa: PTH109
@@ -151,15 +143,26 @@ def import_factory(name: str, *, factory: str) -> Callable[..., Any]:
         found = getattr(import_module(module), attribute)
     except Exception as error:
         # An import may raise anything.
-        raise InputError(
-            f"{quote_value(name)} cannot be imported: {type(error).__name__}: {error}",
-            field="cell",
-            value=name,
-            accepted=accepted,
-        ) from error
+        raise refuse(f"{quote_value(name)} cannot be imported: {type(error).__name__}: {error}") from error
     if not callable(found):
-        raise InputError(f"{quote_value(name)} cannot be called", field="cell", value=name, accepted=factory)
+        raise refuse(f"{quote_value(name)} cannot be called", accepted=factory)
     return found  # type: ignore[no-any-return]
+
+
+#: What ``blame_cell`` says of a cell that is not accepted.
+FIRST_STEP = "its first step, or the mean square of its first output,"
+
+
+@contextmanager
+def blame_cell(what: str, *, accepted: str, note: str = "") -> Iterator[None]:
+    """Raise InputError for whatever the block raises: '``what`` raised ...', followed by ``note``."""
+    try:
+        yield
+    except CkptplanError:
+        raise
+    except Exception as error:
+        text = f"{what} raised {type(error).__name__}: {error}{note}"
+        raise InputError(text, field="cell", accepted=accepted) from error
 
 
 def call_factory(
@@ -170,12 +173,8 @@ def call_factory(
     Returns its first ``parts`` results, of which the first can be called, and its function of inputs, or None.
     ``factory`` says what a factory is.
     """
-    try:
+    with blame_cell(spec.full_name, accepted=factory):
         made = make(**_choose_settings(make, settings))
-    except Exception as error:
-        raise InputError(
-            f"{spec.full_name} raised {type(error).__name__}: {error}", field="cell", accepted=factory
-        ) from error
     if not isinstance(made, tuple) or len(made) not in (parts, parts + 1) or not callable(made[0]):
         raise InputError(
             f"{spec.full_name} returned {quote_value(type(made).__name__)}", field="cell", accepted=factory

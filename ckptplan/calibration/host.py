@@ -1,16 +1,13 @@
-"""Identifies the processor and the memory of this machine, whatever runs on it."""
+"""Identifies the processor and the memory of this machine, and sets the threads that JAX will run with."""
 
 from __future__ import annotations
 
 import os
 import platform
+import sys
 from pathlib import Path
 
-#: Share of a measured machine's memory that plans leave free, and why.
-HEADROOM = 0.1
-HEADROOM_ASSUMPTION = (
-    "10 %: other programs, the driver and holes of the allocator take a part that was not measured."
-)
+from ckptplan.errors import InputError
 
 
 def processor_name() -> str:
@@ -48,3 +45,36 @@ def _read_processor() -> str:
         if name.strip() == "model name":
             return value.strip()
     return platform.processor() or platform.machine()
+
+
+#: The flag of XLA that keeps it to one thread.
+_ONE_THREAD = "--xla_cpu_multi_thread_eigen=false"
+
+
+def set_threads(count: int | None) -> int:
+    """Set and return the number of threads of JAX. None keeps it.
+
+    Raises InputError if JAX has already been imported with another number.
+    """
+    present = _read_threads()
+    if count is None or count == present:
+        return present
+    if "jax" in sys.modules:
+        raise InputError(
+            f"JAX runs with {present} already, which cannot be changed any more",
+            field="thread_count",
+            value=count,
+            accepted=f"{present}, or NPROC={count} in the environment before JAX is imported"
+            + (f" together with XLA_FLAGS={_ONE_THREAD}" if count == 1 else ""),
+        )
+    os.environ["NPROC"] = str(count)
+    if count == 1:
+        os.environ["XLA_FLAGS"] = " ".join((*os.environ.get("XLA_FLAGS", "").split(), _ONE_THREAD))
+    return count
+
+
+def _read_threads() -> int:
+    if _ONE_THREAD in os.environ.get("XLA_FLAGS", "").split():
+        return 1
+    given = os.environ.get("NPROC", "")
+    return int(given) if given.isdecimal() and int(given) > 0 else usable_cores()

@@ -3,61 +3,114 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cached_property
 from time import perf_counter
+from typing import Any
 
-from ckptplan.calibration import footprint
-from ckptplan.calibration.cells import MeasuredNetwork
-from ckptplan.calibration.counter import RunCounter
-from ckptplan.calibration.extent import Extent, fit_in
-from ckptplan.calibration.footprint import Footprint
-from ckptplan.calibration.pilot import PilotTimes, time_few_steps
-from ckptplan.calibration.rounds import LEAST_ROUNDS, TimedRounds
-from ckptplan.calibration.runs import compile_pieces
+from ckptplan.calibration.backend import (
+    Announce,
+    Backend,
+    CountedSizes,
+    Extent,
+    PilotTimes,
+    Rounds,
+    RunCounter,
+)
+from ckptplan.calibration.fit import Round
+from ckptplan.errors import InputError
 from ckptplan.model.progress import Progress
+from ckptplan.units import format_wait
+from ckptplan.wording import Argument, Phrase
 
-#: Receives lines about a measurement: how long it takes, and what is left out.
-Announce = Callable[[str], None]
+#: Quartiles need at least this many rounds.
+LEAST_ROUNDS = 3
+#: The share of the limit that estimates may take, since they may be off.
+_SHARE = 0.8
 #: The share of the limit by which three rounds may end late, if the first one took longer than estimated.
 _TOLERATED = 0.1
+
+
+def fit_in(
+    extent: Extent, pilot: PilotTimes, *, max_seconds: float | None, seconds_left: float | None = None
+) -> Extent:
+    """Return ``extent``, or as much of it as fits in ``max_seconds``; None means no limit.
+
+    ``seconds_left``: what is left of the time for the rounds, if bytes are counted already. Raises InputError
+    if even the least takes too long.
+    """
+    if max_seconds is None:
+        return extent
+    for candidate in (extent, *extent.reduce()):
+        if seconds_left is None:
+            seconds, most = candidate.seconds(pilot), max_seconds
+        else:
+            seconds, most = sum(candidate.time_seconds(pilot)), seconds_left
+        if seconds <= _SHARE * most:
+            return candidate
+    alone = Phrase("sizes without times (", Argument("bytes_only", True), "), ") if extent.chunks else ""
+    raise InputError(
+        f"measuring this cell takes {format_wait(seconds)} even with the fewest runs, and may take "
+        f"{max_seconds:g} s at most, of which estimates may take {100 * _SHARE:g} %, as they may be off",
+        field="max_seconds",
+        value=max_seconds,
+        accepted=Phrase(
+            "a smaller batch or fewer neurons, ",
+            alone,
+            "or ",
+            Argument("max_seconds", _round_up(seconds / _SHARE + max_seconds - most)),
+        ),
+    )
+
+
+def _round_up(seconds: float) -> int:
+    """Return whole seconds, the next ten from 20 on."""
+    unit = 10 if seconds > 20 else 1
+    return unit * (int(seconds // unit) + 1)
 
 
 class Measuring:
     """A measurement of a cell: times a few steps first, and decides how much to measure.
 
     Arguments:
+        backend: what runs the cell.
         network: the cell.
         choose: returns what to measure if there is enough time.
         max_seconds: the time that it may take; None means no limit.
         announce: called with lines on how long it takes, and on what is left out.
         progress: called with the time done and the time expected, in milliseconds.
-
-    Raises InputError if even the least takes longer than ``max_seconds``.
     """
 
     def __init__(
         self,
-        network: MeasuredNetwork,
+        backend: Backend,
+        network: Any,
         *,
         choose: Callable[[PilotTimes], Extent],
         max_seconds: float | None,
         announce: Announce | None,
         progress: Progress | None,
     ) -> None:
-        self._network, self._max_seconds, self._announce = network, max_seconds, announce
-        if network.piece is not None:
-            self._say(f"compiling pieces of {network.piece} steps, besides the time below")
-            compile_pieces(network)
-        self._began = perf_counter()
-        self.pilot = time_few_steps(network)
-        self._full = choose(self.pilot)
-        self._extent = fit_in(self._full, self.pilot, max_seconds=max_seconds)
+        self._backend, self._network, self._choose = backend, network, choose
+        self._max_seconds, self._progress = max_seconds, progress
+        self._announce = announce
+        self._began = 0.0
         #: What ended the rounds before the last one, such as KeyboardInterrupt.
         self.ended_by: BaseException | None = None
-        self._rounds_done = self._extent.rounds
-        self._say(self._extent.text(self.pilot))
+        #: The rows of the rounds that are complete; others do not count.
+        self.rounds: list[Round] = []
+
+    @cached_property
+    def pilot(self) -> PilotTimes:
+        """Times of a few steps. Raises InputError if even the least takes longer than the limit."""
+        self._began = perf_counter()
+        pilot = self._backend.pilot(self._network)
+        self._full = self._choose(pilot)
+        self._extent = fit_in(self._full, pilot, max_seconds=self._max_seconds)
+        self._say(self._extent.text(pilot))
         self._say_left_out()
-        expected = [*self._extent.size_seconds(self.pilot), *self._extent.round_seconds(self.pilot)]
-        self._counter = RunCounter(seconds=expected, progress=progress)
+        expected = [*self._extent.size_seconds(pilot), *self._extent.time_seconds(pilot)]
+        self._counter = RunCounter(expected, progress=self._progress)
+        return pilot
 
     @property
     def fewer_chunks(self) -> bool:
@@ -67,45 +120,45 @@ class Measuring:
     @property
     def left_out(self) -> tuple[str, ...]:
         """What was not measured for want of time, or since something ended the rounds."""
-        found = list(self._extent.left_out(self._full))
-        if self._rounds_done < self._extent.rounds:
+        found = self._extent.left_out(self._full)
+        if len(self.rounds) < self._extent.rounds:
             why = "interrupted" if self.ended_by is not None else f"{self._max_seconds:g} s were over"
-            found.append(f"{why} after {self._rounds_done} of {self._extent.rounds} rounds")
-        return tuple(found)
+            found = (*found, f"{why} after {len(self.rounds)} of {self._extent.rounds} rounds")
+        return found
 
-    def count_sizes(self) -> Footprint:
+    def count_sizes(self) -> CountedSizes:
         """Count the bytes of the cell. Raises InputError."""
-        return footprint.measure(self._network, counter=self._counter, runs=self._extent.size_runs)
+        return self._backend.sizes(self._network, lambda: (self.pilot, self._extent, self._counter))
 
-    def time_rounds(self) -> TimedRounds:
+    def time_rounds(self, sizes: CountedSizes) -> Rounds:
         """Time steps and messages in rounds, which end early after three if time is over or anything ends them.
 
         Raises InputError if the first round shows that not even the fewest rounds fit in the time.
         """
-        rounds = self._make_rounds()
+        pilot = self.pilot
+        rounds = self._backend.rounds(self._network, self._extent, sizes)
+        longest = 0.0
         try:
-            while rounds.complete < self._extent.rounds and not self._is_over(rounds):
-                if not rounds.complete:
-                    rounds.warm_up(self._counter)
-                rounds.run(self._counter)
-                if self._takes_too_long(rounds):
-                    self._leave_out_more(rounds)
-                    rounds = self._make_rounds()
+            while len(self.rounds) < self._extent.rounds and not self._is_over(longest):
+                if not self.rounds:
+                    rounds.start(self._counter)
+                began = perf_counter()
+                self.rounds.append(rounds.run(self._counter))
+                longest = max(longest, perf_counter() - began)
+                if self._takes_too_long(longest):
+                    self._leave_out_more(pilot, longest)
+                    rounds = self._backend.rounds(self._network, self._extent, sizes)
+                    self.rounds, longest = [], 0.0
         except Exception:
             raise
         except BaseException as end:
             # Ctrl-C, or what the caller makes of a signal.
-            if rounds.complete < LEAST_ROUNDS:
+            if len(self.rounds) < LEAST_ROUNDS:
                 raise
             self.ended_by = end
         else:
             self._counter.end()
-        self._rounds_done = rounds.complete
         return rounds
-
-    def _make_rounds(self) -> TimedRounds:
-        extent = self._extent
-        return TimedRounds(self._network, chunks=extent.chunks, steps_between=extent.steps_between)
 
     @property
     def _seconds_left(self) -> float:
@@ -113,28 +166,26 @@ class Measuring:
             return float("inf")
         return self._max_seconds - (perf_counter() - self._began)
 
-    def _is_over(self, rounds: TimedRounds) -> bool:
+    def _is_over(self, longest: float) -> bool:
         """Return whether there are enough rounds, and no time for another one."""
-        return rounds.complete >= LEAST_ROUNDS and rounds.longest_seconds > self._seconds_left
+        return len(self.rounds) >= LEAST_ROUNDS and longest > self._seconds_left
 
-    def _takes_too_long(self, rounds: TimedRounds) -> bool:
+    def _takes_too_long(self, longest: float) -> bool:
         """Return whether the fewest rounds would take too long, by the first one."""
-        if rounds.complete > 1 or self._max_seconds is None:
+        if len(self.rounds) > 1 or self._max_seconds is None:
             return False
         missing = min(LEAST_ROUNDS, self._extent.rounds) - 1
-        return missing * rounds.longest_seconds > self._seconds_left + _TOLERATED * self._max_seconds
+        return missing * longest > self._seconds_left + _TOLERATED * self._max_seconds
 
-    def _leave_out_more(self, rounds: TimedRounds) -> None:
+    def _leave_out_more(self, pilot: PilotTimes, longest: float) -> None:
         """Choose less to measure, because steps take longer than the first few did. Raises InputError."""
-        _, *runs = self._extent.round_seconds(self.pilot)
-        estimated = sum(runs) / self._extent.rounds
-        slower = self.pilot.scaled(rounds.longest_seconds / estimated)
+        slower = pilot.scaled(longest / sum(self._extent.round_seconds(pilot)))
         self._extent = fit_in(
             self._extent, slower, max_seconds=self._max_seconds, seconds_left=self._seconds_left
         )
         self._say("rounds take longer than estimated")
         self._say_left_out()
-        self._counter.expect(self._extent.round_seconds(slower))
+        self._counter.expect(self._extent.time_seconds(slower))
 
     def _say_left_out(self) -> None:
         texts = self._extent.left_out(self._full)

@@ -3,35 +3,52 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Annotated, Any
 
-import torch
+from pydantic import Field
 
 import ckptplan
+from ckptplan.calibration.backend import Backend, Environment, PilotTimes, Program, RunCounter, TimedRun
+from ckptplan.calibration.calibrate import open_backend
 from ckptplan.calibration.cell_spec import CellSpec
-from ckptplan.calibration.cells import MeasuredNetwork, build_network, check_device
-from ckptplan.calibration.comparable import check_numbers, choose_cell, why_not_comparable
-from ckptplan.calibration.comparison import Measurements, PlanRuns, RunSeconds
-from ckptplan.calibration.machine import machine_name, prepare_machine
-from ckptplan.calibration.regret import find_rivals, list_others
-from ckptplan.calibration.run_time import format_estimate, measure_pace, measure_step, round_down
-from ckptplan.calibration.validation import Tolerances, Validation
-from ckptplan.errors import InputError
+from ckptplan.calibration.compared import (
+    base_rows,
+    byte_rows,
+    gradient_row,
+    machine_rows,
+    note_action_times,
+    note_meter,
+    predates_action_times,
+    time_rows,
+)
+from ckptplan.calibration.fit import Sample
+from ckptplan.calibration.validation import Contender, Regret, Row, Tolerances, Validation, Verdict
+from ckptplan.errors import CkptplanError, InputError
+from ckptplan.model.checked import CheckedModel
 from ckptplan.model.plan import Plan
 from ckptplan.model.progress import Progress
-from ckptplan.torch.chunk_cell import ChunkCell
-from ckptplan.torch.memory import available_bytes
-from ckptplan.torch.meters import name_clock
-from ckptplan.units import format_bytes
+from ckptplan.model.workload import Workload
+from ckptplan.planning.playback import group_same_schedules, make_schedule
+from ckptplan.schedule.actions import Record
+from ckptplan.schedule.schedule import Schedule
+from ckptplan.schedule.timeline import Event
+from ckptplan.units import format_bytes, format_wait
 from ckptplan.wording import Argument, Phrase
 
 #: The seconds that a validation may take by default if times are not compared.
 _MOST_SECONDS = 60.0
 #: The share of available memory that a run may be predicted to need.
 _SHARE = 0.7
-#: How many times more memory a ``ChunkCell`` keeps under autograd, where it runs step by step.
-_UNDER_AUTOGRAD = 4
+#: Rounds in which messages are timed again, and the steps of a round.
+_MESSAGE_ROUNDS, _MESSAGE_STEPS = 3, 400
+#: Steps of a chunk of the schedule that plain BPTT is replaced by if it does not fit.
+_CHUNK = 48
+
+
+_Share = Annotated[float, Field(strict=True, ge=0, description="a share, as 0.1")]
 
 
 def validate(
@@ -77,7 +94,7 @@ def validate(
 
     Raises InputError.
     """
-    check_numbers(
+    _Limits(
         repeats=repeats,
         thread_count=thread_count,
         max_seconds=max_seconds,
@@ -86,60 +103,47 @@ def validate(
         memory_tolerance=memory_tolerance,
     )
     spec = spec or choose_cell(plan.workload, cell=cell, trust=trust_cell)
-    job = _Validation.of(plan, spec=spec, device=device, thread_count=thread_count)
-    tolerances = Tolerances(time=tolerance, overhead=overhead_tolerance, memory=memory_tolerance)
+    workload, calibration = plan.workload, plan.workload.calibration
+    if workload.batch is None:
+        raise InputError(
+            f"workload {workload.name!r} has no batch size, so its cell cannot be built",
+            field="workload.batch",
+            accepted="a whole number from 1",
+        )
+    backend = open_backend(
+        spec,
+        device=device or (calibration.device if calibration else "cpu"),
+        thread_count=thread_count or (calibration.threads if calibration else None),
+    )
     tell = tell or (lambda _: None)
-    check_device(job.device)
-    machine = machine_name(torch.device(job.device))
-    reason = job.not_comparable(machine)
-    if regret:
-        list_others(plan)
-    rivals = find_rivals(plan) if regret and reason is None else []
-    if reason is not None:
-        tell(f"times cannot be compared here: {reason}. Only counts, bytes and gradients are judged")
-        max_seconds = _MOST_SECONDS if max_seconds is None else max_seconds
-    with prepare_machine(threads=job.threads):
-        clock = name_clock(torch.device(job.device))
-        network = build_network(job.spec, batch=job.batch, device=job.device, seed=job.seed)
-        room = _FreeMemory.on(network.device)
-        if not room.holds(plan):
-            raise InputError(
-                f"needs {format_bytes(room.need(plan))}, but only {room.text} are free here",
-                field="plan",
-                accepted="a plan for less memory, or for fewer steps",
-            )
-        notes = [] if reason is None or not regret else ["the regret was not measured, as no time was"]
-        notes += [] if reason is not None else _list_differences(plan, clock=clock)
-        planned = PlanRuns(
+    with backend.prepare():
+        environment = backend.environment
+        reason = why_not_comparable(plan, environment)
+        if regret:
+            list_others(plan)
+        if reason is not None:
+            tell(f"times cannot be compared here: {reason}. Only counts, bytes and gradients are judged")
+            max_seconds = _MOST_SECONDS if max_seconds is None else max_seconds
+        found = _Comparison(
             plan=plan,
-            base=room.plan_base(plan, notes) if reason is None else None,
-            plain=room.holds_autograd(plan, network),
-            rivals=[one for one in rivals if room.holds(one.plan)],
+            backend=backend,
+            environment=environment,
+            network=backend.build(spec, batch=workload.batch, seed=calibration.seed if calibration else 0),
             rounds=repeats if reason is None else 0,
+            tolerances=Tolerances(time=tolerance, overhead=overhead_tolerance, memory=memory_tolerance),
         )
-        step = measure_step(network, steps=plan.steps)
-        _check_seconds(planned, planned.number * plan.steps * step, most=max_seconds, least="at least ")
-        seconds = RunSeconds.of(planned, measure_pace(network, steps=plan.steps, step_seconds=step))
-        _check_seconds(planned, seconds.total, most=max_seconds)
-        tell(f"{planned.number} runs, {format_estimate(seconds.total)} in all")
-        found = Measurements(
-            runs=planned,
-            network=network,
-            inputs=network.inputs(plan.steps),
-            seconds=seconds,
-            tolerances=tolerances,
-            progress=progress,
-            notes=notes,
-        )
-        found.measure()
+        found.choose_plans(regret=regret)
+        found.estimate(max_seconds=max_seconds)
+        tell(f"{len(found.seconds)} runs, {format_wait(sum(found.seconds))} in all")
+        found.measure(progress)
     return Validation(
-        cell=str(job.spec),
-        device=job.device,
-        machine=machine,
-        threads=job.threads,
-        clock=clock,
-        repeats=found.rounds,
-        tolerances=tolerances,
+        cell=str(spec),
+        device=environment.device,
+        machine=environment.machine,
+        threads=environment.threads,
+        clock=environment.clock,
+        repeats=found.rounds_done,
+        tolerances=found.tolerances,
         not_comparable=reason,
         rows=tuple(found.rows),
         notes=tuple(found.notes),
@@ -150,111 +154,363 @@ def validate(
     )
 
 
-def _list_differences(plan: Plan, *, clock: str) -> list[str]:
-    """Return how this process differs from the one that calibrated, where that may move times."""
-    calibration = plan.workload.calibration
+class _Limits(CheckedModel):
+    """Numbers that leave something to compare."""
+
+    repeats: Annotated[int, Field(strict=True, ge=1, description="a whole number from 1")]
+    thread_count: Annotated[int | None, Field(strict=True, ge=1, description="a whole number from 1")]
+    max_seconds: Annotated[float | None, Field(strict=True, gt=0, description="a number above 0, in seconds")]
+    tolerance: _Share
+    overhead_tolerance: _Share
+    memory_tolerance: _Share
+
+
+def choose_cell(workload: Workload, *, cell: str | None, trust: bool) -> CellSpec:
+    """Return the caller's cell, or that of the workload. Raises InputError."""
+    if cell is None:
+        return CellSpec.of(workload, trust=trust)
+    if workload.cell is not None and workload.cell.partition("(")[0] == cell:
+        # The caller names the factory, so it is trusted; the sizes are the workload's.
+        return CellSpec.of(workload, trust=True)
+    return CellSpec.parse(cell, neurons=None if workload.network is None else workload.network.neurons)
+
+
+def why_not_comparable(plan: Plan, here: Environment) -> str | None:
+    """Return why the times of a plan cannot be compared with measurements here, None if they can."""
+    workload, calibration = plan.workload, plan.workload.calibration
     if calibration is None:
-        return []
-    found = []
-    if calibration.clock != clock:
-        found.append(f"calibrated in {calibration.clock}, measured here in {clock}")
-    if calibration.torch != torch.__version__:
-        found.append(f"calibrated with PyTorch {calibration.torch}, measured here with {torch.__version__}")
-    return [f"{'; '.join(found)}: times may differ for that alone; calibrate again"] if found else []
-
-
-def _check_seconds(planned: PlanRuns, seconds: float, *, most: float | None, least: str = "") -> None:
-    """Raise InputError if the runs would take longer than ``most`` seconds.
-
-    ``least`` says so if ``seconds`` are only the least that they can take.
-    """
-    if most is None or seconds <= most:
-        return
-    steps = planned.plan.steps
-    fewer = max(1, int(steps * most / seconds))
-    raise InputError(
-        f"{planned.number} runs of {steps:,} steps take {least}{format_estimate(seconds)} here, and the limit "
-        f"is {most:.4g} s",
-        field="max_seconds",
-        value=most,
-        accepted=Phrase(
-            Argument("max_seconds", math.ceil((3 if least else 1.5) * seconds)),
-            f", or a plan for at most {round_down(fewer):,} steps, a smaller batch or a smaller network",
-        ),
-    )
+        return "its times were not measured by `ckptplan calibrate`"
+    if workload.timed_on != plan.profile.name:
+        return f"its times belong to {workload.timed_on}, its transfers to {plan.profile.name}"
+    if calibration.machine != here.machine:
+        return f"it was calibrated on another machine ({calibration.machine}; this is {here.machine})"
+    if calibration.threads != here.threads:
+        return f"it was calibrated with {calibration.threads_text}, and runs with {here.threads}"
+    return None if here.runs_as(calibration) else f"it was calibrated in {calibration.framework.split()[0]}"
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Validation:
-    """What to run, and where."""
+class _Rival:
+    """A plan that could have been chosen, and other strategies whose best plan has the same schedule."""
 
     plan: Plan
-    spec: CellSpec
-    batch: int
-    device: str
-    threads: int
-    seed: int
+    same: tuple[str, ...]
 
-    @classmethod
-    def of(cls, plan: Plan, *, spec: CellSpec, device: str | None, thread_count: int | None) -> _Validation:
-        workload, calibration = plan.workload, plan.workload.calibration
-        if workload.batch is None:
-            raise InputError(
-                f"workload {workload.name!r} has no batch size, so its cell cannot be built",
-                field="workload.batch",
-                accepted="a whole number from 1",
-            )
-        return cls(
-            plan=plan,
-            spec=spec,
-            batch=workload.batch,
-            device=device or (calibration.device if calibration else "cpu"),
-            threads=thread_count or (calibration.threads if calibration else torch.get_num_threads()),
-            seed=calibration.seed if calibration else 0,
+
+def list_others(plan: Plan) -> tuple[str, ...]:
+    """Return the other strategies among which a plan was chosen. Raises InputError if there was none."""
+    others = tuple(name for name in plan.goal.strategies if name != plan.strategy)
+    if not others:
+        raise InputError(
+            f"{plan.strategy} was the only strategy requested, so there was no choice",
+            field="regret",
+            accepted="a plan chosen among several strategies",
         )
-
-    def not_comparable(self, machine: str) -> str | None:
-        """Return why the plan's times cannot be compared with measurements here, None if they can."""
-        return why_not_comparable(self.plan, machine=machine, threads=self.threads)
+    return others
 
 
-@dataclass(frozen=True, kw_only=True)
-class _FreeMemory:
-    """The bytes of free memory, None if the system does not report them."""
+def _find_rivals(plan: Plan) -> list[_Rival]:
+    """Return ``plan`` and the best plan of each other strategy that was compared when it was chosen.
 
-    free: int | None
+    Of plans with equal schedules, only the first is returned.
+    """
+    goal = plan.goal
+    compared = ckptplan.compare(
+        plan.workload,
+        plan.profile,
+        strategies=list_others(plan),
+        objective=goal.objective,
+        model=goal.model,
+        max_overhead=goal.max_overhead,
+        local_bytes=goal.local_bytes,
+        remote_bytes="unbounded" if goal.remote_bytes is None else goal.remote_bytes,
+        effort=goal.effort,
+    )
+    groups = group_same_schedules([plan, *(one for one in compared.values() if isinstance(one, Plan))])
+    return [_Rival(plan=first, same=tuple(one.strategy for one in same)) for first, *same in groups]
 
-    @classmethod
-    def on(cls, device: torch.device) -> _FreeMemory:
-        return cls(free=available_bytes(device))
+
+@dataclass(kw_only=True)
+class _Comparison:
+    """Runs all measurements, and keeps what was compared so far.
+
+    Ctrl-C ends them: the rows are then those of what was measured before, and ``interrupted`` is set.
+    """
+
+    plan: Plan
+    backend: Backend
+    environment: Environment
+    network: Any
+    #: Rounds in which times are measured; 0 if they are not compared.
+    rounds: int
+    tolerances: Tolerances
+    #: The plan of base, None if it does not fit here; with regret, the plan itself and its rivals.
+    base: Plan | None = None
+    rivals: list[_Rival] = field(default_factory=list)
+    #: Whether gradients are compared with those of the framework alone, which may not fit here.
+    plain: bool = True
+    #: The estimated seconds of each run.
+    seconds: list[float] = field(default_factory=list)
+    rows: list[Row] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    regret: Regret | None = None
+    timeline: Sequence[Event] = ()
+    rounds_done: int = 0
+    interrupted: bool = False
+
+    def choose_plans(self, *, regret: bool) -> None:
+        """Choose base and the rivals that fit in free memory. Raises InputError if the plan does not."""
+        plan, free = self.plan, self.backend.free_bytes()
+        present = format_bytes(free or 0)
+
+        def fits(one: Plan, times: int = 1) -> bool:
+            return free is None or times * _need(one) <= _SHARE * free
+
+        if not fits(plan):
+            raise InputError(
+                f"needs {format_bytes(_need(plan))}, but only {present} are free here",
+                field="plan",
+                accepted="a plan for less memory, or for fewer steps",
+            )
+        base = ckptplan.optimize(plan.workload, plan.profile, strategies=["base"], local_bytes=2**60)
+        self.plain = fits(base, self.backend.plain_factor(self.network))
+        if not self.rounds:
+            self.notes += ["the regret was not measured, as no time was"] if regret else []
+            return
+        self._note_differences()
+        if fits(base):
+            self.base = base
+        else:
+            need = format_bytes(_need(base))
+            self.notes.append(f"base needs {need}, but only {present} are free here: it was not run")
+        if regret:
+            self.rivals = [one for one in _find_rivals(plan) if fits(one.plan)]
+
+    def _note_differences(self) -> None:
+        """Note how this process differs from the one that calibrated, where that may move times."""
+        calibration, here = self.plan.workload.calibration, self.environment
+        if calibration is None:
+            return
+        found = []
+        if calibration.clock != here.clock:
+            found.append(f"calibrated in {calibration.clock}, measured here in {here.clock}")
+        if calibration.framework != here.framework:
+            found.append(f"calibrated with {calibration.framework}, measured here with {here.framework}")
+        if found:
+            self.notes.append(f"{'; '.join(found)}: times may differ for that alone; calibrate again")
 
     @property
-    def text(self) -> str:
-        """The amount as text."""
-        return "bytes" if self.free is None else format_bytes(self.free)
+    def timed(self) -> list[Plan]:
+        """The plans that run in turn: the plan itself, base, and the rivals."""
+        return [self.plan, *([self.base] if self.base else []), *(one.plan for one in self.rivals[1:])]
 
-    def need(self, plan: Plan) -> int:
-        """Return the bytes that a plan needs here, where all units and both memories are in one place."""
-        return plan.predicted.local_peak_bytes * plan.profile.units + plan.predicted.remote_peak_bytes
+    @property
+    def reference(self) -> Schedule | None:
+        """The schedule whose gradients are the expected ones; None for the framework's own loop."""
+        steps = self.plan.steps
+        return None if self.plain else make_schedule("standard", steps=steps, chunk_size=min(_CHUNK, steps))
 
-    def holds(self, plan: Plan, *, times: int = 1) -> bool:
-        """Return whether ``times`` the memory of a plan is available."""
-        return self.free is None or times * self.need(plan) <= _SHARE * self.free
-
-    def plan_base(self, plan: Plan, notes: list[str]) -> Plan | None:
-        """Return the plan of base, or None, with a note, if it does not fit here."""
-        base = _plan_base(plan)
-        if self.holds(base):
-            return base
-        notes.append(
-            f"base needs {format_bytes(self.need(base))}, but only {self.text} are free here: it was not run"
+    def estimate(self, *, max_seconds: float | None) -> None:
+        """Estimate the seconds of each run. Raises InputError if they are more than ``max_seconds``."""
+        steps = self.plan.steps
+        pilot = self.backend.pilot(self.network, most=steps)
+        own, reference = pilot.run(self.plan), self.reference
+        expected = steps * pilot.step_seconds if reference is None else pilot.run(reference)
+        counted, peak = self.backend.meter_seconds(own, steps=steps)
+        self.seconds = [counted + pilot.compile_seconds, peak, expected + pilot.compile_seconds, own]
+        if self.rounds:
+            self.seconds += self._estimate_times(pilot)
+        total = sum(self.seconds)
+        if max_seconds is None or total <= max_seconds:
+            return
+        fewer = max(1, int(steps * max_seconds / total))
+        raise InputError(
+            f"{len(self.seconds)} runs of {steps:,} steps take {format_wait(total)} here, and the limit "
+            f"is {max_seconds:.4g} s",
+            field="max_seconds",
+            value=max_seconds,
+            accepted=Phrase(
+                Argument("max_seconds", math.ceil(1.5 * total)),
+                f", or a plan for at most {_round_down(fewer):,} steps, a smaller batch or a smaller network",
+            ),
         )
-        return None
 
-    def holds_autograd(self, plan: Plan, network: MeasuredNetwork) -> bool:
-        """Return whether plain BPTT in PyTorch fits here."""
-        return self.holds(_plan_base(plan), times=_UNDER_AUTOGRAD if isinstance(network.cell, ChunkCell) else 1)
+    def _estimate_times(self, pilot: PilotTimes) -> list[float]:
+        own, *others = (pilot.run(one) for one in self.timed)
+        first = [pilot.compile_seconds + one for one in (own, *others)]
+        if pilot.compile_seconds:
+            # Neither messages nor actions of compiled programs are timed.
+            return [*first, *[own, *others] * self.rounds]
+        messages = [_MESSAGE_STEPS * pilot.step_seconds] * _MESSAGE_ROUNDS
+        return [*messages, *first, *[own, *others, own] * self.rounds]
+
+    @cached_property
+    def _inputs(self) -> Any:
+        return self.network.inputs(self.plan.steps)
+
+    def _program(self, plan: Plan | Schedule | None) -> Program:
+        return self.backend.program(self.network, plan, inputs=self._inputs, steps=self.plan.steps)
+
+    @cached_property
+    def _own(self) -> Program:
+        return self._program(self.plan)
+
+    def measure(self, progress: Progress | None) -> None:
+        """Measure and compare. Raises KeyboardInterrupt if nothing was compared before Ctrl-C."""
+        counter = RunCounter(self.seconds, progress=progress)
+        try:
+            self._compare_sizes(counter)
+            self._compare_gradients(counter)
+            if self.rounds:
+                self._compare_messages(counter)
+                self._compare_times(counter)
+        except KeyboardInterrupt:
+            if not self.rows:
+                raise
+            self.interrupted = True
+        counter.end()
+
+    @cached_property
+    def _actions(self) -> int:
+        """The number of actions of the plan."""
+        return sum(1 for _ in ckptplan.actions(self.plan))
+
+    def _compare_sizes(self, counter: RunCounter) -> None:
+        """Compare bytes and counts, and keep the events of a run, with the bytes held after each action."""
+        counted = self._own.counted(counter.within(self._actions))
+        counter.count()
+        peak = self._own.peak_bytes(counter.within(self._actions))
+        counter.count()
+        calibration = self.plan.workload.calibration
+        self.rows += byte_rows(
+            self.plan,
+            counted,
+            peak_bytes=peak,
+            memory_tolerance=self.tolerances.memory,
+            calibrated=calibration is not None and self.environment.runs_as(calibration),
+        )
+        if self.rows[0].verdict is Verdict.OFF:
+            self.notes.append("the states differ in size: the plan was made for another cell or batch size")
+        self.timeline, self._state_bytes = counted.events, counted.state_bytes
+
+    def _compare_gradients(self, counter: RunCounter) -> None:
+        expected = self._program(self.reference).gradients()
+        counter.count()
+        found = self._own.gradients(counter.within(self._actions))
+        counter.count()
+        row = gradient_row(expected, found, plain=self.plain)
+        self.rows.append(self._compare_in_double(row) if row.verdict is Verdict.OFF else row)
+
+    def _compare_in_double(self, single: Row) -> Row:
+        """Compare gradients that differ once more, in double precision.
+
+        Whether a neuron at its threshold fires may depend on rounding, and then all that follows it does. In
+        double precision that is next to impossible.
+        """
+        told, steps = f"in single precision the gradients differ by {single.measured:.3g}", self.plan.steps
+        try:
+            with self.backend.in_double(self.network) as network:
+                inputs = network.inputs(steps)
+                expected, found = (
+                    self.backend.program(network, one, inputs=inputs, steps=steps).gradients()
+                    for one in (self.reference, self.plan)
+                )
+        except (CkptplanError, RuntimeError, TypeError) as error:
+            self.notes.append(f"{told}, and the cell does not run in double precision: {error}")
+            return single
+        row = gradient_row(expected, found, plain=self.plain)
+        if row.verdict is Verdict.OFF:
+            return single
+        self.notes.append(
+            f"{told}, and in double precision they agree, which is shown: rounding decided whether a neuron at "
+            "its threshold fires"
+        )
+        return row
+
+    def _compare_messages(self, counter: RunCounter) -> None:
+        found = self.backend.messages(self.network, counter, rounds=_MESSAGE_ROUNDS)
+        if found is not None:
+            self.rows += machine_rows(self.plan, found, state_bytes=self._state_bytes)
+
+    def _compare_times(self, counter: RunCounter) -> None:
+        """Run all plans in turn; what is measured counts only if the round is completed."""
+        programs = [self._own, *map(self._program, self.timed[1:])]
+        rounds: list[list[float]] = []
+        timed: list[TimedRun] = []
+        try:
+            for number in range(self.rounds + 1):
+                taken = []
+                for program in programs:
+                    taken.append(program.seconds())
+                    counter.count()
+                if number:
+                    run = self._own.timed()
+                    if run is not None:
+                        timed.append(run)
+                        counter.count()
+                    rounds.append(taken)
+        except KeyboardInterrupt:
+            self.interrupted = True
+        self.rounds_done = len(rounds)
+        if rounds:
+            self._judge_times([Sample(values=values) for values in zip(*rounds, strict=True)], timed)
+
+    def _judge_times(self, samples: Sequence[Sample], timed: Sequence[TimedRun]) -> None:
+        plan, base, allowed = self.plan, self.base, self.tolerances
+        total, *others = samples
+        self.rows += time_rows(plan, timed, total, tolerance=allowed.time)
+        if base is not None:
+            bases, *others = others
+            self.rows += base_rows(
+                plan, base, total, bases, tolerance=allowed.time, overhead_tolerance=allowed.overhead
+            )
+        if self.rivals:
+            self.regret = self._compute_regret([total, *others])
+        if timed:
+            self._explain_times(timed, total)
+
+    def _compute_regret(self, times: Sequence[Sample]) -> Regret:
+        return Regret(
+            chosen=self.plan.strategy,
+            contenders=tuple(
+                Contender(
+                    strategy=one.plan.strategy,
+                    parameters=dict(one.plan.parameters),
+                    predicted_seconds=one.plan.predicted.seconds,
+                    seconds=seconds,
+                    tolerance=self.tolerances.time,
+                    same=one.same,
+                )
+                for one, seconds in zip(self.rivals, times, strict=True)
+            ),
+        )
+
+    def _explain_times(self, timed: Sequence[TimedRun], total: Sample) -> None:
+        """Keep the timeline of a middle run, and note what explains the rows of times."""
+        middle = sorted(timed, key=lambda one: one.events[-1].end)[len(timed) // 2]
+        self.timeline = [
+            replace(one, local_bytes=other.local_bytes, remote_bytes=other.remote_bytes)
+            for one, other in zip(middle.events, self.timeline, strict=True)
+        ]
+        note, workload = note_meter(timed, total), self.plan.workload
+        self.notes += [] if note is None else [note]
+        if workload.calibration is not None and predates_action_times(workload):
+            self.notes.append(
+                note_action_times(
+                    steps=self.plan.steps,
+                    chunks=sum(isinstance(one.action, Record) for one in middle.events),
+                    shortest_chunk=workload.calibration.shortest_chunk,
+                    chunk_overhead_seconds=workload.calibration.chunk_overhead_seconds,
+                )
+            )
 
 
-def _plan_base(plan: Plan) -> Plan:
-    return ckptplan.optimize(plan.workload, plan.profile, strategies=["base"], local_bytes=2**60)
+def _need(plan: Plan) -> int:
+    """Return the bytes that a plan needs here, where all units and both memories are in one place."""
+    return plan.predicted.local_peak_bytes * plan.profile.units + plan.predicted.remote_peak_bytes
+
+
+def _round_down(number: int) -> int:
+    """Return a number from 1 with all digits but the first set to 0."""
+    unit: int = 10 ** (len(str(number)) - 1)
+    return number // unit * unit

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal, Self
 
-from ckptplan.calibration.samples import Sample
+from ckptplan.calibration.fit import Sample
 from ckptplan.model.display import Displayed
 from ckptplan.model.plan import Plan
-from ckptplan.schedule.timeline import Event, kind_of
+from ckptplan.schedule.timeline import Event
 
 #: A part of a run below this share of it is shown but not judged.
 SMALL = 0.005
@@ -309,12 +308,3 @@ class Validation(Displayed):
     def _named(self, verdict: Verdict) -> list[str]:
         rows = [row.quantity for row in self.rows if row.verdict is verdict]
         return rows + ([] if self.regret is None else self.regret.named(verdict))
-
-
-def seconds_by_kind(events: Iterable[Event]) -> dict[str, float]:
-    """Return the seconds of each kind of action: forward, recompute, record, backward, write, read, ..."""
-    seconds: dict[str, float] = {}
-    for event in events:
-        kind = kind_of(event)
-        seconds[kind] = seconds.get(kind, 0.0) + event.end - event.start
-    return seconds

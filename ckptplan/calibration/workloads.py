@@ -1,4 +1,4 @@
-"""Makes workloads of counted sizes with measured or assumed times, whatever runs the cell.
+"""Makes what a calibration writes: a workload of counted sizes with its times, and the profile of a machine.
 
 Times of steps of which only some were given are completed.
 """
@@ -6,13 +6,19 @@ Times of steps of which only some were given are completed.
 from __future__ import annotations
 
 import datetime
-from collections.abc import Mapping
-from typing import Any, Literal, Protocol
+from collections.abc import Mapping, Sequence
+from typing import Any
 
-from ckptplan.calibration.action_times import ActionTimes
+from ckptplan.calibration.backend import CountedSizes, Environment, Roofline
 from ckptplan.calibration.cell_spec import CellSpec
+from ckptplan.calibration.fit import ActionTimes, TransferTimes
+from ckptplan.calibration.host import host_memory_bytes
+from ckptplan.cost.roofline import find_ideal, name_peak
 from ckptplan.errors import InputError
+from ckptplan.model.profile import HardwareProfile, Source
 from ckptplan.model.workload import ACTION_TIMES, TIMES, Basis, Calibration, Measured, Workload
+from ckptplan.schedule.timeline import READ, WRITE
+from ckptplan.units import format_bytes, format_share
 
 #: A time that is not given -> how many times a given ``forward_seconds`` it is, and in words.
 _RATIOS = {
@@ -20,6 +26,13 @@ _RATIOS = {
     "record_overhead_seconds": (0.0, "recording is free"),
     "backward_seconds": (2.0, "twice forward_seconds"),
 }
+#: A step takes at least a nanosecond: these times must be above zero.
+_LEAST_SECONDS, _POSITIVE = 1e-9, ("forward_seconds", "recompute_seconds", "backward_seconds")
+#: Share of a measured machine's memory that plans leave free, and why.
+_HEADROOM = 0.1
+_HEADROOM_ASSUMPTION = (
+    "10 %: other programs, the driver and holes of the allocator take a part that was not measured."
+)
 
 
 def complete_times(given: Mapping[str, float]) -> dict[str, tuple[float, str]]:
@@ -38,20 +51,6 @@ def complete_times(given: Mapping[str, float]) -> dict[str, tuple[float, str]]:
             else (ratio * given["forward_seconds"], f"{text}, for want of a measurement")
         )
     return times
-
-
-#: A step takes at least a nanosecond: these times must be above zero.
-_LEAST_SECONDS, _POSITIVE = 1e-9, ("forward_seconds", "recompute_seconds", "backward_seconds")
-
-
-class CountedSizes(Protocol):
-    """Bytes as the fields of a workload of one unit."""
-
-    def fields(self) -> dict[str, Any]:
-        """Return the bytes by the fields of a workload."""
-
-    def basis(self) -> dict[str, Basis]:
-        """Return how each field was counted."""
 
 
 def make_counted(
@@ -75,7 +74,7 @@ def make_counted(
         **sizes.fields(),
         **seconds,
         cell=str(spec),
-        basis={**sizes.basis(), **assumed},
+        basis={**sizes.basis, **assumed},
     )
 
 
@@ -85,12 +84,14 @@ def make_measured(
     times: ActionTimes,
     calibration: Calibration,
     *,
-    basis: Mapping[str, Basis],
+    ways: Mapping[str, str],
+    profile: HardwareProfile,
+    roofline: Roofline | None,
+    left_out: Sequence[str],
     batch: int,
     steps: int,
     name: str,
-    timed_on: str,
-    remark: str = "",
+    remark: str,
 ) -> Workload:
     """Return a workload of counted sizes and measured times.
 
@@ -99,71 +100,159 @@ def make_measured(
         sizes: its bytes.
         times: its times, which are rounded to four digits.
         calibration: how they were measured.
-        basis: where each time comes from.
+        ways: by the fields of times, how each was obtained.
+        profile: the profile of the machine.
+        roofline: what a step computes, for an estimate of its times on other machines.
+        left_out: what was left out of the measurement; the basis of each time says it.
         batch: the number of samples.
         steps: T of the workload.
         name: the name of the workload.
-        timed_on: the name of the profile of the machine.
         remark: what else the description says of the cell.
     """
     seconds = {field: getattr(times, field) for field in (*TIMES, *ACTION_TIMES)}
     seconds |= {field: max(seconds[field], _LEAST_SECONDS) for field in _POSITIVE}
-    rounded: dict[str, Any] = {field: round_digits(value) for field, value in seconds.items()}
+    rounded: dict[str, Any] = {field: _round_digits(value) for field, value in seconds.items()}
+    basis = {**sizes.basis, **_explain_times(times, calibration, ways, left_out)}
+    if roofline is not None and roofline.operations is not None:
+        measured = rounded["forward_seconds"] + rounded["backward_seconds"]
+        share = min(1.0, sum(find_ideal(roofline.operations, profile)) / measured)
+        found = {"efficiency": _round_digits(share), "measured_on": profile.name}
+        rounded["operations"] = roofline.operations.model_copy(update=found)
+        basis["operations"] = Basis(kind="measured", why=roofline.why)
     parts = (f"{spec}", f"batch {batch}", *((remark,) if remark else ()), f"measured on {calibration.machine}")
     return Workload(
         name=name,
-        description=", ".join(parts),
+        description=", ".join(parts) + (f" ({'; '.join(left_out)})" if left_out else ""),
         steps=steps,
         batch=batch,
         units=1,
         **sizes.fields(),
         **rounded,
-        timed_on=timed_on,
+        timed_on=profile.name,
         cell=str(spec),
         calibration=calibration,
-        basis={**sizes.basis(), **basis},
+        basis=basis,
     )
+
+
+def _explain_times(
+    times: ActionTimes, calibration: Calibration, ways: Mapping[str, str], left_out: Sequence[str]
+) -> dict[str, Basis]:
+    # What recording adds is not measured alone: recorded steps are.
+    spreads = {**times.spread, "record_overhead_seconds": times.spread["recorded_seconds"]}
+    return {
+        field: Basis(
+            kind="measured",
+            why="; ".join(
+                (
+                    f"{way}, medians of rounds, {calibration.clock} on {calibration.threads_text}",
+                    *((f"rounds spread by {format_share(spreads[field])}",) if field in spreads else ()),
+                    *left_out,
+                )
+            ),
+        )
+        for field, way in ways.items()
+    }
 
 
 def make_calibration(
+    environment: Environment,
+    sizes: CountedSizes,
     times: ActionTimes,
+    transfers: TransferTimes,
     *,
-    transfer_uncertainty: float,
-    machine: str,
-    device: Literal["cpu", "cuda"],
     repeats: int,
+    seed: int,
     least: float = 0.0,
-    **found: Any,
 ) -> Calibration:
-    """Return the record of a measurement that ends now.
+    """Return the record of a measurement of so many rounds that ends now.
 
-    Arguments:
-        times: the measured times, with their accuracy.
-        transfer_uncertainty: that of the times of transfers, as a share.
-        machine: the name of the machine.
-        device: what ran the cell.
-        repeats: the number of rounds.
-        least: the least uncertainty, whatever the rounds say.
-        found: other fields of the record, as the version of what ran the cell.
+    ``least`` is the least uncertainty, whatever the rounds say.
     """
     return Calibration(
-        machine=machine,
-        device=device,
+        machine=environment.machine,
+        device=environment.device,
+        threads=environment.threads,
+        **environment.versions,
         date=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-        uncertainty=max(least, round_digits(times.uncertainty)),
-        transfer_uncertainty=max(least, round_digits(transfer_uncertainty)),
+        seed=seed,
+        clock=environment.clock,
+        uncertainty=max(least, _round_digits(times.uncertainty)),
+        transfer_uncertainty=max(least, _round_digits(transfers.uncertainty)),
+        tape_bytes_once=sizes.tape_bytes_once,
         measured={
             field: Measured(
                 repeats=repeats,
-                spread=round_digits(spread),
-                fit=None if field not in times.fit else round_digits(times.fit[field], digits=5),
+                spread=_round_digits(spread),
+                fit=None if field not in times.fit else _round_digits(times.fit[field], digits=5),
             )
             for field, spread in times.spread.items()
         },
-        **found,
     )
 
 
-def round_digits(value: float, *, digits: int = 4) -> float:
+def make_profile(
+    environment: Environment,
+    sizes: CountedSizes,
+    transfers: TransferTimes,
+    calibration: Calibration,
+    roofline: Roofline | None,
+    *,
+    name: str,
+) -> HardwareProfile:
+    """Return the profile of the machine that a cell was measured on."""
+    today = calibration.date[:10]
+    overlaps = environment.device == "cuda"
+    moved = environment.messages.format(state=format_bytes(sizes.state_bytes))
+    fit = f"fit off by {format_share(transfers.misfit)} (root mean square)"
+    if transfers.tells_messages:
+        fitted, latency, within = f", {fit}", f"once a message, either way; {fit}", "contained in the latency"
+    else:
+        within = "contained in the rates"
+        fitted, latency = "", f"{within}: each state is a message"
+
+    def source(text: str, note: str | None = None) -> Source:
+        return Source(grade="M", source=text, date=today, note=note)
+
+    numbers: dict[str, Any] = {
+        "local_bytes": environment.memory_bytes,
+        "remote_bytes": host_memory_bytes(),
+        "latency_seconds": _round_digits(transfers.message_seconds),
+        "synchronisation_seconds": 0.0,
+    }
+    sources = {
+        "local_bytes": source("as the system reports"),
+        "headroom": Source(grade="X", assumption=_HEADROOM_ASSUMPTION, date=today),
+        "remote_bytes": source(
+            "host memory, as the system reports",
+            None if overlaps else "the local memory once more: both count together",
+        ),
+        "latency_seconds": source(moved, latency),
+        "synchronisation_seconds": source(moved, within),
+    }
+    for way in (WRITE, READ):
+        field, spread = f"{way}_bytes_per_second", format_share(transfers.spread[way])
+        numbers[field] = _round_digits(transfers.rate(way, state_bytes=sizes.state_bytes))
+        sources[field] = source(moved, f"effective at this size; spread {spread}{fitted}")
+    if roofline is not None:
+        for dtype, rate in roofline.flops_per_second.items():
+            numbers[name_peak(dtype)] = _round_digits(rate)
+            sources[name_peak(dtype)] = source(roofline.product)
+        numbers["local_bytes_per_second"] = _round_digits(roofline.local_bytes_per_second)
+        sources["local_bytes_per_second"] = source(roofline.copied)
+        numbers["launch_seconds"] = _round_digits(roofline.launch_seconds)
+        sources["launch_seconds"] = source(roofline.started)
+    return HardwareProfile(
+        name=name,
+        description=f"{calibration.machine}, {calibration.threads_text}, {calibration.framework}; "
+        f"remote memory is {environment.remote}",
+        headroom=_HEADROOM,
+        overlaps_compute=overlaps,
+        **numbers,
+        sources=sources,
+    )
+
+
+def _round_digits(value: float, *, digits: int = 4) -> float:
     """Return a number rounded to significant digits."""
     return float(f"{value:.{digits}g}")

@@ -1,6 +1,6 @@
 """``ckptplan calibrate``: measure a cell on this machine, and write a workload and a profile."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -17,8 +17,7 @@ from ckptplan.errors import InputError
 from ckptplan.units import format_share
 
 if TYPE_CHECKING:
-    from ckptplan.calibration.calibrated import Calibrated
-    from ckptplan.calibration.cell_spec import CellSpec
+    from ckptplan.calibration.calibrate import Calibrated
     from ckptplan.model.workload import Workload
 
 #: The default number of rounds, and the least, which quartiles need.
@@ -79,12 +78,13 @@ def calibrate(
             accepted=f"{LEAST_REPEATS} or more, or fewer with --force",
         )
     arguments = cell.read()
+    from ckptplan.calibration.calibrate import calibrate as measure_cell
     from ckptplan.report.calibration import view_calibration
 
     counted: list[Workload] = []
     with _keep_sizes(counted, output):
         with progress_bar("measuring") as progress:
-            calibrated = _choose_calibration(arguments["spec"])(
+            calibrated = measure_cell(
                 **arguments,
                 repeats=repeats or REPEATS,
                 quick=quick,
@@ -108,17 +108,6 @@ def calibrate(
     if calibrated.ended_by is not None:
         # The program ends as it does without a result, with the exit code of what ended it.
         raise calibrated.ended_by
-
-
-def _choose_calibration(spec: "CellSpec") -> "Callable[..., Calibrated]":
-    """Return what calibrates a cell."""
-    if spec.runtime == "jax":
-        from ckptplan.calibration.in_jax.calibrate import calibrate_jax
-
-        return calibrate_jax
-    from ckptplan.calibration.calibrate import calibrate
-
-    return calibrate
 
 
 def _check_together(*, quick: bool, bytes_only: bool, repeats: int | None, profile_out: str | None) -> None:

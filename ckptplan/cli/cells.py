@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
@@ -111,12 +111,10 @@ class CellOptions:
     def _read_runtime(self, spec: CellSpec) -> dict[str, Any]:
         """Return the arguments that differ between PyTorch and JAX."""
         if spec.runtime == "jax":
-            from ckptplan.calibration.in_jax.threads import set_threads
-
             if spec.compile is not None:
                 raise InputError("is for cells of PyTorch", field="--compile", value=self.compile)
             options.check_jax_device(self.device)
-            return {"threads": set_threads(self.thread_count), "tape": self.tape or "residuals"}
+            return {"thread_count": self.thread_count, "tape": self.tape}
         if self.tape is not None:
             raise InputError(
                 "is for cells of JAX", field="--tape", value=self.tape, accepted=f"--cell jax:{spec.name}"
@@ -147,28 +145,18 @@ def write_counted(
     cell: CellOptions, *, output: str, format_: options.FormatName, times: Mapping[str, float] | None = None
 ) -> None:
     """Count the sizes of a cell, write the workload and show it. Raises InputError."""
+    from ckptplan.calibration.calibrate import count_sizes
     from ckptplan.report.inputs import view_workload
     from ckptplan.storage.toml_files import save_workload
 
     name, arguments = name_content(output), cell.read()
     with progress_bar("counting") as progress:
-        workload = _choose_counter(arguments["spec"])(
+        workload = count_sizes(
             **arguments, name=name, times=times, announce=progress.say if progress else None, progress=progress
         )
     save_workload(workload, output)
     note(f"workload written to {output}; {describe_times(workload)}")
     write_view(view_workload(workload), options.OutputOptions(format=format_))
-
-
-def _choose_counter(spec: CellSpec) -> Callable[..., Workload]:
-    """Return what counts the sizes of a cell."""
-    if spec.runtime == "jax":
-        from ckptplan.calibration.in_jax.counted import count_jax
-
-        return count_jax
-    from ckptplan.calibration.counted import count_sizes
-
-    return count_sizes
 
 
 def describe_times(workload: Workload) -> str:

@@ -1,6 +1,6 @@
 """``ckptplan validate``: execute a plan and compare its predictions with measurements."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -17,8 +17,6 @@ from ckptplan.errors import InputError
 
 if TYPE_CHECKING:
     from ckptplan.calibration.cell_spec import CellSpec
-    from ckptplan.calibration.validation import Validation
-    from ckptplan.model.plan import Plan
     from ckptplan.model.progress import Progress
 
 #: Exit code if a prediction is outside its tolerance.
@@ -90,16 +88,17 @@ def validate(
 
     Of a plan for other hardware, only counts, bytes and gradients are compared.
     """
-    from ckptplan.calibration.comparable import choose_cell
+    from ckptplan.calibration.validate import choose_cell
+    from ckptplan.calibration.validate import validate as compare_with_runs
     from ckptplan.report.validation import view_validation
     from ckptplan.storage.plans import load_plan
 
     planned = load_plan(plan)
     spec = choose_cell(planned.workload, cell=cell, trust=trust_cell)
     options.need_runtime(spec)
-    where = _choose_place(planned, spec, device=device, thread_count=thread_count, trace=trace)
+    where = _choose_place(spec, device=device, thread_count=thread_count, trace=trace)
     with _late_bar("running") as progress:
-        found = _choose_validation(spec)(
+        found = compare_with_runs(
             planned,
             spec=spec,
             **where,
@@ -142,35 +141,20 @@ def validate(
         raise typer.Exit(OUTSIDE)
 
 
-def _choose_validation(spec: "CellSpec") -> "Callable[..., Validation]":
-    """Return what validates a plan with a cell."""
-    if spec.runtime == "jax":
-        from ckptplan.calibration.in_jax.validate import validate_jax
-
-        return validate_jax
-    from ckptplan.calibration.validate import validate
-
-    return validate
-
-
 def _choose_place(
-    plan: "Plan", spec: "CellSpec", *, device: Device | None, thread_count: int | None, trace: str | None
+    spec: "CellSpec", *, device: Device | None, thread_count: int | None, trace: str | None
 ) -> dict[str, Any]:
     """Return where a cell runs, as arguments of what validates. Raises InputError."""
-    if spec.runtime != "jax":
-        return {"device": device, "thread_count": thread_count}
-    from ckptplan.calibration.in_jax.threads import set_threads
-
-    options.check_jax_device(device)
-    if trace is not None:
-        raise InputError(
-            "a compiled program of JAX has no times of its actions",
-            field="--trace",
-            value=trace,
-            accepted="`ckptplan simulate` with --trace, for the simulated timeline alone",
-        )
-    calibration = plan.workload.calibration
-    return {"threads": set_threads(thread_count or (calibration.threads if calibration else None))}
+    if spec.runtime == "jax":
+        options.check_jax_device(device)
+        if trace is not None:
+            raise InputError(
+                "a compiled program of JAX has no times of its actions",
+                field="--trace",
+                value=trace,
+                accepted="`ckptplan simulate` with --trace, for the simulated timeline alone",
+            )
+    return {"device": device, "thread_count": thread_count}
 
 
 @contextmanager

@@ -8,6 +8,7 @@ from __future__ import annotations
 import operator
 import os
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import jax
@@ -16,11 +17,10 @@ from jax import lax
 from jax.extend import core
 
 from ckptplan.errors import InputError, quote_value
-from ckptplan.jax.chosen import check_plan, choose_footprint, keeps_remote, read_schedule
 from ckptplan.jax.leaves import lower_keys
-from ckptplan.jax.planning import make_plan
+from ckptplan.jax.planning import check_plan, choose_footprint, keeps_remote, make_plan, read_schedule
 from ckptplan.jax.program import Loop, run_loop
-from ckptplan.jax.remote import FileRemote, HostRemote
+from ckptplan.jax.remote import RemoteStates
 from ckptplan.jax.step import Step, differentiable, trace_step
 from ckptplan.jax.sums import GradientSums
 from ckptplan.jax.table import make_table
@@ -112,11 +112,7 @@ def scan(  # noqa: PLR0917 - the signature of jax.lax.scan
         xs,
         steps=steps,
         reverse=reverse,
-        plan=plan,
-        memory=memory,
-        workload=workload,
-        tape=tape,
-        remote_dir=remote_dir,
+        ways=_Ways(plan=plan, memory=memory, workload=workload, tape=tape, remote_dir=remote_dir),
     )
     return state, outputs
 
@@ -148,12 +144,7 @@ def bptt(
         init,
         xs,
         steps=_count_steps(xs, length),
-        reverse=False,
-        plan=plan,
-        memory=memory,
-        workload=workload,
-        tape=tape,
-        remote_dir=remote_dir,
+        ways=_Ways(plan=plan, memory=memory, workload=workload, tape=tape, remote_dir=remote_dir),
     )
     return total, state
 
@@ -193,42 +184,55 @@ def plan_for(
     return plans[0]
 
 
+@dataclass(frozen=True, kw_only=True)
+class _Ways:
+    """How a loop is to run: as a plan says, or within a limit of memory."""
+
+    plan: Plan | Schedule | None
+    memory: int | str | None
+    workload: Workload | None
+    tape: Tape | None
+    remote_dir: str | os.PathLike[str] | None
+
+    def __post_init__(self) -> None:
+        """Raise InputError for arguments that do not go together."""
+        if (self.plan is None) == (self.memory is None):
+            problem = "is missing" if self.plan is None else "is given together with memory"
+            raise InputError(problem, field="plan", accepted="a plan, or memory='64 MiB' in its place")
+        if self.remote_dir is not None and self.memory is not None:
+            raise InputError(
+                "is given together with memory: plans for a limit of memory keep nothing remote",
+                field="remote_dir",
+                accepted="plan=... with remote_dir, or memory",
+            )
+        if self.workload is not None and self.memory is None:
+            raise InputError(
+                "is given without memory, and a plan has its own", field="workload", accepted="memory='64 MiB'"
+            )
+
+    def open_remote(self) -> RemoteStates | None:
+        """Return what keeps the remote states of a plan, if it has any."""
+        if self.plan is None or not keeps_remote(self.plan):
+            return None
+        return RemoteStates(self.remote_dir)
+
+
 def _run(
-    step: Step,
-    init: Any,
-    xs: Any,
-    *,
-    steps: int,
-    reverse: bool,
-    plan: Plan | Schedule | None,
-    memory: int | str | None,
-    workload: Workload | None,
-    tape: Tape | None,
-    remote_dir: str | os.PathLike[str] | None,
+    step: Step, init: Any, xs: Any, *, steps: int, ways: _Ways, reverse: bool = False
 ) -> tuple[Any, Any, Any]:
-    if (plan is None) == (memory is None):
-        problem = "is missing" if plan is None else "is given together with memory"
-        raise InputError(problem, field="plan", accepted="a plan, or memory='64 MiB' in its place")
-    if remote_dir is not None and memory is not None:
-        raise InputError(
-            "is given together with memory: plans for a limit of memory keep nothing remote",
-            field="remote_dir",
-            accepted="plan=... with remote_dir, or memory",
-        )
-    if workload is not None and memory is None:
-        raise InputError(
-            "is given without memory, and a plan has its own", field="workload", accepted="memory='64 MiB'"
-        )
     traced = trace_step(step, init, xs)
     check_collectives(traced.closed.jaxpr)
+    plan, tape = ways.plan, ways.tape
     if tape is not None:
         check_tape(tape)
     if plan is not None:
         check_plan(plan, steps=steps)
-    remote = _open_remote(plan, remote_dir)
+    remote = ways.open_remote()
 
     def loop_of(wanted: Wanted) -> Loop:
-        chosen = plan or make_plan(traced, steps=steps, memory=memory, wanted=wanted, timed=workload, tape=tape)
+        chosen = plan or make_plan(
+            traced, steps=steps, memory=ways.memory, wanted=wanted, timed=ways.workload, tape=tape
+        )
         found = choose_footprint(chosen, traced, wanted, tape=tape)
         recording = make_recording(traced, found.tape, wanted)
         return Loop(
@@ -246,14 +250,6 @@ def _run(
     leaves = tuple(lower_keys(leaf) for leaf in jax.tree.leaves(xs))
     state, outputs, sums = run_loop(traced, leaves, loop_of=loop_of)
     return traced.raise_state(state), traced.raise_outputs(outputs), sums
-
-
-def _open_remote(
-    plan: Plan | Schedule | None, folder: str | os.PathLike[str] | None
-) -> HostRemote | FileRemote | None:
-    if plan is None or not keeps_remote(plan):
-        return None
-    return HostRemote() if folder is None else FileRemote(folder)
 
 
 def with_loss(f: Callable[[Any, Any], tuple[Any, Any]], loss: Callable[[Any, Any], Any]) -> Step:

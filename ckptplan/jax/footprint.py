@@ -8,10 +8,10 @@ from dataclasses import dataclass
 import jax
 import jax.numpy as jnp
 
-from ckptplan.jax.layout import Leaves
 from ckptplan.jax.leaves import byte_size
 from ckptplan.jax.step import TracedStep
 from ckptplan.jax.sums import TOGETHER, GradientSums
+from ckptplan.jax.table import Leaves
 from ckptplan.jax.tapes import TAPES, Tape, Wanted, make_recording
 from ckptplan.jax.work import (
     estimate_hoisted_bytes,
@@ -22,6 +22,8 @@ from ckptplan.jax.work import (
 
 #: Numbers of rows and steps, and what their alignment takes.
 _SMALL_BYTES = 2048
+#: A step that computes nothing.
+_LEAST_SECONDS = 1e-9
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,6 +43,17 @@ class StepFootprint:
     forward_seconds: float
     record_seconds: float
     backward_seconds: float
+
+    @property
+    def seconds(self) -> dict[str, float]:
+        """The times of a step as fields of a workload."""
+        forward = max(self.forward_seconds, _LEAST_SECONDS)
+        return {
+            "forward_seconds": forward,
+            "recompute_seconds": forward,
+            "record_overhead_seconds": max(0.0, self.record_seconds - forward),
+            "backward_seconds": max(self.backward_seconds, _LEAST_SECONDS),
+        }
 
 
 def measure_step(step: TracedStep, wanted: Wanted) -> tuple[StepFootprint, ...]:

@@ -1,19 +1,19 @@
-"""Makes a plan for a loop and a limit of memory, with the kind of tape that is quickest in it.
+"""Makes a plan for a loop and a limit of memory, or checks a given one, with the kind of tape that it is for.
 
 Times of a step for the planner: assumed from its operations, or taken from a calibration.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import warnings
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
 import ckptplan
-from ckptplan.errors import Infeasible, InputError
+from ckptplan.errors import Infeasible, InputError, PlanMismatch, quote_value
 from ckptplan.execution.advice import leave_margin, refuse_limit
-from ckptplan.jax.chosen import read_schedule
 from ckptplan.jax.footprint import StepFootprint, measure_step
 from ckptplan.jax.leaves import byte_size
 from ckptplan.jax.step import TracedStep
@@ -22,13 +22,14 @@ from ckptplan.jax.tapes import Tape, Wanted
 from ckptplan.model.plan import Plan
 from ckptplan.model.workload import ACTION_TIMES, TIMES, Basis, Workload
 from ckptplan.planning.optimize import rank_strategies
+from ckptplan.planning.playback import schedule_of
 from ckptplan.planning.request import Request
+from ckptplan.schedule.actions import Action, Save, Tier, Transfer
+from ckptplan.schedule.schedule import Schedule
 from ckptplan.units import format_bytes, parse_bytes
 
 #: What a row of the table takes in addition to its steps.
 _ROW_SECONDS = 2e-6
-#: A step that computes nothing.
-_LEAST_SECONDS = 1e-9
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,16 +46,9 @@ class StepTimes:
 
 def assume_times(footprint: StepFootprint) -> StepTimes:
     """Return the times of the operations of a step at assumed rates."""
-    forward = max(footprint.forward_seconds, _LEAST_SECONDS)
+    of_rows = dict.fromkeys(("advance_seconds", "chunk_seconds"), _ROW_SECONDS)
     return StepTimes(
-        seconds=(
-            ("forward_seconds", forward),
-            ("recompute_seconds", forward),
-            ("record_overhead_seconds", max(0.0, footprint.record_seconds - forward)),
-            ("backward_seconds", max(footprint.backward_seconds, _LEAST_SECONDS)),
-            ("advance_seconds", _ROW_SECONDS),
-            ("chunk_seconds", _ROW_SECONDS),
-        ),
+        seconds=tuple({**footprint.seconds, **of_rows}.items()),
         basis=Basis(kind="assumed", why="operations of the traced step, at assumed rates"),
     )
 
@@ -84,9 +78,10 @@ def take_times(footprint: StepFootprint, timed: Workload, *, among: Sequence[Ste
     if footprint is measured:
         return StepTimes(seconds=tuple(seconds.items()), basis=Basis(kind="measured", why=why))
     known = timed.forward_seconds + timed.record_overhead_seconds + timed.backward_seconds
-    pace = known / max(measured.record_seconds + measured.backward_seconds, _LEAST_SECONDS)
-    seconds["record_overhead_seconds"] = pace * max(0.0, footprint.record_seconds - footprint.forward_seconds)
-    seconds["backward_seconds"] = max(pace * footprint.backward_seconds, _LEAST_SECONDS)
+    pace = known / (measured.record_seconds + measured.seconds["backward_seconds"])
+    seconds |= {
+        name: pace * footprint.seconds[name] for name in ("record_overhead_seconds", "backward_seconds")
+    }
     why = f"{why}, whose tapes are of another kind: recording and reversing at its pace"
     return StepTimes(seconds=tuple(seconds.items()), basis=Basis(kind="derived", why=why))
 
@@ -188,3 +183,86 @@ def _program_bytes(plan: Plan, footprint: StepFootprint) -> int:
         tape=footprint.tape_leaves,
     )
     return plan.predicted.local_peak_bytes + table.buffer_bytes - table.held_bytes
+
+
+#: The share by which bytes may differ from the plan's without a warning.
+_TOLERANCE = 0.05
+
+
+def check_plan(plan: object, *, steps: int) -> None:
+    """Raise InputError unless this is a plan, or a legal schedule, for so many steps."""
+    if not isinstance(plan, Plan | Schedule):
+        raise InputError(
+            f"{quote_value(plan)} is not a plan", field="plan", accepted="a plan, or a ckptplan.Schedule"
+        )
+    if plan.steps != steps:
+        raise InputError(
+            f"is for {plan.steps:,} steps, and the sequence has {steps:,}",
+            field="plan",
+            accepted=f"a plan for {steps:,} steps",
+        )
+    if isinstance(plan, Schedule):
+        plan.check()
+
+
+def read_schedule(plan: Plan | Schedule) -> Iterable[Action]:
+    """Return the actions of a plan, or of a schedule."""
+    return schedule_of(plan) if isinstance(plan, Plan) else plan
+
+
+def keeps_remote(plan: Plan | Schedule) -> bool:
+    """Return whether a schedule keeps states in remote memory."""
+    return any(_is_remote(action) for action in read_schedule(plan))
+
+
+def _is_remote(action: Action) -> bool:
+    if isinstance(action, Transfer):
+        return True
+    return isinstance(action, Save) and action.tier is Tier.REMOTE
+
+
+def choose_footprint(
+    plan: Plan | Schedule, step: TracedStep, wanted: Wanted, *, tape: Tape | None = None
+) -> StepFootprint:
+    """Return what a step takes as a plan runs it: the kind of tape, unless it is given, and the groups.
+
+    Warns of PlanMismatch if the state or every kind of tape is larger than planned.
+    """
+    footprints = measure_step(step, wanted)
+    if isinstance(plan, Schedule):
+        return next(one for one in footprints if one.tape == (tape or "residuals"))
+    workload, units = plan.workload, plan.workload.units or 1
+    sizes = {one.tape: one.tape_bytes for one in footprints}
+    chosen = tape or pick_tape(sizes, workload)
+    fits = sizes[chosen] <= workload.tape_bytes * units * (1 + _TOLERANCE)
+    state, known = footprints[0].state_bytes, workload.state_bytes * units
+    if tape is None and (not fits or state > known * (1 + _TOLERANCE)):
+        planned = format_bytes(workload.tape_bytes * units)
+        warnings.warn(
+            f"the plan is for a state of {format_bytes(known)} and tapes of {planned}; this step has a state "
+            f"of {format_bytes(state)} and tapes of at least {format_bytes(sizes[chosen])}",
+            PlanMismatch,
+            stacklevel=4,
+        )
+    alone, *together = (one for one in footprints if one.tape == chosen)
+    if workload.calibration is not None:
+        # Calibration measures steps alone.
+        return alone
+    # Products of several steps at once need the workspace that they were planned with.
+    roomy = [one for one in together if one.workspace_bytes <= workload.workspace_bytes * units]
+    return roomy[0] if roomy else alone
+
+
+def pick_tape(sizes: Mapping[Tape, int], workload: Workload) -> Tape:
+    """Return the kind of tape that a workload is of: the largest within its bytes; the smallest if none is.
+
+    Of kinds of one size it is the calibrated one, else the one that computes the least again.
+    """
+    planned = workload.tape_bytes * (workload.units or 1)
+    fitting = [kind for kind, size in sizes.items() if size <= planned * (1 + _TOLERANCE)]
+    if not fitting:
+        return min(sizes, key=sizes.__getitem__)
+    most = max(sizes[kind] for kind in fitting)
+    equal = [kind for kind in fitting if sizes[kind] == most]
+    calibrated = None if workload.calibration is None else workload.calibration.tape
+    return next((kind for kind in equal if kind == calibrated), equal[0])

@@ -20,12 +20,11 @@ import numpy.typing as npt
 from jax import lax
 
 from ckptplan.errors import InputError
-from ckptplan.jax.layout import Position
 from ckptplan.jax.leaves import Arrays, choose, make_zeros, put, take, zeros_of
 from ckptplan.jax.remote import RemoteStates, refuse_batches
 from ckptplan.jax.step import TracedStep, differentiable
 from ckptplan.jax.sums import GradientSums
-from ckptplan.jax.table import COLUMNS, SLOT_COLUMNS, RowTable
+from ckptplan.jax.table import COLUMNS, SLOT_COLUMNS, Position, RowTable
 from ckptplan.jax.tapes import Recording, Wanted
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import itertools
 import os
-from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NoReturn, TypeAlias
@@ -30,8 +29,12 @@ Numbers: TypeAlias = npt.NDArray[Any]
 _runs = itertools.count(1)
 
 
-class RemoteStates(ABC):
-    """Keeps states of runs by their number; each run has its own."""
+class RemoteStates:
+    """Keeps states of runs by their number; each run has its own, in host memory or in files of a folder."""
+
+    def __init__(self, folder: str | os.PathLike[str] | None = None) -> None:
+        self._folder = None if folder is None else make_parent(folder)
+        self._kept: dict[int, dict[int, list[Numbers]] | RemoteFiles] = {}
 
     def open(self) -> Any:
         """Begin a run and return its number, inside a program."""
@@ -51,32 +54,70 @@ class RemoteStates(ABC):
         """End a run, inside a program."""
         io_callback(self._close, None, run, ordered=True)
 
-    @abstractmethod
-    def _begin(self, run: int) -> None: ...
-
-    @abstractmethod
-    def _put(self, run: int, place: int, leaves: list[Numbers]) -> None: ...
-
-    @abstractmethod
-    def _get(self, run: int, place: int) -> list[Numbers]: ...
-
-    @abstractmethod
-    def _end(self, run: int) -> None: ...
-
     def _open(self) -> Numbers:
         run = next(_runs)
-        self._begin(run)
+        self._kept[run] = {} if self._folder is None else RemoteFiles(self._folder)
         return np.asarray(run, np.int32)
 
     def _write(self, run: Any, place: Any, *state: Any) -> tuple[()]:
-        self._put(int(run), int(place), [np.array(leaf) for leaf in state])
+        self._find(run)[int(place)] = [np.array(leaf) for leaf in state]
         return ()
 
     def _read(self, run: Any, place: Any) -> tuple[Numbers, ...]:
-        return tuple(self._get(int(run), int(place)))
+        return tuple(self._find(run)[int(place)])
 
     def _close(self, run: Any) -> None:
-        self._end(int(run))
+        kept = self._kept.pop(int(run), None)
+        if isinstance(kept, RemoteFiles):
+            kept.close()
+
+    def _find(self, run: Any) -> dict[int, list[Numbers]] | RemoteFiles:
+        if int(run) not in self._kept:
+            raise InputError(
+                f"run {int(run)} has ended: its states in remote memory are gone",
+                field="plan",
+                accepted="one backward pass for each forward pass",
+            )
+        return self._kept[int(run)]
+
+
+class RemoteFiles:
+    """Keeps the states of a run as files: a temporary folder, which goes when the run or the process ends."""
+
+    def __init__(self, parent: Path) -> None:
+        self._folder = RemoteFolder(parent)
+        self._kinds: list[tuple[tuple[int, ...], np.dtype[Any]]] = []
+
+    def __setitem__(self, place: int, leaves: list[Numbers]) -> None:
+        self._kinds = [(leaf.shape, leaf.dtype) for leaf in leaves]
+        try:
+            with self._path(place).open("wb") as file:
+                for leaf in leaves:
+                    file.write(leaf.tobytes())
+        except OSError as error:
+            size = format_bytes(sum(leaf.nbytes for leaf in leaves))
+            found = self._folder.explain(error, f"cannot take a state of {size}")
+            self.close()
+            raise found from None
+
+    def __getitem__(self, place: int) -> list[Numbers]:
+        try:
+            content = self._path(place).read_bytes()
+        except OSError as error:
+            raise self._folder.explain(error, "lost a state") from None
+        leaves, start = [], 0
+        for shape, dtype in self._kinds:
+            stop = start + int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
+            leaves.append(np.frombuffer(content[start:stop], dtype).reshape(shape))
+            start = stop
+        return leaves
+
+    def close(self) -> None:
+        """Remove the files."""
+        self._folder.close()
+
+    def _path(self, place: int) -> Path:
+        return self._folder.path / f"{place}.state"
 
 
 def refuse_batches(leaves: Sequence[jax.Array]) -> None:
@@ -95,85 +136,3 @@ def refuse_batches(leaves: Sequence[jax.Array]) -> None:
 
     look.def_vmap(refuse)
     look(*map(lax.stop_gradient, leaves))
-
-
-def _gone(run: int) -> InputError:
-    return InputError(
-        f"run {run} has ended: its states in remote memory are gone",
-        field="plan",
-        accepted="one backward pass for each forward pass",
-    )
-
-
-class HostRemote(RemoteStates):
-    """Keeps states as arrays of numpy in host memory."""
-
-    def __init__(self) -> None:
-        self.kept: dict[int, dict[int, list[Numbers]]] = {}
-
-    def _begin(self, run: int) -> None:
-        self.kept[run] = {}
-
-    def _put(self, run: int, place: int, leaves: list[Numbers]) -> None:
-        if run not in self.kept:
-            raise _gone(run)
-        self.kept[run][place] = leaves
-
-    def _get(self, run: int, place: int) -> list[Numbers]:
-        if run not in self.kept:
-            raise _gone(run)
-        return self.kept[run][place]
-
-    def _end(self, run: int) -> None:
-        self.kept.pop(run, None)
-
-
-class FileRemote(RemoteStates):
-    """Keeps states as files: a temporary folder for each run, which goes when the run or the process ends."""
-
-    def __init__(self, folder: str | os.PathLike[str]) -> None:
-        self.folder = make_parent(folder)
-        self._places: dict[int, RemoteFolder] = {}
-        self._kinds: list[tuple[tuple[int, ...], np.dtype[Any]]] = []
-
-    def _begin(self, run: int) -> None:
-        self._places[run] = RemoteFolder(self.folder)
-
-    def _put(self, run: int, place: int, leaves: list[Numbers]) -> None:
-        self._kinds = [(leaf.shape, leaf.dtype) for leaf in leaves]
-        folder = self._find(run)
-        try:
-            with self._path(folder, place).open("wb") as file:
-                for leaf in leaves:
-                    file.write(leaf.tobytes())
-        except OSError as error:
-            self._end(run)
-            size = format_bytes(sum(leaf.nbytes for leaf in leaves))
-            raise folder.explain(error, f"cannot take a state of {size}") from None
-
-    def _get(self, run: int, place: int) -> list[Numbers]:
-        folder = self._find(run)
-        try:
-            content = self._path(folder, place).read_bytes()
-        except OSError as error:
-            raise folder.explain(error, "lost a state") from None
-        leaves, start = [], 0
-        for shape, dtype in self._kinds:
-            stop = start + int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
-            leaves.append(np.frombuffer(content[start:stop], dtype).reshape(shape))
-            start = stop
-        return leaves
-
-    def _find(self, run: int) -> RemoteFolder:
-        if run not in self._places:
-            raise _gone(run)
-        return self._places[run]
-
-    @staticmethod
-    def _path(folder: RemoteFolder, place: int) -> Path:
-        return folder.path / f"{place}.state"
-
-    def _end(self, run: int) -> None:
-        folder = self._places.pop(run, None)
-        if folder is not None:
-            folder.close()

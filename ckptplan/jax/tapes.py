@@ -18,9 +18,9 @@ from jax.extend import core
 from ckptplan.errors import InputError, quote_value
 from ckptplan.jax.cut import find_smallest_cut, is_costly
 from ckptplan.jax.jaxprs import evaluate, find_known, slice_jaxpr
-from ckptplan.jax.layout import Leaves
 from ckptplan.jax.leaves import Arrays, byte_size, shapes_of
 from ckptplan.jax.step import TracedStep, differentiable
+from ckptplan.jax.table import Leaves
 
 Tape = Literal["residuals", "products", "states"]
 TAPES: tuple[Tape, ...] = get_args(Tape)

@@ -29,9 +29,9 @@ KERNELS = frozenset(
     )
 )
 #: Operations that other ones read their arguments through.
-_VIEWS = frozenset(("transpose", "reshape", "squeeze", "expand_dims"))
+VIEWS = frozenset(("transpose", "reshape", "squeeze", "expand_dims"))
 #: Operations that compilers do not repeat in each of several kernels: their results are arrays in memory.
-_SLOW = frozenset(
+SLOW = frozenset(
     (
         "atan2",
         "cbrt",
@@ -82,7 +82,7 @@ def estimate_live_bytes(jaxpr: core.Jaxpr, *, with_results: bool = True) -> int:
         used = [views.get(one, one) for one in equation.invars if not isinstance(one, core.Literal)]
         last.update(dict.fromkeys(used, number))
         uses.update(set(used))
-        if equation.primitive.name in _VIEWS and used:
+        if equation.primitive.name in VIEWS and used:
             views[equation.outvars[0]] = used[0]
         elif equation.primitive.name in KERNELS or is_random(equation):
             held.update((*used, *equation.outvars))
@@ -153,7 +153,7 @@ def is_random(equation: Any) -> bool:
 
 def _is_slow(equation: Any) -> bool:
     inner = (one for jaxpr in inner_jaxprs(equation) for one in jaxpr.eqns)
-    return equation.primitive.name in _SLOW or any(map(_is_slow, inner))
+    return equation.primitive.name in SLOW or any(map(_is_slow, inner))
 
 
 def _seconds_of(equation: Any) -> float:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from ckptplan.calibration.calibrated import Calibrated
+from ckptplan.calibration.calibrate import Calibrated
 from ckptplan.model.workload import Calibration
 from ckptplan.report.blocks import Block, Field, Paragraph, Table
 from ckptplan.report.formats import SmallView, View

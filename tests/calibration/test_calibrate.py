@@ -5,22 +5,22 @@ from pathlib import Path
 from time import perf_counter, sleep
 from typing import Any
 
+import numpy as np
 import pytest
 import snntorch  # type: ignore[import-untyped]
 import torch
 
 import ckptplan
 from ckptplan import InputError
-from ckptplan.calibration import footprint, runs
-from ckptplan.calibration.calibrate import calibrate
-from ckptplan.calibration.calibrated import Calibrated
+from ckptplan.calibration.backend import CountedSizes, PilotTimes, RunCounter
+from ckptplan.calibration.calibrate import Calibrated, calibrate, count_sizes
 from ckptplan.calibration.cell_spec import CellSpec
-from ckptplan.calibration.cells import MeasuredNetwork, build_network
-from ckptplan.calibration.counted import count_sizes
-from ckptplan.calibration.counter import RunCounter
-from ckptplan.calibration.extent import fit_in, full_extent
-from ckptplan.calibration.footprint import FEWER_RUNS, FEWEST_RUNS, Footprint
-from ckptplan.calibration.pilot import PilotTimes
+from ckptplan.calibration.measuring import fit_in
+from ckptplan.calibration.torch_backend import footprint
+from ckptplan.calibration.torch_backend.cells import MeasuredNetwork, build_network
+from ckptplan.calibration.torch_backend.footprint import FEWER_RUNS, FEWEST_RUNS
+from ckptplan.calibration.torch_backend.rounds import TorchExtent
+from ckptplan.calibration.torch_backend.runs import TorchProgram
 from ckptplan.model.workload import ACTION_TIMES, TIMES, Workload
 from ckptplan.planning.playback import make_schedule
 
@@ -32,8 +32,8 @@ def network(name: str) -> MeasuredNetwork:
     return build_network(CellSpec(name=name, inputs=8, neurons=NEURONS), batch=BATCH, device="cpu", seed=0)
 
 
-def measured(one: MeasuredNetwork) -> Footprint:
-    return footprint.measure(one, counter=RunCounter(total=footprint.RUNS))
+def measured(one: MeasuredNetwork) -> CountedSizes:
+    return footprint.measure(one, counter=RunCounter())
 
 
 @pytest.fixture(scope="module")
@@ -70,23 +70,23 @@ def test_predicted_peaks_are_those_of_live_tensors(name: str) -> None:
     one = network(name)
     found = measured(one)
     for steps, chunk in ((90, 10), (200, 50)):
-        plan, inputs = make_schedule("standard", steps=steps, chunk_size=chunk), one.inputs(steps)
-        held = runs.measure_held(one, inputs, plan=plan)
+        program = TorchProgram(one, make_schedule("standard", steps=steps, chunk_size=chunk))
         predicted = (
-            held.local_bytes
+            program.counted().local_bytes
             + found.workspace_bytes
             + found.resident_bytes
             + found.resident_bytes_per_step * steps
         )
-        assert runs.measure_live_peak(one, inputs, plan=plan) == pytest.approx(predicted, rel=0.05)
+        assert program.peak_bytes() == pytest.approx(predicted, rel=0.05)
 
 
 def test_remote_checkpoints_are_not_local_memory() -> None:
     """On a CPU both memories are the same one; the peak that is measured is the local one all the same."""
     one = network("gru")
-    inputs = one.inputs(300)
-    local = runs.measure_live_peak(one, inputs, plan=make_schedule("standard", steps=300, chunk_size=3))
-    remote = runs.measure_live_peak(one, inputs, plan=make_schedule("remote", steps=300, chunk_size=3))
+    local, remote = (
+        TorchProgram(one, make_schedule(strategy, steps=300, chunk_size=3)).peak_bytes()
+        for strategy in ("standard", "remote")
+    )
     assert local - remote == pytest.approx(98 * STATE, abs=3 * STATE)
 
 
@@ -149,7 +149,7 @@ def test_what_a_chunk_holds_once_is_part_of_the_workspace() -> None:
     assert 0 < found.tape_bytes_once < found.tape_bytes
     assert found.tape_bytes_once < found.workspace_bytes
     for steps in (7, 50):
-        held = runs.measure_held(one, one.inputs(steps), plan=make_schedule("base", steps=steps))
+        held = TorchProgram(one, make_schedule("base", steps=steps)).counted()
         assert held.local_bytes == steps * found.tape_bytes + found.tape_bytes_once
 
 
@@ -181,19 +181,20 @@ def test_a_state_that_changes_its_size_is_refused() -> None:
 
 def test_inputs_may_be_made_chunk_by_chunk() -> None:
     """A function of (start, stop): they are in nobody's memory, and gradients are those of plain BPTT."""
-    one = network("gru")
-    whole = one.inputs(20)
+    net = network("gru")
+    whole = net.inputs(20)
     plan = make_schedule("standard", steps=20, chunk_size=6)
 
     def chunk(start: int, stop: int) -> torch.Tensor:
         return whole[start:stop]  # type: ignore[no-any-return]
 
-    expected = runs.compute_gradients(one, chunk, steps=20, plan=None)
+    expected = TorchProgram(net, None, inputs=chunk, steps=20).gradients()
     for found in (
-        runs.compute_gradients(one, whole, steps=20, plan=None),
-        runs.compute_gradients(one, chunk, steps=20, plan=plan),
+        TorchProgram(net, None, inputs=whole, steps=20).gradients(),
+        TorchProgram(net, plan, inputs=chunk).gradients(),
     ):
-        assert all(torch.allclose(a, b, rtol=1e-4, atol=1e-7) for a, b in zip(expected, found, strict=True))
+        for (one, _), (other, _) in zip(expected, found, strict=True):
+            np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-7)
 
 
 def test_a_cell_without_parameters_is_refused() -> None:
@@ -300,7 +301,7 @@ def test_fewer_runs_count_the_same_bytes() -> None:
     one = network("lif")
     whole = measured(one)
     for few in (FEWER_RUNS, FEWEST_RUNS):
-        found = footprint.measure(one, counter=RunCounter(total=footprint.RUNS), runs=few)
+        found = footprint.measure(one, counter=RunCounter(), runs=few)
         assert (found.state_bytes, found.tape_bytes, found.resident_bytes) == (
             whole.state_bytes,
             whole.tape_bytes,
@@ -313,7 +314,7 @@ def test_the_fewest_runs_count_the_working_memory_of_a_large_batch_of_spiking_ne
     """Working memory of chunks shorter than a piece of a ``ChunkCell`` is less than what plans need."""
     spec = CellSpec(name="lif", inputs=8, neurons=64)
     large = build_network(spec, batch=64, device="cpu", seed=0)
-    found = footprint.measure(large, counter=RunCounter(total=footprint.RUNS), runs=FEWEST_RUNS)
+    found = footprint.measure(large, counter=RunCounter(), runs=FEWEST_RUNS)
     assert found.workspace_bytes == pytest.approx(measured(large).workspace_bytes, rel=0.05)
 
 
@@ -368,7 +369,7 @@ def pilot(step_seconds: float) -> PilotTimes:
 def test_what_takes_too_long_is_left_out_in_the_documented_order() -> None:
     """Shorter chunks, three rounds, messages closer together, fewer runs for sizes, fewer chunks."""
     times = pilot(0.001)
-    full = full_extent(times, rounds=5)
+    full = TorchExtent.choose(times, rounds=5)
     whole = full.seconds(times)
     assert fit_in(full, times, max_seconds=None) == full
     assert fit_in(full, times, max_seconds=2 * whole).left_out(full) == ()
@@ -387,12 +388,12 @@ def test_what_takes_too_long_is_left_out_in_the_documented_order() -> None:
 def test_a_cell_that_is_too_slow_for_the_least_is_refused_with_the_time_that_it_needs() -> None:
     times = pilot(3.0)
     with pytest.raises(InputError, match=r"takes about \d+ min even with the fewest runs") as caught:
-        fit_in(full_extent(times, rounds=5), times, max_seconds=120)
+        fit_in(TorchExtent.choose(times, rounds=5), times, max_seconds=120)
     assert caught.value.field == "max_seconds"
     assert "sizes without times" in str(caught.value)
     assert "120 s at most, of which estimates may take 80 %" in str(caught.value)
     enough = int(str(caught.value).partition("max_seconds=")[2].rstrip(")"))
-    assert fit_in(full_extent(times, rounds=5), times, max_seconds=enough).seconds(times) <= enough
+    assert fit_in(TorchExtent.choose(times, rounds=5), times, max_seconds=enough).seconds(times) <= enough
 
 
 class Slowing(torch.nn.Module):

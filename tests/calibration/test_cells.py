@@ -8,7 +8,7 @@ import torch
 import ckptplan
 from ckptplan import InputError
 from ckptplan.calibration.cell_spec import CellSpec
-from ckptplan.calibration.cells import build_network
+from ckptplan.calibration.torch_backend.cells import build_network
 from ckptplan.torch.trees import byte_size, flatten
 
 FACTORIES = """

@@ -7,10 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ckptplan.calibration import transfer_times
-from ckptplan.calibration.action_times import TimedActions, fit_action_times
-from ckptplan.calibration.rounds import make_schedules
-from ckptplan.calibration.samples import Line, Sample, relative_least_squares
+from ckptplan.calibration.fit import Fit, Sample, measure_straightness, read_events, relative_least_squares
+from ckptplan.calibration.torch_backend.rounds import make_grouped_actions, make_schedules
 from ckptplan.model.step_costs import StepCosts
 from ckptplan.schedule.actions import Action, Backward
 from ckptplan.schedule.simulator import play
@@ -64,22 +62,20 @@ def test_times_of_steps_and_actions_that_follow_the_model_are_found(
     load: float,
 ) -> None:
     """Whatever they are: a schedule played at known costs is a measurement without noise."""
-    timed = TimedActions()
-    for _ in range(3):
-        timed.add(
-            timed_round(
-                reverse,
-                forward_seconds=forward,
-                recompute_seconds=recompute,
-                record_overhead_seconds=overhead,
-                backward_seconds=backward,
-                advance_seconds=advance,
-                chunk_seconds=record,
-                save_seconds=save,
-                load_seconds=load,
-            )
+    timed = read_events(
+        timed_round(
+            reverse,
+            forward_seconds=forward,
+            recompute_seconds=recompute,
+            record_overhead_seconds=overhead,
+            backward_seconds=backward,
+            advance_seconds=advance,
+            chunk_seconds=record,
+            save_seconds=save,
+            load_seconds=load,
         )
-    found = fit_action_times(timed, chunks=CHUNKS)
+    )
+    found = Fit([timed] * 3).steps(chunks=CHUNKS)
     near = partial(pytest.approx, rel=1e-5, abs=1e-9)
     assert found.forward_seconds == near(forward)
     assert found.recompute_seconds == near(recompute)
@@ -96,10 +92,11 @@ def test_times_of_steps_and_actions_that_follow_the_model_are_found(
 
 def test_rounds_that_differ_spread_what_they_disturb() -> None:
     """A slower backward in half of the rounds: its time spreads, and that of a forward step does not."""
-    timed = TimedActions()
-    for backward in (2e-3, 2e-3, 3e-3, 3e-3):
-        timed.add(timed_round(forward_seconds=1e-3, recompute_seconds=1e-3, backward_seconds=backward))
-    found = fit_action_times(timed, chunks=CHUNKS)
+    rounds = [
+        read_events(timed_round(forward_seconds=1e-3, recompute_seconds=1e-3, backward_seconds=backward))
+        for backward in (2e-3, 2e-3, 3e-3, 3e-3)
+    ]
+    found = Fit(rounds).steps(chunks=CHUNKS)
     assert found.spread["forward_seconds"] == pytest.approx(0, abs=1e-9)
     assert found.spread["backward_seconds"] == pytest.approx(0.2, rel=1e-6)
     assert found.widest == ("backward_seconds", found.spread["backward_seconds"])
@@ -108,7 +105,6 @@ def test_rounds_that_differ_spread_what_they_disturb() -> None:
 
 def test_what_no_line_explains_is_a_misfit() -> None:
     """Chunks of 8 steps that take half as long again, e.g. since their tape leaves a cache."""
-    timed = TimedActions()
     made = timed_round(forward_seconds=1e-3, recompute_seconds=1e-3, backward_seconds=2e-3)
     slow = [
         replace(one, end=one.start + 1.5 * (one.end - one.start))
@@ -116,8 +112,7 @@ def test_what_no_line_explains_is_a_misfit() -> None:
         else one
         for one in made
     ]
-    timed.add(slow)
-    assert fit_action_times(timed, chunks=CHUNKS).misfit > 0.05
+    assert Fit([read_events(slow)]).steps(chunks=CHUNKS).misfit > 0.05
 
 
 @given(message=times, write=times, read=times)
@@ -125,9 +120,7 @@ def test_transfer_times_that_follow_the_model_are_found(message: float, write: f
     """Messages of several numbers of states tell what is paid once from what each state takes."""
     groups = (8, 4, 2, 1)
     costs = plain_costs(8 * 16, message_seconds=message, write_seconds=write, read_seconds=read, tape_bytes=1)
-    timed = transfer_times.TimedMessages()
-    timed.add(events(list(transfer_times.make_grouped_actions(groups, chunk=8)), costs))
-    found = transfer_times.fit_transfer_times(timed)
+    found = Fit([read_events(events(list(make_grouped_actions(groups, chunk=8)), costs))]).transfers()
     assert found.message_seconds == pytest.approx(message, rel=1e-6, abs=1e-9)
     assert found.write_seconds == pytest.approx(write, rel=1e-6, abs=1e-9)
     assert found.read_seconds == pytest.approx(read, rel=1e-6, abs=1e-9)
@@ -152,5 +145,5 @@ def test_a_spread_is_half_the_range_between_the_quartiles() -> None:
 
 
 def test_the_fit_of_a_line_says_how_straight_it_is() -> None:
-    assert Line.through([(1, 3.0), (2, 5.0), (4, 9.0)]).fit == pytest.approx(1)
-    assert Line.through([(1, 3.0), (2, 9.0), (4, 4.0)]).fit < 0.5
+    assert measure_straightness([(1, 3.0), (2, 5.0), (4, 9.0)]) == pytest.approx(1)
+    assert measure_straightness([(1, 3.0), (2, 9.0), (4, 4.0)]) < 0.5

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,17 +13,12 @@ import pytest
 
 import ckptplan
 from ckptplan import InputError
-from ckptplan.calibration.calibrated import Calibrated
+from ckptplan.calibration.calibrate import Calibrated, calibrate, count_sizes, open_backend
 from ckptplan.calibration.cell_spec import CellSpec
-from ckptplan.calibration.comparable import why_not_comparable
-from ckptplan.calibration.in_jax.calibrate import calibrate_jax
-from ckptplan.calibration.in_jax.compared import compare_sizes
-from ckptplan.calibration.in_jax.counted import count_jax
-from ckptplan.calibration.in_jax.networks import build_jax_network
-from ckptplan.calibration.in_jax.sizes import count_jax_sizes
-from ckptplan.calibration.in_jax.threads import set_threads
-from ckptplan.calibration.in_jax.validate import validate_jax
-from ckptplan.calibration.in_jax.whole_times import ProgramWork, TimedPrograms
+from ckptplan.calibration.fit import Fit, Round, TimedRow, count_actions
+from ckptplan.calibration.host import set_threads
+from ckptplan.calibration.jax_backend.cells import build_jax_network
+from ckptplan.calibration.validate import validate, why_not_comparable
 from ckptplan.calibration.validation import Verdict
 from ckptplan.jax import plan_for
 from ckptplan.planning.playback import make_schedule
@@ -36,7 +32,7 @@ THREADS = set_threads(None)
 
 @pytest.fixture(scope="module")
 def calibrated() -> Calibrated:
-    return calibrate_jax(SPEC, batch=BATCH, steps=STEPS, threads=THREADS, quick=True)
+    return calibrate(SPEC, batch=BATCH, steps=STEPS, thread_count=THREADS, quick=True)
 
 
 def test_sizes_are_those_of_the_shapes_and_times_are_measured(calibrated: Calibrated, tmp_path: Path) -> None:
@@ -62,7 +58,7 @@ def test_a_plan_is_confirmed_by_its_program(calibrated: Calibrated) -> None:
         strategies=["revolve"],
         local_bytes=int(0.7 * base.predicted.local_peak_bytes),
     )
-    found = validate_jax(plan, spec=SPEC, threads=THREADS, repeats=1, regret=False)
+    found = validate(plan, thread_count=THREADS, repeats=1)
     rows = {row.quantity: row for row in found.rows}
     exact = ("state", "checkpoints and tapes", "remote peak", "steps run again", "gradient difference")
     assert {name: rows[name].verdict for name in (*exact, "local peak")} == dict.fromkeys(
@@ -75,36 +71,42 @@ def test_a_plan_is_confirmed_by_its_program(calibrated: Calibrated) -> None:
 def test_another_cell_is_detected(calibrated: Calibrated) -> None:
     plan = ckptplan.optimize(calibrated.workload, calibrated.profile, strategies=["standard"])
     other = CellSpec.parse(f"jax:rnn(inputs={INPUTS}, neurons={2 * NEURONS})")
-    sizes = count_jax_sizes(build_jax_network(other, batch=BATCH, seed=0))["residuals"]
-    peak = 2 * plan.predicted.local_peak_bytes
-    rows = compare_sizes(plan, sizes, memory_bytes=peak, tolerance=0.05)
+    rows = validate(plan, spec=other, thread_count=THREADS, repeats=1).rows
     verdicts = {row.quantity: row.verdict for row in rows}
-    assert verdicts.pop("remote peak") is Verdict.OK
-    assert verdicts == dict.fromkeys(("state", "checkpoints and tapes", "local peak"), Verdict.OFF)
-    assert why_not_comparable(plan, machine="another one", threads=THREADS) is not None
+    assert verdicts["remote peak"] is Verdict.OK
+    wrong = ("state", "checkpoints and tapes", "local peak")
+    assert {name: verdicts[name] for name in wrong} == dict.fromkeys(wrong, Verdict.OFF)
+    here = open_backend(SPEC, thread_count=THREADS).environment
+    assert why_not_comparable(plan, here) is None
+    assert why_not_comparable(plan, replace(here, machine="another one")) is not None
+    assert why_not_comparable(plan, replace(here, versions={"torch": "2"})) == "it was calibrated in JAX"
 
 
 def test_times_of_programs_are_separated() -> None:
     """Programs that take exactly what the model says have the times of the model."""
-    seconds = (3.0, 2.5, 1.0, 5.0, 0.5, 0.25, 0.125, 0.0625, 7.0)
+    parts = ("forward", "recompute", "overhead", "backward", "advance", "record", "save", "load", "call")
+    seconds = dict(zip(parts, (3.0, 2.5, 1.0, 5.0, 0.5, 0.25, 0.125, 0.0625, 7.0), strict=True))
     schedules = [make_schedule("base", steps=64)]
     for chunk in (1, 4, 16):
         schedules.append(make_schedule("standard", steps=64, chunk_size=chunk))
         schedules.append(make_schedule("nested", steps=64, chunk_size=chunk, segment_size=32))
         schedules.append(make_schedule("revolve", steps=64, chunk_size=chunk, nb_local=3))
-    works = [
-        ProgramWork.forward(64),
-        ProgramWork.of(schedules[0], sweep=True),
-        *map(ProgramWork.of, schedules),
+    works: list[dict[str, int]] = [
+        {"forward": 64, "call": 1},
+        {**count_actions(schedules[0], sweep=True), "call": 1},
+        *[{**count_actions(one), "reverse": 0, "call": 1} for one in schedules],
     ]
     # Those with the most memory touch new pages, each of which takes some time.
     pages = [0, 800, 1000, *(10 * chunk for chunk in (1, 4, 16) for _ in range(3))]
     taken = [
-        sum(count * one for count, one in zip(work.counts, seconds, strict=True)) + 0.1 * new
+        sum(count * seconds[part] for part, count in work.items() if count) + 0.1 * new
         for work, new in zip(works, pages, strict=True)
     ]
-    timed = TimedPrograms(works=works, rounds=[taken] * 3, pages=[pages] * 3)
-    found = timed.fit(chunks=(1, 4, 16), shown_by={"forward_seconds": 0})
+    timed: Round = {
+        number: TimedRow(counts={**work, "pages": new}, seconds=one)
+        for number, (work, new, one) in enumerate(zip(works, pages, taken, strict=True))
+    }
+    found = Fit([timed] * 3).steps(chunks=(1, 4, 16), shown_by={"forward_seconds": 0})
     assert found.misfit == pytest.approx(0, abs=1e-9)
     assert found.recompute_seconds == pytest.approx(2.5)
     # A call takes some time, too, which one length of a forward pass does not tell from its steps.
@@ -129,7 +131,7 @@ def test_a_limit_of_memory_takes_calibrated_times(calibrated: Calibrated) -> Non
     slow = calibrated.workload.retimed({"recompute_seconds": 1.0}, basis={}, timed_on="my-machine")
     quick = slow.retimed({"recompute_seconds": 1e-9}, basis={}, timed_on="my-machine")
     assert planned(slow).predicted.recomputed_steps <= planned(quick).predicted.recomputed_steps
-    wider = count_jax(CellSpec.parse("jax:rnn(neurons=9)"), batch=BATCH, steps=STEPS, threads=1)
+    wider = count_sizes(CellSpec.parse("jax:rnn(neurons=9)"), batch=BATCH, steps=STEPS, thread_count=THREADS)
     with pytest.raises(InputError, match=r"workload: .* has a state of 576 B .* this step has 4 KiB"):
         planned(wider)
 
@@ -172,12 +174,12 @@ def test_a_factory_without_a_signature_is_called_with_nothing() -> None:
 
 def test_kinds_of_tapes_have_their_sizes() -> None:
     sizes = {
-        tape: count_jax(SPEC, batch=BATCH, steps=STEPS, threads=1, tape=tape).tape_bytes
+        tape: count_sizes(SPEC, batch=BATCH, steps=STEPS, thread_count=THREADS, tape=tape).tape_bytes
         for tape in ("residuals", "products", "states")
     }
     assert sizes["states"] == 4 * BATCH * NEURONS
     with pytest.raises(InputError, match=r"tape: 'all' .*residuals, products, states"):
-        count_jax(SPEC, batch=BATCH, steps=STEPS, threads=1, tape="all")
+        count_sizes(SPEC, batch=BATCH, steps=STEPS, thread_count=THREADS, tape="all")
 
 
 @pytest.mark.parametrize(

@@ -8,14 +8,15 @@ from typing import Any
 import pytest
 import torch
 
-from ckptplan.calibration import runs
+from ckptplan.calibration.backend import RunCounter
 from ckptplan.calibration.calibrate import calibrate
 from ckptplan.calibration.cell_spec import CellSpec
-from ckptplan.calibration.cells import MeasuredNetwork, PieceCell, build_network
-from ckptplan.calibration.counter import RunCounter
-from ckptplan.calibration.footprint import FEWEST_RUNS, measure
+from ckptplan.calibration.torch_backend.cells import MeasuredNetwork, PieceCell, build_network
+from ckptplan.calibration.torch_backend.footprint import FEWEST_RUNS, measure
+from ckptplan.calibration.torch_backend.runs import TorchProgram, compile_pieces
 from ckptplan.errors import InputError
 from ckptplan.planning.playback import make_schedule
+from ckptplan.schedule.schedule import Schedule
 from tests.torch.support import assert_close
 
 #: PyTorch's compiler uses what PyTorch deprecates, and looks at the gradient of each state.
@@ -31,11 +32,16 @@ def build(text: str = TEXT) -> MeasuredNetwork:
     return build_network(CellSpec.parse(text), batch=16, device="cpu", seed=0)
 
 
+def gradients(network: MeasuredNetwork, steps: int, plan: Schedule | None = None) -> list[torch.Tensor]:
+    """Return the gradients of the parameters, by plain backpropagation without a plan."""
+    return [torch.from_numpy(one) for one, _ in TorchProgram(network, plan, steps=steps).gradients()]
+
+
 @pytest.fixture(scope="module")
 def network() -> MeasuredNetwork:
     """Return a network whose pieces are compiled once for all tests here."""
     found = build()
-    runs.compile_pieces(found)
+    compile_pieces(found)
     return found
 
 
@@ -47,19 +53,16 @@ def test_the_text_of_a_cell_says_how_many_steps_a_piece_has() -> None:
 def test_a_step_is_a_piece_of_steps(network: MeasuredNetwork) -> None:
     alone = build(f"rnn(inputs=4, neurons=64, compile={1})")
     assert torch.equal(network.inputs(3).flatten(0, 1), alone.inputs(3 * PIECE).flatten(0, 1))
-    pieces = runs.compute_gradients(network, network.inputs(3), steps=3, plan=None)
-    steps = runs.compute_gradients(alone, alone.inputs(3 * PIECE), steps=3 * PIECE, plan=None)
-    assert_close(pieces, steps, relative=1e-5)
+    assert_close(gradients(network, 3), gradients(alone, 3 * PIECE), relative=1e-5)
 
 
 def test_gradients_of_compiled_pieces_are_those_of_plain_backpropagation(network: MeasuredNetwork) -> None:
-    inputs, plan = network.inputs(6), make_schedule("standard", steps=6, chunk_size=2)
-    expected = runs.compute_gradients(network, inputs, steps=6, plan=None)
-    assert_close(runs.compute_gradients(network, inputs, steps=6, plan=plan), expected, relative=1e-5)
+    plan = make_schedule("standard", steps=6, chunk_size=2)
+    assert_close(gradients(network, 6, plan), gradients(network, 6), relative=1e-5)
 
 
 def test_live_memory_is_counted_inside_of_compiled_pieces(network: MeasuredNetwork) -> None:
-    found = measure(network, counter=RunCounter(total=0), runs=FEWEST_RUNS)
+    found = measure(network, counter=RunCounter(), runs=FEWEST_RUNS)
     state = 16 * 64 * 4
     assert found.state_bytes == state
     # A piece keeps a hidden state a step, and little else.
@@ -70,9 +73,8 @@ def test_live_memory_is_counted_inside_of_compiled_pieces(network: MeasuredNetwo
 
 def test_steps_of_a_cell_with_kernels_of_its_own_are_pieces_like_others() -> None:
     network = build("lif(inputs=4, neurons=8, compile=2)")
-    inputs, plan = network.inputs(3), make_schedule("standard", steps=3, chunk_size=2)
-    ours = runs.compute_gradients(network, inputs, steps=3, plan=plan)
-    assert_close(ours, runs.compute_gradients(network, inputs, steps=3, plan=None), relative=1e-5)
+    plan = make_schedule("standard", steps=3, chunk_size=2)
+    assert_close(gradients(network, 3, plan), gradients(network, 3), relative=1e-5)
 
 
 def test_a_compiled_cell_is_calibrated() -> None:
@@ -107,4 +109,4 @@ def test_a_cell_that_cannot_be_compiled_is_refused_with_the_reason(network: Meas
         parameters=tuple(broken.parameters()),
     )
     with pytest.raises(InputError, match=r"is 2, but .*graph break at test_pieces.py"):
-        runs.compile_pieces(theirs)
+        compile_pieces(theirs)

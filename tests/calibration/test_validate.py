@@ -1,19 +1,21 @@
 """A validation finds what is wrong with a plan, and names it; what it cannot judge it does not."""
 
 import json
+import math
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
 import ckptplan
 from ckptplan import HardwareProfile, InputError, Plan, Workload
-from ckptplan.calibration import runs
-from ckptplan.calibration.calibrate import calibrate
-from ckptplan.calibration.calibrated import Calibrated
+from ckptplan.calibration.backend import Gradient
+from ckptplan.calibration.calibrate import Calibrated, calibrate
 from ckptplan.calibration.cell_spec import CellSpec
-from ckptplan.calibration.cells import MeasuredNetwork, build_network
-from ckptplan.calibration.comparison import gradient_row
+from ckptplan.calibration.compared import gradient_row
+from ckptplan.calibration.torch_backend.cells import MeasuredNetwork, build_network
+from ckptplan.calibration.torch_backend.runs import TorchProgram
 from ckptplan.calibration.validate import validate
 from ckptplan.calibration.validation import Row, Validation, Verdict
 from ckptplan.model.workload import ACTION_TIMES
@@ -117,7 +119,7 @@ def test_a_latency_that_is_wrong_is_named(calibrated: Calibrated) -> None:
 def test_what_does_not_fit_here_is_not_run(calibrated: Calibrated, monkeypatch: pytest.MonkeyPatch) -> None:
     """Neither base, nor plain BPTT, nor the plan itself: the system would end the process."""
     plan = plan_for(calibrated)
-    module = "ckptplan.calibration.validate.available_bytes"
+    module = "ckptplan.calibration.torch_backend.available_bytes"
     monkeypatch.setattr(module, lambda _: 2 * plan.predicted.local_peak_bytes)
     big = plan_for(calibrated, resident_bytes_per_step=10**5)
     with pytest.raises(InputError, match=r"plan: needs .* but only"):
@@ -131,11 +133,18 @@ def test_what_does_not_fit_here_is_not_run(calibrated: Calibrated, monkeypatch: 
 
 def test_gradients_are_judged_each_by_the_digits_of_its_type() -> None:
     """A coarse parameter does not excuse a fine one; what is no number is off."""
-    fine, coarse = torch.ones(3), torch.ones(3, dtype=torch.bfloat16)
-    assert gradient_row([fine, coarse], [fine * (1 + 1e-4), coarse * 1.05], plain=True).verdict is Verdict.OK
-    assert gradient_row([fine, coarse], [fine * 1.01, coarse], plain=True).verdict is Verdict.OFF
-    assert gradient_row([fine], [fine * float("nan")], plain=True).verdict is Verdict.OFF
-    assert gradient_row([fine], [fine], plain=False).verdict is Verdict.UNCHECKED
+
+    def fine(value: float = 1.0) -> Gradient:
+        return np.full(3, value), torch.finfo(torch.float32).eps
+
+    def coarse(value: float = 1.0) -> Gradient:
+        return np.full(3, value), torch.finfo(torch.bfloat16).eps
+
+    right = [fine(), coarse()]
+    assert gradient_row(right, [fine(1 + 1e-4), coarse(1.05)], plain=True).verdict is Verdict.OK
+    assert gradient_row(right, [fine(1.01), coarse()], plain=True).verdict is Verdict.OFF
+    assert gradient_row([fine()], [fine(float("nan"))], plain=True).verdict is Verdict.OFF
+    assert gradient_row([fine()], [fine()], plain=False).verdict is Verdict.UNCHECKED
 
 
 def plan_of_other_hardware() -> Plan:
@@ -174,7 +183,7 @@ def test_ctrl_c_leaves_what_was_compared_before(
 ) -> None:
     """Rounds that were not completed do not count; before the first row there is nothing to show."""
     plan = plan_for(calibrated)
-    measure = runs.measure_seconds
+    measure = TorchProgram.seconds
 
     def stop(*_: Any, **__: Any) -> float:
         raise KeyboardInterrupt
@@ -183,16 +192,16 @@ def test_ctrl_c_leaves_what_was_compared_before(
         left = iter(range(number))
         return lambda *one, **more: measure(*one, **more) if next(left, None) is not None else stop()
 
-    # Two runs of a few steps tell the pace; a round is the plan and base, and the first warms up.
-    for completed, rounds in ((2 + 2 * 3 + 1, 2), (2 + 1, 0)):
-        monkeypatch.setattr(runs, "measure_seconds", stop_after(completed))
+    # A round is the plan and base, and the first warms up.
+    for completed, rounds in ((2 * 3 + 1, 2), (1, 0)):
+        monkeypatch.setattr(TorchProgram, "seconds", stop_after(completed))
         found = validate(plan, repeats=4)
         assert (found.interrupted, found.repeats) == (True, rounds)
         assert ("total" in [one.quantity for one in found.rows]) == bool(rounds)
         assert "the rest was not measured" in shown_table(plan, found)
         assert view_validation(plan, found).document()["holds"] is False
     monkeypatch.undo()
-    monkeypatch.setattr(runs, "measure_live_peak", stop)
+    monkeypatch.setattr(TorchProgram, "counted", stop)
     with pytest.raises(KeyboardInterrupt):
         validate(plan, repeats=1)
 
@@ -296,11 +305,10 @@ def test_a_network_in_double_precision_is_a_copy() -> None:
     double = network.in_double()
     assert {one.dtype for one in double.parameters} == {torch.float64}
     assert {one.dtype for one in network.parameters} == {torch.float32}
-    plan, inputs = make_schedule("standard", steps=20, chunk_size=6), double.inputs(20)
-    expected = runs.compute_gradients(double, inputs, steps=20, plan=None)
-    found = runs.compute_gradients(double, inputs, steps=20, plan=plan)
-    for one, other in zip(expected, found, strict=True):
-        torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-12)
+    expected = TorchProgram(double, None, steps=20).gradients()
+    found = TorchProgram(double, make_schedule("standard", steps=20, chunk_size=6)).gradients()
+    for (one, _), (other, _) in zip(expected, found, strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-9, atol=1e-12)
 
 
 def test_a_workload_without_batch_cannot_be_run(calibrated: Calibrated) -> None:
@@ -337,20 +345,19 @@ def test_a_cell_that_draws_random_numbers_draws_the_same_in_plain_backpropagatio
         parameters=tuple(cell.parameters()),
         seed=0,
     )
-    inputs, plan = network.inputs(30), make_schedule("standard", steps=30, chunk_size=7)
-    for one, other in zip(
-        runs.compute_gradients(network, inputs, steps=30, plan=None),
-        runs.compute_gradients(network, inputs, steps=30, plan=plan),
+    for (one, _), (other, _) in zip(
+        TorchProgram(network, None, steps=30).gradients(),
+        TorchProgram(network, make_schedule("standard", steps=30, chunk_size=7)).gradients(),
         strict=True,
     ):
-        assert one.abs().max() > 0
-        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-6)
+        assert np.abs(one).max() > 0
+        np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-6)
 
 
 def test_gradients_that_are_no_numbers_are_off_and_can_be_written_as_json(
     calibrated: Calibrated, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(runs, "compute_gradients", lambda *_, **__: [torch.tensor([float("nan")])])
+    monkeypatch.setattr(TorchProgram, "gradients", lambda *_: [(np.array([math.nan]), 1e-7)])
     plan = plan_for(calibrated)
     found = validate(plan, repeats=1)
     assert row(found, "gradient difference").verdict is Verdict.OFF

@@ -4,12 +4,11 @@ from typing import Any
 
 import pytest
 
-from ckptplan.calibration.compared_times import note_action_times, note_meter
-from ckptplan.calibration.run_time import Pace, Work, format_estimate, round_down
-from ckptplan.calibration.runs import TimedRun
-from ckptplan.calibration.samples import Sample
+from ckptplan.calibration.backend import PilotTimes, TimedRun
+from ckptplan.calibration.compared import note_action_times, note_meter
+from ckptplan.calibration.fit import Sample, count_actions
 from ckptplan.calibration.validation import Contender, Regret, Row, Tolerances, Validation, Verdict
-from ckptplan.planning.playback import make_schedule
+from ckptplan.planning.playback import make_schedule, schedule_of
 from ckptplan.report.validation import view_validation
 from tests.calibration.shown import shown_table
 from tests.support import small_plan
@@ -177,24 +176,23 @@ def test_a_wrong_overhead_is_named_with_its_numbers() -> None:
     assert rows["overhead"]["bias"] == pytest.approx(0.105)
 
 
-def test_the_estimate_counts_steps_and_chunks_of_every_run() -> None:
-    plan = make_schedule("nested", steps=16, chunk_size=2, segment_size=8)
-    work = Work.of(plan)
-    assert (work.forward_steps, work.recomputed_steps, work.recorded_steps, work.chunks) == (14, 6, 16, 8)
-    pace = Pace(
+def test_the_estimate_counts_the_steps_of_every_run() -> None:
+    """Of a schedule and of a plan, by what it predicts."""
+    pilot = PilotTimes(
         forward_seconds=1,
         recompute_seconds=10,
-        record_seconds=100,
-        chunk_seconds=1000,
-        plain_seconds=0,
-        held_factor=1,
-        peak_factor=1,
+        record_overhead_seconds=100,
+        backward_seconds=1000,
+        run_seconds=0.5,
+        steps=8,
     )
-    assert pace.seconds(work) == 14 + 60 + 1600 + 8000
-    assert (format_estimate(0.2), format_estimate(11.7), format_estimate(150)) == (
-        "less than a second", "about 12 s", "about 2 min"
-    )  # fmt: skip
-    assert [round_down(number) for number in (1, 9, 10, 117, 4096)] == [1, 9, 10, 100, 4000]
+    schedule = make_schedule("nested", steps=16, chunk_size=2, segment_size=8)
+    again = count_actions(schedule)["recompute"]
+    assert pilot.run(schedule) == 0.5 + 16 * 1101 + 10 * again
+    plan = small_plan()
+    assert pilot.run(plan) == 0.5 + plan.steps * 1101 + 10 * plan.predicted.recomputed_steps
+    assert pilot.run(schedule_of(plan)) == pilot.run(plan)
+    assert pilot.scaled(2).run(schedule) == 2 * pilot.run(schedule)
 
 
 @pytest.mark.parametrize(("predicted", "agrees"), [(1.9, True), (0.55, True), (2.1, False), (0.45, False)])

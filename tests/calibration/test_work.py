@@ -6,12 +6,11 @@ import pytest
 import torch
 
 import ckptplan
-from ckptplan.calibration.calibrate import calibrate
-from ckptplan.calibration.calibrated import Calibrated
+from ckptplan.calibration.backend import PilotTimes
+from ckptplan.calibration.calibrate import Calibrated, calibrate
 from ckptplan.calibration.cell_spec import CellSpec
-from ckptplan.calibration.cells import MeasuredNetwork, build_network
-from ckptplan.calibration.pilot import PilotTimes
-from ckptplan.calibration.work import CountedWork, WorkCounter, count_work
+from ckptplan.calibration.torch_backend.cells import MeasuredNetwork, build_network
+from ckptplan.calibration.torch_backend.work import WorkCounter, count_work
 from ckptplan.cost.case import Case
 from ckptplan.cost.roofline import find_ideal
 
@@ -43,22 +42,21 @@ def test_a_kernel_counts_its_operations_and_the_bytes_that_it_reads_and_writes()
     a, b = torch.ones(3, 5), torch.ones(5, 7)
     with WorkCounter() as counter:
         product = a @ b
-    assert (counter.work.flops, counter.work.kernels) == (2 * 3 * 5 * 7, 1)
-    assert counter.work.bytes == 4 * (3 * 5 + 5 * 7 + 3 * 7)
+    assert counter.work.tolist() == [2 * 3 * 5 * 7, 4 * (3 * 5 + 5 * 7 + 3 * 7), 1]
     with WorkCounter() as counter:
         product.T[0].unsqueeze(0).expand(9, 3)
-    assert (counter.work.flops, counter.work.bytes, counter.work.kernels) == (0, 0, 0)
+    assert counter.work.tolist() == [0, 0, 0]
     with WorkCounter() as counter:
         product.add_(1.0)
-    assert (counter.work.flops, counter.work.bytes, counter.work.kernels) == (21, 4 * 42, 1)
+    assert counter.work.tolist() == [21, 4 * 42, 1]
 
 
 @pytest.mark.parametrize(("name", "gates"), [("rnn", 1), ("gru", 3), ("lstm", 4)])
 def test_products_are_those_of_the_layer(name: str, gates: int) -> None:
     """Forward: 2 B N (I + N) a gate; backward: that for the weights, and 2 B N N for the state."""
-    counted = count_work(network(name), pilot=pilot(1e-4))
-    assert isinstance(counted, CountedWork)
-    found, each = counted.operations, 2 * gates * BATCH * NEURONS
+    found, why = count_work(network(name), pilot=pilot(1e-4))
+    assert found is not None
+    each = 2 * gates * BATCH * NEURONS
     forward, backward = each * (INPUTS + NEURONS), each * (INPUTS + 2 * NEURONS)
     # Besides products, there are the numbers that other kernels write: the loss is of a few kernels, too.
     assert forward < found.forward_flops < forward + 40 * gates * BATCH * NEURONS
@@ -68,18 +66,17 @@ def test_products_are_those_of_the_layer(name: str, gates: int) -> None:
     assert found.backward_bytes > 2 * weights
     assert found.dtype == "float32"
     assert 3 <= found.forward_kernels < found.backward_kernels
-    assert counted.unknown == ()
+    assert "not counted" not in why
 
 
 def test_a_cell_with_kernels_of_its_own_is_counted_as_it_runs() -> None:
     """Spikes are summed where they fired: fewer operations than the dense product, and more than none."""
-    counted = count_work(network("lif"), pilot=pilot(1e-4))
-    assert isinstance(counted, CountedWork)
-    found = counted.operations
+    found, why = count_work(network("lif"), pilot=pilot(1e-4))
+    assert found is not None
     dense = 2 * BATCH * NEURONS * INPUTS
     assert dense < found.forward_flops < dense + 2 * BATCH * NEURONS * NEURONS + 20 * BATCH * NEURONS
     assert found.backward_flops > dense
-    assert counted.unknown == ()
+    assert "not counted" not in why
 
 
 class Sparse(torch.nn.Module):
@@ -99,13 +96,12 @@ def test_products_that_nobody_counts_are_named() -> None:
     with counter:
         cell(torch.ones(NEURONS, 2), torch.ones(NEURONS, 2))
     assert any("sparse" in name or "mm" in name for name in counter.unknown)
-    assert counter.work.flops < 2 * NEURONS * NEURONS * 2
+    assert counter.work[0] < 2 * NEURONS * NEURONS * 2
 
 
 def test_nothing_is_counted_of_a_cell_whose_steps_take_seconds() -> None:
-    assert (
-        count_work(network("rnn"), pilot=pilot(1.0)) == "operations were not counted, as a step takes too long"
-    )
+    found, why = count_work(network("rnn"), pilot=pilot(1.0))
+    assert (found, why) == (None, "operations were not counted, as a step takes too long")
 
 
 def test_the_efficiency_is_what_makes_the_roofline_true_on_the_machine_itself(calibrated: Calibrated) -> None:

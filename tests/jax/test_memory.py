@@ -13,8 +13,7 @@ import pytest
 
 import ckptplan
 from ckptplan.jax import bptt, plan_for
-from ckptplan.jax.layout import Layout
-from ckptplan.jax.table import make_table
+from ckptplan.jax.table import Layout, make_table
 from ckptplan.planning.playback import make_schedule, schedule_of
 from ckptplan.schedule.actions import Action, Advance, Backward, Free, Load, Record, Save, Tier
 

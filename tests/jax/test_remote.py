@@ -11,7 +11,7 @@ import pytest
 
 import ckptplan
 import ckptplan.jax
-from ckptplan.jax.remote import FileRemote
+from ckptplan.jax.remote import RemoteFiles, RemoteStates
 from ckptplan.planning.playback import make_schedule
 from tests.jax.support import STEPS, data, difference, noisy_loss, remote, under
 
@@ -66,7 +66,7 @@ def test_a_folder_that_cannot_be_used_is_named(tmp_path: Path) -> None:
     file = tmp_path / "file"
     file.write_text("")
     with pytest.raises(ckptplan.InputError, match=r"remote_dir: .*file cannot be made"):
-        FileRemote(file)
+        RemoteStates(file)
 
 
 def test_a_folder_that_vanishes_ends_the_run_with_its_name(tmp_path: Path) -> None:
@@ -81,13 +81,13 @@ def test_a_folder_that_vanishes_ends_the_run_with_its_name(tmp_path: Path) -> No
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="a device that is always full")
 def test_a_full_disk_is_called_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def lead_nowhere(folder: Any, place: int) -> Path:
-        path: Path = folder.path / f"{place}.state"
+    def lead_nowhere(files: Any, place: int) -> Path:
+        path: Path = files._folder.path / f"{place}.state"
         path.unlink(missing_ok=True)
         path.symlink_to("/dev/full")
         return path
 
-    monkeypatch.setattr(FileRemote, "_path", staticmethod(lead_nowhere))
+    monkeypatch.setattr(RemoteFiles, "_path", lead_nowhere)
     weights, state, xs = data()
     run = jax.grad(lambda one: noisy_loss(under(remote(), remote_dir=tmp_path), one, state, xs))
     with pytest.raises(jax.errors.JaxRuntimeError, match=r"cannot take a state of .*: the disk is full .*free"):

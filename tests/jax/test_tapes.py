@@ -11,8 +11,8 @@ import pytest
 
 import ckptplan
 from ckptplan.jax import plan_for
-from ckptplan.jax.chosen import pick_tape
 from ckptplan.jax.footprint import StepFootprint, measure_step
+from ckptplan.jax.planning import pick_tape
 from ckptplan.jax.step import differentiable, trace_step
 from ckptplan.jax.sums import trace_reverse
 from ckptplan.jax.tapes import Wanted, make_recording

@@ -11,7 +11,7 @@ import torch
 
 import ckptplan
 from ckptplan import Infeasible
-from ckptplan.calibration.runs import Timeline
+from ckptplan.calibration.torch_backend.runs import Timeline
 from ckptplan.schedule.actions import Action, Record, Save
 from ckptplan.schedule.timeline import Event
 from ckptplan.strategies.registry import all_strategies

@@ -10,7 +10,7 @@ import torch
 
 import ckptplan
 from ckptplan import IllegalAction, InputError, Schedule
-from ckptplan.calibration.runs import Timeline
+from ckptplan.calibration.torch_backend.runs import Timeline
 from ckptplan.planning.playback import make_schedule, schedule_of
 from ckptplan.schedule.actions import Action, Advance, Backward, Free, Load, Record, Save, Tier
 from ckptplan.strategies.registry import all_strategies

@@ -1,22 +1,119 @@
-"""Compares predicted and measured times: of the machine, each kind of action, the whole run, and base."""
+"""Compares predictions and measurements: bytes, counts, gradients, and times of actions and whole runs."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 
+import numpy as np
+
 import ckptplan
-from ckptplan.calibration.cells import MeasuredNetwork
-from ckptplan.calibration.runs import TimedRun
-from ckptplan.calibration.samples import Sample
-from ckptplan.calibration.transfer_times import TransferTimes
-from ckptplan.calibration.validation import SMALL, Row, seconds_by_kind
+from ckptplan.calibration.backend import Counted, Gradient, TimedRun
+from ckptplan.calibration.fit import Sample, TransferTimes, seconds_by_kind
+from ckptplan.calibration.validation import SMALL, Row, Verdict
 from ckptplan.cost.case import Case
 from ckptplan.model.plan import Plan
 from ckptplan.model.workload import Workload
-from ckptplan.schedule.actions import Record
+from ckptplan.schedule.actions import Backward, Record
+from ckptplan.schedule.simulator import play
 from ckptplan.schedule.timeline import READ, WRITE, Event
-from ckptplan.torch.trees import byte_size, flatten
 from ckptplan.units import format_seconds, format_share
+
+#: Field of ``Predicted`` -> name.
+_COUNTS = {
+    "recomputed_steps": "steps run again",
+    "remote_writes": "states written",
+    "remote_reads": "states read",
+    "messages": "messages",
+}
+
+
+def byte_rows(
+    plan: Plan, counted: Counted, *, peak_bytes: int, memory_tolerance: float, calibrated: bool = True
+) -> list[Row]:
+    """Return rows of sizes, counts and the peak, for serial execution of the actions.
+
+    If transfers overlap compute, their buffers are excluded, since they are not checkpoints. The peak is
+    not judged unless the workload was ``calibrated`` with what runs it here.
+    """
+    units = plan.profile.units
+    costs = Case(workload=plan.workload, profile=plan.profile).costs.model_copy(
+        update={"overlaps_compute": False}
+    )
+    trace = play(ckptplan.actions(plan), costs=costs, budget=None)
+    # A unit's share of a state, or of a tape, is rounded up to whole bytes.
+    slack = 0.0 if units == 1 else 1 / min(costs.state_bytes, costs.tape_bytes)
+    kept = (trace.local_peak_bytes - costs.resident_bytes) * units
+    kept += _count_held_once(plan, counted.local_bytes - kept)
+    sizes = (
+        ("state", costs.state_bytes * units, counted.state_bytes),
+        ("checkpoints and tapes", kept, counted.local_bytes),
+        ("remote peak", trace.remote_peak_bytes, counted.remote_bytes),
+    )
+    return [
+        *(
+            Row.exact(name, predicted=predicted, measured=measured, unit="bytes", slack=slack)
+            for name, predicted, measured in sizes
+        ),
+        *(
+            Row.exact(_COUNTS[name], predicted=plan.predicted[name], measured=count, unit="count")
+            for name, count in counted.counts.items()
+        ),
+        _peak_row(plan, peak_bytes, memory_tolerance=memory_tolerance, calibrated=calibrated),
+    ]
+
+
+def _count_held_once(plan: Plan, beyond: int) -> int:
+    """Return what the chunks held at the peak hold once each; ``beyond`` bytes were counted over the plan's.
+
+    A constant may be one object for all chunks, or one for each. So it occurs once at least, and at most as
+    often as there are recorded chunks at a time.
+    """
+    once = 0 if plan.workload.calibration is None else plan.workload.calibration.tape_bytes_once
+    if not once:
+        return 0
+    chunks = most = 0
+    for action in ckptplan.actions(plan):
+        chunks += isinstance(action, Record) - isinstance(action, Backward)
+        most = max(most, chunks)
+    return once * min(max(1, round(beyond / once)), most)
+
+
+def _peak_row(plan: Plan, measured: int, *, memory_tolerance: float, calibrated: bool) -> Row:
+    predicted = plan.predicted.local_peak_bytes * plan.profile.units
+    if calibrated:
+        return Row.exact(
+            "local peak", predicted=predicted, measured=measured, unit="bytes", slack=memory_tolerance
+        )
+    # The resident bytes of another machine do not apply here.
+    return Row(
+        quantity="local peak",
+        unit="bytes",
+        predicted=predicted,
+        measured=measured,
+        verdict=Verdict.OTHER_MACHINE,
+    )
+
+
+def gradient_row(expected: Sequence[Gradient], found: Sequence[Gradient], *, plain: bool) -> Row:
+    """Return the largest difference of gradients, relative to the largest gradient of the same parameter.
+
+    Sums are formed in another order, so at least half of the digits of the type must agree. Without ``plain``,
+    the expected gradients are not from the framework alone, and agreement proves nothing.
+    """
+    shares = [0.0]
+    agree = True
+    for (one, rounding), (other, _) in zip(expected, found, strict=True):
+        scale, difference = float(np.abs(one).max()), float(np.abs(one - other).max())
+        share = difference / scale if scale else difference
+        shares.append(share)
+        agree &= share <= rounding**0.5
+    worst = math.inf if any(map(math.isnan, shares)) else max(shares)
+    verdict = Verdict.OK if agree and worst < math.inf else Verdict.OFF
+    if not plain and verdict is Verdict.OK:
+        verdict = Verdict.UNCHECKED
+    return Row(quantity="gradient difference", unit="share", predicted=0.0, measured=worst, verdict=verdict)
+
 
 #: Kinds of actions on steps and on remote memory, whose time every plan predicts.
 _KINDS = ("forward", "recompute", "record", "backward", WRITE, READ)
@@ -35,11 +132,12 @@ def predates_action_times(workload: Workload) -> bool:
     return workload.calibration is not None and not workload.calibration.times_actions
 
 
-def machine_rows(plan: Plan, network: MeasuredNetwork, found: TransferTimes) -> list[Row]:
-    """Return rows of bandwidths and messages, measured again: a plan that moves little tests them little."""
+def machine_rows(plan: Plan, found: TransferTimes, *, state_bytes: int) -> list[Row]:
+    """Return rows of bandwidths and messages, measured again: a plan that moves little tests them little.
+
+    ``state_bytes`` are those that a transfer moves, which the plan may predict wrongly.
+    """
     costs = Case(workload=plan.workload, profile=plan.profile).costs
-    # The bytes that transfers actually move, which the plan may predict wrongly.
-    size = byte_size(flatten(network.state)[0])
     rows = []
     for way, planned, measured in (
         (WRITE, costs.write_seconds, found.write_seconds),
@@ -50,7 +148,7 @@ def machine_rows(plan: Plan, network: MeasuredNetwork, found: TransferTimes) -> 
                 Row.bandwidth(
                     f"{way} bandwidth",
                     predicted=costs.remote_state_bytes / planned,
-                    measured=found.rate(way, state_bytes=size),
+                    measured=found.rate(way, state_bytes=state_bytes),
                     unit="bytes per second",
                 )
             )
@@ -67,7 +165,7 @@ def machine_rows(plan: Plan, network: MeasuredNetwork, found: TransferTimes) -> 
 
 
 def time_rows(plan: Plan, timed: Sequence[TimedRun], total: Sample, *, tolerance: float) -> list[Row]:
-    """Return rows of each kind of action, of what is not in the model, and of the whole run.
+    """Return rows of each kind of action, if they were timed, of what is not modelled, and of the whole run.
 
     Parts may be off by the calibration's uncertainty in addition to the tolerance; the whole may not.
 
@@ -77,6 +175,11 @@ def time_rows(plan: Plan, timed: Sequence[TimedRun], total: Sample, *, tolerance
         total: the seconds of runs without any meter.
         tolerance: the share by which times may be off.
     """
+    whole = Row.timed(
+        "total", predicted=plan.predicted.seconds, sample=total, tolerance=tolerance, whole=total.median
+    )
+    if not timed:
+        return [whole]
     played: list[Event] = []
     ckptplan.simulate(plan, sink=played.append)
     predicted = seconds_by_kind(played)
@@ -98,9 +201,7 @@ def time_rows(plan: Plan, timed: Sequence[TimedRun], total: Sample, *, tolerance
     return [
         *rows,
         *_unmodelled_rows(plan.workload, timed, measured),
-        Row.timed(
-            "total", predicted=plan.predicted.seconds, sample=total, tolerance=tolerance, whole=total.median
-        ),
+        whole,
     ]
 
 

@@ -10,20 +10,21 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import flop_registry
 
-from ckptplan.calibration.cells import MeasuredNetwork
-from ckptplan.calibration.pilot import PilotTimes
-from ckptplan.calibration.runs import observe_actions
+from ckptplan.calibration.backend import PilotTimes
+from ckptplan.calibration.torch_backend.cells import MeasuredNetwork
+from ckptplan.calibration.torch_backend.runs import TorchProgram
 from ckptplan.model.network import ITEM_BYTES, Operations
 from ckptplan.planning.playback import make_schedule
-from ckptplan.schedule.actions import Action, Advance, Backward, Record
+from ckptplan.schedule.actions import Action, Advance, Backward
 from ckptplan.torch.executor import Executor
 
 #: Steps of the chunks that are counted, and of those of a cell whose steps take long. What an action does
@@ -36,44 +37,8 @@ _LONG_SECONDS, _MOST_SECONDS = 1.0, 5.0
 _OPAQUE = ("rnn", "lstm", "gru", "sparse", "spmm", "quantized")
 
 
-@dataclass(frozen=True, kw_only=True)
-class KernelWork:
-    """What some kernels compute, read and write, and how many they are."""
-
-    flops: float = 0.0
-    bytes: float = 0.0
-    kernels: float = 0.0
-
-    def __sub__(self, other: KernelWork) -> KernelWork:
-        return KernelWork(
-            flops=self.flops - other.flops,
-            bytes=self.bytes - other.bytes,
-            kernels=self.kernels - other.kernels,
-        )
-
-    def over(self, count: int) -> KernelWork:
-        """Return the work of each of ``count`` equal parts, none of it negative."""
-        return KernelWork(
-            flops=max(0.0, self.flops / count),
-            bytes=max(0.0, self.bytes / count),
-            kernels=max(0.0, self.kernels / count),
-        )
-
-
-@dataclass(frozen=True, kw_only=True)
-class CountedWork:
-    """The operations of a step, and the kernels whose products could not be counted."""
-
-    operations: Operations
-    unknown: tuple[str, ...]
-
-    @property
-    def why(self) -> str:
-        """How the numbers were obtained, and what they leave out."""
-        return (
-            "products as PyTorch's flop counter counts them, one operation for each number of other kernels"
-            + (f"; products within {', '.join(self.unknown)} are not counted" if self.unknown else "")
-        )
+#: What some kernels compute (FLOPs), the bytes that they read and write, and how many kernels they are.
+KernelWork = npt.NDArray[np.float64]
 
 
 class WorkCounter(TorchDispatchMode):
@@ -81,7 +46,8 @@ class WorkCounter(TorchDispatchMode):
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.work = KernelWork()
+        self.work: KernelWork = np.zeros(3)
+        #: Kernels whose products could not be counted.
         self.unknown: set[str] = set()
         #: FLOPs of products by the type of their numbers.
         self.products: dict[torch.dtype, float] = defaultdict(float)
@@ -114,11 +80,7 @@ class WorkCounter(TorchDispatchMode):
             flops = float(sum(one.numel() for one in written))
             if sparse or any(part in str(func) for part in _OPAQUE):
                 self.unknown.add(str(func._overloadpacket))
-        self.work = KernelWork(
-            flops=self.work.flops + flops,
-            bytes=self.work.bytes + sum(map(_size, (*read, *written))),
-            kernels=self.work.kernels + 1,
-        )
+        self.work = self.work + np.array([flops, sum(map(_size, (*read, *written))), 1])
 
 
 def _is_view(func: Any) -> bool:
@@ -138,44 +100,28 @@ def _size(tensor: torch.Tensor) -> int:
     return min(tensor.numel() * tensor.element_size(), tensor.untyped_storage().nbytes())
 
 
-@dataclass
-class _WorkByAction:
-    """An observer that takes the work of each action, by its kind and its steps."""
-
-    counter: WorkCounter
-    found: dict[type[Action], list[KernelWork]] = field(default_factory=lambda: defaultdict(list))
-    _before: KernelWork = field(default_factory=KernelWork)
-
-    def __call__(self, action: Action, _: Executor) -> None:
-        """Take the work since the action before."""
-        now = self.counter.work
-        self.found[type(action)].append(now - self._before)
-        self._before = now
-
-
-def count_work(network: MeasuredNetwork, *, pilot: PilotTimes) -> CountedWork | str:
-    """Count the work of a forward and of a backward step; return why not if it is not counted."""
+def count_work(network: MeasuredNetwork, *, pilot: PilotTimes) -> tuple[Operations | None, str]:
+    """Count the work of a forward and a backward step; return it and how, or None and why it is not counted."""
     if network.piece is not None:
-        return "operations were not counted, as compiled pieces do not show theirs"
+        return None, "operations were not counted, as compiled pieces do not show theirs"
     chunks = _CHUNKS if _expect_seconds(pilot, _CHUNKS) < _LONG_SECONDS else _SHORT_CHUNKS
     if _expect_seconds(pilot, chunks) > _MOST_SECONDS:
-        return "operations were not counted, as a step takes too long"
+        return None, "operations were not counted, as a step takes too long"
     counter = WorkCounter()
     short, long = (_count_chunks(network, counter, chunk) for chunk in chunks)
     more = chunks[1] - chunks[0]
-    forward, backward = ((long[kind] - short[kind]).over(more) for kind in (Advance, Backward))
-    return CountedWork(
-        operations=Operations(
-            dtype=_name_type(network, counter),
-            forward_flops=forward.flops,
-            backward_flops=backward.flops,
-            forward_bytes=forward.bytes,
-            backward_bytes=backward.bytes,
-            forward_kernels=forward.kernels,
-            backward_kernels=backward.kernels,
-        ),
-        unknown=tuple(sorted(counter.unknown)),
+    found: dict[str, Any] = {
+        f"{way}_{name}": float(number)
+        for way, kind in (("forward", Advance), ("backward", Backward))
+        for name, number in zip(
+            ("flops", "bytes", "kernels"), np.maximum(0, (long[kind] - short[kind]) / more), strict=True
+        )
+    }
+    unknown = (
+        f"; products within {', '.join(sorted(counter.unknown))} are not counted" if counter.unknown else ""
     )
+    why = "products as PyTorch's flop counter counts them, one operation for each number of other kernels"
+    return Operations(dtype=_name_type(network, counter), **found), why + unknown
 
 
 def _expect_seconds(pilot: PilotTimes, chunks: tuple[int, int]) -> float:
@@ -188,13 +134,17 @@ def _count_chunks(network: MeasuredNetwork, counter: WorkCounter, chunk: int) ->
     The first ones also set up what later ones find.
     """
     schedule = make_schedule("standard", steps=3 * chunk, chunk_size=chunk)
-    inputs = network.inputs(schedule.steps)
-    counter.work = KernelWork()
-    observer = _WorkByAction(counter)
+    program, found = TorchProgram(network, schedule), dict[type[Action], KernelWork]()
+    before = counter.work
+
+    def take(action: Action, _: Executor) -> None:
+        """Take the work since the action before."""
+        nonlocal before
+        found[type(action)], before = counter.work - before, counter.work
+
     with counter:
-        observe_actions(network, inputs, plan=schedule, observer=observer)
-    assert {Advance, Record, Backward} <= set(observer.found)  # noqa: S101 - as the schedule has them
-    return {kind: works[-1] for kind, works in observer.found.items()}
+        program.observe(take)
+    return found
 
 
 def _name_type(network: MeasuredNetwork, counter: WorkCounter) -> Any:

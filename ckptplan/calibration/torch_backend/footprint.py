@@ -5,14 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Any
 
-from ckptplan.calibration.cells import MeasuredNetwork
-from ckptplan.calibration.counter import RunCounter
-from ckptplan.calibration.pilot import PilotTimes
-from ckptplan.calibration.runs import measure_held, measure_live_peak
+from ckptplan.calibration.backend import CountedSizes, PilotTimes, RunCounter
+from ckptplan.calibration.torch_backend.cells import MeasuredNetwork
+from ckptplan.calibration.torch_backend.runs import TorchProgram
 from ckptplan.errors import InputError
-from ckptplan.model.workload import DERIVED, Basis
+from ckptplan.model.workload import Basis
 from ckptplan.planning.playback import make_schedule
 from ckptplan.torch.chunk_cell import ChunkCell
 from ckptplan.torch.chunk_engine import MOST_WORKING
@@ -29,6 +27,13 @@ _SMALL_BYTES = 2**16
 #: How many times longer a run takes while graphs are inspected, and while all live tensors are counted; the
 #: seconds that counting them adds to a step, which the dispatch of its operations takes.
 _INSPECTED, _COUNTED, _COUNT_SECONDS = 1.1, 1.2, 1.5e-3
+
+
+def estimate_meters(seconds: float, *, steps: int) -> tuple[float, float]:
+    """Return how long a run of some seconds takes while graphs are inspected, and while tensors are counted."""
+    return _INSPECTED * seconds, _COUNTED * seconds + _COUNT_SECONDS * steps
+
+
 #: (T, chunk) of short runs whose chunks are whole pieces of a ``ChunkCell``.
 _WHOLE_PIECES = ((3 * MOST_WORKING, MOST_WORKING), (4 * MOST_WORKING, 2 * MOST_WORKING))
 
@@ -50,10 +55,10 @@ class SizeRuns:
     def seconds(self, pilot: PilotTimes) -> Iterator[float]:
         """Yield the estimated seconds of each run that ``measure`` counts."""
         for chunk in self.chunks:
-            yield _INSPECTED * pilot.run(make_schedule("base", steps=chunk))
+            yield estimate_meters(pilot.run(make_schedule("base", steps=chunk)), steps=chunk)[0]
         for steps, chunk in self.peaks:
             run = pilot.run(make_schedule("standard", steps=steps, chunk_size=chunk))
-            yield (_INSPECTED + _COUNTED) * run + _COUNT_SECONDS * steps
+            yield sum(estimate_meters(run, steps=steps))
 
 
 #: All runs, fewer, and as few as show whether sizes are linear.
@@ -62,50 +67,12 @@ FEWER_RUNS = SizeRuns(chunks=(1, 2, 3, 5, 8, 16), peaks=_WHOLE_PIECES)
 FEWEST_RUNS = SizeRuns(chunks=(1, 2, 5), peaks=((8, 2), (10, 5)))
 
 
-@dataclass(frozen=True, kw_only=True)
-class Footprint:
-    """Bytes as the fields of a workload of one unit, and the range of the measured workspaces."""
-
-    state_bytes: int
-    tape_bytes: int
-    resident_bytes: int
-    resident_bytes_per_step: int
-    workspace_bytes: int
-    #: What a recorded chunk holds once, however many steps it has; part of the workspace.
-    tape_bytes_once: int
-    #: Range of the measured workspaces, as a share of the peak.
-    residual: float
-    #: The runs that they were counted in.
-    runs: SizeRuns
-
-    def fields(self) -> dict[str, Any]:
-        """Return the bytes by the fields of a workload."""
-        return {name: getattr(self, name) for name in (*DERIVED, "workspace_bytes")}
-
-    def basis(self) -> dict[str, Basis]:
-        """Return how each field was counted."""
-        texts = {
-            "state_bytes": "counted: the tensors of a state",
-            "tape_bytes": "counted in real storages, in chunks of up to "
-            f"{max(self.runs.chunks)} steps: the same for each step"
-            + (f", and {self.tape_bytes_once:,} B once a chunk" if self.tape_bytes_once else ""),
-            "resident_bytes": "counted: parameters and buffers",
-            "resident_bytes_per_step": "counted: inputs, and outputs that the cell saves (spikes as they "
-            "fired)",
-            "workspace_bytes": "live tensors at the peak besides the bytes above: gradients, working states, "
-            f"scratch; its range over {len(self.runs.peaks)} runs of up to {max(self.runs.peaks)[0]} steps is "
-            f"{format_share(self.residual)} of the peak",
-        }
-        return {field: Basis(kind="measured", why=text) for field, text in texts.items()}
-
-
-def measure(network: MeasuredNetwork, *, counter: RunCounter, runs: SizeRuns = ALL_RUNS) -> Footprint:
+def measure(network: MeasuredNetwork, *, counter: RunCounter, runs: SizeRuns = ALL_RUNS) -> CountedSizes:
     """Measure the bytes of a network in ``runs``, which ``counter`` counts. Raises InputError."""
     runs = runs.of(network)
     tapes = []
     for chunk in runs.chunks:
-        observed = measure_held(network, network.inputs(chunk), plan=make_schedule("base", steps=chunk))
-        tapes.append(observed.local_bytes)
+        tapes.append(TorchProgram(network, make_schedule("base", steps=chunk)).held().local_bytes)
         counter.count()
     tape, once = _fit_tape(tapes, chunks=runs.chunks)
     _check_state(network)
@@ -114,8 +81,9 @@ def measure(network: MeasuredNetwork, *, counter: RunCounter, runs: SizeRuns = A
     peaks: list[int] = []
     for steps, chunk in runs.peaks:
         plan, inputs = make_schedule("standard", steps=steps, chunk_size=chunk), network.inputs(steps)
-        counted = measure_held(network, inputs, plan=plan)
-        peaks.append(measure_live_peak(network, inputs, plan=plan))
+        program = TorchProgram(network, plan, inputs=inputs)
+        counted = program.held()
+        peaks.append(program.peak_bytes())
         residents.append(-(-(byte_size(flatten(inputs)[0]) + counted.saved_bytes) // steps))
         beside = counted.local_bytes - once + residents[-1] * steps + _fixed_bytes(network)
         workspaces.append(max(0, peaks[-1] - beside))
@@ -130,7 +98,7 @@ def measure(network: MeasuredNetwork, *, counter: RunCounter, runs: SizeRuns = A
             field="cell",
             accepted="a cell whose scratch memory is the same for every chunk",
         )
-    return Footprint(
+    return CountedSizes(
         state_bytes=byte_size(flatten(network.state)[0]),
         tape_bytes=tape,
         resident_bytes=_fixed_bytes(network),
@@ -138,12 +106,25 @@ def measure(network: MeasuredNetwork, *, counter: RunCounter, runs: SizeRuns = A
         workspace_bytes=max(workspaces),
         tape_bytes_once=once,
         residual=residual,
-        runs=runs,
+        basis={
+            field: Basis(kind="measured", why=why)
+            for field, why in _explain(runs, once=once, residual=residual).items()
+        },
     )
 
 
-#: Runs that ``measure`` makes.
-RUNS = len(ALL_RUNS.chunks) + len(ALL_RUNS.peaks)
+def _explain(runs: SizeRuns, *, once: int, residual: float) -> dict[str, str]:
+    """Return how each field was counted."""
+    return {
+        "state_bytes": "counted: the tensors of a state",
+        "tape_bytes": f"counted in real storages, in chunks of up to {max(runs.chunks)} steps: the same for "
+        f"each step{f', and {once:,} B once a chunk' if once else ''}",
+        "resident_bytes": "counted: parameters and buffers",
+        "resident_bytes_per_step": "counted: inputs, and outputs that the cell saves (spikes as they fired)",
+        "workspace_bytes": "live tensors at the peak besides the bytes above: gradients, working states, "
+        f"scratch; its range over {len(runs.peaks)} runs of up to {max(runs.peaks)[0]} steps is "
+        f"{format_share(residual)} of the peak",
+    }
 
 
 def _fixed_bytes(network: MeasuredNetwork) -> int:

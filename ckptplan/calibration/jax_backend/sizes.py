@@ -9,87 +9,77 @@ from typing import Any
 import jax
 from jax.core import Tracer
 
-from ckptplan.calibration.in_jax.networks import JaxNetwork
+from ckptplan.calibration.backend import Counted, CountedSizes, assume_times
+from ckptplan.calibration.jax_backend.cells import JaxNetwork
 from ckptplan.errors import InputError, quote_value
 from ckptplan.jax.api import with_loss
 from ckptplan.jax.footprint import StepFootprint, measure_step
-from ckptplan.jax.layout import Leaves
 from ckptplan.jax.leaves import byte_size
 from ckptplan.jax.step import differentiable, trace_step
-from ckptplan.jax.table import RowTable, make_table
+from ckptplan.jax.table import Leaves, RowTable, make_table
 from ckptplan.jax.tapes import Tape, Wanted
+from ckptplan.model.plan import Plan
 from ckptplan.model.workload import Basis
+from ckptplan.planning.playback import actions
 from ckptplan.schedule.actions import Action
 from ckptplan.schedule.schedule import Schedule
 from ckptplan.units import format_share
 
 
 @dataclass(frozen=True, kw_only=True)
-class CompiledSizes:
-    """Bytes as the fields of a workload of one unit."""
+class CompiledSizes(CountedSizes):
+    """Bytes of a cell with one kind of tape, and the shapes that they come from."""
 
     tape: Tape
     #: Shapes and types of the leaves of a state and of the tape of a step.
     state_leaves: Leaves
     tape_leaves: Leaves
-    state_bytes: int
-    tape_bytes: int
-    resident_bytes: int
-    resident_bytes_per_step: int
-    #: Before any program was compiled, an estimate.
-    workspace_bytes: int
-    #: Times of a workload, from the operations of a step at assumed rates.
-    assumed_seconds: dict[str, float]
-    #: Range of the workspaces of the compiled programs, as a share of the peak; the number of programs.
-    residual: float = 0.0
-    programs: int = 0
-
-    def held(self, schedule: Schedule) -> int:
-        """Return the bytes that a schedule needs besides the workspace."""
-        kept = schedule.steps * self.resident_bytes_per_step + self.resident_bytes
-        return self.table(lambda: schedule, steps=schedule.steps).buffer_bytes + kept
 
     def table(self, schedule: Callable[[], Iterable[Action]], *, steps: int) -> RowTable:
         """Return the table that a program runs, which has the buffers that it allocates."""
         return make_table(schedule, steps=steps, state=self.state_leaves, tape=self.tape_leaves)
 
+    def kept(self, plan: Plan) -> Counted:
+        """Return the bytes that a plan's program allocates for checkpoints and tapes."""
+        table = self.table(lambda: actions(plan), steps=plan.steps)
+        return Counted(
+            state_bytes=self.state_bytes,
+            local_bytes=table.buffer_bytes,
+            remote_bytes=table.remote_slots * self.state_bytes,
+        )
+
     def with_programs(self, memory: Sequence[tuple[Schedule, int]]) -> CompiledSizes:
         """Return the sizes with the workspace that compiled programs show; the largest counts."""
-        spaces = [max(0, whole - self.held(schedule)) for schedule, whole in memory]
+        spaces = [max(0, whole - self._held(schedule)) for schedule, whole in memory]
+        residual = (max(spaces) - min(spaces)) / max(whole for _, whole in memory)
+        why = (
+            f"what {len(spaces)} compiled programs need besides the bytes above (memory_analysis): gradients, "
+            f"working states, scratch; its range is {format_share(residual)} of the peak"
+        )
         return replace(
             self,
             workspace_bytes=max(spaces),
-            residual=(max(spaces) - min(spaces)) / max(whole for _, whole in memory),
-            programs=len(spaces),
+            residual=residual,
+            basis={**self.basis, "workspace_bytes": Basis(kind="measured", why=why)},
         )
 
-    def fields(self) -> dict[str, Any]:
-        """Return the bytes by the fields of a workload."""
-        names = ("state_bytes", "tape_bytes", "resident_bytes", "resident_bytes_per_step", "workspace_bytes")
-        return {name: getattr(self, name) for name in names}
-
-    def basis(self) -> dict[str, Basis]:
-        """Return how each field was counted."""
-        texts = {
-            "state_bytes": "from the shapes of a state",
-            "tape_bytes": f"from the shapes of a tape ({self.tape})",
-            "resident_bytes": "counted: parameters",
-            "resident_bytes_per_step": "counted: inputs",
-        }
-        measured = (
-            f"what {self.programs} compiled programs need besides the bytes above (memory_analysis): "
-            f"gradients, working states, scratch; its range is {format_share(self.residual)} of the peak"
-        )
-        workspace = (
-            Basis(kind="measured", why=measured)
-            if self.programs
-            else Basis(kind="derived", why="from the arrays of a traced step: gradients, states, scratch")
-        )
-        derived = {field: Basis(kind="derived", why=text) for field, text in texts.items()}
-        return {**derived, "workspace_bytes": workspace}
+    def _held(self, schedule: Schedule) -> int:
+        """Return the bytes that a schedule needs besides the workspace."""
+        kept = schedule.steps * self.resident_bytes_per_step + self.resident_bytes
+        return self.table(lambda: schedule, steps=schedule.steps).buffer_bytes + kept
 
 
-def count_jax_sizes(network: JaxNetwork) -> dict[Tape, CompiledSizes]:
+#: How each field is counted.
+_TEXTS = {
+    "state_bytes": "from the shapes of a state",
+    "tape_bytes": "from the shapes of a tape ({tape})",
+    "resident_bytes": "counted: parameters",
+    "resident_bytes_per_step": "counted: inputs",
+    "workspace_bytes": "from the arrays of a traced step: gradients, states, scratch",
+}
+
+
+def count_sizes(network: JaxNetwork) -> dict[Tape, CompiledSizes]:
     """Return the sizes of a cell with each kind of tape, from its shapes; nothing is run or compiled."""
     footprints: list[StepFootprint] = []
 
@@ -102,8 +92,8 @@ def count_jax_sizes(network: JaxNetwork) -> dict[Tape, CompiledSizes]:
         )
         footprints.extend(measure_step(traced, Wanted(constants=reached, inputs=())))
 
-    _, _, inputs = given = network.arguments(1)
-    jax.eval_shape(trace, *given)
+    inputs = network.inputs(1)
+    jax.eval_shape(trace, network.parameters, network.state, inputs)
     return {
         found.tape: CompiledSizes(
             tape=found.tape,
@@ -111,15 +101,13 @@ def count_jax_sizes(network: JaxNetwork) -> dict[Tape, CompiledSizes]:
             tape_leaves=found.tape_leaves,
             state_bytes=found.state_bytes,
             tape_bytes=found.tape_bytes,
-            resident_bytes=network.resident_bytes,
+            resident_bytes=byte_size(network.parameters),
             resident_bytes_per_step=byte_size(jax.tree.leaves(inputs)),
             workspace_bytes=found.workspace_bytes,
-            assumed_seconds={
-                "forward_seconds": found.forward_seconds,
-                "recompute_seconds": found.forward_seconds,
-                "record_overhead_seconds": max(0.0, found.record_seconds - found.forward_seconds),
-                "backward_seconds": found.backward_seconds,
+            basis={
+                field: Basis(kind="derived", why=why.format(tape=found.tape)) for field, why in _TEXTS.items()
             },
+            assumed=assume_times(found.seconds, "operations of the traced step, at assumed rates"),
         )
         for found in footprints
         if found.together == 1

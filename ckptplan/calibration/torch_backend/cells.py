@@ -1,4 +1,4 @@
-"""Builds the cells that a name can refer to: built-in ones, and those of the user's own modules.
+"""Builds the cells of PyTorch that a name can refer to: built-in ones, and those of the user's own modules.
 
 A piece of K steps is a cell, too, so that compiled pieces are measured and planned as steps are.
 """
@@ -13,8 +13,8 @@ from typing import Any
 import torch
 from torch.utils import _pytree
 
-from ckptplan.calibration.cell_spec import CellSpec, call_factory, import_factory
-from ckptplan.errors import CkptplanError, InputError, quote_value
+from ckptplan.calibration.cell_spec import FIRST_STEP, CellSpec, blame_cell, call_factory, import_factory
+from ckptplan.errors import InputError, quote_value
 from ckptplan.torch.adapters import TorchCell
 from ckptplan.torch.compiling.steps import run_with_outputs
 from ckptplan.torch.inputs import make_sequence
@@ -67,16 +67,8 @@ class MeasuredNetwork:
     def inputs(self, steps: int) -> Any:
         """Return inputs for ``steps`` steps, time first. Raises InputError if the factory's function fails."""
         torch.manual_seed(self.seed + 1)
-        try:
+        with blame_cell(f"its inputs for {steps} steps", accepted=_FACTORY):
             return self.make_inputs(steps)
-        except CkptplanError:
-            raise
-        except Exception as error:
-            raise InputError(
-                f"its inputs for {steps} steps raised {type(error).__name__}: {error}",
-                field="cell",
-                accepted=_FACTORY,
-            ) from error
 
     def in_double(self) -> MeasuredNetwork:
         """Return a copy whose parameters, state and inputs are of double precision."""
@@ -173,23 +165,12 @@ def _require_room(need: int, *, what: str, device: str) -> None:
 def _check_step(network: MeasuredNetwork) -> None:
     """Run a step and its loss. Raises InputError if the cell fails."""
     leaves, structure = make_sequence(network.inputs(1), steps=1).piece(0, 1)
-    try:
-        with torch.no_grad():
-            _, output = network.cell(network.state, structure.fill([leaf[0] for leaf in leaves]))
-            network.loss(0, output)
-    except CkptplanError:
-        raise
-    except Exception as error:
-        shapes = ", ".join(
-            f"{str(leaf.dtype).removeprefix('torch.')} {tuple(leaf.shape[1:])}" for leaf in leaves
-        )
-        raise InputError(
-            f"its first step, or the mean square of its first output, raised {type(error).__name__}: {error} "
-            f"(inputs of a step: {shapes})",
-            field="cell",
-            accepted="cell(state, x) -> (state, output), the output floats first; other inputs come from "
-            "the factory",
-        ) from error
+    shapes = ", ".join(f"{str(leaf.dtype).removeprefix('torch.')} {tuple(leaf.shape[1:])}" for leaf in leaves)
+    accepted = "cell(state, x) -> (state, output), the output floats first; other inputs come from the factory"
+    note = f" (inputs of a step: {shapes})"
+    with blame_cell(FIRST_STEP, accepted=accepted, note=note), torch.no_grad():
+        _, output = network.cell(network.state, structure.fill([leaf[0] for leaf in leaves]))
+        network.loss(0, output)
 
 
 def _call_factory(spec: CellSpec, make: Callable[..., Any], *, batch: int, device: str) -> tuple[Any, Any, Any]:

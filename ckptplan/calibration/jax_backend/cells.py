@@ -1,7 +1,4 @@
-"""Builds cells of JAX: built-in ones, and those of the user's own modules.
-
-Cells of JAX that a name can refer to: the same networks as those of PyTorch.
-"""
+"""Builds the cells of JAX that a name can refer to: built-in ones, and those of the user's own modules."""
 
 from __future__ import annotations
 
@@ -14,10 +11,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ckptplan.calibration.cell_spec import CellSpec, call_factory, import_factory
-from ckptplan.errors import CkptplanError, InputError
+from ckptplan.calibration.cell_spec import FIRST_STEP, CellSpec, blame_cell, call_factory, import_factory
+from ckptplan.errors import InputError
 from ckptplan.jax import bptt
-from ckptplan.jax.leaves import byte_size, has_gradient
+from ckptplan.jax.leaves import has_gradient
 from ckptplan.jax.tapes import Tape
 from ckptplan.model.plan import Plan
 from ckptplan.schedule.schedule import Schedule
@@ -125,20 +122,8 @@ class JaxNetwork:
 
     def inputs(self, steps: int) -> Any:
         """Return inputs for ``steps`` steps, time first. Raises InputError if the factory's function fails."""
-        try:
+        with blame_cell(f"its inputs for {steps} steps", accepted=_FACTORY):
             return self.make_inputs(steps)
-        except CkptplanError:
-            raise
-        except Exception as error:
-            raise InputError(
-                f"its inputs for {steps} steps raised {type(error).__name__}: {error}",
-                field="cell",
-                accepted=_FACTORY,
-            ) from error
-
-    def arguments(self, steps: int) -> tuple[Any, Any, Any]:
-        """Return what a program of so many steps takes."""
-        return self.parameters, self.state, self.inputs(steps)
 
     @staticmethod
     def loss(_: Any, output: Any) -> Any:
@@ -180,11 +165,6 @@ class JaxNetwork:
             state=_to_double(self.state),
             make_inputs=lambda steps: _to_double(self.make_inputs(steps)),
         )
-
-    @property
-    def resident_bytes(self) -> int:
-        """The bytes of the parameters."""
-        return byte_size(self.parameters)
 
 
 def _to_double(tree: Any) -> Any:
@@ -249,15 +229,7 @@ def _check_step(network: JaxNetwork) -> None:
         _, output = network.step(parameters, state, jax.tree.map(lambda leaf: leaf[0], xs))
         return network.loss(0, output)
 
-    try:
-        jax.eval_shape(run, *network.arguments(1))
-    except CkptplanError:
-        raise
-    except Exception as error:
-        shapes = ", ".join(f"{leaf.dtype}{list(leaf.shape[1:])}" for leaf in jax.tree.leaves(network.inputs(1)))
-        raise InputError(
-            f"its first step, or the mean square of its first output, raised {type(error).__name__}: {error} "
-            f"(inputs of a step: {shapes})",
-            field="cell",
-            accepted=_FACTORY,
-        ) from error
+    xs = network.inputs(1)
+    shapes = ", ".join(f"{leaf.dtype}{list(leaf.shape[1:])}" for leaf in jax.tree.leaves(xs))
+    with blame_cell(FIRST_STEP, accepted=_FACTORY, note=f" (inputs of a step: {shapes})"):
+        jax.eval_shape(run, network.parameters, network.state, xs)

@@ -1,0 +1,388 @@
+"""What calibration and validation ask of PyTorch and of JAX: a backend, its rounds and its programs.
+
+Backends differ in what they can measure. What one cannot is None, or empty: compiled programs of JAX show no
+times of their actions, and their bytes are known without a run.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
+
+import numpy.typing as npt
+
+from ckptplan.calibration.cell_spec import CellSpec
+from ckptplan.calibration.fit import ActionTimes, Round, TransferTimes, count_actions
+from ckptplan.model.network import Operations
+from ckptplan.model.plan import Plan
+from ckptplan.model.progress import Progress
+from ckptplan.model.workload import DERIVED, TIMES, Basis, Calibration
+from ckptplan.schedule.schedule import Schedule
+from ckptplan.schedule.timeline import Event
+from ckptplan.units import format_wait
+
+#: Receives lines about a measurement: how long it takes, and what is left out.
+Announce = Callable[[str], None]
+#: Called after each action of a run that is not timed.
+Tick = Callable[[], None]
+#: A gradient in double precision, and the rounding of the type that it was computed in.
+Gradient = tuple[npt.NDArray[Any], float]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Environment:
+    """What runs cells, and where."""
+
+    machine: str
+    device: Literal["cpu", "cuda"]
+    threads: int
+    clock: Literal["wall time", "processor time"]
+    #: Fields of a calibration: the version of what runs the cell, and the kind of tapes in JAX.
+    versions: Mapping[str, Any]
+    memory_bytes: int
+    #: What remote memory is, and how messages of states of '{state}' are timed.
+    remote: str
+    messages: str
+    #: What else a workload's description says of its cell.
+    remark: str = ""
+
+    @property
+    def framework(self) -> str:
+        """What runs the cell, with its version."""
+        return (
+            f"PyTorch {self.versions['torch']}" if "torch" in self.versions else f"JAX {self.versions['jax']}"
+        )
+
+    def runs_as(self, calibration: Calibration) -> bool:
+        """Return whether a calibration is of the same runtime."""
+        return ("jax" in self.versions) == (calibration.jax is not None)
+
+
+@dataclass(frozen=True, kw_only=True)
+class CountedSizes:
+    """Bytes as the fields of a workload of one unit, each with its basis."""
+
+    state_bytes: int
+    tape_bytes: int
+    resident_bytes: int
+    resident_bytes_per_step: int
+    workspace_bytes: int
+    #: What a recorded chunk holds once, however many steps it has; part of the workspace.
+    tape_bytes_once: int = 0
+    #: Range of the measured workspaces, as a share of the peak.
+    residual: float = 0.0
+    basis: Mapping[str, Basis]
+    #: Times of a step before any was measured, each with its origin.
+    assumed: Mapping[str, tuple[float, str]] = field(default_factory=dict)
+
+    def fields(self) -> dict[str, Any]:
+        """Return the bytes by the fields of a workload."""
+        return {name: getattr(self, name) for name in (*DERIVED, "workspace_bytes")}
+
+
+def assume_times(seconds: Mapping[str, float], why: str) -> dict[str, tuple[float, str]]:
+    """Return times of steps with their origin; there may be others among them, which are left out."""
+    # More digits would pretend that these times are known well.
+    return {name: (float(f"{seconds[name]:.2g}"), why) for name in TIMES}
+
+
+@dataclass(frozen=True, kw_only=True)
+class PilotTimes:
+    """Seconds of a step by what is done with it, and of a run besides its steps, from very few steps."""
+
+    forward_seconds: float
+    recompute_seconds: float
+    record_overhead_seconds: float
+    backward_seconds: float
+    #: What a run takes besides its actions: garbage collection, trial runs of the first step.
+    run_seconds: float
+    #: What compiling a program takes; 0 if nothing is compiled.
+    compile_seconds: float = 0.0
+    #: Steps that were timed.
+    steps: int
+
+    def run(self, what: Plan | Schedule) -> float:
+        """Return the estimated seconds of a run."""
+        if isinstance(what, Plan):
+            again: float = what.predicted.recomputed_steps
+            counts: Mapping[str, float] = {
+                "forward": what.steps,
+                "overhead": what.steps,
+                "backward": what.steps,
+            }
+        else:
+            counts = count_actions(what)
+            again = counts.get("recompute", 0)
+        return (
+            self.run_seconds
+            + again * self.recompute_seconds
+            + counts["forward"] * self.forward_seconds
+            + counts["overhead"] * self.record_overhead_seconds
+            + counts["backward"] * self.backward_seconds
+        )
+
+    @property
+    def step_seconds(self) -> float:
+        """Seconds of a step that is run, recorded and reversed."""
+        return self.forward_seconds + self.record_overhead_seconds + self.backward_seconds
+
+    def scaled(self, factor: float) -> PilotTimes:
+        """Return the times of a machine that takes ``factor`` times as long."""
+        names = [name for name in vars(self) if name.endswith("_seconds")]
+        return replace(self, **{name: factor * getattr(self, name) for name in names})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Extent(ABC):
+    """What a calibration measures, and how often."""
+
+    #: Steps of the chunks that are timed; empty if only bytes are counted.
+    chunks: tuple[int, ...]
+    rounds: int
+
+    @property
+    @abstractmethod
+    def parts(self) -> Sequence[str]:
+        """What is measured, in words."""
+
+    @abstractmethod
+    def size_seconds(self, pilot: PilotTimes) -> list[float]:
+        """Return the estimated seconds of each run that bytes are counted in."""
+
+    @abstractmethod
+    def start_seconds(self, pilot: PilotTimes) -> list[float]:
+        """Return the estimated seconds of each run before the first round."""
+
+    @abstractmethod
+    def round_seconds(self, pilot: PilotTimes) -> list[float]:
+        """Return the estimated seconds of each run of a round."""
+
+    @abstractmethod
+    def reduce(self) -> Iterator[Extent]:
+        """Yield ever smaller extents."""
+
+    def time_seconds(self, pilot: PilotTimes) -> list[float]:
+        """Return the estimated seconds of each run that times are measured in."""
+        if not self.chunks:
+            return []
+        return [*self.start_seconds(pilot), *self.round_seconds(pilot) * self.rounds]
+
+    def seconds(self, pilot: PilotTimes) -> float:
+        """Return the estimated seconds of everything."""
+        return sum(self.size_seconds(pilot)) + sum(self.time_seconds(pilot))
+
+    def text(self, pilot: PilotTimes) -> str:
+        """Return how long it takes, and why: 'about 40 s: 5 rounds of 6 schedules, ...'."""
+        return f"{format_wait(self.seconds(pilot))}: {', '.join(self.parts)}"
+
+    def left_out(self, full: Extent) -> tuple[str, ...]:
+        """Return what this measures less than ``full`` does."""
+        found = []
+        if self.chunks != full.chunks:
+            found.append(f"chunks of {_join(self.chunks)} steps instead of {_join(full.chunks)}")
+        if self.rounds != full.rounds:
+            found.append(f"{self.rounds} rounds instead of {full.rounds}")
+        return tuple(found)
+
+
+def _join(numbers: tuple[int, ...]) -> str:
+    return ", ".join(map(str, numbers[:-1])) + f" and {numbers[-1]}" if len(numbers) > 1 else str(numbers[0])
+
+
+#: Parts of a second in which progress is reported.
+_PARTS = 1_000
+
+
+class RunCounter:
+    """Reports the progress of several runs, in thousandths of the seconds that they are expected to take."""
+
+    def __init__(self, seconds: Sequence[float] = (), *, progress: Progress | None = None) -> None:
+        self._progress = progress
+        self._done, self._share = 0, -1.0
+        self.expect(seconds)
+
+    def expect(self, seconds: Sequence[float]) -> None:
+        """Replace what the runs that are left are expected to take."""
+        self._expected = [max(1, round(_PARTS * one)) for one in seconds]
+
+    def count(self) -> None:
+        """Count a completed run."""
+        self._done += self._expected.pop(0) if self._expected else 1
+        self._report(self._done)
+
+    def within(self, parts: int) -> Tick:
+        """Return what to call after each of so many parts of the present run."""
+        run, number = (self._expected[0] if self._expected else 0), 0
+
+        def tick() -> None:
+            nonlocal number
+            number += 1
+            self._report(self._done + int(run * min(1.0, number / parts)))
+
+        return tick
+
+    def end(self) -> None:
+        """Report that everything is done, whether all runs were needed or not."""
+        self._expected = []
+        self._report(max(1, self._done))
+
+    def _report(self, done: int) -> None:
+        total = max(1, self._done + sum(self._expected))
+        # What is left may have become more, but the share that is done does not decrease.
+        if self._progress is not None and done / total > self._share:
+            self._share = done / total
+            self._progress(done, total)
+
+
+class Rounds(ABC):
+    """Everything that is timed in a round, in turn, so that a slower machine affects all of it equally."""
+
+    @abstractmethod
+    def start(self, counter: RunCounter) -> None:
+        """Prepare what runs, and run once what is slower the first time."""
+
+    @abstractmethod
+    def run(self, counter: RunCounter) -> Round:
+        """Run a round."""
+
+    @abstractmethod
+    def fit(self, rounds: Sequence[Round]) -> tuple[ActionTimes, TransferTimes]:
+        """Return the times that the rounds show."""
+
+    @abstractmethod
+    def explain(self, times: ActionTimes) -> dict[str, str]:
+        """Return, by the fields of a workload, how each time was obtained."""
+
+    def complete(self, sizes: CountedSizes) -> CountedSizes:
+        """Return the sizes with what the runs showed of them."""
+        return sizes
+
+
+@dataclass(frozen=True, kw_only=True)
+class TimedRun:
+    """A run whose actions were timed one by one."""
+
+    events: list[Event]
+    #: Seconds of the whole run, its actions and what is before, between and after them.
+    seconds: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Counted:
+    """What a run kept, and what it did."""
+
+    #: Bytes of a state; peak bytes of local checkpoints and tapes, and of remote checkpoints.
+    state_bytes: int
+    local_bytes: int
+    remote_bytes: int
+    #: Field of ``Predicted`` -> how often: steps that ran again, states and messages that moved.
+    counts: Mapping[str, int] = field(default_factory=dict)
+    #: The timeline of the run, with the bytes held after each action; empty for a compiled program.
+    events: Sequence[Event] = ()
+
+
+class Program(ABC):
+    """A cell under a plan or a schedule; or, without one, in its framework's own loop."""
+
+    @abstractmethod
+    def seconds(self) -> float:
+        """Run it and return the seconds."""
+
+    def timed(self) -> TimedRun | None:
+        """Run it and time its actions one by one; return None if that is not possible."""
+        return None
+
+    @abstractmethod
+    def counted(self, tick: Tick | None = None) -> Counted:
+        """Run it and count what it keeps and does. Raises InputError."""
+
+    @abstractmethod
+    def peak_bytes(self, tick: Tick | None = None) -> int:
+        """Return the peak bytes of everything, including what exists before."""
+
+    @abstractmethod
+    def gradients(self, tick: Tick | None = None) -> list[Gradient]:
+        """Run it and return the gradients of the parameters."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Roofline:
+    """Peak rates of a machine, in SI base units, and what a step computes on it."""
+
+    flops_per_second: dict[str, float]
+    local_bytes_per_second: float
+    launch_seconds: float
+    #: How each rate was measured.
+    product: str
+    copied: str
+    started: str
+    #: The operations of a step, None if they were not counted; how they were, or why they were not.
+    operations: Operations | None
+    why: str
+
+
+class Backend(ABC):
+    """PyTorch or JAX on a device. A network is a cell with its initial state and its inputs."""
+
+    @property
+    @abstractmethod
+    def environment(self) -> Environment:
+        """What runs cells, and where."""
+
+    def prepare(self) -> AbstractContextManager[None]:
+        """Prepare this process for measurements, within a block."""
+        return nullcontext()
+
+    @abstractmethod
+    def build(self, spec: CellSpec, *, batch: int, seed: int, announce: Announce | None = None) -> Any:
+        """Return the network of a spec, compiled if it is to be, which is announced. Raises InputError.
+
+        The seed determines weights and data.
+        """
+
+    @abstractmethod
+    def pilot(self, network: Any, *, most: int | None = None) -> PilotTimes:
+        """Time a few steps, at most ``most`` in a run. Raises InputError."""
+
+    @abstractmethod
+    def choose(self, pilot: PilotTimes, *, rounds: int, quick: bool = False) -> Extent:
+        """Return what is measured without a limit on the time; of no rounds, bytes alone."""
+
+    @abstractmethod
+    def sizes(self, network: Any, runs: Callable[[], tuple[PilotTimes, Extent, RunCounter]]) -> CountedSizes:
+        """Count bytes: from shapes, or in runs, which ``runs`` tells the extent of. Raises InputError."""
+
+    @abstractmethod
+    def rounds(self, network: Any, extent: Extent, sizes: CountedSizes) -> Rounds:
+        """Return the rounds of an extent."""
+
+    def roofline(self, network: Any, pilot: PilotTimes) -> Roofline | None:
+        """Measure the peaks of the machine and count the operations of a step; None if that is not possible."""
+        return None
+
+    @abstractmethod
+    def program(self, network: Any, plan: Plan | Schedule | None, *, inputs: Any, steps: int) -> Program:
+        """Return a program of so many steps."""
+
+    def messages(self, network: Any, counter: RunCounter, *, rounds: int) -> TransferTimes | None:
+        """Time messages alone; return None if they are not timed apart from runs."""
+        return None
+
+    def meter_seconds(self, seconds: float, *, steps: int) -> tuple[float, float]:
+        """Return how long a run of some seconds takes while it is counted, and while its peak is measured."""
+        return seconds, 0.0
+
+    @abstractmethod
+    def in_double(self, network: Any) -> AbstractContextManager[Any]:
+        """Return a network in double precision, within a block."""
+
+    @abstractmethod
+    def free_bytes(self) -> int | None:
+        """Return the bytes of free memory, None if the system does not report them."""
+
+    def plain_factor(self, network: Any) -> int:
+        """Return how many times more memory than base the framework's own loop takes."""
+        return 1

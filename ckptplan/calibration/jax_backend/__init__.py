@@ -1,0 +1,81 @@
+"""Measures cells of JAX on the processor, in compiled programs."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, cast
+
+import jax
+
+from ckptplan.calibration.backend import (
+    Announce,
+    Backend,
+    CountedSizes,
+    Environment,
+    Extent,
+    PilotTimes,
+    RunCounter,
+)
+from ckptplan.calibration.cell_spec import CellSpec
+from ckptplan.calibration.host import free_memory_bytes, host_memory_bytes, processor_name
+from ckptplan.calibration.jax_backend.cells import JaxNetwork, build_jax_network
+from ckptplan.calibration.jax_backend.programs import JaxProgram
+from ckptplan.calibration.jax_backend.rounds import JaxExtent, JaxRounds, time_few_steps
+from ckptplan.calibration.jax_backend.sizes import CompiledSizes, choose_sizes, count_sizes
+from ckptplan.model.plan import Plan
+from ckptplan.schedule.schedule import Schedule
+
+
+class JaxBackend(Backend):
+    """Measures cells as compiled programs of JAX, which runs with this number of threads."""
+
+    def __init__(self, *, threads: int, tape: str | None = None) -> None:
+        self._threads, self._tape = threads, tape or "residuals"
+        # Processor time with one thread: other programs do not lengthen it.
+        self._clock = time.process_time if threads == 1 else time.perf_counter
+
+    @property
+    def environment(self) -> Environment:
+        return Environment(
+            machine=processor_name(),
+            device="cpu",
+            threads=self._threads,
+            clock="processor time" if self._clock is time.process_time else "wall time",
+            versions={"jax": jax.__version__, "tape": self._tape},
+            memory_bytes=host_memory_bytes(),
+            remote="host memory outside of the program",
+            messages="callbacks with a state of {state} each, by the difference of programs",
+            remark=f"tapes of {self._tape}",
+        )
+
+    def build(self, spec: CellSpec, *, batch: int, seed: int, announce: Announce | None = None) -> JaxNetwork:
+        return build_jax_network(spec, batch=batch, seed=seed)
+
+    def pilot(self, network: JaxNetwork, *, most: int | None = None) -> PilotTimes:
+        return time_few_steps(network, most=most)
+
+    def choose(self, pilot: PilotTimes, *, rounds: int, quick: bool = False) -> JaxExtent:
+        return JaxExtent.choose(pilot, rounds=rounds, quick=quick)
+
+    def sizes(
+        self, network: JaxNetwork, runs: Callable[[], tuple[PilotTimes, Extent, RunCounter]]
+    ) -> CompiledSizes:
+        return choose_sizes(count_sizes(network), tape=self._tape)
+
+    def rounds(self, network: JaxNetwork, extent: Extent, sizes: CountedSizes) -> JaxRounds:
+        return JaxRounds(network, cast("JaxExtent", extent), cast("CompiledSizes", sizes), clock=self._clock)
+
+    def program(
+        self, network: JaxNetwork, plan: Plan | Schedule | None, *, inputs: Any, steps: int
+    ) -> JaxProgram:
+        return JaxProgram(network, plan, inputs=inputs, steps=steps, clock=self._clock)
+
+    @contextmanager
+    def in_double(self, network: JaxNetwork) -> Iterator[JaxNetwork]:
+        with jax.enable_x64(True):
+            yield network.in_double()
+
+    def free_bytes(self) -> int | None:
+        return free_memory_bytes()

@@ -1,0 +1,235 @@
+"""Times compiled programs of a cell in rounds: whole schedules, their first sweeps, and messages."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+from ckptplan.calibration.backend import CountedSizes, Extent, PilotTimes, Rounds, RunCounter
+from ckptplan.calibration.fit import ActionTimes, Fit, Round, TimedRow, TransferTimes, count_actions
+from ckptplan.calibration.jax_backend.cells import JaxNetwork
+from ckptplan.calibration.jax_backend.programs import (
+    CompiledLoop,
+    compile_forward,
+    compile_gradient,
+    compile_sweep,
+)
+from ckptplan.calibration.jax_backend.sizes import CompiledSizes
+from ckptplan.calibration.measuring import LEAST_ROUNDS
+from ckptplan.model.workload import ACTION_TIMES, TIMES
+from ckptplan.planning.playback import make_schedule
+from ckptplan.schedule.schedule import Schedule
+from ckptplan.schedule.timeline import READ, WRITE
+from ckptplan.units import format_share
+
+#: Seconds that a program of T steps may be expected to take, and the least and the largest T.
+_RUN_SECONDS, _LEAST_STEPS, _MOST_STEPS = 0.1, 64, 1024
+#: Steps of the chunks of the programs that are timed.
+_CHUNKS, _QUICK_CHUNKS = (1, 4, 16, 64), (4, 16)
+#: Segments of a nested schedule; steps between states of remote memory, and how many of these there are.
+_SEGMENTS, _STEPS_BETWEEN, _STATES = 4, 1, 96
+#: The steps of the first program.
+_PILOT_STEPS = 32
+#: A state that leaves or enters a program takes at least this long.
+_LEAST_SECONDS = 1e-9
+#: Bytes that C libraries give to one run after another. Larger buffers are new in each run, and the time to
+#: touch them is long and varies.
+_REUSED_BYTES = 24 * 2**20
+#: Programs of a round besides those of chunks: two forward passes, base and its sweep; and those of messages.
+_FORWARD, _SWEEP, _BASE, _SHORT_FORWARD = "forward", "sweep", "base", "short forward"
+_FAR_SWEEP, _NEAR_SWEEP, _FAR, _NEAR = "far sweep", "near sweep", "far", "near"
+#: Programs whose rounds show the spread of a field best, since parts are known through differences.
+_SHOWN_BY = {"forward_seconds": _FORWARD, "recorded_seconds": _SWEEP, "backward_seconds": _BASE}
+
+
+def time_few_steps(network: JaxNetwork, *, most: int | None = None) -> PilotTimes:
+    """Compile and time a program of a few steps, at most ``most``."""
+    steps = _PILOT_STEPS if most is None else min(_PILOT_STEPS, most)
+    program = compile_gradient(network, make_schedule("base", steps=steps), steps=steps)
+    program.call()
+    each = max(min(program.measure(time.perf_counter)[0] for _ in range(3)) / steps, _LEAST_SECONDS)
+    # Half of it for the forward pass is more than it takes: rows of a schedule take some time, too.
+    return PilotTimes(
+        forward_seconds=each / 2,
+        recompute_seconds=each / 2,
+        record_overhead_seconds=0.0,
+        backward_seconds=each / 2,
+        run_seconds=0.0,
+        compile_seconds=program.compile_seconds,
+        steps=steps,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class JaxExtent(Extent):
+    """What a calibration measures, and how often: programs of so many steps."""
+
+    length: int
+
+    @classmethod
+    def choose(cls, pilot: PilotTimes, *, rounds: int, quick: bool = False) -> JaxExtent:
+        """Return what is measured without a limit on the time."""
+        length = int(min(_MOST_STEPS, max(_LEAST_STEPS, _RUN_SECONDS / pilot.step_seconds)))
+        length = length // _LEAST_STEPS * _LEAST_STEPS
+        chunks = tuple(one for one in (_QUICK_CHUNKS if quick else _CHUNKS) if one * _SEGMENTS <= length)
+        return cls(chunks=chunks, rounds=rounds, length=length)
+
+    @property
+    def schedules(self) -> dict[tuple[str, int], Schedule]:
+        """A schedule without and one with steps that run a third time, for each size of a chunk."""
+        found = {}
+        for chunk in self.chunks:
+            segment = max(2 * chunk, self.length // _SEGMENTS // chunk * chunk)
+            found["standard", chunk] = make_schedule("standard", steps=self.length, chunk_size=chunk)
+            found["nested", chunk] = make_schedule(
+                "nested", steps=self.length, chunk_size=chunk, segment_size=segment
+            )
+        return found
+
+    @property
+    def parts(self) -> Sequence[str]:
+        return (f"{self.rounds} rounds of {8 + len(self.schedules)} compiled programs",)
+
+    def size_seconds(self, pilot: PilotTimes) -> list[float]:
+        return []
+
+    def start_seconds(self, pilot: PilotTimes) -> list[float]:
+        """Return the estimated seconds of compiling each program, and of a round that warms up."""
+        runs = self.round_seconds(pilot)
+        return [*[pilot.compile_seconds] * len(runs), *runs]
+
+    def round_seconds(self, pilot: PilotTimes) -> list[float]:
+        base = pilot.run(make_schedule("base", steps=self.length))
+        messages = pilot.run(make_schedule("standard", steps=_STATES, chunk_size=1))
+        return [*[base] * 4, *map(pilot.run, self.schedules.values()), *[messages] * 4]
+
+    def reduce(self) -> Iterator[Extent]:
+        extent = self
+        if extent.rounds > LEAST_ROUNDS:
+            yield (extent := replace(extent, rounds=LEAST_ROUNDS))
+        if len(extent.chunks) > len(_QUICK_CHUNKS):
+            yield replace(extent, chunks=_QUICK_CHUNKS)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Job:
+    """A program to compile and to time, and its parts."""
+
+    compile: Callable[[], CompiledLoop]
+    parts: dict[str, int]
+    #: The schedule of a whole program, whose memory is looked at; None for parts of one.
+    whole: Schedule | None = None
+
+
+class JaxRounds(Rounds):
+    """Compiles programs of one cell, and runs them in rounds."""
+
+    def __init__(
+        self, network: JaxNetwork, extent: JaxExtent, sizes: CompiledSizes, *, clock: Callable[[], float]
+    ) -> None:
+        self._network, self._extent, self._sizes, self._clock = network, extent, sizes, clock
+        self._jobs = self._list_jobs()
+        near = make_schedule("standard", steps=_STATES * _STEPS_BETWEEN, chunk_size=_STEPS_BETWEEN)
+        self._moved = count_actions(near)["save"]
+        self._near, self._far = near, make_schedule("remote", steps=near.steps, chunk_size=_STEPS_BETWEEN)
+        self._programs: dict[Any, CompiledLoop] = {}
+
+    def _list_jobs(self) -> dict[Any, _Job]:
+        length = self._extent.length
+        within = _REUSED_BYTES // self._sizes.tape_bytes // _PILOT_STEPS * _PILOT_STEPS
+        base = make_schedule("base", steps=min(length, max(_PILOT_STEPS, within)))
+        wholes: dict[Any, Schedule] = {_BASE: base, **self._extent.schedules}
+        jobs: dict[Any, _Job] = {
+            # Two lengths tell the time of a step from that of a call.
+            _FORWARD: self._forward(length),
+            _SWEEP: _Job(
+                compile=partial(compile_sweep, self._network, base, tape=self._sizes.tape),
+                parts=_count(base, sweep=True),
+            ),
+            **{
+                name: _Job(compile=partial(self._gradient, one), parts=_count(one), whole=one)
+                for name, one in wholes.items()
+            },
+            _SHORT_FORWARD: self._forward(length // _SEGMENTS),
+        }
+        return jobs
+
+    def _forward(self, steps: int) -> _Job:
+        schedule = make_schedule("base", steps=steps)
+        return _Job(
+            compile=partial(compile_forward, self._network, schedule), parts={"forward": steps, "call": 1}
+        )
+
+    def _gradient(self, schedule: Schedule) -> CompiledLoop:
+        return compile_gradient(self._network, schedule, steps=schedule.steps, tape=self._sizes.tape)
+
+    def start(self, counter: RunCounter) -> None:
+        """Compile the programs, and run each once."""
+        sweep = partial(compile_sweep, self._network, tape=self._sizes.tape)
+        compiling: dict[Any, Callable[[], CompiledLoop]] = {
+            **{name: job.compile for name, job in self._jobs.items()},
+            _FAR_SWEEP: partial(sweep, self._far),
+            _NEAR_SWEEP: partial(sweep, self._near),
+            _FAR: partial(self._gradient, self._far),
+            _NEAR: partial(self._gradient, self._near),
+        }
+        for name, make in compiling.items():
+            self._programs[name] = make()
+            counter.count()
+        self.run(counter)
+
+    def run(self, counter: RunCounter) -> Round:
+        """Run a round.
+
+        The seconds of a state that leaves a program, and of one that comes back, are differences between
+        programs with remote and with local checkpoints. Each state is a message, an ordered callback.
+        """
+        seconds, pages = {}, {}
+        for name, program in self._programs.items():
+            # Callbacks run on a thread of their own.
+            clock = self._clock if name in self._jobs else time.perf_counter
+            seconds[name], pages[name] = program.measure(clock)
+            counter.count()
+        written = seconds[_FAR_SWEEP] - seconds[_NEAR_SWEEP]
+        read = seconds[_FAR] - seconds[_NEAR] - written
+        return {
+            **{
+                name: TimedRow(counts={**job.parts, "pages": pages[name]}, seconds=seconds[name])
+                for name, job in self._jobs.items()
+            },
+            **{
+                way: TimedRow(counts={way: self._moved}, seconds=max(taken, _LEAST_SECONDS))
+                for way, taken in ((WRITE, written), (READ, read))
+            },
+        }
+
+    def fit(self, rounds: Sequence[Round]) -> tuple[ActionTimes, TransferTimes]:
+        fit = Fit(rounds)
+        shown_by = {**_SHOWN_BY, "recompute_seconds": ("nested", self._extent.chunks[-1])}
+        return fit.steps(chunks=self._extent.chunks, shown_by=shown_by), fit.transfers()
+
+    def explain(self, times: ActionTimes) -> dict[str, str]:
+        chunks = ", ".join(map(str, times.chunks))
+        fitted = (
+            f"fit over compiled programs in chunks of {chunks} steps, off by {format_share(times.misfit)} "
+            "(root mean square)"
+        )
+        return dict.fromkeys((*TIMES, *ACTION_TIMES), fitted)
+
+    def complete(self, sizes: CountedSizes) -> CountedSizes:
+        return self._sizes.with_programs(
+            [
+                (job.whole, self._programs[name].memory_bytes)
+                for name, job in self._jobs.items()
+                if job.whole is not None
+            ]
+        )
+
+
+def _count(schedule: Schedule, *, sweep: bool = False) -> dict[str, int]:
+    """Return the parts of a program. What a chunk adds is one part, as programs hardly tell two apart."""
+    parts = {**count_actions(schedule, sweep=sweep), "call": 1}
+    return {name: count for name, count in parts.items() if name != "reverse"}

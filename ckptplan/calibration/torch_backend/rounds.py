@@ -1,0 +1,271 @@
+"""Times steps and messages of a cell in rounds, whose schedules hold every kind of action and several sizes."""
+
+from __future__ import annotations
+
+import gc
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import accumulate, pairwise
+from statistics import median
+from time import perf_counter
+from typing import Any
+
+from ckptplan.calibration.backend import Extent, PilotTimes, Rounds, RunCounter
+from ckptplan.calibration.fit import ActionTimes, Fit, Round, TransferTimes, read_events, seconds_by_kind
+from ckptplan.calibration.measuring import LEAST_ROUNDS
+from ckptplan.calibration.torch_backend.cells import MeasuredNetwork
+from ckptplan.calibration.torch_backend.footprint import ALL_RUNS, FEWER_RUNS, FEWEST_RUNS, SizeRuns
+from ckptplan.calibration.torch_backend.runs import TorchProgram
+from ckptplan.planning.playback import make_schedule
+from ckptplan.schedule.actions import Action, Advance, Backward, Free, Load, Record, Save, Tier, Transfer
+from ckptplan.schedule.schedule import Schedule
+from ckptplan.schedule.timeline import Event, kind_of
+from ckptplan.torch.trees import flatten
+
+#: Steps of the chunks of the runs that are timed first, each eight chunks long. The longest runs that are short
+#: enough are timed several times.
+_PILOT_CHUNKS, _PILOT_RUNS = (1, 4, 8), 3
+#: Seconds that a first run may be expected to take.
+_SHORT_SECONDS = 1.0
+#: A step takes at least this long, as times of a workload must be above zero.
+_LEAST_SECONDS = 1e-9
+
+
+def time_few_steps(network: MeasuredNetwork, *, most: int | None = None) -> PilotTimes:
+    """Time a few steps, which also warms up the machine: fewer if they take long. Raises InputError.
+
+    At most ``most`` steps run at a time.
+    """
+    steps = 2 if most is None else min(2, most)
+    shortest = make_schedule("standard", steps=steps, chunk_size=1)
+    # The first count of live tensors takes a second: it loads modules, whose objects each later collection of
+    # garbage would go through, a tenth of a second every run.
+    TorchProgram(network, shortest).peak_bytes()
+    exclude_loaded_objects()
+    found = _time_runs(network, shortest, runs=1)
+    for chunk in _PILOT_CHUNKS:
+        steps = 8 * chunk
+        schedule = make_schedule("nested", steps=steps, chunk_size=chunk, segment_size=4 * chunk)
+        if found.run(schedule) > _SHORT_SECONDS or (most is not None and steps > most):
+            break
+        found = _time_runs(network, schedule, runs=_PILOT_RUNS if chunk == _PILOT_CHUNKS[-1] else 1)
+    return found
+
+
+def exclude_loaded_objects() -> None:
+    """Exclude all objects from garbage collection, until ``TorchBackend.prepare`` ends."""
+    gc.collect()
+    gc.freeze()
+
+
+def _time_runs(network: MeasuredNetwork, schedule: Schedule, *, runs: int) -> PilotTimes:
+    program = TorchProgram(network, schedule)
+    # Wall time: this is to tell how long a person waits.
+    timed = [program.timed(perf_counter) for _ in range(runs)]
+    each = [_seconds_of_steps(run.events) for run in timed]
+    step = {kind: max(median(one[kind] for one in each), _LEAST_SECONDS) for kind in each[0]}
+    # A single step is recorded at once.
+    forward = step.get("forward", step["record"])
+    recompute = step.get("recompute", forward)
+    beside = [run.seconds - sum(event.end - event.start for event in run.events) for run in timed]
+    return PilotTimes(
+        forward_seconds=forward,
+        recompute_seconds=recompute,
+        record_overhead_seconds=max(0.0, step["record"] - recompute),
+        backward_seconds=step["backward"],
+        run_seconds=max(0.0, median(beside)),
+        steps=runs * schedule.steps,
+    )
+
+
+def _seconds_of_steps(events: Sequence[Event]) -> dict[str, float]:
+    """Return the seconds of a step by kind of action."""
+    steps: dict[str, int] = defaultdict(int)
+    for event in events:
+        if isinstance(event.action, Advance | Record | Backward):
+            steps[kind_of(event)] += event.action.stop - event.action.start
+    seconds = seconds_by_kind(events)
+    return {kind: seconds[kind] / count for kind, count in steps.items()}
+
+
+#: Steps of the chunks that are timed: from single steps, which show what an action takes besides its steps, to
+#: those of plans for some MiB of memory. If steps take long, shorter chunks are enough.
+_CHUNKS, _CHUNKS_OF_LONG_STEPS, _LONG_SECONDS = (1, 4, 16, 64, 192), (1, 2, 4, 8, 16), 4e-3
+_QUICK_CHUNKS, _QUICK_CHUNKS_OF_LONG_STEPS = (1, 4, 16, 32), (1, 4)
+#: Steps between the states of a message, so that caches are in the same condition as in a plan.
+_STEPS_BETWEEN = 8
+#: What is left out if everything takes too long: each of these changes after those before it.
+_LADDER: tuple[dict[str, Any], ...] = (
+    {"chunks": (1, 4, 16, 64)},
+    {"chunks": (1, 4, 16, 32)},
+    {"rounds": LEAST_ROUNDS},
+    {"steps_between": 2},
+    {"size_runs": FEWER_RUNS},
+    {"chunks": (1, 4, 8)},
+    {"chunks": (1, 4)},
+    {"size_runs": FEWEST_RUNS, "steps_between": 1},
+    {"chunks": (1, 2)},
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TorchExtent(Extent):
+    """What a calibration measures, and how often."""
+
+    #: Steps between the states that are moved in messages.
+    steps_between: int = _STEPS_BETWEEN
+    size_runs: SizeRuns = ALL_RUNS
+
+    @classmethod
+    def choose(cls, pilot: PilotTimes, *, rounds: int, quick: bool = False) -> TorchExtent:
+        """Return what is measured without a limit on the time; of no rounds, bytes alone."""
+        long = pilot.step_seconds >= _LONG_SECONDS
+        if not rounds:
+            return cls(chunks=(), rounds=0)
+        if not quick:
+            return cls(chunks=_CHUNKS_OF_LONG_STEPS if long else _CHUNKS, rounds=rounds)
+        chunks = _QUICK_CHUNKS_OF_LONG_STEPS if long else _QUICK_CHUNKS
+        return cls(chunks=chunks, rounds=rounds, steps_between=2, size_runs=FEWER_RUNS)
+
+    @property
+    def schedules(self) -> list[Schedule]:
+        """The schedules of a round: those that time messages, the first of which warms up, then steps."""
+        return [*make_message_schedules(self.steps_between), *make_schedules(self.chunks)]
+
+    @property
+    def parts(self) -> Sequence[str]:
+        counted = f"sizes in {len(self.size_runs.chunks) + 2 * len(self.size_runs.peaks)} runs"
+        if not self.chunks:
+            return (counted,)
+        return f"{self.rounds} rounds of {len(self.schedules)} schedules (steps and transfers)", counted
+
+    def size_seconds(self, pilot: PilotTimes) -> list[float]:
+        return list(self.size_runs.seconds(pilot))
+
+    def start_seconds(self, pilot: PilotTimes) -> list[float]:
+        return [pilot.run(self.schedules[0])]
+
+    def round_seconds(self, pilot: PilotTimes) -> list[float]:
+        return [pilot.run(one) for one in self.schedules]
+
+    def reduce(self) -> Iterator[Extent]:
+        extent = self
+        for change in _LADDER:
+            smaller = {name: value for name, value in change.items() if _is_less(value, getattr(extent, name))}
+            if smaller:
+                extent = replace(extent, **smaller)
+                yield extent
+
+    def left_out(self, full: Extent) -> tuple[str, ...]:
+        assert isinstance(full, TorchExtent)  # noqa: S101 - of the same backend
+        found = list(super().left_out(full))
+        if self.steps_between != full.steps_between:
+            found.append(f"messages {self.steps_between} steps apart instead of {full.steps_between}")
+        mine, others = self.size_runs.peaks, full.size_runs.peaks
+        if mine != others:
+            found.append(
+                f"sizes in runs of up to {max(mine)[0]} steps instead of {max(others)[0]}, "
+                f"live memory in {len(mine)} of them instead of {len(others)}"
+            )
+        return tuple(found)
+
+
+def _is_less(value: Any, present: Any) -> bool:
+    """Return whether a change of the ladder leaves anything out."""
+    if isinstance(value, SizeRuns):
+        return bool(value.peaks < present.peaks)
+    return bool(present) and (sum(value) < sum(present) if isinstance(value, tuple) else value < present)
+
+
+#: The least number of steps of a schedule: single steps are timed several times in each round.
+_LEAST_STEPS = 32
+
+
+def make_schedules(chunks: tuple[int, ...]) -> list[Schedule]:
+    """Return schedules that run every kind of action with each size of a chunk.
+
+    For each size, there is a schedule of two segments of four or more chunks. A further one records all steps
+    at once, as plain backpropagation does.
+    """
+    nested = []
+    for chunk in chunks:
+        segment = chunk * max(4, _LEAST_STEPS // 2 // chunk)
+        nested.append(make_schedule("nested", steps=2 * segment, chunk_size=chunk, segment_size=segment))
+    return [*nested, make_schedule("base", steps=3 * chunks[-1])] if chunks else []
+
+
+#: States of the messages that are timed; a saved or loaded state is a message of one state.
+_GROUPS = (8, 4, 2, 1)
+
+
+def make_message_schedules(chunk: int) -> list[Schedule]:
+    """Return schedules with messages of every size, ``chunk`` steps between two states."""
+    steps = chunk * (sum(_GROUPS) + 1)
+    # In both orders, since the first message of a run takes longer.
+    messages = [
+        Schedule(steps=steps, actions=partial(make_grouped_actions, groups, chunk=chunk), chunk_size=chunk)
+        for groups in (_GROUPS, _GROUPS[::-1])
+    ]
+    return [make_schedule("remote", steps=steps, chunk_size=chunk), *messages]
+
+
+def make_grouped_actions(groups: Sequence[int], *, chunk: int) -> Iterator[Action]:
+    """Yield a legal schedule that moves its checkpoints out and back in messages of ``groups`` states."""
+    states = [chunk * number for number in range(sum(groups))]
+    messages = [tuple(states[low:high]) for low, high in pairwise(accumulate(groups, initial=0))]
+    for state in states:
+        yield Save(state, Tier.LOCAL)
+        yield Advance(state, state + chunk)
+    for message in messages:
+        yield Transfer(message, Tier.LOCAL, Tier.REMOTE)
+    last = states[-1] + chunk
+    yield Record(last, last + chunk)
+    yield Backward(last, last + chunk)
+    for message in reversed(messages):
+        yield Transfer(message, Tier.REMOTE, Tier.LOCAL)
+        for state in reversed(message):
+            yield Load(state, Tier.LOCAL)
+            yield Free(state, Tier.LOCAL)
+            yield Record(state, state + chunk)
+            yield Backward(state, state + chunk)
+
+
+class TorchRounds(Rounds):
+    """Runs all schedules of an extent in turn; those of an extent without chunks time messages alone."""
+
+    def __init__(self, network: MeasuredNetwork, extent: TorchExtent) -> None:
+        schedules = extent.schedules
+        leaves, structure = flatten(network.inputs(max(one.steps for one in schedules)))
+        self._programs = [
+            TorchProgram(network, one, inputs=structure.fill([leaf[: one.steps] for leaf in leaves]))
+            for one in schedules
+        ]
+        self._messages, self._chunks = len(make_message_schedules(1)), extent.chunks
+
+    def start(self, counter: RunCounter) -> None:
+        self._programs[0].timed()
+        counter.count()
+
+    def run(self, counter: RunCounter) -> Round:
+        timelines = []
+        for program in self._programs:
+            timelines.append(program.timed().events)
+            counter.count()
+        # Steps are timed in schedules without messages, and messages in those with them.
+        moved, walked = read_events(*timelines[: self._messages]), read_events(*timelines[self._messages :])
+        return {**{name: row for name, row in moved.items() if row.moves}, **walked}
+
+    def fit(self, rounds: Sequence[Round]) -> tuple[ActionTimes, TransferTimes]:
+        fit = Fit(rounds)
+        return fit.steps(chunks=self._chunks), fit.transfers()
+
+    def explain(self, times: ActionTimes) -> dict[str, str]:
+        fitted = f"fit over chunks of {', '.join(map(str, times.chunks))} steps"
+        return {
+            **dict.fromkeys(("forward_seconds", "recompute_seconds", "backward_seconds"), fitted),
+            "record_overhead_seconds": "the difference of steps with and without a tape",
+            **dict.fromkeys(("advance_seconds", "chunk_seconds"), f"{fitted}: what no step explains"),
+            **dict.fromkeys(("save_seconds", "load_seconds"), "each timed"),
+        }
