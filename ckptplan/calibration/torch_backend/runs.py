@@ -28,7 +28,7 @@ from ckptplan.schedule.actions import Action, Tier, Transfer
 from ckptplan.schedule.schedule import Schedule
 from ckptplan.schedule.timeline import READ, WRITE, Event
 from ckptplan.torch import Compile, PlanMismatch, bptt
-from ckptplan.torch.compiled.steps import CompileFallback
+from ckptplan.torch.compiling.steps import CompileFallback
 from ckptplan.torch.engine import Observer
 from ckptplan.torch.executor import Executor
 from ckptplan.torch.inputs import iterate_steps, make_sequence
