@@ -48,7 +48,8 @@ def _read_processor() -> str:
 
 
 #: The flag of XLA that keeps it to one thread.
-_ONE_THREAD = "--xla_cpu_multi_thread_eigen=false"
+_FLAG = "xla_cpu_multi_thread_eigen=false"
+_ONE_THREAD = f"--{_FLAG}"
 
 
 def set_threads(count: int | None) -> int:

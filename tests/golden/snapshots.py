@@ -70,7 +70,7 @@ def take(*call: str, formats: tuple[str, ...], folder: Path) -> str:
     parts = []
     for form in formats:
         done = run(*call, *(("--format", form) if form else ()), cwd=folder, **_FIXED)
-        text = _without_repeats(done.stdout) if form == "json" else done.stdout
+        text = _without_repeats(done.stdout) if done.stdout.startswith("{") else done.stdout
         errors = "".join(f"stderr: {line}\n" for line in done.stderr.splitlines())
         parts.append(f"$ {' '.join(('ckptplan', *call, form))}\nexit code {done.returncode}\n{text}{errors}")
         for path in folder.glob("*.toml"):
